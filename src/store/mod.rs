@@ -98,7 +98,7 @@ pub trait SharedStore: Store {
     /// Returns the statistics of the store, including those of its wrappers.
     fn shared_stats(&self) -> SharedStoreStats;
 
-    /// Whether every server takes calls: no circuit breaker is open.
+    /// Returns whether every server takes calls, that is, no circuit breaker is open.
     fn is_available(&self) -> bool;
 
     /// Empties the refusal cache. Called when the policy changes.

@@ -24,8 +24,8 @@ const TIDEGATE_KEY: &str = "tidegate";
 const HOLDER_KEY: &str = "slot";
 
 /// Adds `limited_by`, `retry_after_ms` and `source` under [`TIDEGATE_KEY`]. Leaves out
-/// `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least` if a limit that was not
-/// asked may need a longer wait.
+/// `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least` if a limit that was
+/// not checked may require a longer wait.
 pub(super) fn add_refusal(decision: &Decision<'_>, into: &mut Struct) {
     let mut refusal = Struct::default();
     if let Some(limited_by) = &decision.limited_by {

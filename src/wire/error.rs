@@ -47,7 +47,7 @@ pub enum WireError {
     Expired,
     /// The new server certificate is not valid yet.
     NotYetValid,
-    /// The new server certificate is not for servers (extended key usage).
+    /// The new server certificate does not permit server authentication (extended key usage).
     NotForServers,
     /// Allowed callers or grants are configured without a CA that verifies client certificates.
     AllowListWithoutAuthority,

@@ -19,7 +19,7 @@ const DEFAULT_CONTENT_TYPE: &str = "application/json";
 /// Text of the default response body, with placeholders.
 const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
-/// Text of the default body if a rule says `on_store_failure: deny` and its store did not respond.
+/// Text of the default body if `on_store_failure: deny` rejected the request, with placeholders.
 const UNAVAILABLE_TEXT: &str = r#"{"error":"rate_limit_unavailable","message":"the rate limit could not be checked","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
 /// Placeholder for the name of the limit that rejected the request.
@@ -52,7 +52,7 @@ pub(super) fn build(
     Some((body, build_header("content-type", percent_encode(content_type))))
 }
 
-/// Returns whether the limit refused because its store did not respond, and not because of its hits.
+/// Returns whether `on_store_failure: deny` rejected the request without checking the limit's hits.
 fn is_denied_unchecked(limited_by: &LimitedBy<'_>, source: Source, rule: Option<&Rule>) -> bool {
     let denies = |rule: &Rule| {
         let named = |limit: &&LimitSpec| limit.name.as_deref() == Some(limited_by.name);

@@ -17,8 +17,8 @@ pub struct ResponseSettings {
     /// Names under which to send the three limit headers of the IETF draft, by default
     /// `RateLimit-Limit`, `RateLimit-Remaining`, and `RateLimit-Reset`; `None` sends none of them.
     pub rate_limit: Option<LimitHeaderNames>,
-    /// Format of the reset in the limit headers, except `RateLimit-Reset`: the IETF draft defines that
-    /// one in seconds.
+    /// Format of the reset value in the limit headers. Does not apply to `RateLimit-Reset`, which
+    /// the IETF draft defines in seconds.
     pub reset: ResetFormat,
     /// Format of the `Retry-After` header, which is sent on rejections for which waiting helps;
     /// `None` sends no such header.

@@ -52,9 +52,9 @@ struct WorkingCounter<'a> {
     stored_weight: usize,
     /// Weight, in keys, that this counter has claimed from the capacity of the store.
     claimed_weight: usize,
-    /// Whether a take was refused because the store had no room for it.
+    /// Whether a take was refused because the store had no room for the counter's larger state.
     is_out_of_room: bool,
-    /// State in the store before the call.
+    /// State in the store before the call; `None` if there was none.
     stored: Option<State>,
     /// State after the refunds of the call, which apply even if the call is rejected.
     after_refunds: Option<State>,
@@ -144,7 +144,7 @@ impl MemoryStore {
                 let in_use = |slot| is_in_use(counters, guard, slot);
                 self.reclaim_expired(shard, now, in_use);
                 let rule = Rule::of(check.limit);
-                let location = self.locate_new(shard, &rule, now, &in_use);
+                let location = self.claim_location(shard, &rule, now, &in_use);
                 let sketch = shard.find_sketch(rule.key);
                 (location, 0, sketch.and_then(|at| shard.sketches[at].state(own, now)))
             }
@@ -168,8 +168,9 @@ impl MemoryStore {
         counters.len() - 1
     }
 
-    /// Returns where a key without an entry will be counted.
-    fn locate_new(
+    /// Claims an entry for a key that has none. If the store is full, returns the rule's sketch or
+    /// [`Location::NoRoom`].
+    fn claim_location(
         &self,
         shard: &mut Shard,
         rule: &Rule,
@@ -267,15 +268,15 @@ impl MemoryStore {
     }
 }
 
-/// Returns whether the call has a working copy of the entry in a slot.
+/// Returns whether the call has a working copy of the entry in this slot of a shard.
 fn is_in_use(counters: &WorkingCounters<'_>, guard: usize, slot: Slot) -> bool {
     counters
         .iter()
         .any(|counter| counter.guard == guard && counter.location == Location::Entry(slot))
 }
 
-/// Undoes a rejected call, except for its refunds, and charges its debts again. Verdicts and waits
-/// do not change.
+/// Restores the counters of a rejected call to their state after its refunds, and repeats the
+/// charges that apply even to a rejected call (debts). Verdicts and waits do not change.
 fn undo_except_debts<'a>(
     checks: &[Check<'a>],
     answers: &mut [Answer],

@@ -12,20 +12,20 @@ use std::sync::{Mutex, PoisonError};
 use super::sketch::CellFormat;
 use crate::domain::Limit;
 
-/// Number of rules whose weight is known: 160 KiB. Further rules share slot 0, whose entries are
-/// never folded.
+/// Number of slots in the rule table, 160 KiB in total. Rules that cannot get a slot of their own
+/// share slot 0, and their entries are never folded into a sketch.
 const RULES_MAX: usize = 4_096;
 
-/// Number of slots that a lookup compares. A rule that finds none of its own shares slot 0.
+/// Maximum number of slots that a lookup probes. A rule that finds all of them taken uses slot 0.
 const PROBES: usize = 8;
 
-/// Slot of all rules that find none of their own.
+/// Slot shared by all rules that could not get one of their own.
 const SHARED: RuleSlot = RuleSlot(0);
 
-/// Key of a slot while it changes hands; no rule has this key.
+/// Key of a slot while it is being reassigned; no rule has this key.
 const IN_TRANSITION: u64 = u64::MAX;
 
-/// Position of a rule in the table. Fits into 16 bits of an entry.
+/// Index of a rule's slot in the [`RuleTable`]. Each entry stores it in 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSlot(pub(super) u16);
 
@@ -52,7 +52,7 @@ impl Rule {
     }
 }
 
-/// What happened to new keys of a rule because the store was full.
+/// Report that new keys of a rule did not fit into the full store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
     /// Id of the limit, as in [`Limit::limit_id`].
@@ -61,17 +61,16 @@ pub struct Overflow {
     pub is_refusing: bool,
 }
 
-/// One slot of the table.
+/// Slot of the table: a rule and the weight of its entries.
 #[derive(Debug, Default)]
 struct RuleUsage {
     /// Key of the rule; 0 for a slot that was never used.
     key: AtomicU64,
     limit_id: AtomicU64,
     format: AtomicU64,
-    /// Weight of the rule's entries.
+    /// Weight of the rule's entries, in keys.
     weight: AtomicU64,
-    /// Bits of [`SKETCHED`] and [`REFUSED`], and the same bits shifted by 4 once they were
-    /// reported.
+    /// Bits [`SKETCHED`] and [`REFUSED`]: new ones in the low half, reported ones in the high half.
     overflow: AtomicU8,
 }
 
@@ -79,11 +78,11 @@ const SKETCHED: u8 = 1;
 const REFUSED: u8 = 2;
 const REPORTED_SHIFT: u8 = 4;
 
-/// Weight per rule, in a hash table without locks. Only the assignment of a slot takes a lock.
+/// Weight per rule, in a lock-free hash table. Only assigning a slot takes a lock.
 #[derive(Debug)]
 pub(super) struct RuleTable {
     slots: Box<[RuleUsage]>,
-    /// Number of rules that hold entries.
+    /// Approximate number of rules that hold entries; see [`recount`](Self::recount).
     active: AtomicU64,
     assignment: Mutex<()>,
 }
@@ -98,7 +97,7 @@ impl RuleTable {
         }
     }
 
-    /// Adds weight to a rule and returns its slot.
+    /// Adds weight, in keys, to a rule and returns its slot. Assigns a slot to a new rule.
     pub(super) fn add(&self, rule: &Rule, weight: usize) -> RuleSlot {
         loop {
             let slot = self.slot_of(rule);
@@ -116,12 +115,12 @@ impl RuleTable {
         }
     }
 
-    /// Adds weight to a rule that holds an entry in this slot.
+    /// Adds weight, in keys, to the rule in `slot`, which must already hold an entry.
     pub(super) fn grow(&self, slot: RuleSlot, weight: usize) {
         self.slots[usize::from(slot.0)].weight.fetch_add(weight as u64, Ordering::SeqCst);
     }
 
-    /// Subtracts the weight of a removed or smaller entry.
+    /// Subtracts weight, in keys, after an entry of the rule in `slot` shrank or was removed.
     pub(super) fn subtract(&self, slot: RuleSlot, weight: usize) {
         let weight = weight as u64;
         if self.slots[usize::from(slot.0)].weight.fetch_sub(weight, Ordering::SeqCst) == weight {
@@ -130,18 +129,18 @@ impl RuleTable {
         }
     }
 
-    /// Returns the weight that a rule holds.
+    /// Returns the weight of all entries of the rule in `slot`, in keys.
     pub(super) fn weight(&self, slot: RuleSlot) -> u64 {
         self.slots[usize::from(slot.0)].weight.load(Ordering::Relaxed)
     }
 
-    /// Returns the weight that a rule holds, or 0 if it has no slot yet.
+    /// Returns the weight of a rule's entries, in keys; 0 if the rule has no slot yet.
     pub(super) fn weight_of(&self, rule: &Rule) -> u64 {
         self.find(rule).map_or(0, |slot| self.weight(slot))
     }
 
-    /// Returns the rule of an entry, or `None` for the shared slot. The entry must hold weight in
-    /// that slot, so that the slot cannot change hands.
+    /// Returns the rule in a slot, or `None` for the shared slot. Call it only while the rule holds
+    /// an entry; otherwise the slot may be reassigned.
     pub(super) fn rule(&self, slot: RuleSlot) -> Option<Rule> {
         if slot == SHARED {
             return None;
@@ -151,21 +150,22 @@ impl RuleTable {
         Some(Rule::new(usage.limit_id.load(Ordering::Relaxed), format))
     }
 
-    /// Returns one rule's fair share of `total`, the number of entries that all rules together may
-    /// hold. The rules that hold entries share it, and this one, too, as it is about to get an entry.
+    /// Returns the fair share of a rule, in keys: `total` divided by the number of rules that hold
+    /// entries. A rule with `holds_entries: false` is added to that number, because it is about to
+    /// get an entry.
     pub(super) fn share(&self, total: u64, holds_entries: bool) -> u64 {
         let rules = self.active.load(Ordering::Relaxed) + u64::from(!holds_entries);
         total / rules.max(1)
     }
 
-    /// Counts the rules that hold entries anew. Called every second: the running count may drift by
-    /// a rule that lost its slot at the same moment.
+    /// Recounts the rules that hold entries. Called every second, because the running count can
+    /// drift when a slot is reassigned while weight is added to it.
     pub(super) fn recount(&self) {
         let holds = |usage: &&RuleUsage| usage.weight.load(Ordering::Relaxed) > 0;
         self.active.store(self.slots.iter().filter(holds).count() as u64, Ordering::Relaxed);
     }
 
-    /// Notes that a new key of the rule was counted in a sketch or refused.
+    /// Records that a new key of the rule was counted in a sketch or refused.
     pub(super) fn note_overflow(&self, rule: &Rule, is_refusing: bool) {
         let bit = if is_refusing { REFUSED } else { SKETCHED };
         let usage = &self.slots[usize::from(self.slot_of(rule).0)];
@@ -174,8 +174,8 @@ impl RuleTable {
         }
     }
 
-    /// Returns the overflows that began since the last call. An overflow that ended and begins
-    /// again is returned again.
+    /// Returns the overflows that began since the last call. While the store stays full
+    /// (`is_full`), each overflow is returned only once, even if it pauses.
     pub(super) fn new_overflows(&self, is_full: bool) -> Vec<Overflow> {
         let mut begun = Vec::new();
         for usage in &self.slots {
@@ -208,12 +208,13 @@ impl RuleTable {
         u16::try_from(at).ok().map(RuleSlot)
     }
 
-    /// Returns the slot of a rule, and assigns one to a new rule.
+    /// Returns the slot of a rule. Assigns one to a new rule.
     fn slot_of(&self, rule: &Rule) -> RuleSlot {
         self.find(rule).unwrap_or_else(|| self.assign(rule))
     }
 
-    /// Gives a rule a slot that was never used or whose rule holds no entries any more.
+    /// Assigns a rule a slot that was never used or whose former rule holds no entries. Returns
+    /// [`SHARED`] if there is none.
     fn assign(&self, rule: &Rule) -> RuleSlot {
         let _assigning = self.assignment.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = self.find(rule) {

@@ -17,9 +17,9 @@ use crate::domain::Micros;
 /// all shards waste less than a byte per key at one million keys.
 const ENTRIES_PER_CHUNK: usize = 128;
 
-/// Maximum distance by which the time of a call may lie behind the latest call without counting as
-/// a step back of the clock. Threads read the clock before they take the lock, so calls may be
-/// reordered.
+/// Largest step back in time between two calls that is attributed to reordering. A larger one means
+/// that the clock was set back. Calls may be reordered because threads read the clock before they
+/// take the lock.
 const REORDERING_MAX: Micros = Micros::SECOND;
 
 /// Key of an entry: the identity of a counter as two 64-bit words, so that an entry is aligned to 8
@@ -47,21 +47,21 @@ impl EntryKey {
         self.0[1]
     }
 
-    /// Returns the 64 bits that choose the cells of a sketch: both halves mixed, because the lowest
-    /// bits of one half are the same for all keys of a shard.
+    /// Returns the 64 bits that choose a key's cells in a sketch. Mixes both halves, because the
+    /// lowest bits of one half are the same for all keys of a shard.
     pub(super) fn sketch_bits(self) -> u64 {
         let mixed = (self.0[0] ^ self.0[1].rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ mixed >> 32
     }
 }
 
-/// When an entry may be removed, and the rule that it belongs to, in one word: 48 bits of
-/// milliseconds, rounded up, and 16 bits of rule.
+/// Expiry time and rule of an entry, packed into one word: 48 bits of milliseconds since the Unix
+/// epoch, rounded up, and 16 bits of [`RuleSlot`].
 #[derive(Clone, Copy)]
 struct Expiry(u64);
 
 impl Expiry {
-    /// Expiry of a vacant slot.
+    /// Value that marks a vacant slot.
     const NEVER: Expiry = Expiry(u64::MAX);
 
     fn new(expires: Micros, rule: RuleSlot) -> Expiry {
@@ -86,7 +86,7 @@ impl Expiry {
     }
 }
 
-/// Index of an entry in the slab. Until the entry is removed, only [`Shard::compact`] changes it.
+/// Index of an entry in the slab. Valid until the entry is removed or moved by [`Shard::compact`].
 pub(super) type Slot = u32;
 
 #[derive(Clone)]
@@ -100,8 +100,8 @@ struct Entry {
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
-/// Heap bytes of a state that count as one key. Equal to the size of an entry, so that `max_keys`
-/// bounds memory regardless of the algorithms in use.
+/// Number of heap bytes of a state that count as one key. Equal to the size of an entry, so that
+/// `max_keys` bounds memory regardless of the algorithms in use.
 pub(super) const KEY_BYTES: usize = 48;
 
 const VACANT: Entry = Entry {
@@ -120,11 +120,11 @@ pub(super) struct Shard {
     high: Slot,
     /// Slot at which the next call of [`reclaim`](Self::reclaim) starts.
     cursor: Slot,
-    /// Slot at which the next search for an entry to fold starts.
+    /// Slot at which the next call of [`visit_entries`](Self::visit_entries) starts.
     fold_cursor: Slot,
     /// Sketches of the rules that overflowed in this shard.
     pub(super) sketches: Vec<Sketch>,
-    /// Time until which no attempt is made to find room for another sketch.
+    /// Time before which the shard does not try again to find room for another sketch.
     pub(super) sketch_denied_until: Micros,
     /// Heap bytes of all states in this shard.
     heap: usize,
@@ -144,22 +144,22 @@ impl Shard {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
-    /// Returns the state in a slot.
+    /// Returns the state of the entry in a slot.
     pub(super) fn state(&self, slot: Slot) -> &State {
         &self.entry(slot).state
     }
 
-    /// Returns the key in a slot.
+    /// Returns the key of the entry in a slot.
     pub(super) fn key(&self, slot: Slot) -> EntryKey {
         self.entry(slot).key
     }
 
-    /// Returns the rule that the entry in a slot belongs to.
+    /// Returns the rule of the entry in a slot, as an index into the [`RuleTable`].
     pub(super) fn rule(&self, slot: Slot) -> RuleSlot {
         self.entry(slot).expires.rule()
     }
 
-    /// Replaces the state and the expiry time in a slot.
+    /// Replaces the state and the expiry time of the entry in a slot.
     pub(super) fn put(&mut self, slot: Slot, state: State, expires: Micros) {
         let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);
@@ -200,8 +200,8 @@ impl Shard {
         removed
     }
 
-    /// Calls `visit` for up to `slots` occupied slots, starting where the last call stopped, until
-    /// `visit` returns false.
+    /// Checks up to `slots` slots, starting where the last call stopped, and calls `visit` for each
+    /// occupied one until it returns false.
     pub(super) fn visit_entries(
         &mut self,
         slots: usize,
@@ -216,12 +216,13 @@ impl Shard {
         }
     }
 
-    /// Returns the position of the sketch of the rule with that key.
+    /// Returns the index in `sketches` of the sketch for the rule with this key.
     pub(super) fn find_sketch(&self, rule: u64) -> Option<usize> {
         self.sketches.iter().position(|sketch| sketch.is_of(rule))
     }
 
-    /// Folds the entry in a slot into a sketch, removes the entry, and returns its weight.
+    /// Merges the entry in a slot into the sketch at index `sketch`, removes the entry, and returns
+    /// its weight, in keys.
     pub(super) fn fold(
         &mut self,
         slot: Slot,
@@ -234,7 +235,7 @@ impl Shard {
         self.remove(slot, rules)
     }
 
-    /// Removes the sketches in which no cell counts any more, and returns how many they were.
+    /// Removes the expired sketches and returns their number.
     pub(super) fn remove_expired_sketches(&mut self, now: Micros) -> usize {
         let before = self.sketches.len();
         self.sketches.retain(|sketch| sketch.expires() > now);
@@ -273,7 +274,7 @@ impl Shard {
         }
     }
 
-    /// Moves an entry to a vacant slot.
+    /// Moves an entry to a vacant slot and updates the index.
     fn relocate(&mut self, from: Slot, to: Slot) {
         let entry = std::mem::replace(self.entry_mut(from), VACANT);
         let hash = entry.key.hash();
@@ -311,7 +312,7 @@ impl Shard {
             + self.heap
     }
 
-    /// Removes the entry in a slot and returns its weight.
+    /// Removes the entry in a slot and returns its weight, in keys.
     pub(super) fn remove(&mut self, slot: Slot, rules: &RuleTable) -> usize {
         let entry = std::mem::replace(self.entry_mut(slot), VACANT);
         if let Ok(found) = self.index.find_entry(entry.key.hash(), |at| *at == slot) {

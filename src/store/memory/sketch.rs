@@ -27,21 +27,21 @@ use super::shard::EntryKey;
 use crate::algorithm::{State, bucket, fixed_window, sliding_log, sliding_window};
 use crate::domain::{Algorithm, Limit, Micros};
 
-/// Rows of a sketch, and cells per key.
+/// Number of rows of a sketch. A key has one cell in each row.
 const ROWS: usize = 4;
 
-/// Meaning of a cell: the algorithm and, where it matters, the length of its window.
+/// Interpretation of a cell: the algorithm and, for sliding windows and logs, the window length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellFormat {
-    /// Counters that fit into no cell: hybrid and concurrency.
+    /// Hybrid and concurrency counters, which do not fit into a cell.
     None,
-    /// Hits of one window.
+    /// Hits in one window.
     FixedWindow,
-    /// Debt of a bucket, as time.
+    /// Theoretical arrival time of a bucket.
     Bucket,
-    /// Hits of two adjacent windows.
+    /// Hits in two adjacent windows.
     SlidingWindow { length: Micros },
-    /// Hits of two adjacent windows, in place of the time of every hit.
+    /// Hits in two adjacent windows, instead of the time of every hit.
     SlidingLog { length: Micros },
 }
 
@@ -61,7 +61,8 @@ impl CellFormat {
         }
     }
 
-    /// Packs the format into a word: three bits for the algorithm, the others for the length.
+    /// Encodes the format: the algorithm in the lowest three bits, and the window length in
+    /// microseconds in the others.
     pub(super) fn encode(self) -> u64 {
         match self {
             CellFormat::None => 0,
@@ -72,7 +73,7 @@ impl CellFormat {
         }
     }
 
-    /// Unpacks a format.
+    /// Decodes a format from [`encode`](Self::encode).
     pub(super) fn decode(word: u64) -> CellFormat {
         let length = Micros(word >> 3);
         match word & 7 {
@@ -84,8 +85,8 @@ impl CellFormat {
         }
     }
 
-    /// Converts a state to a cell. `None` for the state of another algorithm.
-    fn cell_of(self, state: &State, now: Micros) -> Option<Cell> {
+    /// Converts a state to a cell. Returns `None` if the state belongs to another algorithm.
+    fn to_cell(self, state: &State, now: Micros) -> Option<Cell> {
         match (self, state) {
             (CellFormat::FixedWindow, State::FixedWindow(state)) => {
                 Some(Cell { time: state.start, present: state.count, previous: 0 })
@@ -105,8 +106,8 @@ impl CellFormat {
         }
     }
 
-    /// Converts a cell to the state that it stands for at `now`.
-    fn state_of(self, cell: Cell, now: Micros) -> Option<State> {
+    /// Converts a cell to the state that it represents at `now`.
+    fn to_state(self, cell: Cell, now: Micros) -> Option<State> {
         let Cell { time, present, previous } = cell;
         match self {
             CellFormat::None => None,
@@ -127,7 +128,7 @@ impl CellFormat {
         }
     }
 
-    /// Returns the length of the windows if a cell holds two of them.
+    /// Returns the window length of a format with two windows per cell.
     fn window(self) -> Option<Micros> {
         match self {
             CellFormat::SlidingWindow { length } | CellFormat::SlidingLog { length } => {
@@ -153,8 +154,9 @@ impl Cell {
         self == Cell::default()
     }
 
-    /// Returns the cell as it counts in the window that starts at `start`, if that is a later one.
-    fn moved_to(self, start: Micros, length: Micros) -> Cell {
+    /// Returns the cell advanced to the window that starts at `start`. Does not change a cell that
+    /// is already in that window or a later one.
+    fn advance_to(self, start: Micros, length: Micros) -> Cell {
         if self.time >= start {
             self
         } else if self.time.saturating_add(length) == start {
@@ -164,8 +166,10 @@ impl Cell {
         }
     }
 
-    /// Returns the fuller of two cells. Of two windows the later one is fuller, because the other
-    /// has ended; of two buckets, the one that is full again later.
+    /// Returns a cell that is at least as full as either of two cells. Of two fixed windows, the
+    /// later one is fuller, because the other has ended; of two buckets, the one that is full again
+    /// later. With `window`, both cells advance to the later window and are compared field by
+    /// field.
     fn max(self, other: Cell, window: Option<Micros>) -> Cell {
         let Some(length) = window else {
             return if (self.time, self.present) >= (other.time, other.present) {
@@ -175,7 +179,7 @@ impl Cell {
             };
         };
         let start = self.time.max(other.time);
-        let (one, other) = (self.moved_to(start, length), other.moved_to(start, length));
+        let (one, other) = (self.advance_to(start, length), other.advance_to(start, length));
         Cell {
             time: start,
             present: one.present.max(other.present),
@@ -193,7 +197,7 @@ impl Cell {
             };
         };
         let start = self.time.max(other.time);
-        let (one, other) = (self.moved_to(start, length), other.moved_to(start, length));
+        let (one, other) = (self.advance_to(start, length), other.advance_to(start, length));
         Cell {
             time: start,
             present: one.present.min(other.present),
@@ -206,16 +210,16 @@ impl Cell {
 /// them.
 #[derive(Debug)]
 pub(super) struct Sketch {
-    /// Hash of the rule's identity.
+    /// Key of the rule: a hash of its identity.
     rule: u64,
     format: CellFormat,
     cells: Box<[Cell]>,
-    /// Time from which no cell counts any more.
+    /// Time at which the last cell expires.
     expires: Micros,
 }
 
 impl Sketch {
-    /// Returns the bytes of a sketch of this width.
+    /// Returns the memory of a sketch with `width` cells per row, in bytes.
     pub(super) const fn bytes(width: usize) -> usize {
         size_of::<Sketch>() + ROWS * width * size_of::<Cell>()
     }
@@ -231,34 +235,34 @@ impl Sketch {
         Sketch { rule, format, cells, expires: Micros::ZERO }
     }
 
-    /// Returns whether this is the sketch of the rule with that key.
+    /// Returns whether this sketch belongs to the rule with the key `rule`.
     pub(super) fn is_of(&self, rule: u64) -> bool {
         self.rule == rule
     }
 
-    /// Returns the time from which no cell counts any more.
+    /// Returns the time at which the last cell expires.
     pub(super) fn expires(&self) -> Micros {
         self.expires
     }
 
-    /// Keeps the sketch at least until a time.
+    /// Postpones the expiry of the sketch to `expires`, unless it already expires later.
     pub(super) fn keep_until(&mut self, expires: Micros) {
         self.expires = self.expires.max(expires);
     }
 
-    /// Returns the state of a key: an upper bound of its hits. `None` if nothing was counted in one
-    /// of its cells.
+    /// Returns a state with at least the hits of a key. `None` if one of the key's cells is empty,
+    /// so that the key has no hits.
     pub(super) fn state(&self, key: EntryKey, now: Micros) -> Option<State> {
-        self.format.state_of(self.least(key, now)?, now)
+        self.format.to_state(self.min_cell(key, now)?, now)
     }
 
-    /// Raises the cells of a key to the state that a charge leaves. `state` must follow from
+    /// Raises the cells of a key to `state`, which must be the result of a charge on
     /// [`state`](Self::state). Keeps the sketch at least until `expires`.
     pub(super) fn charge(&mut self, key: EntryKey, state: &State, expires: Micros, now: Micros) {
-        let Some(new) = self.format.cell_of(state, now) else { return };
+        let Some(new) = self.format.to_cell(state, now) else { return };
         // A charge moves a state back in time only if it was clamped because it came from the far
         // future. Then the cells that are further in the future come from the same wrong clock.
-        let is_clamped = self.least(key, now).is_some_and(|least| new.time < least.time);
+        let is_clamped = self.min_cell(key, now).is_some_and(|least| new.time < least.time);
         for at in self.positions(key) {
             if is_clamped && self.cells[at].time > new.time {
                 self.cells[at] = Cell::default();
@@ -270,7 +274,7 @@ impl Sketch {
     /// Raises the cells of a key to the state of its entry. Keeps the sketch at least until
     /// `expires`.
     pub(super) fn fold(&mut self, key: EntryKey, state: &State, expires: Micros, now: Micros) {
-        if let Some(new) = self.format.cell_of(state, now) {
+        if let Some(new) = self.format.to_cell(state, now) {
             self.raise(key, new, expires);
         }
     }
@@ -283,12 +287,12 @@ impl Sketch {
         self.keep_until(expires);
     }
 
-    fn least(&self, key: EntryKey, now: Micros) -> Option<Cell> {
+    fn min_cell(&self, key: EntryKey, now: Micros) -> Option<Cell> {
         let window = self.format.window();
         let mut cells = self.positions(key).map(|at| self.cells[at]).into_iter();
         let first = cells.next().filter(|cell| !cell.is_empty())?;
         let first = match window {
-            Some(length) => first.moved_to(start_of_window(now, length), length),
+            Some(length) => first.advance_to(start_of_window(now, length), length),
             None => first,
         };
         cells.try_fold(first, |least, cell| (!cell.is_empty()).then(|| least.min(cell, window)))

@@ -74,8 +74,8 @@ impl NearLimitHints {
         (available < cost.saturating_mul(NEAR_COSTS)).then(|| 1 + available / cost)
     }
 
-    /// Returns the hits that were available when the check's counter was last seen. `None` if the
-    /// counter was not seen, or if another one has overwritten its entry.
+    /// Returns the hits that were available in the check's counter when it was last seen. `None` if
+    /// it was never seen, or if another counter has overwritten its entry.
     pub(super) fn last_available(&self, check: &Check<'_>) -> Option<Hits> {
         let (counter, hint) = self.entry(check);
         let is_own = hint.counter.load(Ordering::Relaxed) == counter;

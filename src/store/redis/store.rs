@@ -138,7 +138,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call with one script call.
+    /// Decides a call with one script call for all checks.
     async fn single_slot(&self, call: &Call<'_>) -> Answers {
         let item = self.script_call(call.checks, call);
         let reply = self.transport.send(smallvec![item]).await.pop();
@@ -146,7 +146,7 @@ impl<T: Transport> RedisStore<T> {
         Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
     }
 
-    /// Returns the script call that decides these checks before the call's deadline.
+    /// Returns the script call that decides `checks`, with the deadline of `call`.
     fn script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
         let item = self.encoder.encode_call(checks, call.accounting, self.now(call), call.now);
         ScriptCall { deadline: call.deadline, ..item }

@@ -5,7 +5,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Wait after the first failure, doubled with each further failure. A restarted server is reached
+/// Wait after the first failure, doubled after each further failure. A restarted server is reached
 /// within 100 ms of its start.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 /// Longest wait after a failure other than a denied login. A recovering Redis easily handles a

@@ -17,19 +17,19 @@ use std::time::Duration;
 
 use crate::domain::Micros;
 
-/// Consecutive connection failures without an open connection that open the breaker.
+/// Number of consecutive connection failures that open the breaker while no connection is open.
 const CONNECT_FAILURES_MAX: u32 = 2;
-/// Least number of answers in a window for the share of errors to open the breaker.
+/// Minimum number of answers in a window before error replies can open the breaker.
 const ANSWERS_MIN: u64 = 20;
-/// Length of the window in which answers and errors are counted.
+/// Length of the window over which answers and errors are counted.
 const WINDOW: Micros = Micros::SECOND;
 /// Interval between the PINGs of a connection while the breaker is open.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest round trip of a PING that closes the breaker. A node that takes longer would answer calls
-/// after Envoy's default timeout.
+/// Longest round trip of a PING that closes the breaker. Equals Envoy's default timeout: a slower
+/// node would answer calls too late.
 pub(crate) const PROBE_TIMEOUT: Micros = Micros(20_000);
 
-/// The state of a circuit breaker.
+/// State of a circuit breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BreakerState {
     /// Calls are sent.
@@ -59,7 +59,7 @@ pub(crate) enum OpenReason {
     ConnectFailures,
     /// The node sent nothing although a command was waiting.
     Silence,
-    /// The node answered that it cannot serve.
+    /// At least half of the node's recent answers said that it cannot serve.
     ErrorReplies,
 }
 
@@ -74,15 +74,15 @@ impl OpenReason {
     }
 }
 
-/// Circuit breaker of one node, without clock or locks.
+/// State machine of one node's circuit breaker. Callers pass the time and do the locking.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CircuitBreaker {
     state: BreakerState,
     connect_failures: u32,
     window_start: Micros,
-    /// Total of the node's answers when the window started.
+    /// Number of answers from the node before the window started.
     answers_before: u64,
-    /// Answers in the window that say that the node cannot serve.
+    /// Number of answers in the window that say that the node cannot serve.
     errors: u64,
 }
 
@@ -101,7 +101,7 @@ impl CircuitBreaker {
         was_open
     }
 
-    /// Records a connection failure while no connection is open. Returns whether the breaker has to
+    /// Records a connection failure while no connection is open. Returns whether the breaker must
     /// open.
     pub(crate) fn record_connect_failure(&mut self) -> bool {
         self.connect_failures = self.connect_failures.saturating_add(1);
@@ -114,8 +114,8 @@ impl CircuitBreaker {
     }
 
     /// Records a batch of `answers` answers, `errors` of which say that the node cannot serve.
-    /// `answers_total` is the total of the node's answers, this batch included. Returns whether the
-    /// breaker has to open.
+    /// `answers_total` is the number of all answers from the node, including this batch. Returns
+    /// whether the breaker must open.
     pub(crate) fn record_errors(
         &mut self,
         errors: u64,

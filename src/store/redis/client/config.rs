@@ -16,12 +16,12 @@ pub const CONNECTIONS_PER_NODE: usize = 2;
 /// Default timeout for connecting, including TLS and the Redis handshake. On a healthy network,
 /// connecting takes a few milliseconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Default time after which an unanswered command closes its connection. Callers gave up long
+/// Default time after which an unanswered command closes its connection. Callers have given up long
 /// before, and waiting longer would only delay the reconnect.
 pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Default time without a byte from a node after which a waiting command opens the node's circuit
-/// breaker. A fork, a slow script, or an `fsync` rarely stops a healthy Redis for longer.
+/// Default time that a node may stay silent while a command is waiting, before its circuit breaker
+/// opens. A fork, a slow script, or an `fsync` rarely stops a healthy Redis for longer.
 pub const SILENCE_MAX: Duration = Duration::from_millis(50);
 
 /// Redis deployment: a single server, a master behind sentinels, or a cluster.
@@ -181,10 +181,11 @@ pub struct RedisConfig {
     pub connect_timeout: Duration,
     /// Time after which an unanswered command closes its connection.
     pub reply_timeout: Duration,
-    /// Time without a byte from a node after which a waiting command opens the node's circuit breaker.
+    /// Time that a node may stay silent while a command is waiting, before its circuit breaker
+    /// opens.
     pub silence_max: Duration,
-    /// Clock for the circuit breakers, the load estimates, and the duration metrics. `None`: none of
-    /// these, so calls are sent as long as a connection is open.
+    /// Clock for the circuit breakers, the load estimates, and the duration metrics. `None`
+    /// disables these, so calls are sent whenever a connection is open.
     pub breaker_clock: Option<MonotonicClock>,
     /// Single-threaded runtimes of the workers. Connections are distributed over them round-robin,
     /// and a worker's calls prefer a connection on its own runtime, because waking another thread
@@ -195,8 +196,8 @@ pub struct RedisConfig {
     pub info_interval: Option<Duration>,
 }
 
-/// Monotonic clock, in microseconds since the clock was made. A function passed in, because only
-/// `src/clock.rs` asks the operating system for the time.
+/// Monotonic clock that counts microseconds since its creation. It reads the time with a function
+/// passed in, because only `src/clock.rs` may read the operating system's clock.
 #[derive(Clone)]
 pub struct MonotonicClock {
     read: Arc<dyn Fn() -> Instant + Send + Sync>,
@@ -216,7 +217,7 @@ impl MonotonicClock {
         self.micros_at((self.read)())
     }
 
-    /// Returns the time of an instant.
+    /// Converts an instant to this clock's time; zero if it precedes the clock's creation.
     pub(crate) fn micros_at(&self, instant: Instant) -> Micros {
         let since = instant.saturating_duration_since(self.origin);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))

@@ -32,8 +32,8 @@ use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 
-/// Commands in one write, at most. Redis answers a batch of 128 in about 0.5 ms; a batch of 1024
-/// takes 8 ms, half of the budget that Envoy's default timeout leaves.
+/// Maximum number of commands in one write. Redis answers a batch of 128 in about 0.5 ms; a batch
+/// of 1024 takes 8 ms, half of the budget that Envoy's default timeout leaves.
 const COMMANDS_MAX: usize = 128;
 /// Approximate maximum size of one write, in bytes. Redis reads 16 KiB from a connection before it
 /// serves the next connection.
@@ -55,9 +55,9 @@ const RELOADS_MAX: u8 = 3;
 pub(crate) struct Connection {
     pub(crate) dialer: Dialer,
     pub(crate) queue: mpsc::Receiver<Batch>,
-    /// Wakes the task if the connection breaks or the circuit breaker opens.
+    /// Signal that wakes the task when the connection breaks or the circuit breaker opens.
     pub(crate) signal: Arc<ConnectionSignal>,
-    /// Whether the connection is open and takes commands.
+    /// Whether the connection is open and accepts commands.
     pub(crate) ready: Arc<AtomicBool>,
     pub(crate) load: Arc<ConnectionLoad>,
     pub(crate) meter: LoadMeter,
@@ -65,15 +65,15 @@ pub(crate) struct Connection {
     /// Notified when the connection fails, or when an error reply shows that the topology may have
     /// changed.
     pub(crate) refresh_needed: Arc<Notify>,
-    /// Circuit breaker of the node, which also has the clock. `None`: no breaker, and nothing is
-    /// measured.
+    /// Circuit breaker of the node, which also provides the clock. `None` disables the breaker and
+    /// all measurements.
     pub(crate) breaker: Option<Arc<NodeBreaker>>,
 }
 
 /// Reason why a connection stopped sending commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
-    /// The node was dropped; there is no reconnect.
+    /// The node was dropped, so the task does not reconnect.
     NodeClosed,
     /// The connection broke, or its oldest command was not answered within the reply timeout.
     Lost,
@@ -119,7 +119,7 @@ impl Connection {
         self.refresh_needed.notify_one();
     }
 
-    /// Retries connecting until it succeeds, and rejects commands that are queued meanwhile.
+    /// Tries to connect until an attempt succeeds, and rejects commands that are queued meanwhile.
     /// Returns `None` if the node is dropped.
     async fn connect(&mut self, backoff: &mut Backoff) -> Option<MultiplexedConnection> {
         let Connection { dialer, queue, load, stats, refresh_needed, breaker, .. } = self;
@@ -140,8 +140,8 @@ impl Connection {
         }
     }
 
-    /// Uses a connection until it has to be opened again: sends commands or, while the circuit
-    /// breaker is open, PINGs.
+    /// Uses a connection until it must be reopened or the node is dropped: sends commands or, while
+    /// the circuit breaker is open, PINGs.
     async fn serve_until_closed(
         &mut self,
         mut connection: MultiplexedConnection,
@@ -252,7 +252,7 @@ impl Connection {
         reason
     }
 
-    /// Takes a completed batch off the outstanding commands, and passes its replies on.
+    /// Removes a completed batch from the outstanding commands and dispatches its replies.
     ///
     /// # Errors
     ///
@@ -268,7 +268,8 @@ impl Connection {
         self.dispatch_replies(batch, result, &mut outstanding.pending)
     }
 
-    /// Rejects the commands that have not been written, and counts those without a reply.
+    /// Rejects the commands that were not written, and counts those that were written but not
+    /// answered.
     fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
         let Outstanding { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
@@ -284,15 +285,15 @@ impl Connection {
         }
     }
 
-    /// Reads once more, and returns whether nothing was answered meanwhile.
+    /// Lets the `redis` crate read once more, and returns whether still no answer has arrived.
     async fn is_still_silent(&self) -> bool {
         let answers = self.stats.answers.get();
         read_again().await;
         self.stats.answers.get() == answers
     }
 
-    /// Returns how long the node may still be silent before the circuit breaker opens. `None` if no
-    /// command is waiting. `oldest` is the time at which the oldest command was written.
+    /// Returns how much longer the node may stay silent before the circuit breaker opens. `None` if
+    /// no command is waiting. `oldest` is the time at which the oldest command was written.
     fn silence_left(&self, oldest: Option<&Micros>) -> Option<Duration> {
         let breaker = self.breaker.as_ref()?;
         let since = breaker.last_answer().max(*oldest?);
@@ -459,7 +460,7 @@ impl Connection {
     }
 }
 
-/// Retries connecting until it succeeds.
+/// Tries to connect, with backoff, until an attempt succeeds.
 pub(super) async fn dial(
     dialer: &mut Dialer,
     stats: &NodeStats,
@@ -498,13 +499,13 @@ fn log_connect_failure(dialer: &Dialer, error: &ConnectError) {
     }
 }
 
-/// Commands that a connection has taken from its queue and that are not answered.
+/// Commands that a connection has taken from its queue and that have not been answered.
 struct Outstanding {
-    /// Commands that wait to be written.
+    /// Commands that have not been written.
     pending: VecDeque<PendingCommand>,
-    /// Number of commands that were written.
+    /// Number of commands that were written but not answered.
     in_flight: usize,
-    /// Times at which the batches in flight were written, the oldest first.
+    /// Times at which the batches in flight were written, oldest first.
     sent: VecDeque<Micros>,
 }
 
@@ -525,8 +526,8 @@ impl Outstanding {
     }
 }
 
-/// Timer that ends when the oldest batch in flight may have waited too long. It is set at most once
-/// per `silence_max`, because setting a timer for every write would cost more.
+/// Timer that fires when the oldest batch in flight may have waited for `silence_max`. It is not
+/// restarted for every write, because that would cost more; when it fires, the wait is recomputed.
 struct SilenceTimer {
     sleep: Pin<Box<Sleep>>,
     is_set: bool,
@@ -537,7 +538,7 @@ impl SilenceTimer {
         SilenceTimer { sleep: Box::pin(tokio::time::sleep(duration)), is_set: false }
     }
 
-    /// Sets the timer, or stops it with `None`.
+    /// Restarts the timer, or stops it if `duration` is `None`.
     fn reset(&mut self, duration: Option<Duration>) {
         self.is_set = duration.is_some();
         if let Some(duration) = duration {
@@ -546,8 +547,8 @@ impl SilenceTimer {
     }
 }
 
-/// Gives the library's task the chance to read once more, so that a process that was short of CPU
-/// does not mistake its own silence for that of the node.
+/// Gives the task of the `redis` crate a chance to read once more, so that a process that was
+/// starved of CPU does not mistake its own pause for silence of the node.
 async fn read_again() {
     for _ in 0..2 {
         // The runtime polls the sockets before it resumes a task that yielded.

@@ -10,18 +10,18 @@ use crate::domain::Micros;
 
 /// Length of each of the two windows over which the service time is averaged.
 const SERVICE_WINDOW: Micros = Micros(50_000);
-/// Age in milliseconds after which the mean service time no longer counts. The connection has then
+/// Age, in milliseconds, after which the mean service time is ignored. By then, the connection has
 /// been idle, or the circuit breaker is about to open.
 const SERVICE_AGE_MAX: i32 = 100;
-/// Age in milliseconds after which the smallest round trip no longer counts.
+/// Age, in milliseconds, after which the smallest round trip is ignored.
 const ROUND_TRIP_AGE_MAX: i32 = 1_000;
-/// Length of each of the two windows over which the smallest round trip is taken.
+/// Length of each of the two windows in which the smallest round trip is measured.
 const ROUND_TRIP_WINDOW: Micros = Micros(500_000);
 
 /// Load of one connection, shared by its task and its callers.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLoad {
-    /// Commands queued or in flight.
+    /// Number of commands queued or in flight.
     outstanding: AtomicU32,
     /// Mean service time of a command, in nanoseconds.
     service: Measurement,
@@ -29,7 +29,7 @@ pub(crate) struct ConnectionLoad {
     round_trip_min: Measurement,
 }
 
-/// Number (lower half), and the millisecond at which it was measured (upper half).
+/// Measured number (low 32 bits) and the time of the measurement, in milliseconds (high 32 bits).
 #[derive(Debug, Default)]
 struct Measurement(AtomicU64);
 
@@ -39,7 +39,7 @@ impl Measurement {
         self.0.store(u64::from(millis(now)) << 32 | number, Ordering::Relaxed);
     }
 
-    /// Returns the number, or zero if it is too old.
+    /// Returns the number, or 0 if it is older than `age_max` milliseconds.
     fn get(&self, now: Micros, age_max: i32) -> u64 {
         let both = self.0.load(Ordering::Relaxed);
         // Signed, because the measurement may be a moment younger than `now`.
@@ -49,19 +49,19 @@ impl Measurement {
 }
 
 impl ConnectionLoad {
-    /// Adds commands that were queued.
+    /// Adds `commands` newly queued commands to the load.
     pub(crate) fn add(&self, commands: usize) {
         self.outstanding.fetch_add(to_u32(commands), Ordering::Relaxed);
     }
 
-    /// Removes commands that were answered, rejected, or lost.
+    /// Removes `commands` commands that were answered, rejected, or lost from the load.
     pub(crate) fn remove(&self, commands: usize) {
         self.outstanding.fetch_sub(to_u32(commands), Ordering::Relaxed);
     }
 
-    /// Whether a call queued now can be answered at the deadline: what is outstanding takes at most
-    /// half of the time left, and the smallest round trip fits into all of it. The other half is for
-    /// the variance of both.
+    /// Returns whether a call queued now can be answered by `deadline`: the outstanding commands
+    /// take at most half of the time left, and the smallest round trip takes at most all of it.
+    /// Half of the time is a margin for variance.
     pub(crate) fn fits(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
         let service_ns = self.service.get(now, SERVICE_AGE_MAX);
@@ -77,11 +77,11 @@ impl ConnectionLoad {
 pub(crate) struct LoadMeter {
     service: [ServiceWindow; 2],
     round_trips: [RoundTripWindow; 2],
-    /// Time of the latest replies.
+    /// Time at which the latest batch of replies arrived.
     last_reply: Micros,
 }
 
-/// Busy time of a connection, and the commands answered in it.
+/// Busy time of a connection in one window, and the number of commands answered in it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServiceWindow {
     start: Micros,
@@ -89,7 +89,7 @@ struct ServiceWindow {
     commands: u64,
 }
 
-/// Smallest round trip that started in a window; `None` if there was none.
+/// Smallest round trip recorded in one window; `None` if there was none.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTripWindow {
     start: Micros,
@@ -148,7 +148,7 @@ impl LoadMeter {
     }
 }
 
-/// Returns the millisecond of a time, which wraps after 49 days.
+/// Returns a time in milliseconds, truncated to 32 bits, so it wraps after 49 days.
 fn millis(time: Micros) -> u32 {
     (time.0 / 1_000) as u32
 }

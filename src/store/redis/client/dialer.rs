@@ -182,7 +182,8 @@ pub(crate) struct Dialer {
     signal: Arc<ConnectionSignal>,
 }
 
-/// Wakes the task of a connection when the connection breaks or the node's circuit breaker opens.
+/// Signal that wakes the task of a connection when the connection breaks or the node's circuit
+/// breaker opens.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionSignal {
     notify: Notify,
@@ -195,12 +196,12 @@ impl ConnectionSignal {
         self.notify.notify_one();
     }
 
-    /// Waits until the task is woken.
+    /// Waits until [`wake`](Self::wake) is called.
     pub(crate) async fn woken(&self) {
         self.notify.notified().await;
     }
 
-    /// Whether the current connection broke.
+    /// Returns whether the current connection has broken.
     pub(crate) fn is_broken(&self) -> bool {
         self.is_broken.load(Ordering::Acquire)
     }

@@ -56,15 +56,16 @@ impl ErrorReply {
         }
     }
 
-    /// Whether the reply says that the node cannot serve calls at present. A redirection does not.
+    /// Returns whether the reply says that the node currently cannot serve calls. False for a
+    /// redirection.
     pub(crate) fn is_out_of_service(&self) -> bool {
         let ErrorReply::Failed(error) = self else { return false };
         matches!(error.kind, SendErrorKind::Moving | SendErrorKind::NotMaster | SendErrorKind::Busy)
     }
 
-    /// Classifies error codes that `redis` has no name for. OOM, MISCONF, and NOREPLICAS mean that
-    /// the script wrote nothing: Redis checks memory and disk before the first write of a script
-    /// and not afterwards.
+    /// Classifies error codes that the `redis` crate does not name. OOM, MISCONF, and NOREPLICAS
+    /// mean that the script wrote nothing: Redis checks memory and disk before the first write of a
+    /// script and not afterwards.
     fn from_code(code: &str) -> ErrorReply {
         match code {
             "OOM" | "MISCONF" | "NOREPLICAS" => not_executed(SendErrorKind::NotWritable),

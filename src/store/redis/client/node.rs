@@ -21,7 +21,7 @@ use super::pending_command::{Batch, PendingCommand, PendingReply};
 use super::transport::{ScriptCall, SendErrorKind};
 use crate::domain::Micros;
 
-/// Interval at which one call is sent although it does not fit.
+/// Interval at which one call is sent even if the estimated load is too high for its deadline.
 const MEASUREMENT_INTERVAL: Micros = Micros(100_000);
 
 thread_local! {
@@ -41,7 +41,8 @@ pub(crate) struct Node {
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
     breaker: Option<Arc<NodeBreaker>>,
-    /// Time from which on the next call is sent although it does not fit, in microseconds.
+    /// Time from which the next call is sent regardless of the load estimate, in microseconds of
+    /// the breaker's clock.
     next_measurement: AtomicU64,
     info: ArcSwapOption<NodeInfo>,
 }
@@ -50,7 +51,7 @@ pub(crate) struct Node {
 #[derive(Debug)]
 struct ConnectionHandle {
     queue: mpsc::Sender<Batch>,
-    /// Whether the connection is open and takes commands.
+    /// Whether the connection is open and accepts commands.
     ready: Arc<AtomicBool>,
     load: Arc<ConnectionLoad>,
 }
@@ -122,7 +123,7 @@ impl Node {
         &self.address
     }
 
-    /// Whether at least one connection to the node is open and takes commands.
+    /// Returns whether at least one connection to the node is open and accepts commands.
     pub(crate) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.ready.load(Ordering::Acquire))
     }
@@ -158,7 +159,7 @@ impl Node {
                 continue;
             }
             if !connection.load.fits(now, deadline) {
-                if !self.is_measurement_due(now) {
+                if !self.claim_measurement(now) {
                     overload = overload.or(Some((&self.stats.shed, SendErrorKind::Overload)));
                     continue;
                 }
@@ -187,9 +188,10 @@ impl Node {
         }
     }
 
-    /// Whether a call is sent although it does not fit. One call in [`MEASUREMENT_INTERVAL`] is, so
-    /// that the estimate recovers although every other call is rejected.
-    fn is_measurement_due(&self, now: Micros) -> bool {
+    /// Returns whether to send a call regardless of the load estimate. Returns true once per
+    /// [`MEASUREMENT_INTERVAL`], so that the estimate recovers even if all other calls are
+    /// rejected.
+    fn claim_measurement(&self, now: Micros) -> bool {
         let due = self.next_measurement.load(Ordering::Relaxed);
         let next = now.saturating_add(MEASUREMENT_INTERVAL).0;
         now.0 >= due
@@ -199,8 +201,8 @@ impl Node {
                 .is_ok()
     }
 
-    /// Queues a script call without waiting for its reply. The call is dropped while the circuit
-    /// breaker is open.
+    /// Queues a script call without waiting for its reply. Drops the call if the circuit breaker is
+    /// open.
     pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if self.breaker.as_ref().is_none_or(|breaker| !breaker.is_open()) {
             self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));

@@ -17,7 +17,7 @@ use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::current_trace;
 
-/// Shortest time between two log lines about an opening breaker, so that a node that answers PING
+/// Minimum interval between log lines about the breaker opening, so that a node that answers PING
 /// but cannot serve does not fill the log. The metrics count every opening.
 const LOG_INTERVAL: Micros = Micros::from_secs(10);
 
@@ -26,25 +26,25 @@ pub(crate) struct NodeBreaker {
     pub(crate) clock: MonotonicClock,
     breaker: Mutex<LoggedBreaker>,
     is_open: AtomicBool,
-    /// Answers of the node on all connections since the start.
+    /// Number of answers from the node on all connections since the start.
     answers: AtomicU64,
-    /// Time of the latest answer on any connection.
+    /// Time of the latest answer on any connection, in microseconds of `clock`.
     last_answer: AtomicU64,
     address: String,
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
-    /// Signals of the node's connections, which are woken when the breaker opens.
+    /// Signals that wake the node's connections when the breaker opens.
     connections: Vec<Arc<ConnectionSignal>>,
 }
 
-/// Breaker, and what was logged about it.
+/// Circuit breaker, with a record of what was logged about it.
 #[derive(Debug, Default)]
 struct LoggedBreaker {
     breaker: CircuitBreaker,
     opened_at: Micros,
-    /// Time of the last log line about the opening breaker.
+    /// Time of the last log line that the breaker opened; `None` if there was none.
     logged_at: Option<Micros>,
-    /// Whether that line was about the current opening.
+    /// Whether the latest opening was logged. If not, its closing is not logged either.
     is_logged: bool,
 }
 
@@ -84,7 +84,7 @@ impl NodeBreaker {
         }
     }
 
-    /// Whether the breaker is open, so that no call may be sent.
+    /// Returns whether the breaker is open, so that no call may be sent.
     pub(crate) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Acquire)
     }
@@ -94,7 +94,7 @@ impl NodeBreaker {
         if self.is_open() { BreakerState::Open } else { BreakerState::Closed }
     }
 
-    /// Starts the timer of a call.
+    /// Starts the timer of a call that was sent at `sent`.
     pub(crate) fn track(self: &Arc<Self>, sent: Micros) -> CallTracker {
         CallTracker { breaker: Arc::clone(self), sent, reported: false }
     }
@@ -117,7 +117,7 @@ impl NodeBreaker {
         }
     }
 
-    /// Records that a connection could not be opened.
+    /// Records that a connection could not be opened. Does nothing if another connection is open.
     pub(crate) fn record_connect_failure(&self) {
         if self.stats.connected.get() > 0 {
             return;
@@ -151,7 +151,7 @@ impl NodeBreaker {
         }
     }
 
-    /// Opens the breaker and wakes every connection, which then rejects what waits there.
+    /// Opens the breaker and wakes every connection, which then rejects its queued commands.
     fn open(&self, breaker: &mut LoggedBreaker, reason: OpenReason) {
         if !breaker.breaker.open() {
             return;
@@ -174,7 +174,8 @@ impl NodeBreaker {
         self.refresh_needed.notify_one();
     }
 
-    /// Nothing panics under the lock, so a poisoned lock still holds a valid state.
+    /// Locks the breaker. Nothing panics under the lock, so a poisoned lock still holds a valid
+    /// state.
     fn lock(&self) -> MutexGuard<'_, LoggedBreaker> {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -185,14 +186,14 @@ impl CallTracker {
         self.breaker.clock.now().saturating_sub(self.sent)
     }
 
-    /// Adds the time that the caller waited to the node's statistics, and returns it.
+    /// Records in the node's statistics how long the caller waited, and returns that time.
     fn record_wait(&self) -> Micros {
         let waited = self.elapsed();
         self.breaker.stats.wait_times.record(waited.0);
         waited
     }
 
-    /// Records the result of the call.
+    /// Records the result of the call, in the node's statistics and in the call's trace.
     pub(crate) fn report(mut self, reply: &CommandReply) {
         self.reported = true;
         let address = &self.breaker.address;

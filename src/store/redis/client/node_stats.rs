@@ -52,17 +52,17 @@ pub struct NodeStats {
     pub writes: Counter,
     /// Number of script calls written to a socket.
     pub script_calls: Counter,
-    /// Script calls answered, with a result or an error.
+    /// Number of script calls answered, with a result or an error.
     pub(crate) answers: Counter,
-    /// Script calls not written because their callers had stopped waiting.
+    /// Number of script calls not written because their callers had stopped waiting.
     pub abandoned: Counter,
     /// Number of script calls rejected because no connection was open.
     pub not_connected: Counter,
     /// Number of script calls rejected because the queues were full.
     pub queue_full: Counter,
-    /// Script calls rejected because they could not be answered before their deadline.
+    /// Number of script calls rejected because they could not be answered before their deadline.
     pub shed: Counter,
-    /// Script calls rejected by the circuit breaker.
+    /// Number of script calls rejected by the circuit breaker.
     pub breaker_rejected: Counter,
     /// Number of times that the circuit breaker opened.
     pub breaker_opened: Counter,

@@ -38,11 +38,11 @@ pub(crate) struct PendingCommand {
     /// Number of times that the server answered NOSCRIPT. If above 0, SCRIPT LOAD is sent before
     /// the command.
     pub(crate) loads: u8,
-    /// Time at which it was queued.
+    /// Time at which the command was queued.
     pub(crate) queued_at: Micros,
-    /// Time by which its caller needs the reply; the largest time if there is no deadline.
+    /// Time by which the caller needs the reply; `Micros(u64::MAX)` if there is no deadline.
     pub(crate) deadline: Micros,
-    /// `None` if nobody waits for the reply.
+    /// Sender of the reply to the caller; `None` if no caller waits for it.
     reply: Option<oneshot::Sender<CommandReply>>,
 }
 

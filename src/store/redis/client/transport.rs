@@ -22,7 +22,7 @@ pub struct ScriptCall {
     /// Hash slot of the keys. `None` unless the transport [is a cluster](Transport::is_cluster),
     /// because computing the slot takes a checksum of the key.
     pub slot: Option<u16>,
-    /// Time by which the caller needs the reply. A connection that cannot answer until then rejects
+    /// Time by which the caller needs the reply. A connection that cannot answer by then rejects
     /// the call. `None`: no deadline.
     pub deadline: Option<Instant>,
 }
@@ -60,7 +60,7 @@ pub enum SendErrorKind {
     NotConnected,
     /// The queues of the node's connections are full.
     QueueFull,
-    /// The node could not answer before the caller's deadline.
+    /// The node was not expected to answer before the caller's deadline.
     Overload,
     /// The node's circuit breaker is open.
     BreakerOpen,
@@ -82,12 +82,12 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
-    /// Whether the call was rejected only because too many others are waiting.
+    /// Returns whether the call was rejected only because too many others are waiting.
     pub const fn is_overload(self) -> bool {
         matches!(self, SendErrorKind::QueueFull | SendErrorKind::Overload)
     }
 
-    /// Returns the name in traces (`error.type`).
+    /// Returns the name of the error in traces (`error.type`).
     pub const fn as_str(self) -> &'static str {
         match self {
             SendErrorKind::NotConnected => "not_connected",

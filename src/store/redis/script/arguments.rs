@@ -170,7 +170,7 @@ fn op_name(check: &Check<'_>) -> &'static str {
     }
 }
 
-/// Returns the scripts' name of a role.
+/// Appends a role in the form that the scripts expect.
 fn pack_role(packed: &mut Packed, role: Role) {
     match role {
         Role::Required => packed.push_text(b"required"),
@@ -179,8 +179,8 @@ fn pack_role(packed: &mut Packed, role: Role) {
     }
 }
 
-/// Returns the number of hits to charge, to refund, or to check for. Larger numbers are capped where
-/// more hits would have no further effect, so that the scripts' arithmetic stays exact.
+/// Returns the number of hits to charge, refund, or check for. Caps it where more hits would have
+/// no further effect, so that the scripts' arithmetic stays exact.
 fn capped_cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.charges_always();
