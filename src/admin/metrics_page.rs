@@ -96,9 +96,9 @@ impl SharedPage {
         SharedPage { render, renderings: Mutex::default() }
     }
 
-    /// Returns the text for a new reader: the newest rendering that is still being read if it is
-    /// younger than [`REUSE_MAX`], or younger than [`READ_TIME_MIN`] and an older one is being
-    /// read, too. Otherwise renders the page.
+    /// Returns the page for a new reader. Reuses the newest rendering that a reader is still
+    /// reading if it is younger than [`REUSE_MAX`], or if it is younger than [`READ_TIME_MIN`] and
+    /// an older rendering is still being read, too. Otherwise renders the page.
     async fn rendering(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
         let mut renderings = self.renderings.lock().await;
         let newest =

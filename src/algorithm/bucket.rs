@@ -75,8 +75,8 @@ pub(crate) struct BucketCredits {
     pub(crate) cap: u64,
     /// Maximum debt in whole hits, rounded down.
     pub(crate) cap_hits: u64,
-    /// Minimum number of hits that must be available for a take to pass, for consumer classes that
-    /// share the bucket; 0 without classes.
+    /// Minimum number of hits that must be in the bucket before a charge of one hit, for consumer
+    /// classes that share the bucket; 0 without classes.
     pub(crate) floor: u64,
 }
 

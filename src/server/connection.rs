@@ -144,7 +144,8 @@ impl<D: Decide> CallContext<D> {
         }
     }
 
-    /// Counts and returns the rejection of a request that has not arrived completely.
+    /// Returns the response that rejects a request before it has been received completely, and
+    /// counts the rejection.
     fn reject(&self, status: &Status) -> Response<Body> {
         match status.code() {
             Code::DeadlineExceeded => self.stats.receive_timeouts.fetch_add(1, Ordering::Relaxed),

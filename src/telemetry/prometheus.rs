@@ -71,11 +71,12 @@ impl MetricsPage {
         self
     }
 
-    /// Renders the page in the OpenMetrics format.
+    /// Renders the metrics page in the OpenMetrics format.
     ///
     /// # Errors
     ///
-    /// Returns errors of the encoder. In practice it does not fail, because it writes to a string.
+    /// Returns any error of the encoder. In practice, encoding never fails, because the output is a
+    /// string.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.0)?;
@@ -86,7 +87,7 @@ impl MetricsPage {
     ///
     /// # Errors
     ///
-    /// Returns errors of the encoder, like [`text`](Self::text).
+    /// Returns any error of the encoder, like [`text`](Self::text).
     pub fn plain_text(&self) -> Result<String, fmt::Error> {
         Ok(to_plain_text(&self.text()?))
     }

@@ -117,7 +117,7 @@ fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     })
 }
 
-/// Returns a source of the Redis certificates, which a thread reads again every second.
+/// Returns the reloader of the Redis certificates. A thread rereads the files every second.
 fn tls_reloader(settings: RedisTls) -> Result<TlsReloader, Failure> {
     let on_failure =
         |error: &Failure| tracing::error!(%error, "cannot read the Redis certificates");

@@ -30,8 +30,8 @@ pub struct Scenario {
     /// hits.
     #[serde(default = "default_window")]
     pub window_s: f64,
-    /// Time per row of the table of tries over time, in seconds. By default, the table has about
-    /// twelve rows.
+    /// Time that each row of the table of attempts over time covers, in seconds. By default, chosen
+    /// so that the table has about twelve rows.
     pub slice_s: Option<f64>,
     /// Seed of the random number generator. The same seed gives the same result.
     #[serde(default)]

@@ -55,8 +55,9 @@ pub(crate) fn read<'d>(
     Ok(Some(TiersSpec { method, classes, default }))
 }
 
-/// Checks that `tiers` is allowed here: on a token bucket of nonzero capacity, on a descriptor
-/// without `value` whose key is not in `per`. Returns the bucket that the classes divide.
+/// Checks that `tiers` is allowed here: the limit must be a token bucket with nonzero capacity, and
+/// its descriptor must have no `value` and a key that is not in `per`. Returns the bucket to divide
+/// among the classes.
 fn check_placement<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

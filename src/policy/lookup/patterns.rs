@@ -33,7 +33,7 @@ const INNER_HANDICAP: usize = 16;
 /// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. They take 1
 /// MiB, enough for the typical number of occurrences in a value of 60 KiB (Envoy's limit for
 /// headers). Larger buffers are freed after the lookup.
-const POSITIONS_KEPT_MAX: usize = (1 << 20) / size_of::<Occurrence>();
+const RETAINED_CAPACITY_MAX: usize = (1 << 20) / size_of::<Occurrence>();
 
 thread_local! {
     /// Buffer for the occurrences found in a value, reused so that only the first lookup of a
@@ -151,7 +151,7 @@ impl Patterns {
                 pattern.matches_at(&positions, value)
             });
         }
-        if positions.capacity() <= POSITIONS_KEPT_MAX {
+        if positions.capacity() <= RETAINED_CAPACITY_MAX {
             POSITIONS.set(positions);
         }
         best

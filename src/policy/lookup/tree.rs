@@ -75,7 +75,7 @@ pub(crate) struct NameId(pub u32);
 /// Recipe for a limit's counter keys: the constant prefix and the entries to append.
 #[derive(Debug)]
 pub(crate) struct KeyPlan {
-    /// Constant prefix of the identity: domain, name, algorithm, window.
+    /// Constant prefix of the counter's identity: domain, name, algorithm, window.
     pub prefix: Box<[u8]>,
     /// Prefixes by consumer class; empty if the limit has no `tiers`.
     pub classes: Box<[Box<[u8]>]>,

@@ -158,7 +158,7 @@ pub(crate) struct PendingReply {
 }
 
 impl PendingReply {
-    /// Creates the reply of a call that was not sent to any node.
+    /// Creates the error reply to a call that was not sent to any node.
     pub(crate) fn rejected(call: ScriptCall, kind: SendErrorKind) -> PendingReply {
         let (command, receiver) = PendingCommand::new(call, false);
         command.reject(kind);

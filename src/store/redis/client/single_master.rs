@@ -26,7 +26,7 @@ impl SingleMaster {
         self.node.store(Some(Arc::new(node)));
     }
 
-    /// Returns the node of the master; `None` until the master is known.
+    /// Returns the master node, or `None` until the master is known.
     pub(crate) fn node(&self) -> Option<Arc<Node>> {
         self.node.load_full()
     }
