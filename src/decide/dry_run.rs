@@ -8,8 +8,8 @@
 
 use super::{Decider, Unavailable, combine, is_admitted, quota_roles};
 use crate::domain::{
-    Accounting, Algorithm, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op,
-    Outcome, Request, Role, Verdict,
+    Accounting, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome, Request,
+    Role, Verdict,
 };
 use crate::policy::Policy;
 use crate::store::Store;
@@ -116,18 +116,7 @@ fn hits_charged(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -
 /// `before` hits to the same counter.
 fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
-    // The floor must be left before a call, not after it, so one call can take more than
-    // `available`.
-    let below_floor = match &check.limit.algorithm {
-        Algorithm::Bucket(bucket) => bucket.floor.0.saturating_sub(1),
-        Algorithm::FixedWindow(_)
-        | Algorithm::SlidingWindow(_)
-        | Algorithm::SlidingLog(_)
-        | Algorithm::Hybrid(_)
-        | Algorithm::Concurrency(_) => 0,
-    };
-    let largest = if available == Hits::ZERO { 0 } else { available.0 + below_floor };
-    let (verdict, retry_after) = if check.hits_needed().0 <= largest {
+    let (verdict, retry_after) = if check.hits_needed() <= available {
         (Verdict::Pass, None)
     } else {
         // The wait of a peek is that of a single hit.
