@@ -72,7 +72,7 @@ pub struct TiersView<'p> {
     pub method: &'static str,
     /// Name of the class for unlisted values; absent if such values are not limited.
     pub default: Option<&'p str>,
-    /// Views of the classes, highest priority first.
+    /// Consumer classes, highest priority first.
     pub classes: Vec<ClassView<'p>>,
 }
 

@@ -8,7 +8,7 @@ use crate::domain::escaped;
 /// Maximum number of characters shown before the underlined part.
 const BEFORE_CHARS_MAX: usize = 60;
 
-/// Maximum number of characters shown from the start of the underlined part.
+/// Maximum number of characters shown from the start of the underlined part onward.
 const AFTER_CHARS_MAX: usize = 60;
 
 /// Excerpt of one line of a policy file, escaped and cut to a readable length.
@@ -61,8 +61,9 @@ pub(crate) struct LineIndex<'s> {
     offsets: OnceCell<Offsets>,
 }
 
-/// Number of characters between two entries of [`Offsets::bytes`]. Without these entries, each of
-/// up to 1,000 diagnostics in a file of one long line would read the line from its start.
+/// Number of characters between two consecutive offsets in [`Offsets::bytes`]. Without these
+/// offsets, each of up to 1,000 diagnostics in a file that is one long line would scan the line
+/// from its start.
 const OFFSET_STRIDE: usize = 1_024;
 
 #[derive(Debug, Default)]
