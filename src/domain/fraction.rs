@@ -69,9 +69,9 @@ impl Fraction {
 }
 
 impl Limit {
-    /// Returns the limit scaled by a fraction. The capacity and the refill rate of a bucket are
-    /// rounded down, but the capacity is at least 1 unless the limit is 0. The counter key, the
-    /// windows and the rate reported in statuses do not change.
+    /// Returns the limit scaled by a fraction. The capacity is rounded down, but is at least 1
+    /// unless the limit is 0. The refill rate of a bucket is also rounded down. The counter key,
+    /// the windows and the rate reported in statuses do not change.
     ///
     /// If each of `n` replicas enforces `1/n` of a limit, together they admit at most the limit or
     /// `n` hits, whichever is larger.

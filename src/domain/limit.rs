@@ -207,8 +207,8 @@ pub struct Hybrid {
     pub shares: std::sync::Arc<[u32]>,
     /// Index in `shares` of the consumer class that this limit applies to.
     pub class: usize,
-    /// Minimum fill level of the pool at which this class may still take hits from it, as a
-    /// percentage of the pool's capacity, rounded up to a whole hit.
+    /// Minimum fill level of the pool at which this class may still draw hits from it, as a
+    /// percentage of the pool's capacity. The level is rounded up to a whole hit.
     pub floor_percent: u32,
 }
 
@@ -220,15 +220,15 @@ pub struct Hybrid {
 pub enum Refill {
     /// Refills one hit every `emission`. The state is a single integer, the theoretical arrival
     /// time (GCRA). This variant is used if the hits divide the window evenly, or if rounding the
-    /// emission interval *up* to a whole microsecond changes the rate by less than 0.1 %. `burst *
-    /// emission < 2^52`.
+    /// emission interval *up* to a whole microsecond changes the rate by less than 0.1 %. The
+    /// product of `burst` and `emission` is below 2^52.
     Arrival {
         /// Time to refill one hit, in microseconds; at least 1.
         emission: Micros,
     },
     /// Refills exactly `hits` per `window`. The state is an integer number of credits. One hit
     /// costs as many credits as the window has microseconds, and every microsecond adds `hits`
-    /// credits. `burst * window < 2^53`.
+    /// credits. The product of `burst` and `window` is below 2^53.
     Credits {
         /// Hits refilled per window; at least 1.
         hits: Hits,

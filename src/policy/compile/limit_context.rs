@@ -8,7 +8,7 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-/// Domain-wide settings that a limit needs.
+/// Domain-wide settings needed to compile a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainDefaults<'a> {
     /// Name of the domain that contains the limit.

@@ -14,7 +14,7 @@ use crate::policy::syntax::diagnostic::{
 };
 use crate::policy::syntax::document::Document;
 
-/// Checks of a domain, in the order in which they run.
+/// Checks that produce the warnings of a domain, in the order in which they run.
 const CHECKS: [fn(&mut Linter<'_>); 5] = [
     check_keys_and_depth,
     check_unreachable_siblings,

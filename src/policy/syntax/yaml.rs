@@ -44,8 +44,8 @@ pub(crate) struct Span {
     pub(crate) line: u32,
     /// Column in characters, from 1.
     pub(crate) column: u32,
-    /// Length in characters. 0 for lists, maps, and empty scalars; `u32::MAX` means the rest of the
-    /// line.
+    /// Length in characters. It is 0 for lists, maps, and empty scalars, and `u32::MAX` if the span
+    /// extends to the end of the line.
     pub(crate) width: u32,
 }
 

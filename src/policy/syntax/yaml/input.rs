@@ -65,7 +65,7 @@ impl<'t> Input<'t> {
         }
     }
 
-    /// Converts the columns of a span, as reported by the parser, to those in the file.
+    /// Converts the columns of a span reported by the parser to columns in the file.
     pub(crate) fn restore_columns(&self, span: &mut Span) {
         let restored =
             |at: &Marker| Marker::new(at.index(), at.line(), self.column(at.line(), at.col()));
