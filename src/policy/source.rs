@@ -35,9 +35,9 @@ pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// to 41 times its size in memory, even for malicious text (measured at 1 MiB).
 pub const FILE_BYTES_CEILING: usize = 16 * 1024 * 1024;
 
-/// Default maximum size of all files together, in bytes; the settings cannot raise it. Compiling a
-/// policy takes about 20 times the size of its text in memory, or 15 times for JSON (measured at 1
-/// MiB).
+/// Maximum size of all files together, in bytes: the default of the setting and also its highest
+/// value. Compiling a policy takes about 20 times the size of its text in memory, or 15 times for
+/// JSON (measured at 1 MiB).
 pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl Default for Options {

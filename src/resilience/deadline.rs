@@ -107,8 +107,8 @@ impl<S: Store> Store for Deadline<S> {
         }
     }
 
-    /// Refunds without a budget, because no caller waits for refunds. The reply timeout of the
-    /// connections bounds their duration.
+    /// Refunds charges without a time budget, because no caller waits for a refund. The reply
+    /// timeout of the connections bounds its duration.
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }

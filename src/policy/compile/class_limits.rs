@@ -12,7 +12,7 @@ use crate::domain::{Algorithm, Bucket, Hits, Hybrid, Limit, Micros, Rate};
 /// Denominator of shares and floors, which are given as percentages.
 pub(crate) const HUNDRED_PERCENT: u64 = 100;
 
-/// Consumer class as read from the policy file; shares and floors in percent.
+/// Consumer class as read from the policy file, with shares and floors in percent.
 pub(crate) struct RawClass {
     pub(crate) name: String,
     pub(crate) floor: Option<u32>,

@@ -13,7 +13,7 @@ use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 pub(crate) struct DomainDefaults<'a> {
     /// Name of the domain that contains the limit.
     pub(crate) domain: &'a str,
-    /// Action if the store is unavailable, for limits without their own `on_store_failure`.
+    /// Action taken if the store is unavailable, for limits without their own `on_store_failure`.
     pub(crate) on_store_failure: OnStoreFailure,
 }
 

@@ -163,7 +163,7 @@ impl RawLimit {
     ///
     /// # Errors
     ///
-    /// Returns an error if numbers conflict or are out of range.
+    /// Returns an error if the limit's numbers conflict or are out of range.
     pub(crate) fn compile(&self, limit_id: u64) -> Result<Limit, BoundsError> {
         let limit = self.with_algorithm(self.compile_algorithm()?, self.rate, limit_id);
         self.check_cost(&limit)?;

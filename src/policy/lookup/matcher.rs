@@ -22,7 +22,8 @@ use crate::policy::compile::spec::LimitSpec;
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy
-/// sends one descriptor per rate limit action of the route, usually two or three.
+/// sends at most one descriptor per `rate_limits` entry of the route; routes usually have two or
+/// three.
 const DESCRIPTORS_INLINE: usize = 16;
 
 /// Result of matching one descriptor against the policy.

@@ -106,7 +106,8 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// Returns [`RuleOverrideError::UnknownTarget`] or [`RuleOverrideError::NoLimitToDeny`].
+    /// Returns [`RuleOverrideError::UnknownTarget`] if the target is unknown, or
+    /// [`RuleOverrideError::NoLimitToDeny`] for `deny` if none of the target's rules has a limit.
     pub fn check_override(
         &self,
         target: &str,

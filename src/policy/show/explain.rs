@@ -13,8 +13,8 @@ use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule};
 /// Maximum number of known keys listed for an entry whose key is unknown.
 const LISTED_KEYS_MAX: usize = 8;
 
-/// Explanation of a descriptor's match. `Display` prints one line per step, then the rule and its
-/// limits.
+/// Explanation of how a descriptor was matched. `Display` prints one line per step, then the rule
+/// and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Domain of the request.
@@ -111,7 +111,7 @@ pub struct LimitExplanation {
     /// Limit in the format of `/rlconfig`.
     pub listing: String,
     /// Counter key: `{identity}` or `{tag}:identity`. Redis keys start with the configured prefix
-    /// and the letter of the algorithm.
+    /// and a letter for the algorithm.
     pub key: String,
     /// Identity of the counter, as 32 hexadecimal digits.
     pub identity: String,

@@ -137,8 +137,8 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Kind of an error or a warning. Kinds from `OneCounterForAll` on are warnings: the policy is
-/// valid but probably a mistake.
+/// Kind of an error or a warning. `OneCounterForAll` and all later kinds are warnings: the policy
+/// is valid but probably contains a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
     /// There is no policy file, or a file is empty.
@@ -273,7 +273,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Quotes text for a message. The text is escaped, and cut to a maximum length.
+/// Quotes text for a message. The text is escaped and truncated to a maximum length.
 pub(crate) fn quoted(text: &str) -> String {
     let cut: String = text.chars().take(QUOTED_CHARS_MAX).collect();
     let dots = if cut.len() < text.len() { "…" } else { "" };

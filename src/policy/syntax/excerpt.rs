@@ -11,7 +11,7 @@ const BEFORE_CHARS_MAX: usize = 60;
 /// Maximum number of characters shown from the start of the underlined part onward.
 const AFTER_CHARS_MAX: usize = 60;
 
-/// Excerpt of one line of a policy file, escaped and cut to a readable length.
+/// Excerpt of one line of a policy file, escaped and truncated to a readable length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     before: String,

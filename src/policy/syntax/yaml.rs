@@ -203,13 +203,13 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Interprets the scalar by YAML 1.1. Lists and maps yield [`Scalar::Text`].
+    /// Interprets the scalar according to YAML 1.1. Lists and maps yield [`Scalar::Text`].
     pub(crate) fn scalar(self) -> Scalar {
         self.scalar_by(scalar::read)
     }
 
-    /// Interprets the scalar by the core schema of YAML 1.2, for keys and text. Lists and maps
-    /// yield [`Scalar::Text`].
+    /// Interprets the scalar according to the core schema of YAML 1.2, for keys and text. Lists and
+    /// maps yield [`Scalar::Text`].
     pub(crate) fn core_scalar(self) -> Scalar {
         self.scalar_by(scalar::read_core)
     }
