@@ -36,7 +36,8 @@ impl Fraction {
         Fraction { numerator: 1, denominator: if parts == 0 { 1 } else { parts } }
     }
 
-    /// Converts a percentage to a fraction. A percentage outside 1 to 100 is clamped to that range.
+    /// Converts a percentage to a fraction. A percentage outside 1 to 100 is clamped to that
+    /// range.
     pub const fn percent(percent: u32) -> Fraction {
         let numerator = match percent {
             0 => 1,

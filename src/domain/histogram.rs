@@ -5,8 +5,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the duration histogram buckets, in microseconds. The buckets are narrow around 6
-/// ms and around 20 ms (Envoy's default timeout), so that the share of slower calls can be read
+/// Upper bounds of the duration histogram buckets, in microseconds. The buckets are narrow around
+/// 6 ms and around 20 ms (Envoy's default timeout), so that the share of slower calls can be read
 /// from them. The other buckets are wide, because each bucket is one time series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,

@@ -155,11 +155,11 @@ pub struct Bucket {
     /// Refill rate of the bucket. The variant also determines the format of the stored state.
     pub refill: Refill,
     /// Floor of a consumer class that shares the bucket with other classes, in hits. A hit passes
-    /// only if at least this many hits are available before it. The floor is at most `burst`, and 0
-    /// without classes.
+    /// only if at least this many hits are available before it. The floor is at most `burst`, and
+    /// 0 without classes.
     pub floor: Hits,
-    /// Whether the policy calls this a leaky bucket. This affects only the algorithm's name in keys
-    /// and listings.
+    /// Whether the policy calls this a leaky bucket. This affects only the algorithm's name in
+    /// keys and listings.
     pub leaky: bool,
 }
 
@@ -248,8 +248,8 @@ pub enum Charge {
     Always,
 }
 
-/// Action taken on a rule's checks if the store does not respond in time (`on_store_failure` in the
-/// policy).
+/// Action taken on a rule's checks if the store does not respond in time (`on_store_failure` in
+/// the policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
     /// Enforce this replica's share of the limit with the local store.

@@ -82,8 +82,8 @@ pub struct ChargeRecord {
     /// Start of the window that was charged. For a lease renewal, the time at which the old lease
     /// would have ended. Otherwise zero if the algorithm has no windows.
     pub window: Micros,
-    /// Identifier of the charge within its counter: the log entry, the slot holder, or the consumer
-    /// class of a hybrid limit. Zero for other algorithms.
+    /// Identifier of the charge within its counter: the log entry, the slot holder, or the
+    /// consumer class of a hybrid limit. Zero for other algorithms.
     pub entry: u128,
 }
 

@@ -31,8 +31,8 @@ pub struct Options {
 /// or a dump rather than a policy, and reading it would delay a reload.
 pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Highest value of the setting for the maximum size of one file, in bytes. Parsing a file takes up
-/// to 41 times its size in memory, even for malicious text (measured at 1 MiB).
+/// Highest value of the setting for the maximum size of one file, in bytes. Parsing a file takes
+/// up to 41 times its size in memory, even for malicious text (measured at 1 MiB).
 pub const FILE_BYTES_CEILING: usize = 16 * 1024 * 1024;
 
 /// Maximum size of all files together, in bytes: the default of the setting and also its highest

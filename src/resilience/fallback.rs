@@ -50,8 +50,8 @@ impl Default for FallbackConfig {
     }
 }
 
-/// Statistics of the fallback, as totals since the start. Unanswered calls by reason are counted by
-/// [`OutageTracker`].
+/// Statistics of the fallback, as totals since the start. Unanswered calls by reason are counted
+/// by [`OutageTracker`].
 #[derive(Debug, Default)]
 pub struct FallbackStats {
     /// Number of calls admitted although the remote store did not answer every check.
@@ -257,8 +257,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the number of hits that would be charged by checks that the remote store did not decide.
-/// Checks in shadow mode do not count.
+/// Returns the number of hits that would be charged by checks that the remote store did not
+/// decide. Checks in shadow mode do not count.
 fn unconfirmed_hits(checks: &[Check<'_>], is_remote: &[bool]) -> u64 {
     let hits = |(check, is_remote): (&Check<'_>, &bool)| match check.op {
         Op::Take { cost } if !is_remote && check.role != Role::Shadow => cost.0,

@@ -67,7 +67,8 @@ pub(crate) struct LimitSite<'a> {
     pub(crate) in_list: bool,
     /// Keys of the limit's path, from the first level down.
     keys: Vec<&'a str>,
-    /// Keys of the entries in the limit's counter key, each with its value if the policy fixes one.
+    /// Keys of the entries in the limit's counter key, each with its value if the policy fixes
+    /// one.
     key_entries: Vec<(&'a str, Option<&'a str>)>,
     /// Path and name of the limit as shown in messages, with control characters escaped.
     pub(crate) label: String,

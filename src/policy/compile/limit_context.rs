@@ -22,8 +22,8 @@ pub(crate) struct DomainDefaults<'a> {
 pub(crate) struct LimitContext<'a> {
     /// Domain-wide defaults for settings that the limit does not set itself.
     pub(crate) defaults: DomainDefaults<'a>,
-    /// Alternating keys and values of the limit's path, from the first level down. A value is empty
-    /// if the policy specifies none.
+    /// Alternating keys and values of the limit's path, from the first level down. A value is
+    /// empty if the policy specifies none.
     pub(crate) trail: &'a [String],
     /// Whether the limit is an entry of `rate_limits` rather than a single `rate_limit`.
     pub(crate) in_list: bool,

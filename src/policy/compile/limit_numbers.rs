@@ -27,16 +27,16 @@ const CREDITS_BOUND: u64 = 1 << 53;
 /// would have a larger error is stored as credits, which are exact but take twice the space.
 const ROUNDING_PARTS: u128 = 1_000;
 
-/// Upper bound of a hybrid limit's capacity. The unit is 1/100 of the credit of an ordinary bucket.
-/// Below this bound, the sum of two capacities and a refill is exact in a double.
+/// Upper bound of a hybrid limit's capacity. The unit is 1/100 of the credit of an ordinary
+/// bucket. Below this bound, the sum of two capacities and a refill is exact in a double.
 const HYBRID_BOUND: u64 = 1 << 51;
 
 /// Maximum number of entries in a sliding log or slot table. All entries are stored, and each check
 /// scans them.
 pub(crate) const ENTRIES_MAX: u64 = 10_000;
 
-/// Default lease of a slot, in seconds. It is longer than most requests take, but short enough that
-/// a crashed client's slots are soon free again.
+/// Default lease of a slot, in seconds. It is longer than most requests take, but short enough
+/// that a crashed client's slots are soon free again.
 pub(crate) const DEFAULT_LEASE_SECS: u64 = 60;
 
 /// Algorithm keyword of a policy file.

@@ -78,8 +78,8 @@ struct Linter<'a> {
     found: Vec<Diagnostic>,
 }
 
-/// Path from the root of the policy tree to a node. Contains the nodes on the path and the index of
-/// each among its siblings.
+/// Path from the root of the policy tree to a node. Contains the nodes on the path and the index
+/// of each among its siblings.
 struct NodePath<'a> {
     at: Vec<usize>,
     nodes: Vec<&'a NodeSpec>,

@@ -36,8 +36,8 @@ impl LiteralSet {
         Some(LiteralSet { automaton, start, anchored })
     }
 
-    /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first. Reads
-    /// at most as many bytes as the longest literal has.
+    /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first.
+    /// Reads at most as many bytes as the longest literal has.
     pub(crate) fn each_prefix<'b>(
         &self,
         bytes: impl Iterator<Item = &'b u8>,

@@ -138,8 +138,8 @@ impl Policy {
         }
     }
 
-    /// Returns the rule of the node that the entries lead to. An empty list of entries leads to the
-    /// domain's root, which has no rule.
+    /// Returns the rule of the node that the entries lead to. An empty list of entries leads to
+    /// the domain's root, which has no rule.
     fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
         let mut at = root;
         for entry in entries {
@@ -218,8 +218,8 @@ impl Policy {
         CounterKey { identity: identity.hash(&self.secret), tag }
     }
 
-    /// Sets the holder of the last check if the check's limit is a concurrency limit and the caller
-    /// names a holder.
+    /// Sets the holder of the last check if the check's limit is a concurrency limit and the
+    /// caller names a holder.
     fn set_holder(&self, checks: &mut Checks<'_, '_>, descriptor: &Descriptor<'_>) {
         if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
             && matches!(check.limit.algorithm, Algorithm::Concurrency(_))

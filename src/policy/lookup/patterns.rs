@@ -174,8 +174,8 @@ impl Pattern {
         self.prefix.is_empty() && self.inner.is_empty() && self.suffix.is_empty()
     }
 
-    /// Returns the value without the pattern's prefix and suffix. Returns `None` if the value lacks
-    /// either of them or if they overlap.
+    /// Returns the value without the pattern's prefix and suffix. Returns `None` if the value
+    /// lacks either of them or if they overlap.
     fn strip_ends<'v>(&self, value: &'v [u8]) -> Option<&'v [u8]> {
         let (prefix, rest) = value.split_at_checked(self.prefix.len())?;
         let (rest, suffix) = rest.split_at_checked(rest.len().checked_sub(self.suffix.len())?)?;

@@ -188,8 +188,8 @@ impl Policy {
         self.rules.get(id.0.wrapping_sub(self.first) as usize)
     }
 
-    /// Returns the rule whose limit has this [`limit_id`](crate::domain::Limit::limit_id). Searches
-    /// all rules, which is too slow for anything but logging.
+    /// Returns the rule whose limit has this [`limit_id`](crate::domain::Limit::limit_id).
+    /// Searches all rules, which is too slow for anything but logging.
     pub(crate) fn rule_of_limit(&self, limit_id: u64) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.limits.iter().any(|limit| limit.has_id(limit_id)))
     }
@@ -272,8 +272,8 @@ impl DescriptorTree {
     }
 }
 
-/// Hashes bytes together with a scope, which is the index of a parent node or of a group. This is a
-/// free function, because a growing table rehashes its entries while the tree is borrowed.
+/// Hashes bytes together with a scope, which is the index of a parent node or of a group. This is
+/// a free function, because a growing table rehashes its entries while the tree is borrowed.
 pub(crate) fn hash_with(state: &RandomState, scope: u32, bytes: &[u8]) -> u64 {
     let mut hasher = state.build_hasher();
     hasher.write_u32(scope);

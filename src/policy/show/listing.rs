@@ -57,9 +57,9 @@ impl Policy {
         text
     }
 
-    /// Returns one line per limit, in file order and without newlines, in the format of `/rlconfig`
-    /// in envoyproxy/ratelimit. Settings that only Tidegate supports are appended, separated by
-    /// commas.
+    /// Returns one line per limit, in file order and without newlines, in the format of
+    /// `/rlconfig` in envoyproxy/ratelimit. Settings that only Tidegate supports are appended,
+    /// separated by commas.
     pub fn listing(&self) -> impl Iterator<Item = String> {
         self.rules.iter().flat_map(|rule| {
             let limits = rule

@@ -68,8 +68,8 @@ impl<'d> Reader<'d> {
         self.diagnostics
     }
 
-    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors. Stores the
-    /// result for [`into_diagnostics`](Self::into_diagnostics).
+    /// Returns whether to stop reading, because the file has
+    /// [`DIAGNOSTICS_MAX`] errors. Stores the result for [`into_diagnostics`](Self::into_diagnostics).
     fn should_stop(&mut self) -> bool {
         self.stopped |= self.errors >= DIAGNOSTICS_MAX;
         self.stopped
@@ -172,8 +172,8 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a list of maps by calling `read` with the position and the fields of each map. Reports
-    /// items that are not maps.
+    /// Reads a list of maps by calling `read` with the position and the fields of each map.
+    /// Reports items that are not maps.
     pub(crate) fn for_each(
         &mut self,
         fields: &Fields<'d>,

@@ -6,8 +6,8 @@ use super::keywords::{Level, levels_of};
 use super::scalar::{self, Scalar};
 use super::yaml::{Node, Value};
 
-/// Returns a hint on how to write the value as a whole number, or an empty string if the value does
-/// not look like a number.
+/// Returns a hint on how to write the value as a whole number, or an empty string if the value
+/// does not look like a number.
 pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     let text = value.text();
     if matches!(scalar::read(text), Scalar::Int(_)) {

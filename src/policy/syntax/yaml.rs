@@ -44,8 +44,8 @@ pub(crate) struct Span {
     pub(crate) line: u32,
     /// Column in characters, from 1.
     pub(crate) column: u32,
-    /// Length in characters. It is 0 for lists, maps, and empty scalars, and `u32::MAX` if the span
-    /// extends to the end of the line.
+    /// Length in characters. It is 0 for lists, maps, and empty scalars, and `u32::MAX` if the
+    /// span extends to the end of the line.
     pub(crate) width: u32,
 }
 
@@ -208,8 +208,8 @@ impl<'t> Node<'t> {
         self.scalar_by(scalar::read)
     }
 
-    /// Interprets the scalar according to the core schema of YAML 1.2, for keys and text. Lists and
-    /// maps yield [`Scalar::Text`].
+    /// Interprets the scalar according to the core schema of YAML 1.2, for keys and text. Lists
+    /// and maps yield [`Scalar::Text`].
     pub(crate) fn core_scalar(self) -> Scalar {
         self.scalar_by(scalar::read_core)
     }

@@ -14,8 +14,8 @@ use saphyr_parser::{Marker, Span};
 /// affected.
 pub(crate) const LOOKAHEAD_PUNCTUATION_MAX: usize = 1 << 16;
 
-/// YAML document marker. A list or map that follows the marker on the same line cannot be a key, so
-/// the parser does not buffer its tokens.
+/// YAML document marker. A list or map that follows the marker on the same line cannot be a key,
+/// so the parser does not buffer its tokens.
 const DOCUMENT_START: &str = "--- ";
 
 /// Text of a file as passed to the parser. If the top level is in brackets, as in JSON,
