@@ -55,8 +55,9 @@ pub(crate) fn read<'d>(
     Ok(Some(TiersSpec { method, classes, default }))
 }
 
-/// Returns the bucket to divide among the classes. Reports an error if
-/// `tiers` is not allowed here. The limit must be a token bucket with nonzero capacity. Its descriptor must have no `value`, and the descriptor's key must not be in `per`.
+/// Returns the bucket to divide among the classes. Reports an error if `tiers` is not allowed
+/// here. The limit must be a token bucket with nonzero capacity. Its descriptor must have no
+/// `value`, and the descriptor's key must not be in `per`.
 fn check_placement<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

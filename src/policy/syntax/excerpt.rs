@@ -25,8 +25,8 @@ impl Excerpt {
         [self.before.as_str(), &self.marked, &self.after].concat()
     }
 
-    /// Returns the underline, which has a
-    /// `^` below each character of the faulty part, and at least one `^`.
+    /// Returns the underline, which has a `^` below each character of the faulty part, and at
+    /// least one `^`.
     pub fn underline(&self) -> String {
         let indent = self.before.chars().count();
         let width = self.marked.chars().count().max(1);

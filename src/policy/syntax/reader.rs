@@ -68,8 +68,8 @@ impl<'d> Reader<'d> {
         self.diagnostics
     }
 
-    /// Returns whether to stop reading, because the file has
-    /// [`DIAGNOSTICS_MAX`] errors. Stores the result for [`into_diagnostics`](Self::into_diagnostics).
+    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors. Stores
+    /// the result for [`into_diagnostics`](Self::into_diagnostics).
     fn should_stop(&mut self) -> bool {
         self.stopped |= self.errors >= DIAGNOSTICS_MAX;
         self.stopped
