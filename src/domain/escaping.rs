@@ -4,17 +4,17 @@
 
 use std::borrow::Cow;
 
-/// Returns whether a character could forge a log line or terminal output: control characters (C0,
-/// DEL, C1), line and paragraph separators, and bidirectional controls. All of these are below
-/// U+10000.
+/// Returns whether a character could be used to forge log lines or terminal output. These are the
+/// control characters (C0, DEL, C1), the line and paragraph separators, and the bidirectional
+/// controls, all below U+10000.
 pub fn needs_escape(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns the text with every character that [`needs_escape`] replaced by its Rust escape, such as
-/// `\n` or `\u{202e}`.
+/// Returns the text with every character for which [`needs_escape`] is true replaced by its Rust
+/// escape, such as `\n` or `\u{202e}`.
 ///
 /// ```
 /// use tidegate::domain::escaped;

@@ -28,7 +28,7 @@ pub struct Fraction {
 }
 
 impl Fraction {
-    /// Fraction 1, which leaves a limit unchanged.
+    /// Fraction that equals 1 and leaves a limit unchanged.
     pub const WHOLE: Fraction = Fraction { numerator: 1, denominator: 1 };
 
     /// Returns the fraction `1 / parts`, or 1 if `parts` is 0.
@@ -36,7 +36,8 @@ impl Fraction {
         Fraction { numerator: 1, denominator: if parts == 0 { 1 } else { parts } }
     }
 
-    /// Returns a percentage as a fraction, clamped to between 1 and 100 per cent.
+    /// Converts a percentage to a fraction. A percentage outside 1 to 100 is clamped to that
+    /// range.
     pub const fn percent(percent: u32) -> Fraction {
         let numerator = match percent {
             0 => 1,
@@ -70,8 +71,8 @@ impl Fraction {
 
 impl Limit {
     /// Returns the limit scaled by a fraction. The capacity is rounded down, but is at least 1
-    /// unless the limit is 0; the refill rate of a bucket is rounded down. The counter key, the
-    /// windows and the rate that statuses report do not change.
+    /// unless the limit is 0. The refill rate of a bucket is also rounded down. The counter key,
+    /// the windows and the rate reported in statuses do not change.
     ///
     /// If each of `n` replicas enforces `1/n` of a limit, together they admit at most the limit or
     /// `n` hits, whichever is larger.

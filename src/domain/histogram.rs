@@ -5,16 +5,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the buckets of duration histograms, in microseconds. The buckets are narrow
-/// around 6 ms and 20 ms (Envoy's default timeout), to show what share of calls takes longer. The
-/// other buckets are wide, because each bucket is one time series per node.
+/// Upper bounds of the duration histogram buckets, in microseconds. The buckets are narrow around
+/// 6 ms and around 20 ms (Envoy's default timeout), so that the share of slower calls can be read
+/// from them. The other buckets are wide, because each bucket is one time series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
 ];
 
-/// Upper bounds of the buckets of batch size histograms, in commands per write. A connection writes
-/// at most 128 commands at once.
+/// Upper bounds of the batch size histogram buckets, in commands per write. A connection writes at
+/// most 128 commands at once.
 pub const SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// Histogram with fixed buckets, updated without locks. Recording a value is two relaxed additions.
@@ -58,7 +58,7 @@ impl<const N: usize> Histogram<N> {
         self.record_with(number, false);
     }
 
-    /// Records a value. [`add_relaxed`] documents `single_writer`.
+    /// Records a value. For `single_writer`, see [`add_relaxed`].
     fn record_with(&self, number: u64, single_writer: bool) {
         let at = self.bounds.partition_point(|bound| *bound < number);
         add_relaxed(self.counts.get(at).unwrap_or(&self.above), 1, single_writer);
@@ -80,16 +80,16 @@ impl DurationHistogram {
         self.record_duration_with(wait, false);
     }
 
-    /// Records a duration in whole microseconds, rounded down. [`add_relaxed`] documents
-    /// `single_writer`.
+    /// Records a duration in whole microseconds, rounded down. For `single_writer`, see
+    /// [`add_relaxed`].
     pub fn record_duration_with(&self, wait: Duration, single_writer: bool) {
         self.record_with(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), single_writer);
     }
 }
 
-/// Adds `number` to a counter with relaxed ordering. If `single_writer` is set, uses a load and a
-/// store instead of the more expensive atomic addition, so no other thread may write to the
-/// counter. Any thread may read it.
+/// Adds `number` to a counter with relaxed ordering. If `single_writer` is set, a load and a store
+/// replace the more expensive atomic addition. In that case, no other thread may write to the
+/// counter, but any thread may read it.
 pub fn add_relaxed(counter: &AtomicU64, number: u64, single_writer: bool) {
     if single_writer {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);
@@ -98,7 +98,7 @@ pub fn add_relaxed(counter: &AtomicU64, number: u64, single_writer: bool) {
     }
 }
 
-/// Copy of a histogram's counts.
+/// Snapshot of a histogram's counts and sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistogramSnapshot {
     /// Upper bounds of the buckets, ascending and inclusive.
@@ -115,9 +115,8 @@ impl HistogramSnapshot {
         self.counts.iter().sum()
     }
 
-    /// Returns an upper bound of the quantile `quantile` (0 to 1): the upper bound of the bucket
-    /// that contains it. Returns `None` if no values were recorded or if the quantile is above the
-    /// last bound.
+    /// Returns the upper bound of the bucket that contains the given quantile (0 to 1). Returns
+    /// `None` if no values were recorded or if the quantile is above the last bound.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let count = self.count();
         if count == 0 {

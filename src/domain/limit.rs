@@ -74,25 +74,25 @@ impl Rate {
     }
 }
 
-/// Compiled limit: an algorithm with its parameters, and the options that every algorithm has.
+/// Compiled limit: an algorithm with its parameters, and the options common to all algorithms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Algorithm that counts hits, with its parameters.
     pub algorithm: Algorithm,
     /// Rate as written in the policy, for responses.
     pub rate: Rate,
-    /// Whether refused hits are charged, too.
+    /// Whether hits are charged even if they are refused.
     pub charge: Charge,
-    /// Handling of the limit's checks if the store does not respond in time.
+    /// Action taken on the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// Hash that identifies the limit, common to the counters of all its keys and the same on
-    /// every replica. A full memory store divides its capacity fairly among these identifiers.
+    /// Hash that identifies the limit. It is the same on every replica and for all counters of the
+    /// limit. When the memory store is full, it gives each limit a fair share of its capacity.
     pub limit_id: u64,
 }
 
 impl Limit {
-    /// Returns the largest cost that can pass, in hits: the limit of a window, the burst of a
-    /// bucket, or the number of concurrency slots.
+    /// Returns the highest cost that a single check can have and still pass, in hits. This is the
+    /// limit of a window, the burst of a bucket, or the number of concurrency slots.
     pub fn capacity(&self) -> Hits {
         match &self.algorithm {
             Algorithm::FixedWindow(w) => w.hits,
@@ -115,18 +115,18 @@ pub enum Algorithm {
     /// Counts the hits of the current window, plus those of the previous window in proportion to
     /// its overlap with the sliding interval.
     SlidingWindow(SlidingWindow),
-    /// Records the time of every take, so that the limit holds exactly in every interval of the
+    /// Records the time of every charge, so that the limit holds exactly in every interval of the
     /// window's length.
     SlidingLog(SlidingLog),
     /// Token bucket or leaky bucket, which are the same algorithm under two names.
     Bucket(Bucket),
-    /// One bucket per consumer class, and a common pool from which a class may borrow.
+    /// Gives each consumer class its own bucket and lets all classes borrow from a common pool.
     Hybrid(Hybrid),
     /// Limits the number of requests in flight.
     Concurrency(Concurrency),
 }
 
-/// Fixed window: at most `hits` in each window.
+/// Fixed-window limit: at most `hits` in each window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
     /// Hits per window, at most `u32::MAX`; 0 refuses everything.
@@ -154,14 +154,16 @@ pub struct Bucket {
     pub burst: Hits,
     /// Refill rate of the bucket. The variant also determines the format of the stored state.
     pub refill: Refill,
-    /// Floor of a consumer class that shares the bucket with others, in hits: a hit passes only if
-    /// at least this many hits are available beforehand. At most `burst`; 0 without classes.
+    /// Floor of a consumer class that shares the bucket with other classes, in hits. A hit passes
+    /// only if at least this many hits are available before it. The floor is at most `burst`, and
+    /// 0 without classes.
     pub floor: Hits,
-    /// Whether the policy calls this a leaky bucket. Affects only names in keys and listings.
+    /// Whether the policy calls this a leaky bucket. This affects only the algorithm's name in
+    /// keys and listings.
     pub leaky: bool,
 }
 
-/// Sliding window: approximately `hits` in any interval of `length`.
+/// Sliding-window limit: at most approximately `hits` in any interval of `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     /// Hits per window; 0 refuses everything. `hits * window_ticks` is below 2^53.
@@ -170,7 +172,7 @@ pub struct SlidingWindow {
     pub length: Micros,
 }
 
-/// Sliding log: at most `hits` in any interval of `length`.
+/// Sliding-log limit: at most `hits` in any interval of `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
     /// Maximum number of hits in any interval of `length`, at most 10,000; 0 refuses everything.
@@ -179,7 +181,7 @@ pub struct SlidingLog {
     pub length: Micros,
 }
 
-/// Concurrency: at most `slots` requests in flight.
+/// Concurrency limit: at most `slots` requests in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Concurrency {
     /// Maximum number of requests in flight, at most 10,000; 0 refuses everything.
@@ -189,24 +191,24 @@ pub struct Concurrency {
 }
 
 /// Hybrid limit as it applies to one consumer class. Each class has a guaranteed share of the
-/// bucket. A common pool receives the refill that full shares cannot hold, and the refill that is
-/// assigned to no share. All classes of a rule use one counter.
+/// bucket. Refill that overflows a full share, or that belongs to no share, goes to a common pool.
+/// All classes of a rule use one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hybrid {
     /// Total capacity of all shares and the pool, in hits (B in docs/ALGORITHMS.md).
     pub burst: Hits,
-    /// Hits that refill all shares and the pool per window, in total (L in docs/ALGORITHMS.md); at
-    /// least 1.
+    /// Total number of hits refilled per window, across all shares and the pool (L in
+    /// docs/ALGORITHMS.md); at least 1.
     pub hits: Hits,
     /// Window in which `hits` are refilled (W in docs/ALGORITHMS.md). `100 * burst * window_ticks`
     /// is below 2^51.
     pub window: Micros,
-    /// Guaranteed share of each class in `burst` and `hits`, in per cent; at most 100 in total.
+    /// Percentage of `burst` and `hits` guaranteed to each class; at most 100 in total.
     pub shares: std::sync::Arc<[u32]>,
     /// Index in `shares` of the consumer class that this limit applies to.
     pub class: usize,
-    /// Minimum fill level of the pool, in per cent of its capacity and rounded up to a whole hit,
-    /// at which this class may still take hits from the pool.
+    /// Minimum fill level of the pool at which this class may still draw hits from it, as a
+    /// percentage of the pool's capacity. The level is rounded up to a whole hit.
     pub floor_percent: u32,
 }
 
@@ -217,15 +219,16 @@ pub struct Hybrid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refill {
     /// Refills one hit every `emission`. The state is a single integer, the theoretical arrival
-    /// time (GCRA). Used if the hits divide the window evenly, or if rounding the emission interval
-    /// *up* to a whole microsecond changes the rate by less than 0.1 %. `burst * emission < 2^52`.
+    /// time (GCRA). This variant is used if the hits divide the window evenly, or if rounding the
+    /// emission interval *up* to a whole microsecond changes the rate by less than 0.1 %. The
+    /// product of `burst` and `emission` is below 2^52.
     Arrival {
         /// Time to refill one hit, in microseconds; at least 1.
         emission: Micros,
     },
-    /// Refills exactly `hits` per `window`. The state counts integer credits: one hit is worth as
-    /// many credits as the window has microseconds, and every microsecond adds `hits` credits.
-    /// `burst * window < 2^53`.
+    /// Refills exactly `hits` per `window`. The state is an integer number of credits. One hit
+    /// costs as many credits as the window has microseconds, and every microsecond adds `hits`
+    /// credits. The product of `burst` and `window` is below 2^53.
     Credits {
         /// Hits refilled per window; at least 1.
         hits: Hits,
@@ -245,8 +248,8 @@ pub enum Charge {
     Always,
 }
 
-/// Handling of a rule's checks if the store does not respond in time (`on_store_failure` in the
-/// policy).
+/// Action taken on a rule's checks if the store does not respond in time (`on_store_failure` in
+/// the policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
     /// Enforce this replica's share of the limit with the local store.

@@ -9,7 +9,7 @@ use super::{Check, CounterKey, Hits, Limit, Micros};
 /// Verdict of a limit on one check: pass or refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Enough hits are available. For a peek, at least one.
+    /// Enough hits are available for the check. A peek needs one.
     Pass,
     /// Not enough hits are available.
     Refuse,
@@ -20,18 +20,19 @@ pub enum Verdict {
 pub struct Outcome {
     /// Whether the limit lets the check pass.
     pub verdict: Verdict,
-    /// Hits charged to the counter; 0 for refusals, peeks and refunds, and for passing checks of a
-    /// rejected all-or-nothing call.
+    /// Number of hits charged to the counter. 0 for peeks and refunds and, without
+    /// `charge: always`, for refusals and for all checks of a rejected all-or-nothing call.
     pub charged: Hits,
-    /// Number of hits available after this call, in takes of one hit each, rounded down.
+    /// Number of hits available after this call, rounded down: how many single-hit checks would
+    /// still pass.
     pub available: Hits,
-    /// Time until a refused check would pass if no other call is made, rounded up to the
+    /// Time until a refused check would pass if no other call were made, rounded up to the
     /// algorithm's tick. `None` if the check passes or if waiting does not help.
     pub retry_after: Option<Micros>,
-    /// Time until the full limit is available again, rounded up: until the window ends or the
-    /// bucket is full.
+    /// Time until the full limit is available again, that is, until the window ends or the bucket
+    /// is full. Rounded up.
     pub reset_after: Micros,
-    /// Record of the charge or of a renewed lease; `None` if the counter was not charged.
+    /// Record of the charge or of the lease renewal; `None` if there was neither.
     pub taken: Option<ChargeRecord>,
 }
 
@@ -61,8 +62,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome as it is after a refund of its charge. `reset_after` does not change, so
-    /// it may be too long, but never too short.
+    /// Returns the outcome after a refund of its charge. `reset_after` does not change, so it may
+    /// be too long but never too short.
     #[must_use]
     pub fn refunded(&self, capacity: Hits) -> Outcome {
         let left = self.available.0.saturating_add(self.charged.0);
@@ -71,29 +72,30 @@ impl Outcome {
     }
 }
 
-/// Record of a charge to one counter, from which the charge can be refunded.
+/// Record of a charge to one counter, with everything needed to refund it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeRecord {
-    /// Hits charged; at least 1. For a renewed lease: the hits that its holder had before.
+    /// Hits charged, at least 1. For a lease renewal, the hits that the holder had before it.
     pub hits: Hits,
     /// Time of the charge by the store's clock, in microseconds since the Unix epoch.
     pub at: Micros,
-    /// Start of the window that was charged. For a renewed lease: when it would have ended. Zero for
-    /// other algorithms without windows.
+    /// Start of the window that was charged. For a lease renewal, the time at which the old lease
+    /// would have ended. Otherwise zero if the algorithm has no windows.
     pub window: Micros,
-    /// Identifier of the charge within its counter: the log entry, the slot holder, or the class of
-    /// a hybrid limit; zero for other algorithms.
+    /// Identifier of the charge within its counter: the log entry, the slot holder, or the
+    /// consumer class of a hybrid limit. Zero for other algorithms.
     pub entry: u128,
 }
 
-/// Receipt for a charge, which `Store::refund` refunds. Each receipt must be used at most once.
+/// Receipt for a charge, with which `Store::refund` can refund it. Each receipt must be used at
+/// most once.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     /// Key of the counter that was charged.
     pub key: CounterKey,
     /// Limit under which the hits were charged.
     pub limit: Arc<Limit>,
-    /// Hits, time and window of the charge.
+    /// Record of the charge to refund.
     pub taken: ChargeRecord,
 }
 
@@ -104,9 +106,9 @@ impl Receipt {
     }
 
     /// Returns the receipts to refund for a rejected all-or-nothing call, and updates `answers` to
-    /// the state after that refund. Takes with `charge: always` stay charged.
+    /// the state after the refund. Limits with `charge: always` keep their charges.
     ///
-    /// The answers must come from the store that will execute the refund.
+    /// `answers` must come from the store that will execute the refund.
     pub fn for_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
         let mut receipts = Vec::new();
         for (check, answer) in checks.iter().zip(answers) {
@@ -125,7 +127,7 @@ impl Receipt {
     }
 }
 
-/// Whether a store may have executed a call to which it did not reply.
+/// Whether a store that did not reply to a call may have executed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionStatus {
     /// The call was not executed and may be sent again.
@@ -141,17 +143,18 @@ pub enum Answer {
     Decided(Outcome),
     /// The check was not sent to the store, because another check had already rejected the call.
     NotAsked,
-    /// The check was not sent to the store, as with [`NotAsked`](Self::NotAsked), but a recent
-    /// answer for its counter is known. Used only in statuses; it does not affect admission.
+    /// As with [`NotAsked`](Self::NotAsked), the check was not sent to the store, but a recent
+    /// answer for its counter is known. That answer is only shown in statuses and does not affect
+    /// admission.
     LastKnown {
-        /// Hits that were available as of that answer.
+        /// Number of hits available according to that answer.
         available: Hits,
-        /// Time from now until the counter is unused, if known.
+        /// Time from now until the full limit is available again, if known.
         reset_after: Option<Micros>,
     },
     /// The store did not answer, or not in time.
     Unanswered {
-        /// Whether the store may still have executed the check, so that its hits may be charged.
+        /// Whether the store may have executed the check nevertheless, and charged its hits.
         executed: ExecutionStatus,
     },
 }
@@ -180,7 +183,7 @@ pub enum Source {
     Redis,
     /// The local store, as a fallback, because Redis did not respond in time.
     Local,
-    /// The local store, because the limit of calls in flight at Redis was reached.
+    /// The local store, because the limit on in-flight Redis calls was reached.
     Shed,
     /// The refusal cache, without asking the store.
     Cached,
@@ -207,8 +210,8 @@ impl Source {
 pub struct Answers {
     /// One answer per check, in the order of the call.
     ///
-    /// A `Vec`, because the `domain` module has no dependencies. Its allocation takes 20 ns of the
-    /// 5,000 ns that a decision takes.
+    /// A `Vec`, because the `domain` module has no dependencies. Allocating it takes 20 ns, and a
+    /// whole decision takes 5,000 ns.
     pub each: Vec<Answer>,
     /// Component that decided the call, for metadata and metrics.
     pub source: Source,

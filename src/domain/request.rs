@@ -12,7 +12,8 @@ use super::{Hits, Unit};
 pub struct Request<'a> {
     /// Domain of the policy to apply; not empty.
     pub domain: &'a str,
-    /// Descriptors in the order of the caller; at least one. The response has one status for each.
+    /// Descriptors in the order in which the caller sent them; at least one. The response has one
+    /// status for each.
     pub descriptors: &'a [Descriptor<'a>],
 }
 
@@ -21,19 +22,20 @@ pub struct Request<'a> {
 pub struct Descriptor<'a> {
     /// Entries of the path. If there are none, no rule matches.
     pub entries: &'a [Entry<'a>],
-    /// Hits to charge or refund: the `hits_addend` of the descriptor, else of the request, else 1.
-    /// Zero is a peek.
+    /// Number of hits to charge or refund. Taken from the `hits_addend` of the descriptor or, if
+    /// absent, of the request; the default is 1. Zero hits make the check a peek.
     pub hits: Hits,
     /// Whether the hits are refunded rather than charged (`is_negative_hits`).
     pub refund: bool,
     /// Request override, which replaces the limit of the policy; `None` if the caller sent none.
     pub limit: Option<Override>,
-    /// Name of the holder that acquires or releases concurrency slots: the value of the entry
-    /// `tidegate.slot`, which `entries` does not contain. `None` if there is no such entry.
+    /// Name of the holder that acquires or releases concurrency slots. This is the value of the
+    /// `tidegate.slot` entry, which is not included in `entries`; `None` if the descriptor has no
+    /// such entry.
     pub holder: Option<&'a [u8]>,
 }
 
-/// Entry of a descriptor. Key and value may contain any bytes, because their text may come from
+/// Entry of a descriptor. The key and value may contain any bytes, because they may come from
 /// request headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
@@ -49,7 +51,7 @@ pub struct Entry<'a> {
 pub struct Override {
     /// Hits per window; 0 refuses everything.
     pub requests_per_unit: u32,
-    /// Time unit in which the window is given, such as `Unit::Minute`.
+    /// Time unit of the window, such as `Unit::Minute`.
     pub unit: Unit,
     /// Number of units in a window; at least 1.
     pub unit_multiplier: u32,

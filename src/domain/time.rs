@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-/// Microseconds: a duration, or a point in time since the Unix epoch.
+/// Duration, or time since the Unix epoch, in microseconds.
 ///
 /// Conversions to coarser units round *up*, so that a reported wait is never too short. The policy
 /// compiler bounds the parameters of every limit, so that all products in the `algorithm` module
@@ -44,14 +44,15 @@ impl Micros {
         Micros(self.0.saturating_add(other.0))
     }
 
-    /// Subtracts `other`; zero if `other` is later, so that no time seems to have passed after the
-    /// clock stepped back.
+    /// Subtracts `other`. Returns zero if `other` is larger, so that after the clock steps back,
+    /// no time seems to have passed.
     pub const fn saturating_sub(self, other: Micros) -> Self {
         Micros(self.0.saturating_sub(other.0))
     }
 }
 
-/// Hits, the unit that limits count. A request is one hit unless it specifies a number.
+/// Number of hits, the unit in which limits count. A request counts as one hit unless it specifies
+/// another number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hits(pub u64);
 

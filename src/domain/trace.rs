@@ -30,7 +30,7 @@ pub struct NodeCall {
     pub node: String,
     /// Duration of the call, in microseconds.
     pub took: Micros,
-    /// Time at which the call ended, by the wall clock.
+    /// Wall-clock time at which the call ended.
     pub ended: Micros,
     /// Reason why the node did not answer; `None` if it did.
     pub fault: Option<&'static str>,
@@ -54,7 +54,7 @@ pub struct TracedDecision {
 }
 
 /// Trace of one sampled request. Uses a lock, because its writers and its reader may be on
-/// different threads; only a few requests are sampled.
+/// different threads. The lock is cheap enough, because few requests are sampled.
 pub struct Trace {
     parent: Option<TraceParent>,
     started: Micros,
@@ -85,7 +85,7 @@ impl Trace {
         self.parent
     }
 
-    /// Returns the time at which the request started, by the wall clock.
+    /// Returns the wall-clock time at which the request started.
     pub fn started(&self) -> Micros {
         self.started
     }
@@ -122,7 +122,7 @@ impl Trace {
         self.lock().clone()
     }
 
-    /// Locks the record. Ignores poisoning, because no code under the lock can panic halfway
+    /// Locks the record. Ignores poisoning, because no code that holds the lock can panic halfway
     /// through a change.
     fn lock(&self) -> MutexGuard<'_, TraceRecord> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)

@@ -11,14 +11,14 @@ use super::syntax::yaml::Span;
 pub struct Source {
     /// File name, shown in diagnostics. Files are read in the byte order of their names.
     pub name: String,
-    /// Content of the file; must be UTF-8, but is not checked yet.
+    /// Content of the file. It must be UTF-8, but this is checked only during compilation.
     pub text: Vec<u8>,
 }
 
 /// Options for reading policy files.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Whether to merge files of the same domain, in the order of their names. If not, a second
+    /// Whether to merge files of the same domain, in the order of their names. If false, a second
     /// file of a domain is an error.
     pub merge_domains: bool,
     /// Maximum size of one file, in bytes.
@@ -27,17 +27,17 @@ pub struct Options {
     pub all_bytes_max: usize,
 }
 
-/// Default maximum size of one file, in bytes: about 40,000 rules. A larger file is probably not a
-/// policy but a log or a dump, and reading it would delay a reload.
+/// Default maximum size of one file, in bytes: about 40,000 rules. A larger file is probably a log
+/// or a dump rather than a policy, and reading it would delay a reload.
 pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Maximum size of one file that the settings allow, in bytes. Parsing a file takes up to 41 times
-/// its size in memory, even if the text is malicious (measured at 1 MiB).
+/// Highest value of the setting for the maximum size of one file, in bytes. Parsing a file takes
+/// up to 41 times its size in memory, even for malicious text (measured at 1 MiB).
 pub const FILE_BYTES_CEILING: usize = 16 * 1024 * 1024;
 
-/// Default maximum size of all files together, in bytes; the settings cannot raise it. Compiling a
-/// policy takes about 20 times the size of its text in memory, or 15 times for JSON (measured at 1
-/// MiB).
+/// Maximum size of all files together, in bytes: the default of the setting and also its highest
+/// value. Compiling a policy takes about 20 times the size of its text in memory, or 15 times for
+/// JSON (measured at 1 MiB).
 pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl Default for Options {
@@ -57,10 +57,6 @@ impl Source {
     ///
     /// Returns an error if the file is too large, is not UTF-8, or contains a control character
     /// that YAML forbids.
-    ///
-    /// # Errors
-    ///
-    /// The file is too large, is not UTF-8, or contains a control character that YAML forbids.
     pub(super) fn decode(&self, options: &Options) -> Result<&str, Box<Diagnostic>> {
         let error =
             |span, kind, message| Box::new(Diagnostic::new(&self.name, span, kind, message));

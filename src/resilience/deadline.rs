@@ -11,15 +11,15 @@ use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Default time budget of a store call, which also applies if the caller sets no deadline. A
-/// healthy Redis answers within 1 ms; the rest allows for a machine whose cores are busy.
+/// healthy Redis answers within 1 ms; the rest is headroom for machines with busy cores.
 pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
-/// Minimum part of the caller's remaining time that is reserved for sending the response.
+/// Minimum part of the caller's remaining time reserved for sending the response.
 pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
-/// Divisor for the part of the caller's remaining time that is reserved for sending the response:
-/// a fifth. Of Envoy's 20 ms, the store gets 16 ms.
+/// Divisor that yields the part of the caller's remaining time reserved for sending the response.
+/// With a divisor of 5, the store gets 16 ms of Envoy's 20 ms.
 pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 
-/// Wrapper that limits how long a call waits for a store.
+/// Store wrapper that limits how long a call waits for the wrapped store.
 ///
 /// The runtime's timer has a resolution of 1 ms, so an answer may come up to 1 ms late.
 #[derive(Debug)]
@@ -31,9 +31,10 @@ pub struct Deadline<S> {
 }
 
 impl<S: Store> Deadline<S> {
-    /// Creates the wrapper. A call waits for `store` for at most `budget`, and for at most the
-    /// time until its deadline less [`RESPONSE_MARGIN_MIN`] or a [fifth](RESPONSE_MARGIN_DIVISOR)
-    /// of that time, whichever is larger.
+    /// Creates the wrapper. A call waits for `store` for at most `budget`. If the call has a
+    /// deadline, it also waits at most for the time until the deadline minus a margin. The margin
+    /// is [`RESPONSE_MARGIN_MIN`] or a [fifth](RESPONSE_MARGIN_DIVISOR) of that time, whichever is
+    /// larger.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }
@@ -43,7 +44,7 @@ impl<S: Store> Deadline<S> {
         &self.store
     }
 
-    /// Returns the number of calls that the store did not answer in time, since the start.
+    /// Returns the number of calls since the start that the store did not answer in time.
     pub fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
@@ -88,8 +89,9 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
 }
 
 impl<S: Store> Store for Deadline<S> {
-    /// Drops the future of the store when the budget ends. Commands that have not been written are
-    /// then never sent; commands that have been written still run, but their replies are discarded.
+    /// Drops the store's future when the budget is used up. Commands that were not yet written are
+    /// then never sent. Commands that were already written still run, but their replies are
+    /// discarded.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);
@@ -105,8 +107,8 @@ impl<S: Store> Store for Deadline<S> {
         }
     }
 
-    /// Refunds without a budget, because no caller waits for refunds. The reply timeout of the
-    /// connections bounds their duration.
+    /// Refunds charges without a time budget, because no caller waits for a refund. The reply
+    /// timeout of the connections bounds its duration.
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }

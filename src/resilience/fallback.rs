@@ -31,9 +31,9 @@ use crate::domain::{
 };
 use crate::store::{LocalStore, SharedStore, Store};
 
-/// Maximum number of concurrent refunds; further ones are dropped. A refund is one pipelined write,
-/// so this many are in progress only if the store is unavailable. After a dropped refund, its
-/// counters count too many hits until they refill.
+/// Maximum number of concurrent refunds; further refunds are dropped. A refund is one pipelined
+/// write, so this many are in progress only if the store is unavailable. If a refund is dropped,
+/// the affected counters count too many hits until they refill.
 const REFUNDS_MAX: usize = 1_024;
 
 /// Configuration of [`Fallback`].
@@ -50,14 +50,14 @@ impl Default for FallbackConfig {
     }
 }
 
-/// Statistics of the fallback: totals since the start. [`OutageTracker`] counts the unanswered
-/// calls by reason.
+/// Statistics of the fallback, as totals since the start. Unanswered calls by reason are counted
+/// by [`OutageTracker`].
 #[derive(Debug, Default)]
 pub struct FallbackStats {
     /// Number of calls admitted although the remote store did not answer every check.
     pub admitted: AtomicU64,
-    /// Number of hits of the calls counted in `admitted` that the remote store may not have
-    /// charged: an upper bound of the hits admitted beyond the limits.
+    /// Number of hits in the calls counted by `admitted` that the remote store may not have
+    /// charged. This is an upper bound of the hits admitted beyond the limits.
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
@@ -65,8 +65,8 @@ pub struct FallbackStats {
     pub unavailable: AtomicU64,
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
-    /// Number of charges whose refund was dropped because too many refunds were in progress. Their
-    /// counters count too many hits until they refill.
+    /// Number of charges whose refund was dropped because too many refunds were in progress. The
+    /// affected counters count too many hits until they refill.
     pub refunds_lost: AtomicU64,
 }
 
@@ -122,20 +122,21 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         &self.outages
     }
 
-    /// Returns the number of replicas, from the settings, that share each limit.
+    /// Returns the configured number of replicas that share each limit.
     pub fn replicas(&self) -> u32 {
         self.replicas
     }
 
-    /// Returns an upper bound of the hits that this replica has admitted beyond limits in the
-    /// current outage: the hits that the remote store may not have charged. Zero without an outage.
+    /// Returns an upper bound of the hits that this replica has admitted beyond the limits during
+    /// the current outage. These are the hits that the remote store may not have charged. Returns
+    /// zero if there is no outage.
     pub fn over_admitted_max(&self) -> u64 {
         let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
         let before = self.admitted_before.load(Ordering::Relaxed);
         if self.outages.has_begun() { so_far.saturating_sub(before) } else { 0 }
     }
 
-    /// Returns the fallback statistics, which keep being updated.
+    /// Returns the fallback statistics, which continue to be updated.
     pub fn stats(&self) -> &FallbackStats {
         &self.stats
     }
@@ -149,8 +150,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         Ok(self.remote.apply(call).await)
     }
 
-    /// Copies charges and refunds that the remote store has made to the local store, up to this
-    /// replica's share of each limit.
+    /// Repeats charges and refunds of the remote store on the local store, up to this replica's
+    /// share of each limit.
     fn mirror<'a>(&self, checks: impl Iterator<Item = (&'a Check<'a>, &'a Answer)>, now: Micros) {
         for (check, answer) in checks {
             let Answer::Decided(outcome) = answer else { continue };
@@ -173,7 +174,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Decides checks on the local store, with this replica's share of each limit.
+    /// Decides checks on the local store, using this replica's share of each limit.
     fn decide_locally(&self, call: &Call<'_>, local_checks: &LocalChecks) -> Vec<Answer> {
         let shares: SmallVec<[ReplicaLimit<'_>; 4]> = local_checks
             .iter()
@@ -198,7 +199,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         each
     }
 
-    /// Completes a call of which the remote store left at least one check unanswered.
+    /// Completes a call with at least one check that the remote store did not answer.
     fn fall_back(&self, call: &Call<'_>, mut answers: Answers, reason: FallbackReason) -> Answers {
         if self.outages.record_fallback(reason, call.now) {
             let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
@@ -233,7 +234,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Refunds charges on the remote store in a background task, so that the caller does not wait.
+    /// Refunds charges on the remote store in a background task, so that the caller does not wait
+    /// for it.
     fn refund_in_background(&self, receipts: Vec<Receipt>) {
         if receipts.is_empty() {
             return;
@@ -255,7 +257,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the number of hits in the checks that the remote store did not decide.
+/// Returns the number of hits that would be charged by checks that the remote store did not
+/// decide. Checks in shadow mode do not count.
 fn unconfirmed_hits(checks: &[Check<'_>], is_remote: &[bool]) -> u64 {
     let hits = |(check, is_remote): (&Check<'_>, &bool)| match check.op {
         Op::Take { cost } if !is_remote && check.role != Role::Shadow => cost.0,
@@ -265,8 +268,8 @@ fn unconfirmed_hits(checks: &[Check<'_>], is_remote: &[bool]) -> u64 {
 }
 
 impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
-    /// Returns the current outage, or `None` if there is none. Logs the start and the end of an
-    /// outage, so call it at least once a second.
+    /// Returns the current outage, or `None` if there is none. Also logs the start and the end of
+    /// an outage, so it must be called at least once a second.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
         let unavailable = if self.store_override.is_disabled() {
             Some(FallbackReason::Rehearsed)
@@ -307,8 +310,8 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
         answers
     }
 
-    /// Refunds on the remote store only. The local store counts the refunded hits until its
-    /// counters refill.
+    /// Refunds charges only on the remote store. The local store keeps counting the refunded hits
+    /// until its counters refill.
     async fn refund(&self, receipts: &[Receipt]) {
         self.remote.refund(receipts).await;
     }

@@ -9,16 +9,16 @@ use std::sync::Mutex;
 
 use crate::domain::{Answer, Check, Hits, Micros, Outcome};
 
-/// Number of entries, of 64 bytes each. An entry is stored only for a check whose call has a
+/// Number of entries, of 64 bytes each. Entries are stored only for checks of calls that have a
 /// cached refusal.
 const ENTRIES: usize = 1_024;
 
-/// Lifetime of an entry. The refusal cache asks the store again after one second, and that answer
-/// replaces the entry.
+/// Lifetime of an entry. The refusal cache asks the store again after one second, and the new
+/// answer replaces the entry.
 const TTL: Micros = Micros(2_000_000);
 
-/// Hash table of recently answered counters. A locked entry is skipped, so that no call waits for
-/// another.
+/// Hash table of counters with the store's most recent answer for each. A locked entry is skipped,
+/// so that no call waits for another.
 #[derive(Debug)]
 pub(super) struct LastKnown {
     entries: Box<[Mutex<Option<KnownCounter>>]>,

@@ -13,7 +13,7 @@ const DEFAULT_CONTENT_TYPE: &str = "application/json";
 
 const PLACEHOLDERS: [&str; 2] = ["{name}", "{retry_after_seconds}"];
 
-/// Reads a `body`: its text and content type. A body with a JSON content type must be valid JSON
+/// Reads the text and content type of a `body`. A body with a JSON content type must be valid JSON
 /// once its placeholders are filled in.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,

@@ -9,10 +9,10 @@ use super::limit_numbers::{BoundsError, RawLimit, compile_bucket, hybrid_burst_m
 use super::spec::TierMethod;
 use crate::domain::{Algorithm, Bucket, Hits, Hybrid, Limit, Micros, Rate};
 
-/// Denominator of shares and floors, which are percentages.
+/// Denominator of shares and floors, which are given as percentages.
 pub(crate) const HUNDRED_PERCENT: u64 = 100;
 
-/// Consumer class as read from the policy file; shares and floors in percent.
+/// Consumer class as read from the policy file, with shares and floors in percent.
 pub(crate) struct RawClass {
     pub(crate) name: String,
     pub(crate) floor: Option<u32>,
@@ -21,7 +21,7 @@ pub(crate) struct RawClass {
     pub(crate) requests: Option<u64>,
 }
 
-/// Bucket that the classes divide, with the limit it was compiled from.
+/// Bucket that the classes divide, and the raw limit from which it was compiled.
 pub(crate) struct DividedBucket<'a> {
     pub(crate) raw: &'a RawLimit,
     pub(crate) bucket: &'a Bucket,
@@ -29,7 +29,7 @@ pub(crate) struct DividedBucket<'a> {
 
 /// Compiles one limit per class, in class order. Classes that share a counter share a `limit_id`.
 ///
-/// Extends `identity` with the method.
+/// Appends the name of `method` to `identity`.
 pub(crate) fn compile_class_limits(
     method: TierMethod,
     classes: &[RawClass],
@@ -111,7 +111,7 @@ impl DividedBucket<'_> {
         Ok((Algorithm::Hybrid(hybrid), self.displayed_rate(u64::from(class.share.unwrap_or(0)))))
     }
 
-    /// Returns the rate of a class as responses show it, rounded down but at least 1.
+    /// Returns the rate that responses show for a class, rounded down but at least 1.
     fn displayed_rate(&self, share: u64) -> Rate {
         let requests = u64::from(self.raw.rate.requests_per_unit) * share / HUNDRED_PERCENT;
         Rate { requests_per_unit: saturate_u32(requests.max(1)), ..self.raw.rate }

@@ -18,15 +18,15 @@ use crate::policy::lookup::matcher::CHECKS_MAX;
 const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 
 /// Maximum number of pairs reported. A policy with thousands of limits has millions of pairs, and
-/// those beyond the first thousand add nothing new.
+/// reporting more than a thousand tells the operator nothing new.
 const PAIRS_MAX: usize = 1_000;
 
 /// Pair of limits that one request can hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitPair {
-    /// Path, and name if any, of the limit that comes first in the policy.
+    /// Path of the limit that comes first in the policy, followed by its name if it has one.
     pub one: String,
-    /// Path, and name if any, of the other limit.
+    /// Path of the other limit, followed by its name if it has one.
     pub other: String,
     /// Whether Redis Cluster stores both counters in the same hash slot.
     pub colocation: Colocation,
@@ -58,23 +58,25 @@ impl fmt::Display for LimitPair {
 
 /// Limit with its position in the domain and the entries of its counter key.
 pub(crate) struct LimitSite<'a> {
-    /// Position of the limit's node and of each ancestor among its siblings, from the first level
-    /// down.
+    /// Path to the limit's node as one index per level: the position of the node or ancestor among
+    /// its siblings, from the first level down.
     pub(crate) at: Vec<usize>,
-    /// Position of the limit among the limits of its rule.
+    /// Index of the limit within its rule.
     pub(crate) nth: usize,
-    /// Whether the limit is an entry of `rate_limits` and not a single `rate_limit`.
+    /// Whether the limit is an entry of `rate_limits` rather than a single `rate_limit`.
     pub(crate) in_list: bool,
     /// Keys of the limit's path, from the first level down.
     keys: Vec<&'a str>,
-    /// Entries of the limit's counter key, each with its value if the policy fixes the value.
+    /// Keys of the entries in the limit's counter key, each with its value if the policy fixes
+    /// one.
     key_entries: Vec<(&'a str, Option<&'a str>)>,
-    /// Path and name of the limit for messages, with control characters escaped.
+    /// Path and name of the limit as shown in messages, with control characters escaped.
     pub(crate) label: String,
 }
 
-/// Returns the limits of a domain. Of sibling limits that differ only in their values and count by
-/// the same keys, returns only the first, because one request hits at most one of them.
+/// Returns the limits of a domain. If several paths differ only in their values and their limits
+/// count by the same keys, returns only the limits of the first path, because a descriptor matches
+/// at most one of these paths.
 pub(crate) fn limit_sites(domain: &DomainSpec) -> Vec<LimitSite<'_>> {
     let mut limits = Vec::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |at, path| {
@@ -135,7 +137,7 @@ fn limit_site<'a>(
     }
 }
 
-/// Calls `visit` with the positions and nodes of every path, parents first.
+/// Calls `visit` for every path with the positions and nodes on it, parents first.
 fn walk<'a>(
     nodes: &'a [NodeSpec],
     at: &mut Vec<usize>,

@@ -123,8 +123,8 @@ fn share_threshold<'d>(
     Ok(share)
 }
 
-/// Reads the rule of a descriptor: its limits, and the descriptor's other keys that belong to a
-/// rule. Returns `None` if the descriptor has no limit.
+/// Reads the rule of a descriptor: its limits, and rule-level keys such as `shadow_mode` and
+/// `body`. Returns `None` if the descriptor has no limit.
 fn read_rule<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -170,7 +170,7 @@ fn read_rule<'d>(
     }))
 }
 
-/// Reads `rate_limit` or `rate_limits`; empty if the descriptor has neither.
+/// Reads `rate_limit` or `rate_limits`. Returns an empty list if the descriptor has neither.
 fn read_limits<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

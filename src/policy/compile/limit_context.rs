@@ -8,24 +8,24 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-/// Domain-wide settings that a limit needs.
+/// Domain-wide settings needed to compile a limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainDefaults<'a> {
     /// Name of the domain that contains the limit.
     pub(crate) domain: &'a str,
-    /// Action if the store is unavailable, for limits without their own `on_store_failure`.
+    /// Action taken if the store is unavailable, for limits without their own `on_store_failure`.
     pub(crate) on_store_failure: OnStoreFailure,
 }
 
 /// Position of a limit in the descriptor tree, with the defaults of its domain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitContext<'a> {
-    /// Defaults that apply where the limit has no setting of its own.
+    /// Domain-wide defaults for settings that the limit does not set itself.
     pub(crate) defaults: DomainDefaults<'a>,
-    /// Keys and values of the limit's path, alternating, from the first level down. The value is
-    /// empty where the policy has none.
+    /// Alternating keys and values of the limit's path, from the first level down. A value is
+    /// empty if the policy specifies none.
     pub(crate) trail: &'a [String],
-    /// Whether the limit is an entry of `rate_limits` and not a single `rate_limit`.
+    /// Whether the limit is an entry of `rate_limits` rather than a single `rate_limit`.
     pub(crate) in_list: bool,
 }
 
@@ -44,7 +44,8 @@ impl LimitContext<'_> {
     }
 }
 
-/// Hashes the parts of a limit's identity into its `limit_id`, which is the same on every replica.
+/// Hashes the parts of a limit's identity to compute its `limit_id`, which is the same on every
+/// replica.
 pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
     stable_hash(&parts)

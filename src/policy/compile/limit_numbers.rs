@@ -10,8 +10,8 @@ use crate::domain::{
     OnStoreFailure, Override, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 
-/// Maximum window: ten years of 365 days. No real limit is longer, and a window in microseconds
-/// fits into 49 bits.
+/// Maximum window: ten years of 365 days. No real limit has a longer window. In microseconds, this
+/// maximum fits into 49 bits.
 pub const WINDOW_MAX: Micros = Micros::from_secs(10 * 365 * 86_400);
 
 /// Upper bound of `burst * emission` for a bucket stored as arrival time. Below this bound, the sum
@@ -22,22 +22,21 @@ const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
 /// cannot distinguish from its successor.
 const CREDITS_BOUND: u64 = 1 << 53;
 
-/// Reciprocal of the maximum rounding error, 0.1 %, of a bucket that is stored as an arrival time.
-/// Storing it this way rounds the emission interval up to whole microseconds, which slows the
-/// refill. A bucket with a larger error is stored as credits, which are exact but take twice the
-/// space.
+/// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. That format
+/// rounds the emission interval up to whole microseconds, which slows the refill. A bucket that
+/// would have a larger error is stored as credits, which are exact but take twice the space.
 const ROUNDING_PARTS: u128 = 1_000;
 
-/// Upper bound of a hybrid limit's capacity, in credits of 1/100 of a bucket's credit. Below this
-/// bound, the sum of two capacities and a refill is exact in a double.
+/// Upper bound of a hybrid limit's capacity. The unit is 1/100 of the credit of an ordinary
+/// bucket. Below this bound, the sum of two capacities and a refill is exact in a double.
 const HYBRID_BOUND: u64 = 1 << 51;
 
 /// Maximum number of entries in a sliding log or slot table. All entries are stored, and each check
 /// scans them.
 pub(crate) const ENTRIES_MAX: u64 = 10_000;
 
-/// Default lease of a slot, in seconds. Longer than most requests take, but short enough to free
-/// the slots of a crashed client soon.
+/// Default lease of a slot, in seconds. It is longer than most requests take, but short enough
+/// that a crashed client's slots are soon free again.
 pub(crate) const DEFAULT_LEASE_SECS: u64 = 60;
 
 /// Algorithm keyword of a policy file.
@@ -62,7 +61,7 @@ impl AlgorithmName {
         AlgorithmName::Concurrency,
     ];
 
-    /// Returns the algorithm with this keyword; `None` if there is none.
+    /// Returns the algorithm with this keyword, or `None` if the keyword is unknown.
     pub(crate) fn from_keyword(keyword: &str) -> Option<AlgorithmName> {
         AlgorithmName::ALL.into_iter().find(|algorithm| algorithm.as_str() == keyword)
     }
@@ -164,11 +163,7 @@ impl RawLimit {
     ///
     /// # Errors
     ///
-    /// Returns an error if numbers conflict or are out of range.
-    ///
-    /// # Errors
-    ///
-    /// Numbers conflict or are out of range.
+    /// Returns an error if the limit's numbers conflict or are out of range.
     pub(crate) fn compile(&self, limit_id: u64) -> Result<Limit, BoundsError> {
         let limit = self.with_algorithm(self.compile_algorithm()?, self.rate, limit_id);
         self.check_cost(&limit)?;
@@ -182,7 +177,7 @@ impl RawLimit {
         Limit { algorithm, rate, charge, on_store_failure, limit_id }
     }
 
-    /// Checks that the cost of one request fits into the capacity.
+    /// Checks that the cost of one request does not exceed the capacity.
     pub(crate) fn check_cost(&self, limit: &Limit) -> Result<(), BoundsError> {
         let capacity = limit.capacity().0;
         if capacity > 0 && self.cost > capacity {
@@ -288,11 +283,11 @@ pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
     (HYBRID_BOUND - 1) / (100 * ticks)
 }
 
-/// Compiles a request override to a fixed window that is charged when admitted; 0 rejects
-/// everything.
+/// Compiles a request override to a fixed-window limit with `charge: admitted`. An override of 0
+/// refuses everything.
 ///
-/// Windows beyond [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1. The rate
-/// shown in responses is that of the request.
+/// Windows longer than [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1.
+/// Responses show the rate as sent in the request.
 ///
 /// ```
 /// use tidegate::domain::{Hits, Override, Unit};

@@ -41,7 +41,7 @@ use crate::domain::{Accounting, OnStoreFailure};
 /// Cluster.
 #[derive(Debug)]
 pub struct Compiled {
-    /// Domains, in order of first mention when files are sorted by name.
+    /// Domains, in the order in which they first appear in the files, sorted by name.
     pub domains: Vec<DomainSpec>,
     /// Warnings about valid but probably mistaken configuration, by file, then by position.
     pub warnings: Vec<Diagnostic>,
@@ -173,7 +173,7 @@ struct MergedDomain {
     origins: Vec<(usize, usize)>,
 }
 
-/// Policy file whose domain-wide settings have been read, with the cursor to read its descriptors.
+/// Policy file whose domain-wide settings have been read, with the reader for its descriptors.
 struct PolicyFile<'d> {
     reader: Reader<'d>,
     fields: Option<Fields<'d>>,
@@ -181,7 +181,7 @@ struct PolicyFile<'d> {
     settings: DomainSettings,
 }
 
-/// Domain-wide settings of one file; `None` where the file does not mention the key.
+/// Domain-wide settings of one file. A setting is `None` if the file does not contain its key.
 #[derive(Clone, Default)]
 struct DomainSettings {
     accounting: Option<Accounting>,
@@ -255,7 +255,7 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
 }
 
 /// Groups files by domain. A file without a domain forms its own group, so that its other errors
-/// are reported too.
+/// are also reported.
 fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
@@ -309,8 +309,8 @@ fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettin
     }
 }
 
-/// Returns the value of `key` that the files of a group agree on, and reports files that differ.
-/// Files that omit the key do not conflict.
+/// Returns the value that the files of a group agree on for `key`, and reports files with a
+/// different value. Files that omit the key do not conflict.
 fn agreed_value<T: Clone + PartialEq>(
     files: &mut [PolicyFile<'_>],
     group: &[usize],
@@ -337,7 +337,7 @@ fn agreed_value<T: Clone + PartialEq>(
     first_value.map(|(_, value)| value)
 }
 
-/// Merges the first level of all files of a domain; also returns the origin of each node.
+/// Merges the first-level nodes of all files of a domain, and returns them with their origins.
 fn merge_nodes(
     files: &mut [PolicyFile<'_>],
     group: &[usize],

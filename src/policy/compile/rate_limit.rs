@@ -14,7 +14,7 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, PathStep, Target, quoted
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
-/// Compiled `rate_limit`, or compiled entry of `rate_limits`. `limit` is `None` for `unlimited`.
+/// Compiled `rate_limit` or entry of `rate_limits`. `limit` is `None` for `unlimited`.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     pub(crate) unlimited: bool,
@@ -219,7 +219,7 @@ fn read_raw_limit<'d>(
     })
 }
 
-/// Reports a key that is meaningless for concurrency limits.
+/// Reports a key that has no meaning for concurrency limits.
 fn report_unused_by_concurrency(reader: &mut Reader<'_>, key: &Key) -> ErrorReported {
     let message = format!(
         "`{}` has no meaning for concurrency, whose slots are in use or not; remove it",
@@ -275,8 +275,8 @@ fn read_calendar<'d>(
     }
 }
 
-/// Reads `per`, a list of keys, as their sorted positions on the path. Returns `None` if `per` is
-/// absent.
+/// Reads `per`, a list of keys. Returns the sorted positions of these keys on the path, or `None`
+/// if `per` is absent.
 fn read_per<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

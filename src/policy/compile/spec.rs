@@ -11,12 +11,12 @@ use crate::domain::{Accounting, Limit};
 pub struct DomainSpec {
     /// Domain name; never empty.
     pub name: Box<str>,
-    /// Whether a rejected request charges the limits that had room left.
+    /// Accounting mode: whether a rejected request charges the limits that had room left.
     pub accounting: Accounting,
     /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
     /// each counter is its hash tag, which spreads counters over all hash slots.
     pub hash_tag: Box<[Box<str>]>,
-    /// Response body of rejections, unless the rule has its own.
+    /// Response body for rejections by rules that have no `body` of their own.
     pub body: Option<Arc<Body>>,
     /// First level of the tree, in file order.
     pub nodes: Vec<NodeSpec>,
@@ -31,7 +31,7 @@ pub struct NodeSpec {
     pub value: ValueSpec,
     /// Whether all values that match the pattern share one counter.
     pub share_threshold: bool,
-    /// Whether metrics show the request's value in the path of the rule.
+    /// Whether metrics show the request's value for this node in the rule's path.
     pub value_to_metric: bool,
     /// Rule for descriptors that end here. `None` for intermediate nodes and nodes without limits,
     /// which allow every request.
@@ -43,7 +43,7 @@ pub struct NodeSpec {
 /// Values that a node matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueSpec {
-    /// Default node: any value that matches no sibling with the same key.
+    /// Any value that matches no sibling with the same key. Such a node is a default node.
     Any,
     /// Exactly this value; not empty.
     Exact(Box<str>),
@@ -54,7 +54,8 @@ pub enum ValueSpec {
 /// Rule for descriptors that end at a node.
 #[derive(Clone, Debug)]
 pub struct RuleSpec {
-    /// `rate_limit.unlimited`: no counter, and `limits` is empty.
+    /// Whether the rule is unlimited (`rate_limit.unlimited`). If so, it has no counter, and
+    /// `limits` is empty.
     pub unlimited: bool,
     /// Limits in file order: one for `rate_limit`, one or more for `rate_limits`.
     pub limits: Vec<LimitSpec>,
@@ -67,11 +68,11 @@ pub struct RuleSpec {
     pub shadow_mode: bool,
     /// Quota mode: rejects only if all quota descriptors of the request are over their limits.
     pub quota_mode: bool,
-    /// Whether metrics show all request values in the path.
+    /// Whether metrics show the request's values on all levels of the rule's path.
     pub detailed_metric: bool,
     /// Dynamic metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
-    /// Response body of rejections by this rule; `None` uses the domain's.
+    /// Response body for rejections by this rule. If `None`, the domain's body is used.
     pub body: Option<Arc<Body>>,
     /// File and line of the rule's descriptor; `None` for a rule that comes from no file.
     pub location: Option<SourceLocation>,
@@ -93,9 +94,10 @@ pub struct LimitSpec {
     pub name: Option<Box<str>>,
     /// Whether the limit is an entry of `rate_limits`, whose counter keys contain the limit's name.
     pub in_list: bool,
-    /// Positions of the path entries in the counter key; `None` for all.
+    /// Positions of the path entries that the counter key contains; `None` if it contains all.
     pub per: Option<Box<[usize]>>,
-    /// Compiled limit. With `tiers`, the limit of the whole bucket that the classes divide.
+    /// Compiled limit. With `tiers`, this is the limit for the whole bucket that the classes
+    /// divide.
     pub limit: Arc<Limit>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
@@ -113,7 +115,7 @@ impl LimitSpec {
         Some((class, &tiers.classes[class].limit))
     }
 
-    /// Returns whether this limit, or one of its consumer classes, has the identifier.
+    /// Returns whether this limit or one of its consumer classes has the given `limit_id`.
     pub(crate) fn has_id(&self, limit_id: u64) -> bool {
         let classes = self.tiers.iter().flat_map(|tiers| &tiers.classes);
         self.limit.limit_id == limit_id
@@ -132,8 +134,8 @@ pub struct TiersSpec {
     pub default: Option<usize>,
 }
 
-/// Maximum number of classes of one limit. Policies use three to five, and the state of a hybrid
-/// limit stores one integer per class.
+/// Maximum number of classes of one limit. Typical policies use three to five. The state of a
+/// hybrid limit stores one integer per class, so the maximum bounds its size.
 pub const CLASSES_MAX: usize = 16;
 
 /// Method by which consumer classes divide a bucket.
@@ -167,7 +169,7 @@ pub struct ClassSpec {
     pub limit: Arc<Limit>,
 }
 
-/// Response body of rejections; at most 1 KiB.
+/// Response body for rejections; at most 1 KiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Body {
     /// Value of the `content-type` header, ASCII.

@@ -18,7 +18,7 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
-/// Value of `default` under which unlisted values are not limited.
+/// Value of `default` that leaves unlisted values unlimited.
 const NO_CLASS: &str = "none";
 
 /// Reads `tiers`. `whole` is the limit without classes; `identity` contains the parts of its
@@ -55,9 +55,9 @@ pub(crate) fn read<'d>(
     Ok(Some(TiersSpec { method, classes, default }))
 }
 
-/// Checks that `tiers` is allowed here: the limit must be a token bucket with nonzero capacity, and
-/// its descriptor must have no `value` and a key that is not in `per`. Returns the bucket to divide
-/// among the classes.
+/// Returns the bucket to divide among the classes. Reports an error if `tiers` is not allowed
+/// here. The limit must be a token bucket with nonzero capacity. Its descriptor must have no
+/// `value`, and the descriptor's key must not be in `per`.
 fn check_placement<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -210,8 +210,8 @@ fn check_class_keys(method: TierMethod, class: &RawClass) -> Option<Violation> {
     Some((kind, message))
 }
 
-/// Checks that floors are below 100 % and do not fall from class to class. In a shared bucket, they
-/// must rise.
+/// Checks that floors are below 100 % and that none is lower than the floor of the class before
+/// it. In a shared bucket, each floor must be higher than the one before.
 fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
     let floor = |class: &RawClass| class.floor.unwrap_or(0);
     if let Some(class) = classes.iter().find(|class| u64::from(floor(class)) >= HUNDRED_PERCENT) {
@@ -238,7 +238,7 @@ fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// Checks that the classes together get no more than the bucket, and that each class gets at least
+/// Checks that the classes together do not exceed the bucket, and that each class gets at least
 /// one hit.
 fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Violation> {
     let shares: u64 = classes.iter().filter_map(|class| class.share).map(u64::from).sum();

@@ -15,12 +15,12 @@ use crate::domain::{Calendar, CalendarWindows, Micros, Unit, WindowBounds};
 /// every machine.
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-/// Maximum number of consecutive dates that a time zone can skip. Samoa skipped one; the rest is a
-/// margin that only bounds a loop.
+/// Maximum number of consecutive dates that a time zone is assumed to skip, which bounds a loop.
+/// Samoa skipped one; the other three are a margin.
 const SKIPPED_DATES_MAX: usize = 4;
 
 /// Returns the calendar windows of a unit in the time zone with this IANA name (case-insensitive).
-/// `None` if the zone is unknown or the unit is shorter than a day.
+/// Returns `None` if the zone is unknown or the unit is shorter than a day.
 ///
 /// Looking up a window takes about a third of a microsecond and does not allocate.
 ///
@@ -98,7 +98,7 @@ impl ZonedWindows {
 
 impl CalendarWindows for ZonedWindows {
     /// Returns the window that contains `at`. Before the first full window of 1970 and after the
-    /// year 9998, windows have the unit's fixed length, in UTC.
+    /// year 9998, windows are in UTC and have the unit's fixed length.
     fn window_at(&self, at: Micros) -> WindowBounds {
         self.find_window(at).unwrap_or_else(|| {
             let length = Micros::from_secs(self.unit.seconds());

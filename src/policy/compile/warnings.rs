@@ -14,7 +14,7 @@ use crate::policy::syntax::diagnostic::{
 };
 use crate::policy::syntax::document::Document;
 
-/// Checks of a domain, in the order in which they run.
+/// Checks that produce the warnings of a domain, in the order in which they run.
 const CHECKS: [fn(&mut Linter<'_>); 5] = [
     check_keys_and_depth,
     check_unreachable_siblings,
@@ -27,10 +27,11 @@ const CHECKS: [fn(&mut Linter<'_>); 5] = [
 const LEVELS_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// Maximum number of pairs of sibling patterns compared per level, enough for 2,000 patterns.
-/// Beyond it, shadowed patterns are not reported, because comparing them would delay reloads.
+/// Beyond this number, shadowed patterns are not reported, because comparing them would delay
+/// reloads.
 const PATTERN_PAIRS_MAX: usize = 2_000_000;
 
-/// Descriptor keys that identify the destination of a request and not the client.
+/// Descriptor keys that identify the destination of a request rather than the client.
 const DESTINATION_KEYS: [&str; 8] = [
     "generic_key",
     "header_match",
@@ -42,7 +43,7 @@ const DESTINATION_KEYS: [&str; 8] = [
     ":scheme",
 ];
 
-/// Descriptor keys for which Envoy has a value on every request.
+/// Descriptor keys whose value Envoy can determine for every request.
 const ALWAYS_PRESENT_KEYS: [&str; 9] = [
     "remote_address",
     "masked_remote_address",
@@ -77,8 +78,8 @@ struct Linter<'a> {
     found: Vec<Diagnostic>,
 }
 
-/// Path from the root of the policy tree to a node: the nodes, and the index of each among its
-/// siblings.
+/// Path from the root of the policy tree to a node. Contains the nodes on the path and the index
+/// of each among its siblings.
 struct NodePath<'a> {
     at: Vec<usize>,
     nodes: Vec<&'a NodeSpec>,
@@ -108,8 +109,8 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Adds a warning at the descriptor whose position on each level is in `at`, or at the key
-    /// below it that `path` selects.
+    /// Adds a warning at the descriptor that `at` locates by its position on each level, or at the
+    /// key below it that `path` selects.
     fn warn(
         &mut self,
         at: &[usize],
@@ -162,7 +163,8 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
     });
 }
 
-/// Extends the path of a descriptor to one of its limits, in `rate_limit` or in `rate_limits`.
+/// Extends the path of a descriptor to one of its limits, which is in `rate_limit` or in
+/// `rate_limits`.
 fn limit_path(path: Path, nth: usize, in_list: bool) -> Path {
     if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
 }
@@ -281,7 +283,7 @@ fn check_replaces(linter: &mut Linter<'_>) {
 }
 
 /// Warns if every limit of a domain needs an entry that can be absent: Envoy then omits the whole
-/// descriptor, and the request is not limited. One warning per key.
+/// descriptor, and the request is not limited. Emits one warning per key.
 fn check_absent_entries(linter: &mut Linter<'_>) {
     let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
     let mut is_safe = false;
@@ -315,12 +317,12 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
 }
 
 /// Warns about limits that one request can hit and whose counters Redis Cluster may store in
-/// several slots, although a `hash_tag` could join them. One warning per limit, naming the first
-/// other one.
+/// different hash slots, although a `hash_tag` could colocate them. Emits one warning per limit,
+/// which names only the first such other limit.
 ///
-/// There is no warning for limits that no `hash_tag` can join, because the only fix would be to
-/// drop a limit. There is also no warning if `hash_tag` already colocates some limits: a different
-/// tag would separate them. `tidegate check --cluster` lists both cases.
+/// Emits no warning for limits that no `hash_tag` can colocate, because the only fix would be to
+/// remove a limit. Also emits no warning if `hash_tag` already colocates some limits, because a
+/// different tag would separate them. `tidegate check --cluster` lists both cases.
 fn check_hash_slots(linter: &mut Linter<'_>) {
     let limits = colocation::limit_sites(linter.domain);
     let pairs: Vec<_> = colocation::find_pairs(&linter.domain.hash_tag, &limits).collect();

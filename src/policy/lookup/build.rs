@@ -29,8 +29,8 @@ impl Policy {
     }
 
     /// Builds the lookup tree. Rules get consecutive ids, starting with `first`. A process never
-    /// reuses ids, so that calls in progress during a reload cannot be attributed to a rule of the
-    /// new policy.
+    /// reuses ids, so that a call in progress during a reload cannot be attributed to the wrong
+    /// rule.
     pub fn build_with_first_id(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
         let mut builder = TreeBuilder { first: first.0, ..TreeBuilder::default() };
         for domain in &domains {
@@ -58,8 +58,8 @@ struct TreeBuilder {
     rules: Vec<Rule>,
     /// Id of the first rule of the policy.
     first: u32,
-    /// Ids of the limit names that appear in some rule's `replaces`. Limits with other names are
-    /// never replaced.
+    /// Ids of the limit names that appear in the `replaces` of any rule. Limits with other names
+    /// are never replaced.
     replaced: HashMap<Box<str>, NameId>,
 }
 

@@ -25,8 +25,8 @@ pub(crate) struct Occurrence {
 }
 
 impl LiteralSet {
-    /// Builds the automaton. Returns `None` if it needs more than 2^31 states; a policy of 64 MiB
-    /// needs fewer.
+    /// Builds the automaton. Returns `None` if it would need more than 2^31 states, which even a
+    /// policy of 64 MiB does not.
     pub(crate) fn new(numbering: LiteralIds, anchored: Anchored) -> Option<LiteralSet> {
         let mut literals: Vec<(Vec<u8>, u32)> = numbering.ids.into_iter().collect();
         literals.sort_unstable_by_key(|(_, id)| *id);
@@ -36,8 +36,8 @@ impl LiteralSet {
         Some(LiteralSet { automaton, start, anchored })
     }
 
-    /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first. Reads
-    /// no more bytes than the longest literal has.
+    /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first.
+    /// Reads at most as many bytes as the longest literal has.
     pub(crate) fn each_prefix<'b>(
         &self,
         bytes: impl Iterator<Item = &'b u8>,

@@ -17,17 +17,19 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Maximum number of checks per call. A policy under which a call could need more does not compile.
+/// Maximum number of checks per call. If a call could need more checks under a policy, the policy
+/// does not compile.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy
-/// sends one descriptor per rate limit action of the route, usually two or three.
+/// sends at most one descriptor per `rate_limits` entry of the route; routes usually have two or
+/// three.
 const DESCRIPTORS_INLINE: usize = 16;
 
 /// Result of matching one descriptor against the policy.
 #[derive(Clone, Copy, Debug)]
 pub enum DescriptorMatch<'p> {
-    /// No rule matches, or the policy does not have the domain.
+    /// No rule matches, or the policy does not contain the domain.
     NoRule,
     /// Rule whose limits are all replaced by rules of other descriptors.
     Replaced(&'p Rule),
@@ -66,8 +68,8 @@ struct Replacement {
     by: RuleId,
 }
 
-/// Checks that a request must pass. Their roles come from the matched rules; `decide` then adjusts
-/// them to the global modes.
+/// The checks that a request must pass. Each check gets its role from the matched rule; `decide`
+/// then adjusts the roles to the global modes.
 #[derive(Debug)]
 pub struct Checks<'m, 'p> {
     /// All checks, ordered by descriptor, then by position in the policy file.
@@ -79,12 +81,12 @@ pub struct Checks<'m, 'p> {
 }
 
 impl Policy {
-    /// Finds the rule of every descriptor, which is the rule of the node at the end of the
+    /// Finds the rule for each descriptor, which is the rule of the node at the end of the
     /// descriptor's path.
     ///
     /// Matching never backtracks: if an entry matches no child of the node reached so far, the
-    /// descriptor has no rule. A request override takes precedence over the tree if the policy has
-    /// the domain.
+    /// descriptor has no rule. A request override takes precedence over the tree if the policy
+    /// contains the domain.
     ///
     /// Does not allocate for up to 16 descriptors without overrides.
     pub fn find<'p>(&'p self, request: &Request<'_>) -> Matches<'p> {
@@ -136,8 +138,8 @@ impl Policy {
         }
     }
 
-    /// Returns the rule of the node that the entries lead to. No entries lead to the domain's root,
-    /// which has no rule.
+    /// Returns the rule of the node that the entries lead to. An empty list of entries leads to
+    /// the domain's root, which has no rule.
     fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
         let mut at = root;
         for entry in entries {
@@ -216,8 +218,8 @@ impl Policy {
         CounterKey { identity: identity.hash(&self.secret), tag }
     }
 
-    /// Sets the holder of the last check if its limit is a concurrency limit and the caller names a
-    /// holder.
+    /// Sets the holder of the last check if the check's limit is a concurrency limit and the
+    /// caller names a holder.
     fn set_holder(&self, checks: &mut Checks<'_, '_>, descriptor: &Descriptor<'_>) {
         if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
             && matches!(check.limit.algorithm, Algorithm::Concurrency(_))
@@ -283,8 +285,8 @@ impl Rule {
 }
 
 impl Matches<'_> {
-    /// Returns whether a matched rule, other than the rule of the limit itself, replaces the limit.
-    /// A replacement applies to all descriptors of the request.
+    /// Returns whether a matched rule other than the limit's own rule replaces the limit. A
+    /// replacement applies to all descriptors of the request.
     fn is_replaced(&self, rule: &Rule, plan: &KeyPlan) -> bool {
         plan.replaced_as.is_some_and(|name| {
             self.replaced.iter().any(|replaced| replaced.name == name && replaced.by != rule.id)
@@ -326,8 +328,8 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
     }
 }
 
-/// Returns the operation that a descriptor requests. A refund of 0 hits stays a refund, because a
-/// peek could refuse.
+/// Returns the operation that a descriptor requests. A refund of 0 hits stays a refund instead of
+/// becoming a peek, because a peek can be refused.
 fn requested_op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     let cost = Hits(descriptor.hits.0.saturating_mul(cost));
     match (descriptor.refund, cost) {
@@ -337,8 +339,8 @@ fn requested_op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
     }
 }
 
-/// Returns the role of the rule's checks. `quotas` is the number of quota descriptors before this
-/// one in the call.
+/// Returns the role of the rule's checks. `quotas` is the number of quota descriptors that precede
+/// this one in the call.
 fn role(rule: &Rule, quotas: u8) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {
         (true, _) => Role::Shadow,

@@ -23,7 +23,8 @@ pub enum RuleOverride {
     /// Refuse every call without counting; counters keep their state. Invalid for rules without
     /// limits.
     Deny,
-    /// Scale limits to this percentage of the configured numbers, 1 to 100, but not below one hit.
+    /// Scale limits to this percentage of their configured values, but not below one hit. The
+    /// percentage is 1 to 100.
     Scale(u32),
 }
 
@@ -67,7 +68,7 @@ impl RuleOverride {
     ///
     /// # Errors
     ///
-    /// [`RuleOverrideError::InvalidWord`].
+    /// Returns [`RuleOverrideError::InvalidWord`] if the word is none of these.
     ///
     /// ```
     /// use tidegate::policy::RuleOverride;
@@ -105,11 +106,8 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// Returns [`RuleOverrideError::UnknownTarget`] or [`RuleOverrideError::NoLimitToDeny`].
-    ///
-    /// # Errors
-    ///
-    /// [`RuleOverrideError::UnknownTarget`], [`RuleOverrideError::NoLimitToDeny`].
+    /// Returns [`RuleOverrideError::UnknownTarget`] if the target is unknown, or
+    /// [`RuleOverrideError::NoLimitToDeny`] for `deny` if none of the target's rules has a limit.
     pub fn check_override(
         &self,
         target: &str,
@@ -125,8 +123,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Returns this policy with overrides applied in order. Each targets a domain or the path of a
-    /// rule; unknown targets are skipped.
+    /// Returns this policy with overrides applied in order. Each override targets a domain or the
+    /// path of a rule. Overrides with unknown targets are skipped.
     #[must_use]
     pub fn with_overrides<'s>(
         &self,
@@ -186,10 +184,10 @@ impl Rule {
     }
 }
 
-/// Returns a limit of 0 that refuses with or without the store. The limit is always a fixed window,
-/// because a bucket of capacity 0 would clamp its counter's debt to 0. While the override lasts,
-/// `charge: always` hits and refunds are not recorded, because writing them would overwrite the
-/// counter's state.
+/// Returns a limit of 0 hits that refuses every check, even if the store is unavailable. The limit
+/// is always a fixed window, because a bucket of capacity 0 would clamp its counter's debt to 0.
+/// While the override is set, neither refunds nor `charge: always` hits are recorded, because
+/// writing them would overwrite the counter's state.
 fn refuse_all(limit: &Limit) -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {

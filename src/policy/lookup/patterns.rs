@@ -23,16 +23,17 @@ use memchr::memmem;
 use super::literals::{LiteralIds, LiteralSet, Occurrence};
 
 /// Maximum number of sibling patterns that are tried one by one. Up to this number, an index would
-/// not be faster and would need more memory.
+/// not be faster but would need more memory.
 const LINEAR_MAX: usize = 8;
 
-/// Number of candidates that an inner literal must save to be preferred over a prefix or suffix,
-/// because finding it takes a pass over the whole value.
+/// Number of candidate patterns that an inner literal must save to be preferred over a prefix or
+/// suffix. Finding an inner literal is more expensive, because it takes a pass over the whole
+/// value.
 const INNER_HANDICAP: usize = 16;
 
-/// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. They take 1
-/// MiB, enough for the typical number of occurrences in a value of 60 KiB (Envoy's limit for
-/// headers). Larger buffers are freed after the lookup.
+/// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. Such a
+/// buffer takes 1 MiB, enough for the typical number of occurrences in a value of 60 KiB (Envoy's
+/// limit for headers). Larger buffers are freed after the lookup.
 const RETAINED_CAPACITY_MAX: usize = (1 << 20) / size_of::<Occurrence>();
 
 thread_local! {
@@ -44,11 +45,12 @@ thread_local! {
 /// Matcher for the patterns of sibling nodes with the same key.
 #[derive(Debug)]
 pub(crate) struct Patterns {
-    /// Patterns in file order, up to and including the first that matches every value.
+    /// Patterns in file order, up to and including the first one that matches every value. Later
+    /// patterns cannot match.
     each: Box<[Pattern]>,
     /// Whether the last pattern matches every value.
     ends_with_any: bool,
-    /// Index by literals; `None` if there are few patterns, which are tried one by one.
+    /// Index by literals. `None` if there are so few patterns that they are tried one by one.
     index: Option<Index>,
 }
 
@@ -87,7 +89,7 @@ enum LiteralPosition {
 }
 
 impl Patterns {
-    /// Indexes patterns that are given in file order. Each must contain at least one `*`.
+    /// Builds a matcher for patterns given in file order. Each must contain at least one `*`.
     pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut each = Vec::new();
         let mut ends_with_any = false;
@@ -172,16 +174,16 @@ impl Pattern {
         self.prefix.is_empty() && self.inner.is_empty() && self.suffix.is_empty()
     }
 
-    /// Returns the value without the pattern's prefix and suffix. `None` if the value lacks one of
-    /// them or they overlap.
+    /// Returns the value without the pattern's prefix and suffix. Returns `None` if the value
+    /// lacks either of them or if they overlap.
     fn strip_ends<'v>(&self, value: &'v [u8]) -> Option<&'v [u8]> {
         let (prefix, rest) = value.split_at_checked(self.prefix.len())?;
         let (rest, suffix) = rest.split_at_checked(rest.len().checked_sub(self.suffix.len())?)?;
         (bytes_equal(&self.prefix, prefix) && bytes_equal(&self.suffix, suffix)).then_some(rest)
     }
 
-    /// Returns whether the value matches. Takes the earliest occurrence of each inner literal after
-    /// the previous one; if that does not lead to a match, nothing does.
+    /// Returns whether the value matches. For each inner literal, uses the earliest occurrence
+    /// after the previous literal. If these occurrences do not lead to a match, no others do.
     fn matches(&self, value: &[u8]) -> bool {
         let Some(mut rest) = self.strip_ends(value) else { return false };
         self.inner.iter().all(|literal| match memmem::find(rest, literal) {
@@ -219,16 +221,16 @@ impl Pattern {
     }
 }
 
-/// Returns whether two slices of the same length are equal. Skips the comparison of empty slices:
-/// their pointers are dangling, and a memcmp with masked loads takes 100 ns on such an address,
-/// more than the rest of a lookup.
+/// Returns whether two slices of the same length are equal. Does not compare empty slices, because
+/// their pointers are dangling. A memcmp with masked loads takes 100 ns on such an address, more
+/// than the rest of a lookup.
 fn bytes_equal(literal: &[u8], value: &[u8]) -> bool {
     literal.is_empty() || literal == value
 }
 
 impl Index {
-    /// Builds the index. Returns `None` if an automaton would be too large; patterns are then tried
-    /// one by one.
+    /// Builds the index. Returns `None` if an automaton would be too large. The patterns are then
+    /// tried one by one.
     fn new(patterns: &mut [Pattern]) -> Option<Index> {
         let (mut prefix, mut suffix, mut inner) = (Vec::new(), Vec::new(), Vec::new());
         for (at, choice) in (0..).zip(choose_literals(patterns)) {
@@ -256,8 +258,9 @@ impl Index {
     }
 }
 
-/// Chooses the literal that indexes each pattern: at its position, the literal shared by the fewest
-/// patterns, and among equals the longest. `None` for patterns that consist only of stars.
+/// Chooses the literal by which each pattern is indexed. This is the literal that the fewest
+/// patterns share at the same position; ties go to the longest. Returns `None` for patterns that
+/// consist only of stars.
 fn choose_literals(patterns: &[Pattern]) -> Vec<Option<(LiteralPosition, &[u8])>> {
     let mut sharers: HashMap<(LiteralPosition, &[u8]), usize> = HashMap::new();
     for literal in patterns.iter().flat_map(Pattern::literals) {

@@ -21,16 +21,16 @@ use super::patterns::Patterns;
 use crate::domain::{Accounting, Entry, Limit, RuleId};
 use crate::policy::compile::spec::{Body, LimitSpec, SourceLocation, ValueSpec};
 
-/// Policy compiled for lookup. Immutable; each reload builds a new one.
+/// Policy compiled for lookup. A policy is immutable; each reload builds a new one.
 #[derive(Debug)]
 pub struct Policy {
     pub(crate) rules: Vec<Rule>,
-    /// Id of the first rule; later rules follow consecutively.
+    /// Id of the first rule. The ids of later rules are consecutive.
     pub(crate) first: u32,
     /// Lookup tree, shared with the policies that operator overrides derive from this one.
     pub(crate) tree: Arc<DescriptorTree>,
     pub(crate) secret: Secret,
-    /// Limit names that appear in some rule's `replaces`, indexed by [`NameId`].
+    /// Limit names that appear in the `replaces` of any rule, indexed by [`NameId`].
     pub(crate) replaced_names: Vec<Box<str>>,
 }
 
@@ -51,7 +51,7 @@ pub struct Rule {
     pub quota_mode: bool,
     /// Metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
-    /// Response body of refusals: the rule's own, else the domain's.
+    /// Response body for refusals: the rule's own body or, if it has none, the domain's.
     pub body: Option<Arc<Body>>,
     /// File and line of the rule's descriptor.
     pub location: Option<SourceLocation>,
@@ -72,25 +72,27 @@ pub(crate) struct NodeId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NameId(pub u32);
 
-/// Recipe for a limit's counter keys: the constant prefix and the entries to append.
+/// Recipe for building a limit's counter keys: a constant prefix and the entries to append to it.
 #[derive(Debug)]
 pub(crate) struct KeyPlan {
-    /// Constant prefix of the counter's identity: domain, name, algorithm, window.
+    /// Prefix that the identities of all counters of the limit share: domain, name, algorithm,
+    /// window.
     pub prefix: Box<[u8]>,
-    /// Prefixes by consumer class; empty if the limit has no `tiers`.
+    /// Identity prefix for each consumer class; empty if the limit has no `tiers`.
     pub classes: Box<[Box<[u8]>]>,
     /// Path entries that the identity contains, in path order.
     pub entries: Box<[KeyEntry]>,
-    /// Path entries that the hash tag contains. `None` if the domain has no `hash_tag`, or the key
-    /// lacks one of its entries.
+    /// Path entries that the hash tag contains. `None` if the domain has no `hash_tag` or if the
+    /// counter key lacks an entry that `hash_tag` names.
     pub tag: Option<Box<[KeyEntry]>>,
     /// Name of the limit, if it appears in a rule's `replaces`.
     pub replaced_as: Option<NameId>,
 }
 
 impl KeyPlan {
-    /// Returns the limit and the identity prefix for a descriptor. With `tiers`, both belong to the
-    /// consumer class named by the last entry's value; returns `None` if that value is not limited.
+    /// Returns the limit and the identity prefix for a descriptor. With `tiers`, both are those of
+    /// the consumer class that the last entry's value selects. Returns `None` if that value is not
+    /// limited.
     pub(crate) fn select<'a>(
         &'a self,
         spec: &'a LimitSpec,
@@ -125,7 +127,7 @@ pub(crate) struct DescriptorTree {
     pub exact_of: HashTable<ExactChild>,
 }
 
-/// Domain with its settings and the root node of its tree, which has no key.
+/// Domain with its settings and the root of its tree, a node without a key.
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub name: Box<str>,
@@ -167,11 +169,11 @@ pub(crate) struct ExactChild {
 /// Kind of match by which a child node was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchKind {
-    /// Exact key and value.
+    /// The key and the exact value match.
     Exact,
-    /// Pattern, with its position among the patterns of the same key.
+    /// A pattern matches. Contains its position among the patterns of the same key.
     Pattern(usize),
-    /// Node with the key and without a value.
+    /// The node with the key and without a value matches.
     Default,
 }
 
@@ -186,8 +188,8 @@ impl Policy {
         self.rules.get(id.0.wrapping_sub(self.first) as usize)
     }
 
-    /// Returns the rule with the limit that has this [`limit_id`](crate::domain::Limit::limit_id).
-    /// Searches all rules, which is fast enough only for logs.
+    /// Returns the rule whose limit has this [`limit_id`](crate::domain::Limit::limit_id).
+    /// Searches all rules, which is too slow for anything but logging.
     pub(crate) fn rule_of_limit(&self, limit_id: u64) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.limits.iter().any(|limit| limit.has_id(limit_id)))
     }
@@ -214,9 +216,9 @@ impl DescriptorTree {
         Some(&self.domains[*at as usize])
     }
 
-    /// Returns the child of `parent` that matches an entry: the exact key and value, else the first
-    /// matching pattern of the key, else the key without a value. Key and value are compared
-    /// separately, so `(a, b_c)` differs from `(a_b, c)`.
+    /// Returns the child of `parent` that matches an entry. The exact key and value take
+    /// precedence, then the first matching pattern of the key, then the key without a value. Key
+    /// and value are compared separately, so `(a, b_c)` differs from `(a_b, c)`.
     pub(crate) fn step(&self, parent: NodeId, entry: &Entry<'_>) -> Option<(NodeId, MatchKind)> {
         if self.node(parent).is_leaf {
             return None;
@@ -270,8 +272,8 @@ impl DescriptorTree {
     }
 }
 
-/// Hashes bytes within a scope, which is the index of a parent node or of a group. A free function,
-/// because a growing table rehashes its entries while the tree is borrowed.
+/// Hashes bytes together with a scope, which is the index of a parent node or of a group. This is
+/// a free function, because a growing table rehashes its entries while the tree is borrowed.
 pub(crate) fn hash_with(state: &RandomState, scope: u32, bytes: &[u8]) -> u64 {
     let mut hasher = state.build_hasher();
     hasher.write_u32(scope);

@@ -13,8 +13,8 @@ use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule};
 /// Maximum number of known keys listed for an entry whose key is unknown.
 const LISTED_KEYS_MAX: usize = 8;
 
-/// Explanation of a descriptor's match. `Display` prints one line per step, then the rule and its
-/// limits.
+/// Explanation of how a descriptor was matched. `Display` prints one line per step, then the rule
+/// and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Domain of the request.
@@ -25,8 +25,8 @@ pub struct Explanation {
     pub ending: MatchEnd,
 }
 
-/// Step down the descriptor tree for one entry. In key and value, control characters are escaped,
-/// and invalid UTF-8 is shown as `\xff`.
+/// One step down the descriptor tree, for one entry. In the key and value, control characters are
+/// escaped, and invalid bytes are shown in the form `\xff`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedStep {
     /// Key of the entry.
@@ -44,7 +44,7 @@ pub enum StepResult {
     Exact,
     /// A pattern of the key matches the value.
     Pattern {
-        /// Position among the patterns of the key in file order, from 1.
+        /// Position of the pattern among the patterns of the key, in file order, from 1.
         number: usize,
         /// Text of the pattern.
         text: String,
@@ -57,18 +57,17 @@ pub enum StepResult {
     BelowALeaf,
     /// No match: the key is unknown at this level.
     NoSuchKey {
-        /// Known keys of the level in file order, at most eight.
+        /// Keys that the policy has at this level, in file order; at most eight.
         keys: Vec<String>,
     },
-    /// No match: the key is known, but no value or pattern matches, and the key has no default
-    /// node.
+    /// No match: the key is known but has no matching value or pattern, and no default node.
     NoSuchValue,
 }
 
 /// Result of matching a whole descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MatchEnd {
-    /// The policy does not have the domain.
+    /// The policy does not contain the domain.
     UnknownDomain,
     /// The descriptor has no entries.
     NoEntries,
@@ -112,7 +111,7 @@ pub struct LimitExplanation {
     /// Limit in the format of `/rlconfig`.
     pub listing: String,
     /// Counter key: `{identity}` or `{tag}:identity`. Redis keys start with the configured prefix
-    /// and the letter of the algorithm.
+    /// and a letter for the algorithm.
     pub key: String,
     /// Identity of the counter, as 32 hexadecimal digits.
     pub identity: String,
@@ -125,10 +124,10 @@ pub struct LimitExplanation {
 }
 
 impl Policy {
-    /// Explains how a descriptor with these entries is matched.
+    /// Explains how a descriptor with the given entries is matched.
     ///
-    /// Takes the same steps as the matcher, but ignores request overrides and limits that other
-    /// descriptors replace.
+    /// Takes the same steps as the matcher, but ignores request overrides and the `replaces` of
+    /// other descriptors' rules.
     pub fn explain(&self, domain: &str, entries: &[Entry<'_>]) -> Explanation {
         let mut steps = Vec::new();
         let ending = match self.tree.domain(domain) {

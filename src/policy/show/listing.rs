@@ -13,8 +13,8 @@ use crate::domain::{Algorithm, Charge, Entry, Limit, Window};
 use crate::policy::compile::spec::{LimitSpec, ValueSpec};
 use crate::policy::lookup::tree::{Policy, Rule, TreeNode};
 
-/// Formats the configured path: the domain, then `key_value`, `key_a*` for a pattern, or `key` for
-/// each level.
+/// Formats the configured path: the domain, then one part per level. The part is `key_value`,
+/// `key_a*` for a pattern, or `key` if the level has no value.
 pub(crate) fn configured_path(domain: &str, path: &[&TreeNode]) -> String {
     let mut text = String::from(domain);
     for node in path {
@@ -29,9 +29,9 @@ pub(crate) fn configured_path(domain: &str, path: &[&TreeNode]) -> String {
 }
 
 impl Policy {
-    /// Formats the path of a rule with values of the request: at levels with `value_to_metric`, and
-    /// at all levels with `detailed_metric`, the request's value replaces a pattern or a missing
-    /// value. With `share_threshold`, the pattern is shown.
+    /// Formats the path of a rule with values from the request. The request's value replaces a
+    /// pattern or a missing value, either at levels with `value_to_metric` or, if the rule has
+    /// `detailed_metric`, at all levels. A level with `share_threshold` shows its pattern instead.
     ///
     /// Invalid UTF-8 becomes U+FFFD. Do not use the result as a metric label.
     pub fn printed_path(&self, rule: &Rule, entries: &[Entry<'_>]) -> String {
@@ -57,8 +57,9 @@ impl Policy {
         text
     }
 
-    /// Returns one line per limit, in file order and without newlines, in the format of `/rlconfig`
-    /// in envoyproxy/ratelimit. Settings that only Tidegate has are appended, separated by commas.
+    /// Returns one line per limit, in file order and without newlines, in the format of
+    /// `/rlconfig` in envoyproxy/ratelimit. Settings that only Tidegate supports are appended,
+    /// separated by commas.
     pub fn listing(&self) -> impl Iterator<Item = String> {
         self.rules.iter().flat_map(|rule| {
             let limits = rule
@@ -171,8 +172,8 @@ pub fn statistic_name(path: &str) -> String {
     name
 }
 
-/// Returns the length of the IPv4 address at the start of a text, in bytes; `None` if there is
-/// none.
+/// Returns the length in bytes of the IPv4 address at the start of a text, or `None` if the text
+/// does not start with one.
 fn ipv4_length(text: &str) -> Option<usize> {
     let mut length = 0;
     for part in 0..4 {

@@ -57,7 +57,7 @@ pub struct LimitView<'p> {
     pub cost: u64,
     /// When hits are charged: `admitted` or `always`.
     pub charge: &'static str,
-    /// Action if the store is unavailable: `local`, `allow`, `deny`, or `error`.
+    /// Action taken if the store is unavailable: `local`, `allow`, `deny`, or `error`.
     pub on_store_failure: &'static str,
     /// Keys of the entries that the counter key contains. If empty, all requests share one counter.
     pub counter_of: Vec<&'p str>,
@@ -72,7 +72,7 @@ pub struct TiersView<'p> {
     pub method: &'static str,
     /// Name of the class for unlisted values; absent if such values are not limited.
     pub default: Option<&'p str>,
-    /// Views of the classes, highest priority first.
+    /// Consumer classes, highest priority first.
     pub classes: Vec<ClassView<'p>>,
 }
 

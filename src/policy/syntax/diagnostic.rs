@@ -31,7 +31,7 @@ pub struct Diagnostic {
 }
 
 impl Diagnostic {
-    /// Creates a diagnostic without path and source line.
+    /// Creates a diagnostic without a path or a source line.
     pub(crate) fn new(
         file: &str,
         span: Span,
@@ -50,8 +50,8 @@ impl Diagnostic {
     }
 
     /// Formats the diagnostic with its source line, as rustc does. `severity` is the first word,
-    /// such as `error`. Text from the file is escaped. For a single line without the source line,
-    /// use `Display`.
+    /// such as `error`. Text from the file is escaped. To get one line of text without the source
+    /// line, use `Display`.
     ///
     /// ```
     /// use tidegate::policy::{Options, Source, compile};
@@ -137,15 +137,15 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Kind of an error or a warning. Kinds from `OneCounterForAll` on are warnings: the policy is
-/// valid but probably a mistake.
+/// Kind of an error or a warning. `OneCounterForAll` and all later kinds are warnings: the policy
+/// is valid but probably contains a mistake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
     /// There is no policy file, or a file is empty.
     Empty,
     /// The file is not UTF-8, or contains a character that YAML forbids.
     Encoding,
-    /// The file is too large or nested too deeply, or its aliases expand too far.
+    /// The file is too large, is nested too deeply, or has aliases that expand too far.
     TooLarge,
     /// The file is not valid YAML.
     Syntax,
@@ -199,7 +199,7 @@ impl DiagnosticKind {
 }
 
 /// Maximum number of errors reported per file, and of warnings per file or domain. A file that is
-/// not a policy has an error on every line, and nobody reads more than a few hundred.
+/// not a policy has an error on every line, and nobody reads more than a few hundred errors.
 pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
 /// Message of the final diagnostic of a file that has [`DIAGNOSTICS_MAX`] errors.
@@ -208,9 +208,9 @@ pub(crate) const STOPPED: &str = "reading stopped here after 1,000 errors; mend 
 /// Step of the path to a value in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathStep {
-    /// To the value of this key.
+    /// Step to the value of this key.
     Key(Cow<'static, str>),
-    /// To the list item at this position, from 0.
+    /// Step to the list item at this position, from 0.
     Index(usize),
 }
 
@@ -227,11 +227,11 @@ impl From<&Key> for PathStep {
     }
 }
 
-/// Path from the top level of a file to a key or value.
+/// Path from the top level of a policy file to a key or value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path(pub(crate) Vec<PathStep>);
 
-/// Maximum number of characters of a text that a message quotes.
+/// Maximum number of characters that a message quotes from a text.
 const QUOTED_CHARS_MAX: usize = 64;
 
 impl Path {
@@ -273,7 +273,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Quotes text for a message. The text is escaped, and cut to a maximum length.
+/// Quotes text for a message. The text is escaped and truncated to a maximum length.
 pub(crate) fn quoted(text: &str) -> String {
     let cut: String = text.chars().take(QUOTED_CHARS_MAX).collect();
     let dots = if cut.len() < text.len() { "…" } else { "" };

@@ -25,8 +25,9 @@ impl<'s> Document<'s> {
     ///
     /// # Errors
     ///
-    /// Returns the diagnostics if parsing stopped: the file is not UTF-8, too large, nested too
-    /// deeply, not YAML, empty, written for another program, or has too many errors.
+    /// Returns the diagnostics if parsing stopped. This happens if the file is too large, is not
+    /// UTF-8 or YAML, is empty, is nested too deeply, is written for another program, or has too
+    /// many errors.
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,

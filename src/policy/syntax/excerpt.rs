@@ -8,10 +8,10 @@ use crate::domain::escaped;
 /// Maximum number of characters shown before the underlined part.
 const BEFORE_CHARS_MAX: usize = 60;
 
-/// Maximum number of characters shown from the start of the underlined part.
+/// Maximum number of characters shown from the start of the underlined part onward.
 const AFTER_CHARS_MAX: usize = 60;
 
-/// Excerpt of one line of a policy file, escaped and cut to a readable length.
+/// Excerpt of one line of a policy file, escaped and truncated to a readable length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     before: String,
@@ -25,7 +25,8 @@ impl Excerpt {
         [self.before.as_str(), &self.marked, &self.after].concat()
     }
 
-    /// Returns the underline: `^` below each character of the faulty part, at least one.
+    /// Returns the underline, which has a `^` below each character of the faulty part, and at
+    /// least one `^`.
     pub fn underline(&self) -> String {
         let indent = self.before.chars().count();
         let width = self.marked.chars().count().max(1);
@@ -61,8 +62,9 @@ pub(crate) struct LineIndex<'s> {
     offsets: OnceCell<Offsets>,
 }
 
-/// Number of characters between two entries of [`Offsets::bytes`]. Without these entries, each of
-/// up to 1,000 diagnostics in a file of one long line would read the line from its start.
+/// Number of characters between two consecutive offsets in [`Offsets::bytes`]. Without these
+/// offsets, each of up to 1,000 diagnostics in a file that is one long line would scan the line
+/// from its start.
 const OFFSET_STRIDE: usize = 1_024;
 
 #[derive(Debug, Default)]

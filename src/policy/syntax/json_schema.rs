@@ -93,8 +93,8 @@ fn value_schema(of: ValueType) -> Value {
     }
 }
 
-/// Returns a regular expression that matches a word in upper, lower or mixed case: `[dD][aA][yY]`
-/// for `day`.
+/// Returns a regular expression that matches a word regardless of case, such as `[dD][aA][yY]` for
+/// `day`.
 fn case_insensitive_regex(word: &str) -> String {
     word.chars().map(|c| format!("[{c}{}]", c.to_ascii_uppercase())).collect()
 }

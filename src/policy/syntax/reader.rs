@@ -16,14 +16,14 @@ use super::yaml::{Children, Node, Style, Value};
 use crate::domain::needs_escape;
 use crate::policy::compile::spec::SourceLocation;
 
-/// Marker that a value is invalid and the error was already reported.
+/// Error of a value that is invalid and for which a diagnostic was already reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorReported;
 
 /// Result of reading a key; `None` if the key is absent or null.
 pub(crate) type ReadResult<T> = Result<Option<T>, ErrorReported>;
 
-/// Cursor in a document that collects diagnostics.
+/// Cursor that moves through a document and collects diagnostics.
 #[derive(Debug)]
 pub(crate) struct Reader<'d> {
     document: &'d Document<'d>,
@@ -68,7 +68,7 @@ impl<'d> Reader<'d> {
         self.diagnostics
     }
 
-    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors. Remembers
+    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors. Stores
     /// the result for [`into_diagnostics`](Self::into_diagnostics).
     fn should_stop(&mut self) -> bool {
         self.stopped |= self.errors >= DIAGNOSTICS_MAX;
@@ -125,7 +125,8 @@ impl<'d> Reader<'d> {
         self.check_map(Level::File, self.document.root())
     }
 
-    /// Reads the map under `key`: calls `read` with its fields. Returns `None` if it is absent.
+    /// Reads the map under `key` by calling `read` with its fields. Returns `None` if the key is
+    /// absent.
     pub(crate) fn map<T>(
         &mut self,
         fields: &Fields<'d>,
@@ -139,8 +140,8 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a map of maps: calls `read` with the name and the fields of each. Reports values of
-    /// other types.
+    /// Reads a map of maps by calling `read` with the name and the fields of each inner map.
+    /// Reports values that are not maps.
     pub(crate) fn for_each_named(
         &mut self,
         fields: &Fields<'d>,
@@ -171,8 +172,8 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a list of maps: calls `read` with the position and the fields of each. Reports items
-    /// of other types.
+    /// Reads a list of maps by calling `read` with the position and the fields of each map.
+    /// Reports items that are not maps.
     pub(crate) fn for_each(
         &mut self,
         fields: &Fields<'d>,
@@ -205,7 +206,7 @@ impl<'d> Reader<'d> {
         self.value(fields, key, |reader, value| read(reader, value).map(Some))
     }
 
-    /// Reads the text under `key`; `None` if it is absent.
+    /// Reads the text under `key`. Returns `None` if the key is absent.
     pub(crate) fn text(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<String> {
         self.value(fields, key, |reader, value| reader.read_text(key, value).map(Some))
     }

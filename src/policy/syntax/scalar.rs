@@ -34,8 +34,8 @@ pub(crate) fn is_null(text: &str) -> bool {
     NULL_WORDS.contains(&text)
 }
 
-/// Interprets a plain scalar by the core schema of YAML 1.2: booleans are only `true` and `false`,
-/// and numbers have neither `_` nor a leading zero.
+/// Interprets a plain scalar according to the core schema of YAML 1.2. Only `true` and `false` are
+/// booleans, and numbers contain neither `_` nor a leading zero.
 pub(crate) fn read_core(text: &str) -> Scalar {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let has_leading_zero = digits.len() > 1
@@ -54,7 +54,7 @@ pub(crate) fn read_core(text: &str) -> Scalar {
     }
 }
 
-/// Interprets a plain scalar by the rules of YAML 1.1, in which words such as `yes` and `off` are
+/// Interprets a plain scalar according to YAML 1.1, in which words such as `yes` and `off` are
 /// booleans.
 pub(crate) fn read(text: &str) -> Scalar {
     if is_null(text) {

@@ -6,8 +6,8 @@ use super::keywords::{Level, levels_of};
 use super::scalar::{self, Scalar};
 use super::yaml::{Node, Value};
 
-/// Returns a hint on how to write the value as a whole number; empty if the text does not look like
-/// one.
+/// Returns a hint on how to write the value as a whole number, or an empty string if the value
+/// does not look like a number.
 pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
     let text = value.text();
     if matches!(scalar::read(text), Scalar::Int(_)) {
@@ -41,11 +41,11 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
 /// Maximum Levenshtein distance between an unknown key and a suggested one.
 const DISTANCE_MAX: usize = 2;
 
-/// Maximum length, in bytes, of an unknown key for which a suggestion is sought. Every known key is
-/// shorter.
+/// Maximum length in bytes of an unknown key for which to search for a suggestion. Every known key
+/// is shorter.
 const MISTYPED_BYTES_MAX: usize = 32;
 
-/// Returns the Levenshtein distance of two texts, in bytes.
+/// Returns the Levenshtein distance between two texts, in bytes.
 fn distance(known: &str, given: &str) -> usize {
     if given.len() > MISTYPED_BYTES_MAX {
         return usize::MAX;

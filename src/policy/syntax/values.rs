@@ -33,7 +33,7 @@ impl<'d> Reader<'d> {
         boolean.map(Option::unwrap_or_default)
     }
 
-    /// Reads a whole number within the bounds of the key; `None` if it is absent.
+    /// Reads a whole number within the bounds of the key. Returns `None` if the key is absent.
     pub(crate) fn number(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u64> {
         let ValueType::Number { least, most } = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
@@ -66,7 +66,7 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads one of the words that the key accepts; `None` if it is absent.
+    /// Reads one of the words that the key accepts. Returns `None` if the key is absent.
     pub(crate) fn one_of(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<&'static str> {
         let ValueType::OneOf { words, any_case } = key.shape else { return Ok(None) };
         self.value(fields, key, |reader, value| {
@@ -84,7 +84,7 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a whole percentage such as `24%`; `None` if it is absent.
+    /// Reads a whole percentage such as `24%`. Returns `None` if the key is absent.
     pub(crate) fn percent(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u32> {
         self.value(fields, key, |reader, value| {
             let digits = value.text().strip_suffix('%').unwrap_or_default();

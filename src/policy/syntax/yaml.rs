@@ -25,25 +25,27 @@ use super::scalar::{self, Scalar};
 /// 32 levels leave room for `rate_limit` and metadata.
 pub(crate) const DEPTH_MAX: usize = 32;
 
-/// Maximum number of nodes that aliases may add to the nodes of the file. Allows 100,000 rules that
-/// share one anchored `rate_limit` of eight nodes, and rejects "billion laughs" files.
+/// Maximum number of nodes that aliases may add to the nodes written in the file. This allows
+/// 100,000 rules to share one anchored `rate_limit` of eight nodes, but rejects "billion laughs"
+/// files.
 pub(crate) const ALIASED_NODES_MAX: u64 = 1_000_000;
 
 /// Namespace of the standard YAML tags, abbreviated as `!!`.
 const YAML_TAGS: &str = "tag:yaml.org,2002:";
 
-/// Maximum number of characters of a tag that a message shows.
+/// Maximum number of characters that a message shows from a tag.
 const TAG_CHARS_MAX: usize = 64;
 
-/// Source position of a node. 32-bit fields, because the tree stores one per node.
+/// Source position of a node. Its fields have 32 bits to save memory, because the tree stores one
+/// span per node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// Line, from 1.
     pub(crate) line: u32,
     /// Column in characters, from 1.
     pub(crate) column: u32,
-    /// Length in characters; 0 for lists, maps, and empty scalars, `u32::MAX` for the rest of the
-    /// line.
+    /// Length in characters. It is 0 for lists, maps, and empty scalars, and `u32::MAX` if the
+    /// span extends to the end of the line.
     pub(crate) width: u32,
 }
 
@@ -69,12 +71,13 @@ fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Error in a YAML file; does not contain the file name.
+/// Error in a YAML file, without the file name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct YamlError {
     pub(crate) kind: DiagnosticKind,
     pub(crate) message: String,
-    /// Path of the faulty node. For the tag of a key, the path of the map that has the key.
+    /// Path of the faulty node. If the tag of a key is faulty, the path of the map that contains
+    /// the key.
     pub(crate) path: Path,
     pub(crate) span: Span,
 }
@@ -96,12 +99,13 @@ pub(crate) enum Style {
     Float,
 }
 
-/// Record of one node, 24 bytes, because a file can have a node for every two bytes. Children and
-/// text are in the tree's shared buffers.
+/// Record of one node. It is kept to 24 bytes, because a file can have a node for every two bytes.
+/// Children and text are in buffers that all nodes of the tree share.
 #[derive(Debug)]
 struct NodeRecord {
     span: Span,
-    /// Range in [`Tree::text`] for scalars, in [`Tree::children`] for lists and maps.
+    /// Start of the node's range in [`Tree::text`] (scalars) or [`Tree::children`] (lists and
+    /// maps).
     from: u32,
     to: u32,
     kind: Kind,
@@ -118,8 +122,8 @@ enum Kind {
 #[derive(Debug, Default)]
 pub(crate) struct Tree {
     records: Vec<NodeRecord>,
-    /// Node indices: the items of each list, and the alternating keys and values of each map.
-    /// Aliases and merge keys make several nodes share a child.
+    /// Node indices: the items of each list, and the alternating keys and values of each map. With
+    /// aliases and merge keys, several nodes can share a child.
     children: Vec<u32>,
     text: String,
     root: u32,
@@ -199,13 +203,13 @@ impl<'t> Node<'t> {
         }
     }
 
-    /// Interprets the scalar by YAML 1.1. Lists and maps yield [`Scalar::Text`].
+    /// Interprets the scalar according to YAML 1.1. Lists and maps yield [`Scalar::Text`].
     pub(crate) fn scalar(self) -> Scalar {
         self.scalar_by(scalar::read)
     }
 
-    /// Interprets the scalar by the core schema of YAML 1.2, for keys and text. Lists and maps
-    /// yield [`Scalar::Text`].
+    /// Interprets the scalar according to the core schema of YAML 1.2, for keys and text. Lists
+    /// and maps yield [`Scalar::Text`].
     pub(crate) fn core_scalar(self) -> Scalar {
         self.scalar_by(scalar::read_core)
     }
@@ -251,7 +255,7 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
 /// # Errors
 ///
 /// Returns the errors if the text is not YAML, is empty, is nested too deeply, has aliases that
-/// expand too far, or has [`DIAGNOSTICS_MAX`] errors.
+/// expand too far, or contains [`DIAGNOSTICS_MAX`] errors.
 pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
     let mut builder = Builder::default();
     let mut documents = 0;
@@ -299,7 +303,7 @@ struct OpenCollection {
     anchor: usize,
     kind: Kind,
     depth: usize,
-    /// Nodes in the collection, including those behind aliases.
+    /// Number of nodes in the collection, including nodes that aliases add.
     nodes: u64,
     /// Index of the first child in [`Builder::pending`].
     children: usize,
@@ -313,7 +317,7 @@ struct Builder {
     pending: Vec<u32>,
     /// Node index and number of nodes of each anchor, by anchor id.
     anchors: HashMap<usize, (u32, u64)>,
-    /// Number of nodes read from the file so far, without those that aliases add.
+    /// Number of nodes read from the file so far, not counting nodes that aliases add.
     own_nodes: u64,
     root: Option<u32>,
 }
@@ -456,7 +460,8 @@ impl Builder {
         entries.into_iter().flat_map(|(key, value)| [key, value]).collect()
     }
 
-    /// Removes entries whose key occurred before. Returns the first and the repeated key of each.
+    /// Removes entries whose key occurs earlier in the map. For each removed entry, returns the
+    /// first occurrence of the key and the repetition.
     fn remove_duplicates(&self, entries: &mut Vec<(u32, u32)>) -> Vec<(u32, u32)> {
         let (mut first_of, mut removed) = (HashMap::new(), Vec::new());
         entries.retain(|(key, _)| match first_of.entry(self.tree.node(*key).text()) {
@@ -472,8 +477,8 @@ impl Builder {
         removed
     }
 
-    /// Returns the style of a scalar. Reports a tag that does not fit the scalar, because another
-    /// program may read the value differently.
+    /// Returns the style of a scalar. Reports a tag that does not fit the scalar, because other
+    /// programs may interpret the value differently.
     fn style(
         &mut self,
         text: &str,

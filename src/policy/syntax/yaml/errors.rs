@@ -8,8 +8,8 @@ use super::input::{Input, LOOKAHEAD_PUNCTUATION_MAX};
 use super::{ALIASED_NODES_MAX, DEPTH_MAX, Span, YamlError};
 use crate::policy::syntax::diagnostic::DiagnosticKind;
 
-/// Error message of `saphyr_parser` for 256 nested brackets. The parser reads ahead, so this error
-/// precedes the events of the brackets. A test fails if the wording changes.
+/// Error message that `saphyr_parser` returns at 256 nested brackets. The parser reads ahead, so
+/// the error comes before the events for these brackets. A test fails if the wording changes.
 const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
 /// Converts a parser error to a [`YamlError`] with its position in the file.
@@ -29,8 +29,8 @@ pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> 
     YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
 }
 
-/// Rewords a parser error: suggests the fix for a common mistake, otherwise puts the context
-/// ("while parsing …") after the error.
+/// Rewords a parser error. For a common mistake, suggests the fix; otherwise, moves the context
+/// ("while parsing …") behind the error.
 fn reword_error(info: &str) -> String {
     match info {
         "invalid indentation"

@@ -9,16 +9,17 @@ use saphyr_parser::{Marker, Span};
 
 /// Maximum number of punctuation characters that the parser may read between two events. A list or
 /// map in brackets could be a key, so the parser buffers all of its tokens until the closing
-/// bracket: 176 MiB for 1 MiB of `[a,a,a…`, or 20 MiB with this bound. A list of 8,000 rules in
-/// one pair of brackets stays below the bound. Block style is not affected.
+/// bracket. For 1 MiB of `[a,a,a…`, the buffer would take 176 MiB; this bound limits it to 20 MiB.
+/// A list of 8,000 rules in one pair of brackets stays below the bound. Block style is not
+/// affected.
 pub(crate) const LOOKAHEAD_PUNCTUATION_MAX: usize = 1 << 16;
 
-/// YAML document marker. A list or map after it on the same line cannot be a key, so the parser
-/// does not buffer its tokens.
+/// YAML document marker. A list or map that follows the marker on the same line cannot be a key,
+/// so the parser does not buffer its tokens.
 const DOCUMENT_START: &str = "--- ";
 
-/// Text of a file for the parser. If the top level is in brackets, as in JSON, [`DOCUMENT_START`]
-/// is inserted before it.
+/// Text of a file as passed to the parser. If the top level is in brackets, as in JSON,
+/// [`DOCUMENT_START`] is inserted before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input<'t> {
     /// Blank lines and comments before the inserted marker.
@@ -27,7 +28,8 @@ pub(crate) struct Input<'t> {
     rest: &'t str,
     /// Line of the inserted marker, from 1; 0 if none was inserted.
     line: usize,
-    /// Width of the first bracket's indentation, in bytes; it is not passed to the parser.
+    /// Width of the first bracket's indentation, in bytes. The indentation is not passed to the
+    /// parser.
     indent: usize,
 }
 
@@ -54,7 +56,7 @@ impl<'t> Input<'t> {
         chars(self.before).chain(self.start.chars()).chain(self.rest.chars())
     }
 
-    /// Converts a column reported by the parser, from 0, to the column in the file, from 0.
+    /// Converts a column reported by the parser to the column in the file, both from 0.
     pub(crate) fn column(&self, line: usize, column: usize) -> usize {
         if line == self.line {
             (column + self.indent).saturating_sub(self.start.len())
@@ -63,7 +65,7 @@ impl<'t> Input<'t> {
         }
     }
 
-    /// Converts the columns of a span, as reported by the parser, to those in the file.
+    /// Converts the columns of a span reported by the parser to columns in the file.
     pub(crate) fn restore_columns(&self, span: &mut Span) {
         let restored =
             |at: &Marker| Marker::new(at.index(), at.line(), self.column(at.line(), at.col()));
@@ -71,9 +73,9 @@ impl<'t> Input<'t> {
     }
 }
 
-/// Counter of punctuation since the last parser event, which bounds the parser's token buffer:
-/// every bracket, quote and comma may become a token. Outside brackets it restarts on each line,
-/// because the parser drops its tokens there.
+/// Counter of punctuation characters since the last parser event. It bounds the parser's token
+/// buffer, because every bracket, quote and comma may become a token. Outside brackets, the count
+/// restarts on each line, because the parser drops its tokens there.
 #[derive(Debug, Default)]
 pub(crate) struct Lookahead {
     punctuation: Cell<usize>,
@@ -81,8 +83,8 @@ pub(crate) struct Lookahead {
 }
 
 impl Lookahead {
-    /// Returns `chars`, cut off after [`LOOKAHEAD_PUNCTUATION_MAX`] punctuation characters without
-    /// an event.
+    /// Returns `chars`, which end early if more than [`LOOKAHEAD_PUNCTUATION_MAX`] punctuation
+    /// characters are read without a parser event.
     pub(crate) fn bound(
         &self,
         mut chars: impl Iterator<Item = char>,
