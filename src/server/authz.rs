@@ -113,7 +113,7 @@ fn is_uri(name: &str) -> bool {
     name.contains("://")
 }
 
-/// Peer that presents a certificate in a TLS handshake.
+/// Role of the peer that presents a certificate in a TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CertificateRole {
     Server,

@@ -87,8 +87,8 @@ fn response_for_state(state: HealthState) -> HealthCheckResponse {
     })
 }
 
-/// State of a watch stream: whether the watched service name is known, and the status that was sent
-/// last.
+/// State of a watch stream. Records whether the watched service name is known and which status was
+/// sent last.
 enum WatchState {
     Known { state: watch::Receiver<HealthState>, sent: Option<HealthState> },
     Unknown { state: watch::Receiver<HealthState>, sent: bool },

@@ -113,13 +113,14 @@ pub(crate) async fn read_arrived(
     Ok(Arrived::Complete(buffer.finish()))
 }
 
-/// Waits for the rest of a body of which `arrived` has been read.
+/// Waits for the rest of a body. `arrived` contains the frames that were already read.
 ///
 /// # Errors
 ///
-/// Returns DEADLINE_EXCEEDED if the body is not complete within `timeout`, RESOURCE_EXHAUSTED if the
-/// incomplete requests exceed a budget, INVALID_ARGUMENT or UNIMPLEMENTED as soon as the body cannot
-/// be one message within its bound, and CANCELLED if the caller reset the stream.
+/// Returns DEADLINE_EXCEEDED if the body is not complete within `timeout`, and CANCELLED if the
+/// caller reset the stream. Returns RESOURCE_EXHAUSTED if incomplete requests exceed a memory
+/// budget. Returns INVALID_ARGUMENT or UNIMPLEMENTED as soon as the body cannot be a single
+/// uncompressed message within the size limit.
 pub(crate) async fn read_rest(
     body: &mut Incoming,
     arrived: Vec<Bytes>,

@@ -122,14 +122,15 @@ impl<D: Decide> RateLimit<D> {
         &self.clock
     }
 
-    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time until the caller
-    /// stops waiting, and `trace` is the result of [`start_trace`](Self::start_trace).
+    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time until the
+    /// caller stops waiting, and `trace` is the result of [`start_trace`](Self::start_trace).
     ///
     /// # Errors
     ///
-    /// Returns INVALID_ARGUMENT for a request that `decode` rejects, PERMISSION_DENIED for a domain
-    /// without a grant for the caller, DEADLINE_EXCEEDED, or UNAVAILABLE. No header value of a
-    /// downstream client causes an error.
+    /// Returns INVALID_ARGUMENT if the request cannot be decoded, PERMISSION_DENIED if the caller
+    /// has no grant for the domain, DEADLINE_EXCEEDED if there is too little time left, or
+    /// UNAVAILABLE if the store did not respond and no fallback applies. Header values that come
+    /// from a downstream client never cause an error.
     pub(crate) async fn answer(
         &self,
         message: Bytes,
@@ -173,8 +174,8 @@ impl<D: Decide> RateLimit<D> {
         })
     }
 
-    /// Decodes, decides, and encodes one call. `began` is the start of the call if the observer
-    /// wants its duration.
+    /// Decodes a request, decides it, and builds the response. `began` is the time at which the
+    /// call started, or `None` if its duration is not needed.
     async fn decide_encoded(
         &self,
         encoded: Bytes,
@@ -235,7 +236,8 @@ impl<D: Decide> RateLimit<D> {
         Ok(answer.encode_to_vec())
     }
 
-    /// Returns a random number for the jitter of `Retry-After`; 0 if no jitter is configured.
+    /// Returns a pseudo-random number for the jitter of `Retry-After`, or 0 if no jitter is
+    /// configured.
     fn random(&self, encoded: &[u8], now: Micros) -> u64 {
         if self.response_config.retry_spread_percent == 0 {
             0

@@ -11,9 +11,9 @@ pub struct ServerLimits {
     /// limit, calls would queue here instead of in the client. With 1,000, Envoy opens one
     /// connection per thread.
     pub streams_max: u32,
-    /// HTTP/2 flow-control window of a connection, in bytes. h2 also closes a connection whose
-    /// small unread frames add up to half of the window: with 1 MiB, that happens at 4,000
-    /// concurrent calls.
+    /// HTTP/2 flow-control window of a connection, in bytes. h2 also closes a connection when its
+    /// small unread frames add up to half of the window. With a window of 1 MiB, that happens at
+    /// 4,000 concurrent calls.
     pub connection_window_bytes: u32,
     /// Maximum number of streams per connection that the client has reset but the server has not
     /// accepted yet. Envoy resets calls at its timeout (20 ms), so h2's default of 20 would close
@@ -48,10 +48,9 @@ pub struct ServerLimits {
     pub keepalive_interval: Option<Duration>,
     /// Timeout of a keepalive ping. The connection is closed if the client does not answer in time.
     pub keepalive_timeout: Duration,
-    /// Age at which a connection is sent a GOAWAY and finishes its calls, so that clients reconnect
-    /// and spread over new replicas; `None` means never. Jittered by ±10 %, so that connections do
-    /// not close together. No grace period limits the remaining calls, because hyper would drop
-    /// some.
+    /// Age at which the server sends GOAWAY on a connection, so that clients reconnect and spread
+    /// over new replicas; `None` means never. A jitter of ±10 % keeps connections from closing
+    /// together. The remaining calls have no time limit, because hyper would drop some of them.
     pub connection_age_max: Option<Duration>,
     /// Time after the shutdown signal during which the server still accepts connections, so that
     /// clients notice the failing health check and move to other replicas.

@@ -75,8 +75,8 @@ struct ActiveConfig {
 }
 
 impl Tls {
-    /// Builds the configuration. Accepts an expired certificate, because at startup there is no
-    /// older one to keep.
+    /// Builds a TLS configuration from certificates and keys. Accepts an expired certificate,
+    /// because at startup there is no older one to keep.
     ///
     /// # Errors
     ///
@@ -88,14 +88,14 @@ impl Tls {
         Ok(Tls { active: Arc::new(ArcSwap::from_pointee(active)), counters })
     }
 
-    /// Replaces the certificates and keys and counts the reload. Open connections keep the old
-    /// ones.
+    /// Replaces the certificates and keys, and counts the reload. Open connections keep the old
+    /// ones. If the reload fails, the old configuration stays in use.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Tls::new`], and [`WireError::Expired`], [`WireError::NotYetValid`],
-    /// or [`WireError::NotForServers`] if callers would reject the certificate at `now`. On an
-    /// error the old configuration stays in use.
+    /// Returns any error of [`Tls::new`]. Returns [`WireError::Expired`],
+    /// [`WireError::NotYetValid`], or [`WireError::NotForServers`] if callers would reject the
+    /// certificate at `now`.
     pub fn replace(&self, material: &TlsMaterial, now: Micros) -> Result<(), WireError> {
         let replaced = ActiveConfig::build(material).and_then(|active| {
             match authz::check_usable(&active.leaf, CertificateRole::Server, now.0 / 1_000_000) {

@@ -73,7 +73,7 @@ impl Settings {
         errors
     }
 
-    /// Returns whether a setting is present that has an effect only with TLS to Redis.
+    /// Returns whether any setting that applies only to TLS connections to Redis is present.
     fn has_redis_tls_settings(&self) -> bool {
         self.redis_tls_cacert.is_some()
             || self.redis_tls_client_cert.is_some()
