@@ -33,8 +33,8 @@ pub(super) enum MergeResult {
     /// The call fails, because the remote store did not answer a check whose rule has
     /// `on_store_failure: error`. `receipts` are the charges that the remote store must refund.
     Unavailable { receipts: Vec<Receipt> },
-    /// The call is decided. All its checks are decided, except for shadow checks and, in a rejected
-    /// call, skipped checks. `receipts` are the charges that the remote store must refund.
+    /// The call is decided, and so are all its checks except shadow checks and, if the call is
+    /// rejected, skipped checks. `receipts` are the charges that the remote store must refund.
     Decided { admitted: bool, receipts: Vec<Receipt> },
 }
 

@@ -25,7 +25,7 @@ pub enum FallbackReason {
     /// The call could not be sent or executed: no connection, a full queue, an open circuit
     /// breaker, or an error reply.
     Unreachable,
-    /// The store did not answer within the budget of the call.
+    /// The store did not answer within the call's time budget.
     Late,
     /// The call was not sent, because an answer would have come too late: too many other calls
     /// were waiting, or the deadline was too close.
@@ -176,7 +176,7 @@ impl OutageTracker {
         is_first
     }
 
-    /// Records a call that the store answered.
+    /// Records a call that the store answered. Does not end an outage by itself.
     pub(super) fn record_success(&self, now: Micros) {
         self.recent.record(now, true);
     }

@@ -59,7 +59,7 @@ pub struct RefusalCache<S> {
 /// Statistics of a refusal cache, as totals since startup.
 #[derive(Debug, Default)]
 pub struct RefusalCacheStats {
-    /// Number of checks refused from the cache.
+    /// Number of checks that were refused with a cached refusal.
     pub refused: AtomicU64,
     /// Number of calls answered entirely from the cache, without calling the store.
     pub calls_saved: AtomicU64,
@@ -131,7 +131,7 @@ impl<S: Store> RefusalCache<S> {
         &self.sets[(key.identity as usize) % SET_COUNT]
     }
 
-    /// Removes the entries of one counter.
+    /// Removes all cached refusals of one counter.
     fn remove(&self, key: &CounterKey, now: Micros) {
         let set = self.set(key);
         if set.until.load(Ordering::Relaxed) > now.0 {

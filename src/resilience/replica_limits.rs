@@ -30,7 +30,7 @@ pub(super) struct ShareEntry {
 pub(super) enum ReplicaLimit<'a> {
     /// The unscaled limit, because this is the only replica.
     Whole(&'a Arc<Limit>),
-    /// This replica's share of the limit.
+    /// This replica's share of the limit, because there are several replicas.
     Share(Guard<Arc<ShareEntry>>),
 }
 

@@ -22,7 +22,7 @@ pub const EVERY_DOMAIN: &str = "*";
 /// only the domains that are granted to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Domain of the policy, or [`EVERY_DOMAIN`].
+    /// Name of the rate limit domain, or [`EVERY_DOMAIN`].
     pub domain: String,
     /// DNS names and URIs of callers. A client whose certificate contains one of them as a subject
     /// alternative name may use the domain.

@@ -43,7 +43,7 @@ const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
 const LISTEN_BACKLOG: i32 = 4_096;
 
-/// Maximum time to wait for the worker threads to exit once the drain timeout has passed.
+/// Maximum time to wait for the worker threads to exit after the hard limit of a shutdown.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Address on which the gRPC port listens.
@@ -64,7 +64,7 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Settings of the gRPC listener: addresses, threads, limits and TLS.
+/// Settings of the gRPC listener: addresses, threads, limits, and TLS.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
     /// Addresses to listen on; at least one.
@@ -258,7 +258,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Bound socket that is registered with the current tokio runtime.
+/// Bound socket that is registered with the tokio runtime of the acceptor.
 enum AsyncListener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),

@@ -58,7 +58,7 @@ pub(crate) struct ReceivedBody {
 /// Part of a request body that [`read_arrived`] has read.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    /// The whole body.
+    /// The complete body.
     Complete(ReceivedBody),
     /// The frames of the body that have arrived so far.
     Incomplete(Vec<Bytes>),

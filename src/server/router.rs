@@ -103,7 +103,8 @@ impl<D: Decide> Router<D> {
         &self.health
     }
 
-    /// Dispatches a request by its path.
+    /// Determines by its path which service a request is for. Rejects a request that is not a gRPC
+    /// call.
     pub(crate) fn dispatch(&self, request: Request<Incoming>) -> Dispatched {
         if let Some(rejection) = framing::reject_as_http(&request) {
             return Dispatched::Rejected(Box::new(rejection));

@@ -8,8 +8,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// Maximum number of concurrent calls per connection, as advertised to the client. Without a
-    /// limit, calls would queue here instead of in the client. With 1,000, Envoy opens one
-    /// connection per thread.
+    /// limit, calls would queue here instead of in the client. With a limit of 1,000, Envoy opens
+    /// only one connection per worker thread.
     pub streams_max: u32,
     /// HTTP/2 flow-control window of a connection, in bytes. h2 also closes a connection when its
     /// small unread frames add up to half of the window. With a window of 1 MiB, that happens at

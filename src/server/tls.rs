@@ -68,7 +68,7 @@ pub struct Tls {
 struct ActiveConfig {
     config: Arc<ServerConfig>,
     grants: Vec<Grant>,
-    /// Server certificate, without its chain.
+    /// Leaf certificate of the server, without the rest of its chain.
     leaf: CertificateDer<'static>,
     /// Time at which the server certificate expires, in seconds since the Unix epoch.
     expires_secs: u64,
@@ -211,7 +211,7 @@ fn client_verifier(
 #[derive(Debug)]
 struct CallerVerifier {
     signature_verifier: Arc<dyn ClientCertVerifier>,
-    /// Certificates in the CA file.
+    /// All certificates that the CA file contains.
     trusted: Vec<CertificateDer<'static>>,
     allowed: Vec<String>,
 }

@@ -81,7 +81,7 @@ impl Settings {
             || self.redis_tls_skip_hostname_verification
     }
 
-    /// Reports whether counters are kept in Redis, as `--store` and `--redis-url` determine.
+    /// Returns whether counters are kept in Redis, as determined by `--store` and `--redis-url`.
     pub fn counts_in_redis(&self) -> bool {
         match self.store {
             StoreKind::Auto => !self.redis_url.is_empty(),

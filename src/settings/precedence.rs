@@ -10,7 +10,7 @@ use super::SettingError;
 use super::table::{Redaction, SettingRow};
 use super::value_types::ValueError;
 
-/// Map from setting names or environment variables to unparsed values.
+/// Map from the names of settings or environment variables to unparsed values.
 pub type TextMap = BTreeMap<String, String>;
 
 /// Unparsed settings, separated by source: flags, the environment, and the settings file.
@@ -29,7 +29,7 @@ pub struct Sources {
 pub enum Origin {
     /// Command-line flag.
     Flag,
-    /// Environment variable with this name.
+    /// Environment variable, with its name.
     Environment(String),
     /// Settings file.
     File,

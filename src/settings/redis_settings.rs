@@ -59,9 +59,9 @@ pub struct RedisTls {
 /// Validated settings for the Redis store.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
-    /// Topology and addresses of the Redis servers.
+    /// Topology of the Redis servers, with their addresses.
     pub topology: RedisTopology,
-    /// Number of the Redis database; always 0 in a cluster.
+    /// Redis database number; always 0 in a cluster.
     pub database: u32,
     /// Redis user name; `None` means the server's default user.
     pub user: Option<String>,
@@ -73,7 +73,7 @@ pub struct RedisSettings {
     pub sentinel_user: Option<String>,
     /// Password for the sentinels; empty if they require none.
     pub sentinel_password: SecretText,
-    /// TLS settings; `None` connects in plain text.
+    /// TLS settings; `None` means plaintext.
     pub tls: Option<RedisTls>,
     /// Number of connections to each Redis server.
     pub connections: usize,

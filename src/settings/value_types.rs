@@ -75,7 +75,7 @@ words! {
         /// Redis, shared by all replicas.
         "redis" Redis,
     }
-    /// Topology of Redis.
+    /// Topology of the Redis deployment.
     RedisType {
         /// Single Redis server.
         "single" Single,
@@ -133,7 +133,7 @@ words! {
         "panic" Panic,
         /// Same as `error`.
         "fatal" Fatal,
-        /// Logs failures only.
+        /// Logs only failures.
         "error" Error,
         /// Logs failures and problems that need attention.
         "warning" Warning,

@@ -186,8 +186,8 @@ impl MemoryStore {
     }
 
     /// Removes expired entries and frees unused memory. Checks at most `budget` slots, starting at
-    /// the shard where the last sweep stopped. Returns the weight of the removed entries, in keys.
-    /// Call this every second.
+    /// the shard after the last one that was swept or searched. Returns the weight of the removed
+    /// entries, in keys. Call this every second.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
         let mut left = budget;

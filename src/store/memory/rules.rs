@@ -85,13 +85,13 @@ const REPORTED_SHIFT: u8 = 4;
 #[derive(Debug)]
 pub(super) struct RuleTable {
     slots: Box<[RuleUsage]>,
-    /// Approximate number of rules that hold entries; see [`recount`](Self::recount).
+    /// Approximate number of rules that hold entries, corrected by [`recount`](Self::recount).
     active: AtomicU64,
     assignment: Mutex<()>,
 }
 
 impl RuleTable {
-    /// Creates an empty table.
+    /// Creates a table in which no rule has a slot.
     pub(super) fn new() -> RuleTable {
         RuleTable {
             slots: (0..RULES_MAX).map(|_| RuleUsage::default()).collect(),

@@ -27,7 +27,7 @@ use super::shard::EntryKey;
 use crate::algorithm::{State, bucket, fixed_window, sliding_log, sliding_window};
 use crate::domain::{Algorithm, Limit, Micros};
 
-/// Number of rows of a sketch. A key has one cell in each row.
+/// Number of rows in a sketch. Each key has one cell in every row.
 const ROWS: usize = 4;
 
 /// Format of a cell: the algorithm and, for sliding windows and logs, the window length.
@@ -37,7 +37,7 @@ pub(super) enum CellFormat {
     None,
     /// Number of hits in one window.
     FixedWindow,
-    /// Theoretical arrival time (TAT) of a token bucket.
+    /// Theoretical arrival time (TAT) of a token or leaky bucket.
     Bucket,
     /// Numbers of hits in two adjacent windows.
     SlidingWindow { length: Micros },
@@ -139,7 +139,7 @@ impl CellFormat {
     }
 }
 
-/// Counter shared by several keys of one rule.
+/// Cell of a sketch: a counter shared by several keys of one rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cell {
     time: Micros,
@@ -167,9 +167,9 @@ impl Cell {
     }
 
     /// Returns a cell that is at least as full as both cells. Of two fixed windows, the later one
-    /// counts as fuller, because the other has ended. Of two buckets, the one that refills later
-    /// is fuller. If `window` is given, both cells are advanced to the later window and compared
-    /// field by field.
+    /// counts as fuller, because the other has ended. Of two buckets, the one with the later
+    /// theoretical arrival time is fuller. If `window` is given, both cells are advanced to the
+    /// later window and compared field by field.
     fn max(self, other: Cell, window: Option<Micros>) -> Cell {
         let Some(length) = window else {
             return if (self.time, self.present) >= (other.time, other.present) {
@@ -187,7 +187,7 @@ impl Cell {
         }
     }
 
-    /// Returns a cell that is at most as full as either of two cells. The rules are those of
+    /// Returns a cell that is at most as full as both cells. Fullness is compared as in
     /// [`max`](Self::max).
     fn min(self, other: Cell, window: Option<Micros>) -> Cell {
         let Some(length) = window else {

@@ -33,10 +33,10 @@ pub(crate) const PROBE_TIMEOUT: Micros = Micros(20_000);
 /// State of a circuit breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Calls are sent.
+    /// Calls are sent to the node.
     #[default]
     Closed,
-    /// Calls are rejected. Each connection sends one PING every 100 ms.
+    /// Calls are rejected without being sent. Each connection sends a PING every 100 ms.
     Open,
 }
 

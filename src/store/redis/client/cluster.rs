@@ -49,7 +49,7 @@ pub(crate) struct Cluster {
     refresh_hint: Mutex<Option<Address>>,
 }
 
-/// Origin of the slot table, and the nodes that redirects added to it.
+/// Origin of the slot table, with the addresses of nodes that redirects added to the table.
 #[derive(Debug, Default)]
 struct TableOrigin {
     /// The cluster's nodes and its config epoch when the table was read; `None` if unknown.

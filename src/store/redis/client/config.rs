@@ -67,7 +67,7 @@ impl fmt::Display for Address {
 pub struct Auth {
     /// ACL user; `None` means the server's default user.
     pub user: Option<String>,
-    /// Password to log in with.
+    /// Password, or the function that reads it.
     pub password: Password,
 }
 
@@ -170,7 +170,7 @@ pub struct RedisConfig {
     pub tls_reloader: Option<TlsReloader>,
     /// Database number for SELECT. A cluster has only database 0.
     pub db: i64,
-    /// Prefix of every key (`CACHE_KEY_PREFIX`).
+    /// Prefix of every Redis key, from the setting `CACHE_KEY_PREFIX`.
     pub prefix: Prefix,
     /// Version of the key format and fingerprint of the key secret. Each new connection compares
     /// it with the value that another replica stored under `<prefix>tg1meta`, and logs a warning

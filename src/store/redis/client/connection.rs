@@ -92,7 +92,7 @@ struct InFlightBatch {
 }
 
 impl Connection {
-    /// Connects, sends the queued commands, and reconnects, until the node is dropped.
+    /// Connects, sends queued commands, and reconnects after a failure, until the node is dropped.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
         while let Some(connection) = self.connect(&mut backoff).await {
@@ -294,9 +294,9 @@ impl Connection {
         self.stats.answers.get() == answers
     }
 
-    /// Returns how much longer the node may stay silent before the circuit breaker opens, or
-    /// `None` if no command is waiting. `oldest` is the time at which the oldest command in flight
-    /// was written.
+    /// Returns how much longer the node may stay silent before the circuit breaker opens. Returns
+    /// `None` if no command is waiting or there is no breaker. `oldest` is the time at which the
+    /// oldest command in flight was written.
     fn silence_left(&self, oldest: Option<&Micros>) -> Option<Duration> {
         let breaker = self.breaker.as_ref()?;
         let since = breaker.last_answer().max(*oldest?);
