@@ -15,8 +15,8 @@ use tokio::time;
 /// from a shared counter, because reading the clock would slow down every call.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Divisor for the number of connections that a scan selects as the next to close: 1/64 of all
-/// connections, so that a flood of new connections does not cause a scan for each of them.
+/// Reciprocal of the fraction of connections that one scan selects to close next. Because a scan
+/// selects 1/64 of them, a flood of new connections does not cause a scan for each one.
 const SCAN_SHARE: usize = 64;
 
 /// Time of the last call on a connection, in ticks times two.

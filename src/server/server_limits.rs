@@ -50,7 +50,8 @@ pub struct ServerLimits {
     pub keepalive_timeout: Duration,
     /// Age at which the server sends GOAWAY on a connection, so that clients reconnect and spread
     /// over new replicas; `None` means never. A jitter of ±10 % keeps connections from closing
-    /// together. The remaining calls have no time limit, because hyper would drop some of them.
+    /// together. The remaining calls have no time limit, because with one, hyper would drop some
+    /// of them.
     pub connection_age_max: Option<Duration>,
     /// Time after the shutdown signal during which the server still accepts connections, so that
     /// clients notice the failing health check and move to other replicas.

@@ -30,10 +30,11 @@ const IN_TRANSITION: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSlot(pub(super) u16);
 
-/// Rule that entries are counted for: a limit's id, combined with its algorithm and window.
+/// Rule that an entry belongs to, identified by the id of its limit and the format of its sketch
+/// cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// Hash of the limit's id, algorithm, and window; never 0.
+    /// Hash of the limit's id and the cell format; never 0.
     pub(super) key: u64,
     limit_id: u64,
     pub(super) format: CellFormat,

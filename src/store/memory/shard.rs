@@ -121,7 +121,7 @@ pub(super) struct Shard {
     cursor: Slot,
     /// Slot at which the next call to [`visit_entries`](Self::visit_entries) starts.
     fold_cursor: Slot,
-    /// Sketches of the rules whose new keys no longer fit into this shard as entries.
+    /// Sketches of the rules that have keys without their own entry in this shard.
     pub(super) sketches: Vec<Sketch>,
     /// Time until which the shard does not try again to find room for another sketch.
     pub(super) sketch_denied_until: Micros,
