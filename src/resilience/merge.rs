@@ -19,8 +19,8 @@ use crate::domain::{
     Accounting, Admission, Answer, Call, Check, Micros, OnStoreFailure, Outcome, Receipt, Role,
 };
 
-/// `retry_after` of a check that is refused because the store is unavailable. One second is long
-/// enough, because the store is probed several times per second.
+/// Wait reported as `retry_after` for a check that is refused because the store is unavailable.
+/// One second is long enough, because the store is probed several times per second.
 const DENY_RETRY_AFTER: Micros = Micros::SECOND;
 
 /// Checks that the local store must decide: pairs of the check's index in the call and the role

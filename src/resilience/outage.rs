@@ -61,8 +61,8 @@ pub struct Outage {
     pub lasted: Micros,
     /// Percentage of the last second's calls that the store did not decide, rounded up; 0 to 100.
     pub undecided_percent: u64,
-    /// Why the latest undecided call was not answered. If every call of the last second was
-    /// decided, the reason why the store is unavailable.
+    /// Reason why the latest undecided call was not answered. If no call of the last second was
+    /// undecided, the reason why the store is unavailable.
     pub reason: FallbackReason,
 }
 

@@ -29,8 +29,8 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 /// become visible in this one.
 const TTL_MAX: Micros = Micros::SECOND;
 
-/// How long an expired entry still refuses calls while a single call asks the store again.
-/// Otherwise every caller would hit the store at once (thundering herd). Many times the budget of
+/// Time for which an expired entry still refuses calls while a single call asks the store again.
+/// Otherwise, every caller would hit the store at once (thundering herd). Many times the budget of
 /// a store call, because an answer may take longer than the budget on a busy machine.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 

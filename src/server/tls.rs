@@ -34,8 +34,8 @@ pub struct TlsMaterial {
     pub certificate: Vec<u8>,
     /// Private key of the server's leaf certificate, in PKCS #8, PKCS #1 or SEC1 format.
     pub private_key: Vec<u8>,
-    /// Certificates of the CAs that must have signed client certificates, as PEM text. If set,
-    /// every client must present a certificate.
+    /// CA certificates for verifying client certificates, as PEM text. If set, every client must
+    /// present a certificate.
     pub client_authority: Option<Vec<u8>>,
     /// Subject alternative names (DNS names and URIs) of accepted clients. A client certificate
     /// must contain at least one of them. If empty, every certificate that the CA has signed is

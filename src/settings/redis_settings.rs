@@ -67,7 +67,8 @@ pub struct RedisSettings {
     pub user: Option<String>,
     /// Redis password; empty if Redis requires none.
     pub password: SecretText,
-    /// File that contains `password` or `user:password`. It is read again every second.
+    /// File that contains `password` or `user:password`. The password is read again every second,
+    /// but the user name only at startup.
     pub password_file: Option<PathBuf>,
     /// User name for the sentinels; `None` means their default user.
     pub sentinel_user: Option<String>,

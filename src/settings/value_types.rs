@@ -111,7 +111,7 @@ words! {
         /// HTTP date.
         "date" Date,
     }
-    /// How the debug port shows the descriptor values of rejected keys.
+    /// Format in which the debug port shows the descriptor values of rejected keys.
     TopValues {
         /// First 24 bytes of the value.
         "shortened" Shortened,

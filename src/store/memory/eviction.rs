@@ -21,7 +21,7 @@ use crate::domain::{Micros, Op};
 const RECLAIM_SLOTS_FULL: usize = 32;
 
 /// Maximum number of other shards that are searched for expired entries if the key's own shard has
-/// none. Shards locked by another thread are skipped.
+/// none. Locked shards are skipped.
 const RECLAIM_SHARDS: usize = 4;
 
 /// Number of slots that are searched for an entry to fold into a sketch. A search takes about 100
@@ -65,7 +65,7 @@ pub(super) fn sketch_weight(width: usize) -> usize {
 }
 
 impl MemoryStore {
-    /// Returns the maximum weight of the store, in keys, at which entries may still be added.
+    /// Returns the weight of the store, in keys, up to which entries may be added.
     fn entries_max(&self) -> u64 {
         let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
         self.max_keys - self.sketch_reserve.saturating_sub(sketches)

@@ -75,8 +75,8 @@ const SWEEP_SLOTS: usize = 1_024;
 /// takes about 25 µs.
 const SWEEP_MOVES: usize = 256;
 
-/// `retry_after` of a new key that is refused because the store is full and its rule has no
-/// sketch. The next sweep may make room.
+/// Wait reported as `retry_after` for a new key that is refused because the store is full and its
+/// rule has no sketch. The next sweep may make room.
 const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
 /// Statistics of a memory store, with weights in keys. `live` and `sketch_weight` are current
