@@ -121,8 +121,9 @@ pub struct SharedStoreStats {
     pub unreadable: u64,
     /// Number of calls whose counters were spread over several hash slots of a Redis Cluster.
     pub multi_slot_calls: u64,
-    /// Number of multi-slot calls that took two round trips. The first went to the hash slot of
-    /// the counter nearest to its limit, and the second to the other slots.
+    /// Number of multi-slot calls that were sent in up to two round trips. The first asks only the
+    /// hash slot of the counter nearest to its limit. The second asks the other slots, unless the
+    /// first has ended the call.
     pub two_rounds: u64,
     /// Number of charges that were refunded because a check in a different hash slot rejected the
     /// call.

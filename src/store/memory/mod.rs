@@ -68,11 +68,11 @@ const KEYS_PER_SHARD_MIN: usize = 64;
 /// that entries are reclaimed faster than they are added.
 const RECLAIM_SLOTS: usize = 2;
 
-/// Number of slots that a sweep checks per lock of a shard. This takes about 10 µs.
+/// Number of slots that a sweep checks each time it locks a shard, which takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
 
-/// Maximum number of entries that a sweep moves per lock of a shard in order to shrink it. This
-/// takes about 25 µs.
+/// Maximum number of entries that a sweep moves each time it locks a shard in order to shrink it.
+/// This takes about 25 µs.
 const SWEEP_MOVES: usize = 256;
 
 /// Wait reported as `retry_after` for a new key that is refused because the store is full and its
