@@ -270,8 +270,8 @@ impl Connection {
         self.dispatch_replies(batch, result, &mut outstanding.pending)
     }
 
-    /// Rejects the commands that were not written. Counts those that were written but not answered,
-    /// because their outcome is unknown.
+    /// Rejects the commands that were not written. Counts those that were written but not
+    /// answered, because their outcome is unknown.
     fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
         let Outstanding { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
@@ -304,8 +304,9 @@ impl Connection {
         Some(self.dialer.config().silence_max.saturating_sub(silent))
     }
 
-    /// Builds a batch from pending commands. Drops commands whose callers have stopped waiting, and
-    /// rejects those that can no longer be answered in time. Returns `None` if no command remains.
+    /// Builds a batch from pending commands. Drops commands whose callers have stopped waiting,
+    /// and rejects those that can no longer be answered in time. Returns `None` if no command
+    /// remains.
     fn write_batch(&self, pending: &mut VecDeque<PendingCommand>) -> Option<InFlightBatch> {
         let mut pipeline = Pipeline::with_capacity(pending.len().min(COMMANDS_MAX));
         let mut commands = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
