@@ -19,27 +19,27 @@ use crate::domain::{
     Accounting, Admission, Answer, Call, Check, Micros, OnStoreFailure, Outcome, Receipt, Role,
 };
 
-/// Value of `retry_after` for a check that is refused because the store is unavailable. One second,
-/// because the store is probed several times per second.
+/// Wait reported as `retry_after` for a check that is refused because the store is unavailable.
+/// One second is long enough, because the store is probed several times per second.
 const DENY_RETRY_AFTER: Micros = Micros::SECOND;
 
-/// Checks to decide on the local store, as pairs of the position in the call and the role on the
-/// local store. Four fit without an allocation, as in the matcher.
+/// Checks that the local store must decide: pairs of the check's index in the call and the role
+/// that it has when the local store decides it. Up to four are stored without a heap allocation.
 pub(super) type LocalChecks = SmallVec<[(usize, Role); 4]>;
 
-/// Result of merging the answers of the remote and the local store to one call.
+/// Result of merging the answers from the remote store and the local store to one call.
 #[derive(Debug)]
 pub(super) enum MergeResult {
     /// The call fails, because the remote store did not answer a check whose rule has
     /// `on_store_failure: error`. `receipts` are the charges that the remote store must refund.
     Unavailable { receipts: Vec<Receipt> },
-    /// The call is decided. All its checks are decided, except for shadow checks and, in a rejected
-    /// call, skipped checks. `receipts` are the charges that the remote store must refund.
+    /// The call is decided, and so are all its checks except shadow checks and, if the call is
+    /// rejected, skipped checks. `receipts` are the charges that the remote store must refund.
     Decided { admitted: bool, receipts: Vec<Receipt> },
 }
 
-/// Decides the checks that the remote store did not answer, and then the call. `local` decides
-/// checks on the local store under the accounting of the call; it returns one answer per check.
+/// Decides the checks that the remote store did not answer, and then the call itself. `local`
+/// applies the given checks to the local store and returns one answer per check.
 pub(super) fn merge(
     call: &Call<'_>,
     answers: &mut [Answer],

@@ -15,27 +15,27 @@ use super::recent_calls::{RecentCalls, RecentCounts};
 use crate::clock::Clock;
 use crate::domain::Micros;
 
-/// Percentage of the last second's calls that may be undecided before the service counts as
-/// degraded. A single late call among hundreds is not an outage.
+/// Percentage of the last second's calls that the store may leave undecided before the service
+/// counts as degraded. One late call among hundreds is not an outage.
 const UNDECIDED_PERCENT_MAX: u64 = 1;
 
-/// Reason why the remote store did not answer a call, so that the fallback decided it.
+/// Reason why the remote store did not answer a call and the fallback decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
     /// The call could not be sent or executed: no connection, a full queue, an open circuit
     /// breaker, or an error reply.
     Unreachable,
-    /// The store did not answer within the budget of the call.
+    /// The store did not answer within the call's time budget.
     Late,
-    /// The call was not sent, because it could not have been answered in time: too many others were
-    /// waiting, or its deadline was too close.
+    /// The call was not sent, because an answer would have come too late: too many other calls
+    /// were waiting, or the deadline was too close.
     Shed,
-    /// An operator disabled the store, for example to rehearse an outage.
+    /// An operator has disabled the store, for example to rehearse an outage.
     Rehearsed,
 }
 
 impl FallbackReason {
-    /// Every variant, in the order of the discriminants.
+    /// All reasons, in the order of their discriminants.
     pub const ALL: [FallbackReason; 4] = [
         FallbackReason::Unreachable,
         FallbackReason::Late,
@@ -43,7 +43,7 @@ impl FallbackReason {
         FallbackReason::Rehearsed,
     ];
 
-    /// Returns the name of the reason, as used in metrics and logs.
+    /// Returns the reason's name in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             FallbackReason::Unreachable => "unreachable",
@@ -57,12 +57,12 @@ impl FallbackReason {
 /// Current outage of the remote store, as reported by `/readyz`, the live page, and the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
-    /// Time since the outage began, measured by the monotonic clock.
+    /// Time since the outage began, measured with the monotonic clock.
     pub lasted: Micros,
     /// Percentage of the last second's calls that the store did not decide, rounded up; 0 to 100.
     pub undecided_percent: u64,
-    /// Reason of the latest undecided call. If no call of the last second was undecided, the
-    /// reason why the store is unavailable.
+    /// Reason why the latest undecided call was not answered. If no call of the last second was
+    /// undecided, the reason why the store is unavailable.
     pub reason: FallbackReason,
 }
 
@@ -79,7 +79,7 @@ impl fmt::Display for Outage {
     }
 }
 
-/// Tracker of the calls that the store did not answer, and of the current outage. Lock-free.
+/// Counts the calls that the store did not answer, and tracks the current outage. Lock-free.
 #[derive(Debug)]
 pub struct OutageTracker {
     calls: [AtomicU64; FallbackReason::ALL.len()],
@@ -88,7 +88,8 @@ pub struct OutageTracker {
     origin: Instant,
     /// Start of the current outage in microseconds since `origin`; 0 if there is none.
     since: AtomicU64,
-    /// Reason of the latest undecided call, as the discriminant of [`FallbackReason`].
+    /// Reason why the latest undecided call was not answered, as a discriminant of
+    /// [`FallbackReason`].
     reason: AtomicU64,
     /// Whether the start of the current outage has been logged.
     is_logged: AtomicBool,
@@ -110,20 +111,20 @@ impl Default for OutageTracker {
 }
 
 impl OutageTracker {
-    /// Returns the number of calls since the start that the store did not answer for this reason.
+    /// Returns the number of calls since startup that the store did not answer for this reason.
     pub fn calls(&self, reason: FallbackReason) -> u64 {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns whether a call was undecided, or the store was found unavailable, since the last
+    /// Returns whether the store has left a call undecided or has been unavailable since the last
     /// outage ended.
     pub(super) fn has_begun(&self) -> bool {
         self.since.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the current outage, or `None` if there is none. Logs the start and the end of an
-    /// outage, so call it at least once a second. `unavailable` is the reason why the store
-    /// accepts no calls at all.
+    /// Returns the current outage, or `None` if there is none. Call it at least once a second,
+    /// because it logs the start and the end of outages. If the store accepts no calls at all,
+    /// `unavailable` is the reason.
     pub(super) fn outage(
         &self,
         now: Micros,
@@ -155,7 +156,8 @@ impl OutageTracker {
         Some(outage)
     }
 
-    /// Records a call that the store did not answer. Returns whether this call starts an outage.
+    /// Records a call that the store did not answer. Returns whether an outage begins with this
+    /// call.
     pub(super) fn record_fallback(&self, reason: FallbackReason, now: Micros) -> bool {
         self.calls[reason as usize].fetch_add(1, Ordering::Relaxed);
         self.recent.record(now, false);
@@ -174,13 +176,13 @@ impl OutageTracker {
         is_first
     }
 
-    /// Records a call that the store answered.
+    /// Records a call that the store answered. Does not end an outage by itself.
     pub(super) fn record_success(&self, now: Micros) {
         self.recent.record(now, true);
     }
 
-    /// Returns the start of the current outage, in microseconds since `origin`. Starts an outage
-    /// now if there is none.
+    /// Returns the start of the current outage, in microseconds since `origin`. If there is no
+    /// outage, one starts now.
     fn start(&self) -> Micros {
         let since = self.since.load(Ordering::Relaxed);
         if since > 0 {
@@ -191,7 +193,7 @@ impl OutageTracker {
         known.map_or_else(Micros, |_| now)
     }
 
-    /// Returns the time since `origin`. Uses the monotonic clock, because the wall clock may step.
+    /// Returns the time since `origin`. Uses the monotonic clock, because the wall clock can jump.
     fn monotonic(&self) -> Micros {
         let since = self.clock.monotonic().saturating_duration_since(self.origin);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Base-2 logarithm of a bucket's length in microseconds, so that a shift computes the bucket's
-/// number. A bucket lasts 131 ms.
+/// Base-2 logarithm of a bucket's length in microseconds. A power of two lets a shift compute a
+/// bucket's number. A bucket lasts 131 ms.
 const BUCKET_BITS: u32 = 17;
-/// Number of buckets. Together they cover 1.05 s.
+/// Number of buckets in the sliding window. Together they cover 1.05 s.
 const BUCKETS: usize = 8;
-/// Unit of the undecided calls in [`Bucket::counts`], which holds them in its upper 32 bits.
+/// One undecided call in [`Bucket::counts`], whose upper 32 bits count the undecided calls.
 const UNDECIDED: u64 = 1 << 32;
 
-/// Sliding count of the calls of the last second. Lock-free: a call that is recorded while another
-/// call resets its bucket may be lost.
+/// Counts the calls of the last second in a sliding window. Lock-free: a call may go uncounted if
+/// another thread resets the bucket at the same time.
 #[derive(Debug, Default)]
 pub(super) struct RecentCalls {
     buckets: [Bucket; BUCKETS],
@@ -23,23 +23,23 @@ pub(super) struct RecentCalls {
 
 #[derive(Debug, Default)]
 struct Bucket {
-    /// Number of the interval that the bucket counts: microseconds since the Unix epoch, shifted
-    /// right by [`BUCKET_BITS`].
+    /// Number of the time interval that the bucket counts: microseconds since the Unix epoch,
+    /// shifted right by [`BUCKET_BITS`].
     interval: AtomicU64,
     counts: AtomicU64,
 }
 
-/// Numbers of calls in the last second.
+/// Numbers of all calls and of undecided calls in the last second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecentCounts {
-    /// All calls, decided or not.
+    /// Number of calls, decided or not.
     pub(super) calls: u64,
-    /// Calls that the store did not decide.
+    /// Number of calls that the store did not decide.
     pub(super) undecided: u64,
 }
 
 impl RecentCalls {
-    /// Counts a call. `is_decided` is whether the store decided it.
+    /// Counts a call. `is_decided` tells whether the store decided it.
     pub(super) fn record(&self, now: Micros, is_decided: bool) {
         let interval = now.0 >> BUCKET_BITS;
         let bucket = &self.buckets[interval as usize % BUCKETS];
@@ -56,7 +56,7 @@ impl RecentCalls {
         bucket.counts.fetch_add(call, Ordering::Relaxed);
     }
 
-    /// Returns the counts of the last second.
+    /// Returns the numbers of calls in the last second before `now`.
     pub(super) fn counts(&self, now: Micros) -> RecentCounts {
         let interval = now.0 >> BUCKET_BITS;
         let recent = self.buckets.iter().filter(|bucket| {

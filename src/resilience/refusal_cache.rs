@@ -25,47 +25,48 @@ use crate::domain::{
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Maximum lifetime of an entry. A refund by another process may take effect this much later here.
+/// Maximum lifetime of a cached refusal. A refund made by another process may take this long to
+/// become visible in this one.
 const TTL_MAX: Micros = Micros::SECOND;
 
 /// Time for which an expired entry still refuses calls while a single call asks the store again.
-/// Otherwise every caller would hit the store at once (thundering herd). Many times the budget of a
-/// store call, because on a busy machine the answer may take longer than that.
+/// Otherwise, every caller would hit the store at once (thundering herd). Many times the budget of
+/// a store call, because an answer may take longer than the budget on a busy machine.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
-/// Number of sets, with [`ENTRIES_PER_SET`] entries each: 4,096 entries in half a megabyte. Only
-/// keys that are refused again within a second benefit from the cache, and evicting a key costs
+/// Number of sets, each with [`ENTRIES_PER_SET`] entries: 4,096 entries in half a megabyte. Only a
+/// key that is refused repeatedly within a second benefits from the cache, and evicting it costs
 /// only one more call to the store.
 const SET_COUNT: usize = 512;
 
-/// Number of entries per set. A lookup compares all of them.
+/// Number of entries per set, all of which a lookup compares.
 const ENTRIES_PER_SET: usize = 8;
 
-/// Wrapper that caches the refusals of a store and repeats them until a retry may pass.
+/// Store wrapper that caches refusals and repeats them until a retry might be allowed.
 #[derive(Debug)]
 pub struct RefusalCache<S> {
     inner: S,
-    /// Whether the store splits calls whose counters have different hash tags, because Redis is a
-    /// cluster.
+    /// Whether the store splits a call whose counters have different hash tags. True for a Redis
+    /// Cluster.
     splits: bool,
-    /// Whether refusals are cached. If not, every call goes to the store.
+    /// Whether refusals are cached. If false, every call goes to the store.
     enabled: bool,
     sets: Box<[CacheSet]>,
     last_known: LastKnown,
     stats: RefusalCacheStats,
 }
 
-/// Statistics of a refusal cache. All values are totals since the start.
+/// Statistics of a refusal cache, as totals since startup.
 #[derive(Debug, Default)]
 pub struct RefusalCacheStats {
-    /// Number of checks refused from the cache.
+    /// Number of checks that were refused with a cached refusal.
     pub refused: AtomicU64,
-    /// Number of calls answered entirely from the cache, without a store call.
+    /// Number of calls answered entirely from the cache, without calling the store.
     pub calls_saved: AtomicU64,
 }
 
-/// Set of cached refusals. Behind a mutex, because an entry is a dozen words. A lookup takes the
-/// mutex only if the set has live entries, and holds it for eight comparisons.
+/// Set of cached refusals. Uses a mutex, because an entry is too large for an atomic. A lookup
+/// locks it only if the set has live entries, and holds the lock for eight comparisons.
 #[derive(Debug, Default)]
 struct CacheSet {
     /// Time at which the last entry expires, in microseconds since the Unix epoch; zero if the set
@@ -81,8 +82,8 @@ struct CachedRefusal {
     from: Micros,
     /// Time at which the entry becomes stale, so that one call may ask the store again.
     until: Micros,
-    /// Whether a call is asking the store about this stale entry. Other calls are still refused
-    /// meanwhile.
+    /// Whether a call is currently asking the store about this stale entry. Until it is answered,
+    /// other calls are still refused.
     is_revalidating: bool,
     expires: Micros,
     retry_at: Micros,
@@ -90,7 +91,7 @@ struct CachedRefusal {
     available: Hits,
 }
 
-/// Key of a cached refusal: the counter, the parameters of the limit and the cost.
+/// Key of a cached refusal: the counter, the parameters of the limit, and the cost of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RefusalKey {
     counter: CounterKey,
@@ -99,8 +100,8 @@ struct RefusalKey {
 }
 
 impl<S: Store> RefusalCache<S> {
-    /// Wraps a store. `splits` says whether the store splits calls whose counters have different
-    /// tags (Redis Cluster); the refusals of such calls are not cached.
+    /// Wraps a store. `splits` tells whether the store splits calls whose counters have different
+    /// hash tags (Redis Cluster). Refusals of such calls are not cached.
     pub fn new(inner: S, splits: bool) -> Self {
         let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
         let (last_known, stats) = (LastKnown::new(), RefusalCacheStats::default());
@@ -113,12 +114,12 @@ impl<S: Store> RefusalCache<S> {
         self
     }
 
-    /// Returns the statistics, which keep being updated.
+    /// Returns the live statistics, which change as calls are answered.
     pub fn stats(&self) -> &RefusalCacheStats {
         &self.stats
     }
 
-    /// Removes all entries. Called after a policy reload.
+    /// Removes all entries. Must be called after a policy reload.
     pub fn clear(&self) {
         for set in &self.sets {
             set.refusals.lock().unwrap_or_else(PoisonError::into_inner).clear();
@@ -130,7 +131,7 @@ impl<S: Store> RefusalCache<S> {
         &self.sets[(key.identity as usize) % SET_COUNT]
     }
 
-    /// Removes the entries of one counter.
+    /// Removes all cached refusals of one counter.
     fn remove(&self, key: &CounterKey, now: Micros) {
         let set = self.set(key);
         if set.until.load(Ordering::Relaxed) > now.0 {
@@ -139,8 +140,9 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Returns the cached refusal of a check, or `None` if the store must be asked. For a stale
-    /// entry, the first call gets `None` and asks the store, and other calls still get the entry.
+    /// Returns the cached refusal of a check, or `None` if the store must be asked. If the entry
+    /// is stale, only the first caller gets `None` and asks the store; the others still get the
+    /// refusal.
     fn get(&self, check: &Check<'_>, now: Micros) -> Option<Outcome> {
         let set = self.set(&check.key);
         if set.until.load(Ordering::Relaxed) <= now.0 {
@@ -163,7 +165,7 @@ impl<S: Store> RefusalCache<S> {
         })
     }
 
-    /// Caches a refusal. Returns false if it cannot be cached.
+    /// Caches a refusal. Returns false if the refusal cannot be cached.
     fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
             return false;
@@ -196,9 +198,9 @@ impl<S: Store> RefusalCache<S> {
         true
     }
 
-    /// Updates the cache from the store's answers. Caches refusals, and removes the entries of
-    /// counters that were charged, because their waits have become longer. If it caches a refusal,
-    /// it also records the counters of the call's passed checks in [`LastKnown`].
+    /// Updates the cache with the store's answers. Caches the refusals, and removes the entries of
+    /// the counters that were charged, because their waits have become longer. If a refusal is
+    /// cached, also records the counters of the checks that passed in [`LastKnown`].
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
         let is_split = self.splits && !have_same_tag(call.checks);
         let mut has_cached = false;
@@ -227,7 +229,8 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Sends the checks at `positions` to the store and writes its answers to `answers`. Adjusts
-    /// their roles, so that the checks that already have an answer still count in the admission.
+    /// the roles of these checks so that the answers already known still count toward the
+    /// admission of the call.
     async fn ask(&self, call: &Call<'_>, positions: &[usize], answers: &mut [Answer]) -> Source {
         if positions.is_empty() {
             self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
@@ -250,7 +253,7 @@ impl<S: Store> RefusalCache<S> {
 }
 
 impl RefusalKey {
-    /// Returns the key for a check, or `None` if refusals of the check are never cached.
+    /// Returns the cache key for a check, or `None` if refusals of this check are never cached.
     fn for_check(check: &Check<'_>) -> Option<RefusalKey> {
         let Op::Take { cost: cost @ Hits(1..) } = check.op else { return None };
         if check.limit.charge == Charge::Always || check.holder.is_some() {
@@ -260,8 +263,8 @@ impl RefusalKey {
     }
 }
 
-/// Returns the parameters of the limit, which distinguish the limits that share a counter. Returns
-/// `None` for concurrency limits: their refusals are not cached, because any call may free a slot.
+/// Returns the parameters of a limit, which distinguish limits that share a counter. Returns
+/// `None` for a concurrency limit, whose refusals are not cached because any call may free a slot.
 fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
     Some(match &limit.algorithm {
         Algorithm::FixedWindow(window) => match window.window {
@@ -286,8 +289,8 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
     })
 }
 
-/// Returns whether all checks have the same hash tag, so that a Redis Cluster decides them in one
-/// script call.
+/// Returns whether the counters of all checks have the same hash tag, so that a Redis Cluster
+/// decides the call in a single script call.
 fn have_same_tag(checks: &[Check<'_>]) -> bool {
     let tag = |check: &Check<'_>| check.key.tag.unwrap_or(check.key.identity);
     checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))

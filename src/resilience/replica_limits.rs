@@ -12,15 +12,15 @@ use crate::domain::{
     Window,
 };
 
-/// Number of slots in the table: 64 KiB of pointers. If the table lacks a share, computing it takes
-/// an allocation. That happens for request overrides, and for policies with more limits than slots.
+/// Number of slots in the table, which takes 64 KiB of pointers. A lookup that finds no share must
+/// allocate one. This happens for request overrides, and for policies with more limits than slots.
 const TABLE_SIZE: usize = 8_192;
 
 /// Table entry: a limit and this replica's share of it.
 #[derive(Debug)]
 pub(super) struct ShareEntry {
-    /// Unscaled limit, whose address is the key of the entry. Owned, so that no other limit can be
-    /// allocated at this address.
+    /// Unscaled limit, whose address is the key of the entry. The entry owns the limit, so that no
+    /// other limit can be allocated at this address.
     whole: Arc<Limit>,
     share: Arc<Limit>,
 }
@@ -28,14 +28,14 @@ pub(super) struct ShareEntry {
 /// Limit that this replica enforces when it decides without the remote store.
 #[derive(Debug)]
 pub(super) enum ReplicaLimit<'a> {
-    /// The whole limit, because this is the only replica.
+    /// The unscaled limit, because this is the only replica.
     Whole(&'a Arc<Limit>),
-    /// This replica's share of the limit.
+    /// This replica's share of the limit, because there are several replicas.
     Share(Guard<Arc<ShareEntry>>),
 }
 
 impl ReplicaLimit<'_> {
-    /// Returns the limit, or the share of it, to enforce.
+    /// Returns the limit to enforce, scaled to this replica's share if there are several replicas.
     pub(super) fn limit(&self) -> &Arc<Limit> {
         match self {
             ReplicaLimit::Whole(limit) => limit,
@@ -44,8 +44,8 @@ impl ReplicaLimit<'_> {
     }
 }
 
-/// Hash table that maps the address of a limit to this replica's share of the limit. On a
-/// collision, the new entry replaces the old one.
+/// Hash table from the address of a limit to this replica's share of it. When two limits collide,
+/// the newer entry replaces the older one.
 #[derive(Debug)]
 pub(super) struct ReplicaLimits {
     fraction: Fraction,
@@ -53,7 +53,7 @@ pub(super) struct ReplicaLimits {
 }
 
 impl ReplicaLimits {
-    /// Creates an empty table. `fraction` is this replica's share of every limit.
+    /// Creates an empty table. `fraction` is the part of every limit that this replica enforces.
     pub(super) fn new(fraction: Fraction) -> ReplicaLimits {
         let unused = Arc::new(unused_limit());
         let empty = Arc::new(ShareEntry { whole: Arc::clone(&unused), share: unused });
@@ -64,7 +64,7 @@ impl ReplicaLimits {
         }
     }
 
-    /// Returns this replica's share of a limit.
+    /// Returns this replica's share of a limit, computing it if it is not in the table.
     pub(super) fn get<'a>(&self, limit: &'a Arc<Limit>) -> ReplicaLimit<'a> {
         if self.fraction.is_whole() {
             return ReplicaLimit::Whole(limit);
@@ -84,7 +84,7 @@ impl ReplicaLimits {
     }
 }
 
-/// Returns a placeholder limit for empty slots. No lookup finds it, because no check refers to its
+/// Returns a placeholder limit for empty slots. No lookup matches it, because no check uses its
 /// address.
 fn unused_limit() -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };

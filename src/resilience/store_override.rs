@@ -4,24 +4,25 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Switch with which an operator disables the remote store. A single atomic, read once per call.
+/// Switch that an operator uses to disable the remote store. A single atomic that every call reads
+/// once.
 #[derive(Debug, Default)]
 pub struct StoreOverride {
     disabled: AtomicBool,
 }
 
 impl StoreOverride {
-    /// Disables the store until [`enable`](Self::enable) is called.
+    /// Disables the remote store until [`enable`](Self::enable) is called.
     pub fn disable(&self) {
         self.disabled.store(true, Ordering::Relaxed);
     }
 
-    /// Enables the remote store, so that calls are sent to it again.
+    /// Enables the remote store again after [`disable`](Self::disable).
     pub fn enable(&self) {
         self.disabled.store(false, Ordering::Relaxed);
     }
 
-    /// Returns whether the store is disabled.
+    /// Returns whether an operator has disabled the remote store.
     pub fn is_disabled(&self) -> bool {
         self.disabled.load(Ordering::Relaxed)
     }

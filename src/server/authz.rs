@@ -18,18 +18,19 @@ use x509_parser::prelude::FromDer as _;
 /// Value of [`Grant::domain`] that matches every domain.
 pub const EVERY_DOMAIN: &str = "*";
 
-/// Permission for callers to use a domain. If any grant is configured, a caller without a grant for
-/// the domain is denied.
+/// Permission for callers to use a domain. If at least one grant is configured, callers may use
+/// only the domains that are granted to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Domain of the policy, or [`EVERY_DOMAIN`].
+    /// Name of the rate limit domain, or [`EVERY_DOMAIN`].
     pub domain: String,
     /// DNS names and URIs of callers. A client whose certificate contains one of them as a subject
     /// alternative name may use the domain.
     pub callers: Vec<String>,
 }
 
-/// Counters of TLS and authorization since the process started; `expires_secs` is a gauge.
+/// TLS and authorization metrics. All are counters since the process started, except for the gauge
+/// `expires_secs`.
 #[derive(Debug, Default)]
 pub struct TlsCounters {
     /// Number of calls rejected with PERMISSION_DENIED because the caller has no grant for the
@@ -43,7 +44,7 @@ pub struct TlsCounters {
     pub expires_secs: AtomicU64,
 }
 
-/// Client at the other end of a connection, with the domains that it may use.
+/// Client of a connection, with the domains that it may use.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
     /// The caller may use every domain, because no grants are configured.
@@ -60,8 +61,8 @@ pub(crate) struct GrantedDomains {
 }
 
 impl Caller {
-    /// Returns the caller that presented `certificate`. A caller without a certificate may use no
-    /// domain if there are grants, and every domain if there are none.
+    /// Returns the caller that presented `certificate`. Without any grants, a caller may use every
+    /// domain. With grants, a caller without a certificate may use none.
     pub(crate) fn from_certificate(
         certificate: Option<&CertificateDer<'_>>,
         grants: &[Grant],
@@ -79,7 +80,7 @@ impl Caller {
         }))
     }
 
-    /// Returns whether the caller may use `domain`. Counts the call as denied if it may not.
+    /// Returns whether the caller may use `domain`. If not, counts the call as denied.
     pub(crate) fn is_authorized(&self, domain: &str) -> bool {
         let Caller::Restricted(granted) = self else { return true };
         let authorized =
@@ -91,10 +92,11 @@ impl Caller {
     }
 }
 
-/// Returns whether a subject alternative name (SAN) of the certificate is in `names`. A name with
-/// `://` is compared only with URIs, exactly; any other name only with DNS names, ignoring case.
-/// Otherwise a CA that may sign names of only one type could impersonate a name of the other. The
-/// common name is ignored (RFC 6125).
+/// Returns whether the certificate has one of `names` as a subject alternative name (SAN). A name
+/// that contains `://` is compared exactly, and only with URIs. Any other name is compared
+/// ignoring case, and only with DNS names. Otherwise, a CA that may issue only one type of name
+/// could impersonate a caller whose name has the other type. The common name is ignored (RFC
+/// 6125).
 pub(crate) fn has_any_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
     let Ok(Some(san)) = certificate.subject_alternative_name() else { return false };
@@ -111,7 +113,7 @@ fn is_uri(name: &str) -> bool {
     name.contains("://")
 }
 
-/// Side of a TLS handshake on which a certificate is used.
+/// Role of the peer that presents a certificate in a TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CertificateRole {
     Server,
@@ -129,7 +131,7 @@ pub(crate) enum Unusable {
 }
 
 /// Checks that a certificate is valid at `now_secs`, in seconds since the Unix epoch, and that its
-/// extended key usage permits the role. A certificate without that extension permits every role.
+/// extended key usage permits the role. Without this extension, a certificate permits every role.
 pub(crate) fn check_usable(
     certificate: &CertificateDer<'_>,
     role: CertificateRole,

@@ -35,27 +35,27 @@ use super::tls::Tls;
 use crate::clock::Clock;
 use crate::domain::ByteBudget;
 
-/// Lifecycle phase of the server, in order.
+/// Phase of the server's lifecycle. The variants are in chronological order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Phase {
     /// The server accepts connections and calls.
     Serving,
-    /// The server sends GOAWAY on every connection and lets calls in flight finish.
+    /// The server sends GOAWAY on every connection and waits for the calls in flight to finish.
     Draining,
     /// The server drops every connection that is still open.
     Stopped,
 }
 
-/// Accepted socket that is not registered with a tokio runtime yet, because the worker that serves
-/// it has another runtime than the acceptor.
+/// Accepted socket that is not registered with a tokio runtime yet. The worker that serves it
+/// registers it with its own runtime, not with the acceptor's.
 #[derive(Debug)]
 pub(crate) enum Socket {
     Tcp(net::TcpStream),
     Unix(unix::net::UnixStream),
 }
 
-/// Guard that counts a connection as open, for its worker and for the whole server, until it is
-/// dropped.
+/// Guard that counts an open connection until it is dropped, both for its worker and for the whole
+/// server.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,
@@ -87,7 +87,8 @@ impl Drop for ConnectionSlot {
 pub(crate) struct AcceptedSocket {
     pub(crate) socket: Socket,
     pub(crate) slot: ConnectionSlot,
-    /// Age at which the connection is sent a GOAWAY, jitter included; `None` means never.
+    /// Age at which the server sends GOAWAY on the connection, including jitter; `None` means
+    /// never.
     pub(crate) age_max: Option<Duration>,
 }
 
@@ -98,20 +99,20 @@ pub(crate) struct Worker<D> {
     pub(crate) limits: ServerLimits,
     pub(crate) tls: Option<Tls>,
     pub(crate) stats: Arc<ConnectionStats>,
-    /// Memory for incomplete requests on all connections.
+    /// Memory budget for incomplete requests, shared by all connections.
     pub(crate) incomplete_requests: Arc<ByteBudget>,
     pub(crate) handshake_log: Arc<HandshakeLog>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
-/// State of one connection that its calls share.
+/// State of a connection that all its calls share.
 #[derive(Debug)]
 struct CallContext<D> {
     router: Arc<Router<D>>,
     caller: Caller,
     activity: Arc<Activity>,
     stats: Arc<ConnectionStats>,
-    /// Memory for incomplete requests on this connection.
+    /// Memory budget for incomplete requests on this connection.
     incomplete_requests: Arc<ByteBudget>,
     receive_timeout: Duration,
 }
@@ -144,8 +145,8 @@ impl<D: Decide> CallContext<D> {
         }
     }
 
-    /// Returns the response that rejects a request before it has been received completely, and
-    /// counts the rejection.
+    /// Returns the error response for a request that was not received completely. Also counts the
+    /// rejection.
     fn reject(&self, status: &Status) -> Response<Body> {
         match status.code() {
             Code::DeadlineExceeded => self.stats.receive_timeouts.fetch_add(1, Ordering::Relaxed),
@@ -159,8 +160,8 @@ impl<D: Decide> CallContext<D> {
 }
 
 impl<D: Decide> Worker<D> {
-    /// Serves a connection until it closes. While the server drains, it closes after the last call
-    /// in flight is answered.
+    /// Serves a connection until it closes. When the server drains, the connection closes after
+    /// its last call in flight has been answered.
     pub(crate) async fn serve(self: Arc<Self>, accepted: AcceptedSocket) {
         let AcceptedSocket { socket, mut slot, age_max } = accepted;
         let registration = &mut slot.registration;

@@ -11,15 +11,15 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time;
 
-/// Resolution of the time of a connection's last call. Calls only copy a counter that advances at this
-/// interval, because reading the clock would cost each of them.
+/// Resolution of the times at which connections last had a call. A call copies the current tick
+/// from a shared counter, because reading the clock would slow down every call.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Fraction of the connections that one scan finds as next to close: a flood of new connections then
-/// causes one scan per 1/64 of the bound instead of one each.
+/// Reciprocal of the fraction of connections that one scan selects to close next. Because a scan
+/// selects 1/64 of them, a flood of new connections does not cause a scan for each one.
 const SCAN_SHARE: usize = 64;
 
-/// Time of the last call on a connection.
+/// Time of the last call on a connection, in ticks times two.
 #[derive(Debug)]
 pub(crate) struct Activity {
     last: AtomicU64,
@@ -27,7 +27,8 @@ pub(crate) struct Activity {
 }
 
 impl Activity {
-    /// Records that a request has been received completely.
+    /// Records the current tick as the time of the last call. Called when a request has been
+    /// received completely.
     pub(crate) fn record_call(&self) {
         // Odd: later than a connection that was accepted in this tick and has not sent a call.
         self.last.store(self.now.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
@@ -38,10 +39,11 @@ impl Activity {
     }
 }
 
-/// Open connections of all workers.
+/// Registry of the open connections of all workers.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionRegistry {
-    /// Ticks since the start, times two.
+    /// Number of ticks since startup, times two. The spare bit distinguishes a call from an accept
+    /// in the same tick.
     now: Arc<AtomicU64>,
     connections: Mutex<Connections>,
 }
@@ -50,7 +52,8 @@ pub(crate) struct ConnectionRegistry {
 struct Connections {
     open: HashMap<u64, OpenConnection>,
     next_id: u64,
-    /// Connections to close next, with their last activity at the time of the scan.
+    /// Connections to close next, as pairs of the id and the time of the last call when they were
+    /// scanned.
     candidates: VecDeque<(u64, u64)>,
 }
 
@@ -60,19 +63,19 @@ struct OpenConnection {
     evict: oneshot::Sender<()>,
 }
 
-/// Entry of one connection in the registry, removed when dropped.
+/// Registration of one connection. Dropping it removes the connection from the registry.
 #[derive(Debug)]
 pub(crate) struct Registration {
     registry: Arc<ConnectionRegistry>,
     id: u64,
-    /// Time of the last call on this connection.
+    /// Time of the last call on the connection.
     pub(crate) activity: Arc<Activity>,
-    /// Resolves when the connection has to close, to make room for another one.
+    /// Resolves when the connection must close to make room for a new one.
     pub(crate) evicted: oneshot::Receiver<()>,
 }
 
 impl ConnectionRegistry {
-    /// Adds a connection.
+    /// Adds a connection, which is removed when the returned registration is dropped.
     pub(crate) fn register(self: &Arc<Self>) -> Registration {
         let now = self.now.load(Ordering::Relaxed);
         let activity = Arc::new(Activity { last: AtomicU64::new(now), now: Arc::clone(&self.now) });
@@ -85,13 +88,13 @@ impl ConnectionRegistry {
         Registration { registry: Arc::clone(self), id, activity, evicted }
     }
 
-    /// Returns the number of connections that are neither closed nor evicted.
+    /// Returns the number of open connections, not counting evicted ones.
     pub(crate) fn len(&self) -> usize {
         self.lock().open.len()
     }
 
-    /// Makes the connection close that has been without a call for the longest time. Returns `false`
-    /// if there is none.
+    /// Evicts the connection that has been idle longest, so that it closes. Returns `false` if
+    /// there is none.
     pub(crate) fn evict_longest_idle(&self) -> bool {
         let mut connections = self.lock();
         while let Some((id, last)) = connections.candidates.pop_front() {
@@ -105,7 +108,7 @@ impl ConnectionRegistry {
         first.is_some_and(|(id, _)| connections.evict(id))
     }
 
-    /// Advances the time of the registry for as long as the future is polled.
+    /// Advances the tick counter every [`TICK`] for as long as the future is polled.
     pub(crate) async fn run_clock(&self) {
         let mut ticks = time::interval(TICK);
         loop {
@@ -129,7 +132,8 @@ impl Connections {
         self.open.remove(&id).map(|open| open.evict.send(())).is_some()
     }
 
-    /// Sorts the longest idle connections into `candidates`, the first to close in front.
+    /// Fills `candidates` with the connections that have been idle longest, in the order in which
+    /// to close them.
     fn find_candidates(&mut self) {
         let last = |(id, open): (&u64, &OpenConnection)| (open.activity.last(), *id);
         let mut all: Vec<_> = self.open.iter().map(last).collect();

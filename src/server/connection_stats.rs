@@ -4,29 +4,30 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
-/// Connection counters of the gRPC port since the process started; `open` is a gauge.
+/// Connection metrics of the gRPC port. All are counters since the process started, except for the
+/// gauge `open`.
 #[derive(Debug, Default)]
 pub struct ConnectionStats {
     /// Number of connections that are open now (gauge).
     pub open: AtomicUsize,
-    /// Number of connections accepted and dispatched to a worker.
+    /// Number of connections that were accepted and passed to a worker.
     pub accepted: AtomicU64,
     /// Number of connections closed immediately after accept, because the worker's backlog was
     /// full.
     pub refused: AtomicU64,
-    /// Number of idle connections closed to make room for new ones at the maximum number of
-    /// connections.
+    /// Number of idle connections closed to make room for new ones, because the maximum number of
+    /// connections was open.
     pub evicted: AtomicU64,
-    /// Number of failed `accept` system calls, for example because the process was out of file
+    /// Number of failed `accept` system calls, for example because the process had no free file
     /// descriptors.
     pub accepts_failed: AtomicU64,
     /// Number of TLS handshakes that failed or timed out.
     pub handshakes_failed: AtomicU64,
     /// Number of connections closed because the client did not send the HTTP/2 preface in time.
     pub prefaces_failed: AtomicU64,
-    /// Number of calls rejected because their request did not arrive in time.
+    /// Number of calls rejected because their request did not arrive completely in time.
     pub receive_timeouts: AtomicU64,
-    /// Number of calls rejected because incomplete requests exceeded their memory limit.
+    /// Number of calls rejected because incomplete requests exceeded their memory budget.
     pub receives_over_budget: AtomicU64,
     /// Number of connections that ended with a protocol error or an I/O error.
     pub connections_broken: AtomicU64,

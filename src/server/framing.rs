@@ -28,26 +28,28 @@ use tonic::{Code, Status};
 
 use crate::wire::decode::DecodeError;
 
-/// Initial size of the buffer from which a request is decoded, in bytes. A message of four
-/// descriptors has about 300 bytes, and tonic reallocates unless twice the message fits.
+/// Initial size of the buffer that requests are decoded from, in bytes. A message with four
+/// descriptors takes about 300 bytes, and tonic reallocates unless the buffer has room for twice
+/// the message.
 const DECODE_BUFFER_BYTES: usize = 1024;
 
-/// Initial size of the buffer into which a response is encoded, in bytes: enough for 16 statuses of
-/// about 30 bytes.
+/// Initial size of the buffer that responses are encoded into, in bytes. Fits 16 statuses of about
+/// 30 bytes each.
 const ENCODE_BUFFER_BYTES: usize = 512;
 
-/// Number of bytes after which tonic sends its buffer of a message stream. Has no effect on a
-/// single message.
+/// Buffer size, in bytes, at which tonic flushes a stream of messages. Has no effect on a response
+/// with a single message.
 const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// Content type of gRPC requests and responses.
 const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
-/// Name of the header with the caller's timeout. A static, so that the name is not validated on
-/// every call.
+/// Name of the header that carries the caller's timeout. A `static`, so that the name is not
+/// validated on every call.
 static GRPC_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// Returns the HTTP error for a request that is not a gRPC call: 405 if it is not a POST, 415 if
-/// its content type is neither `application/grpc` nor `application/grpc+ENCODING`.
+/// Returns the HTTP error for a request that is not a gRPC call, or `None` for a gRPC call. The
+/// status is 405 if the method is not POST, and 415 if the content type is neither
+/// `application/grpc` nor `application/grpc+ENCODING`.
 pub(crate) fn reject_as_http<B>(request: &Request<B>) -> Option<Response<Body>> {
     let status = if request.method() != Method::POST {
         StatusCode::METHOD_NOT_ALLOWED
@@ -71,8 +73,8 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     }
 }
 
-/// Answers a unary call. `method` maps the encoded request to the encoded response. It is not
-/// called if `body` is not exactly one message of at most `message_bytes_max` bytes.
+/// Answers a unary call. `method` maps the encoded request to the encoded response. It is called
+/// only if `body` is exactly one message of at most `message_bytes_max` bytes.
 pub(crate) async fn respond<F, R>(
     body: Bytes,
     message_bytes_max: usize,
@@ -115,7 +117,8 @@ pub(super) fn not_one_message() -> Status {
     Status::invalid_argument("a unary call has exactly one whole message")
 }
 
-/// Adapter that lets tonic call a closure as a unary method. Records whether tonic called it.
+/// Adapter through which tonic calls a closure as a unary method. Records whether tonic has called
+/// it.
 struct UnaryMethod<'a, F> {
     method: F,
     called: &'a mut bool,
@@ -135,8 +138,8 @@ where
     }
 }
 
-/// Codec that passes messages through as bytes. `wire` decodes and encodes them, within the
-/// measured duration of a call.
+/// Codec that passes encoded messages through unchanged. The `wire` module encodes and decodes
+/// them, so that the measured duration of a call includes this work.
 struct BytesCodec;
 
 impl Codec for BytesCodec {
@@ -154,7 +157,7 @@ impl Codec for BytesCodec {
     }
 }
 
-/// Encoder that copies messages, which are already encoded, into the response.
+/// Encoder that copies encoded messages into the response.
 struct BytesEncoder;
 
 impl Encoder for BytesEncoder {
@@ -171,7 +174,7 @@ impl Encoder for BytesEncoder {
     }
 }
 
-/// Decoder that rejects a second message in a unary call, which tonic would ignore.
+/// Decoder that rejects a second message in a unary call. tonic alone would ignore it.
 struct OneMessageDecoder {
     decoded: bool,
 }
@@ -192,8 +195,8 @@ impl Decoder for OneMessageDecoder {
     }
 }
 
-/// Returns the time from now until the caller's deadline; `None` if the `grpc-timeout` header is
-/// missing or malformed.
+/// Returns the time until the caller's deadline, from the `grpc-timeout` header. `None` if the
+/// header is missing or malformed.
 pub(crate) fn deadline(headers: &HeaderMap) -> Option<Duration> {
     let text = headers.get(&GRPC_TIMEOUT_HEADER)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;

@@ -8,10 +8,11 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Minimum time between two log lines.
+/// Minimum time between two lines in the log.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Rate-limited log of failed TLS handshakes, with a count of the failures since the last line.
+/// Rate-limited log of failed TLS handshakes. Each line reports how many have failed since the
+/// previous line.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeLog {
     state: Mutex<State>,
@@ -24,9 +25,9 @@ struct State {
 }
 
 impl HandshakeLog {
-    /// Logs a failed handshake with the reason and the peer, unless another was logged within the
-    /// last minute. The line also reports the number of failures since the previous line, this one
-    /// included.
+    /// Logs a failed handshake with its reason and the peer, unless a line was logged within the
+    /// last minute. The line reports the number of failures since the previous line, including
+    /// this one.
     pub(crate) fn failed(&self, now: Instant, peer: Option<SocketAddr>, reason: &dyn fmt::Display) {
         if let Some(failures) = self.count_failure(now) {
             let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
@@ -34,8 +35,8 @@ impl HandshakeLog {
         }
     }
 
-    /// Counts a failure. If a line is due, returns the number of failures since the last one and
-    /// resets it.
+    /// Counts a failure. If a log line is due, returns the number of failures since the previous
+    /// line and resets it.
     fn count_failure(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.unlogged += 1;

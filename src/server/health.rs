@@ -15,11 +15,11 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::rls_service::SERVICE_NAME;
 
-/// Names under which clients can query the health status: the empty name for the whole server, the
-/// name that envoyproxy/ratelimit uses, and the full service name.
+/// Service names for which clients can query the health status: the empty name for the whole
+/// server, the name that envoyproxy/ratelimit uses, and the full name of the rate limit service.
 pub const HEALTH_NAMES: [&str; 3] = ["", "ratelimit", SERVICE_NAME];
 
-/// Health status of the server, as reported to health checks.
+/// Health status that the server reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HealthState {
     NotServing,
@@ -28,14 +28,14 @@ enum HealthState {
     ShutDown,
 }
 
-/// Health status of the server and the gRPC service that reports it. Clones share the status.
+/// Health service, and the status of the server that it reports. Clones share the status.
 #[derive(Clone, Debug)]
 pub struct Health {
     state: watch::Sender<HealthState>,
 }
 
 impl Health {
-    /// Creates a health status of NOT_SERVING.
+    /// Creates a health service that reports NOT_SERVING.
     pub fn new() -> Self {
         Health { state: watch::Sender::new(HealthState::NotServing) }
     }
@@ -63,8 +63,8 @@ impl Health {
         *self.state.borrow() == HealthState::Serving
     }
 
-    /// Returns the gRPC service that reports this status. Its requests have at most `message_bytes_max`
-    /// bytes.
+    /// Returns the gRPC service that reports this status. It rejects requests of more than
+    /// `message_bytes_max` bytes.
     pub(crate) fn service(&self, message_bytes_max: usize) -> HealthServer<Health> {
         HealthServer::new(self.clone()).max_decoding_message_size(message_bytes_max)
     }
@@ -87,8 +87,8 @@ fn response_for_state(state: HealthState) -> HealthCheckResponse {
     })
 }
 
-/// State of a watch stream: whether the watched service name is known, and the status that was sent
-/// last.
+/// State of a watch stream. Records whether the watched service name is known and which status was
+/// sent last.
 enum WatchState {
     Known { state: watch::Receiver<HealthState>, sent: Option<HealthState> },
     Unknown { state: watch::Receiver<HealthState>, sent: bool },

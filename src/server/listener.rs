@@ -32,26 +32,26 @@ use super::workers::{IdleWorkers, Workers};
 use crate::domain::ByteBudget;
 use crate::wire::WireError;
 
-/// Pause after the first failed accept. It doubles with each further failure, up to
-/// [`ACCEPT_BACKOFF_MAX`]. Without a pause, a process that is out of file descriptors would retry
-/// in a busy loop.
+/// Pause after a failed accept. It doubles with each consecutive failure, up to
+/// [`ACCEPT_BACKOFF_MAX`]. Without a pause, a process that has no free file descriptors would
+/// retry in a busy loop.
 const ACCEPT_BACKOFF_MIN: Duration = Duration::from_millis(10);
-/// Longest pause after consecutive failed accepts.
+/// Maximum pause after consecutive failed accepts.
 const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 
 /// Listen backlog of the TCP sockets, in connections. After a restart, every worker thread of every
 /// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
 const LISTEN_BACKLOG: i32 = 4_096;
 
-/// Maximum time to wait for the worker threads to exit once the drain timeout has passed.
+/// Maximum time to wait for the worker threads to exit after the hard limit of a shutdown.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// Address that the gRPC port listens on.
+/// Address on which the gRPC port listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// TCP address. Port 0 binds any free port.
     Tcp(SocketAddr),
-    /// Path of a Unix socket. A socket file left behind by an earlier process is replaced.
+    /// Path of a Unix socket. A stale socket file left behind by an earlier process is replaced.
     Unix(PathBuf),
 }
 
@@ -64,36 +64,38 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Settings of the gRPC listener: addresses, threads, limits and TLS.
+/// Settings of the gRPC listener: addresses, threads, limits, and TLS.
 #[derive(Clone, Debug)]
 pub struct ListenSettings {
     /// Addresses to listen on; at least one.
     pub addresses: Vec<Address>,
     /// Number of worker threads, each with its own single-threaded runtime.
     pub threads: NonZeroUsize,
-    /// Limits and timeouts of connections and calls.
+    /// Limits and timeouts for connections and calls.
     pub limits: ServerLimits,
-    /// TLS configuration of the TCP addresses; `None` means plaintext. Unix sockets never use TLS.
+    /// TLS configuration for the TCP addresses; `None` means plaintext. Unix sockets never use
+    /// TLS.
     pub tls: Option<Tls>,
 }
 
-/// How a shutdown begins.
+/// Whether the server waits for the drain delay before it drains its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
-    /// Calls and new connections are served for the drain delay, so that load balancers notice.
+    /// Keep serving calls and new connections during the drain delay, so that load balancers
+    /// notice the failing health check.
     AfterDelay,
-    /// Connections are told to leave at once.
+    /// Send GOAWAY on every connection immediately.
     AtOnce,
 }
 
 /// Result of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
-    /// Number of connections closed at the hard limit although calls were still in flight.
+    /// Number of connections that were closed at the hard limit with calls still in flight.
     pub cut_off: usize,
 }
 
-/// Bound addresses and their worker threads, before serving starts.
+/// Bound sockets and their idle worker threads, before serving starts.
 #[derive(Debug)]
 pub struct Listener {
     settings: ListenSettings,
@@ -114,7 +116,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// Returns [`WireError::Bind`] for the first address that is in use or not local, and
+    /// Returns [`WireError::Bind`] for the first address that cannot be bound, and
     /// [`WireError::Thread`] if a thread cannot be started.
     pub fn bind(settings: ListenSettings) -> Result<Self, WireError> {
         let bound = settings.addresses.iter().map(|address| {
@@ -126,15 +128,15 @@ impl Listener {
         Ok(Listener { settings, bound, workers, stats: Arc::default(), incomplete_requests })
     }
 
-    /// Returns the runtimes of the worker threads. A task that calls wait for, such as a Redis
-    /// connection, should run on the runtime of the calls, so that a reply wakes no other thread.
-    /// The runtimes shut down after the last connection closes.
+    /// Returns the runtimes of the worker threads. A task that calls depend on, such as a Redis
+    /// connection, should run on one of them, so that its replies wake no other thread. The
+    /// runtimes shut down after the last connection closes.
     pub fn worker_handles(&self) -> Vec<Handle> {
         self.workers.handles()
     }
 
-    /// Returns the bound addresses. For port 0, they contain the port that the operating system
-    /// chose.
+    /// Returns the bound addresses. If port 0 was requested, the address contains the port that
+    /// the operating system chose.
     pub fn addresses(&self) -> Vec<Address> {
         let address = |bound: &BoundSocket| match bound {
             BoundSocket::Tcp(listener) => listener.local_addr().ok().map(Address::Tcp),
@@ -143,20 +145,21 @@ impl Listener {
         self.bound.iter().filter_map(address).collect()
     }
 
-    /// Returns the counters of this listener's connections.
+    /// Returns the connection metrics of this listener.
     pub fn connection_stats(&self) -> Arc<ConnectionStats> {
         Arc::clone(&self.stats)
     }
 
-    /// Returns the memory for requests that have not arrived completely, which `/json` shares.
+    /// Returns the memory budget for incomplete requests, which the `/json` endpoint shares.
     pub fn incomplete_requests(&self) -> Arc<ByteBudget> {
         Arc::clone(&self.incomplete_requests)
     }
 
-    /// Serves until `shutdown` resolves, then drains. First, health reports NOT_SERVING while calls
-    /// are answered as before for the drain delay, unless `shutdown` resolves to [`Drain::AtOnce`]. Then accepting stops, every connection gets a
-    /// GOAWAY, and calls in flight finish. At the hard limit, measured from `shutdown`, all
-    /// remaining connections are closed.
+    /// Serves until `shutdown` resolves, then drains. During the drain delay, the health check
+    /// reports NOT_SERVING, but calls are still answered; [`Drain::AtOnce`] skips this delay. Then
+    /// the listener stops accepting, sends GOAWAY on every connection, and waits for the calls in
+    /// flight to finish. At the hard limit, which is measured from `shutdown`, it closes all
+    /// remaining connections.
     ///
     /// # Errors
     ///
@@ -240,7 +243,7 @@ fn bind(address: &Address) -> io::Result<BoundSocket> {
     }
 }
 
-/// Removes a socket file that no process listens on. Leaves any other file in place, so that
+/// Removes a socket file on which no process listens. Leaves any other file in place, so that
 /// binding fails.
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match unix::net::UnixStream::connect(path) {
@@ -255,7 +258,7 @@ fn remove_stale_socket(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Bound socket that is registered with the current tokio runtime.
+/// Bound socket that is registered with the tokio runtime of the acceptor.
 enum AsyncListener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
@@ -344,7 +347,7 @@ impl Acceptor<'_> {
     }
 }
 
-/// Returns whether an accept error concerns only the new connection and not the listener.
+/// Returns whether an accept error affects only the new connection and not the listener.
 fn is_per_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -357,7 +360,8 @@ fn is_per_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Jitter of the maximum connection age, so that connections opened together do not close together.
+/// Adds jitter to the maximum connection age, so that connections opened together do not close
+/// together.
 #[derive(Default)]
 struct AgeJitter {
     random: RandomState,

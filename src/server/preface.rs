@@ -12,11 +12,11 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 /// Connection preface, the first bytes that every HTTP/2 client sends (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Stream whose preface was already read. It replays the preface to its reader first, because hyper
-/// expects it, too.
+/// Stream whose HTTP/2 preface has already been read. Reading it returns the preface again,
+/// because hyper expects the preface too.
 #[derive(Debug)]
 pub(crate) struct ReplayPreface<I> {
-    /// Number of bytes of [`PREFACE`] that were already replayed.
+    /// Number of bytes of [`PREFACE`] that have been replayed.
     replayed: usize,
     io: I,
 }
@@ -25,8 +25,8 @@ pub(crate) struct ReplayPreface<I> {
 ///
 /// # Errors
 ///
-/// Returns `InvalidData` if the client sends anything else, such as HTTP/1.1 or a port scan, and
-/// `UnexpectedEof` if the stream ends first.
+/// Returns `InvalidData` if the client sends anything other than the preface, such as an HTTP/1.1
+/// request, and `UnexpectedEof` if the stream ends first.
 pub(crate) async fn read<I: AsyncRead + Unpin>(mut io: I) -> io::Result<ReplayPreface<I>> {
     let mut bytes = [0; PREFACE.len()];
     let mut length = 0;

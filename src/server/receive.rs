@@ -22,51 +22,53 @@ use tonic::Status;
 use super::framing;
 use crate::domain::{BudgetedBuffer, ByteBudget, Reservation};
 
-/// Bytes before each message: one for the compression flag, four for the length.
+/// Length of the prefix of each gRPC message, in bytes: one for the compression flag, four for the
+/// length.
 const PREFIX_BYTES: usize = 5;
 
-/// Flag of a message that is not compressed.
+/// Compression flag of an uncompressed message.
 const UNCOMPRESSED: u8 = 0;
 
-/// Memory charged for a call whose body has not arrived, besides the bytes of the body: its task, its
-/// stream in h2, and its buffers. Measured: 2.9 KB.
+/// Memory charged for a call with an incomplete body, in addition to the body itself, in bytes.
+/// Covers the call's task, its h2 stream, and its buffers, which take 2.9 KB as measured.
 const WAITING_CALL_BYTES: usize = 3 * 1024;
 
-/// Longest message whose budget is released before its call is decided. Longer ones keep it, so that
-/// calls that wait for the store cannot hold more memory than the budget.
+/// Maximum length, in bytes, of a message whose memory reservation is released before its call is
+/// decided. Longer messages keep their reservation, so that calls waiting for the store cannot
+/// hold more memory than the budget.
 const UNCHARGED_BYTES_MAX: usize = 16 * 1024;
 
-/// Bounds of receiving one request.
+/// Limits on the size of a request and on the memory for incomplete requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveBounds<'a> {
-    /// Largest message, in bytes.
+    /// Maximum size of a message, in bytes.
     pub(crate) message_bytes_max: usize,
-    /// Bytes of incomplete requests on this connection.
+    /// Memory budget for incomplete requests on this connection.
     pub(crate) budget: &'a Arc<ByteBudget>,
 }
 
-/// Body of a unary call that has arrived completely.
+/// Completely received body of a unary call.
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Bytes,
-    /// Held until the call is answered, if the body is long.
+    /// Memory reservation of a long body, held until the call is answered.
     _reservation: Option<Reservation>,
 }
 
-/// Result of [`read_arrived`].
+/// Part of a request body that [`read_arrived`] has read.
 #[derive(Debug)]
 pub(crate) enum Arrived {
-    /// The whole body.
+    /// The complete body.
     Complete(ReceivedBody),
     /// The frames of the body that have arrived so far.
     Incomplete(Vec<Bytes>),
 }
 
-/// Reads the frames of a body that have arrived, without waiting for more.
+/// Reads the frames of a body that have already arrived, without waiting for more.
 ///
 /// # Errors
 ///
-/// Returns the errors of [`read_rest`], except DEADLINE_EXCEEDED.
+/// Returns any error of [`read_rest`] except DEADLINE_EXCEEDED.
 pub(crate) async fn read_arrived(
     body: &mut Incoming,
     bounds: ReceiveBounds<'_>,
@@ -111,13 +113,14 @@ pub(crate) async fn read_arrived(
     Ok(Arrived::Complete(buffer.finish()))
 }
 
-/// Waits for the rest of a body of which `arrived` has been read.
+/// Waits for the rest of a body. `arrived` contains the frames that were already read.
 ///
 /// # Errors
 ///
-/// Returns DEADLINE_EXCEEDED if the body is not complete within `timeout`, RESOURCE_EXHAUSTED if the
-/// incomplete requests exceed a budget, INVALID_ARGUMENT or UNIMPLEMENTED as soon as the body cannot
-/// be one message within its bound, and CANCELLED if the caller reset the stream.
+/// Returns DEADLINE_EXCEEDED if the body is not complete within `timeout`, and CANCELLED if the
+/// caller reset the stream. Returns RESOURCE_EXHAUSTED if incomplete requests exceed a memory
+/// budget. Returns INVALID_ARGUMENT or UNIMPLEMENTED as soon as the body cannot be a single
+/// uncompressed message within the size limit.
 pub(crate) async fn read_rest(
     body: &mut Incoming,
     arrived: Vec<Bytes>,
@@ -145,7 +148,7 @@ fn ended_early() -> Status {
     Status::cancelled("the request ended early")
 }
 
-/// Body that is copied as it arrives.
+/// Buffer that collects the body of a request as it arrives.
 #[derive(Debug)]
 struct ReceiveBuffer {
     message_bytes_max: usize,
@@ -159,7 +162,8 @@ impl ReceiveBuffer {
         Ok(ReceiveBuffer { message_bytes_max, body: BudgetedBuffer::new(reservation) })
     }
 
-    /// Appends received bytes, as far as they can belong to one message within its bound.
+    /// Appends received bytes. Fails if the body cannot be a single uncompressed message within
+    /// the size limit, or if it exceeds the memory budget.
     fn push(&mut self, chunk: &[u8]) -> Result<(), Status> {
         let length_max = match self.prefix(chunk) {
             None => PREFIX_BYTES,
@@ -175,7 +179,8 @@ impl ReceiveBuffer {
         if self.body.push(chunk, length_max) { Ok(()) } else { Err(over_budget()) }
     }
 
-    /// Returns the flag and the length in the prefix, if `chunk` completes it or it is complete.
+    /// Returns the compression flag and the message length in the prefix. Returns `None` if the
+    /// prefix is incomplete even with `chunk`.
     fn prefix(&self, chunk: &[u8]) -> Option<(u8, usize)> {
         let mut prefix = self.body.bytes().chain(chunk);
         let flag = *prefix.next()?;

@@ -30,15 +30,15 @@ use crate::wire::proto_json::JsonReply;
 use crate::wire::response_config::ResponseConfig;
 use crate::wire::traceparent;
 
-/// Full name of the rate limit service, as health checks and reflection use it.
+/// Full name of the rate limit service, as used in health checks and reflection.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
 /// HTTP path of `ShouldRateLimit`, the only method of the rate limit service.
 pub(crate) const SHOULD_RATE_LIMIT_PATH: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Shortest deadline that a decision can meet: about the time to decode, decide, and encode. A call
-/// with less time left immediately fails with DEADLINE_EXCEEDED and charges nothing.
+/// Minimum time needed to answer a call: about the time to decode, decide, and encode. A call with
+/// less time left immediately fails with DEADLINE_EXCEEDED and charges nothing.
 pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 
 /// Decides rate limit requests. Implemented by [`Decider`], and by a stub in protocol tests.
@@ -81,7 +81,7 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
     }
 }
 
-/// Rate limit service, which answers encoded requests.
+/// Rate limit service that answers encoded requests with encoded responses.
 #[derive(Debug)]
 pub struct RateLimit<D> {
     decider: Arc<D>,
@@ -89,13 +89,13 @@ pub struct RateLimit<D> {
     response_config: ResponseConfig,
     /// Maximum size of an encoded request, in bytes.
     message_bytes_max: usize,
-    /// Hash with a random key, from which the jitter of `Retry-After` is derived, so that callers
-    /// cannot predict it.
+    /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
+    /// jitter.
     random_state: RandomState,
 }
 
 impl<D: Decide> RateLimit<D> {
-    /// Creates the service. `decider` decides its requests.
+    /// Creates a rate limit service whose requests `decider` decides.
     pub fn new(decider: Arc<D>, clock: Clock, response_config: ResponseConfig) -> Self {
         RateLimit {
             decider,
@@ -106,30 +106,31 @@ impl<D: Decide> RateLimit<D> {
         }
     }
 
-    /// Sets the largest encoded request, in bytes.
+    /// Sets the maximum size of an encoded request, in bytes.
     #[must_use]
     pub fn with_message_bytes_max(self, message_bytes_max: usize) -> Self {
         RateLimit { message_bytes_max, ..self }
     }
 
-    /// Returns the largest encoded request, in bytes.
+    /// Returns the maximum size of an encoded request, in bytes.
     pub fn message_bytes_max(&self) -> usize {
         self.message_bytes_max
     }
 
-    /// Returns the clock of deadlines.
+    /// Returns the clock that measures deadlines.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time until the caller
-    /// stops waiting, and `trace` is the result of [`start_trace`](Self::start_trace).
+    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time until the
+    /// caller stops waiting, and `trace` is the result of [`start_trace`](Self::start_trace).
     ///
     /// # Errors
     ///
-    /// Returns INVALID_ARGUMENT for a request that `decode` rejects, PERMISSION_DENIED for a domain
-    /// without a grant for the caller, DEADLINE_EXCEEDED, or UNAVAILABLE. No header value of a
-    /// downstream client causes an error.
+    /// Returns INVALID_ARGUMENT if the request cannot be decoded, PERMISSION_DENIED if the caller
+    /// has no grant for the domain, DEADLINE_EXCEEDED if there is too little time left, or
+    /// UNAVAILABLE if the store did not respond and no fallback applies. Header values that come
+    /// from a downstream client never cause an error.
     pub(crate) async fn answer(
         &self,
         message: Bytes,
@@ -159,7 +160,8 @@ impl<D: Decide> RateLimit<D> {
         answered
     }
 
-    /// Starts the trace of a call with these headers, or returns `None` if it is not sampled.
+    /// Starts a trace for a call with these request headers, or returns `None` if the call is not
+    /// sampled.
     pub(crate) fn start_trace(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
         let observer = self.decider.observer();
         if !observer.tracing_enabled() {
@@ -172,8 +174,8 @@ impl<D: Decide> RateLimit<D> {
         })
     }
 
-    /// Decodes, decides, and encodes one call. `began` is the start of the call if the observer
-    /// wants its duration.
+    /// Decodes a request, decides it, and builds the response. `began` is the time at which the
+    /// call started, or `None` if its duration is not needed.
     async fn decide_encoded(
         &self,
         encoded: Bytes,
@@ -234,7 +236,8 @@ impl<D: Decide> RateLimit<D> {
         Ok(answer.encode_to_vec())
     }
 
-    /// Returns a random number for the jitter of `Retry-After`; 0 if no jitter is configured.
+    /// Returns a pseudo-random number for the jitter of `Retry-After`, or 0 if no jitter is
+    /// configured.
     fn random(&self, encoded: &[u8], now: Micros) -> u64 {
         if self.response_config.retry_spread_percent == 0 {
             0
@@ -243,9 +246,9 @@ impl<D: Decide> RateLimit<D> {
         }
     }
 
-    /// Answers a `RateLimitRequest` in proto-JSON, as envoyproxy/ratelimit's `/json` does: 200 for
-    /// OK, 429 for OVER_LIMIT, 400 for an invalid request. Unlike envoyproxy/ratelimit, which answers
-    /// 400 there, too, returns 503 if the store is unavailable.
+    /// Answers a `RateLimitRequest` in proto-JSON, like the `/json` endpoint of
+    /// envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, and 400 for an invalid request. If
+    /// the store is unavailable, returns 503, whereas envoyproxy/ratelimit returns 400.
     pub async fn answer_json(&self, body: &[u8]) -> JsonReply {
         let message = match proto_json::request(body, self.message_bytes_max) {
             Ok(message) => message,
@@ -263,7 +266,7 @@ impl<D: Decide> RateLimit<D> {
     }
 }
 
-/// Returns the outcome by which metrics count the result of a call.
+/// Classifies the result of a call for the metrics.
 fn classify_outcome(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
     match answered.as_ref().map_err(Status::code) {
         Ok(_) => RpcOutcome::Decided,

@@ -23,16 +23,16 @@ use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
 use crate::domain::{ByteBudget, Trace};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
-/// Largest request of the health and the reflection service, in bytes. tonic's default of 4 MiB would
-/// let each of them allocate that much for a message that never arrives.
+/// Maximum size of a request to the health or the reflection service, in bytes. With tonic's
+/// default of 4 MiB, each service would allocate that much for a message that never arrives.
 const SERVICE_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 
-/// Request that was dispatched by its path.
+/// Result of dispatching a request by its path.
 #[derive(Debug)]
 pub(crate) enum Dispatched {
-    /// The response to a request that is not a gRPC call.
+    /// An error response to a request that is not a gRPC call.
     Rejected(Box<Response<Body>>),
-    /// A call of another method than ShouldRateLimit.
+    /// A call to a method other than `ShouldRateLimit`.
     TonicService(Box<Request<Incoming>>),
     RateLimit(RateLimitCall),
 }
@@ -46,21 +46,21 @@ pub(crate) struct RateLimitCall {
     pub(crate) trace: Option<Arc<Trace>>,
 }
 
-/// Limits of receiving a body.
+/// Limits on the time and memory for receiving a request body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveLimits<'a> {
-    /// Bytes of incomplete requests on this connection.
+    /// Memory budget for incomplete requests on this connection.
     pub(crate) budget: &'a Arc<ByteBudget>,
-    /// Longest time to wait for a body, also if the caller's deadline is later.
+    /// Maximum time to wait for a body, even if the caller's deadline is later.
     pub(crate) timeout: Duration,
 }
 
-/// Router of the gRPC port. Passes each request to the service that its path names.
+/// Router for the gRPC port. Passes each request to the service that its path names.
 #[derive(Debug)]
 pub struct Router<D> {
     rate_limit: Arc<RateLimit<D>>,
     health: Health,
-    /// Health and reflection services, which tonic serves.
+    /// Health and reflection services, implemented with tonic.
     tonic_services: Routes,
 }
 
@@ -76,7 +76,8 @@ impl<D> Clone for Router<D> {
 }
 
 impl<D: Decide> Router<D> {
-    /// Creates a router to the rate limit service, health, and reflection (v1 and v1alpha).
+    /// Creates a router for the rate limit, health, and reflection services (reflection v1 and
+    /// v1alpha).
     pub fn new(rate_limit: Arc<RateLimit<D>>, health: Health) -> Self {
         let mut tonic_services = Routes::new(health.service(SERVICE_MESSAGE_BYTES_MAX));
         let reflection = || {
@@ -97,12 +98,13 @@ impl<D: Decide> Router<D> {
         Router { rate_limit, health, tonic_services: tonic_services.prepare() }
     }
 
-    /// Returns the health status, which the health service reports.
+    /// Returns the health service, which holds the server's health status.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// Dispatches a request by its path.
+    /// Determines by its path which service a request is for. Rejects a request that is not a gRPC
+    /// call.
     pub(crate) fn dispatch(&self, request: Request<Incoming>) -> Dispatched {
         if let Some(rejection) = framing::reject_as_http(&request) {
             return Dispatched::Rejected(Box::new(rejection));
@@ -117,7 +119,7 @@ impl<D: Decide> Router<D> {
         })
     }
 
-    /// Answers a call of the health or the reflection service.
+    /// Answers a call to the health or the reflection service.
     pub(crate) async fn call_tonic_service(&self, request: Request<Incoming>) -> Response<Body> {
         match self.tonic_services.clone().call(request).await {
             Ok(response) => response,
@@ -125,12 +127,12 @@ impl<D: Decide> Router<D> {
         }
     }
 
-    /// Receives the body of a rate limit call. Returns it with the time that is left until the caller's
-    /// deadline.
+    /// Receives the body of a rate limit call. Returns the body and the time left until the
+    /// caller's deadline.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`receive::read_rest`].
+    /// Returns any error of [`receive::read_rest`].
     pub(crate) async fn receive(
         &self,
         body: &mut Incoming,
@@ -152,7 +154,7 @@ impl<D: Decide> Router<D> {
         Ok((body, deadline.map(|deadline| deadline.saturating_sub(waited))))
     }
 
-    /// Decides a rate limit call of `caller` whose body has been received.
+    /// Decides a rate limit call from `caller` whose body has been received.
     pub(crate) async fn decide(
         &self,
         body: ReceivedBody,

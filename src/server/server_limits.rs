@@ -8,53 +8,56 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// Maximum number of concurrent calls per connection, as advertised to the client. Without a
-    /// limit, calls would queue here instead of in the client. With 1,000, Envoy opens one
-    /// connection per thread.
+    /// limit, calls would queue here instead of in the client. With a limit of 1,000, Envoy opens
+    /// only one connection per worker thread.
     pub streams_max: u32,
-    /// HTTP/2 flow-control window of a connection, in bytes. h2 also closes a connection whose
-    /// small unread frames add up to half of the window: with 1 MiB, that happens at 4,000
-    /// concurrent calls.
+    /// HTTP/2 flow-control window of a connection, in bytes. h2 also closes a connection when its
+    /// small unread frames add up to half of the window. With a window of 1 MiB, that happens at
+    /// 4,000 concurrent calls.
     pub connection_window_bytes: u32,
-    /// Maximum number of streams per connection that the client may have reset before the server
-    /// accepts them. Envoy resets calls at its timeout (20 ms), so h2's default of 20 would close
-    /// the connection after one stall. Without a bound, a rapid reset attack (CVE-2023-44487) would
-    /// be possible.
+    /// Maximum number of streams per connection that the client has reset but the server has not
+    /// accepted yet. Envoy resets calls at its timeout (20 ms), so h2's default of 20 would close
+    /// the connection after one stall. Without a limit, a rapid reset attack (CVE-2023-44487)
+    /// would be possible.
     pub pending_resets_max: usize,
-    /// Maximum number of streams that the server resets because of protocol errors of the client,
-    /// over the lifetime of a connection. Beyond it, the connection is closed (RUSTSEC-2024-0003).
+    /// Maximum number of streams that the server resets because of the client's protocol errors,
+    /// over the lifetime of a connection. If exceeded, the connection is closed
+    /// (RUSTSEC-2024-0003).
     pub local_error_resets_max: usize,
-    /// Maximum size of the headers of a call, in bytes. Envoy forwards a client's `tracestate`
-    /// header and accepts 60 KiB of headers from a client. With a lower limit here, a client could
-    /// make the rate limit call fail, and by default Envoy lets requests pass if it fails.
+    /// Maximum size of the headers of a call, in bytes. Envoy accepts 60 KiB of headers from a
+    /// client and forwards the client's `tracestate` header. If this limit were lower, a client
+    /// could make the rate limit call fail, and by default Envoy then lets the request pass.
     pub header_list_bytes_max: u32,
-    /// Longest time to receive the body of a call, also if the caller's deadline is later.
+    /// Maximum time to receive the body of a call, even if the caller's deadline is later.
     pub receive_timeout: Duration,
-    /// Memory for requests that have not arrived completely, in bytes. A connection that needs more
-    /// gets RESOURCE_EXHAUSTED. Room for eight messages of the default bound.
+    /// Maximum memory for the incomplete requests on a connection, in bytes. A request beyond this
+    /// limit fails with RESOURCE_EXHAUSTED. The default fits eight messages of the default maximum
+    /// size.
     pub incomplete_bytes_per_connection_max: usize,
-    /// The same for all connections and `/json` together.
+    /// Maximum memory for incomplete requests on all connections and the `/json` endpoint
+    /// together, in bytes.
     pub incomplete_bytes_max: usize,
-    /// Timeout for a new connection to send the HTTP/2 preface.
+    /// Timeout for receiving the HTTP/2 preface on a new connection.
     pub preface_timeout: Duration,
-    /// Timeout for a new connection to complete the TLS handshake.
+    /// Timeout for the TLS handshake of a new connection.
     pub handshake_timeout: Duration,
-    /// Maximum number of open connections. At the maximum, each new connection closes the one that
-    /// has been idle longest. Envoy opens one connection per worker thread.
+    /// Maximum number of open connections. When it is reached, each new connection replaces the
+    /// one that has been idle longest. Envoy opens one connection per worker thread.
     pub connections_max: usize,
-    /// Interval of HTTP/2 keepalive pings; `None` turns them off.
+    /// Interval between HTTP/2 keepalive pings; `None` disables them.
     pub keepalive_interval: Option<Duration>,
     /// Timeout of a keepalive ping. The connection is closed if the client does not answer in time.
     pub keepalive_timeout: Duration,
-    /// Age at which a connection is sent a GOAWAY and finishes its calls, so that clients reconnect
-    /// and spread over new replicas; `None` means never. Jittered by ±10 %, so that connections do
-    /// not close together. No grace period limits the remaining calls, because hyper would drop
-    /// some.
+    /// Age at which the server sends GOAWAY on a connection, so that clients reconnect and spread
+    /// over new replicas; `None` means never. A jitter of ±10 % keeps connections from closing
+    /// together. The remaining calls have no time limit, because with one, hyper would drop some
+    /// of them.
     pub connection_age_max: Option<Duration>,
-    /// Time between the shutdown signal and the end of accepting connections. In this time, clients
-    /// notice the failing health check and move to other replicas.
+    /// Time after the shutdown signal during which the server still accepts connections, so that
+    /// clients notice the failing health check and move to other replicas.
     pub drain_delay: Duration,
-    /// Time between the shutdown signal and the closing of all remaining connections. Without it, a
-    /// client that never finishes its calls would delay the shutdown forever.
+    /// Time after the shutdown signal at which all remaining connections are closed. Without this
+    /// limit, a client that never finishes its calls would delay the shutdown forever.
     pub hard_limit: Duration,
 }
 

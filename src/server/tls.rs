@@ -34,11 +34,12 @@ pub struct TlsMaterial {
     pub certificate: Vec<u8>,
     /// Private key of the server's leaf certificate, in PKCS #8, PKCS #1 or SEC1 format.
     pub private_key: Vec<u8>,
-    /// CA certificates that client certificates are verified against. If set, every client must
+    /// CA certificates for verifying client certificates, as PEM text. If set, every client must
     /// present a certificate.
     pub client_authority: Option<Vec<u8>>,
-    /// Subject alternative names (DNS names and URIs), one of which a client certificate must
-    /// contain. If empty, every certificate signed by the CA is accepted.
+    /// Subject alternative names (DNS names and URIs) of accepted clients. A client certificate
+    /// must contain at least one of them. If empty, every certificate that the CA has signed is
+    /// accepted.
     pub allowed_callers: Vec<String>,
     /// Grants of domains to callers. If empty, every caller may use every domain.
     pub grants: Vec<Grant>,
@@ -55,28 +56,27 @@ impl std::fmt::Debug for TlsMaterial {
     }
 }
 
-/// TLS configuration in use, shared by all clones. [`Tls::replace`] applies to every later
-/// connection.
+/// TLS configuration in use, shared by all clones. [`Tls::replace`] affects new connections only.
 #[derive(Clone, Debug)]
 pub struct Tls {
     active: Arc<ArcSwap<ActiveConfig>>,
     counters: Arc<TlsCounters>,
 }
 
-/// TLS configuration that was built from one [`TlsMaterial`].
+/// TLS configuration that was built from a [`TlsMaterial`].
 #[derive(Debug)]
 struct ActiveConfig {
     config: Arc<ServerConfig>,
     grants: Vec<Grant>,
-    /// Server certificate, without its chain.
+    /// Leaf certificate of the server, without the rest of its chain.
     leaf: CertificateDer<'static>,
     /// Time at which the server certificate expires, in seconds since the Unix epoch.
     expires_secs: u64,
 }
 
 impl Tls {
-    /// Builds the configuration. Accepts an expired certificate, because at startup there is no
-    /// older one to keep.
+    /// Builds a TLS configuration from certificates and keys. Accepts an expired certificate,
+    /// because at startup there is no older one to keep.
     ///
     /// # Errors
     ///
@@ -88,14 +88,14 @@ impl Tls {
         Ok(Tls { active: Arc::new(ArcSwap::from_pointee(active)), counters })
     }
 
-    /// Replaces the certificates and keys and counts the reload. Open connections keep the old
-    /// ones.
+    /// Replaces the certificates and keys, and counts the reload. Open connections keep the old
+    /// ones. If the reload fails, the old configuration stays in use.
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Tls::new`], and [`WireError::Expired`], [`WireError::NotYetValid`],
-    /// or [`WireError::NotForServers`] if callers would reject the certificate at `now`. On an
-    /// error the old configuration stays in use.
+    /// Returns any error of [`Tls::new`]. Returns [`WireError::Expired`],
+    /// [`WireError::NotYetValid`], or [`WireError::NotForServers`] if callers would reject the
+    /// certificate at `now`.
     pub fn replace(&self, material: &TlsMaterial, now: Micros) -> Result<(), WireError> {
         let replaced = ActiveConfig::build(material).and_then(|active| {
             match authz::check_usable(&active.leaf, CertificateRole::Server, now.0 / 1_000_000) {
@@ -118,19 +118,19 @@ impl Tls {
         outcome
     }
 
-    /// Counts a reload as successful or failed. [`Tls::replace`] already counts its own result.
-    /// Call this only if a reload fails before that, for example because a file is unreadable.
+    /// Counts a successful or failed reload. [`Tls::replace`] counts its own result, so call this
+    /// only for a reload that fails before it, for example because a file is unreadable.
     pub fn count_reload(&self, succeeded: bool) {
         let TlsCounters { reloads, reload_failures, .. } = &*self.counters;
         if succeeded { reloads } else { reload_failures }.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the counters of TLS and authorization.
+    /// Returns the TLS and authorization metrics.
     pub fn counters(&self) -> Arc<TlsCounters> {
         Arc::clone(&self.counters)
     }
 
-    /// Performs the server side of the TLS handshake. Returns the encrypted stream and the caller.
+    /// Performs the server side of a TLS handshake. Returns the encrypted stream and the caller.
     pub(crate) async fn accept(
         &self,
         socket: TcpStream,
@@ -182,8 +182,8 @@ impl ActiveConfig {
     }
 }
 
-/// Parses all certificates in a PEM text. Returns `None` if it contains no certificate or a
-/// malformed one.
+/// Parses all certificates in PEM text. Returns `None` if there is no certificate or one is
+/// malformed.
 fn parse_certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
     Some(all).filter(|all| !all.is_empty())
@@ -206,21 +206,20 @@ fn client_verifier(
     Ok(Arc::new(CallerVerifier { signature_verifier, trusted, allowed: allowed.to_vec() }))
 }
 
-/// Verifier of client certificates. Accepts a certificate that the CA file contains or that one of
-/// its CAs has signed. If `allowed` is not empty, the certificate must also contain one of these
-/// names.
+/// Verifier of client certificates. Accepts a certificate that is in the CA file or is signed by a
+/// CA in that file. If `allowed` is not empty, the certificate must also contain one of its names.
 #[derive(Debug)]
 struct CallerVerifier {
     signature_verifier: Arc<dyn ClientCertVerifier>,
-    /// Certificates in the CA file.
+    /// All certificates that the CA file contains.
     trusted: Vec<CertificateDer<'static>>,
     allowed: Vec<String>,
 }
 
 impl CallerVerifier {
-    /// Returns whether the CA file contains this certificate and a client may use it now. Needed
-    /// for certificates made by `openssl req -x509`: they claim to be a CA, and webpki rejects a
-    /// CA as a peer's own certificate.
+    /// Returns whether the CA file contains this certificate and it is valid for a client at
+    /// `now`. Needed for certificates created with `openssl req -x509`, which are marked as a CA:
+    /// webpki rejects a CA certificate as a peer's own certificate.
     fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
         self.trusted.iter().any(|trusted| trusted == certificate)
             && authz::check_usable(certificate, CertificateRole::Client, now.as_secs()).is_ok()

@@ -25,18 +25,18 @@ use super::connection_stats::ConnectionStats;
 use super::rls_service::Decide;
 use crate::wire::WireError;
 
-/// Maximum number of accepted sockets that wait for one worker; further ones are closed. A worker
-/// with a longer backlog would not catch up.
+/// Maximum number of accepted sockets that wait for one worker. Further sockets are closed,
+/// because a worker with a longer backlog would not catch up.
 const ACCEPT_BACKLOG_MAX: usize = 1_024;
 
-/// Task that a worker thread runs until it exits: it serves connections.
+/// Future that a worker thread runs until it exits, to serve its connections.
 type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Worker threads that have started but do not serve connections yet. Dropping this value makes
+/// Worker threads that have started but are not serving connections yet. Dropping this value makes
 /// them exit.
 pub(crate) struct IdleWorkers {
     threads: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
-    /// Channel that closes when every worker thread has exited. `recv` then returns `None`.
+    /// Channel that closes when all worker threads have exited; `recv` then returns `None`.
     ended: mpsc::Receiver<()>,
 }
 
@@ -59,8 +59,8 @@ impl IdleWorkers {
         self.threads.iter().map(|(handle, _)| handle.clone()).collect()
     }
 
-    /// Makes the threads serve connections. `worker` is called once per thread and creates its
-    /// state.
+    /// Starts serving connections on the threads. Calls `worker` once per thread to create the
+    /// thread's state.
     pub(crate) fn serve<D: Decide>(self, worker: impl Fn() -> Worker<D>) -> Workers {
         let handles = self.threads.into_iter().map(|(_, task)| {
             let (sockets, incoming) = mpsc::channel(ACCEPT_BACKLOG_MAX);
@@ -76,14 +76,14 @@ impl IdleWorkers {
 #[derive(Debug)]
 pub(crate) struct Workers {
     handles: Vec<WorkerHandle>,
-    /// Channel that closes when every worker thread has exited. `recv` then returns `None`.
+    /// Channel that closes when all worker threads have exited; `recv` then returns `None`.
     ended: mpsc::Receiver<()>,
 }
 
 #[derive(Debug)]
 struct WorkerHandle {
     sockets: mpsc::Sender<AcceptedSocket>,
-    /// Number of open connections of the worker, including those in its backlog.
+    /// Number of the worker's open connections, including those in its backlog.
     load: Arc<AtomicUsize>,
 }
 
@@ -106,15 +106,15 @@ impl Workers {
         })
     }
 
-    /// Stops dispatching, and waits until every connection has closed and every thread has exited.
+    /// Stops dispatching sockets, and waits until every connection has closed and every thread has
+    /// exited.
     pub(crate) async fn finish(&mut self) {
         self.handles.clear();
         while self.ended.recv().await.is_some() {}
     }
 }
 
-/// Starts one worker thread. Returns its runtime, and the channel through which the thread receives
-/// its task.
+/// Starts one worker thread. Returns its runtime and the channel that passes the thread its task.
 fn start_thread(
     index: usize,
     alive: mpsc::Sender<()>,
@@ -149,8 +149,8 @@ fn start_thread(
     Ok((outcome.map_err(failed)?, task_sender))
 }
 
-/// Serves the sockets of one worker until the acceptor is dropped and their connections have
-/// closed, or until the server is stopped.
+/// Serves the sockets of one worker until the acceptor is dropped and all the worker's connections
+/// have closed, or until the server is stopped.
 async fn serve_sockets<D: Decide>(
     worker: Arc<Worker<D>>,
     mut incoming: mpsc::Receiver<AcceptedSocket>,

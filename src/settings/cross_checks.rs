@@ -73,7 +73,7 @@ impl Settings {
         errors
     }
 
-    /// Returns whether a setting is present that has an effect only with TLS to Redis.
+    /// Returns whether any setting that applies only to TLS connections to Redis is present.
     fn has_redis_tls_settings(&self) -> bool {
         self.redis_tls_cacert.is_some()
             || self.redis_tls_client_cert.is_some()
@@ -81,7 +81,7 @@ impl Settings {
             || self.redis_tls_skip_hostname_verification
     }
 
-    /// Reports whether counters are kept in Redis, as `--store` and `--redis-url` determine.
+    /// Returns whether counters are kept in Redis, as determined by `--store` and `--redis-url`.
     pub fn counts_in_redis(&self) -> bool {
         match self.store {
             StoreKind::Auto => !self.redis_url.is_empty(),

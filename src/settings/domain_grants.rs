@@ -4,11 +4,11 @@
 
 use super::value_types::{ValueError, parse_text};
 
-/// Domain, with the certificate names of the callers that may use it.
+/// Pair of a domain and the certificate names of the callers that may use it.
 pub type DomainGrant = (String, Vec<String>);
 
-/// Parses `domain=name,name; domain=name`. The domain `*` stands for all domains. Empty text allows
-/// all callers to use all domains.
+/// Parses grants of the form `domain=name,name; domain=name`. The domain `*` stands for all
+/// domains. With an empty text, all callers may use all domains.
 pub(super) fn parse_grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> {
     let error = |reason: &str| {
         Err(format!(

@@ -36,7 +36,7 @@ pub enum SettingError {
         name: &'static str,
         /// Source of the value.
         origin: Origin,
-        /// The rejected value, with secrets masked.
+        /// The rejected value as shown to the operator, with secrets masked.
         shown: String,
         /// Description of the valid values.
         expected: String,
@@ -45,10 +45,11 @@ pub enum SettingError {
     Unknown {
         /// The unknown name.
         name: String,
-        /// Name of a similar setting, as a suggestion; `None` if no name is similar.
+        /// Name of a similar setting to suggest; `None` if there is none.
         similar: Option<&'static str>,
     },
-    /// A setting of envoyproxy/ratelimit that changes decisions and that Tidegate does not support.
+    /// An environment variable of envoyproxy/ratelimit that affects decisions but is not supported
+    /// by Tidegate.
     Unsupported {
         /// Name of the environment variable.
         name: &'static str,

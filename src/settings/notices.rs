@@ -13,9 +13,9 @@ use super::table::TABLE;
 /// Startup notice about a setting that has no effect or carries a risk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Name of the flag or variable, as the operator gave it.
+    /// Name of the flag or environment variable, as the operator wrote it.
     pub name: String,
-    /// Effect or risk of the setting.
+    /// Explanation of the setting's effect or risk.
     pub text: String,
 }
 
@@ -103,7 +103,7 @@ impl IgnoredVariable {
     }
 }
 
-/// Returns notices about ignored or unknown variables and about risky settings.
+/// Returns notices about ignored and unknown variables and about risky settings.
 pub fn find_notices(environment: &TextMap, settings: &Settings) -> Vec<Notice> {
     let mut notices = Vec::new();
     let mut notice = |name: &str, text: String| {

@@ -16,9 +16,10 @@ pub struct OtlpSettings {
     pub metrics_endpoint: Option<String>,
     /// Collector endpoint for traces; `None` disables their export.
     pub traces_endpoint: Option<String>,
-    /// Request headers as `name=value,name=value`. Secret, because a value may be a token.
+    /// Request headers in the form `name=value,name=value`. Kept secret, because a value may be an
+    /// access token.
     headers: SecretText,
-    /// PEM file with the CA of the collectors' certificates; `None` uses the system's CAs.
+    /// PEM file with the CA certificates that verify the collectors; `None` uses the system's CAs.
     pub certificate: Option<PathBuf>,
     /// Timeout of each request to a collector.
     pub timeout: Duration,
@@ -26,12 +27,11 @@ pub struct OtlpSettings {
     pub metrics_interval: Duration,
     /// Value of the `service.name` resource attribute.
     pub service: String,
-    /// Further resource attributes, as name-value pairs.
+    /// Additional resource attributes, as name-value pairs.
     pub attributes: Vec<(String, String)>,
-    /// Whether a sampling decision in the caller's trace context takes precedence over
-    /// `sample_ratio`.
+    /// Whether a sampling decision in the caller's trace context overrides `sample_ratio`.
     pub parent_based: bool,
-    /// Fraction of calls to sample if the caller has made no sampling decision, 0 to 1.
+    /// Fraction of calls to sample, from 0 to 1, if the caller has made no sampling decision.
     pub sample_ratio: f64,
 }
 
@@ -44,11 +44,11 @@ pub enum TraceSampler {
     AlwaysOff,
     /// Samples a fraction of the calls.
     Ratio,
-    /// Follows the caller's trace context; samples all calls without one.
+    /// Follows the sampling decision of the caller; samples all calls without one.
     ParentAlwaysOn,
-    /// Follows the caller's trace context; never samples calls without one.
+    /// Follows the sampling decision of the caller; samples no calls without one.
     ParentAlwaysOff,
-    /// Follows the caller's trace context; samples a fraction of the calls without one.
+    /// Follows the sampling decision of the caller; samples a fraction of the calls without one.
     ParentRatio,
 }
 
@@ -69,8 +69,8 @@ impl TraceSampler {
         })
     }
 
-    /// Returns whether the caller's trace context takes precedence, and the fraction of the other
-    /// calls to sample.
+    /// Returns whether the caller's sampling decision takes precedence, and the fraction of the
+    /// other calls to sample, from 0 to 1.
     fn resolve(self, ratio: f64) -> (bool, f64) {
         match self {
             TraceSampler::AlwaysOn => (false, 1.0),
@@ -93,7 +93,7 @@ pub(super) fn parse_exporter(text: &str) -> Result<bool, ValueError> {
 }
 
 impl Settings {
-    /// Returns the OTLP settings; `None` if neither metrics nor traces are exported.
+    /// Returns the OTLP settings, or `None` if neither metrics nor traces are exported.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl Settings {
         }))
     }
 
-    /// Reports whether `--otlp-protocol` is `grpc`, the only supported protocol.
+    /// Returns whether `--otlp-protocol` is `grpc`, the only supported protocol.
     pub(super) fn otlp_is_grpc(&self) -> bool {
         self.otlp_protocol.eq_ignore_ascii_case("grpc")
     }
@@ -144,7 +144,8 @@ impl OtlpSettings {
     }
 }
 
-/// Parses `name=value,name=value` with percent-encoded values. Returns `None` if malformed.
+/// Parses `name=value,name=value`, where values are percent-encoded. Returns `None` if the text is
+/// malformed.
 fn parse_pairs(text: &str) -> Option<Vec<(String, String)>> {
     let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
     let pair = |item: &str| {

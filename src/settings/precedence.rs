@@ -10,10 +10,10 @@ use super::SettingError;
 use super::table::{Redaction, SettingRow};
 use super::value_types::ValueError;
 
-/// Map from setting names or environment variables to unparsed values.
+/// Map from the names of settings or environment variables to unparsed values.
 pub type TextMap = BTreeMap<String, String>;
 
-/// Unparsed settings from flags, the environment and the settings file.
+/// Unparsed settings, separated by source: flags, the environment, and the settings file.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     /// Values of flags, by flag name without leading hyphens.
@@ -29,11 +29,11 @@ pub struct Sources {
 pub enum Origin {
     /// Command-line flag.
     Flag,
-    /// Environment variable with this name.
+    /// Environment variable, with its name.
     Environment(String),
     /// Settings file.
     File,
-    /// Built-in default, because no source sets a value.
+    /// Built-in default, which applies if no source sets a value.
     Default,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Unparsed value of a setting, and its source.
+/// Unparsed value of a setting, with its source.
 #[derive(Clone, Debug)]
 pub struct SettingValue {
     /// Row of the settings table that describes the setting.
@@ -60,7 +60,7 @@ pub struct SettingValue {
 }
 
 impl SettingValue {
-    /// Returns the value with secrets hidden and passwords in addresses masked.
+    /// Returns the value for display. Hides secrets and masks passwords in addresses.
     pub fn shown(&self) -> String {
         match self.row.redaction {
             Redaction::Plain => self.text.clone(),
@@ -73,7 +73,7 @@ impl SettingValue {
     }
 }
 
-/// Masks the password of an address: `redis://user:(hidden)@host`.
+/// Masks the password in an address, for example as `redis://user:(hidden)@host`.
 fn mask_password(address: &str) -> String {
     // Text before a later `://` is not a scheme: it may be part of a password.
     let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -93,8 +93,8 @@ fn mask_password(address: &str) -> String {
 }
 
 /// Masks text that is neither a path nor a host with a numeric port, because it may be part of a
-/// password. A comma in a password splits the list in the middle of the password, whose first part
-/// then looks like a host with a port.
+/// password. A comma in a password splits the address list in the middle of the password, so that
+/// the part before the comma looks like a host with a port.
 fn mask_non_address(text: &str) -> &str {
     let address = text.split(['/', '?']).next().unwrap_or_default();
     let port = match address.rsplit_once(':') {
@@ -106,7 +106,7 @@ fn mask_non_address(text: &str) -> &str {
     if is_host && is_port { text } else { "(hidden)" }
 }
 
-/// Reports whether a byte may occur in a user name or host name.
+/// Returns whether a byte may occur in a user name or host name.
 fn is_name_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b".-_".contains(&byte)
 }
@@ -192,8 +192,8 @@ pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
     errors
 }
 
-/// Returns a setting to suggest for an unknown name: one whose name differs only in case, hyphens
-/// and underscores, or starts with the unknown name.
+/// Returns a setting to suggest for an unknown name. Its name differs only in case, hyphens, and
+/// underscores, or starts with the unknown name.
 pub(super) fn similar_name(table: &'static [SettingRow], name: &str) -> Option<&'static str> {
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "");
     let wanted = plain(name);

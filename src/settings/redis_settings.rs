@@ -11,7 +11,7 @@ use super::{SettingError, Settings};
 const REDIS_PORT: u16 = 6_379;
 /// Default TCP port of a Redis Sentinel.
 const SENTINEL_PORT: u16 = 26_379;
-/// Maximum Redis database number. A larger number is probably a typo.
+/// Maximum Redis database number that is accepted. A larger number is probably a typo.
 const DATABASE_MAX: u32 = 65_535;
 
 /// Address of a Redis server or a Redis Sentinel.
@@ -28,57 +28,59 @@ pub enum RedisAddress {
     Unix(PathBuf),
 }
 
-/// Redis topology, with the addresses to connect to first.
+/// Redis topology and the addresses to connect to first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisTopology {
     /// Single Redis server.
     Single(RedisAddress),
     /// Replicated Redis, where the sentinels report which server is the master.
     Sentinel {
-        /// Name of the master in the sentinels' configuration.
+        /// Name under which the sentinels monitor the master.
         master: String,
         /// Addresses of the sentinels, at least one.
         sentinels: Vec<RedisAddress>,
     },
-    /// Redis Cluster. The addresses of one or more nodes, from which the others are discovered.
+    /// Redis Cluster. Contains the addresses of one or more nodes, which are used to discover the
+    /// others.
     Cluster(Vec<RedisAddress>),
 }
 
-/// TLS settings of connections to Redis servers and sentinels.
+/// TLS settings for connections to Redis servers and sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisTls {
-    /// PEM file with CA certificates; `None` uses the system's CAs.
+    /// PEM file with the CA certificates that verify the servers; `None` uses the system's CAs.
     pub ca: Option<PathBuf>,
     /// PEM files with the client certificate and its private key; `None` sends no certificate.
     pub client: Option<(PathBuf, PathBuf)>,
-    /// Whether to accept a server certificate for a different host name.
+    /// Whether to accept a server certificate that was issued for a different host name.
     pub skip_hostname_verification: bool,
 }
 
-/// Validated settings of the Redis store.
+/// Validated settings for the Redis store.
 #[derive(Clone, Debug)]
 pub struct RedisSettings {
-    /// Topology and addresses of the Redis servers.
+    /// Topology of the Redis servers, with their addresses.
     pub topology: RedisTopology,
-    /// Number of the Redis database; always 0 in a cluster.
+    /// Redis database number; always 0 in a cluster.
     pub database: u32,
-    /// Redis user name; `None` uses Redis' default user.
+    /// Redis user name; `None` means the server's default user.
     pub user: Option<String>,
     /// Redis password; empty if Redis requires none.
     pub password: SecretText,
-    /// File with `password` or `user:password`, read again every second.
+    /// File that contains `password` or `user:password`. The password is read again every second,
+    /// but the user name only at startup.
     pub password_file: Option<PathBuf>,
-    /// User name for the sentinels; `None` uses the default user of the sentinels.
+    /// User name for the sentinels; `None` means their default user.
     pub sentinel_user: Option<String>,
     /// Password for the sentinels; empty if they require none.
     pub sentinel_password: SecretText,
-    /// TLS settings; `None` connects in plain text.
+    /// TLS settings; `None` means plaintext.
     pub tls: Option<RedisTls>,
-    /// Number of connections to each server.
+    /// Number of connections to each Redis server.
     pub connections: usize,
     /// Timeout for connecting to a Redis server.
     pub connect_timeout: Duration,
-    /// Interval at which INFO is polled for metrics; `None` disables polling.
+    /// Interval between INFO polls for metrics; `None` disables polling.
     pub info_interval: Option<Duration>,
     /// Maximum time that one call waits for Redis.
     pub budget: Duration,
@@ -86,7 +88,7 @@ pub struct RedisSettings {
     pub key_prefix: String,
 }
 
-/// One parsed address of the `--redis-url` list.
+/// One address of the `--redis-url` list, after parsing.
 struct ParsedRedisUrl {
     address: RedisAddress,
     user: Option<String>,
@@ -96,11 +98,11 @@ struct ParsedRedisUrl {
 }
 
 impl Settings {
-    /// Returns the settings of the Redis store.
+    /// Returns the settings for the Redis store.
     ///
     /// # Errors
     ///
-    /// Returns an error if an address is malformed or settings contradict each other.
+    /// Returns an error if an address is malformed or if settings contradict each other.
     pub fn redis(&self) -> Result<RedisSettings, SettingError> {
         let error = |advice: &str| SettingError::Conflict {
             names: "--redis-url, --redis-type",
@@ -191,7 +193,7 @@ impl Settings {
 }
 
 /// Parses `password` or `user:password`. As in envoyproxy/ratelimit, a password that contains a
-/// colon but has no user is written with a leading colon: `:pass:word`.
+/// colon needs a leading colon if there is no user: `:pass:word`.
 pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     match auth.split_once(':') {
         Some((user, password)) => {
@@ -201,7 +203,8 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses one Redis address. Errors do not quote the address, because it may contain a password.
+/// Parses one Redis address. Error messages do not quote the address, because it may contain a
+/// password.
 fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<ParsedRedisUrl, String> {
     let bare =
         |address, tls| ParsedRedisUrl { address, user: None, password: None, database: 0, tls };

@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Description of the values that a setting accepts, used as an error message.
+/// Description of the valid values of a setting, used as an error message.
 pub(super) type ValueError = String;
 
 /// Secret text that is hidden in logs, errors and `--print-settings`.
@@ -20,7 +20,7 @@ impl SecretText {
         &self.0
     }
 
-    /// Reports whether the secret is empty.
+    /// Returns whether the secret is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -57,16 +57,16 @@ macro_rules! words {
 }
 
 words! {
-    /// On/off setting that can depend on other settings.
+    /// Setting that is on, off, or determined by other settings.
     OnOff {
-        /// Depends on other settings.
+        /// Determined by other settings.
         "auto" Auto,
         /// Enabled.
         "on" On,
         /// Disabled.
         "off" Off,
     }
-    /// Store of the counters.
+    /// Kind of store that holds the counters.
     StoreKind {
         /// Redis if `--redis-url` is set, otherwise memory.
         "auto" Auto,
@@ -75,7 +75,7 @@ words! {
         /// Redis, shared by all replicas.
         "redis" Redis,
     }
-    /// Topology of Redis.
+    /// Topology of the Redis deployment.
     RedisType {
         /// Single Redis server.
         "single" Single,
@@ -84,7 +84,7 @@ words! {
         /// Redis Cluster, sharded over several servers.
         "cluster" Cluster,
     }
-    /// Family of rate limit headers added to responses.
+    /// Families of rate limit headers that are added to responses.
     HeaderFamily {
         /// No rate limit headers.
         "none" None,
@@ -92,7 +92,7 @@ words! {
         "ratelimit" RateLimit,
         /// `X-RateLimit-Limit`, `X-RateLimit-Remaining`, `X-RateLimit-Reset`.
         "x-ratelimit" XRateLimit,
-        /// `RateLimit-*` and `X-RateLimit-*` headers.
+        /// Both `RateLimit-*` and `X-RateLimit-*` headers.
         "both" Both,
     }
     /// Format of the header with the reset time.
@@ -111,11 +111,11 @@ words! {
         /// HTTP date.
         "date" Date,
     }
-    /// How the debug port displays the descriptor values of rejected keys.
+    /// Format in which the debug port shows the descriptor values of rejected keys.
     TopValues {
         /// First 24 bytes of the value.
         "shortened" Shortened,
-        /// Only the keyed hash that identifies the counter.
+        /// Keyed hash that identifies the counter, without the value itself.
         "hashed" Hashed,
     }
     /// Format of log lines.
@@ -125,15 +125,15 @@ words! {
         /// One JSON object per line.
         "json" Json,
     }
-    /// Log level, in the words of logrus and of tracing.
+    /// Log level. Accepts the level names of both logrus and tracing.
     LogLevel {
-        /// Nothing is logged.
+        /// Logs nothing.
         "off" Off,
         /// Same as `error`.
         "panic" Panic,
         /// Same as `error`.
         "fatal" Fatal,
-        /// Logs failures only.
+        /// Logs only failures.
         "error" Error,
         /// Logs failures and problems that need attention.
         "warning" Warning,
@@ -179,7 +179,7 @@ pub(super) fn parse_secret(input: &str) -> Result<SecretText, ValueError> {
     Ok(SecretText::from(input))
 }
 
-/// Parses a secret, rejecting control characters.
+/// Parses a secret that must not contain control characters.
 pub(super) fn parse_secret_line(input: &str) -> Result<SecretText, ValueError> {
     parse_text(input).map(|text| SecretText::from(text.as_str()))
 }
@@ -195,7 +195,8 @@ pub(super) fn parse_paths(input: &str) -> Result<Vec<PathBuf>, ValueError> {
     items.map(|item| parse_text(item).map(PathBuf::from)).collect()
 }
 
-/// Parses a boolean as in Go (`1`, `t`, `TRUE`), like envoyproxy/ratelimit, or as in YAML (`yes`).
+/// Parses a boolean in Go's format (`1`, `t`, `TRUE`), like envoyproxy/ratelimit, or in YAML's
+/// format (`yes`).
 pub(super) fn parse_flag(input: &str) -> Result<bool, ValueError> {
     match input.to_ascii_lowercase().as_str() {
         "1" | "t" | "true" | "y" | "yes" | "on" => Ok(true),
@@ -233,8 +234,8 @@ pub(super) fn duration_parser(
     }
 }
 
-/// Returns a parser for durations from `min_ms` to `max_ms`. A number without a unit is in
-/// milliseconds, as in OpenTelemetry's variables.
+/// Returns a parser for durations from `min_ms` to `max_ms`. A number without a unit means
+/// milliseconds, as in OpenTelemetry's environment variables.
 pub(super) fn duration_or_millis_parser(
     min_ms: u64,
     max_ms: u64,
@@ -281,8 +282,8 @@ fn check_bounds<T: TryFrom<u64>>(
         .ok_or_else(|| format!("must be from {shown_min} to {shown_max}"))
 }
 
-/// Parses a duration in Go's format, such as `1h30m` or `0`, and rounds it down to milliseconds.
-/// Returns `None` if it is malformed.
+/// Parses a duration in Go's format, such as `1h30m` or `0`, and rounds it down to whole
+/// milliseconds. Returns `None` if it is malformed.
 fn parse_millis(input: &str) -> Option<u64> {
     if input == "0" {
         return Some(0);

@@ -15,7 +15,7 @@ tokio::task_local! {
     static TRACE: Arc<Trace>;
 }
 
-/// Runs a future with `trace` as the current trace of its task.
+/// Runs a future with `trace` as the task's current trace.
 pub async fn scope<W: Future>(trace: Arc<Trace>, work: W) -> W::Output {
     TRACE.scope(trace, work).await
 }

@@ -60,70 +60,72 @@ pub mod current_trace;
 pub mod memory;
 pub mod redis;
 
-/// Store of counters that decides calls. The module documentation states the contract.
+/// Store of counters that decides calls. The module documentation defines the contract.
 pub trait Store: Send + Sync + 'static {
     /// Decides a call. Returns one answer per check, in order.
     ///
     /// Never fails: a check that could not be decided is `Answer::Unanswered`.
     fn apply(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send;
 
-    /// Refunds charges to their counters (clause 16). Each refund is sent at most once. If it is
-    /// lost, the counter counts too many hits until it refills.
+    /// Refunds charges to their counters (clause 16). Each refund is sent at most once. If a
+    /// refund is lost, its counter includes the refunded hits until it refills.
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
 }
 
-/// Store in this process's memory, which answers without waiting. It replaces a remote store that
-/// is slow or unavailable, and keeps the same contract.
+/// Store in this process's memory, which answers without waiting. It takes over when a remote
+/// store is slow or unavailable, and fulfills the same contract.
 pub trait LocalStore: Store {
-    /// Decides a call. Returns one answer per check, in order, each of them [`Answer::Decided`].
+    /// Decides a call. Returns one [`Answer::Decided`] per check, in order.
     fn decide(&self, call: &Call<'_>) -> Vec<Answer>;
 
-    /// Decides a call that consists of a single check. Unlike [`decide`](Self::decide), does not
-    /// allocate a list of answers.
+    /// Decides a call with a single check. Unlike [`decide`](Self::decide), does not allocate a
+    /// list of answers.
     fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome;
 }
 
-/// Store that all replicas share. Reports its nodes, connections and statistics to operators. A
-/// wrapper adds its own counters to the statistics of the store that it wraps.
+/// Store that all replicas share. Reports its nodes and statistics to operators. A wrapper adds
+/// its own statistics to those of the wrapped store.
 pub trait SharedStore: Store {
-    /// Report on one server of the store.
+    /// Type of the report on one server of the store.
     type Node;
 
-    /// Returns a report on each server that currently holds counters.
+    /// Returns one report for each server that currently holds counters.
     fn nodes(&self) -> Vec<Self::Node>;
 
-    /// Waits until every server is connected. Only startup calls this; a request never waits.
+    /// Waits until every server is connected. Called only at startup, never for a request.
     fn until_connected(&self) -> impl Future<Output = ()> + Send;
 
-    /// Returns the statistics of the store, including those of its wrappers.
+    /// Returns the store's statistics, including those of its wrappers.
     fn shared_stats(&self) -> SharedStoreStats;
 
-    /// Returns whether every server takes calls, that is, no circuit breaker is open.
+    /// Returns whether every server accepts calls, that is, whether no circuit breaker is open.
     fn is_available(&self) -> bool;
 
-    /// Empties the refusal cache. Called when the policy changes.
+    /// Removes all entries from the refusal cache. Called when the policy changes.
     fn clear_refusals(&self);
 }
 
-/// Statistics of a shared store: totals since the start of the process.
+/// Statistics of a shared store, as totals since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedStoreStats {
-    /// Number of calls that the store did not answer within their budget.
+    /// Number of calls that the store did not answer within the time budget of the call.
     pub overruns: u64,
     /// Number of checks refused from the refusal cache.
     pub cached_refusals: u64,
     /// Number of calls answered entirely from the refusal cache.
     pub cached_calls: u64,
-    /// Number of times a counter had a state from the far future, which was clamped to a full
+    /// Number of times that a counter had a state from the far future and was clamped to a full
     /// counter.
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
-    /// Number of calls whose counters were in several hash slots of the Redis Cluster.
+    /// Number of calls whose counters were spread over several hash slots of a Redis Cluster.
     pub multi_slot_calls: u64,
-    /// Number of multi-slot calls that took two round trips: one to the hash slot of the counter
-    /// nearest to its limit, and one to the others.
+    /// Number of multi-slot calls that were sent in up to two round trips. The first asks only the
+    /// hash slot of the counter nearest to its limit. The second asks the other slots, unless the
+    /// first has ended the call.
     pub two_rounds: u64,
-    /// Number of charges refunded because a check in another hash slot rejected the call.
+    /// Number of charges that were refunded because a check in a different hash slot rejected the
+    /// call.
     pub refunds: u64,
 }

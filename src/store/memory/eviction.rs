@@ -16,61 +16,63 @@ use super::sketch::{CellFormat, Sketch};
 use super::{MemoryStore, RECLAIM_SLOTS};
 use crate::domain::{Micros, Op};
 
-/// Number of slots per shard searched for expired entries on insertion into a full store. Takes
-/// about 100 ns.
+/// Number of slots per shard that are searched for expired entries on insertion into a full store.
+/// A search takes about 100 ns.
 const RECLAIM_SLOTS_FULL: usize = 32;
 
-/// Maximum number of other shards searched for expired entries if the key's shard has none. A
-/// shard is skipped if another thread holds its lock.
+/// Maximum number of other shards that are searched for expired entries if the key's own shard has
+/// none. Locked shards are skipped.
 const RECLAIM_SHARDS: usize = 4;
 
-/// Number of slots searched for an entry to fold into a sketch. Takes about 100 ns.
+/// Number of slots that are searched for an entry to fold into a sketch. A search takes about 100
+/// ns.
 const FOLD_SLOTS: usize = 32;
 
-/// Maximum number of entries folded to make room for one entry. Only a concurrency counter whose
-/// table of slots grows ever needs more than a few.
+/// Maximum number of entries that are folded to make room for one entry. More than a few are
+/// needed only when a concurrency counter's table of slots grows.
 const FOLDS_MAX: usize = 32;
 
-/// Maximum cells per row of a rule's sketch, summed over all shards. Four rows with 16 bytes per
-/// cell take 4 MiB.
+/// Maximum number of cells per row of a rule's sketch, summed over all shards. Four rows with 16
+/// bytes per cell use 4 MiB.
 const SKETCH_WIDTH: usize = 65_536;
 
-/// Keys per cell of a row in a small store. A sketch then takes about a twelfth of the store's
-/// memory.
+/// Number of keys in the store per cell of a sketch row, if the store is small. A sketch then uses
+/// about a twelfth of the store's memory.
 const KEYS_PER_CELL: usize = 16;
 
-/// Maximum number of sketches per shard, one per rule. Over all shards they take at most 32 MiB.
+/// Maximum number of sketches per shard, one per rule. Summed over all shards, they use at most 32
+/// MiB.
 const SKETCHES_MAX: usize = 8;
 
-/// Delay before a shard tries again to find room for a sketch. An attempt searches the whole
-/// shard.
+/// Delay before a shard that found no room for a sketch tries again. Each attempt searches the
+/// whole shard.
 const SKETCH_RETRY: Micros = Micros::SECOND;
 
-/// Returns the cells per row of a sketch in one shard, for a store of `max_keys` keys.
+/// Returns the number of cells per row of a sketch in one shard, for a store of `max_keys` keys.
 pub(super) fn sketch_width(max_keys: usize, shards: usize) -> usize {
     ((max_keys / KEYS_PER_CELL).next_power_of_two().min(SKETCH_WIDTH) / shards).max(1)
 }
 
-/// Returns the weight reserved for sketches, in keys: one sketch in every shard, but at most a
-/// sixteenth of the store. Further sketches displace entries.
+/// Returns the weight reserved for sketches, in keys: enough for one sketch in every shard, but at
+/// most a sixteenth of the store. Any further sketches displace entries.
 pub(super) fn sketch_reserve(max_keys: usize, shards: usize) -> usize {
     (shards * sketch_weight(sketch_width(max_keys, shards))).min(max_keys / 16)
 }
 
-/// Returns the weight of a sketch in one shard, in keys. `width` is its cells per row.
+/// Returns the weight of a sketch in one shard, in keys. `width` is the number of cells per row.
 pub(super) fn sketch_weight(width: usize) -> usize {
     Sketch::bytes(width).div_ceil(KEY_BYTES)
 }
 
 impl MemoryStore {
-    /// Returns the weight of the store up to which entries may be added, in keys.
+    /// Returns the weight of the store, in keys, up to which entries may be added.
     fn entries_max(&self) -> u64 {
         let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
         self.max_keys - self.sketch_reserve.saturating_sub(sketches)
     }
 
-    /// Returns the maximum weight of all entries together, in keys: the capacity less all sketches
-    /// and the unused reserve for sketches.
+    /// Returns the maximum total weight of all entries, in keys: the capacity minus all sketches
+    /// and the unused part of the sketch reserve.
     fn entry_capacity(&self) -> u64 {
         self.entries_max().saturating_sub(self.stats.sketch_weight.load(Ordering::Relaxed))
     }
@@ -80,8 +82,8 @@ impl MemoryStore {
         self.stats.live.load(Ordering::Relaxed) >= self.entries_max()
     }
 
-    /// Claims `weight` keys of the capacity if the store's weight then is at most `max`. Returns
-    /// false, without claiming any, if there is no room.
+    /// Claims `weight` keys of the capacity, unless the store's total weight would then exceed
+    /// `max`. In that case, claims nothing and returns false.
     fn claim(&self, weight: usize, max: u64) -> bool {
         let weight = weight as u64;
         let more = |live: u64| (live + weight <= max).then_some(live + weight);
@@ -93,7 +95,7 @@ impl MemoryStore {
         self.stats.live.fetch_sub(weight as u64, Ordering::Relaxed);
     }
 
-    /// Releases the weight of expired entries, in keys, and counts it as evicted.
+    /// Releases the weight of expired entries, in keys, and counts them as evicted.
     pub(super) fn release_expired(&self, weight: usize) {
         if weight > 0 {
             self.unclaim(weight);
@@ -101,9 +103,9 @@ impl MemoryStore {
         }
     }
 
-    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps the
-    /// entries for which `in_use` returns true. Skips other shards whose lock is taken, so the
-    /// caller may hold locks without a risk of deadlock.
+    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps any
+    /// entry for which `in_use` returns true. Skips other shards that are locked, so the caller
+    /// can hold locks without risking a deadlock.
     pub(super) fn reclaim_expired(
         &self,
         shard: &mut Shard,
@@ -128,8 +130,8 @@ impl MemoryStore {
         self.release_expired(freed);
     }
 
-    /// Claims weight for a new entry of a rule. In a full store, a rule below its fair share takes
-    /// the weight from rules above theirs. Returns `None` if there is no room for the entry.
+    /// Claims weight for a new entry of a rule. In a full store, a rule below its fair share
+    /// displaces entries of rules above theirs. Returns `None` if there is no room for the entry.
     pub(super) fn claim_entry(
         &self,
         shard: &mut Shard,
@@ -153,10 +155,10 @@ impl MemoryStore {
         is_claimed.then(|| self.rules.add(rule, weight))
     }
 
-    /// Claims or releases the difference when an entry's weight changes. A full store makes room
-    /// by folding other entries. Returns false if that fails, which only a take can: any other
-    /// operation exceeds the capacity instead, because it grows an entry by no more than the
-    /// rounding of its buffer size.
+    /// Claims or releases the difference when an entry's weight changes. If the store is full,
+    /// makes room by folding other entries. If that fails, returns false for a take. Other
+    /// operations exceed the capacity instead, by no more than the rounding of the entry's buffer
+    /// size.
     pub(super) fn resize(
         &self,
         shard: &mut Shard,
@@ -187,9 +189,9 @@ impl MemoryStore {
         true
     }
 
-    /// Folds entries of rules above `share`, the fair share of each rule, or of the rule `own`,
-    /// until `weight` can be claimed. Returns false if that fails after at most [`FOLDS_MAX`]
-    /// entries.
+    /// Folds entries until `weight` can be claimed. Only folds entries of the rule `own` and of
+    /// rules whose weight exceeds `share`, the fair share of each rule. Returns false if that
+    /// fails after at most [`FOLDS_MAX`] entries.
     fn fold_until_claimed(
         &self,
         shard: &mut Shard,
@@ -210,9 +212,9 @@ impl MemoryStore {
         false
     }
 
-    /// Folds one entry into the sketch of its rule. Searches the next [`FOLD_SLOTS`] slots of the
-    /// shard for the rule that holds the most weight, among `own` and the rules above the fair
-    /// share. Returns false if no entry can be folded.
+    /// Folds one entry into the sketch of its rule. Chooses the entry among the next
+    /// [`FOLD_SLOTS`] slots of the shard, from the rule that holds the most weight. Only considers
+    /// the rule `own` and rules above the fair share. Returns false if no entry can be folded.
     fn fold_one(
         &self,
         shard: &mut Shard,
@@ -248,8 +250,9 @@ impl MemoryStore {
         true
     }
 
-    /// Returns the index of the rule's sketch in the shard, creating it if necessary, or `None` if
-    /// the rule cannot have one. The sketch is kept at least until the call has ended.
+    /// Returns the index of the rule's sketch in the shard, creating the sketch if necessary.
+    /// Returns `None` if the rule cannot have one. The sketch is kept at least until the call has
+    /// ended.
     pub(super) fn sketch_of(
         &self,
         shard: &mut Shard,
@@ -283,8 +286,8 @@ impl MemoryStore {
         Some(at)
     }
 
-    /// Creates the sketch of a rule by folding enough of its entries to make room. Returns false,
-    /// without folding any, if the rule's entries in this shard are too few.
+    /// Creates the sketch of a rule by folding enough of the rule's entries to make room for it.
+    /// If the rule has too few entries in this shard, folds none and returns false.
     fn replace_entries_by_sketch(
         &self,
         shard: &mut Shard,
@@ -329,8 +332,8 @@ impl MemoryStore {
     }
 }
 
-/// Returns whether entries of the rule can be folded: its algorithm fits into a sketch, and it has
-/// one in this shard or there is space for another.
+/// Returns whether entries of the rule can be folded. The rule's algorithm must fit into a sketch,
+/// and the rule must have a sketch in this shard or there must be space for one.
 fn can_fold(shard: &Shard, rule: &Rule) -> bool {
     rule.format != CellFormat::None
         && (shard.sketches.len() < SKETCHES_MAX || shard.find_sketch(rule.key).is_some())

@@ -56,31 +56,31 @@ use crate::domain::{
     Verdict,
 };
 
-/// Maximum number of shards: enough that even 64 threads rarely contend for a lock, and few enough
-/// that the set of the shards that a call needs fits into four words.
+/// Maximum number of shards. Large enough that even 64 threads rarely contend for a lock, and
+/// small enough that the set of shards for a call fits into four words.
 const SHARDS_MAX: usize = 256;
 
-/// Minimum number of keys per shard. A smaller store has fewer shards, so that every shard has room
-/// for a sketch.
+/// Minimum number of keys per shard. A small store has fewer shards, so that each has room for a
+/// sketch.
 const KEYS_PER_SHARD_MIN: usize = 64;
 
-/// Number of slots searched for expired entries on every insertion. More than one, so that entries
-/// are reclaimed faster than they are added.
+/// Number of slots that are searched for expired entries on every insertion. More than one, so
+/// that entries are reclaimed faster than they are added.
 const RECLAIM_SLOTS: usize = 2;
 
-/// Number of slots that a sweep checks each time it locks a shard. Takes about 10 µs.
+/// Number of slots that a sweep checks each time it locks a shard, which takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
 
-/// Maximum number of entries that a sweep moves, under one lock, to shrink a shard. Takes about 25
-/// µs.
+/// Maximum number of entries that a sweep moves each time it locks a shard in order to shrink it.
+/// This takes about 25 µs.
 const SWEEP_MOVES: usize = 256;
 
-/// Value of `retry_after` for a new key that is refused because the store is full and its rule has
-/// no sketch. The next sweep may make room.
+/// Wait reported as `retry_after` for a new key that is refused because the store is full and its
+/// rule has no sketch. The next sweep may make room.
 const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
-/// Statistics of a memory store. `live` and `sketch_weight` are current values; the others are
-/// totals since the start. Weights are in keys.
+/// Statistics of a memory store, with weights in keys. `live` and `sketch_weight` are current
+/// values; all others are totals since startup.
 #[derive(Debug, Default)]
 pub struct MemoryStats {
     /// Weight of all entries, including expired ones, and of all sketches, in keys. At most
@@ -88,17 +88,17 @@ pub struct MemoryStats {
     pub live: AtomicU64,
     /// Weight of all sketches, in keys.
     pub sketch_weight: AtomicU64,
-    /// Weight of the entries that were removed because they had expired, in keys.
+    /// Total weight of entries that were removed because they had expired, in keys.
     pub evicted: AtomicU64,
     /// Number of entries folded into a sketch to make room.
     pub folded: AtomicU64,
-    /// Number of charges to sketches, made because the store was full.
+    /// Number of charges made to a sketch because the store was full.
     pub overflowed: AtomicU64,
-    /// Number of checks refused because the store had no room for their counter, not even in a
+    /// Number of checks refused because their counter had no room in the store, not even in a
     /// sketch.
     pub no_room: AtomicU64,
-    /// Number of checks whose counter had a state from the future, because the clock had stepped
-    /// back or the capacity of a bucket had been lowered.
+    /// Number of checks whose counter had a state from the future, because the clock was set back
+    /// or the capacity of a bucket was lowered.
     pub clock_regressions: AtomicU64,
     /// Number of checks refused because their cost exceeded the capacity of the limit.
     pub cost_exceeds_capacity: AtomicU64,
@@ -117,21 +117,20 @@ pub struct MemoryStore {
     shards: Box<[PaddedShard]>,
     /// Maximum weight of all entries and sketches, in keys.
     max_keys: u64,
-    /// Weight that only sketches may use, in keys.
+    /// Weight reserved for sketches, in keys.
     sketch_reserve: u64,
-    /// Cells per row of a sketch in one shard.
+    /// Number of cells per row of a sketch in one shard.
     sketch_width: usize,
     /// Weight of a sketch in one shard, in keys.
     sketch_weight: usize,
     rules: RuleTable,
-    /// Counter whose value, modulo the number of shards, selects the shard that is swept or
-    /// searched next.
+    /// Number that selects the next shard to sweep or search, modulo the number of shards.
     next: AtomicUsize,
     stats: MemoryStats,
 }
 
-/// Shard with its lock. Aligned to 128 bytes, because processors fetch cache lines in pairs:
-/// threads that use different shards then do not contend for a cache line.
+/// Shard with its lock. Aligned to 128 bytes, because processors fetch cache lines in pairs.
+/// Otherwise threads that use different shards would contend for the same cache lines.
 #[derive(Default)]
 #[repr(align(128))]
 struct PaddedShard(Mutex<Shard>);
@@ -143,8 +142,8 @@ impl std::fmt::Debug for PaddedShard {
 }
 
 impl MemoryStore {
-    /// Creates a store that holds at most `max_keys` keys, a number that is clamped to the range
-    /// from 1 to 2^32 - 1.
+    /// Creates a store that holds at most `max_keys` keys. Clamps `max_keys` to the range from 1
+    /// to 2^32 - 1.
     pub fn new(max_keys: usize) -> MemoryStore {
         let max_keys = max_keys.clamp(1, u32::MAX as usize);
         let shards = match (max_keys / KEYS_PER_SHARD_MIN).checked_ilog2() {
@@ -174,21 +173,21 @@ impl MemoryStore {
         self.len() == 0
     }
 
-    /// Returns the statistics, which keep being updated.
+    /// Returns the live statistics, which change as calls are decided.
     pub fn stats(&self) -> &MemoryStats {
         &self.stats
     }
 
-    /// Returns the number of bytes that this store has requested from the allocator. For benchmarks
-    /// and diagnostics, because it locks every shard, one after another.
+    /// Returns the number of bytes that this store has requested from the allocator. Intended for
+    /// benchmarks and diagnostics, because it locks all shards, one after another.
     pub fn footprint(&self) -> usize {
         let heap: usize = (0..self.shards.len()).map(|at| self.lock(at).occupied_bytes()).sum();
         size_of::<MemoryStore>() + self.shards.len() * size_of::<PaddedShard>() + heap
     }
 
     /// Removes expired entries and frees unused memory. Checks at most `budget` slots, starting at
-    /// the shard where the last sweep stopped. Returns the weight of the removed entries, in keys.
-    /// Call this every second.
+    /// the shard after the last one that was swept or searched. Returns the weight of the removed
+    /// entries, in keys. Call this every second.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
         let mut left = budget;
@@ -213,7 +212,7 @@ impl MemoryStore {
         removed
     }
 
-    /// Returns the rules whose new keys have begun to share counters or to be refused since the
+    /// Returns the rules for which new keys have started to share counters or be refused since the
     /// last call. Call this every second.
     pub fn new_overflows(&self) -> Vec<Overflow> {
         let has_sketches = self.stats.sketch_weight.load(Ordering::Relaxed) > 0;
@@ -225,13 +224,13 @@ impl MemoryStore {
         (key.shard_bits() & (self.shards.len() as u64 - 1)) as usize
     }
 
-    /// Locks a shard. Ignores poisoning, because no code under the lock can panic halfway through a
-    /// change.
+    /// Locks a shard. Ignores lock poisoning, because no code that holds the lock can panic
+    /// halfway through a change.
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts clock regressions and costs above the capacity in the statistics.
+    /// Updates the statistics for clock regressions and for costs that exceed the capacity.
     fn record_stats(&self, step: &algorithm::Step, check: &Check<'_>) {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
@@ -244,8 +243,8 @@ impl MemoryStore {
         }
     }
 
-    /// Decides a call that consists of a single check. Never undoes the charge, because a single
-    /// check that passes is charged regardless of its role and the accounting of the call.
+    /// Decides a call with a single check. Never undoes the charge, because a single check that
+    /// passes is charged regardless of its role and the call's accounting.
     fn decide_alone(&self, check: &Check<'_>, now: Micros) -> Outcome {
         let key = EntryKey::for_counter(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
@@ -269,7 +268,7 @@ impl MemoryStore {
         step.outcome
     }
 
-    /// Decides a call that consists of a single check whose key has no entry.
+    /// Decides a call with a single check whose key has no entry.
     fn decide_new(
         &self,
         check: &Check<'_>,
@@ -298,13 +297,13 @@ impl MemoryStore {
         without_receipt_entry(step.outcome)
     }
 
-    /// Counts a charge to the sketch of a rule.
+    /// Counts a charge to a rule's sketch.
     fn count_overflow(&self, rule: &Rule) {
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         self.rules.note_overflow(rule, false);
     }
 
-    /// Returns the refusal for a key that can be stored neither as an entry nor in a sketch.
+    /// Returns the refusal for a key that fits into the store neither as an entry nor in a sketch.
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         self.rules.note_overflow(&Rule::of(limit), true);
@@ -313,8 +312,8 @@ impl MemoryStore {
         Outcome { reset_after, ..Outcome::refuse_for(NO_ROOM_WAIT) }
     }
 
-    /// Refunds a receipt's hits to the entry of its key. Has no effect if the key has none: the
-    /// cells of a sketch are shared with other keys.
+    /// Refunds the hits of a receipt to its key's entry. Has no effect if the key has no entry,
+    /// because the cells of a sketch are shared with other keys.
     fn refund_one(&self, receipt: &Receipt) {
         let key = EntryKey::for_counter(receipt.key.identity);
         let mut guard = self.lock(self.shard_of(key));
@@ -331,8 +330,8 @@ impl MemoryStore {
     }
 }
 
-/// Replaces a refund by one of 0 hits, for a key without an entry: neither an absent counter nor a
-/// sketch, whose cells other keys share, can be refunded.
+/// Changes a refund to 0 hits if the key has no entry. Neither an absent counter nor the shared
+/// cells of a sketch can be refunded.
 fn without_unreceipted_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },
@@ -340,8 +339,9 @@ fn without_unreceipted_refund(op: Op) -> Op {
     }
 }
 
-/// Removes the sliding log entry from an outcome's receipt, for a charge to a sketch. Once the key
-/// gets its own entry, another charge would have the same number, and a refund would remove it.
+/// Removes the sliding log entry from the receipt of a charge to a sketch. Once the key has its
+/// own entry, a different charge could get the same number and would then be removed by a refund
+/// of this receipt.
 fn without_receipt_entry(outcome: Outcome) -> Outcome {
     let taken = outcome.taken.map(|taken| ChargeRecord { entry: u128::MAX, ..taken });
     Outcome { taken, ..outcome }
@@ -361,7 +361,8 @@ impl LocalStore for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    /// Never suspends. Waits only for locks, each of which is held for well under a microsecond.
+    /// Decides a call without suspending. Only waits for locks, each of which is held for well
+    /// under a microsecond.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         Answers { each: self.decide(call), source: Source::Memory }
     }

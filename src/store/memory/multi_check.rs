@@ -14,53 +14,53 @@ use super::{MemoryStore, SHARDS_MAX, without_receipt_entry, without_unreceipted_
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Number of working counters kept on the stack. Calls with more checks (up to 128) are rare, and
+/// Number of working counters kept on the stack. Calls with more checks, up to 128, are rare and
 /// allocate.
 const COUNTERS_INLINE: usize = 16;
 
 const SHARD_SET_WORDS: usize = SHARDS_MAX / 64;
 
-/// Bit set of the shards that a call needs.
+/// Bit set of the shards that hold a call's counters.
 #[derive(Default)]
 struct ShardSet([u64; SHARD_SET_WORDS]);
 
-/// Lock guards of the shards that a call needs.
+/// Lock guards of the shards that hold a call's counters.
 struct LockedShards<'a> {
     set: ShardSet,
     guards: SmallVec<[MutexGuard<'a, Shard>; COUNTERS_INLINE]>,
 }
 
-/// Where a counter is stored, or whether it can be.
+/// Location of a counter in the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Location {
-    /// The counter is stored in the entry at this slot.
+    /// The counter is stored in the entry in this slot.
     Entry(Slot),
-    /// The counter is new; weight is claimed for an entry of this rule.
+    /// The counter is new, and weight has been claimed for an entry of this rule.
     Claimed(RuleSlot),
-    /// The counter has no entry; the sketch with this rule key counts it.
+    /// The counter has no entry. Its hits are counted in the sketch of the rule with this key.
     Sketch(u64),
-    /// The counter is not stored, and the store has no room for it.
+    /// The counter is not stored, because the store has no room for it.
     NoRoom,
 }
 
-/// Working copy of a counter, shared by all checks of the call on that counter.
+/// Working copy of a counter, shared by all checks of the call that use this counter.
 struct WorkingCounter<'a> {
     guard: usize,
     key: EntryKey,
     location: Location,
-    /// Weight of the stored entry, in keys; 0 if there is none.
+    /// Weight of the counter's stored entry, in keys; 0 if there is none.
     stored_weight: usize,
-    /// Weight, in keys, that this counter has claimed from the capacity of the store.
+    /// Weight that this counter has claimed from the store's capacity, in keys.
     claimed_weight: usize,
-    /// Whether a take was refused because the store had no room for the counter's larger state.
+    /// Whether a check was refused because the store had no room for the counter's larger state.
     is_out_of_room: bool,
-    /// State in the store before the call; `None` if there was none.
+    /// State in the store before the call; `None` if the counter was not stored.
     stored: Option<State>,
-    /// State after the refunds of the call, which apply even if the call is rejected.
+    /// State after the call's refunds, which apply even if the call is rejected.
     after_refunds: Option<State>,
-    /// State after the checks that have been decided so far.
+    /// State after the checks decided so far.
     state: Option<State>,
-    /// Limit of the check that changed the state last; determines when the entry expires.
+    /// Limit of the latest check that changed the state. It determines when the entry expires.
     limit: &'a Limit,
 }
 
@@ -119,8 +119,8 @@ impl MemoryStore {
         LockedShards { set, guards }
     }
 
-    /// Returns the index of the working counter for a check. Loads the counter unless an earlier
-    /// check of the call has already done so.
+    /// Returns the index of the working counter for a check. Loads the counter if no earlier check
+    /// of the call has done so.
     fn load<'a>(
         &self,
         check: &Check<'a>,
@@ -168,8 +168,8 @@ impl MemoryStore {
         counters.len() - 1
     }
 
-    /// Claims an entry for a key that has none. If the store is full, returns the rule's sketch or
-    /// [`Location::NoRoom`].
+    /// Claims an entry for a key that has none. If the store is full, returns the sketch of the
+    /// rule or [`Location::NoRoom`].
     fn claim_location(
         &self,
         shard: &mut Shard,
@@ -233,7 +233,7 @@ impl MemoryStore {
         step.outcome
     }
 
-    /// Stores a counter if it has changed, and releases the weight that was claimed but not used.
+    /// Stores a counter if it has changed, and releases any claimed weight that it does not need.
     fn save(&self, counter: WorkingCounter<'_>, shards: &mut LockedShards<'_>, now: Micros) {
         let is_changed = counter.state != counter.stored;
         let shard = &mut *shards.guards[counter.guard];
@@ -268,15 +268,15 @@ impl MemoryStore {
     }
 }
 
-/// Returns whether the call has a working copy of the entry in this slot of a shard.
+/// Returns whether the call has a working copy of the entry in a given slot of a shard.
 fn is_in_use(counters: &WorkingCounters<'_>, guard: usize, slot: Slot) -> bool {
     counters
         .iter()
         .any(|counter| counter.guard == guard && counter.location == Location::Entry(slot))
 }
 
-/// Restores the counters of a rejected call to their state after its refunds, and repeats the
-/// charges that apply even to a rejected call (debts). Verdicts and waits do not change.
+/// Resets the counters of a rejected call to their state after its refunds, and then repeats the
+/// charges that apply even to a rejected call (debts). Keeps the verdicts and waits.
 fn undo_except_debts<'a>(
     checks: &[Check<'a>],
     answers: &mut [Answer],
@@ -304,8 +304,9 @@ fn undo_except_debts<'a>(
     }
 }
 
-/// Updates `available` and `reset_after` of each outcome to their values after the whole call. They
-/// change after a check is decided if several checks share a counter or if the call is undone.
+/// Updates `available` and `reset_after` of each outcome to the values after the whole call. They
+/// may differ from the values after the check itself if several checks share a counter or if the
+/// call is undone.
 fn update_availability(
     checks: &[Check<'_>],
     answers: &mut [Answer],
@@ -339,14 +340,14 @@ impl ShardSet {
         self.0[shard / 64] |= 1 << (shard % 64);
     }
 
-    /// Returns the number of shards in the set that come before `shard`.
+    /// Returns the number of shards in the set whose index is lower than `shard`.
     fn shards_before(&self, shard: usize) -> usize {
         let whole: u32 = self.0[..shard / 64].iter().map(|word| word.count_ones()).sum();
         let below = self.0[shard / 64] & ((1 << (shard % 64)) - 1);
         (whole + below.count_ones()) as usize
     }
 
-    /// Calls `visit` for every shard of the set, in ascending order.
+    /// Calls `visit` for every shard in the set, in ascending order.
     fn for_each_shard(&self, mut visit: impl FnMut(usize)) {
         for (at, word) in self.0.iter().enumerate() {
             let mut rest = *word;

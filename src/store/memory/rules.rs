@@ -12,34 +12,36 @@ use std::sync::{Mutex, PoisonError};
 use super::sketch::CellFormat;
 use crate::domain::Limit;
 
-/// Number of slots in the rule table, 160 KiB in total. Rules that cannot get a slot of their own
+/// Number of slots in the rule table, which takes 160 KiB. Rules that cannot get their own slot
 /// share slot 0, and their entries are never folded into a sketch.
 const RULES_MAX: usize = 4_096;
 
-/// Maximum number of slots that a lookup probes. A rule that finds all of them taken uses slot 0.
+/// Maximum number of slots that a lookup probes. If other rules use all of them, the rule uses
+/// slot 0.
 const PROBES: usize = 8;
 
-/// Slot shared by all rules that could not get one of their own.
+/// Slot shared by all rules that could not get their own slot.
 const SHARED: RuleSlot = RuleSlot(0);
 
-/// Key of a slot while it is being reassigned; no rule has this key.
+/// Key of a slot while the slot is being reassigned. No rule has this key.
 const IN_TRANSITION: u64 = u64::MAX;
 
-/// Index of a rule's slot in the [`RuleTable`]. Each entry stores it in 16 bits.
+/// Index of a rule's slot in the [`RuleTable`]. Every entry stores it in 16 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSlot(pub(super) u16);
 
-/// Identity of a rule: the limit's id with its algorithm and window.
+/// Rule that an entry belongs to, identified by the id of its limit and the format of its sketch
+/// cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rule {
-    /// Hash of the identity; never 0.
+    /// Hash of the limit's id and the cell format; never 0.
     pub(super) key: u64,
     limit_id: u64,
     pub(super) format: CellFormat,
 }
 
 impl Rule {
-    /// Returns the rule of a limit.
+    /// Returns the rule that the counters of a limit belong to.
     pub(super) fn of(limit: &Limit) -> Rule {
         Rule::new(limit.limit_id, CellFormat::of(limit))
     }
@@ -52,25 +54,26 @@ impl Rule {
     }
 }
 
-/// Report that new keys of a rule did not fit into the full store.
+/// Report that new keys of a rule did not fit into a full store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
-    /// Id of the limit, as in [`Limit::limit_id`].
+    /// Id of the rule's limit, as in [`Limit::limit_id`].
     pub limit_id: u64,
-    /// Whether new keys are refused. Otherwise they are counted in a sketch.
+    /// Whether new keys are refused. If false, they are counted in a sketch.
     pub is_refusing: bool,
 }
 
-/// Slot of the table: a rule and the weight of its entries.
+/// Slot of the rule table. Holds a rule and the total weight of its entries.
 #[derive(Debug, Default)]
 struct RuleUsage {
-    /// Key of the rule; 0 for a slot that was never used.
+    /// Key of the rule; 0 if the slot has never been used.
     key: AtomicU64,
     limit_id: AtomicU64,
     format: AtomicU64,
-    /// Weight of the rule's entries, in keys.
+    /// Total weight of the rule's entries, in keys.
     weight: AtomicU64,
-    /// Bits [`SKETCHED`] and [`REFUSED`]: new ones in the low half, reported ones in the high half.
+    /// Bits [`SKETCHED`] and [`REFUSED`]. The low half holds new overflows, and the high half
+    /// those that have been reported.
     overflow: AtomicU8,
 }
 
@@ -78,17 +81,18 @@ const SKETCHED: u8 = 1;
 const REFUSED: u8 = 2;
 const REPORTED_SHIFT: u8 = 4;
 
-/// Weight per rule, in a lock-free hash table. Only assigning a slot takes a lock.
+/// Lock-free hash table that holds the weight of each rule's entries. Only assigning a slot takes
+/// a lock.
 #[derive(Debug)]
 pub(super) struct RuleTable {
     slots: Box<[RuleUsage]>,
-    /// Approximate number of rules that hold entries; see [`recount`](Self::recount).
+    /// Approximate number of rules that hold entries, corrected by [`recount`](Self::recount).
     active: AtomicU64,
     assignment: Mutex<()>,
 }
 
 impl RuleTable {
-    /// Creates an empty table.
+    /// Creates a table in which no rule has a slot.
     pub(super) fn new() -> RuleTable {
         RuleTable {
             slots: (0..RULES_MAX).map(|_| RuleUsage::default()).collect(),
@@ -97,7 +101,7 @@ impl RuleTable {
         }
     }
 
-    /// Adds weight, in keys, to a rule and returns its slot. Assigns a slot to a new rule.
+    /// Adds weight, in keys, to a rule and returns the rule's slot. A new rule is assigned a slot.
     pub(super) fn add(&self, rule: &Rule, weight: usize) -> RuleSlot {
         loop {
             let slot = self.slot_of(rule);
@@ -115,12 +119,12 @@ impl RuleTable {
         }
     }
 
-    /// Adds weight, in keys, to the rule in `slot`, which must already hold an entry.
+    /// Adds weight, in keys, to the rule in `slot`. The rule must already hold an entry.
     pub(super) fn grow(&self, slot: RuleSlot, weight: usize) {
         self.slots[usize::from(slot.0)].weight.fetch_add(weight as u64, Ordering::SeqCst);
     }
 
-    /// Subtracts weight, in keys, after an entry of the rule in `slot` shrank or was removed.
+    /// Subtracts weight, in keys, after an entry of the rule in `slot` has shrunk or been removed.
     pub(super) fn subtract(&self, slot: RuleSlot, weight: usize) {
         let weight = weight as u64;
         if self.slots[usize::from(slot.0)].weight.fetch_sub(weight, Ordering::SeqCst) == weight {
@@ -129,18 +133,18 @@ impl RuleTable {
         }
     }
 
-    /// Returns the weight of all entries of the rule in `slot`, in keys.
+    /// Returns the total weight of the entries of the rule in `slot`, in keys.
     pub(super) fn weight(&self, slot: RuleSlot) -> u64 {
         self.slots[usize::from(slot.0)].weight.load(Ordering::Relaxed)
     }
 
-    /// Returns the weight of a rule's entries, in keys; 0 if the rule has no slot yet.
+    /// Returns the total weight of a rule's entries, in keys; 0 if the rule has no slot yet.
     pub(super) fn weight_of(&self, rule: &Rule) -> u64 {
         self.find(rule).map_or(0, |slot| self.weight(slot))
     }
 
-    /// Returns the rule in a slot, or `None` for the shared slot. Call it only while the rule holds
-    /// an entry; otherwise the slot may be reassigned.
+    /// Returns the rule in a slot, or `None` for the shared slot. Call this only while the rule
+    /// holds an entry, because otherwise the slot may be reassigned.
     pub(super) fn rule(&self, slot: RuleSlot) -> Option<Rule> {
         if slot == SHARED {
             return None;
@@ -151,8 +155,8 @@ impl RuleTable {
     }
 
     /// Returns the fair share of a rule, in keys: `total` divided by the number of rules that hold
-    /// entries. A rule with `holds_entries: false` is added to that number, because it is about to
-    /// get an entry.
+    /// entries. If `holds_entries` is false, the rule is about to get its first entry and is
+    /// counted too.
     pub(super) fn share(&self, total: u64, holds_entries: bool) -> u64 {
         let rules = self.active.load(Ordering::Relaxed) + u64::from(!holds_entries);
         total / rules.max(1)
@@ -174,8 +178,8 @@ impl RuleTable {
         }
     }
 
-    /// Returns the overflows that began since the last call. While the store stays full
-    /// (`is_full`), each overflow is returned only once, even if it pauses.
+    /// Returns the overflows that have started since the last call. While the store stays full
+    /// (`is_full`), each overflow is returned only once, even if it stops and starts again.
     pub(super) fn new_overflows(&self, is_full: bool) -> Vec<Overflow> {
         let mut begun = Vec::new();
         for usage in &self.slots {
@@ -208,13 +212,13 @@ impl RuleTable {
         u16::try_from(at).ok().map(RuleSlot)
     }
 
-    /// Returns the slot of a rule. Assigns one to a new rule.
+    /// Returns the slot of a rule. A new rule is assigned one.
     fn slot_of(&self, rule: &Rule) -> RuleSlot {
         self.find(rule).unwrap_or_else(|| self.assign(rule))
     }
 
-    /// Assigns a rule a slot that was never used or whose former rule holds no entries. Returns
-    /// [`SHARED`] if there is none.
+    /// Assigns a rule a slot that has never been used or whose former rule holds no entries.
+    /// Returns [`SHARED`] if there is no such slot.
     fn assign(&self, rule: &Rule) -> RuleSlot {
         let _assigning = self.assignment.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = self.find(rule) {

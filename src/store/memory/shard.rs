@@ -13,55 +13,54 @@ use super::sketch::Sketch;
 use crate::algorithm::{State, fixed_window};
 use crate::domain::Micros;
 
-/// Number of entries per chunk of the slab. A chunk has 6 KiB, so the partly used last chunks of
-/// all shards waste less than a byte per key at one million keys.
+/// Number of entries per chunk of the slab. A chunk takes 6 KiB, so at one million keys, the
+/// partly used last chunks of all shards waste less than one byte per key.
 const ENTRIES_PER_CHUNK: usize = 128;
 
-/// Largest step back in time between two calls that is attributed to reordering. A larger one means
-/// that the clock was set back. Calls may be reordered because threads read the clock before they
-/// take the lock.
+/// Largest step back in time between two calls that is attributed to reordering: threads read the
+/// clock before they lock the shard. A larger step means that the clock was set back.
 const REORDERING_MAX: Micros = Micros::SECOND;
 
-/// Key of an entry: the identity of a counter as two 64-bit words, so that an entry is aligned to 8
+/// Key of an entry: the counter's identity as two 64-bit words, so that an entry is aligned to 8
 /// bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntryKey([u64; 2]);
 
 impl EntryKey {
-    /// Returns the entry key of a counter. Ignores the counter's hash tag, which only chooses the
-    /// hash slot in a Redis Cluster.
+    /// Returns the entry key of a counter. The key ignores the counter's hash tag, which only
+    /// determines the hash slot in a Redis Cluster.
     pub(super) fn for_counter(identity: u128) -> EntryKey {
         let low = identity & u128::from(u64::MAX);
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
 
-    /// Returns the hash for the index. The identity is a keyed hash already, so nobody without the
-    /// hash key can choose colliding bits. This half serves the index; the other half chooses the
-    /// shard.
+    /// Returns the half of the key that serves as the hash in the index; the other half selects
+    /// the shard. The identity is already a keyed hash, so nobody without the hash key can choose
+    /// identities whose bits collide.
     fn hash(self) -> u64 {
         self.0[0]
     }
 
-    /// Returns the half of the key whose lowest bits choose the shard.
+    /// Returns the half of the key whose lowest bits select the shard.
     pub(super) fn shard_bits(self) -> u64 {
         self.0[1]
     }
 
-    /// Returns the 64 bits that choose a key's cells in a sketch. Mixes both halves, because the
-    /// lowest bits of one half are the same for all keys of a shard.
+    /// Returns the 64 bits that select a key's cells in a sketch. Mixes both halves of the key,
+    /// because all keys of a shard have the same lowest bits in one half.
     pub(super) fn sketch_bits(self) -> u64 {
         let mixed = (self.0[0] ^ self.0[1].rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         mixed ^ mixed >> 32
     }
 }
 
-/// Expiry time and rule of an entry, packed into one word: 48 bits of milliseconds since the Unix
-/// epoch, rounded up, and 16 bits of [`RuleSlot`].
+/// Expiry time and rule of an entry, packed into one word. The time takes 48 bits, in milliseconds
+/// since the Unix epoch, rounded up. The [`RuleSlot`] takes 16 bits.
 #[derive(Clone, Copy)]
 struct Expiry(u64);
 
 impl Expiry {
-    /// Value that marks a vacant slot.
+    /// Expiry that marks a vacant slot.
     const NEVER: Expiry = Expiry(u64::MAX);
 
     fn new(expires: Micros, rule: RuleSlot) -> Expiry {
@@ -96,12 +95,12 @@ struct Entry {
     state: State,
 }
 
-/// Size of an entry in the slab, in bytes, without its share of the index (see `MemoryStore`).
+/// Size of an entry in the slab, in bytes, excluding its share of the index (see `MemoryStore`).
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
-/// Number of heap bytes of a state that count as one key. Equal to the size of an entry, so that
-/// `max_keys` bounds memory regardless of the algorithms in use.
+/// Number of heap bytes of a state that count as one key. Equals the size of an entry, so that
+/// `max_keys` bounds the memory regardless of the algorithms in use.
 pub(super) const KEY_BYTES: usize = 48;
 
 const VACANT: Entry = Entry {
@@ -110,36 +109,36 @@ const VACANT: Entry = Entry {
     state: State::FixedWindow(fixed_window::State { start: Micros::ZERO, count: 0 }),
 };
 
-/// Shard of the memory store: a slab of entries and an index over their keys.
+/// Shard of the memory store: a slab of entries and an index of their keys.
 #[derive(Default)]
 pub(super) struct Shard {
     index: HashTable<Slot>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<Slot>,
-    /// Number of slots that have ever been in use.
+    /// Number of slots that have ever been used.
     high: Slot,
-    /// Slot at which the next call of [`reclaim`](Self::reclaim) starts.
+    /// Slot at which the next call to [`reclaim`](Self::reclaim) starts.
     cursor: Slot,
-    /// Slot at which the next call of [`visit_entries`](Self::visit_entries) starts.
+    /// Slot at which the next call to [`visit_entries`](Self::visit_entries) starts.
     fold_cursor: Slot,
-    /// Sketches of the rules that overflowed in this shard.
+    /// Sketches of the rules that have keys without their own entry in this shard.
     pub(super) sketches: Vec<Sketch>,
-    /// Time before which the shard does not try again to find room for another sketch.
+    /// Time until which the shard does not try again to find room for another sketch.
     pub(super) sketch_denied_until: Micros,
-    /// Heap bytes of all states in this shard.
+    /// Number of heap bytes used by all states in this shard.
     heap: usize,
-    /// Time of the latest call to this shard, in microseconds since the Unix epoch.
+    /// Time of the latest call that used this shard, in microseconds since the Unix epoch.
     latest: Micros,
 }
 
-/// Returns the weight of a state, the number of keys that it counts as: 1 for its entry, plus 1 for
-/// every [`KEY_BYTES`] bytes on the heap.
+/// Returns the weight of a state, in keys: 1 for its entry, plus 1 for every [`KEY_BYTES`] bytes
+/// that the state has on the heap.
 pub(super) fn weight(state: &State) -> usize {
     1 + state.heap_bytes().div_ceil(KEY_BYTES)
 }
 
 impl Shard {
-    /// Returns the slot of the entry with this key; `None` if there is no such entry.
+    /// Returns the slot of the entry with this key, or `None` if there is none.
     pub(super) fn find(&self, key: EntryKey) -> Option<Slot> {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
@@ -168,7 +167,7 @@ impl Shard {
         self.heap = self.heap + bytes - before.heap_bytes();
     }
 
-    /// Adds an entry. The index must not contain its key yet.
+    /// Adds an entry. Its key must not be in the index yet.
     pub(super) fn insert(&mut self, key: EntryKey, state: State, expires: Micros, rule: RuleSlot) {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -180,8 +179,8 @@ impl Shard {
         self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
     }
 
-    /// Checks up to `slots` slots from the cursor on, removes their entries if they are expired and
-    /// not `in_use`, and returns the weight of the removed entries.
+    /// Checks up to `slots` slots, starting at the cursor. Removes the entries in them that have
+    /// expired and are not `in_use`, and returns the weight of the removed entries, in keys.
     pub(super) fn reclaim(
         &mut self,
         now: Micros,
@@ -200,8 +199,8 @@ impl Shard {
         removed
     }
 
-    /// Checks up to `slots` slots, starting where the last call stopped, and calls `visit` for each
-    /// occupied one until it returns false.
+    /// Checks up to `slots` slots, starting where the last call stopped. Calls `visit` for each
+    /// occupied slot until it returns false.
     pub(super) fn visit_entries(
         &mut self,
         slots: usize,
@@ -216,12 +215,13 @@ impl Shard {
         }
     }
 
-    /// Returns the index in `sketches` of the sketch for the rule with this key.
+    /// Returns the index in `sketches` of the sketch for the rule with this key, or `None` if
+    /// there is none.
     pub(super) fn find_sketch(&self, rule: u64) -> Option<usize> {
         self.sketches.iter().position(|sketch| sketch.is_of(rule))
     }
 
-    /// Merges the entry in a slot into the sketch at index `sketch`, removes the entry, and returns
+    /// Merges the entry in a slot into the sketch at index `sketch`. Removes the entry and returns
     /// its weight, in keys.
     pub(super) fn fold(
         &mut self,
@@ -235,15 +235,15 @@ impl Shard {
         self.remove(slot, rules)
     }
 
-    /// Removes the expired sketches and returns their number.
+    /// Removes the expired sketches. Returns the number of sketches removed.
     pub(super) fn remove_expired_sketches(&mut self, now: Micros) -> usize {
         let before = self.sketches.len();
         self.sketches.retain(|sketch| sketch.expires() > now);
         before - self.sketches.len()
     }
 
-    /// Shrinks the slab if more than half of its slots are vacant, so that memory returns to the
-    /// system after a flood. Moves up to `moves` entries from its end to vacant slots.
+    /// Shrinks the slab if more than half of its slots are vacant, so that memory is freed after a
+    /// flood of keys. Moves up to `moves` entries from the end of the slab to vacant slots.
     pub(super) fn compact(&mut self, moves: usize) {
         if (self.high as usize) <= ENTRIES_PER_CHUNK || self.free.len() * 2 <= self.high as usize {
             return;
@@ -289,20 +289,20 @@ impl Shard {
         self.high as usize
     }
 
-    /// Records the time of a call to this shard.
+    /// Records the time of a call that uses this shard.
     pub(super) fn set_latest(&mut self, now: Micros) {
         if now > self.latest || now.saturating_add(REORDERING_MAX) < self.latest {
             self.latest = now;
         }
     }
 
-    /// Returns the time of the latest call to this shard. Refunds by receipt have no time of their
-    /// own and use this one.
+    /// Returns the time of the latest call that used this shard. A refund by receipt carries no
+    /// time and uses this one.
     pub(super) fn latest(&self) -> Micros {
         self.latest
     }
 
-    /// Returns the heap memory that the shard occupies, in bytes.
+    /// Returns the heap memory that the shard uses, in bytes.
     pub(super) fn occupied_bytes(&self) -> usize {
         self.index.allocation_size()
             + self.chunks.len() * ENTRIES_PER_CHUNK * ENTRY_BYTES

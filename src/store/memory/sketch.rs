@@ -27,26 +27,26 @@ use super::shard::EntryKey;
 use crate::algorithm::{State, bucket, fixed_window, sliding_log, sliding_window};
 use crate::domain::{Algorithm, Limit, Micros};
 
-/// Number of rows of a sketch. A key has one cell in each row.
+/// Number of rows in a sketch. Each key has one cell in every row.
 const ROWS: usize = 4;
 
-/// Interpretation of a cell: the algorithm and, for sliding windows and logs, the window length.
+/// Format of a cell: the algorithm and, for sliding windows and logs, the window length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellFormat {
-    /// Hybrid and concurrency counters, which do not fit into a cell.
+    /// Hybrid and concurrency counters, whose states do not fit into a cell.
     None,
-    /// Hits in one window.
+    /// Number of hits in one window.
     FixedWindow,
-    /// Theoretical arrival time of a bucket.
+    /// Theoretical arrival time (TAT) of a token or leaky bucket.
     Bucket,
-    /// Hits in two adjacent windows.
+    /// Numbers of hits in two adjacent windows.
     SlidingWindow { length: Micros },
-    /// Hits in two adjacent windows, instead of the time of every hit.
+    /// Numbers of hits in two adjacent windows. A cell has no room for the time of every hit.
     SlidingLog { length: Micros },
 }
 
 impl CellFormat {
-    /// Returns the format for the counters of a limit.
+    /// Returns the cell format for the counters of a limit.
     pub(super) fn of(limit: &Limit) -> CellFormat {
         match &limit.algorithm {
             Algorithm::FixedWindow(_) => CellFormat::FixedWindow,
@@ -61,8 +61,8 @@ impl CellFormat {
         }
     }
 
-    /// Encodes the format: the algorithm in the lowest three bits, and the window length in
-    /// microseconds in the others.
+    /// Encodes the format. The lowest three bits hold the algorithm, and the other bits the window
+    /// length in microseconds.
     pub(super) fn encode(self) -> u64 {
         match self {
             CellFormat::None => 0,
@@ -73,7 +73,7 @@ impl CellFormat {
         }
     }
 
-    /// Decodes a format from [`encode`](Self::encode).
+    /// Decodes a format that [`encode`](Self::encode) returned.
     pub(super) fn decode(word: u64) -> CellFormat {
         let length = Micros(word >> 3);
         match word & 7 {
@@ -85,7 +85,7 @@ impl CellFormat {
         }
     }
 
-    /// Converts a state to a cell. Returns `None` if the state belongs to another algorithm.
+    /// Converts a state to a cell. Returns `None` if the state belongs to a different algorithm.
     fn to_cell(self, state: &State, now: Micros) -> Option<Cell> {
         match (self, state) {
             (CellFormat::FixedWindow, State::FixedWindow(state)) => {
@@ -128,7 +128,7 @@ impl CellFormat {
         }
     }
 
-    /// Returns the window length of a format with two windows per cell.
+    /// Returns the window length if the format has two windows per cell, and otherwise `None`.
     fn window(self) -> Option<Micros> {
         match self {
             CellFormat::SlidingWindow { length } | CellFormat::SlidingLog { length } => {
@@ -139,7 +139,7 @@ impl CellFormat {
     }
 }
 
-/// Counter shared by several keys of one rule.
+/// Cell of a sketch: a counter shared by several keys of one rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cell {
     time: Micros,
@@ -154,8 +154,8 @@ impl Cell {
         self == Cell::default()
     }
 
-    /// Returns the cell advanced to the window that starts at `start`. Does not change a cell that
-    /// is already in that window or a later one.
+    /// Returns the cell advanced to the window that starts at `start`. A cell that is already in
+    /// that window or a later one is returned unchanged.
     fn advance_to(self, start: Micros, length: Micros) -> Cell {
         if self.time >= start {
             self
@@ -166,10 +166,10 @@ impl Cell {
         }
     }
 
-    /// Returns a cell that is at least as full as either of two cells. Of two fixed windows, the
-    /// later one is fuller, because the other has ended; of two buckets, the one that is full again
-    /// later. With `window`, both cells advance to the later window and are compared field by
-    /// field.
+    /// Returns a cell that is at least as full as both cells. Of two fixed windows, the later one
+    /// counts as fuller, because the other has ended. Of two buckets, the one with the later
+    /// theoretical arrival time is fuller. If `window` is given, both cells are advanced to the
+    /// later window and compared field by field.
     fn max(self, other: Cell, window: Option<Micros>) -> Cell {
         let Some(length) = window else {
             return if (self.time, self.present) >= (other.time, other.present) {
@@ -187,7 +187,8 @@ impl Cell {
         }
     }
 
-    /// Returns a cell that is no fuller than either of two cells.
+    /// Returns a cell that is at most as full as both cells. Fullness is compared as in
+    /// [`max`](Self::max).
     fn min(self, other: Cell, window: Option<Micros>) -> Cell {
         let Some(length) = window else {
             return if (self.time, self.present) <= (other.time, other.present) {
@@ -206,11 +207,10 @@ impl Cell {
     }
 }
 
-/// Approximate counters of one rule within one shard of the store. The lock of the shard protects
-/// them.
+/// Approximate counters of one rule within one shard. Protected by the shard's lock.
 #[derive(Debug)]
 pub(super) struct Sketch {
-    /// Key of the rule: a hash of its identity.
+    /// Key of the rule that the sketch belongs to.
     rule: u64,
     format: CellFormat,
     cells: Box<[Cell]>,
@@ -219,23 +219,23 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Returns the memory of a sketch with `width` cells per row, in bytes.
+    /// Returns the memory that a sketch with `width` cells per row uses, in bytes.
     pub(super) const fn bytes(width: usize) -> usize {
         size_of::<Sketch>() + ROWS * width * size_of::<Cell>()
     }
 
-    /// Returns the heap memory of this sketch, in bytes.
+    /// Returns the heap memory that this sketch uses, in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         size_of::<Sketch>() + size_of_val(&*self.cells)
     }
 
-    /// Creates an empty sketch. `width` is the number of cells per row; at least 1.
+    /// Creates an empty sketch. `width` is the number of cells per row and must be at least 1.
     pub(super) fn new(rule: u64, format: CellFormat, width: usize) -> Sketch {
         let cells = vec![Cell::default(); ROWS * width.max(1)].into_boxed_slice();
         Sketch { rule, format, cells, expires: Micros::ZERO }
     }
 
-    /// Returns whether this sketch belongs to the rule with the key `rule`.
+    /// Returns whether this sketch belongs to the rule whose key is `rule`.
     pub(super) fn is_of(&self, rule: u64) -> bool {
         self.rule == rule
     }
@@ -245,19 +245,19 @@ impl Sketch {
         self.expires
     }
 
-    /// Postpones the expiry of the sketch to `expires`, unless it already expires later.
+    /// Postpones the expiry of the sketch to `expires`, unless the sketch already expires later.
     pub(super) fn keep_until(&mut self, expires: Micros) {
         self.expires = self.expires.max(expires);
     }
 
-    /// Returns a state with at least the hits of a key. `None` if one of the key's cells is empty,
-    /// so that the key has no hits.
+    /// Returns a state with at least as many hits as the key has. Returns `None` if one of the
+    /// key's cells is empty, because the key then has no hits.
     pub(super) fn state(&self, key: EntryKey, now: Micros) -> Option<State> {
         self.format.to_state(self.min_cell(key, now)?, now)
     }
 
-    /// Raises the cells of a key to `state`, which must be the result of a charge on
-    /// [`state`](Self::state). Keeps the sketch at least until `expires`.
+    /// Raises the cells of a key to `state`, which must result from charging the state that
+    /// [`state`](Self::state) returned. Keeps the sketch at least until `expires`.
     pub(super) fn charge(&mut self, key: EntryKey, state: &State, expires: Micros, now: Micros) {
         let Some(new) = self.format.to_cell(state, now) else { return };
         // A charge moves a state back in time only if it was clamped because it came from the far

@@ -5,32 +5,33 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Wait after the first failure, doubled after each further failure. A restarted server is reached
-/// within 100 ms of its start.
+/// Wait after the first failure. It doubles with each further failure. Short enough to reach a
+/// restarted server within 100 ms of its start.
 const WAIT_MIN: Duration = Duration::from_millis(20);
-/// Longest wait after a failure other than a denied login. A recovering Redis easily handles a
-/// hundred processes that each connect once a second.
+/// Maximum wait after a failure, except for a denied login. A recovering Redis server easily
+/// handles a hundred processes that each try to connect once a second.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Wait after a denied login. Longer than after other failures, because only an operator can fix
-/// it, and every attempt adds a line to the server's log.
+/// Wait after a denied login. Longer than after other failures, because only an operator can solve
+/// the problem and every attempt adds a line to the server's log.
 const WAIT_DENIED: Duration = Duration::from_secs(2);
 
-/// Backoff of one connection. The first attempt after a working connection is immediate.
+/// Backoff for reconnecting one connection. After a working connection is lost, the first attempt
+/// is immediate.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
     /// Number of consecutive failed connection attempts.
     failures: u32,
-    /// Whether the server denied the login in the last attempt.
+    /// Whether the last connection attempt failed because the server denied the login.
     denied: bool,
     /// Whether the current connection has not answered any command yet. If it breaks before its
-    /// first answer, that counts as a failure. Otherwise a server that accepts connections and
-    /// drops them would be redialed in a tight loop.
+    /// first answer, this counts as a failure. Otherwise the client would reconnect in a tight
+    /// loop to a server that accepts connections and then drops them.
     unproven: bool,
 }
 
 impl Backoff {
-    /// Returns the wait before the next attempt, or `None` to connect immediately. Call it once per
-    /// attempt.
+    /// Returns how long to wait before the next attempt, or `None` to connect immediately. Call
+    /// this once per attempt.
     pub(crate) fn next_wait(&mut self) -> Option<Duration> {
         if std::mem::replace(&mut self.unproven, true) {
             self.failures = self.failures.saturating_add(1);
@@ -46,12 +47,12 @@ impl Backoff {
         Some(with_jitter(grown.min(WAIT_MAX)))
     }
 
-    /// Records a failed attempt. `denied` tells whether the server denied the login.
+    /// Records a failed connection attempt. `denied` tells whether the server denied the login.
     pub(crate) fn record_failure(&mut self, denied: bool) {
         self.denied = denied;
     }
 
-    /// Records that the connection answered a command, which resets the backoff.
+    /// Resets the backoff, because the connection has answered a command.
     pub(crate) fn record_success(&mut self) {
         *self = Backoff::default();
     }
@@ -68,10 +69,10 @@ pub(crate) fn with_jitter(wait: Duration) -> Duration {
     wait / 2 + (wait / 2).saturating_mul(random) / 1_024
 }
 
-/// Exclusive upper bound of [`random`].
+/// Exclusive upper bound of the numbers that [`random`] returns.
 const RANDOM_MAX: u64 = 1_024;
 
-/// Returns a random number below [`RANDOM_MAX`].
+/// Returns a random number less than [`RANDOM_MAX`].
 fn random() -> u64 {
     // `RandomState` has random keys. It is the only source of randomness in the standard library,
     // and good enough for jitter.

@@ -17,25 +17,26 @@ use std::time::Duration;
 
 use crate::domain::Micros;
 
-/// Number of consecutive connection failures that open the breaker while no connection is open.
+/// Number of consecutive failed connection attempts after which the breaker opens if no connection
+/// is open.
 const CONNECT_FAILURES_MAX: u32 = 2;
-/// Minimum number of answers in a window before error replies can open the breaker.
+/// Minimum number of answers in a window before error replies may open the breaker.
 const ANSWERS_MIN: u64 = 20;
 /// Length of the window over which answers and errors are counted.
 const WINDOW: Micros = Micros::SECOND;
-/// Interval between the PINGs of a connection while the breaker is open.
+/// Interval between PINGs on each connection while the breaker is open.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// Longest round trip of a PING that closes the breaker. Equals Envoy's default timeout: a slower
-/// node would answer calls too late.
+/// Maximum round trip of a PING that closes the breaker. Equals Envoy's default timeout, because a
+/// slower node would answer calls too late.
 pub(crate) const PROBE_TIMEOUT: Micros = Micros(20_000);
 
 /// State of a circuit breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Calls are sent.
+    /// Calls are sent to the node.
     #[default]
     Closed,
-    /// Calls are rejected. Each connection sends one PING every 100 ms.
+    /// Calls are rejected without being sent. Each connection sends a PING every 100 ms.
     Open,
 }
 
@@ -43,7 +44,7 @@ impl BreakerState {
     /// All states, in the order in which the metrics export them.
     pub const ALL: [BreakerState; 2] = [BreakerState::Closed, BreakerState::Open];
 
-    /// Returns the state's name in metrics.
+    /// Returns the name of the state, as used in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",
@@ -57,14 +58,14 @@ impl BreakerState {
 pub(crate) enum OpenReason {
     /// Connecting failed repeatedly.
     ConnectFailures,
-    /// The node sent nothing although a command was waiting.
+    /// The node sent no data although a command was waiting for a reply.
     Silence,
-    /// At least half of the node's recent answers said that it cannot serve.
+    /// At least half of the node's recent answers were errors saying that it cannot serve.
     ErrorReplies,
 }
 
 impl OpenReason {
-    /// Returns the reason's name in logs.
+    /// Returns the name of the reason, as used in logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             OpenReason::ConnectFailures => "connect_failures",
@@ -74,15 +75,15 @@ impl OpenReason {
     }
 }
 
-/// State machine of one node's circuit breaker. Callers pass the time and do the locking.
+/// State machine of a node's circuit breaker. The caller provides the time and the locking.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CircuitBreaker {
     state: BreakerState,
     connect_failures: u32,
     window_start: Micros,
-    /// Number of answers from the node before the window started.
+    /// Number of answers that the node had sent before the window started.
     answers_before: u64,
-    /// Number of answers in the window that say that the node cannot serve.
+    /// Number of answers in the window that said that the node cannot serve.
     errors: u64,
 }
 
@@ -101,21 +102,21 @@ impl CircuitBreaker {
         was_open
     }
 
-    /// Records a connection failure while no connection is open. Returns whether the breaker must
-    /// open.
+    /// Records a failed connection attempt while no connection is open. Returns whether the
+    /// breaker must open.
     pub(crate) fn record_connect_failure(&mut self) -> bool {
         self.connect_failures = self.connect_failures.saturating_add(1);
         self.connect_failures >= CONNECT_FAILURES_MAX
     }
 
-    /// Records that a connection was opened.
+    /// Resets the count of consecutive connection failures, because a connection was opened.
     pub(crate) fn record_connected(&mut self) {
         self.connect_failures = 0;
     }
 
-    /// Records a batch of `answers` answers, `errors` of which say that the node cannot serve.
-    /// `answers_total` is the number of all answers from the node, including this batch. Returns
-    /// whether the breaker must open.
+    /// Records a batch of answers that contains errors. `answers` is the size of the batch, and
+    /// `errors` is how many of them said that the node cannot serve. `answers_total` counts all
+    /// answers from the node so far, including this batch. Returns whether the breaker must open.
     pub(crate) fn record_errors(
         &mut self,
         errors: u64,

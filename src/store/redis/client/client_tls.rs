@@ -10,28 +10,28 @@ use rustls::pki_types::pem::PemObject as _;
 
 use super::config::{Address, RedisConfigError, Tls, TlsReloader};
 
-/// TLS certificates for new connections, and the function that rereads them.
+/// TLS certificates for new connections, with the function that rereads them.
 #[derive(Debug)]
 pub(crate) struct ClientTls {
     reloader: Option<TlsReloader>,
     loaded: Mutex<LoadedTls>,
 }
 
-/// Certificates as last read, and the parsed certificates in use, which are older if the last ones
-/// are invalid.
+/// Certificates as last read, and the parsed certificates in use. The latter are older if those
+/// last read are invalid.
 #[derive(Debug)]
 struct LoadedTls {
-    /// Certificates that the reloader last returned, whether valid or not.
+    /// Certificates that the reloader returned last, valid or not.
     latest: Arc<Tls>,
-    /// Address that holds the parsed certificates, whose host and port are replaced for each
-    /// connection. The `redis` crate has no other public type that holds parsed certificates.
+    /// Address that contains the parsed certificates in use. Its host and port are replaced for
+    /// each connection. The `redis` crate has no other public type that holds parsed certificates.
     template: ConnectionAddr,
-    /// Number of times that `template` was replaced.
+    /// Number of times that `template` has been replaced.
     generation: u64,
 }
 
 impl ClientTls {
-    /// Parses the certificates that new connections use until a reload.
+    /// Parses the certificates, which new connections use until a reload.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl ClientTls {
         Ok(ClientTls { reloader, loaded: Mutex::new(loaded) })
     }
 
-    /// Rereads the certificates, and returns the generation of the certificates in use. If the new
+    /// Rereads the certificates and returns the generation of those in use. If the new
     /// certificates are invalid, logs a warning once and keeps the old ones. Called once per
     /// connection attempt.
     pub(crate) fn refresh(&self) -> u64 {
@@ -71,7 +71,8 @@ impl ClientTls {
         loaded.generation
     }
 
-    /// Returns the address for a TLS connection; `None` for a Unix socket, which does not use TLS.
+    /// Returns the address for a TLS connection, or `None` for a Unix socket, which does not use
+    /// TLS.
     pub(crate) fn connection_addr(&self, address: &Address) -> Option<ConnectionAddr> {
         let Address::Tcp(host, port) = address else { return None };
         let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +88,7 @@ impl ClientTls {
     }
 }
 
-/// Parses certificates into an address with a placeholder host.
+/// Parses certificates and returns an address with a placeholder host that contains them.
 fn build_address_template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
     // `redis` uses the process's default crypto provider. The call fails if one is installed
     // already, and any provider will do.

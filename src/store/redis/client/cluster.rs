@@ -22,55 +22,57 @@ use super::pending_command::{Batch, CommandReply, PendingReply};
 use super::slot_table::{Membership, SlotOwner, SlotTable};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
-/// Maximum number of redirections followed per call. A stale slot table causes one, and a slot that
-/// is migrated meanwhile causes a second. More than three mean that the nodes disagree.
+/// Maximum number of redirects that are followed per call. A stale slot table causes one redirect,
+/// and a simultaneous migration of the slot causes a second. More than three mean that the nodes
+/// disagree.
 const REDIRECTS_MAX: u32 = 3;
-/// Retries of a call after TRYAGAIN, at most. A slot stays half moved for as long as its keys
-/// migrate, so the fallback answers all calls that one retry does not help.
+/// Maximum number of retries per call after TRYAGAIN. A slot stays half moved until all its keys
+/// have migrated. If one retry does not help, the fallback answers the call.
 const RETRIES_MAX: u32 = 1;
-/// Wait before a retry after TRYAGAIN: about the time in which MIGRATE moves a batch of keys.
+/// Wait before the retry after TRYAGAIN. MIGRATE moves a batch of keys in about this time.
 const RETRY_WAIT: Duration = Duration::from_millis(1);
-/// Nodes outside the slot table that redirects may name, at most. A reshard names one or two.
+/// Maximum number of nodes outside the slot table to which redirects are followed. A reshard
+/// involves one or two such nodes.
 const REDIRECT_TARGETS_MAX: usize = 16;
 
-/// Redis Cluster client with its table of nodes and their hash slots.
+/// Redis Cluster client with a table of the nodes and their hash slots.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) context: Arc<ClientContext>,
     table: ArcSwap<SlotTable>,
-    /// Serializes replacements of `table`, and holds what is known about its origin. Script calls
-    /// take this lock only to open the target of a redirect.
+    /// Origin of `table`, behind the mutex that serializes replacements of `table`. Script calls
+    /// lock it only to open the target of a redirect.
     update: Mutex<TableOrigin>,
     /// Notified when the slot table may be stale.
     pub(crate) refresh_needed: Arc<Notify>,
-    /// Node to query first at the next refresh: the target of the last MOVED.
+    /// Node to query first at the next refresh: the target of the last MOVED redirect.
     refresh_hint: Mutex<Option<Address>>,
 }
 
-/// Origin of the slot table, and the nodes that redirects added to it.
+/// Origin of the slot table, with the addresses of nodes that redirects added to the table.
 #[derive(Debug, Default)]
 struct TableOrigin {
-    /// The cluster's nodes and config epoch when the table was read; `None` if unknown.
+    /// The cluster's nodes and its config epoch when the table was read; `None` if unknown.
     membership: Option<Membership>,
-    /// Addresses outside the slot table that redirects named since the last update.
+    /// Addresses outside the slot table to which redirects have pointed since the last update.
     redirect_targets: Vec<Address>,
 }
 
-/// Result of an update of the slot table.
+/// Result of updating the slot table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableUpdate {
     /// The table was replaced.
     Replaced,
-    /// The node returned the present table.
+    /// The node returned the same table as the current one.
     Unchanged,
-    /// The node returned a table of a lower config epoch, which was ignored.
+    /// The node returned a table with a lower config epoch, which was ignored.
     Older,
-    /// The node belongs to another cluster than the present table, so its table was ignored.
+    /// The node belongs to a different cluster than the current table, so its table was ignored.
     OtherCluster,
 }
 
 impl Cluster {
-    /// Creates a client whose slot table is empty until the first refresh.
+    /// Creates a client with an empty slot table, which the first refresh fills.
     pub(crate) fn new(context: Arc<ClientContext>, refresh_needed: Arc<Notify>) -> Cluster {
         Cluster {
             context,
@@ -81,8 +83,8 @@ impl Cluster {
         }
     }
 
-    /// Sends each script call to the node of its hash slot and waits for the replies. Calls that
-    /// are not answered by the deadline fail as lost.
+    /// Sends each script call to the node that owns its hash slot, and waits for the replies.
+    /// Calls not answered by the deadline fail as lost.
     pub(crate) async fn send(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
         let table = self.table.load_full();
         // The smallest cluster has three nodes. A call to more nodes costs an allocation.
@@ -154,8 +156,8 @@ impl Cluster {
         }
     }
 
-    /// Sends a script call and discards its reply. The call is dropped if no node is known to own
-    /// its hash slot.
+    /// Sends a script call without waiting for its reply. Drops the call if no known node owns its
+    /// hash slot.
     pub(crate) fn send_in_background(&self, call: ScriptCall) {
         let table = self.table.load();
         match table.node(table.owner(call.slot)) {
@@ -164,8 +166,8 @@ impl Cluster {
         }
     }
 
-    /// Follows the redirections of a script call and returns its final reply. A redirected call has
-    /// not run yet.
+    /// Follows the redirects of a script call and returns its final reply. A call that is
+    /// redirected has not run yet.
     async fn follow_redirects(
         &self,
         mut node: Arc<Node>,
@@ -216,8 +218,9 @@ impl Cluster {
         }
     }
 
-    /// Returns the node that a redirect names. An unknown node is opened and added to the slot
-    /// table; `None` if the table already holds [`REDIRECT_TARGETS_MAX`] such nodes.
+    /// Returns the node that a redirect points to. If the node is unknown, opens it and adds it to
+    /// the slot table. Returns `None` if [`REDIRECT_TARGETS_MAX`] such nodes have already been
+    /// added.
     fn redirect_target(&self, address: &Address) -> Option<Arc<Node>> {
         let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let table = self.table.load();
@@ -238,12 +241,12 @@ impl Cluster {
         Some(node)
     }
 
-    /// Replaces the slot table by the one that a node returned, unless that one is older or, without
-    /// `adopt`, belongs to another cluster. Nodes in both tables keep their connections; the
-    /// connections of removed nodes are closed once they are idle.
+    /// Replaces the slot table with the one that a node returned. Ignores a table that is older,
+    /// and one from another cluster unless `adopt` is true. Nodes that are in both tables keep
+    /// their connections. Connections to removed nodes are closed once they are idle.
     ///
-    /// The targets of redirects since the last update stay, too. Otherwise a MOVED to an address
-    /// where nothing listens would open a new node, without backoff, after every update.
+    /// Redirect targets since the last update stay in the table as well. Otherwise, a MOVED to an
+    /// address where nothing listens would open a new node, without backoff, after every update.
     pub(crate) fn update_table(
         &self,
         owners: &[SlotOwner],
@@ -282,14 +285,15 @@ impl Cluster {
         TableUpdate::Replaced
     }
 
-    /// Whether a node with this membership belongs to another cluster than the slot table.
+    /// Returns whether a node with this membership belongs to a different cluster than the slot
+    /// table.
     pub(crate) fn is_other_cluster(&self, membership: &Membership) -> bool {
         let update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         update.membership.as_ref().is_some_and(|present| membership.is_other_cluster(present))
     }
 
-    /// Removes and returns the target address of the last MOVED, if there was one since the last
-    /// refresh.
+    /// Removes and returns the target address of the last MOVED redirect since the last refresh,
+    /// or `None` if there was none.
     pub(crate) fn take_refresh_hint(&self) -> Option<Address> {
         self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

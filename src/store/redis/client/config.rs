@@ -10,31 +10,32 @@ use std::time::{Duration, Instant};
 use crate::domain::Micros;
 use crate::store::redis::keys::Prefix;
 
-/// Default number of connections per node. With 64 callers, four connections were no faster than
-/// two and took 13 % more client CPU.
+/// Default number of connections to each node. With 64 callers, four connections were no faster
+/// than two and used 13 % more CPU in the client.
 pub const CONNECTIONS_PER_NODE: usize = 2;
 /// Default timeout for connecting, including TLS and the Redis handshake. On a healthy network,
 /// connecting takes a few milliseconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Default time after which an unanswered command closes its connection. Callers have given up long
-/// before, and waiting longer would only delay the reconnect.
+/// Default time after which an unanswered command closes its connection. By then, callers have
+/// long given up, and a longer wait would only delay the reconnect.
 pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Default time that a node may stay silent while a command is waiting, before its circuit breaker
-/// opens. A fork, a slow script, or an `fsync` rarely stops a healthy Redis for longer.
+/// Default time for which a node may stay silent while a command is waiting, before its circuit
+/// breaker opens. A fork, a slow script, or an `fsync` rarely stops a healthy Redis server for
+/// longer.
 pub const SILENCE_MAX: Duration = Duration::from_millis(50);
 
-/// Redis deployment: a single server, a master behind sentinels, or a cluster.
+/// Topology of the Redis deployment: a single server, a master behind sentinels, or a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TopologyConfig {
-    /// A single server, or an address, such as that of a proxy, that always leads to the master.
+    /// A single server, or an address that always leads to the master, such as that of a proxy.
     #[default]
     Single,
-    /// A master found through sentinels. The configured addresses are those of the sentinels.
+    /// A master that sentinels report. The configured addresses are those of the sentinels.
     Sentinel {
         /// Name under which the sentinels monitor the master.
         master: String,
-        /// Credentials for the sentinels, which differ from those for the Redis servers.
+        /// Credentials for the sentinels, independent of those for the Redis servers.
         auth: Auth,
     },
     /// A Redis Cluster. The configured addresses are those of some nodes; the others are
@@ -45,7 +46,7 @@ pub enum TopologyConfig {
 /// Address of a Redis server or sentinel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Address {
-    /// A host name or an IP address (IPv6 without brackets), and a port.
+    /// Host name or IP address (IPv6 without brackets) and port.
     Tcp(String, u16),
     /// Path of a Unix socket.
     Unix(PathBuf),
@@ -61,31 +62,31 @@ impl fmt::Display for Address {
     }
 }
 
-/// Credentials for logging in to a Redis server or a sentinel.
+/// Credentials for logging in to a Redis server or sentinel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Auth {
     /// ACL user; `None` means the server's default user.
     pub user: Option<String>,
-    /// Password to log in with.
+    /// Password, or the function that reads it.
     pub password: Password,
 }
 
-/// Source of the password.
+/// Source of the password for a Redis server or sentinel.
 #[derive(Clone, Default)]
 pub enum Password {
-    /// No password. Connections do not log in.
+    /// No password, so connections do not log in.
     #[default]
     None,
     /// Password that does not change while the process runs.
     Fixed(String),
-    /// Function that reads the password before each new connection, so that a rotated password
-    /// file takes effect. Open connections stay. If the function returns `None`, the connection
-    /// attempt fails and is retried.
+    /// Function that returns the password and is called before each new connection, so that a
+    /// rotated password file takes effect. Open connections stay open. If the function returns
+    /// `None`, the connection attempt fails and is retried.
     Reloaded(Arc<dyn Fn() -> Option<String> + Send + Sync>),
 }
 
 impl fmt::Debug for Password {
-    /// Prints the variant, never the password.
+    /// Prints only the variant, never the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Password::None => "None",
@@ -108,19 +109,19 @@ impl PartialEq for Password {
 
 impl Eq for Password {}
 
-/// TLS configuration for connections to Redis and to the sentinels.
+/// TLS configuration for connections to Redis servers and sentinels.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tls {
     /// Trusted certificate authorities as PEM text; `None` means those of the operating system.
     pub ca: Option<Vec<u8>>,
     /// Client certificate chain and private key as PEM text; `None` means no client certificate.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
-    /// Whether to accept a valid certificate that was issued for another host name.
+    /// Whether to accept a valid certificate that was issued for a different host name.
     pub skip_hostname: bool,
 }
 
 impl fmt::Debug for Tls {
-    /// Prints which fields are set, never the private key.
+    /// Prints which fields are set, but never the private key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tls")
             .field("own_ca", &self.ca.is_some())
@@ -130,9 +131,9 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Function that reads the certificates before each new connection, so that replaced files take
-/// effect. Open connections stay. If the function returns `None`, the previous certificates are
-/// used.
+/// Function that returns the certificates and is called before each new connection, so that
+/// replaced files take effect. Open connections stay open. If the function returns `None`, the
+/// previous certificates are used.
 #[derive(Clone)]
 pub struct TlsReloader(Arc<dyn Fn() -> Option<Tls> + Send + Sync>);
 
@@ -156,24 +157,24 @@ impl fmt::Debug for TlsReloader {
 /// Configuration of the Redis client: addresses, credentials, timeouts and clocks.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
-    /// Deployment that the addresses belong to: a single server, Sentinel, or Cluster.
+    /// Topology of the deployment: a single server, Sentinel, or Cluster.
     pub topology: TopologyConfig,
-    /// Addresses of the server, the sentinels, or some nodes of the cluster; at least one.
+    /// Addresses of the server, of the sentinels, or of some cluster nodes; at least one.
     pub addresses: Vec<Address>,
-    /// Credentials for the Redis servers. The sentinels have their own.
+    /// Credentials for the Redis servers. Those for the sentinels are part of `topology`.
     pub auth: Auth,
     /// TLS configuration; `None` means plaintext.
     pub tls: Option<Tls>,
-    /// Function that rereads the certificates before each new connection; `None` if they never
-    /// change.
+    /// Function that rereads the certificates before each new connection; `None` if the
+    /// certificates never change.
     pub tls_reloader: Option<TlsReloader>,
-    /// Number of the database to SELECT. A cluster has only database 0.
+    /// Database number for SELECT. A cluster has only database 0.
     pub db: i64,
-    /// Prefix of every key (`CACHE_KEY_PREFIX`).
+    /// Prefix of every Redis key, from the setting `CACHE_KEY_PREFIX`.
     pub prefix: Prefix,
     /// Version of the key format and fingerprint of the key secret. Each new connection compares
-    /// this text with the one that another replica stored under `<prefix>tg1meta`, and logs a
-    /// warning if they differ. If it is empty, nothing is compared.
+    /// it with the value that another replica stored under `<prefix>tg1meta`, and logs a warning
+    /// if they differ. If empty, nothing is compared.
     pub meta: String,
     /// Number of connections to each node, at least 1.
     pub connections_per_node: usize,
@@ -181,23 +182,23 @@ pub struct RedisConfig {
     pub connect_timeout: Duration,
     /// Time after which an unanswered command closes its connection.
     pub reply_timeout: Duration,
-    /// Time that a node may stay silent while a command is waiting, before its circuit breaker
-    /// opens.
+    /// Time for which a node may stay silent while a command is waiting, before its circuit
+    /// breaker opens.
     pub silence_max: Duration,
     /// Clock for the circuit breakers, the load estimates, and the duration metrics. `None`
-    /// disables these, so calls are sent whenever a connection is open.
+    /// disables all of them, so calls are sent whenever a connection is open.
     pub breaker_clock: Option<MonotonicClock>,
-    /// Single-threaded runtimes of the workers. Connections are distributed over them round-robin,
-    /// and a worker's calls prefer a connection on its own runtime, because waking another thread
-    /// is most of the cost of a call. If empty, connections run on the runtime that opens the
-    /// client.
+    /// Single-threaded runtimes of the workers. Connections are distributed over these runtimes
+    /// round-robin. A worker prefers a connection on its own runtime, because waking another
+    /// thread is most of the cost of a call. If empty, connections run on the runtime that opens
+    /// the client.
     pub worker_runtimes: Vec<tokio::runtime::Handle>,
     /// Interval between INFO polls of each node; `None` disables polling.
     pub info_interval: Option<Duration>,
 }
 
-/// Monotonic clock that counts microseconds since its creation. It reads the time with a function
-/// passed in, because only `src/clock.rs` may read the operating system's clock.
+/// Monotonic clock that counts microseconds since its creation. It gets the time from a function,
+/// because only `src/clock.rs` may read the operating system's clock.
 #[derive(Clone)]
 pub struct MonotonicClock {
     read: Arc<dyn Fn() -> Instant + Send + Sync>,
@@ -205,7 +206,7 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// Creates a clock that gets the time from `read`. `read` is called twice per script call and
+    /// Creates a clock that gets the time from `read`, which is called twice per script call and
     /// twice per write.
     pub fn new(read: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
         let origin = read();
@@ -217,7 +218,8 @@ impl MonotonicClock {
         self.micros_at((self.read)())
     }
 
-    /// Converts an instant to this clock's time; zero if it precedes the clock's creation.
+    /// Converts an instant to this clock's time, or to zero if the instant precedes the clock's
+    /// creation.
     pub(crate) fn micros_at(&self, instant: Instant) -> Micros {
         let since = instant.saturating_duration_since(self.origin);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
@@ -231,8 +233,8 @@ impl fmt::Debug for MonotonicClock {
 }
 
 impl Default for RedisConfig {
-    /// Returns the configuration for one plain-text server at 127.0.0.1:6379, without circuit
-    /// breakers or INFO polls.
+    /// Returns the configuration for a single server at 127.0.0.1:6379 without TLS, circuit
+    /// breakers, or INFO polls.
     fn default() -> Self {
         RedisConfig {
             topology: TopologyConfig::Single,
@@ -259,7 +261,7 @@ impl Default for RedisConfig {
 pub enum RedisConfigError {
     /// The list of addresses is empty.
     NoAddress,
-    /// A certificate or private key cannot be parsed. Contains the reason.
+    /// A certificate or private key cannot be parsed, for the contained reason.
     Tls(String),
 }
 

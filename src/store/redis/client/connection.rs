@@ -32,26 +32,27 @@ use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 
-/// Maximum number of commands in one write. Redis answers a batch of 128 in about 0.5 ms; a batch
-/// of 1024 takes 8 ms, half of the budget that Envoy's default timeout leaves.
+/// Maximum number of commands in one write. Redis answers a batch of 128 in about 0.5 ms. A batch
+/// of 1024 takes 8 ms, which is half of the budget that Envoy's default timeout allows.
 const COMMANDS_MAX: usize = 128;
-/// Approximate maximum size of one write, in bytes. Redis reads 16 KiB from a connection before it
-/// serves the next connection.
+/// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
+/// before it serves the next one.
 const BYTES_MAX: usize = 16 * 1024;
-/// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line ends.
+/// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line
+/// endings.
 const ARGUMENT_OVERHEAD: usize = 8;
-/// Maximum number of writes in flight per connection. Two keep the server busy while a reply
-/// travels. More would make batches smaller, and a command sent alone costs Redis twice as much as
-/// one in a batch of sixteen.
+/// Maximum number of writes in flight per connection. Two keep the server busy while a reply is on
+/// the way. More would make the batches smaller, and a command sent alone costs Redis twice as
+/// much as one in a batch of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
 /// Maximum number of calls in the queue of a connection: four batches. A call behind a full queue
-/// would miss its budget, so it is rejected immediately.
+/// would exceed its time budget, so it is rejected immediately.
 pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
-/// Maximum number of times that a command is sent again after NOSCRIPT. After three times, the
-/// server apparently loses its scripts as fast as they are loaded.
+/// Maximum number of times that a command is resent after NOSCRIPT. If three times are not enough,
+/// the server apparently loses its scripts as fast as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
-/// Task that opens, serves, and reopens one connection.
+/// State of the task that opens, serves, and reopens one connection.
 pub(crate) struct Connection {
     pub(crate) dialer: Dialer,
     pub(crate) queue: mpsc::Receiver<Batch>,
@@ -62,7 +63,7 @@ pub(crate) struct Connection {
     pub(crate) load: Arc<ConnectionLoad>,
     pub(crate) meter: LoadMeter,
     pub(crate) stats: Arc<NodeStats>,
-    /// Notified when the connection fails, or when an error reply shows that the topology may have
+    /// Notified when the connection fails or when an error reply suggests that the topology has
     /// changed.
     pub(crate) refresh_needed: Arc<Notify>,
     /// Circuit breaker of the node, which also provides the clock. `None` disables the breaker and
@@ -77,13 +78,13 @@ pub(super) enum CloseReason {
     NodeClosed,
     /// The connection broke, or its oldest command was not answered within the reply timeout.
     Lost,
-    /// The server answered READONLY: it has become a replica.
+    /// The server answered READONLY, because it has become a replica.
     Demoted,
     /// The circuit breaker opened. The connection stays open for PINGs.
     BreakerOpened,
 }
 
-/// Batch of commands that was written and whose replies have not arrived.
+/// Batch of commands that was written but not answered yet.
 struct InFlightBatch {
     pipeline: Pipeline,
     commands: Vec<InFlight>,
@@ -91,7 +92,7 @@ struct InFlightBatch {
 }
 
 impl Connection {
-    /// Connects, sends the queued commands, and reconnects, until the node is dropped.
+    /// Connects, sends queued commands, and reconnects after a failure, until the node is dropped.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
         while let Some(connection) = self.connect(&mut backoff).await {
@@ -119,8 +120,8 @@ impl Connection {
         self.refresh_needed.notify_one();
     }
 
-    /// Tries to connect until an attempt succeeds, and rejects commands that are queued meanwhile.
-    /// Returns `None` if the node is dropped.
+    /// Tries to connect until an attempt succeeds. Rejects commands that are queued in the
+    /// meantime. Returns `None` if the node is dropped.
     async fn connect(&mut self, backoff: &mut Backoff) -> Option<MultiplexedConnection> {
         let Connection { dialer, queue, load, stats, refresh_needed, breaker, .. } = self;
         let dial = dial(dialer, stats, breaker.as_deref(), refresh_needed, backoff);
@@ -140,8 +141,8 @@ impl Connection {
         }
     }
 
-    /// Uses a connection until it must be reopened or the node is dropped: sends commands or, while
-    /// the circuit breaker is open, PINGs.
+    /// Uses a connection until it must be reopened or the node is dropped. Sends commands or,
+    /// while the circuit breaker is open, PINGs.
     async fn serve_until_closed(
         &mut self,
         mut connection: MultiplexedConnection,
@@ -173,8 +174,8 @@ impl Connection {
         }
     }
 
-    /// Sends queued commands over an open connection until the connection is closed or the circuit
-    /// breaker opens.
+    /// Sends queued commands over an open connection until it is closed or the circuit breaker
+    /// opens.
     async fn serve(
         &mut self,
         connection: &MultiplexedConnection,
@@ -252,7 +253,8 @@ impl Connection {
         reason
     }
 
-    /// Removes a completed batch from the outstanding commands and dispatches its replies.
+    /// Removes a completed batch from the outstanding commands and passes its replies to the
+    /// callers.
     ///
     /// # Errors
     ///
@@ -268,8 +270,8 @@ impl Connection {
         self.dispatch_replies(batch, result, &mut outstanding.pending)
     }
 
-    /// Rejects the commands that were not written, and counts those that were written but not
-    /// answered.
+    /// Rejects the commands that were not written. Counts those that were written but not
+    /// answered, because their outcome is unknown.
     fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
         let Outstanding { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
@@ -285,15 +287,16 @@ impl Connection {
         }
     }
 
-    /// Lets the `redis` crate read once more, and returns whether still no answer has arrived.
+    /// Gives the `redis` crate one more chance to read. Returns whether there is still no answer.
     async fn is_still_silent(&self) -> bool {
         let answers = self.stats.answers.get();
         read_again().await;
         self.stats.answers.get() == answers
     }
 
-    /// Returns how much longer the node may stay silent before the circuit breaker opens. `None` if
-    /// no command is waiting. `oldest` is the time at which the oldest command was written.
+    /// Returns how much longer the node may stay silent before the circuit breaker opens. Returns
+    /// `None` if no command is waiting or there is no breaker. `oldest` is the time at which the
+    /// oldest command in flight was written.
     fn silence_left(&self, oldest: Option<&Micros>) -> Option<Duration> {
         let breaker = self.breaker.as_ref()?;
         let since = breaker.last_answer().max(*oldest?);
@@ -301,8 +304,9 @@ impl Connection {
         Some(self.dialer.config().silence_max.saturating_sub(silent))
     }
 
-    /// Moves pending commands into one batch, and drops those whose callers have stopped waiting.
-    /// Returns `None` if there is nothing to write.
+    /// Builds a batch from pending commands. Drops commands whose callers have stopped waiting,
+    /// and rejects those that can no longer be answered in time. Returns `None` if no command
+    /// remains.
     fn write_batch(&self, pending: &mut VecDeque<PendingCommand>) -> Option<InFlightBatch> {
         let mut pipeline = Pipeline::with_capacity(pending.len().min(COMMANDS_MAX));
         let mut commands = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
@@ -348,7 +352,7 @@ impl Connection {
         Some(InFlightBatch { pipeline, commands, sent: now })
     }
 
-    /// Sends every reply of a batch to its caller. Commands answered with NOSCRIPT return to
+    /// Passes each reply in a batch to its caller. Commands answered with NOSCRIPT return to
     /// `pending`.
     ///
     /// # Errors
@@ -409,8 +413,8 @@ impl Connection {
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
 
-    /// Handles the error reply to a command. Returns the command if it must be sent again, and
-    /// otherwise passes the error to its caller.
+    /// Handles the error reply to a command. Returns the command if it must be resent; otherwise
+    /// passes the error to its caller.
     fn handle_error(
         &self,
         reply: ErrorReply,
@@ -499,11 +503,11 @@ fn log_connect_failure(dialer: &Dialer, error: &ConnectError) {
     }
 }
 
-/// Commands that a connection has taken from its queue and that have not been answered.
+/// Commands that a connection has removed from its queue and that are not answered yet.
 struct Outstanding {
-    /// Commands that have not been written.
+    /// Commands that have not been written yet.
     pending: VecDeque<PendingCommand>,
-    /// Number of commands that were written but not answered.
+    /// Number of commands that have been written but not answered.
     in_flight: usize,
     /// Times at which the batches in flight were written, oldest first.
     sent: VecDeque<Micros>,
@@ -527,7 +531,8 @@ impl Outstanding {
 }
 
 /// Timer that fires when the oldest batch in flight may have waited for `silence_max`. It is not
-/// restarted for every write, because that would cost more; when it fires, the wait is recomputed.
+/// restarted for every write, because that would cost more. Instead, the wait is recomputed when
+/// it fires.
 struct SilenceTimer {
     sleep: Pin<Box<Sleep>>,
     is_set: bool,
@@ -547,8 +552,8 @@ impl SilenceTimer {
     }
 }
 
-/// Gives the task of the `redis` crate a chance to read once more, so that a process that was
-/// starved of CPU does not mistake its own pause for silence of the node.
+/// Gives the `redis` crate's task one more chance to read. Otherwise, a process that was starved
+/// of CPU might mistake its own pause for silence of the node.
 async fn read_again() {
     for _ in 0..2 {
         // The runtime polls the sockets before it resumes a task that yielded.
@@ -567,7 +572,7 @@ async fn send(
     (batch, result)
 }
 
-/// Returns the approximate size of a command on the wire, in bytes.
+/// Returns the approximate size of an encoded command, in bytes.
 fn wire_size(command: &PendingCommand) -> usize {
     let length = |argument: Arg<&[u8]>| match argument {
         Arg::Simple(bytes) => bytes.len() + ARGUMENT_OVERHEAD,

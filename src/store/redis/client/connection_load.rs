@@ -8,20 +8,20 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Length of each of the two windows over which the service time is averaged.
+/// Length of each of the two windows over which the mean service time is computed.
 const SERVICE_WINDOW: Micros = Micros(50_000);
 /// Age, in milliseconds, after which the mean service time is ignored. By then, the connection has
-/// been idle, or the circuit breaker is about to open.
+/// been idle or the circuit breaker is about to open.
 const SERVICE_AGE_MAX: i32 = 100;
 /// Age, in milliseconds, after which the smallest round trip is ignored.
 const ROUND_TRIP_AGE_MAX: i32 = 1_000;
-/// Length of each of the two windows in which the smallest round trip is measured.
+/// Length of each of the two windows over which the smallest round trip is computed.
 const ROUND_TRIP_WINDOW: Micros = Micros(500_000);
 
-/// Load of one connection, shared by its task and its callers.
+/// Load of a connection, shared by the connection's task and its callers.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionLoad {
-    /// Number of commands queued or in flight.
+    /// Number of commands that are queued or in flight.
     outstanding: AtomicU32,
     /// Mean service time of a command, in nanoseconds.
     service: Measurement,
@@ -29,7 +29,8 @@ pub(crate) struct ConnectionLoad {
     round_trip_min: Measurement,
 }
 
-/// Measured number (low 32 bits) and the time of the measurement, in milliseconds (high 32 bits).
+/// Measured value in the low 32 bits, and the time of the measurement, in milliseconds, in the
+/// high 32 bits.
 #[derive(Debug, Default)]
 struct Measurement(AtomicU64);
 
@@ -39,7 +40,7 @@ impl Measurement {
         self.0.store(u64::from(millis(now)) << 32 | number, Ordering::Relaxed);
     }
 
-    /// Returns the number, or 0 if it is older than `age_max` milliseconds.
+    /// Returns the measured value, or 0 if it is older than `age_max` milliseconds.
     fn get(&self, now: Micros, age_max: i32) -> u64 {
         let both = self.0.load(Ordering::Relaxed);
         // Signed, because the measurement may be a moment younger than `now`.
@@ -49,19 +50,19 @@ impl Measurement {
 }
 
 impl ConnectionLoad {
-    /// Adds `commands` newly queued commands to the load.
+    /// Adds newly queued commands to the load.
     pub(crate) fn add(&self, commands: usize) {
         self.outstanding.fetch_add(to_u32(commands), Ordering::Relaxed);
     }
 
-    /// Removes `commands` commands that were answered, rejected, or lost from the load.
+    /// Removes commands from the load that were answered, rejected, or lost.
     pub(crate) fn remove(&self, commands: usize) {
         self.outstanding.fetch_sub(to_u32(commands), Ordering::Relaxed);
     }
 
-    /// Returns whether a call queued now can be answered by `deadline`: the outstanding commands
-    /// take at most half of the time left, and the smallest round trip takes at most all of it.
-    /// Half of the time is a margin for variance.
+    /// Returns whether a call that is queued now can be answered by `deadline`. The outstanding
+    /// commands may take at most half of the time left, as a margin for variance. The smallest
+    /// round trip may take all of it.
     pub(crate) fn fits(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
         let service_ns = self.service.get(now, SERVICE_AGE_MAX);
@@ -72,7 +73,7 @@ impl ConnectionLoad {
     }
 }
 
-/// Measures the load of one connection. Owned by the connection's task.
+/// Measures the load of a connection. Owned by the connection's task.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     service: [ServiceWindow; 2],
@@ -89,7 +90,7 @@ struct ServiceWindow {
     commands: u64,
 }
 
-/// Smallest round trip recorded in one window; `None` if there was none.
+/// Smallest round trip in one window; `None` if there was none.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTripWindow {
     start: Micros,
@@ -97,7 +98,7 @@ struct RoundTripWindow {
 }
 
 impl LoadMeter {
-    /// Returns the smallest round trip of the last second; zero if there was none.
+    /// Returns the smallest round trip of the last second, or zero if there was none.
     pub(crate) fn round_trip_min(&self, now: Micros) -> Micros {
         let is_recent = |window: &&RoundTripWindow| {
             now.saturating_sub(window.start) < Micros(2 * ROUND_TRIP_WINDOW.0)
@@ -106,7 +107,7 @@ impl LoadMeter {
         recent.filter_map(|window| window.smallest).min().unwrap_or_default()
     }
 
-    /// Records the replies to a batch of `commands` commands that was written at `sent`, and updates
+    /// Records the replies to a batch of `commands` commands that was written at `sent`. Updates
     /// `load`.
     pub(crate) fn record(
         &mut self,
@@ -148,7 +149,7 @@ impl LoadMeter {
     }
 }
 
-/// Returns a time in milliseconds, truncated to 32 bits, so it wraps after 49 days.
+/// Returns a time in milliseconds, truncated to 32 bits. The result wraps around after 49 days.
 fn millis(time: Micros) -> u32 {
     (time.0 / 1_000) as u32
 }

@@ -18,25 +18,25 @@ use super::connection::{CloseReason, Connection, dial};
 use super::error_reply::ErrorReply;
 use super::transport::SendErrorKind;
 
-/// Result of probing a node.
+/// Result of probing a node with PINGs.
 pub(super) enum ProbeResult {
     /// The node answered a PING in time.
     Answered,
-    /// The connection stayed silent, and a new one was opened.
+    /// The connection stayed silent, so a new one was opened.
     Replaced(MultiplexedConnection),
     /// The connection broke, or the node was dropped.
     Closed(CloseReason),
 }
 
-/// Future of the reply to a PING in flight.
+/// Future that resolves to the reply to a PING in flight.
 type Ping = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 impl Connection {
-    /// Sends PINGs until one is answered in time, and rejects commands that are queued meanwhile.
-    /// `first_ping` is the delay before the first PING.
+    /// Sends PINGs until one is answered in time. Rejects commands that are queued in the
+    /// meantime. `first_ping` is the delay before the first PING.
     ///
-    /// Replies are matched to commands by their order. If a command was lost on the way, a PING
-    /// only gets its reply after the next PING was sent, so never within [`PROBE_TIMEOUT`].
+    /// Replies are matched to commands by their order. If a command was lost, a PING gets a reply
+    /// only after the next PING was sent, and thus never within [`PROBE_TIMEOUT`].
     pub(super) async fn probe(
         &mut self,
         connection: &MultiplexedConnection,
@@ -106,7 +106,7 @@ async fn send_ping(mut connection: MultiplexedConnection) -> RedisResult<Value> 
     connection.req_packed_command(&redis::cmd("PING")).await
 }
 
-/// Waits for the reply to the PING in flight. Never completes if there is none.
+/// Waits for the reply to the PING in flight. Never completes if no PING is in flight.
 async fn next_reply(ping: &mut Option<Ping>) -> RedisResult<Value> {
     match ping {
         Some(ping) => ping.await,
