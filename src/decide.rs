@@ -47,7 +47,7 @@ pub struct GlobalModes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
 
-/// Decides requests under the active policy.
+/// Decides rate limit requests under the active policy.
 #[derive(Debug)]
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,

@@ -26,7 +26,7 @@ const FOR_SECONDS_MAX: u64 = 30 * 86_400;
 /// the process ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAction {
-    /// Overrides the limits of a domain or of one rule.
+    /// Overrides the limits of a rule, or of all rules in a domain.
     SetOverride {
         /// Target of the override: a domain, or the path of a rule as listed by `/rlconfig`.
         target: String,
@@ -49,7 +49,7 @@ pub enum AdminAction {
     },
     /// Ends a rehearsed outage, so that the service uses Redis again.
     EnableStore,
-    /// Changes the log level.
+    /// Changes the log level of the service.
     SetLogLevel {
         /// New log level: `off`, `error`, `warn`, `info` or `debug`.
         level: String,

@@ -47,7 +47,7 @@ struct Renderings {
     older: Weak<Rendering>,
 }
 
-/// Text of the page as rendered for one scrape, shared by concurrent readers.
+/// Metrics page as rendered once. Concurrent readers share its text.
 struct Rendering {
     text: String,
     /// Set to true to close the connections that are still reading this text.

@@ -221,7 +221,7 @@ impl BucketCredits {
         Some(wait)
     }
 
-    /// Returns the debt increased by `credits`.
+    /// Returns the debt after it is increased by `credits`.
     fn add_debt(&self, debt: Debt, credits: u64) -> Debt {
         let rem = debt.rem.saturating_add(credits);
         Debt { ahead: debt.ahead.saturating_add(rem / self.flow), rem: rem % self.flow }

@@ -101,9 +101,9 @@ pub struct Step<S = State> {
     pub outcome: Outcome,
     /// New state to store; `None` if the stored state does not change.
     ///
-    /// A peek writes the state only if it was clamped, and so does a refusal without
-    /// `charge: always`. If the clamped state were not stored, every operation would clamp again
-    /// and the counter would stay frozen.
+    /// A peek, or a refusal without `charge: always`, stores the state only if it was clamped. If
+    /// the clamped state were not stored, every operation would clamp again and the counter would
+    /// stay frozen.
     pub write: Option<S>,
     /// Whether the stored state lies further in the future than the algorithm allows, because the
     /// clock stepped back or a bucket's capacity was lowered.

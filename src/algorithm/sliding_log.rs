@@ -87,7 +87,7 @@ impl State {
         self.takes.capacity() * size_of::<LogEntry>()
     }
 
-    /// Returns the number of expired entries, which are at the front of the log.
+    /// Returns the number of expired entries. They are at the front of the log.
     fn expired_count(&self, limit: &SlidingLog, now: Micros) -> usize {
         let clock = self.takes.back().map_or(now, |take| take.at.max(now));
         self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= clock)

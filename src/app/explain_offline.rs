@@ -18,7 +18,7 @@ use crate::settings::Sources;
 use crate::store::redis::keys::Prefix;
 use crate::wire::{DESCRIPTORS_MAX, ENTRIES_MAX};
 
-/// A rate limit request typed by an operator, for `explain` and `/try`.
+/// Rate limit request entered by an operator for `explain` or `/try`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampleRequest {
     /// Domain of the request; must not be empty.

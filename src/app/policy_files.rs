@@ -81,7 +81,7 @@ pub enum PolicyFileError {
         /// Error from the operating system.
         error: io::Error,
     },
-    /// The path is a pipe, a socket or a device. Reading one may block forever.
+    /// The path is a pipe, a socket or a device. Reading it could block forever.
     NotAFile {
         /// Path of the pipe, socket or device.
         path: PathBuf,

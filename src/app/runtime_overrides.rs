@@ -112,7 +112,8 @@ impl RuntimeOverrides {
         tracing::warn!("Redis enabled again");
     }
 
-    /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis.
+    /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis if it has
+    /// expired.
     pub(super) fn expire(&self, now: Instant) {
         let is_over = self.state().store_disabled_until.is_some_and(|until| until <= now);
         if let Some(redis) = self.decider.store().redis().filter(|_| is_over) {

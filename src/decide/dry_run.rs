@@ -32,7 +32,7 @@ pub struct DryRunLimit<'p> {
     pub capacity: Hits,
     /// Hits that the request would charge to the limit.
     pub cost: Hits,
-    /// Hits available now; `None` if the store did not answer.
+    /// Hits available before the request, or `None` if the store did not answer.
     pub available: Option<Hits>,
     /// Whether the check would pass.
     pub passes: bool,

@@ -37,7 +37,7 @@ pub enum Op {
     },
 }
 
-/// Role of a check in the admission of its call; see [`Admission`](super::Admission).
+/// Role of a check in deciding whether its call is admitted; see [`Admission`](super::Admission).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// The call is admitted only if this check passes.
@@ -51,8 +51,8 @@ pub enum Role {
     Shadow,
 }
 
-/// Holder of a concurrency slot: a 128-bit hash of the name that the caller sent, or 128 random
-/// bits if the caller sent no name.
+/// Holder of a concurrency slot: a 128-bit hash of the name that the caller sent or, if it sent
+/// none, of the generated token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
 
@@ -94,7 +94,7 @@ pub struct Check<'a> {
     pub limit: &'a Arc<Limit>,
     /// Operation to apply to the counter.
     pub op: Op,
-    /// Role of this check in the admission of the call.
+    /// Role of this check in deciding whether the call is admitted.
     pub role: Role,
     /// Holder that acquires or releases concurrency slots. Only concurrency limits use it.
     pub holder: Option<Holder>,

@@ -114,7 +114,7 @@ pub struct Decision<'p> {
 pub struct CheckEvent {
     /// Rule of the check, or `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Hits to charge or refund, as requested by the check.
+    /// Hits that the check was to charge or refund.
     pub hits: Hits,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,

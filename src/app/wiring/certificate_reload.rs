@@ -131,7 +131,7 @@ fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
     }))
 }
 
-/// Hashes the contents of the certificate, private key and CA files.
+/// Returns a hash of the contents of the certificate, private key and CA files.
 fn hash(material: &TlsMaterial) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     let authority = material.client_authority.as_deref().unwrap_or_default();
