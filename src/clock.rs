@@ -12,16 +12,16 @@ use crate::domain::Micros;
 /// Source of the current time.
 #[derive(Clone, Debug, Default)]
 pub enum Clock {
-    /// Wall clock and monotonic clock of the operating system.
+    /// The operating system's wall clock and monotonic clock.
     #[default]
     System,
-    /// Wall clock that a test sets. The monotonic clock is still that of the operating system.
+    /// A wall clock that a test sets. The monotonic clock is still the operating system's.
     Manual(ManualClock),
 }
 
 impl Clock {
-    /// Returns the wall-clock time, in microseconds since the Unix epoch; zero if the clock is set
-    /// to a date before 1970.
+    /// Returns the wall-clock time, in microseconds since the Unix epoch, or zero if the clock is
+    /// set to a date before 1970.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn now(&self) -> Micros {
         match self {
@@ -33,7 +33,7 @@ impl Clock {
         }
     }
 
-    /// Returns the time of the monotonic clock. Deadlines use it, because the wall clock may be set
+    /// Returns the monotonic time. It is used for deadlines, because the wall clock may be set
     /// back.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn monotonic(&self) -> Instant {
@@ -41,7 +41,7 @@ impl Clock {
     }
 }
 
-/// Wall clock for tests, which stands still until the test sets it. Clones share the time.
+/// Wall clock for tests, which stands still until the test sets it. Clones share the same time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 
@@ -56,7 +56,7 @@ impl ManualClock {
         self.0.store(now.0, Ordering::Relaxed);
     }
 
-    /// Moves the clock forward by `by`.
+    /// Moves the clock forward by the duration `by`.
     pub fn advance(&self, by: Micros) {
         self.0.fetch_add(by.0, Ordering::Relaxed);
     }

@@ -30,11 +30,11 @@ use crate::domain::{
 use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
 use crate::store::Store;
 
-/// Value of `limit_remaining` in the status of an unlimited rule. Statuses of limits report at most
-/// one less.
+/// Value of `limit_remaining` in the status of an unlimited rule. The status of a limit reports at
+/// most one less.
 pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
-/// GlobalModes set for the whole process, which apply to all rules.
+/// Global modes of the process, which apply to all rules.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GlobalModes {
     /// Whether to answer OK regardless of the decision. Limits are charged as usual.
@@ -43,11 +43,11 @@ pub struct GlobalModes {
     pub quota: bool,
 }
 
-/// Error: the store did not answer in time, and no fallback decided the call.
+/// Error returned if the store did not answer in time and no fallback decided the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unavailable;
 
-/// Decides requests under the active policy.
+/// Decides rate limit requests under the active policy.
 #[derive(Debug)]
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,
@@ -64,13 +64,13 @@ impl<S: Store, O: Observer> Decider<S, O> {
         Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }
 
-    /// Returns the active policy. A request loads the policy once, so that a reload never affects
-    /// it halfway.
+    /// Returns the active policy. A request must load the policy only once, so that a reload cannot
+    /// affect it halfway.
     pub fn policy(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
     }
 
-    /// Replaces the active policy. Requests in progress finish under the previous one.
+    /// Replaces the active policy. Requests in progress finish under the previous policy.
     pub fn replace_policy(&self, policy: Arc<Policy>) {
         self.policy.store(policy);
     }
@@ -89,7 +89,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ///
     /// # Errors
     ///
-    /// [`Unavailable`] if the store did not answer and no fallback decided the call.
+    /// Returns [`Unavailable`] if the store did not answer and no fallback decided the call.
     pub async fn decide<'p>(
         &self,
         policy: &'p Policy,
@@ -103,7 +103,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ///
     /// # Errors
     ///
-    /// As [`decide`](Self::decide).
+    /// Returns [`Unavailable`] in the same cases as [`decide`](Self::decide).
     pub async fn decide_by<'p>(
         &self,
         policy: &'p Policy,
@@ -125,7 +125,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         Ok(decision)
     }
 
-    /// Applies checks to the store. Skips the store if there are no checks.
+    /// Sends the checks to the store and returns its answers. Does not call the store if there are
+    /// no checks.
     async fn apply(
         &self,
         checks: &[Check<'_>],
@@ -139,8 +140,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.store.apply(&Call { checks, accounting, now, deadline }).await
     }
 
-    /// Generates a slot holder if the request has concurrency checks and names no holder. All
-    /// checks of the call share the generated holder.
+    /// Generates a slot holder if the request has concurrency checks but names no holder. All of
+    /// these checks share the generated holder.
     fn assign_holder(
         &self,
         policy: &Policy,
@@ -166,7 +167,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Returns whether a decision admits the call regardless of global shadow mode.
+/// Returns whether the decision would admit the call without global shadow mode.
 fn is_admitted(decision: &Decision<'_>) -> bool {
     decision.code == Code::Ok && !decision.shadowed
 }
@@ -180,7 +181,8 @@ fn matched_rule<'p>(found: &DescriptorMatch<'p>) -> Option<&'p Rule> {
     }
 }
 
-/// Combines the outcomes into a decision, as docs/POLICY.md describes admission and statuses.
+/// Combines the store's answers into a decision, following the rules for admission and statuses in
+/// docs/POLICY.md.
 fn combine<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
@@ -210,8 +212,8 @@ fn combine<'p>(
     })
 }
 
-/// Returns whether the answers admit the call. Skipped checks do not count, because a store skips
-/// checks only after another check has refused the call.
+/// Returns whether the answers admit the call. Skipped checks do not count, because a store skips a
+/// check only if another check has already rejected the call.
 fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, Unavailable> {
     let mut admission = Admission::default();
     for (check, answer) in checks.iter().zip(answers) {
@@ -224,8 +226,8 @@ fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, Unavailable>
     Ok(admission.is_admitted())
 }
 
-/// Returns whether wait `a` is longer than wait `b`. `None` is the longest, because waiting never
-/// helps.
+/// Returns whether wait `a` is longer than wait `b`. `None` means that waiting never helps, so it
+/// is longer than any other wait.
 fn is_longer(a: Option<Micros>, b: Option<Micros>) -> bool {
     match (a, b) {
         (None, None) | (Some(_), None) => false,

@@ -18,44 +18,47 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
 
-/// Maximum lifetime of an operator's change, 30 days in seconds. A longer change belongs in the
-/// policy.
+/// Maximum duration of a change made by an operator: 30 days, in seconds. Make longer changes in
+/// the policy instead.
 const FOR_SECONDS_MAX: u64 = 30 * 86_400;
 
-/// Change requested by an operator. Without `lasts`, it applies until it is revoked.
+/// Change requested by an operator. If `lasts` is `None`, the change applies until it is revoked or
+/// the process ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAction {
-    /// Overrides the limits of a domain or of one rule.
+    /// Overrides the limits of a rule, or of all rules in a domain.
     SetOverride {
-        /// Domain, or path of a rule as listed by `/rlconfig`.
+        /// Target of the override: a domain, or the path of a rule as listed by `/rlconfig`.
         target: String,
         /// New behavior: `shadow`, `allow`, `deny`, or a percentage of the limit such as `20%`.
         to: String,
-        /// Time until the change expires; `None` if it never does.
+        /// Time until the override expires, or `None` if it never does.
         lasts: Option<Duration>,
     },
-    /// Removes the override of one target, or all overrides.
+    /// Removes the override of one target, or removes all overrides.
     RemoveOverrides {
-        /// Domain or path of a rule; `None` removes all overrides.
+        /// Target of the override to remove: a domain or the path of a rule. `None` removes all
+        /// overrides.
         target: Option<String>,
     },
-    /// Acts as if Redis were unavailable, to rehearse an outage.
+    /// Makes the service act as if Redis were unavailable, to rehearse an outage.
     DisableStore {
-        /// Time until the change expires; `None` if it never does.
+        /// Time until the rehearsal ends, or `None` if it lasts until
+        /// `EnableStore`.
         lasts: Option<Duration>,
     },
-    /// Ends the rehearsal of an outage, so that Redis is used again.
+    /// Ends a rehearsed outage, so that the service uses Redis again.
     EnableStore,
-    /// Changes the log level.
+    /// Changes the log level of the service.
     SetLogLevel {
-        /// Name of the level: `off`, `error`, `warn`, `info` or `debug`.
+        /// New log level: `off`, `error`, `warn`, `info` or `debug`.
         level: String,
-        /// Time until the change expires; `None` if it never does.
+        /// Time until the configured level is restored, or `None` if the change never expires.
         lasts: Option<Duration>,
     },
 }
 
-/// Function that carries out an action and returns a message for the operator.
+/// Function that carries out an operator's change and returns a message for the operator.
 pub type ActionHandler = Arc<dyn Fn(AdminAction) -> TextResult + Send + Sync>;
 
 /// Function that reads or resets the counters of one descriptor. Its arguments are the domain and
@@ -63,25 +66,25 @@ pub type ActionHandler = Arc<dyn Fn(AdminAction) -> TextResult + Send + Sync>;
 pub type CounterHandler =
     Arc<dyn Fn(String, String) -> BoxFuture<'static, TextResult> + Send + Sync>;
 
-/// Token that authorizes writes.
+/// State of the token that an operator must present to change the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OperatorToken {
     /// No token file is configured, so the debug port is read-only.
     NotConfigured,
-    /// The token file cannot be read, so nobody is authorized.
+    /// The token file cannot be read, so every change is rejected.
     Unreadable,
-    /// Text of the token; an empty token authorizes nobody.
+    /// Token from the file. If it is empty, the debug port is read-only.
     Text(String),
 }
 
-/// Function that returns the operators' token.
+/// Function that returns the current state of the operator token.
 pub type TokenSource = Arc<dyn Fn() -> OperatorToken + Send + Sync>;
 
-/// Handlers of the routes with which operators read and change the service.
+/// Handlers for the routes that operators use to inspect and change the service.
 #[derive(Clone)]
 pub struct AdminHandlers {
-    /// Returns the bearer token that writes must carry. Called for each write, so that the token
-    /// can be rotated.
+    /// Returns the bearer token that a request must carry to change the service. Called once per
+    /// such request, so that the token can be rotated.
     pub token: TokenSource,
     /// Carries out an operator's change and returns a message for the operator.
     pub run: ActionHandler,
@@ -89,7 +92,7 @@ pub struct AdminHandlers {
     pub overrides: PageHandler,
     /// Reports the current log level and, if an operator changed it, when the change expires.
     pub log_level: PageHandler,
-    /// Reads the counters of a descriptor; charges nothing.
+    /// Reads the counters of a descriptor without charging them.
     pub counter: CounterHandler,
     /// Resets the counters of a descriptor.
     pub reset: CounterHandler,
@@ -101,8 +104,7 @@ impl std::fmt::Debug for AdminHandlers {
     }
 }
 
-/// Builds the routes of the operators' actions. Only routes that change the service require the
-/// token.
+/// Builds the routes for operator actions. Only routes that change the service require the token.
 pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
     let AdminHandlers { token, run, overrides, log_level, counter, reset } = handlers;
     let action = |parse| action_route(parse, Arc::clone(&token), Arc::clone(&run));
@@ -140,14 +142,14 @@ fn action_route(parse: ParseAction, token: TokenSource, run: ActionHandler) -> M
     })
 }
 
-/// Reason for rejecting a write without a valid token.
+/// Reason for denying a request to change the service.
 enum AuthError {
     ReadOnly,
     TokenUnreadable,
     WrongToken,
 }
 
-/// Checks the request's bearer token against the operators' token.
+/// Checks that the request carries the operator token as its bearer token.
 fn authorize(headers: &HeaderMap, token: &OperatorToken) -> Result<(), AuthError> {
     let token = match token {
         OperatorToken::Text(token) if !token.is_empty() => token,
@@ -161,7 +163,8 @@ fn authorize(headers: &HeaderMap, token: &OperatorToken) -> Result<(), AuthError
     }
 }
 
-/// Returns the token of the `Authorization` header. The scheme is case-insensitive (RFC 9110).
+/// Returns the bearer token from the `Authorization` header. The scheme name is case-insensitive
+/// (RFC 9110).
 fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token)

@@ -19,17 +19,18 @@ use axum::response::{IntoResponse, Response};
 
 use super::text_response;
 
-/// Host names that a port accepts in the `Host` header.
+/// Set of host names that a port accepts in the `Host` header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedHosts {
-    /// IP addresses, `localhost`, and names without a dot. Used if the port listens on loopback.
+    /// Accepts IP addresses, `localhost`, and names without a dot. Used if the port listens on
+    /// loopback.
     Local,
-    /// All host names. Used if the operator has opened the port to other machines.
+    /// Accepts every host name. Used if the operator has opened the port to other machines.
     Any,
 }
 
-/// Security headers that a response gets unless it sets them itself. They prevent browsers from
-/// running scripts and from embedding the page in a frame.
+/// Security headers that are added to a response unless it sets them itself. They prevent browsers
+/// from running scripts and from embedding the page in a frame.
 const DEFAULT_HEADERS: [(HeaderName, &str); 6] = [
     (CACHE_CONTROL, "no-store"),
     (CONTENT_SECURITY_POLICY, "default-src 'none'; frame-ancestors 'none'"),

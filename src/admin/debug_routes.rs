@@ -27,15 +27,15 @@ pub struct ExplainQuery {
 /// Handlers of the debug port's routes.
 #[derive(Clone)]
 pub struct DebugHandlers {
-    /// Lists all limits, one per line, in the format of envoyproxy/ratelimit.
+    /// Lists all limits, one per line, in the format that envoyproxy/ratelimit uses.
     pub rlconfig: PageHandler,
     /// Lists all settings with their values and sources. Secrets are hidden.
     pub config: PageHandler,
-    /// Explains which rules a request matches, with the Redis keys of their counters.
+    /// Explains which rules a request matches, and lists the Redis keys of their counters.
     pub explain: Arc<dyn Fn(&ExplainQuery) -> TextResult + Send + Sync>,
     /// Handlers that return the live page's data as JSON.
     pub live_page: LivePageHandlers,
-    /// Handlers of the routes with which operators read and change the service.
+    /// Handlers for the routes that operators use to inspect and change the service.
     pub actions: AdminHandlers,
 }
 
@@ -45,7 +45,7 @@ impl std::fmt::Debug for DebugHandlers {
     }
 }
 
-/// Plain-text list of endpoints, the response to `/` for clients other than browsers.
+/// Plain-text list of endpoints, returned for `/` to clients other than browsers.
 const ENDPOINTS: &str = "\
 /            this list; browsers get the live page
 /rlconfig    every limit, one per line
@@ -68,7 +68,7 @@ POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), in t
 /log-level         ?to=off|error|warn|info|debug&for=SECONDS
 ";
 
-/// Builds the routes of the debug port, guarded against hostile web pages.
+/// Builds the routes of the debug port and protects them against requests from hostile web pages.
 pub fn debug_routes(handlers: DebugHandlers, hosts: AllowedHosts) -> Router {
     let explain = handlers.explain;
     Router::new()

@@ -21,9 +21,10 @@ use tokio::sync::{Notify, Semaphore, oneshot, watch};
 /// Connection and request limits of one HTTP port.
 #[derive(Clone, Copy, Debug)]
 pub struct HttpLimits {
-    /// Maximum number of open connections. Beyond it, each new connection closes the oldest one.
+    /// Maximum number of open connections. When it is reached, each new connection closes the
+    /// oldest one.
     pub connections: usize,
-    /// Timeout for receiving the headers of a request. An idle connection is closed after the same
+    /// Timeout for receiving the headers of a request. Idle connections are closed after the same
     /// time.
     pub head_timeout: Duration,
     /// Timeout for handling a request, including receiving its body.
@@ -31,11 +32,12 @@ pub struct HttpLimits {
 }
 
 impl Default for HttpLimits {
-    /// Returns limits of 4,096 connections, 30 s for headers, and 10 s per request. Probes and
-    /// scrapers need a dozen connections, each `/json` client a pool; 4,096 idle connections take
-    /// 50 MB. The oldest is closed to make room, because a client that holds all connections must
-    /// not block a probe: a failed probe restarts the process. 30 s exceeds the usual scrape
-    /// interval, so that scrapers keep their connections. 10 s exceeds every response time.
+    /// Returns the default limits: 4,096 connections, 30 s for headers, and 10 s per request.
+    /// Probes and scrapers need a dozen connections, and each `/json` client needs a pool; 4,096
+    /// idle connections use 50 MB. When the limit is reached, the oldest connection is closed.
+    /// Otherwise one client could use up all connections and block probes, and a failed probe
+    /// restarts the process. 30 s is longer than the usual scrape interval, so scrapers keep their
+    /// connections. 10 s is longer than any response takes.
     fn default() -> Self {
         HttpLimits {
             connections: 4_096,
@@ -45,16 +47,16 @@ impl Default for HttpLimits {
     }
 }
 
-/// Maximum size of a connection's read buffer, 16 KiB, which also limits the size of request
-/// headers. hyper answers larger headers with 431.
+/// Maximum size of a connection's read buffer, 16 KiB. It also limits the size of request headers:
+/// hyper rejects larger ones with status 431.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Pause after a failed accept, usually due to a lack of file descriptors: long enough for some
-/// connections to close, short enough that a probe does not time out.
+/// Pause after a failed accept, which is usually due to a lack of file descriptors. Long enough for
+/// some connections to close, and short enough that a probe does not time out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `routes` until `stop` is true, then finishes requests in progress and closes idle
-/// connections.
+/// Serves `routes` until `stop` becomes true, then closes idle connections and finishes the
+/// requests in progress.
 pub async fn serve(
     listener: TcpListener,
     routes: Router,
@@ -97,7 +99,8 @@ pub async fn serve(
     let _ = slots.acquire_many(all).await;
 }
 
-/// Handle that closes the connection of a request. Routes get it from the request's extensions.
+/// Handle for closing the connection that a request arrived on. Route handlers get it from the
+/// request's extensions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConnectionCloser(Arc<Notify>);
 
@@ -117,7 +120,7 @@ impl ConnectionCloser {
 struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 
 impl OpenConnections {
-    /// Adds a connection. The returned receiver resolves when the connection must close to make
+    /// Adds a connection. The returned receiver resolves when the connection must be closed to make
     /// room for a newer one.
     fn add(&mut self, connections: usize) -> oneshot::Receiver<()> {
         if self.0.len() >= connections.saturating_mul(2) {
@@ -159,7 +162,7 @@ async fn serve_connection(
     };
 }
 
-/// Waits until `stop` is true or its sender is dropped.
+/// Waits until `stop` becomes true or its sender is dropped.
 async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }

@@ -17,7 +17,7 @@ use super::text_response;
 
 const PAGE: &str = include_str!("live_page.html");
 
-/// Value of the Content-Security-Policy header of the live page.
+/// Content-Security-Policy header value for the live page.
 static CONTENT_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let (style, script) =
         (hash(between("<style>", "</style>")), hash(between("<script>", "</script>")));
@@ -30,7 +30,7 @@ static CONTENT_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
-/// Returns the live page to clients that accept HTML, and `list` as plain text to others.
+/// Returns the live page to clients that accept HTML, and `list` as plain text to all others.
 pub(super) fn page_or_text(headers: &HeaderMap, list: &str) -> Response {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut response = if accepts.into_iter().any(|accepted| accepted.contains("text/html")) {

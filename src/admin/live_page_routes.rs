@@ -14,11 +14,12 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, bad_request, page};
 
-/// Number of rules that `/policy` lists without `most`, and the maximum of `most`. No policy has as
-/// many, so by default tools that compare two policies see every rule.
+/// Default and maximum value of `most`, the number of rules that `/policy` lists. No policy has
+/// this many rules, so by default tools that compare two policies see every rule.
 const RULES_MAX: u64 = 10_000_000;
 
-/// Maximum value of `hits` on `/try`: `hits_addend` is a 32-bit field in Envoy's protocol.
+/// Maximum value of the `hits` parameter of `/try`, because `hits_addend` is a 32-bit field in
+/// Envoy's protocol.
 const HITS_MAX: u64 = u32::MAX as u64;
 
 /// Query parameters of `/policy`.
@@ -33,15 +34,15 @@ pub struct PolicyQuery {
 /// Query parameters of `/try`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TryQuery {
-    /// Domain of the request to predict.
+    /// Domain of the request whose decision is predicted.
     pub domain: String,
     /// Descriptors of the request, each as `k=v,k2=v2`.
     pub descriptors: Vec<String>,
-    /// Hits charged by each descriptor; 0 only checks the limits.
+    /// Hits that each descriptor would charge; 0 only checks the limits.
     pub hits: u64,
 }
 
-/// Function that predicts the answer to a request without charging it.
+/// Function that predicts the decision on a request without charging any counter.
 pub type TryHandler = Arc<dyn Fn(TryQuery) -> BoxFuture<'static, TextResult> + Send + Sync>;
 
 /// Handlers of the live page's routes. Each returns JSON.
@@ -51,13 +52,13 @@ pub struct LivePageHandlers {
     pub policy: Arc<dyn Fn(&PolicyQuery) -> String + Send + Sync>,
     /// Lists the keys with the most rejections.
     pub top: PageHandler,
-    /// Reports current rates, latency percentiles and the state of the store, as of the call.
+    /// Reports the current rates, the latency percentiles and the state of the store.
     pub now: PageHandler,
-    /// Predicts the answer to the request in a `/try` query.
+    /// Predicts the decision on the request in a `/try` query.
     pub try_request: TryHandler,
 }
 
-/// Builds the routes for [`LivePageHandlers`].
+/// Builds the routes that serve the live page's data.
 pub(super) fn live_page_routes(handlers: LivePageHandlers) -> Router {
     let LivePageHandlers { policy, top, now, try_request } = handlers;
     Router::new()

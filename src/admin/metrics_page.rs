@@ -16,17 +16,16 @@ use tokio::sync::{Mutex, oneshot, watch};
 use super::http_server::ConnectionCloser;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
-/// Maximum age at which a new reader gets a rendering that others are still reading. Shorter than
-/// any usual scrape interval.
+/// Maximum age of a rendering that a new reader may share with readers that are still receiving it.
+/// Shorter than any usual scrape interval.
 const REUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Minimum time that a slow reader has. At most two renderings per format are in memory: until the
-/// newer one is this old, further readers share it. After that, a new reader closes the
-/// connections that still read the older one. Equals the default scrape timeout of Prometheus, 10
-/// s.
+/// Minimum time that a slow reader gets, 10 s, the default scrape timeout of Prometheus. At most
+/// two renderings per format are in memory. Until the newer one reaches this age, new readers share
+/// it. After that, a new reader closes the connections that are still reading the older one.
 const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
-/// Handler of the metrics page, in the OpenMetrics and the plain text format.
+/// Handler of the metrics page in two formats, OpenMetrics and plain text.
 #[derive(Debug)]
 pub struct MetricsEndpoint {
     openmetrics: SharedPage,
@@ -36,7 +35,7 @@ pub struct MetricsEndpoint {
 
 type Render = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
 
-/// Metrics page in one format, with the renderings that clients are still reading.
+/// Metrics page in one format, and the renderings that clients are still reading.
 struct SharedPage {
     render: Render,
     renderings: Mutex<Renderings>,
@@ -48,14 +47,15 @@ struct Renderings {
     older: Weak<Rendering>,
 }
 
-/// Text of the page as rendered for one scrape, shared by concurrent readers.
+/// Metrics page as rendered once. Concurrent readers share its text.
 struct Rendering {
     text: String,
     /// Set to true to close the connections that are still reading this text.
     revoked: watch::Sender<bool>,
 }
 
-/// Owner of a response body's bytes. Dropping it reports that the body was sent.
+/// Owner of the bytes of a response body. When it is dropped, the body has been sent or its
+/// connection closed.
 struct RenderingReader {
     rendering: Arc<Rendering>,
     _reading: oneshot::Sender<()>,
@@ -96,9 +96,10 @@ impl SharedPage {
         SharedPage { render, renderings: Mutex::default() }
     }
 
-    /// Returns the page for a new reader. Reuses the newest rendering that a reader is still
-    /// reading if it is younger than [`REUSE_MAX`], or if it is younger than [`READ_TIME_MIN`] and
-    /// an older rendering is still being read, too. Otherwise renders the page.
+    /// Returns a rendering of the page for a new reader. Shares the newest rendering if it is still
+    /// being read and is younger than [`REUSE_MAX`]. If an older rendering is still being read,
+    /// too, the newest is shared until it reaches [`READ_TIME_MIN`]. Otherwise renders the page
+    /// again.
     async fn rendering(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
         let mut renderings = self.renderings.lock().await;
         let newest =
@@ -127,8 +128,8 @@ impl fmt::Debug for SharedPage {
     }
 }
 
-/// Returns a response body that shares the rendering's text. Closes the connection if the
-/// rendering is revoked before the whole body is sent.
+/// Returns a response body that shares the rendering's text. If the rendering is revoked before the
+/// whole body has been sent, the connection is closed.
 fn share_text(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
     let (reading, sent) = oneshot::channel();
     let mut revoked = rendering.revoked.subscribe();
@@ -141,8 +142,8 @@ fn share_text(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes 
     Bytes::from_owner(RenderingReader { rendering, _reading: reading })
 }
 
-/// Builds the metrics route. Clients whose `Accept` header names OpenMetrics, such as Prometheus,
-/// get that format; all others get the plain text format.
+/// Builds the metrics route. Clients whose `Accept` header includes OpenMetrics, such as
+/// Prometheus, get that format; all others get plain text.
 pub fn metrics_routes(page: Arc<MetricsEndpoint>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap, connection: Option<Extension<ConnectionCloser>>| {
         let page = Arc::clone(&page);

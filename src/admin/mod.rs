@@ -30,7 +30,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodRouter, get};
 
-/// Function that returns the body of a page, without query parameters.
+/// Function that returns the body of a page that has no query parameters.
 pub type PageHandler = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// Response body, or an error message that is sent with status 400.
@@ -48,7 +48,7 @@ fn text_or_bad_request(result: TextResult) -> Response {
     result.map_or_else(|reason| bad_request(&reason), text_response)
 }
 
-/// Builds a GET route whose response is the body from `page`, formatted by `respond`.
+/// Builds a GET route. `page` returns the body, and `respond` turns it into a response.
 fn page(page: PageHandler, respond: fn(String) -> Response) -> MethodRouter {
     get(move || {
         let body = page();

@@ -26,21 +26,21 @@ pub struct JsonResponse {
     /// HTTP status: 200 for OK, 429 for OVER_LIMIT, 400 for an invalid request, 503 for an unavailable
     /// store.
     pub status: u16,
-    /// Response body: JSON for 200 and 429, otherwise one line of text.
+    /// Response body: JSON for status 200 and 429, otherwise one line of text.
     pub body: String,
 }
 
-/// Function that decides the rate limit request in the body of a `/json` call.
+/// Function that decides the rate limit request in the body of a `/json` request.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, JsonResponse> + Send + Sync>;
 
-/// Handler of `/json`, with the bounds of a request body.
+/// Handler of `/json`, with the limits on request bodies.
 #[derive(Clone)]
 pub struct JsonHandlers {
-    /// Decides a request.
+    /// Decides the rate limit request in a body.
     pub decide: JsonHandler,
     /// Maximum size of a request body, in bytes.
     pub body_bytes_max: usize,
-    /// Memory for bodies that have not arrived completely.
+    /// Memory budget for request bodies that are still being received.
     pub incomplete_requests: Arc<ByteBudget>,
 }
 
@@ -49,7 +49,8 @@ pub struct JsonHandlers {
 pub struct PublicHandlers {
     /// Reports whether the process accepts requests: a policy is loaded and no shutdown has begun.
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Returns the reason why requests are decided without Redis; `None` while Redis decides.
+    /// Returns the reason why requests are decided without Redis, or `None` while Redis decides
+    /// them.
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     /// Handler of `/metrics`.
     pub metrics: Arc<MetricsEndpoint>,
@@ -91,7 +92,7 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
     }
 }
 
-/// Time to receive the body of a JSON request.
+/// Timeout for receiving the body of a `/json` request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
 async fn answer_json(handlers: &JsonHandlers, request: Request<Body>) -> Response {
@@ -123,7 +124,8 @@ fn json_error(status: StatusCode, reason: &str) -> Response {
     (status, text_response(format!("{reason}\n"))).into_response()
 }
 
-/// Receives a body within the bound of one request and the budget of all incomplete ones.
+/// Receives a request body, subject to the size limit per body and the memory budget for all
+/// incomplete requests.
 async fn receive_body(
     handlers: &JsonHandlers,
     mut body: Body,

@@ -11,8 +11,9 @@ impl<'a> Query<'a> {
     ///
     /// # Errors
     ///
-    /// Returns `usage` if a name is in neither list, or if one of `single` is repeated. A
-    /// misspelled `for`, if ignored, would set an override that never expires.
+    /// Returns `usage` as the error message if a name is in neither list, or if a name in `single`
+    /// is repeated. Unknown names are not ignored, because a misspelled `for` would set an override
+    /// that never expires. Also returns an error if a value is not valid UTF-8.
     pub(super) fn parse(
         query: Option<&'a str>,
         single: &[&str],
@@ -32,7 +33,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Returns the value of a parameter; `None` if the parameter is absent or empty.
+    /// Returns the value of a parameter, or `None` if the parameter is absent or empty.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.all(name).next().filter(|value| !value.is_empty())
     }
@@ -42,8 +43,8 @@ impl<'a> Query<'a> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| &**value)
     }
 
-    /// Parses a parameter as an integer from 0 to `max`. Returns `default` if the parameter is
-    /// absent.
+    /// Parses a parameter as an integer from 0 to `max`, or returns `default` if the parameter is
+    /// absent or empty.
     pub(super) fn parse_number(&self, name: &str, default: u64, max: u64) -> Result<u64, String> {
         let Some(text) = self.value(name) else { return Ok(default) };
         match text.parse() {

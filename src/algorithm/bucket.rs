@@ -39,29 +39,29 @@
 use super::Step;
 use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill, Verdict};
 
-/// Longest time by which a bucket's stored debt may exceed the debt of an empty bucket. A larger
-/// debt was stored by a clock that ran ahead, and is clamped.
+/// Tolerance for stored debt, as refill time. Debt that exceeds the bucket's maximum debt by more
+/// than this was stored by a clock that ran ahead, and is clamped to the maximum.
 ///
 /// NTP slews offsets below 128 ms and steps larger ones. Clocks of Redis replicas are expected to
 /// differ by less than a second.
 pub const EXCESS_DEBT_MAX: Micros = Micros::SECOND;
 
-/// Upper bound of every credit count, 2^53. Lua's only number type, the double, is exact below it.
+/// Upper bound of every credit count, 2^53. Doubles, Lua's only number type, represent every
+/// integer below it exactly.
 const CREDITS_MAX: u64 = 1 << 53;
 
-/// Stored state of a bucket: the time at which it is full again, if no further hits are charged.
+/// Stored state of a bucket: the time at which it will be full again if no more hits are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Theoretical arrival time (GCRA): the time at which the bucket is full again, in whole
+    /// Theoretical arrival time (GCRA): the time at which the bucket will be full again, in whole
     /// microseconds since the Unix epoch, rounded down.
     pub tat: Micros,
     /// Fraction of a microsecond to add to `tat`, in units of 1/L µs, where L is the number of hits
-    /// refilled per window; always below L. Zero for [`Refill::Arrival`].
+    /// refilled per window. Always below L; zero for [`Refill::Arrival`].
     pub rem: u32,
 }
 
-/// Parameters of a bucket limit, converted from hits to credits, the integer unit of its
-/// arithmetic.
+/// Parameters of a bucket limit in credits, the integer unit of the bucket's arithmetic.
 pub(crate) struct BucketCredits {
     /// Capacity of the bucket, in hits.
     pub(crate) burst: u64,
@@ -73,15 +73,15 @@ pub(crate) struct BucketCredits {
     pub(crate) capacity: u64,
     /// Maximum debt in credits: the capacity, or twice the capacity with `charge: always`.
     pub(crate) cap: u64,
-    /// Maximum debt in whole hits, rounded down.
+    /// Maximum debt in hits: the capacity, or twice the capacity with `charge: always`.
     pub(crate) cap_hits: u64,
-    /// Minimum number of hits that must be in the bucket before a charge of one hit, for consumer
-    /// classes that share the bucket; 0 without classes.
+    /// Minimum number of hits that must be in the bucket before a charge of one hit. Used by
+    /// consumer classes that share the bucket; 0 without classes.
     pub(crate) floor: u64,
 }
 
-/// Debt of a bucket, as the time until it is full again: `ahead` whole microseconds plus `rem /
-/// flow` of a microsecond.
+/// Debt of a bucket, expressed as the time until it is full again: `ahead` whole microseconds plus
+/// `rem / flow` of a microsecond.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Debt {
     ahead: u64,
@@ -140,8 +140,8 @@ pub fn apply(
     }
 }
 
-/// Refunds the hits of a receipt, minus those that may have refilled since the charge, because a
-/// full refund would grant them twice. Returns the new state, or `None` if nothing is left to
+/// Refunds the charge in a receipt, minus the hits that may have refilled since then, because a
+/// full refund would grant those twice. Returns the new state, or `None` if nothing is left to
 /// refund.
 pub fn refund(
     state: State,
@@ -190,8 +190,7 @@ impl BucketCredits {
         }
     }
 
-    /// Returns the debt at `now`, and whether the stored state was too far in the future and was
-    /// clamped.
+    /// Returns the debt at `now`, and whether the stored debt was too large and was clamped.
     fn read(&self, state: Option<State>, now: Micros) -> (Debt, bool) {
         let Some(state) = state.filter(|state| state.tat >= now) else {
             return (Debt { ahead: 0, rem: 0 }, false);
@@ -205,8 +204,8 @@ impl BucketCredits {
         if debt.ahead > full.ahead + EXCESS_DEBT_MAX.0 { (full, true) } else { (debt, false) }
     }
 
-    /// Returns the microseconds until a take of `cost` hits passes: 0 if it passes now, `None` if
-    /// it never does.
+    /// Returns the time until a charge of `cost` hits passes, in microseconds: 0 if it passes now,
+    /// or `None` if it never does.
     fn wait(&self, debt: Debt, cost: u64) -> Option<u64> {
         // The last of the hits also needs the floor before it.
         let needed = cost.saturating_add(self.floor.max(1) - 1);
@@ -222,14 +221,14 @@ impl BucketCredits {
         Some(wait)
     }
 
-    /// Returns the debt increased by `credits`.
+    /// Returns the debt after it is increased by `credits`.
     fn add_debt(&self, debt: Debt, credits: u64) -> Debt {
         let rem = debt.rem.saturating_add(credits);
         Debt { ahead: debt.ahead.saturating_add(rem / self.flow), rem: rem % self.flow }
     }
 
-    /// Increases the debt by `cost` hits, but not beyond its maximum. Returns the new debt and the
-    /// hits charged, rounded down.
+    /// Increases the debt by `cost` hits, up to the maximum debt. Returns the new debt and the
+    /// number of hits charged, rounded down.
     fn add_debt_to_cap(&self, debt: Debt, cost: u64) -> (Debt, u64) {
         if debt.ahead > self.cap / self.flow {
             return (debt, 0);
@@ -240,8 +239,8 @@ impl BucketCredits {
         (self.add_debt(debt, credits), credits / self.unit)
     }
 
-    /// Returns the debt reduced by `whole` microseconds plus `rem / flow` of a microsecond; zero if
-    /// that is more than the debt.
+    /// Returns the debt reduced by `whole` microseconds plus `rem / flow` of a microsecond, or zero
+    /// if the debt is smaller than that.
     fn subtract_time(&self, debt: Debt, whole: u64, rem: u64) -> Debt {
         let (borrow, left) =
             if debt.rem >= rem { (0, debt.rem - rem) } else { (1, debt.rem + self.flow - rem) };
@@ -251,7 +250,7 @@ impl BucketCredits {
         }
     }
 
-    /// Returns the number of takes of one hit each that would pass now, one after another.
+    /// Returns how many charges of one hit each would pass now, one after another.
     fn available(&self, debt: Debt) -> u64 {
         if debt.ahead > self.capacity / self.flow {
             return 0;

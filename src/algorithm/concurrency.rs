@@ -16,7 +16,8 @@
 use super::Step;
 use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome, Verdict};
 
-/// Slots of a concurrency limit that are in use, sorted by the end of their lease.
+/// Stored state of a concurrency limit: the slots in use, sorted by the time at which their leases
+/// end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     slots: Vec<Slot>,
@@ -51,7 +52,7 @@ impl State {
         self.slots.iter().map(|slot| u64::from(slot.hits)).sum()
     }
 
-    /// Returns the slots whose lease has not expired at `now`, and whether a lease was clamped.
+    /// Returns the slots whose leases have not expired at `now`, and whether any lease was clamped.
     ///
     /// A lease that ends more than two lease lengths from now was stored by a clock that ran ahead.
     /// It is clamped to a lease that starts now.
@@ -70,8 +71,8 @@ impl State {
         (State { slots }, clamped)
     }
 
-    /// Returns the time until `holder` can acquire `cost` slots: zero if it can now, `None` if
-    /// `cost` exceeds the limit.
+    /// Returns the time until `holder` can acquire `cost` slots: zero if it can do so now, or
+    /// `None` if `cost` exceeds the limit.
     fn wait(
         &self,
         limit: &Concurrency,
@@ -164,9 +165,9 @@ pub fn apply(
     }
 }
 
-/// Undoes a take and drops expired leases: frees the slots of the receipt or, after a renewal,
-/// restores the holder's former hits and lease. Returns `None` if the slots are no longer in use, or
-/// if the lease was renewed again.
+/// Refunds the charge in a receipt: frees its slots or, if the charge renewed a lease, restores the
+/// holder's former slots and lease. Also drops expired leases. Returns `None` if the slots are no
+/// longer in use, or if the lease has been renewed again.
 pub fn refund(
     state: &State,
     limit: &Concurrency,

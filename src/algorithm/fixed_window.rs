@@ -24,23 +24,23 @@ use crate::domain::{
 /// Stored state of a fixed window: the number of hits charged in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Start of the window, aligned to a multiple of its length since the Unix epoch, or to the
-    /// calendar.
+    /// Start of the window, aligned to the calendar or to a multiple of the window length since the
+    /// Unix epoch.
     pub start: Micros,
     /// Hits charged in the window: at most the limit, or `u32::MAX` with `charge: always`.
     pub count: u32,
 }
 
-/// Counter at the time of an operation: its current window and the hits in it, with a start in the
-/// far future clamped.
+/// Counter as seen by one operation: the current window and its hits. A stored window that starts
+/// too far in the future is clamped.
 struct WindowView {
     start: Micros,
     end: Micros,
     count: u64,
     /// Whether the stored state belongs to the current window. If not, the count starts at zero.
     exists: bool,
-    /// Whether the stored window was too far in the future and was clamped. The clamped state must
-    /// then be stored.
+    /// Whether the stored window was too far in the future and was clamped. If so, the clamped
+    /// state must be stored.
     clamped: bool,
     stepped_back: bool,
 }
@@ -102,8 +102,8 @@ pub fn apply(
     }
 }
 
-/// Subtracts the hits of a receipt from the window that they were charged to. Returns the new
-/// state, or `None` if the counter now counts another window.
+/// Subtracts the hits in a receipt from the window that they were charged to. Returns the new
+/// state, or `None` if the counter has moved on to another window.
 pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
     (state.start == taken.window && state.count > 0).then(|| State {
         start: state.start,
@@ -151,8 +151,8 @@ fn view_at(
     view
 }
 
-/// Returns the largest count that a window stores, in hits: the limit, or more with `charge:
-/// always`, which also counts refused hits.
+/// Returns the largest count that a window can store, in hits: the limit, or `u32::MAX` with
+/// `charge: always`, which also counts refused hits.
 pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,
@@ -160,8 +160,8 @@ pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
     }
 }
 
-/// Returns the window that contains `at`. To avoid a division by zero, treats a window length of
-/// zero, which no policy has, as 1 µs.
+/// Returns the window that contains `at`. A window length of zero, which no policy has, counts as 1
+/// µs to avoid a division by zero.
 pub(crate) fn window_at(window: &Window, at: Micros) -> WindowBounds {
     match window {
         Window::Epoch { length } => {

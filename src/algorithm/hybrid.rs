@@ -44,27 +44,28 @@ use self::credits::SHARES_TOTAL_PERCENT;
 use super::Step;
 use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 
-/// Stored state of a hybrid limit: the credits in each class's bucket and in the pool, as of the
-/// last update.
+/// Stored state of a hybrid limit: the credits in the bucket of each class and in the pool, at the
+/// time of the last update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// Time of the last update, in ticks since the Unix epoch.
     last: u64,
     pool: u64,
-    /// Credits in the guaranteed bucket of each consumer class, in the order of the shares.
+    /// Credits in the guaranteed bucket of each consumer class, in the same order as the limit's
+    /// shares.
     own: Arc<[u64]>,
 }
 
 impl State {
-    /// Returns the heap memory of the bucket list in bytes: the two reference counts of the `Arc`
-    /// and its elements.
+    /// Returns the heap memory of the bucket list, in bytes: its elements and the two reference
+    /// counts of the `Arc`.
     pub fn heap_bytes(&self) -> usize {
         2 * size_of::<usize>() + size_of_val::<[u64]>(&self.own)
     }
 }
 
-/// Applies an operation for the consumer class of `limit`. Returns the outcome and, if the state
-/// changes, the new state.
+/// Applies an operation on behalf of the consumer class in `limit`. Returns the outcome and, if the
+/// state changes, the new state.
 pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step<State> {
     let credits = HybridCredits::new(limit);
     let at = now.0 / credits.tick;
@@ -114,7 +115,7 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     }
 }
 
-/// Refunds the hits of a receipt, minus those that may have refilled since the charge. Returns the
+/// Refunds the charge in a receipt, minus the hits that may have refilled since then. Returns the
 /// new state, or `None` if nothing is left to refund.
 pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) -> Option<State> {
     let credits = HybridCredits::new(limit);
@@ -127,7 +128,7 @@ pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) 
     Some(credits.refund(&read, limit.class, back))
 }
 
-/// Returns the time at which the buckets of all classes and the pool are full again.
+/// Returns the time at which the pool and the buckets of all classes are full again.
 pub fn expires_at(state: &State, limit: &Hybrid) -> Micros {
     let credits = HybridCredits::new(limit);
     if state.own.len() != limit.shares.len() {

@@ -32,26 +32,26 @@ pub mod hybrid;
 pub mod sliding_log;
 pub mod sliding_window;
 
-/// Stored state of one counter. Kept to 24 bytes, because the memory store may hold ten million
-/// counters.
+/// Stored state of one counter. It is kept to 24 bytes, because the memory store may hold ten
+/// million counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Hits counted in one fixed window.
     FixedWindow(fixed_window::State),
-    /// Debt of a token or leaky bucket.
+    /// Debt of a token bucket or leaky bucket.
     Bucket(bucket::State),
     /// Hits counted in the current and the previous window.
     SlidingWindow(sliding_window::State),
-    /// Time and hits of each recent take.
+    /// Time and hits of each recent charge.
     SlidingLog(Box<sliding_log::State>),
-    /// Credits in the bucket of each consumer class and in the pool that the classes share.
+    /// Credits in the bucket of each consumer class, and in the pool that the classes share.
     Hybrid(Box<hybrid::State>),
-    /// Slots in use, each with its holder and the end of its lease.
+    /// Slots in use, each with its holder and the time at which its lease ends.
     Concurrency(Box<concurrency::State>),
 }
 
 impl State {
-    /// Returns the heap memory of the state in bytes; 0 for fixed windows, sliding windows and
+    /// Returns the heap memory of the state, in bytes; 0 for fixed windows, sliding windows and
     /// buckets.
     pub fn heap_bytes(&self) -> usize {
         match self {
@@ -63,7 +63,8 @@ impl State {
     }
 }
 
-/// Accessors for the state of each algorithm, which return `None` for a state of another algorithm.
+/// Accessors for the state of each algorithm. They return `None` if the state belongs to another
+/// algorithm.
 impl State {
     fn as_fixed_window(&self) -> Option<fixed_window::State> {
         if let State::FixedWindow(state) = self { Some(*state) } else { None }
@@ -100,8 +101,9 @@ pub struct Step<S = State> {
     pub outcome: Outcome,
     /// New state to store; `None` if the stored state does not change.
     ///
-    /// The only state that a refusal or a peek writes is a clamped one. If the clamp were not
-    /// stored, every operation would clamp again and the counter would stay frozen.
+    /// A peek, or a refusal without `charge: always`, stores the state only if it was clamped. If
+    /// the clamped state were not stored, every operation would clamp again and the counter would
+    /// stay frozen.
     pub write: Option<S>,
     /// Whether the stored state lies further in the future than the algorithm allows, because the
     /// clock stepped back or a bucket's capacity was lowered.
@@ -117,8 +119,8 @@ impl<S> Step<S> {
 
 /// Applies an operation to a counter. `state` is the stored state, or `None` for a new counter.
 ///
-/// A state of another algorithm is ignored; it cannot occur, because the algorithm is part of a
-/// counter's key. `Op::Take` with zero hits acts as `Op::Peek`.
+/// A state that belongs to another algorithm is ignored; this cannot happen, because the algorithm
+/// is part of a counter's key. `Op::Take` with zero hits acts as `Op::Peek`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -147,7 +149,7 @@ pub fn apply(state: Option<&State>, limit: &Limit, op: Op, now: Micros) -> Step 
 }
 
 /// Applies an operation on behalf of a slot holder. Only concurrency limits use `holder`; for all
-/// other algorithms, this is the same as [`apply`].
+/// other algorithms, this function is the same as [`apply`].
 pub fn apply_for(
     state: Option<&State>,
     limit: &Limit,
@@ -184,8 +186,7 @@ pub fn apply_for(
     }
 }
 
-/// Refunds the hits of a receipt to the counter that they were charged to (clause 16 of the store's
-/// contract).
+/// Refunds the charge in a receipt to its counter (clause 16 of the store's contract).
 ///
 /// `limit` is the limit under which the hits were charged. Returns the new state to store, or
 /// `None` if the charge has already expired. Callers must refund each receipt at most once.
@@ -217,7 +218,7 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
 ///
 /// This holds for this limit and for every limit that may replace it on the same counter: a
 /// window's length is part of the key, and a bucket's debt is stored as a time. Returns zero for a
-/// state of another algorithm.
+/// state that belongs to another algorithm.
 pub fn expires_at(state: &State, limit: &Limit) -> Micros {
     let expires = match &limit.algorithm {
         Algorithm::FixedWindow(window) => {

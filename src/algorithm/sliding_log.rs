@@ -35,7 +35,7 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct LogEntry {
     at: Micros,
-    /// Identifier of the entry, unique within the log. A refund finds the entry by it.
+    /// Identifier of the entry, unique within the log. A refund uses it to find the entry.
     entry: u64,
     hits: u32,
 }
@@ -60,8 +60,8 @@ impl State {
         self.takes.back().map(|take| take.at)
     }
 
-    /// Returns the hits charged during the `length` before `start`, and the hits charged since
-    /// `start`.
+    /// Returns two hit counts: the hits charged in the `length` before `start`, and the hits
+    /// charged since `start`.
     pub(crate) fn hits_before_and_from(&self, start: Micros, length: Micros) -> (u32, u32) {
         let sum = |from: Micros, to: Micros| {
             let takes = self.takes.iter().filter(|take| from <= take.at && take.at < to);
@@ -70,9 +70,9 @@ impl State {
         (sum(start.saturating_sub(length), start), sum(start, Micros(u64::MAX)))
     }
 
-    /// Creates a log from two hit counts of a sketch: `from` hits since `start`, and `before` hits
-    /// in the window before it. Dates them as late as possible, so that the log never admits too
-    /// many hits.
+    /// Creates a log from the hit counts of two windows, as kept by the memory store's sketch:
+    /// `from` hits since `start`, and `before` hits in the window before it. The entries get the
+    /// latest possible times, so that the log never admits too many hits.
     pub(crate) fn of_two_windows(start: Micros, before: u32, from: u32, now: Micros) -> State {
         // No receipt has these numbers, so no refund removes more than its own hits.
         let before =
@@ -87,15 +87,15 @@ impl State {
         self.takes.capacity() * size_of::<LogEntry>()
     }
 
-    /// Returns the number of expired entries, which are at the front of the log.
+    /// Returns the number of expired entries. They are at the front of the log.
     fn expired_count(&self, limit: &SlidingLog, now: Micros) -> usize {
         let clock = self.takes.back().map_or(now, |take| take.at.max(now));
         self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= clock)
     }
 
-    /// Returns a copy without the entries that have expired at `now`, with capacity for `spare`
-    /// more, and whether entries from the future were moved to `now`. Only entries more than one
-    /// window ahead are moved.
+    /// Returns a copy without the entries that have expired at `now`, and whether any entry was
+    /// moved to `now` because it was more than one window in the future. The copy has capacity for
+    /// `spare` more entries.
     fn unexpired(&self, limit: &SlidingLog, now: Micros, spare: usize) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
         let expired = self.expired_count(limit, now);
@@ -114,8 +114,8 @@ impl State {
         (state, clamped)
     }
 
-    /// Returns the time until a take of `cost` hits passes: zero if it passes now, `None` if it
-    /// never does.
+    /// Returns the time until a charge of `cost` hits passes: zero if it passes now, or `None` if
+    /// it never does.
     fn wait(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
         limit.hits.0.checked_sub(cost)?;
         let mut hits = self.hits();
@@ -198,8 +198,8 @@ impl State {
         ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: entry.into() }
     }
 
-    /// Removes `hits` hits, newest takes first, for a refund by the caller, which names no take.
-    /// Returns whether anything changed.
+    /// Removes `hits` hits, newest entries first. Used if a caller requests a refund, which does
+    /// not identify a charge. Returns whether anything changed.
     fn remove_newest(&mut self, mut hits: u64) -> bool {
         let mut changed = false;
         while hits > 0 {
@@ -216,10 +216,11 @@ impl State {
     }
 }
 
-/// Removes the take of a receipt from the log. Returns `None` if the take has expired.
+/// Removes the entry of a receipt's charge from the log. Returns `None` if the entry has expired or
+/// was already removed.
 ///
-/// Also removes expired takes: the removed take may be the newest, and after a step back of the
-/// clock the others would otherwise count again.
+/// Also removes expired entries. The removed entry may be the newest, and if the clock has stepped
+/// back, older entries would otherwise count again.
 pub fn refund(
     state: &State,
     limit: &SlidingLog,

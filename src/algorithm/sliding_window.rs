@@ -26,7 +26,8 @@
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};
 
-/// 2^53, below which a double, Lua's only number type, represents every integer exactly.
+/// Bound of exact integer arithmetic in Lua, 2^53. Doubles, Lua's only number type, represent every
+/// integer below it exactly.
 const EXACT_MAX: u64 = 1 << 53;
 
 /// Stored state of a sliding window: the hits charged in the current window and in the previous
@@ -42,8 +43,8 @@ pub struct State {
     pub cur: u32,
 }
 
-/// Counter at the time of an operation: the hits in the current and the previous window, with a
-/// start in the far future clamped.
+/// Counter as seen by one operation: the hits in the current and the previous window. A window that
+/// starts too far in the future is clamped.
 #[derive(Clone, Copy)]
 struct WindowView {
     start: Micros,
@@ -112,7 +113,7 @@ pub fn apply(
     }
 }
 
-/// Subtracts the hits of a receipt from the window that they were charged to. Returns the new
+/// Subtracts the hits in a receipt from the window that they were charged to. Returns the new
 /// state, or `None` if that window is neither the current nor the previous one.
 pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Option<State> {
     let back = |count: u32| saturate(u64::from(count).saturating_sub(taken.hits.0));
@@ -125,8 +126,8 @@ pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Opti
     }
 }
 
-/// Returns the time from which none of the counted hits has any weight: the end of the window after
-/// the last one with hits.
+/// Returns the time from which the counted hits no longer affect any decision: the end of the
+/// window after the last one with hits.
 pub fn expires_at(state: State, limit: &SlidingWindow) -> Micros {
     let windows = if state.cur > 0 { 2 } else { 1 };
     state.start.saturating_add(Micros(limit.length.0.saturating_mul(windows)))
@@ -164,8 +165,8 @@ fn view_at(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Mic
 }
 
 impl WindowView {
-    /// Returns the time until a take of `cost` hits passes: zero if it passes now, `None` if it
-    /// never does.
+    /// Returns the time until a charge of `cost` hits passes: zero if it passes now, or `None` if
+    /// it never does.
     fn wait(&self, limit: &SlidingWindow, cost: u64, now: Micros) -> Option<Micros> {
         let window = limit.window_ticks();
         let spare = limit.hits.0.checked_sub(cost)?;
@@ -197,8 +198,8 @@ impl WindowView {
 }
 
 impl SlidingWindow {
-    /// Returns the length of a tick, the time unit in which the previous window is weighted: 1 µs
-    /// for windows shorter than a minute, 1 ms for windows shorter than a day, 1 s otherwise.
+    /// Returns the length of a tick, the time unit used to weight the previous window: 1 µs for
+    /// windows shorter than a minute, 1 ms for windows shorter than a day, and 1 s otherwise.
     /// Coarser ticks for longer windows keep the product of limit and window length below 2^53.
     pub fn tick(&self) -> Micros {
         const MINUTE: u64 = 60_000_000;
@@ -215,8 +216,8 @@ impl SlidingWindow {
         (self.length.0 / self.tick().0).max(1)
     }
 
-    /// Returns the largest count that a window stores, in hits: the limit, or more with `charge:
-    /// always`, which also counts refused hits.
+    /// Returns the largest count that a window can store, in hits: the limit, or more with
+    /// `charge: always`, which also counts refused hits.
     pub fn count_max(&self, charge: Charge) -> u64 {
         match charge {
             Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),

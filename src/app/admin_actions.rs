@@ -21,12 +21,14 @@ use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::policy::RuleOverride;
 use crate::telemetry::Verbosity;
 
-/// Returns the functions that the routes of the debug port call to read or change the service.
+/// Returns the handlers for the debug port's operator routes. A background thread rereads the token
+/// file every second, so that the token can be rotated and a hanging file system blocks no other
+/// route.
 ///
 /// # Errors
 ///
-/// [`Failure::File`] if the token file cannot be read. A thread reads the file again every second, so
-/// that the token can be rotated and a file system that hangs blocks no other route.
+/// Returns [`Failure::File`] if the token file cannot be read, or [`Failure::Runtime`] if the
+/// thread cannot be started.
 pub(super) fn admin_handlers(
     decider: &Arc<ServiceDecider>,
     overrides: &Arc<RuntimeOverrides>,
@@ -102,7 +104,7 @@ fn run(
     }
 }
 
-/// Describes how long a change applies.
+/// Describes, for an operator, how long a change applies.
 fn describe_lifetime(lasts: Option<Duration>) -> String {
     match lasts {
         Some(lasts) => format!("for {} s or until it is undone", lasts.as_secs()),
@@ -158,7 +160,7 @@ async fn inspect_or_reset(
     Ok(text)
 }
 
-/// Returns whether a counter has its whole capacity left.
+/// Returns whether a counter has its full capacity available.
 fn is_unused(counter: &CounterSnapshot<'_>) -> bool {
     counter.outcome.is_some_and(|outcome| outcome.available >= counter.capacity)
 }

@@ -14,8 +14,9 @@ use tokio::net::TcpStream;
 use super::exit_codes::Failure;
 use super::files_and_env::read_secret_file;
 
-/// Timeout of a request to the debug port, from connecting to the last byte of the response. The
-/// port is on this machine or forwarded to it, so ten seconds mean that the service hangs.
+/// Timeout for a request to the debug port, from connecting to the last byte of the response. The
+/// port is on this machine or forwarded to it, so a request that takes ten seconds means that the
+/// service hangs.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Maximum size of a response body from the debug port, in bytes.
@@ -28,8 +29,8 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// # Errors
 ///
-/// [`Failure::File`] if the token file cannot be read, [`Failure::AdminRequest`] if the service
-/// cannot be reached or rejects the request.
+/// Returns [`Failure::File`] if the token file cannot be read, or [`Failure::AdminRequest`] if the
+/// service cannot be reached or rejects the request.
 pub fn post_to_debug_port(
     endpoint: &str,
     path: &str,

@@ -7,7 +7,7 @@ use super::exit_codes::Failure;
 ///
 /// # Errors
 ///
-/// [`Failure::Usage`] if an entry has no key.
+/// Returns [`Failure::Usage`] if an entry has no key.
 pub fn parse_descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
     let mut entries = vec![String::new()];
     let mut chars = text.chars();

@@ -8,25 +8,25 @@ use crate::policy;
 use crate::settings;
 use crate::wire::WireError;
 
-/// A failure that ends the process. Retrying helps only if the exit code is 69.
+/// A failure that ends the process. A retry may succeed only if the exit code is 69.
 #[derive(Debug)]
 pub enum Failure {
-    /// An invalid command line.
+    /// The command line is invalid.
     Usage(String),
-    /// Invalid settings, each with the value and its source.
+    /// Settings are invalid. Contains each invalid value and its source.
     Settings(Vec<settings::SettingError>),
     /// A file named by a setting or a flag cannot be read or written, or is malformed.
     File(FileError),
     /// Policy files are missing, unreadable or too large.
     PolicyFiles(PolicyFileError),
-    /// A policy that does not compile, with every error and its position.
+    /// A policy does not compile. Contains every error with its position.
     Policy(policy::Diagnostics),
-    /// A valid policy with warnings, under `--strict`.
+    /// A policy is valid but has warnings, and `--strict` is set.
     Strict {
         /// Number of warnings, at least 1.
         warnings: usize,
     },
-    /// A listen address that cannot be resolved or bound.
+    /// A listen address cannot be resolved or bound.
     Address {
         /// The address, as configured or as resolved.
         address: String,
@@ -42,10 +42,10 @@ pub enum Failure {
     Ask {
         /// Address of the service's gRPC port.
         target: String,
-        /// Error of the gRPC client.
+        /// Error from the gRPC client.
         error: WireError,
     },
-    /// The debug port of a service could not be reached, or rejected the request.
+    /// The debug port of a service could not be reached or rejected the request.
     AdminRequest {
         /// Address of the debug port.
         endpoint: String,
@@ -54,7 +54,7 @@ pub enum Failure {
     },
     /// The operating system refused to start a thread or a Tokio runtime.
     Runtime(io::Error),
-    /// A bug in Tidegate, with the broken assumption.
+    /// Tidegate has a bug. Contains the assumption that was violated.
     Bug(&'static str),
 }
 
@@ -66,7 +66,7 @@ impl Failure {
     /// Exit code for a bug in Tidegate.
     pub const BUG: u8 = 70;
 
-    /// Returns the exit code of the process.
+    /// Returns the process exit code for this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) | Failure::Settings(_) | Failure::File(_) => Failure::USAGE,

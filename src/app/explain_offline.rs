@@ -18,7 +18,7 @@ use crate::settings::Sources;
 use crate::store::redis::keys::Prefix;
 use crate::wire::{DESCRIPTORS_MAX, ENTRIES_MAX};
 
-/// A rate limit request typed by an operator, for `explain` and `/try`.
+/// Rate limit request entered by an operator for `explain` or `/try`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SampleRequest {
     /// Domain of the request; must not be empty.
@@ -30,7 +30,8 @@ pub struct SampleRequest {
 }
 
 impl SampleRequest {
-    /// Rejects requests that the gRPC service would answer with INVALID_ARGUMENT.
+    /// Checks the request against the gRPC service's bounds. Returns an error if the service would
+    /// answer INVALID_ARGUMENT.
     pub(super) fn check_bounds(&self) -> Result<(), String> {
         if self.domain.is_empty() {
             return Err("the domain must not be empty".to_owned());
@@ -45,8 +46,8 @@ impl SampleRequest {
     }
 }
 
-/// Capacity, in counters, of the memory store behind one offline decision. A call has at most 128
-/// checks.
+/// Capacity of the memory store for one offline decision, in counters. It is sufficient because a
+/// call has at most 128 checks.
 const KEYS_MAX: usize = 1_024;
 
 /// Explains which rule each descriptor matches, and lists the Redis keys of its counters.
@@ -74,13 +75,14 @@ pub(super) fn explain_descriptor(
     text
 }
 
-/// Loads the policy at `paths`, explains how `request` matches it, and predicts the answer to its
+/// Loads the policy at `paths`, explains how `request` matches it, and predicts the decision on its
 /// first call.
 ///
 /// # Errors
 ///
-/// Returns an error if a setting or the policy is invalid, [`Failure::Usage`] if the service would
-/// reject the request as invalid, and [`Failure::Bug`] if the memory store does not answer.
+/// Returns [`Failure::Usage`] if the service would reject the request as invalid, and
+/// [`Failure::Bug`] if the memory store does not answer. Also returns an error if a setting or the
+/// policy is invalid.
 pub fn explain(
     paths: &[PathBuf],
     sources: Sources,

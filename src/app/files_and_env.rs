@@ -13,24 +13,24 @@ use rustix::fs::OFlags;
 use super::policy_files::printable;
 use crate::settings::TextMap;
 
-/// Maximum size of a settings file, 1 MiB in bytes, a hundred times the size of a file that sets
-/// every setting.
+/// Maximum size of a settings file, 1 MiB in bytes. A file that sets every setting has about a
+/// hundredth of this size.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a secret or certificate file, 1 MiB in bytes, four times the size of a typical
-/// CA bundle.
+/// Maximum size of a secret or certificate file, 1 MiB in bytes. A typical CA bundle has a quarter
+/// of this size.
 const SECRET_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a `simulate` scenario, 1 MiB in bytes, enough for a policy and a thousand
-/// groups.
+/// Maximum size of a `simulate` scenario, 1 MiB in bytes. This is enough for a policy and a
+/// thousand groups of callers.
 const SCENARIO_BYTES_MAX: u64 = 1 << 20;
 
-/// Returns the environment variables whose name and value are valid UTF-8. Names and values of
-/// settings are always UTF-8.
+/// Returns the environment variables whose names and values are valid UTF-8. Other variables cannot
+/// be settings.
 pub fn environment() -> TextMap {
     let text = |text: std::ffi::OsString| text.into_string().ok();
     env::vars_os().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect()
 }
 
-/// Error from reading or writing a settings file, a secret or a text file.
+/// Error from reading or writing a settings file, secret or text file.
 #[derive(Debug)]
 pub enum FileError {
     /// The file could not be opened or read, or is not UTF-8.
@@ -51,7 +51,8 @@ pub enum FileError {
     Malformed {
         /// Path of the file.
         path: PathBuf,
-        /// Description of the problem. It never quotes the file, which may contain a secret.
+        /// Description of the problem. It never quotes the contents of the file, which may include
+        /// a secret.
         reason: String,
     },
 }
@@ -73,7 +74,8 @@ impl error::Error for FileError {}
 ///
 /// # Errors
 ///
-/// Returns an error if the file cannot be read, exceeds 1 MiB, or is not a mapping to scalars.
+/// Returns an error if the file cannot be read, exceeds 1 MiB, or is not a mapping from names to
+/// scalars.
 pub fn read_settings_file(path: &Path) -> Result<TextMap, FileError> {
     let malformed = |reason| FileError::Malformed { path: path.to_owned(), reason };
     let file = fs::File::open(path).map_err(unreadable(path))?;
@@ -92,8 +94,8 @@ pub fn read_settings_file(path: &Path) -> Result<TextMap, FileError> {
     values.into_iter().map(scalar).collect()
 }
 
-/// Returns the line and column of a YAML error. Unlike the parser's own message, it does not quote
-/// the file: an operator may have named a password file by mistake.
+/// Formats the line and column of a YAML error. The parser's own message is not used because it
+/// quotes the file, and an operator may have named a password file by mistake.
 fn yaml_error(error: &serde_yaml::Error) -> String {
     match error.location() {
         Some(at) => {
@@ -125,7 +127,7 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
     read_at_most(file, path, SCENARIO_BYTES_MAX)
 }
 
-/// Writes a file named on the command line. Overwrites an existing file.
+/// Writes a file named on the command line, replacing an existing one.
 ///
 /// # Errors
 ///
@@ -134,8 +136,8 @@ pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
     fs::write(path, text).map_err(|error| FileError::Unwritable { path: path.to_owned(), error })
 }
 
-/// Opens a regular file and returns its metadata. Rejects a FIFO, which would block the reader until
-/// somebody writes; `O_NONBLOCK` keeps opening it from blocking.
+/// Opens a regular file and returns it with its metadata. Opens with `O_NONBLOCK` and rejects a
+/// FIFO, which would otherwise block until another process writes to it.
 pub(super) fn open_regular(path: &Path) -> io::Result<(fs::File, fs::Metadata)> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;

@@ -19,7 +19,7 @@ use crate::settings::Settings;
 /// Maximum time for HTTP requests in flight to finish after the gRPC server has stopped.
 const HTTP_STOP_MAX: Duration = Duration::from_millis(250);
 
-/// HTTP listeners that are bound but do not serve requests yet.
+/// HTTP listeners that are bound but not yet serving requests.
 pub(super) struct HttpPorts {
     public: TcpListener,
     debug: TcpListener,
@@ -44,7 +44,8 @@ impl HttpPorts {
         })
     }
 
-    /// Logs the bound addresses. With port 0, a parent process reads the actual port from this line.
+    /// Logs the bound addresses. If a port is configured as 0, a parent process can find the actual
+    /// port in this log line.
     pub(super) fn log_addresses(&self, grpc: Option<String>) {
         let address = |listener: &TcpListener| {
             listener.local_addr().as_ref().map(SocketAddr::to_string).unwrap_or_default()
@@ -58,7 +59,7 @@ impl HttpPorts {
         );
     }
 
-    /// Starts serving, with one task per port.
+    /// Starts to serve requests, with one task per port.
     pub(super) fn serve(
         self,
         wiring: &AdminWiring<'_>,
@@ -94,7 +95,7 @@ pub(super) struct RunningHttpPorts {
 }
 
 impl RunningHttpPorts {
-    /// Stops accepting requests and waits at most [`HTTP_STOP_MAX`] for those in flight.
+    /// Stops accepting requests and waits up to [`HTTP_STOP_MAX`] for requests in flight.
     pub(super) async fn stop(mut self) {
         self.stop.send_replace(true);
         let stopped = async { while self.tasks.join_next().await.is_some() {} };
@@ -102,8 +103,8 @@ impl RunningHttpPorts {
     }
 }
 
-/// Returns the `Host` names that the debug port accepts: only local ones if it listens on
-/// loopback.
+/// Returns the host names that the debug port accepts in the `Host` header: only local ones if the
+/// port listens on loopback.
 fn allowed_hosts(debug: &TcpListener) -> AllowedHosts {
     match debug.local_addr() {
         Ok(address) if !address.ip().is_loopback() => AllowedHosts::Any,

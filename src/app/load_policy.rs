@@ -13,14 +13,14 @@ use crate::domain::RuleId;
 use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
 use crate::settings::{Settings, Sources};
 
-/// A compiled policy with its warnings and the fingerprint of its files.
+/// Compiled policy with its warnings and the fingerprint of its files.
 #[derive(Debug)]
 pub struct LoadedPolicy {
-    /// Compiled policy; its rules have consecutive ids.
+    /// Compiled policy. Its rules have consecutive ids.
     pub policy: Policy,
     /// Warnings about configuration that is valid but probably a mistake.
     pub warnings: Vec<Diagnostic>,
-    /// Pairs of limits that one call can check, each with whether Redis Cluster stores both
+    /// Pairs of limits that one call can check. Each pair says whether Redis Cluster stores both
     /// counters in the same hash slot.
     pub colocation: Vec<LimitPair>,
     /// Number of policy files that were read.
@@ -29,7 +29,7 @@ pub struct LoadedPolicy {
     pub fingerprint: Fingerprint,
 }
 
-/// Loads the configured policy files, with the same options at startup and at every reload.
+/// Loader of the configured policy files. Uses the same options at startup and at every reload.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyLoader {
     pub(super) files: PolicyFiles,
@@ -51,8 +51,8 @@ impl PolicyLoader {
         Ok(PolicyLoader { files: PolicyFiles::new(settings)?, options, secret })
     }
 
-    /// Reads and compiles the policy files, numbering rules from `first`. Returns a tracker of the
-    /// files for the following reloads, too.
+    /// Reads and compiles the policy files. The first rule gets the id `first`. Also returns a
+    /// tracker that detects later changes to the files.
     pub(super) fn load(&self, first: RuleId) -> Result<(LoadedPolicy, PolicyFileTracker), Failure> {
         let tracker = PolicyFileTracker::new(self.files.read()?);
         Ok((self.compile(&tracker.sources(), first)?, tracker))
@@ -71,7 +71,7 @@ impl PolicyLoader {
     }
 }
 
-/// Loads the policy at `paths` exactly as `serve` would with the same settings.
+/// Loads the policy at `paths` exactly as `serve` does with the same settings.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ pub fn check(paths: &[PathBuf], sources: Sources) -> Result<LoadedPolicy, Failur
     Ok(load_at(paths, sources)?.0)
 }
 
-/// Loads the policy at `paths` and returns it with the parsed settings.
+/// Loads the policy at `paths`. Also returns the parsed settings.
 pub(super) fn load_at(
     paths: &[PathBuf],
     mut sources: Sources,

@@ -18,7 +18,8 @@ pub(super) struct LogLevelControl {
 #[derive(Clone, Copy, Debug)]
 struct CurrentLevel {
     level: Verbosity,
-    /// Time at which the configured level is restored; `None` if never.
+    /// Time at which the configured level is restored, or `None` if it is not restored
+    /// automatically.
     until: Option<Instant>,
 }
 
@@ -28,7 +29,7 @@ impl LogLevelControl {
         LogLevelControl { logs, configured, current }
     }
 
-    /// Sets the log level until `until`; `None` keeps the level until the next change.
+    /// Sets the log level until the time `until`, or until the next change if `until` is `None`.
     pub(super) fn set(&self, level: Verbosity, until: Option<Instant>, now: Instant) {
         let mut current = self.current();
         let seconds = until.map(|until| seconds_left(until, now));
@@ -48,7 +49,7 @@ impl LogLevelControl {
         }
     }
 
-    /// Describes the current log level and its remaining lifetime, on one line.
+    /// Describes the current log level and how long it will apply, on one line.
     pub(super) fn describe(&self, now: Instant) -> String {
         let CurrentLevel { level, until } = *self.current();
         match until {

@@ -66,13 +66,13 @@ impl Configuration {
         settings::report(&self.values)
     }
 
-    /// Returns startup notices about settings that have no effect or carry a risk.
+    /// Returns startup notices about settings that have no effect or pose a risk.
     pub fn notices(&self) -> Vec<Notice> {
         settings::find_notices(&self.environment, &self.settings)
     }
 }
 
-/// Runs a future to completion on the current thread, with a Tokio runtime of its own.
+/// Runs a future to completion on the current thread, in a Tokio runtime created for it.
 ///
 /// # Errors
 ///

@@ -11,7 +11,7 @@ use crate::domain::{Decision, Descriptor, Entry, Hits, Micros, Request};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
 
-/// Decider with its own, initially empty memory store.
+/// Decider with a memory store of its own, which is initially empty.
 #[derive(Debug)]
 pub struct OfflineEngine {
     policy: Arc<Policy>,
@@ -26,7 +26,7 @@ impl OfflineEngine {
         OfflineEngine { decider, policy }
     }
 
-    /// Decides a request as if the time were `now`, and charges the counters.
+    /// Decides a request as if the time were `now`. Charges the counters in the memory store.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ pub fn to_entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {
         .collect()
 }
 
-/// Returns a descriptor that charges `hits`, without a refund, a request override or a holder.
+/// Returns a descriptor that charges `hits`, without a request override or a slot holder.
 pub fn plain_descriptor<'a>(entries: &'a [Entry<'a>], hits: u64) -> Descriptor<'a> {
     Descriptor { entries, hits: Hits(hits), refund: false, limit: None, holder: None }
 }

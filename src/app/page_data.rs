@@ -22,7 +22,7 @@ use crate::store::redis::client::node_stats::NodeReport;
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::{LimitName, Telemetry};
 
-/// Returns the functions that supply the JSON for `/policy`, `/top`, `/now` and `/try`.
+/// Returns the handlers that produce the JSON for `/policy`, `/top`, `/now` and `/try`.
 pub(super) fn live_page_handlers(
     decider: &Arc<ServiceDecider>,
     telemetry: &Arc<Telemetry>,
@@ -58,7 +58,7 @@ pub(super) fn live_page_handlers(
     }
 }
 
-/// Returns the domain, rule and name of a limit; `None` if the policy has no such rule or limit.
+/// Returns the domain, rule and name of a limit, or `None` if the policy has no such rule or limit.
 pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<LimitName> {
     let rule = policy.rule(rule)?;
     let spec = rule.limits.get(limit)?;
@@ -77,7 +77,7 @@ struct RuleListing<'p> {
     rules: Vec<ListedRule<'p>>,
 }
 
-/// A rule of the policy, with the overrides that operators have set on the rule or its domain.
+/// A rule of the policy, with the overrides set on the rule or on its domain.
 #[derive(Serialize)]
 struct ListedRule<'p> {
     #[serde(flatten)]
@@ -109,8 +109,8 @@ fn list_rules<'p>(
     RuleListing { rules_total, rules_found, switches: overrides, rules }
 }
 
-/// Reports whether the rule's path, its file name or the name of one of its limits contains the
-/// text. Ignores case; the text must be in lower case.
+/// Reports whether the path, the file name or a limit name of a rule contains the text, ignoring
+/// case. The text must be in lower case.
 fn contains(view: &RuleView<'_>, lowercase_text: &str) -> bool {
     let names = view.limits.iter().filter_map(|limit| limit.name);
     let mut texts = [view.rule].into_iter().chain(view.file).chain(names);
@@ -137,13 +137,13 @@ struct LatencyPercentiles {
 
 #[derive(Serialize)]
 struct StoreState {
-    /// Configured store, `memory` or `redis`.
+    /// Type of the configured store: `memory` or `redis`.
     kind: &'static str,
     /// Number of counters in the memory store, which is the fallback if Redis is configured.
     keys_in_memory: u64,
-    /// Reason why calls are decided without Redis; `None` while Redis decides.
+    /// Reason why calls are decided without Redis, or `None` while Redis decides them.
     degraded: Option<String>,
-    /// Redis servers that hold counters; empty if counters are in memory.
+    /// Redis servers that hold counters. Empty if counters are in memory.
     nodes: Vec<NodeState>,
 }
 
@@ -151,11 +151,11 @@ struct StoreState {
 struct NodeState {
     address: String,
     connections: u64,
-    /// Number of the node's open circuit breakers.
+    /// Number of open circuit breakers for this node.
     open_breakers: u64,
-    /// Number of script calls sent to Redis since the process started.
+    /// Number of script calls sent to this node since the process started.
     calls: u64,
-    /// Number of connections lost since the process started.
+    /// Number of connections to this node lost since the process started.
     losses: u64,
 }
 

@@ -11,49 +11,51 @@ use super::policy_files::{
 };
 use crate::policy::Source;
 
-/// Number of polls that read a file after its stamp changed. One is not enough: a second write within
-/// the timestamp resolution of the file system leaves the stamp unchanged.
+/// Number of polls that read a file after its stamp has changed. One is not enough: two writes
+/// within the timestamp resolution of the file system can leave the same stamp.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Number of consecutive polls with incomplete files after which the complete ones are used without
-/// them. Until then all changes are awaited, so that files copied one after the other take effect
+/// Number of consecutive polls with incomplete files after which the complete files are used
+/// without them. Until then, nothing is read, so that files copied one after another take effect
 /// together.
 const BUSY_POLLS_MAX: u32 = 3;
 
-/// Policy files as found by the last polls, with their last complete contents.
+/// Tracker of changes to the policy files. Keeps each file's state at the last poll and its last
+/// complete contents.
 ///
-/// The contents are kept, at most `--policy-size` of them, so that a change of one file can take effect
-/// while another one is being written.
+/// The contents, at most `--policy-size` bytes in total, are kept so that a change to one file can
+/// take effect while another file is still being written.
 #[derive(Debug, Default)]
 pub(super) struct PolicyFileTracker {
     files: BTreeMap<FileKey, TrackedFile>,
-    /// Consecutive polls with incomplete files.
+    /// Number of consecutive polls that found incomplete files.
     busy_polls: u32,
 }
 
 #[derive(Debug, Default)]
 struct TrackedFile {
-    /// `None` if the file changed while it was being read, or could not be read.
+    /// Stamp found by the last poll, or `None` if the file changed while it was being read or could
+    /// not be read.
     stamp: Option<FileStamp>,
     is_complete: bool,
-    /// Whether the last poll did not find the file.
+    /// Whether the file was missing at the last poll.
     is_missing: bool,
-    /// Number of further polls that read the file.
+    /// Number of polls that still have to read the file.
     reads_left: u32,
-    /// Last complete contents; `None` if the file has never been complete.
+    /// Last complete contents, or `None` if the file has never been complete.
     contents: Option<Vec<u8>>,
 }
 
 impl PolicyFileTracker {
-    /// Creates a tracker of files that were read at startup.
+    /// Creates a tracker from the files that were read at startup.
     pub(super) fn new(contents: Vec<(FileKey, Vec<u8>)>) -> PolicyFileTracker {
         let file = |contents| TrackedFile { contents: Some(contents), ..TrackedFile::default() };
         let files = contents.into_iter().map(|(key, contents)| (key, file(contents))).collect();
         PolicyFileTracker { files, busy_polls: 0 }
     }
 
-    /// Polls the files. Returns all files with their last complete contents if a file was read or
-    /// removed, and `None` if there is nothing to do. With `all`, reads every file at once.
+    /// Polls the files. If a file was read or removed, returns the last complete contents of all
+    /// files; otherwise returns `None`. If `all` is true, reads every file immediately.
     ///
     /// # Errors
     ///
@@ -76,7 +78,7 @@ impl PolicyFileTracker {
         Ok(Some(self.sources()).filter(|sources| !sources.is_empty()))
     }
 
-    /// Returns the last complete contents of all files, in the order of the policy.
+    /// Returns the last complete contents of all files, in policy order.
     pub(super) fn sources(&self) -> Vec<Source> {
         let source = |((_, path), file): (&FileKey, &TrackedFile)| {
             Some(Source { name: printable(path), text: file.contents.clone()? })
@@ -84,18 +86,18 @@ impl PolicyFileTracker {
         self.files.iter().filter_map(source).collect()
     }
 
-    /// Returns whether a file may be incomplete, so that the next poll should come soon.
+    /// Returns whether a file may be incomplete. If so, the next poll should come soon.
     pub(super) fn is_busy(&self) -> bool {
         self.busy_polls > 0
     }
 
-    /// Forgets the stamps, so that the next polls read all files again.
+    /// Forgets the file stamps, so that the following polls read all files again.
     pub(super) fn forget_stamps(&mut self) {
         self.files.values_mut().for_each(|file| file.stamp = None);
     }
 
-    /// Replaces the tracked files with `listed`. A file whose stamp has changed, or every file if
-    /// `all` is true, will be read by [`READS_AFTER_CHANGE`] polls. Returns whether a file was
+    /// Updates the tracked files to match `listed`. A file whose stamp has changed, or every file
+    /// if `all` is true, will be read by [`READS_AFTER_CHANGE`] polls. Returns whether a file was
     /// removed.
     fn update(&mut self, listed: Vec<ListedFile>, all: bool) -> bool {
         let mut former = mem::take(&mut self.files);
@@ -127,7 +129,7 @@ impl PolicyFileTracker {
         was_removed
     }
 
-    /// Reads the files that are complete and may have changed. Returns whether any was read.
+    /// Reads the files that are complete and may have changed. Returns whether any file was read.
     fn read(&mut self, files: &PolicyFiles) -> Result<bool, PolicyFileError> {
         let mut was_read = false;
         let mut bytes: usize = self.files.values().map(TrackedFile::bytes).sum();

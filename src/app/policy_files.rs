@@ -22,12 +22,13 @@ const FILES_MAX: usize = 10_000;
 /// Maximum directory depth. Deeper nesting suggests a loop of symbolic links.
 const DEPTH_MAX: usize = 16;
 
-/// Paths of the policy files and directories, and the size limits for reading them.
+/// Configured paths of policy files and directories, with the rules and size limits for reading
+/// them.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyFiles {
     paths: Vec<PathBuf>,
-    /// Whether to read all files of a directory, as envoyproxy/ratelimit does, instead of only
-    /// `.yaml` and `.yml` files.
+    /// Whether to read all files of a directory, as envoyproxy/ratelimit does. If not, only `.yaml`
+    /// and `.yml` files are read.
     any_extension: bool,
     /// Whether to skip files and directories whose names start with a dot.
     skip_dots: bool,
@@ -35,19 +36,19 @@ pub(super) struct PolicyFiles {
     bytes_max: usize,
 }
 
-/// Policy file that a listing found.
+/// Policy file found by listing the configured paths.
 #[derive(Clone, Debug)]
 pub(super) struct ListedFile {
     pub(super) key: FileKey,
     pub(super) stamp: FileStamp,
 }
 
-/// Position of a policy file in the policy: index of the configured path that contains the file, then
-/// the file's own path.
+/// Position of a file in policy order: the index of the configured path that contains the file,
+/// then the file's own path.
 pub(super) type FileKey = (usize, PathBuf);
 
-/// Device, inode, size and times of a file. It changes when the file is written or replaced, or when a
-/// symbolic link on its path is swapped.
+/// Device, inode, size and timestamps of a file. The stamp changes when the file is written or
+/// replaced, or when a symbolic link on its path is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileStamp {
     device_inode_size: [u64; 3],
@@ -68,7 +69,7 @@ impl FileStamp {
     }
 }
 
-/// Error finding or reading policy files.
+/// Error from finding or reading policy files.
 #[derive(Debug)]
 pub enum PolicyFileError {
     /// No setting names a policy.
@@ -80,7 +81,7 @@ pub enum PolicyFileError {
         /// Error from the operating system.
         error: io::Error,
     },
-    /// The path is a pipe, a socket or a device. Reading one may block forever.
+    /// The path is a pipe, a socket or a device. Reading it could block forever.
     NotAFile {
         /// Path of the pipe, socket or device.
         path: PathBuf,
@@ -92,9 +93,9 @@ pub enum PolicyFileError {
         /// Whether only files with the extension `.yaml` or `.yml` are policy files.
         yaml_only: bool,
     },
-    /// A policy file alone, or all policy files together, exceed the configured size.
+    /// One policy file, or all policy files together, exceed the configured size.
     TooLarge {
-        /// File that exceeds the limit.
+        /// File at which the limit was exceeded.
         path: PathBuf,
         /// Configured limit, in bytes.
         bytes_max: usize,
@@ -146,8 +147,8 @@ impl fmt::Display for PolicyFileError {
 impl error::Error for PolicyFileError {}
 
 impl PolicyFiles {
-    /// Reads the configured paths: `--policy`, or without it `--runtime-root` and its
-    /// subdirectories.
+    /// Determines the policy paths from the settings: `--policy` or, if it is not set,
+    /// `--runtime-root` and its subdirectories.
     ///
     /// # Errors
     ///
@@ -170,8 +171,8 @@ impl PolicyFiles {
         })
     }
 
-    /// Lists the policy files: configured files in the given order, files of a directory sorted by
-    /// path.
+    /// Lists the policy files. Configured paths keep their order, and the files in each directory
+    /// are sorted by path.
     ///
     /// # Errors
     ///
@@ -237,7 +238,7 @@ impl PolicyFiles {
             || path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
     }
 
-    /// Reads all policy files into memory, at startup.
+    /// Reads all policy files into memory. Called at startup.
     ///
     /// # Errors
     ///
@@ -253,12 +254,13 @@ impl PolicyFiles {
         Ok(files)
     }
 
-    /// Reads a policy file, given the size of the other files. Returns its contents, and its stamp if
-    /// the file did not change while it was being read.
+    /// Reads a policy file, given the total size of the other files. Returns the file's contents
+    /// and, if it did not change while it was being read, its stamp.
     ///
     /// # Errors
     ///
-    /// Returns an error if the file cannot be read, or if it or the whole policy is too large.
+    /// Returns an error if the file cannot be read, or if the file or the whole policy is too
+    /// large.
     pub(super) fn read_file(
         &self,
         path: &Path,
@@ -284,7 +286,8 @@ impl PolicyFiles {
     }
 }
 
-/// Hash of the names and contents of all policy files. It identifies a policy across replicas.
+/// Hash of the names and contents of all policy files. Replicas with the same policy have the same
+/// fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint(blake3::Hash);
 
@@ -318,8 +321,8 @@ fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
     PolicyFileError::Unreadable { path: path.to_owned(), error }
 }
 
-/// Returns the metadata of a directory entry; `None` if the entry was removed after it was listed, as
-/// temporary files are. A dangling link is an error.
+/// Returns the metadata of a directory entry, or `None` if the entry was removed after it was
+/// listed, as temporary files often are. A dangling symbolic link is an error.
 fn metadata_of_entry(path: &Path) -> Result<Option<Metadata>, PolicyFileError> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),

@@ -18,7 +18,7 @@ use crate::domain::RuleId;
 use crate::policy::{Diagnostic, Policy};
 use crate::telemetry::{RuleName, Telemetry};
 
-/// Maximum number of diagnostics logged per load; one more line gives the number of the others. A
+/// Maximum number of diagnostics logged per load; one more line states how many were omitted. A
 /// thousand lines about one mistake would bury everything else.
 const LOGGED_MAX: usize = 20;
 
@@ -28,13 +28,13 @@ pub(super) struct PolicyReloader {
     telemetry: Arc<Telemetry>,
     poll_interval: Duration,
     files: PolicyFileTracker,
-    /// Fingerprint of the files that were compiled last, whether they were valid or not.
+    /// Fingerprint of the files that were compiled last, whether or not they were valid.
     last_read: Fingerprint,
     /// Fingerprint of the active policy's files.
     in_force: Fingerprint,
-    /// Number that the first rule of the next policy gets.
+    /// Id of the next policy's first rule.
     next_rule: RuleId,
-    /// Whether the last poll failed to read the files and logged the error.
+    /// Whether the last poll failed to read the files. Used to log each outage only once.
     unreadable: bool,
 }
 
@@ -59,8 +59,8 @@ impl PolicyReloader {
         }
     }
 
-    /// Polls until `signals` say stop, and calls `replace` with each new policy. Runs on its own
-    /// thread, because reading a large policy must not delay decisions or probes.
+    /// Polls until `signals` request a stop, and calls `replace` with each new policy. Runs on its
+    /// own thread, because reading a large policy must not delay decisions or probes.
     pub(super) fn run(mut self, signals: &WatcherSignals, replace: impl Fn(Arc<Policy>)) {
         while !signals.is_stopped() {
             // Three polls of changing files take less than three intervals, so that with the default
@@ -74,7 +74,8 @@ impl PolicyReloader {
         }
     }
 
-    /// Reads files that have changed, or `all` files, and compiles them.
+    /// Reads the files that have changed, or every file if `all` is true, and compiles the policy
+    /// if the contents have changed.
     fn poll(&mut self, all: bool, replace: &dyn Fn(Arc<Policy>)) {
         let files = match self.files.poll(&self.loader.files, all) {
             Ok(Some(files)) => files,
@@ -120,7 +121,7 @@ impl PolicyReloader {
         Arc::new(loaded.policy)
     }
 
-    /// Reports unreadable files once per outage, and has all files read again.
+    /// Reports unreadable files once per outage. All files are read again once they are readable.
     fn report_unreadable(&mut self, failure: &Failure) {
         self.files.forget_stamps();
         if !self.unreadable {
@@ -140,14 +141,14 @@ impl PolicyReloader {
     }
 }
 
-/// Returns the id that follows a policy's last rule, given the id of its first rule.
+/// Returns the id that follows the last rule of a policy whose first rule has the id `first`.
 fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
     // A policy of 64 MiB has far fewer than u32::MAX rules, so even after wrapping, the numbers of
     // two consecutive policies never overlap.
     RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))
 }
 
-/// Returns the names of the rules in metrics, ordered by rule id.
+/// Returns the names of the rules as shown in metrics, in rule-id order.
 pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
     policy
         .rules()

@@ -11,12 +11,12 @@ use serde::Serialize;
 use crate::domain::Micros;
 use crate::telemetry::{RuleName, RuleSnapshot, Snapshot};
 
-/// Maximum age of a snapshot that is reused, 0.9 s. Pages poll once a second, so all viewers share
+/// Maximum age at which a snapshot is reused, 0.9 s. Pages poll once a second, so all viewers share
 /// one snapshot per second.
 const REUSE_MAX: Micros = Micros(900_000);
 
-/// Maximum time between two snapshots for their difference to count as a current rate, 15 s. The
-/// first request after a longer pause gets no rates.
+/// Maximum time between two snapshots for computing current rates, 15 s. The first request after a
+/// longer pause gets no rates.
 const SNAPSHOT_INTERVAL_MAX: Micros = Micros::from_secs(15);
 
 /// Maximum number of rules listed, busiest first. A policy may have 100,000 rules.
@@ -32,14 +32,14 @@ struct LastSample {
     rates: CurrentRates,
 }
 
-/// Calls per second, and the busiest rules, since the previous snapshot.
+/// Current call rates and busiest rules, computed from the last two snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct CurrentRates {
-    /// Time between the two snapshots, in seconds; `None` if the previous snapshot is too old.
+    /// Time between the two snapshots, in seconds, or `None` if the older snapshot is too old.
     pub(super) over_seconds: Option<f64>,
-    /// Calls admitted per second; `None` if the previous snapshot is too old.
+    /// Calls admitted per second, or `None` if the older snapshot is too old.
     pub(super) admitted_per_second: Option<f64>,
-    /// Calls rejected per second; `None` if the previous snapshot is too old.
+    /// Calls rejected per second, or `None` if the older snapshot is too old.
     pub(super) refused_per_second: Option<f64>,
     /// Rules with traffic, busiest first, at most 50.
     pub(super) rules: Vec<RuleRate>,
@@ -55,7 +55,7 @@ pub(super) struct RuleRate {
 }
 
 impl RateSampler {
-    /// Returns the current rates. Calls `read` for a new snapshot unless the last one is recent
+    /// Returns the current rates. Calls `read` to take a new snapshot unless the last one is recent
     /// enough.
     pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Snapshot) -> CurrentRates {
         let mut last = self.lock_last();
@@ -79,8 +79,8 @@ impl RateSampler {
     }
 }
 
-/// Computes the rates between two snapshots that are `distance` apart. A rule missing from `before`
-/// counts from zero.
+/// Computes the rates between two snapshots taken `distance` apart. A rule that is missing from
+/// `before` counts from zero.
 fn compute_rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> CurrentRates {
     // The casts are exact: counts within 15 seconds are far below 2^52.
     let seconds = distance.0 as f64 / 1e6;

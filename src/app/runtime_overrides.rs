@@ -12,8 +12,8 @@ use serde::Serialize;
 use super::wiring::store_setup::{RedisStack, ServiceDecider};
 use crate::policy::{Policy, RuleOverride};
 
-/// Maximum number of active overrides. Each one slows down policy reloads slightly, and operators
-/// cannot keep track of more.
+/// Maximum number of active overrides. Each one slows down policy reloads slightly, and more would
+/// be hard for operators to keep track of.
 const OVERRIDES_MAX: usize = 64;
 
 /// Active overrides of this process, applied on top of the loaded policy.
@@ -28,7 +28,8 @@ struct OverrideState {
     /// Policy as compiled from its files, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
-    /// Expiry of a rehearsed outage of Redis; `None` if there is none or if it lasts until it is ended.
+    /// Time at which a rehearsed outage of Redis ends, or `None` if there is no rehearsal or it has
+    /// no time limit.
     store_disabled_until: Option<Instant>,
 }
 
@@ -36,19 +37,20 @@ struct OverrideState {
 struct ActiveOverride {
     target: String,
     value: RuleOverride,
-    /// Expiry by the monotonic clock, so that setting the wall clock neither ends nor prolongs the
-    /// override; `None` if it lasts until it is removed.
+    /// Time at which the override expires, or `None` if it lasts until it is removed. Uses the
+    /// monotonic clock, so that changes to the wall clock neither end nor prolong the override.
     until: Option<Instant>,
 }
 
-/// An active override as listed on the live page and by `/switches`.
+/// Active override, as listed on the live page and by `/switches`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct OverrideView {
-    /// Domain, or path of a rule, that the override applies to.
+    /// Domain that the override applies to, or path of the rule that it applies to.
     pub(super) target: String,
-    /// `shadow`, `allow`, `deny`, or a percentage such as `20%`.
+    /// Effect of the override: `shadow`, `allow`, `deny`, or a percentage such as `20%`.
     pub(super) to: String,
-    /// Remaining lifetime, rounded up; `None` if the override lasts until it is removed.
+    /// Remaining lifetime in seconds, rounded up, or `None` if the override lasts until it is
+    /// removed.
     pub(super) seconds_left: Option<u64>,
 }
 
@@ -61,7 +63,7 @@ impl RuntimeOverrides {
         RuntimeOverrides { decider, state }
     }
 
-    /// Sets the override of a domain or a rule, replacing an earlier override of the same target.
+    /// Sets an override on a domain or a rule, replacing any earlier override of the same target.
     ///
     /// # Errors
     ///
@@ -89,12 +91,13 @@ impl RuntimeOverrides {
     }
 
     /// Removes the override of a target, or all overrides if `target` is `None`. Returns the number
-    /// removed.
+    /// of overrides removed.
     pub(super) fn remove(&self, target: Option<&str>) -> usize {
         self.remove_where("undone", |active| target.is_none_or(|only| active.target == only))
     }
 
-    /// Disables Redis for a while; with `None`, until [`enable_store`](Self::enable_store).
+    /// Disables Redis for `lasts`, or until [`enable_store`](Self::enable_store) is called if
+    /// `lasts` is `None`.
     pub(super) fn disable_store(&self, redis: &RedisStack, lasts: Option<Duration>, now: Instant) {
         let mut state = self.state();
         state.store_disabled_until = lasts.map(|lasts| now + lasts);
@@ -109,7 +112,8 @@ impl RuntimeOverrides {
         tracing::warn!("Redis enabled again");
     }
 
-    /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis.
+    /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis if it has
+    /// expired.
     pub(super) fn expire(&self, now: Instant) {
         let is_over = self.state().store_disabled_until.is_some_and(|until| until <= now);
         if let Some(redis) = self.decider.store().redis().filter(|_| is_over) {
@@ -118,9 +122,9 @@ impl RuntimeOverrides {
         self.remove_where("expired", |active| active.until.is_some_and(|until| until <= now));
     }
 
-    /// Replaces the policy after a reload. Overrides stay, because an operator set them for a reason
-    /// that the author of the new policy may not know. Those that the new policy does not accept are
-    /// removed, for example if their rule is gone.
+    /// Replaces the policy after a reload. Overrides stay in force, because an operator set them
+    /// for a reason that the author of the new policy may not know. An override that cannot be
+    /// applied to the new policy, for example because its rule is gone, is removed.
     pub(super) fn replace_policy(&self, policy: Arc<Policy>) {
         let mut state = self.state();
         let is_rejected = |active: &mut ActiveOverride| {
@@ -171,8 +175,8 @@ impl RuntimeOverrides {
         removed.len()
     }
 
-    /// Activates the loaded policy with the overrides applied. The caller holds the lock, so that a
-    /// concurrent reload cannot activate an older policy afterwards.
+    /// Activates the loaded policy with the overrides applied. The caller must hold the lock, so
+    /// that a concurrent reload cannot activate an older policy afterwards.
     fn activate(&self, state: &OverrideState) {
         let policy = if state.active.is_empty() {
             Arc::clone(&state.loaded)
@@ -189,7 +193,7 @@ impl RuntimeOverrides {
     }
 }
 
-/// Returns the time until a deadline in seconds, rounded up.
+/// Returns the number of seconds until a deadline, rounded up.
 pub(super) fn seconds_left(until: Instant, now: Instant) -> u64 {
     let left = until.saturating_duration_since(now);
     left.as_secs() + u64::from(left.subsec_nanos() > 0)

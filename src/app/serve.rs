@@ -32,17 +32,17 @@ use crate::server::{Health, Listener, RateLimit, Router};
 use crate::settings::{LogFormat, LogLevel, Settings, TopValues};
 use crate::telemetry::{self, LineFormat, Telemetry, ValueDisplay, Verbosity};
 
-/// Number of threads for everything except gRPC calls: probes, scrapes, `/json`, and accepting
+/// Number of threads for all work except gRPC calls: probes, scrapes, `/json`, and accepting
 /// connections.
 const SIDE_THREADS: usize = 2;
 
 /// Interval at which expired counters, overrides and log levels are removed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of memory-store slots checked per sweep. A store of a million keys is swept in eight
+/// Number of memory-store slots checked per sweep. Sweeping a store of a million keys takes eight
 /// seconds, at a cost of about 10 ms per second.
 const SWEEP_SLOTS: usize = 131_072;
 
-/// Time allowed for the final export of metrics and traces at shutdown, 1 s.
+/// Timeout for the final export of metrics and traces at shutdown, 1 s.
 const LAST_EXPORT_MAX: Duration = Duration::from_secs(1);
 
 /// Runs the service until a signal stops it.
@@ -146,7 +146,7 @@ async fn run(
     Ok(())
 }
 
-/// Creates the process's counters for metrics, with one set for each rule of the loaded policy.
+/// Creates the metrics of the process, with one set of counters for each rule of the loaded policy.
 fn start_telemetry(settings: &Settings, loaded: &LoadedPolicy) -> Arc<Telemetry> {
     let values = match settings.top_values {
         TopValues::Shortened => ValueDisplay::Shortened,
@@ -174,9 +174,9 @@ fn start_logs(settings: &Settings) -> LogLevelControl {
     LogLevelControl::new(telemetry::init_logging(level, format), level)
 }
 
-/// Starts a thread that exits with code 0 at the hard limit, even if the shutdown hangs. A
-/// supervisor's SIGKILL would come later and look like a crash. If the thread cannot be started,
-/// the drain's own limit still applies.
+/// Starts a thread that ends the process with exit code 0 at the hard limit, even if the shutdown
+/// hangs. A supervisor's SIGKILL would come later and look like a crash. If the thread cannot be
+/// started, the drain's own limit still applies.
 fn exit_at_hard_limit(hard_limit: Duration) {
     let _ = thread::Builder::new().name("hard-limit".to_owned()).spawn(move || {
         thread::sleep(hard_limit);
@@ -196,7 +196,8 @@ fn spawn_background_tasks(
     tokio::spawn(sweep(Arc::clone(decider), Arc::clone(overrides), log_level));
 }
 
-/// Removes expired counters, overrides and log levels, and logs rejections, once a second.
+/// Once a second, removes expired counters, overrides and log levels. Also logs Redis outages,
+/// rules for which the memory store is full, and rejections.
 async fn sweep(
     decider: Arc<ServiceDecider>,
     overrides: Arc<RuntimeOverrides>,
@@ -220,8 +221,8 @@ async fn sweep(
     }
 }
 
-/// Logs each rule whose new keys have begun to share counters, or to be refused, because the
-/// memory store is full.
+/// Logs each rule whose new keys have started to share counters or to be refused because the memory
+/// store is full.
 fn log_overflows(decider: &ServiceDecider) {
     for overflow in decider.store().memory().new_overflows() {
         let policy = decider.policy();
@@ -235,7 +236,7 @@ fn log_overflows(decider: &ServiceDecider) {
     }
 }
 
-/// Moves records of rejected keys from their ring buffer into the statistics. Runs twenty times a
+/// Moves records of refused keys from their ring buffer into the statistics. Runs twenty times a
 /// second, so that the buffer can be small.
 async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
@@ -247,8 +248,8 @@ async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemet
     }
 }
 
-/// Starts one thread that watches the policy files and one that watches the certificates, so that a
-/// file system that hangs for one does not block the other.
+/// Starts a thread that watches the policy files and another that watches the certificates, so that
+/// a file system hang on one side does not block the other.
 fn watch_files(
     policy: PolicyReloader,
     overrides: Arc<RuntimeOverrides>,

@@ -7,7 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::exit_codes::Failure;
 use crate::server::Drain;
 
-/// Handlers of the signals. From their installation on, no signal ends the process by itself.
+/// Installed signal handlers. While they exist, SIGTERM, SIGINT and SIGHUP do not end the process
+/// by themselves.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -29,8 +30,9 @@ impl Signals {
         })
     }
 
-    /// Waits for SIGTERM or SIGINT, and calls `reload` at each SIGHUP. A person who presses Ctrl-C is
-    /// waiting, and no load balancer needs to be told, so SIGINT skips the drain delay.
+    /// Waits for SIGTERM or SIGINT, and calls `reload` at each SIGHUP. SIGINT skips the drain
+    /// delay, because a person who presses Ctrl-C is waiting and no load balancer needs time to
+    /// react.
     pub(super) async fn stop(&mut self, reload: impl Fn()) -> Drain {
         loop {
             tokio::select! {
@@ -41,7 +43,7 @@ impl Signals {
         }
     }
 
-    /// Exits at the next SIGTERM or SIGINT, without waiting for calls or connections.
+    /// Exits at the next SIGTERM or SIGINT, without waiting for calls or connections to finish.
     pub(super) async fn exit_at_next(mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -19,11 +19,11 @@ use crate::store::redis::keys::Prefix;
 #[derive(Serialize)]
 struct TryResponse<'a> {
     charges_nothing: bool,
-    /// OK, OVER_LIMIT, or UNAVAILABLE if the store does not answer and a rule says
-    /// `on_store_failure: error`.
+    /// Predicted code: `OK`, `OVER_LIMIT`, or `UNAVAILABLE` if the store does not answer and a rule
+    /// has `on_store_failure: error`.
     code: &'static str,
     source: Option<&'static str>,
-    /// Whether the call is over its limit but admitted by the global shadow mode.
+    /// Whether the call is over a limit but admitted because of global shadow mode.
     shadowed: bool,
     limited_by: Option<&'a str>,
     retry_after_ms: Option<u64>,
@@ -33,7 +33,7 @@ struct TryResponse<'a> {
 #[derive(Serialize)]
 struct DescriptorPrediction<'a> {
     code: &'static str,
-    /// Path of the rule that the descriptor matches; `None` if no rule matches.
+    /// Path of the rule that the descriptor matches, or `None` if no rule matches.
     rule: Option<&'a str>,
     remaining: Option<u32>,
     explanation: String,
@@ -50,7 +50,7 @@ struct LimitPrediction<'a> {
     shadow: bool,
 }
 
-/// Predicts the answer to a request without charging any counter, and formats it as JSON.
+/// Predicts the decision on a request without charging any counter, and formats it as JSON.
 pub(super) async fn try_request(
     decider: &ServiceDecider,
     prefix: &Prefix,

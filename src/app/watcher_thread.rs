@@ -14,7 +14,7 @@ pub(super) struct WatcherThread {
     thread: thread::JoinHandle<()>,
 }
 
-/// Requests to a [`WatcherThread`].
+/// Flags that ask a [`WatcherThread`] to stop or to read all files again.
 #[derive(Debug, Default)]
 pub(super) struct WatcherSignals {
     stop: AtomicBool,
@@ -26,14 +26,15 @@ impl WatcherSignals {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Returns whether all files must be read now, and resets the request.
+    /// Returns whether a reload of all files was requested, and clears the request.
     pub(super) fn take_reload(&self) -> bool {
         self.reload.swap(false, Ordering::Relaxed)
     }
 }
 
 impl WatcherThread {
-    /// Starts a thread. `run` returns once its signals say stop; between polls it parks.
+    /// Starts a thread that executes `run`, which must park between polls and return once its
+    /// signals request a stop.
     ///
     /// # Errors
     ///
@@ -51,30 +52,32 @@ impl WatcherThread {
         Ok(WatcherThread { signals, thread })
     }
 
-    /// Makes the thread read all files now.
+    /// Makes the thread read all files immediately.
     pub(super) fn reload(&self) {
         self.signals.reload.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
     }
 
-    /// Makes the thread end after its current poll. Does not wait, because a file system may hang.
+    /// Makes the thread end after its current poll. Does not wait for it, because a file system may
+    /// hang.
     pub(super) fn stop(&self) {
         self.signals.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
     }
 }
 
-/// Interval at which small files, such as passwords, are read again.
+/// Interval at which small files, such as password files, are read again.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Value read from files, such as a password, that a thread keeps up to date. Getting the value never
-/// waits for a file system. If the file system hangs, the value stays.
+/// Value read from files, such as a password, that a thread keeps up to date. Getting the value
+/// never waits for a file system. While the file system hangs, the last value remains available.
 #[derive(Debug)]
 pub(super) struct WatchedValue<T>(Arc<Mutex<Option<T>>>);
 
 impl<T: Clone + Send + 'static> WatchedValue<T> {
-    /// Starts a thread that calls `read` once a second until the value is dropped. Calls `on_failure`
-    /// when `read` starts to fail; until it succeeds again, there is no value.
+    /// Starts a thread that calls `read` once a second until the value is dropped. Calls
+    /// `on_failure` when `read` starts to fail. The value is then unavailable until `read` succeeds
+    /// again.
     ///
     /// # Errors
     ///
@@ -93,7 +96,7 @@ impl<T: Clone + Send + 'static> WatchedValue<T> {
         Ok(WatchedValue(value))
     }
 
-    /// Returns the value as last read; `None` if it could not be read.
+    /// Returns the value from the last read, or `None` if the last read failed.
     pub(super) fn get(&self) -> Option<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

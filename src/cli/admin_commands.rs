@@ -13,10 +13,10 @@ use crate::app::{self, Failure};
 /// Flags for reaching the debug port of a running service.
 #[derive(Args, Debug)]
 struct DebugPort {
-    /// The service's debug port
+    /// Address of the service's debug port
     #[arg(long, default_value = "127.0.0.1:6070", value_name = "HOST:PORT")]
     debug: String,
-    /// File with the token, the same as the service's --debug-token-file
+    /// File that contains the token, as given to the service with --debug-token-file
     #[arg(long, env = "TIDEGATE_DEBUG_TOKEN_FILE", value_name = "FILE")]
     debug_token_file: PathBuf,
 }
@@ -33,9 +33,9 @@ impl DebugPort {
 pub(super) struct Reset {
     #[command(flatten)]
     port: DebugPort,
-    /// The domain
+    /// Domain of the counters
     domain: String,
-    /// The descriptor, as k=v,k2=v2 (a comma inside a value: \,)
+    /// Descriptor of the counters, as k=v,k2=v2 (write \, for a comma inside a value)
     #[arg(value_name = "K=V,K2=V2")]
     descriptor: String,
 }
@@ -59,11 +59,11 @@ impl Reset {
 pub(super) struct Switch {
     #[command(flatten)]
     port: DebugPort,
-    /// A domain, or a rule's path as listed by /rlconfig; with `undo`, also `all`
+    /// Domain, or path of a rule as listed by /rlconfig; with `undo`, also `all`
     target: String,
-    /// shadow, allow, deny, a percentage such as 20%, or undo
+    /// Override to set (shadow, allow, deny or a percentage such as 20%), or undo to remove it
     to: String,
-    /// Undo the switch after this many seconds; not with undo
+    /// Undo the switch after this many seconds; not allowed with undo
     #[arg(long, value_name = "SECONDS")]
     r#for: Option<u64>,
 }

@@ -16,15 +16,15 @@ use crate::wire::client::{
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Ask {
-    /// Address of the gRPC port
+    /// Address of the service's gRPC port
     #[arg(value_name = "HOST:PORT")]
     target: String,
     /// Domain of the request
     domain: String,
-    /// Descriptors, each as k=v,k2=v2 (a comma inside a value: \,)
+    /// Descriptors, each as k=v,k2=v2 (write \, for a comma inside a value)
     #[arg(required = true, value_name = "K=V,K2=V2")]
     descriptors: Vec<String>,
-    /// Hits of the request; 0 only checks the limits
+    /// Hits charged by the request; 0 only checks the limits
     #[arg(long, default_value_t = 1)]
     hits: u32,
     /// Refund the hits instead of charging them
@@ -33,27 +33,28 @@ pub(super) struct Ask {
     /// Send the request this many times
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=REPEAT_MAX))]
     repeat: u32,
-    /// Print each response as a line of JSON
+    /// Print each response as one line of JSON
     #[arg(long)]
     json: bool,
-    /// Timeout of each request, in milliseconds
+    /// Timeout for each request, in milliseconds
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     timeout_ms: u64,
-    /// CA of the service's certificate, PEM; enables TLS
+    /// PEM file with the CA of the service's certificate; enables TLS
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// Client certificate, PEM
+    /// PEM file with the client certificate
     #[arg(long, value_name = "FILE", requires = "ca", requires = "key")]
     cert: Option<PathBuf>,
-    /// Private key of the client certificate, PEM
+    /// PEM file with the private key of the client certificate
     #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
-    /// Name in the service's certificate, if it is not the host name
+    /// Name in the service's certificate, if it differs from the host name
     #[arg(long, value_name = "NAME", requires = "ca")]
     server_name: Option<String>,
 }
 
-/// Maximum of `--repeat`, enough to exhaust a limit by hand. Use a load generator for load tests.
+/// Maximum value of `--repeat`. It is enough to exhaust a limit by hand; for load tests, use a load
+/// generator.
 const REPEAT_MAX: i64 = 1_000_000;
 
 const AFTER_HELP: &str = "\
@@ -120,7 +121,7 @@ impl Ask {
         Ok(Some(ClientTls { authority: app::read_pem_file(ca)?, identity, server_name }))
     }
 
-    /// Formats a response as text: the code, a line for each descriptor, headers, and the body.
+    /// Formats a response as text: the code, one line per descriptor, the headers and the body.
     fn format_response(&self, response: &CallResponse) -> String {
         let color = if response.refused { Color::Red } else { Color::Green };
         let mut text = color.paint(response.code, terminal::stdout_is_terminal());

@@ -20,8 +20,8 @@ pub(super) struct Check {
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
-    /// List pairs of limits that one call can check, and whether Redis Cluster stores both in one
-    /// hash slot
+    /// List the pairs of limits that one call can check, and whether Redis Cluster stores both
+    /// counters of a pair in the same hash slot
     #[arg(long)]
     cluster: bool,
     #[command(flatten)]

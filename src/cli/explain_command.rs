@@ -17,10 +17,10 @@ pub(super) struct Explain {
     policy: Vec<PathBuf>,
     /// Domain of the request
     domain: String,
-    /// Descriptors, each as k=v,k2=v2 (a comma inside a value: \,)
+    /// Descriptors, each as k=v,k2=v2 (write \, for a comma inside a value)
     #[arg(required = true, value_name = "K=V,K2=V2")]
     descriptors: Vec<String>,
-    /// Hits of the request; 0 only checks the limits
+    /// Hits charged by the request; 0 only checks the limits
     #[arg(long, default_value_t = 1)]
     hits: u64,
     #[command(flatten)]

@@ -11,8 +11,8 @@ use crate::settings::{SettingRow, Sources, TABLE, TextMap};
 
 /// Selects the settings that a subcommand accepts as flags.
 pub(super) trait FlagSet {
-    /// Whether the subcommand takes paths after its flags. If so, a boolean flag needs `=` before
-    /// its value, so that a path is not taken for the value.
+    /// Whether the subcommand accepts paths after its flags. If so, the value of a boolean flag
+    /// must follow an `=`, so that a path is not parsed as the value.
     const PATHS_FOLLOW: bool = true;
 
     fn contains(row: &SettingRow) -> bool;
@@ -51,10 +51,10 @@ impl FlagSet for CounterFlags {
     }
 }
 
-/// Setting flags on the command line, including `--settings` with a settings file.
+/// Command-line flags for settings, and the `--settings` flag that names a settings file.
 #[derive(Args, Debug)]
 pub(super) struct SettingFlags<S: FlagSet> {
-    /// A file with settings: YAML, `name: value` with the names of the flags
+    /// YAML file with settings, as `name: value` pairs that use the names of the flags
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
     #[command(flatten)]
@@ -75,8 +75,9 @@ impl<S: FlagSet> SettingFlags<S> {
         Ok(Sources { flags: self.flags.values, environment: environment.clone(), file })
     }
 
-    /// Reads all sources but drops settings that this subcommand does not use: an invalid port must
-    /// prevent `serve` from starting, but not `check` from checking a policy.
+    /// Reads all sources, but drops settings that this subcommand does not use. For example, an
+    /// invalid port must prevent `serve` from starting, but must not prevent `check` from checking
+    /// a policy.
     ///
     /// # Errors
     ///

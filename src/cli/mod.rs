@@ -42,15 +42,15 @@ Exit codes: 64 flags or settings, 65 policy, 69 address or store unavailable, 70
 enum Command {
     /// Run the service
     Serve(Box<serve_command::Serve>),
-    /// Report every error and warning of a policy
+    /// Report all errors and warnings in a policy
     Check(check_command::Check),
-    /// Explain which rule a request matches, and predict its answer
+    /// Explain which rules a request matches, and predict the decision
     Explain(explain_command::Explain),
     /// Send a request to a running service, as Envoy would
     Ask(ask_command::Ask),
     /// Reset the counters of one descriptor, to unblock a caller
     Reset(admin_commands::Reset),
-    /// Override a rule or a domain of a running service for a while
+    /// Override the limits of a rule or a domain in a running service for a while
     Switch(admin_commands::Switch),
     /// Run a policy on generated traffic, in simulated time
     Simulate(simulate::Simulate),
@@ -66,7 +66,8 @@ enum Command {
 /// Runs the program with command-line arguments, the first of which is the program's name, and
 /// returns the exit code.
 ///
-/// A panic is a bug in Tidegate: it prints its location and exits with code 70.
+/// A panic is a bug in Tidegate. The program then prints the panic's location and exits with code
+/// 70.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments = arguments.into_iter().collect();
     panic::catch_unwind(|| parse_and_run(arguments))
@@ -122,9 +123,9 @@ fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     terminal::print(&String::from_utf8_lossy(&script))
 }
 
-/// Inserts the `serve` subcommand if the program is called as `ratelimit`, or without a subcommand
-/// while RUNTIME_ROOT is set. Tidegate is then a drop-in replacement for the image of
-/// envoyproxy/ratelimit.
+/// Inserts the `serve` subcommand if the program is called as `ratelimit`, or if RUNTIME_ROOT is
+/// set and there is no subcommand. Tidegate can thus replace the envoyproxy/ratelimit image without
+/// changes to the command line.
 fn add_serve(mut arguments: Vec<OsString>, has_runtime_root: bool) -> Vec<OsString> {
     let name = arguments.first().and_then(|name| Path::new(name).file_name());
     let is_ratelimit = name.is_some_and(|name| name == "ratelimit");

@@ -10,7 +10,7 @@ use crate::settings::TextMap;
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Serve {
-    /// Print every setting with its value and where it comes from, and exit
+    /// Print every setting with its value and source, and exit
     #[arg(long)]
     print_settings: bool,
     #[command(flatten)]

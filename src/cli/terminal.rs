@@ -12,14 +12,14 @@ use crate::policy::Diagnostic;
 ///
 /// # Errors
 ///
-/// Never fails: write errors are ignored, because a closed pipe (`| head`) is not a failure.
-/// Returns a `Result` because most subcommands end with this call.
+/// Never returns an error. Write errors are ignored, because a closed pipe (`| head`) is not a
+/// failure. The return type is a `Result` because most subcommands end with this call.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     let _ = io::stdout().lock().write_all(text.as_bytes());
     Ok(())
 }
 
-/// Prints a failure to standard error. Policy diagnostics include the source lines.
+/// Prints a failure to standard error. Policy diagnostics are printed with their source lines.
 pub(super) fn print_failure(failure: &Failure) {
     match failure {
         Failure::Policy(errors) => {
@@ -29,8 +29,8 @@ pub(super) fn print_failure(failure: &Failure) {
     }
 }
 
-/// Prints a failure to standard error for logs, with one line per diagnostic. Each line begins with
-/// `error`. Text from files and flags is escaped, so that it cannot add lines or control the
+/// Prints a failure to standard error in a format for logs: one line per diagnostic, each beginning
+/// with `error`. Text from files and flags is escaped, so that it cannot add lines or control the
 /// terminal.
 pub(super) fn print_failure_lines(failure: &Failure) {
     let severity = Color::Red.paint("error", io::stderr().is_terminal());
@@ -39,7 +39,7 @@ pub(super) fn print_failure_lines(failure: &Failure) {
     }
 }
 
-/// Prints a policy warning with its source line to standard error.
+/// Prints a policy warning and its source line to standard error.
 pub(super) fn print_warning(warning: &Diagnostic) {
     print_diagnostic(Color::Yellow, "warning", warning);
 }
@@ -58,7 +58,7 @@ pub(super) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Terminal color of a severity or a result.
+/// Terminal color for a severity or a result.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Color {
     Green,
@@ -67,7 +67,7 @@ pub(super) enum Color {
 }
 
 impl Color {
-    /// Colors the text if the output is a terminal and NO_COLOR is not set.
+    /// Colors the text if `is_terminal` is true and NO_COLOR is not set.
     pub(super) fn paint(self, text: &str, is_terminal: bool) -> String {
         let allowed = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         if !(is_terminal && allowed) {

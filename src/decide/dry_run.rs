@@ -14,16 +14,16 @@ use crate::domain::{
 use crate::policy::Policy;
 use crate::store::Store;
 
-/// Predicted decision on a request, with the state of each limit that it would check.
+/// Predicted decision on a request, and the state of each limit that the request would check.
 #[derive(Clone, Debug)]
 pub struct DryRun<'p> {
     /// Predicted decision.
     pub decision: Decision<'p>,
-    /// Limits that would be checked, per descriptor.
+    /// Limits that the request would check, grouped by descriptor.
     pub limits: Vec<Vec<DryRunLimit<'p>>>,
 }
 
-/// Limit that a dry run checked, with its state before the request.
+/// Limit checked by a dry run, with its state before the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DryRunLimit<'p> {
     /// Name of the limit; empty if the limit is unnamed.
@@ -32,7 +32,7 @@ pub struct DryRunLimit<'p> {
     pub capacity: Hits,
     /// Hits that the request would charge to the limit.
     pub cost: Hits,
-    /// Hits available now; `None` if the store did not answer.
+    /// Hits available before the request, or `None` if the store did not answer.
     pub available: Option<Hits>,
     /// Whether the check would pass.
     pub passes: bool,
@@ -43,14 +43,14 @@ pub struct DryRunLimit<'p> {
 impl<S: Store, O: Observer> Decider<S, O> {
     /// Returns the decision that a request would get at `now`.
     ///
-    /// The wait of a refused check that costs more than one hit is unknown: `retry_after` is
-    /// `None`, and `limited_by` may differ from that of the real request. On a limit with hybrid
+    /// If a refused check costs more than one hit, its wait is unknown. In that case, `retry_after`
+    /// is `None`, and `limited_by` may differ from that of the real request. On a limit with hybrid
     /// tiers, a request of several hits may pass although the prediction is a refusal, because a
     /// peek does not distinguish the class's guaranteed share from the pool.
     ///
     /// # Errors
     ///
-    /// [`Unavailable`] as [`decide`](Self::decide).
+    /// Returns [`Unavailable`] in the same cases as [`decide`](Self::decide).
     pub async fn dry_run<'p>(
         &self,
         policy: &'p Policy,
@@ -104,7 +104,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Returns the hits that the passing checks charge to a counter.
+/// Returns the hits that all passing checks together charge to a counter.
 fn hits_charged(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
     let takes = checks.iter().zip(answers).filter(|(check, answer)| {
         check.key == counter && !check.is_refund() && answer.verdict() == Some(Verdict::Pass)
@@ -112,8 +112,8 @@ fn hits_charged(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -
     Hits(takes.fold(0, |sum, (check, _)| sum.saturating_add(check.cost().0)))
 }
 
-/// Predicts the outcome of a check from a peek, given that earlier checks of the call charge
-/// `before` hits to the same counter.
+/// Predicts the outcome of a check from a peek. Earlier checks of the same call are assumed to have
+/// charged `before` hits to the counter.
 fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
     let (verdict, retry_after) = if check.hits_needed() <= available {

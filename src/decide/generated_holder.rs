@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::domain::{Answer, Check, Hits, Holder, HolderToken};
 use crate::policy::Policy;
 
-/// Slot holder generated for a call that names none.
+/// Slot holder generated for a call that does not name one, with the token that the caller
+/// receives.
 pub(super) struct GeneratedHolder {
     pub(super) token: HolderToken,
     pub(super) holder: Holder,
@@ -25,8 +26,8 @@ impl GeneratedHolder {
     }
 }
 
-/// Generator of unique, unpredictable tokens: SipHash of a counter, with random keys. Needs neither
-/// a lock nor a system call per token.
+/// Generator of unique, unpredictable tokens. Each token is the SipHash of a counter under random
+/// keys, so that generating it needs neither a lock nor a system call.
 #[derive(Debug, Default)]
 pub(super) struct HolderGenerator {
     next: AtomicU64,

@@ -21,16 +21,17 @@ pub struct CounterSnapshot<'p> {
     pub rate: Rate,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Outcome of a peek, which charges nothing; `None` if the store did not answer.
+    /// Outcome of a peek, which charges nothing, or `None` if the store did not answer.
     pub outcome: Option<Outcome>,
 }
 
-/// Current states of a descriptor's counters.
+/// Current states of all counters of a descriptor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CounterSnapshots<'p> {
-    /// Counters in the order of the policy file; empty if no rule with limits matches.
+    /// Counters in policy-file order. Empty if no rule with limits matches the descriptor.
     pub each: Vec<CounterSnapshot<'p>>,
-    /// Component that answered. With [`Source::Local`], the counts of other replicas may differ.
+    /// Component that answered. If it is [`Source::Local`], other replicas may have different
+    /// counts.
     pub source: Source,
 }
 
@@ -46,8 +47,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.apply_to_all(policy, domain, entries, Op::Peek, now).await
     }
 
-    /// Resets a descriptor's counters by refunding the maximum number of hits, and returns the new
-    /// state. Concurrency slots stay with their holders.
+    /// Resets a descriptor's counters by refunding the maximum number of hits. Returns the new
+    /// states of the counters. Concurrency slots stay with their holders.
     pub async fn reset<'p>(
         &self,
         policy: &'p Policy,

@@ -13,18 +13,18 @@ use crate::domain::{
 };
 use crate::policy::{Checks, Matches, Rule};
 
-/// Time after which a set of checks, all of which must pass, would pass.
+/// Time until a set of checks would all pass.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
-    /// Index of the refused check with the longest wait, and that wait; a wait of `None` never
-    /// ends.
+    /// Index and wait of the refused check with the longest wait. A wait of `None` means that
+    /// waiting never helps.
     longest: Option<(usize, Option<Micros>)>,
     /// Whether the actual wait may be longer than `longest`.
     is_lower_bound: bool,
 }
 
-/// Returns the limit that rejected the call. Returns `None` if the store did not answer, so that
-/// no refusal is known.
+/// Returns the limit that rejected the call, or `None` if no refusal is known because the store did
+/// not answer.
 pub(super) fn find<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
@@ -103,7 +103,7 @@ impl Wait {
         }
     }
 
-    /// Extends the wait until the checks of `other` pass, too.
+    /// Extends the wait to the time when the checks of `other` pass as well.
     fn merge(&mut self, other: &Wait) {
         self.is_lower_bound |= other.is_lower_bound;
         let Some((at, retry_after)) = other.longest else { return };
@@ -123,7 +123,7 @@ fn is_charged_twice(checks: &[Check<'_>], counter: CounterKey) -> bool {
     takes.count() > 1
 }
 
-/// Returns the name of the limit, or the path of its rule if the limit has no name. Returns an
+/// Returns the name of the limit or, if the limit has no name, the path of its rule. Returns an
 /// empty string for a request override, which has neither.
 fn name_or_rule_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     match rule {

@@ -52,8 +52,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.observer.on_decision(decision);
     }
 
-    /// Notifies the observer of a refused check. A separate function, so that only refused checks
-    /// pay for collecting the entries.
+    /// Notifies the observer of a refused check. This is a separate function, so that the cost of
+    /// collecting the entries arises only for refused checks.
     fn notify_refusal(
         &self,
         rule: Option<&Rule>,
@@ -74,9 +74,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Returns the outcome to record in the statistics. If the call was rejected, every check is
-/// recorded, so a check that the store did not decide counts as passed without a charge. Returns
-/// `None` for an unanswered check of an admitted call.
+/// Returns the outcome to record in the statistics for one check. A check that was not sent to the
+/// store is recorded as passed without a charge. An unanswered check is recorded in the same way if
+/// the call was rejected; otherwise, returns `None`.
 fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Option<Outcome> {
     match answer {
         Answer::Decided(outcome) => Some(*outcome),
@@ -87,7 +87,8 @@ fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Optio
     }
 }
 
-/// Returns the event of an unlimited rule: a check with infinite capacity that passes.
+/// Returns the event for a descriptor that matches an unlimited rule. It reports a passing check
+/// with infinite capacity.
 fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> CheckEvent {
     CheckEvent {
         rule: Some(rule.id),

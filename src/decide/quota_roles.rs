@@ -7,14 +7,14 @@ use super::{GlobalModes, matched_rule};
 use crate::domain::{Check, Role};
 use crate::policy::{Checks, DescriptorMatch, Matches};
 
-/// Effect of a quota descriptor on the quota decision.
+/// Effect of a quota descriptor on whether the call's quota is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Membership {
-    /// The descriptor has no effect: it is unlimited, its limits are replaced (outside global
+    /// The descriptor has no effect. It is unlimited, its limits are replaced (except in global
     /// quota mode), all of its checks are refunds, or its value has no consumer class.
     None,
-    /// The descriptor always passes: its rule is in shadow mode or, in global quota mode, no limit
-    /// applies to it.
+    /// The descriptor always passes, because its rule is in shadow mode or, in global quota mode,
+    /// because no limit applies to it.
     Passes,
     /// The descriptor passes if all of its checks pass.
     Decided,
@@ -23,8 +23,9 @@ enum Membership {
 /// Sets the roles of the checks of quota descriptors. In global quota mode, every descriptor is a
 /// quota descriptor.
 ///
-/// If one of them always passes, the checks of the others become shadow checks. The checks of a
-/// lone quota descriptor become required checks, with the same result.
+/// If one quota descriptor always passes, the checks of all quota descriptors that affect the
+/// decision become shadow checks. Otherwise, if only one quota descriptor affects the decision, its
+/// checks become required checks, which gives the same result.
 pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: GlobalModes) {
     let (mut decided, mut one_passes, mut any_quota) = (0_u8, false, false);
     for (found, span) in matches.found.iter().zip(&checks.spans) {
@@ -65,7 +66,7 @@ fn is_quota(found: &DescriptorMatch<'_>, modes: GlobalModes) -> bool {
     modes.quota || matched_rule(found).is_some_and(|rule| rule.quota_mode)
 }
 
-/// Returns the effect of a quota descriptor that has these checks.
+/// Returns the effect of a quota descriptor with the given checks.
 fn membership(found: &DescriptorMatch<'_>, checks: &[Check<'_>], modes: GlobalModes) -> Membership {
     match found {
         // envoyproxy/ratelimit does not distinguish a replaced descriptor from an unmatched one.

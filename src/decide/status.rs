@@ -8,7 +8,7 @@ use super::{REMAINING_UNLIMITED, is_longer, matched_rule};
 use crate::domain::{Answer, Check, Code, Hits, Micros, Outcome, Status, StatusLimit, Verdict};
 use crate::policy::{Checks, DescriptorMatch};
 
-/// State of one check's counter, as a response reports it.
+/// State of a counter as reported in the response, derived from one check.
 #[derive(Clone, Copy, Debug)]
 struct CounterState {
     verdict: Verdict,
@@ -19,8 +19,8 @@ struct CounterState {
 
 /// Returns the status of a descriptor. `span` is the index range of its checks.
 ///
-/// For a check that was not sent to the store, the status reports the last known number of hits if
-/// there is one, otherwise the full capacity of the limit.
+/// For a check that was not sent to the store, the status reports the last known number of
+/// available hits or, if none is known, the full capacity of the limit.
 pub(super) fn of<'p>(
     found: &DescriptorMatch<'p>,
     span: Range<usize>,
@@ -48,7 +48,7 @@ pub(super) fn of<'p>(
 }
 
 impl CounterState {
-    /// Returns the state that the answer reports, or `None` if the store did not answer.
+    /// Returns the counter state that an answer reports, or `None` if the store did not answer.
     fn of(check: &Check<'_>, answer: &Answer) -> Option<CounterState> {
         let not_asked = |available, reset_after| CounterState {
             verdict: Verdict::Pass,
@@ -73,9 +73,9 @@ impl CounterState {
         }
     }
 
-    /// Returns whether the status reports this check rather than `other`: a refusal rather than a
-    /// pass, then the longer wait or the fewer available hits. On a tie, it reports the first in
-    /// file order.
+    /// Returns whether the status reports this check instead of `other`. A refusal comes before a
+    /// pass. Among refusals, the longer wait comes first; among passes, the fewer available hits.
+    /// On a tie, returns false, so the first check in file order is reported.
     fn is_stricter(&self, other: &CounterState) -> bool {
         match (self.verdict, other.verdict) {
             (Verdict::Refuse, Verdict::Pass) => true,
@@ -97,8 +97,8 @@ impl CounterState {
     }
 }
 
-/// Returns the status of a descriptor before any check is added. `has_no_check` is whether it has
-/// none.
+/// Returns the status of a descriptor for which no limit is reported. `has_no_check` states whether
+/// the descriptor has no checks at all.
 fn without_limit<'p>(found: &DescriptorMatch<'p>, has_no_check: bool) -> Status<'p> {
     let is_unlimited = match found {
         DescriptorMatch::Unlimited(_) => true,

@@ -6,12 +6,12 @@
 
 use super::{Answer, Check, Role, Verdict};
 
-/// Decides whether a call is admitted, from the roles and verdicts of its checks.
+/// Decides whether a call is admitted, based on the roles and verdicts of its checks.
 ///
-/// A call is admitted if every `Required` check passes and, if there are `Quota` checks, all checks
-/// of at least one quota descriptor pass. `Shadow` checks have no effect. While the verdict of an
-/// undecided check could still change the result, [`is_admitted`](Self::is_admitted) and
-/// [`is_rejected`](Self::is_rejected) are both false.
+/// A call is admitted if every `Required` check passes. If there are `Quota` checks, at least one
+/// quota descriptor must also pass all of its checks. `Shadow` checks have no effect. While the
+/// verdict of an undecided check could still change the result, [`is_admitted`](Self::is_admitted)
+/// and [`is_rejected`](Self::is_rejected) are both false.
 ///
 /// ```
 /// use tidegate::domain::{Admission, Role, Verdict};
@@ -28,22 +28,23 @@ use super::{Answer, Check, Role, Verdict};
 pub struct Admission {
     required_refused: bool,
     required_undecided: bool,
-    /// Bit set of the call's quota descriptors: bit N stands for `Role::Quota(N)`.
+    /// Bit set of the call's quota descriptors. Bit N stands for `Role::Quota(N)`.
     quota: u128,
-    /// Bit set of the quota descriptors with a refused check.
+    /// Bit set of the quota descriptors that have a refused check.
     quota_refused: u128,
-    /// Bit set of the quota descriptors with an undecided check.
+    /// Bit set of the quota descriptors that have an undecided check.
     quota_undecided: u128,
 }
 
 impl Admission {
-    /// Creates the admission from a call's checks and the store's answers, which must be in the
-    /// same order. A check without an outcome counts as undecided.
+    /// Creates an admission from a call's checks and the store's answers, which must be in the same
+    /// order. A check without an outcome counts as undecided.
     pub fn from_answers(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
         checks.iter().zip(answers).map(|(check, answer)| (check.role, answer.verdict())).collect()
     }
 
-    /// Adds a check with its role and verdict. `None` means that the check is undecided.
+    /// Adds a check with the given role and verdict. A verdict of `None` means that the check is
+    /// undecided.
     pub fn add(&mut self, role: Role, verdict: Option<Verdict>) {
         match (role, verdict) {
             (Role::Shadow, _) | (Role::Required, Some(Verdict::Pass)) => {}
@@ -61,22 +62,22 @@ impl Admission {
         }
     }
 
-    /// Returns whether the call is admitted and no verdict on an undecided check can change that.
+    /// Returns whether the call is certain to be admitted, regardless of the undecided checks.
     pub fn is_admitted(&self) -> bool {
         !self.required_refused
             && !self.required_undecided
             && (self.quota == 0 || self.any_quota_passes())
     }
 
-    /// Returns whether the call is rejected and no verdict on an undecided check can change that.
+    /// Returns whether the call is certain to be rejected, regardless of the undecided checks.
     pub fn is_rejected(&self) -> bool {
         self.required_refused || self.quota != 0 && self.quota & !self.quota_refused == 0
     }
 
-    /// Returns the role that an undecided check needs when only the undecided checks are sent to a
-    /// store, so that their admission equals that of the whole call. A quota check becomes a
-    /// shadow check if a quota descriptor has already passed or its own descriptor has been
-    /// refused.
+    /// Returns the role to use for an undecided check when only the undecided checks of a call are
+    /// sent to a store. With these roles, the admission of the remaining checks equals that of the
+    /// whole call. A quota check becomes a shadow check if a quota descriptor has already passed,
+    /// or if its own descriptor has already been refused.
     pub fn role_of_rest(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)
@@ -94,7 +95,7 @@ impl Admission {
     }
 }
 
-/// Returns the bit that stands for a quota descriptor. A call has at most 128 checks, so every
+/// Returns the bit that represents a quota descriptor. A call has at most 128 checks, so every
 /// number is below 128.
 fn quota_bit(number: u8) -> u128 {
     1_u128.checked_shl(number.into()).unwrap_or(1 << 127)

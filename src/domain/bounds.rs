@@ -7,29 +7,32 @@
 pub struct Bounds {
     /// Maximum number of descriptors per request.
     pub descriptors_max: usize,
-    /// Maximum number of entries per descriptor, including the entry `tidegate.slot`.
+    /// Maximum number of entries per descriptor, including the `tidegate.slot` entry.
     pub entries_max: usize,
     /// Maximum size of the encoded request, in bytes.
     pub message_bytes_max: usize,
-    /// Maximum number of fields of the encoded request, including those of nested messages.
+    /// Maximum number of fields in the encoded request, including those in nested messages.
     pub fields_max: usize,
-    /// Maximum number of checks per request, because one Redis script decides them all. A policy
-    /// that could need more checks is rejected when it is loaded; if a request needs more anyway,
-    /// the excess checks are skipped.
+    /// Maximum number of checks per request. It is bounded because one Redis script decides all
+    /// checks. A policy that could need more checks is rejected when it is loaded; if a request
+    /// needs more anyway, the excess checks are skipped.
     pub checks_max: usize,
 }
 
 impl Bounds {
     /// Default bounds.
     ///
-    /// - 64 descriptors: Envoy sends one per `rate_limits` item of a route, and ten are a lot.
-    /// - 16 entries: Envoy sends one per action of an item, and each entry is one level of the
-    ///   policy's tree.
+    /// - 64 descriptors: Envoy sends one per `rate_limits` item of a route, and routes rarely have
+    ///   more than ten items.
+    /// - 16 entries: Envoy sends one per action of a `rate_limits` item, and each entry is one
+    ///   level of the policy's tree.
     /// - 1 MiB: Envoy limits request headers to 60 KiB, and 16 descriptors may each carry the value
-    ///   of a header that long. With a lower bound, a client could make the call fail by sending a
-    ///   long header, and Envoy lets failed calls pass. This bound is a setting.
-    /// - 8,192 fields: 64 descriptors of 16 entries have 3,400. A decoder allocates 72 bytes for a
-    ///   descriptor that takes two bytes in a message.
+    ///   of a header that long. With a lower bound, a client could make the rate limit call fail by
+    ///   sending a long header, and by default Envoy admits a request if that call fails. This
+    ///   bound can be changed by a setting.
+    /// - 8,192 fields: 64 descriptors of 16 entries have 3,400 fields. The number is bounded
+    ///   because a decoder allocates 72 bytes even for an empty descriptor, which is only two bytes
+    ///   long in the message.
     /// - 128 checks: two per descriptor.
     pub const DEFAULT: Bounds = Bounds {
         descriptors_max: 64,

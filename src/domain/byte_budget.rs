@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that may be reserved at the same time. A budget can be part of a larger one: a reservation
-/// then has to fit both.
+/// Limit on the number of bytes that are reserved at the same time. A budget may have a parent; a
+/// reservation must then fit into both.
 #[derive(Debug)]
 pub struct ByteBudget {
     bytes_max: usize,
@@ -20,17 +20,19 @@ impl ByteBudget {
         ByteBudget { bytes_max, reserved: AtomicUsize::new(0), parent: None }
     }
 
-    /// Creates a budget of `bytes_max` bytes whose reservations also count against `parent`.
+    /// Creates a budget of `bytes_max` bytes whose reservations also count against the budget
+    /// `parent`.
     pub fn within(parent: &Arc<ByteBudget>, bytes_max: usize) -> Self {
         ByteBudget { parent: Some(Arc::clone(parent)), ..ByteBudget::new(bytes_max) }
     }
 
-    /// Reserves bytes until the reservation is dropped; `None` if they exceed the budget.
+    /// Reserves bytes until the returned reservation is dropped. Returns `None` if the bytes would
+    /// exceed the budget.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         self.take(bytes).then(|| Reservation { budget: Arc::clone(self), bytes })
     }
 
-    /// Returns the bytes that are reserved now.
+    /// Returns the number of bytes currently reserved.
     pub fn reserved(&self) -> usize {
         self.reserved.load(Ordering::Relaxed)
     }
@@ -57,7 +59,7 @@ impl ByteBudget {
     }
 }
 
-/// Bytes of a [`ByteBudget`] that are in use until this value is dropped.
+/// Reserved bytes of a [`ByteBudget`]. Dropping the reservation releases them.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<ByteBudget>,
@@ -65,7 +67,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Reserves further bytes. Returns `false` and changes nothing if they exceed the budget.
+    /// Reserves more bytes. If they would exceed the budget, returns `false` and changes nothing.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
         let taken = self.budget.take(bytes);
@@ -82,17 +84,19 @@ impl Drop for Reservation {
     }
 }
 
-/// Largest block of a [`BudgetedBuffer`], in bytes.
+/// Maximum size of a block in a [`BudgetedBuffer`], in bytes.
 const BLOCK_BYTES: usize = 16 * 1024;
 
-/// Returns the charge for a block: half as much again as its size. Measured on floods of incomplete
-/// requests, the frames that are read but not copied yet and the allocator take a third.
+/// Returns the number of bytes to reserve for a block: 1.5 times its size. In tests with floods of
+/// incomplete requests, a third of the memory was used by the allocator and by frames that had been
+/// read but not yet copied.
 const fn charge(block_bytes: usize) -> usize {
     block_bytes + block_bytes / 2
 }
 
-/// Bytes that are copied as they arrive and charged to a budget. They are kept in blocks, because one
-/// buffer that doubles leaves the allocator with as many freed bytes as it holds.
+/// Buffer for bytes that arrive in pieces and are charged to a budget. It consists of blocks,
+/// because a single buffer that doubles in size would leave the allocator with as many freed bytes
+/// as it holds.
 #[derive(Debug)]
 pub struct BudgetedBuffer {
     blocks: Vec<Vec<u8>>,
@@ -101,28 +105,29 @@ pub struct BudgetedBuffer {
 }
 
 impl BudgetedBuffer {
-    /// Creates an empty buffer whose blocks are charged to `reservation`.
+    /// Creates an empty buffer. Its blocks are charged to `reservation`.
     pub fn new(reservation: Reservation) -> Self {
         BudgetedBuffer { blocks: Vec::new(), length: 0, reservation }
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes in the buffer.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Returns whether no byte has arrived.
+    /// Returns whether the buffer contains no bytes.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Returns the bytes in order.
+    /// Returns an iterator over the bytes, in order.
     pub fn bytes(&self) -> impl Iterator<Item = &u8> {
         self.blocks.iter().flatten()
     }
 
-    /// Appends bytes. `length_max` is the length that the buffer can reach, so that short contents
-    /// get a short block. Returns `false` if a block exceeds the budget.
+    /// Appends bytes. `length_max` is the maximum final length of the buffer, so that short
+    /// contents are stored in a small block. Returns `false` if a new block would exceed the
+    /// budget.
     #[must_use]
     pub fn push(&mut self, mut bytes: &[u8], length_max: usize) -> bool {
         while !bytes.is_empty() {
@@ -146,7 +151,7 @@ impl BudgetedBuffer {
         true
     }
 
-    /// Returns the bytes in one piece, and their reservation.
+    /// Returns all bytes as one vector, together with their reservation.
     pub fn into_parts(self) -> (Vec<u8>, Reservation) {
         let BudgetedBuffer { mut blocks, reservation, .. } = self;
         match blocks.pop() {

@@ -34,12 +34,12 @@ pub struct Calendar {
 }
 
 impl Calendar {
-    /// Creates a calendar. `zone` is the IANA name of the time zone that `windows` uses.
+    /// Creates a calendar. `zone` must be the IANA name of the time zone that `windows` uses.
     pub fn new(unit: Unit, zone: &str, windows: Arc<dyn CalendarWindows>) -> Calendar {
         Calendar { unit, zone: zone.into(), windows }
     }
 
-    /// Returns the unit whose length each window has: day, week, month or year.
+    /// Returns the unit, which is the length of each window: day, week, month or year.
     pub fn unit(&self) -> Unit {
         self.unit
     }
@@ -54,9 +54,9 @@ impl Calendar {
         self.windows.window_at(at)
     }
 
-    /// Returns the starts of the previous, the current and the next window, and the end of the next
-    /// window. A store whose own clock is at most one window ahead of or behind `now` finds the
-    /// window of its own time between these boundaries.
+    /// Returns four boundaries: the starts of the previous, the current and the next window, and
+    /// the end of the next window. If a store's own clock is at most one window ahead of or behind
+    /// `now`, the store can find its current window between these boundaries.
     pub fn boundaries_around(&self, now: Micros) -> [Micros; 4] {
         let present = self.window_at(now);
         let previous = self.window_at(present.start.saturating_sub(Micros(1)));
@@ -65,7 +65,7 @@ impl Calendar {
     }
 }
 
-/// Compares only unit and time zone, because these two determine the windows.
+/// Compares only the unit and the time zone, because they determine the windows.
 impl PartialEq for Calendar {
     fn eq(&self, other: &Self) -> bool {
         (self.unit, &self.zone) == (other.unit, &other.zone)

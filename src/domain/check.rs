@@ -14,12 +14,12 @@ use super::{Algorithm, Charge, Hits, Limit, Micros};
 pub struct CounterKey {
     /// Keyed 128-bit hash that identifies the counter.
     pub identity: u128,
-    /// Hash of the `hash_tag` entries, which chooses the Redis Cluster slot; `None` if `identity`
-    /// chooses the slot. Two keys with the same identity always have the same tag.
+    /// Hash of the `hash_tag` entries, which determines the Redis Cluster slot. If `None`,
+    /// `identity` determines the slot. Two keys with the same identity always have the same tag.
     pub tag: Option<u128>,
 }
 
-/// Operation that a check applies to its counter.
+/// Operation that a check performs on its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Charge the hits if enough are available.
@@ -29,35 +29,35 @@ pub enum Op {
     },
     /// Report whether one more hit would pass. Charges nothing.
     Peek,
-    /// Refund hits that were charged earlier. A refund of more hits than the counter has counted
-    /// resets the counter to zero.
+    /// Refund hits that were charged earlier. A refund of more hits than the counter holds resets
+    /// the counter to zero.
     Refund {
         /// Hits to refund: the request's hits times the rule's `cost`.
         cost: Hits,
     },
 }
 
-/// Role of a check in the admission of its call; see [`Admission`](super::Admission).
+/// Role of a check in deciding whether its call is admitted; see [`Admission`](super::Admission).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     /// The call is admitted only if this check passes.
     #[default]
     Required,
-    /// The check belongs to a quota descriptor. At least one quota descriptor of the call must
-    /// pass all of its checks. The number identifies the descriptor within the call and is below
-    /// [`Bounds::checks_max`](super::Bounds::checks_max).
+    /// The check belongs to a quota descriptor. The call is admitted only if at least one of its
+    /// quota descriptors passes all of its checks. The number identifies the descriptor within the
+    /// call and is below [`Bounds::checks_max`](super::Bounds::checks_max).
     Quota(u8),
     /// The check has no effect on admission.
     Shadow,
 }
 
-/// Holder of a concurrency slot: a 128-bit hash of the name that the caller sent, or 128 random
-/// bits if the caller sent no name.
+/// Holder of a concurrency slot: a 128-bit hash of the name that the caller sent or, if it sent
+/// none, of the generated token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder(pub u128);
 
-/// Token that names a generated holder of a concurrency slot: 128 bits as 32 hexadecimal digits.
-/// The caller sends the token back to release its slot.
+/// Token that identifies a generated holder of a concurrency slot: 128 bits as 32 hexadecimal
+/// digits. The caller returns the token to release its slot.
 ///
 /// ```
 /// assert_eq!(tidegate::domain::HolderToken::new(255).as_str(),
@@ -67,7 +67,7 @@ pub struct Holder(pub u128);
 pub struct HolderToken([u8; 32]);
 
 impl HolderToken {
-    /// Creates the token for the holder with these bits, as 32 lowercase hexadecimal digits.
+    /// Creates the token that represents `bits` as 32 lowercase hexadecimal digits.
     pub fn new(bits: u128) -> HolderToken {
         let mut text = [b'0'; 32];
         for (at, digit) in text.iter_mut().rev().enumerate() {
@@ -83,18 +83,20 @@ impl HolderToken {
     }
 }
 
-/// Check of one limit against one counter, which either charges, peeks at or refunds the counter.
+/// Check of one limit against one counter. Its operation charges the counter, peeks at it, or
+/// refunds hits to it.
 #[derive(Clone, Copy, Debug)]
 pub struct Check<'a> {
     /// Key of the counter to check.
     pub key: CounterKey,
-    /// Limit to enforce. In an `Arc`, because a receipt keeps the limit after the call has ended.
+    /// Limit to enforce. It is in an `Arc`, because a receipt keeps the limit after the call has
+    /// ended.
     pub limit: &'a Arc<Limit>,
     /// Operation to apply to the counter.
     pub op: Op,
-    /// Role of this check in the admission of the call.
+    /// Role of this check in deciding whether the call is admitted.
     pub role: Role,
-    /// Holder that acquires or releases concurrency slots. Other algorithms ignore it.
+    /// Holder that acquires or releases concurrency slots. Only concurrency limits use it.
     pub holder: Option<Holder>,
 }
 
@@ -107,8 +109,8 @@ impl Check<'_> {
         }
     }
 
-    /// Returns the hits that must be available for the check to pass: at least 1 for a take, 1 for
-    /// a peek, and 0 for a refund, which always passes.
+    /// Returns the hits that must be available for the check to pass: at least 1 for a charge, 1
+    /// for a peek, and 0 for a refund, which always passes.
     pub fn hits_needed(&self) -> Hits {
         match self.op {
             Op::Take { cost } => cost.max(Hits::ONE),
@@ -145,36 +147,35 @@ impl Check<'_> {
     }
 
     /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.
-    /// True for refunds and for takes with `charge: always`.
+    /// This is true for refunds, and for charges with `charge: always`.
     pub fn applies_when_rejected(&self) -> bool {
         self.is_refund() || self.charges_always()
     }
 }
 
-/// Rule for the charges of a rejected call.
+/// Accounting mode of a call, which determines what is charged if the call is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// A rejected call charges no counter, except for limits with `charge: always`. Its refunds
-    /// still apply. See [`Check::applies_when_rejected`].
+    /// A rejected call charges no counters, except those of limits with `charge: always`. Its
+    /// refunds still apply. See [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,
     /// Every check that passes is charged, even if another check rejects the call.
     Independent,
 }
 
-/// Checks of one request, which the store decides together.
+/// Checks of one request, which a store decides together.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// At most [`Bounds::checks_max`](super::Bounds::checks_max) checks, in the order of the
-    /// request's descriptors and, within a descriptor, of the policy file.
+    /// Checks in the order of the request's descriptors and, within a descriptor, in the order of
+    /// the policy file. There are at most [`Bounds::checks_max`](super::Bounds::checks_max).
     pub checks: &'a [Check<'a>],
-    /// Rule for the charges of this call if it is rejected.
+    /// Accounting mode, which determines what is charged if the call is rejected.
     pub accounting: Accounting,
-    /// Wall-clock time of this process. The memory store uses it; the Redis store uses the clock of
-    /// the Redis server.
+    /// Wall-clock time of this process. The memory store uses it; the Redis store uses the Redis
+    /// server's clock instead.
     pub now: Micros,
-    /// Time at which the caller stops waiting, by the monotonic clock; `None` if the caller sent no
-    /// deadline.
+    /// Monotonic time at which the caller stops waiting, or `None` if the caller set no deadline.
     pub deadline: Option<Instant>,
 }
 

@@ -10,7 +10,7 @@ use super::{
     CounterKey, Entry, Hits, HolderToken, Micros, Outcome, Rate, Source, Trace, TraceParent,
 };
 
-/// Rate limit code of a response or of one descriptor's status, as in `RateLimitResponse`.
+/// Rate limit code of a response or of a descriptor's status, as in `RateLimitResponse`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// The request or descriptor is within its limits.
@@ -19,8 +19,8 @@ pub enum Code {
     OverLimit,
 }
 
-/// Identifier of a policy rule. The ids of one policy are consecutive, and no id is reused while
-/// the process runs.
+/// Identifier of a policy rule. The ids within a policy are consecutive, and an id is not reused
+/// while the process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleId(pub u32);
 
@@ -31,27 +31,27 @@ pub struct StatusLimit<'p> {
     pub rate: Rate,
     /// Name of the limit; empty if it has none.
     pub name: &'p str,
-    /// Capacity of the limit, in hits. If it exceeds `requests_per_unit`, response headers report
-    /// it instead.
+    /// Capacity of the limit, in hits. If the capacity exceeds `requests_per_unit`, response
+    /// headers report the capacity instead.
     pub capacity: Hits,
 }
 
 /// Status of one descriptor in the response.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'p> {
-    /// Result of the descriptor: `OverLimit` if an enforced check of this descriptor was refused.
-    /// Refused shadow checks do not count.
+    /// Code for this descriptor: `OverLimit` if one of its enforced checks was refused. Refused
+    /// shadow checks do not count.
     pub code: Code,
-    /// Limit to report; `None` if no limit applied or the store did not answer.
+    /// Limit to report, or `None` if no limit applied or the store did not answer.
     pub shown: Option<StatusLimit<'p>>,
-    /// Value of `limit_remaining`, in hits: 0 on `OverLimit`, `u32::MAX` if unlimited.
+    /// Value of `limit_remaining`, in hits: 0 on `OverLimit`, and `u32::MAX` for an unlimited rule.
     pub remaining: u32,
-    /// On `OverLimit`, the time until a retry may pass; `None` if waiting does not help. On `Ok`,
-    /// the time until the counter is unused; `None` without a limit, or if the store was not asked
-    /// and nothing recent is known about the counter.
+    /// On `OverLimit`, the time until a retry may pass, or `None` if waiting does not help. On
+    /// `Ok`, the time until the counter is back at its full capacity, or `None` if no limit applied
+    /// or the state of the counter is unknown.
     pub reset: Option<Micros>,
-    /// Rule that matched the descriptor; `None` if no rule did. Selects the metadata and the
-    /// response body.
+    /// Rule that matched the descriptor, or `None` if no rule did. The rule determines the metadata
+    /// and the response body.
     pub rule: Option<RuleId>,
     /// Whether this is a quota descriptor. If a request has quota descriptors, at least one of them
     /// must pass.
@@ -61,10 +61,11 @@ pub struct Status<'p> {
 /// Whether the `retry_after` of a rejected request is exact or a lower bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPrecision {
-    /// Exact: after this wait, the request passes if no other request is charged in the meantime.
+    /// The wait is exact: after it, the request passes if no other request is charged in the
+    /// meantime.
     Exact,
-    /// Lower bound: a retry may need longer, for example because the wait of another limit is
-    /// unknown.
+    /// The wait is a lower bound. A retry may have to wait longer, for example because the wait of
+    /// another limit is unknown.
     AtLeast,
 }
 
@@ -73,9 +74,9 @@ pub enum WaitPrecision {
 pub struct LimitedBy<'p> {
     /// Name of the limit or, if it has none, the path of the rule in the policy.
     pub name: &'p str,
-    /// Rule of the limit; `None` for a request override.
+    /// Rule that the limit belongs to, or `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Time until a retry may pass; `None` if waiting does not help.
+    /// Time until a retry may pass, or `None` if waiting does not help.
     pub retry_after: Option<Micros>,
     /// Whether `retry_after` is exact or a lower bound.
     pub precision: WaitPrecision,
@@ -90,35 +91,37 @@ pub struct Decision<'p> {
     ///
     /// A `Vec`, because the `domain` module has no dependencies, not even on `smallvec`.
     pub statuses: Vec<Status<'p>>,
-    /// Limit that rejected the request; `None` if it was admitted or the store did not answer. If
-    /// several limits rejected it, the one that determines when a retry may pass: the required
-    /// limit with the longest wait or, if its wait is longer, the slowest limit of the quota
-    /// descriptor that recovers first. A limit that never recovers has the longest wait. On a tie,
-    /// the first in the order of the request.
+    /// Limit that rejected the request, or `None` if the request was admitted or the store did not
+    /// answer. If several limits rejected the request, this is the one that determines when a retry
+    /// may pass. Among required limits, it is the one with the longest wait. Among quota
+    /// descriptors, only the one that recovers first counts, with its slowest limit. The longer of
+    /// these two waits decides. A limit that never recovers has the longest wait, and on a tie, the
+    /// first limit in request order is reported.
     pub limited_by: Option<LimitedBy<'p>>,
     /// Component that decided the request: a store, the refusal cache, or the policy alone.
     pub source: Source,
-    /// Whether the request was over a limit but passed because of global shadow mode.
+    /// Whether the request was over a limit but admitted because of global shadow mode.
     pub shadowed: bool,
-    /// Whether the policy contains the domain of the request.
+    /// Whether the domain of the request exists in the policy.
     pub domain_known: bool,
-    /// Token that the caller must send back to release its concurrency slots. `None` unless the
-    /// request was admitted, acquired slots and named no holder.
+    /// Token with which the caller can release its concurrency slots. `None` unless the request was
+    /// admitted, acquired slots and named no holder.
     pub slot: Option<HolderToken>,
 }
 
-/// Event for one decided check, passed to [`Observer::on_check`].
+/// Event for one check of a decided request, passed to [`Observer::on_check`].
 #[derive(Clone, Copy, Debug)]
 pub struct CheckEvent {
-    /// Rule of the check; `None` for a request override.
+    /// Rule of the check, or `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Hits to charge or refund, as requested by the check.
+    /// Hits that the check was to charge or refund.
     pub hits: Hits,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Result of the check. If the store did not decide it, a pass without a charge.
+    /// Outcome of the check. A check that the store did not decide counts as passed without a
+    /// charge.
     pub outcome: Outcome,
-    /// Whether the check was decided. If not, another check had already rejected the call.
+    /// Whether the store decided the check. If not, another check had already rejected the call.
     pub decided: bool,
     /// Whether the rule is in shadow mode.
     pub shadow: bool,
@@ -130,25 +133,27 @@ pub struct CheckEvent {
     pub source: Source,
 }
 
-/// Outcome of a rate limit RPC, by which metrics count it.
+/// Outcome of a rate limit RPC, as counted by metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RpcOutcome {
     /// The RPC returned a decision, either OK or OVER_LIMIT.
     Decided,
     /// The request was invalid, so the RPC failed with INVALID_ARGUMENT.
     Invalid,
-    /// The caller's deadline passed before the response was ready (DEADLINE_EXCEEDED).
+    /// The caller's deadline passed before the response was ready, so the RPC failed with
+    /// DEADLINE_EXCEEDED.
     Late,
-    /// The store did not respond in time, and no fallback applied (UNAVAILABLE).
+    /// The store did not respond in time and no fallback applied, so the RPC failed with
+    /// UNAVAILABLE.
     Unavailable,
 }
 
 impl RpcOutcome {
-    /// Every variant, in the order of the discriminants.
+    /// All variants, in the order of their discriminants.
     pub const ALL: [RpcOutcome; 4] =
         [RpcOutcome::Decided, RpcOutcome::Invalid, RpcOutcome::Late, RpcOutcome::Unavailable];
 
-    /// Returns the gRPC status code in lower case, as used in metric labels.
+    /// Returns the gRPC status code in lower case, as in metric labels.
     pub const fn as_str(self) -> &'static str {
         match self {
             RpcOutcome::Decided => "ok",
@@ -162,51 +167,54 @@ impl RpcOutcome {
 /// Event for one refused check, passed to [`Observer::on_refusal`].
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalEvent<'a> {
-    /// Rule of the check; `None` for a request override.
+    /// Rule of the check, or `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Index of the limit among the limits of its rule.
+    /// Position of the limit among the limits of its rule.
     pub limit: usize,
-    /// Key of the counter that refused the hits.
+    /// Key of the counter that refused the check.
     pub counter: CounterKey,
     /// Descriptor entries that select the counter, as the caller sent them. If all values that
-    /// match a pattern share one counter, the entry has the pattern as its value.
+    /// match a pattern share one counter, the entry contains the pattern instead of the value.
     pub entries: &'a [Entry<'a>],
-    /// Whether the refusal has no effect, because the rule is in shadow mode or because another
+    /// Whether the refusal does not affect admission, because the rule is in shadow mode or another
     /// quota descriptor passes.
     pub shadow: bool,
 }
 
-/// Receives events about decisions, for metrics and traces. It cannot change them.
+/// Receives events about decisions, for metrics and traces. An observer cannot change decisions.
 ///
-/// Its methods are called on the request path: an implementation must not allocate, lock or log.
+/// The methods are called on the request path, so implementations must not allocate, lock or log
+/// unless a method's documentation permits it.
 pub trait Observer: Send + Sync + 'static {
-    /// Called once per check that a store has decided.
+    /// Called once for each check of a decided request. Includes checks that were not sent to the
+    /// store; see [`CheckEvent::decided`].
     fn on_check(&self, event: &CheckEvent);
     /// Called once per refused check, including shadow checks, before [`on_check`](Self::on_check).
     fn on_refusal(&self, _: &RefusalEvent<'_>) {}
-    /// Called when a request tries to release a concurrency slot without naming the holder, which
-    /// has no effect.
+    /// Called when a request tries to release a concurrency slot without naming its holder. Such a
+    /// release has no effect.
     fn release_without_holder(&self) {}
-    /// Called once per request that was decided.
+    /// Called once for each request that was decided.
     fn on_decision(&self, decision: &Decision<'_>);
     /// Returns whether [`on_response`](Self::on_response) needs the duration. If not, the server
-    /// does not read the clock for it.
+    /// does not read the clock.
     fn wants_timing(&self) -> bool {
         false
     }
-    /// Called once per response, with its outcome and the time since the request was read.
+    /// Called once for each response, with the outcome of the RPC and the time since the request
+    /// was read.
     fn on_response(&self, _: RpcOutcome, _: Duration) {}
     /// Returns whether tracing is enabled. If not, the server does not parse trace headers.
     fn tracing_enabled(&self) -> bool {
         false
     }
-    /// Returns whether to trace a request with this trace context of its caller (`None` if the
-    /// request has none).
+    /// Returns whether to trace a request, given the trace context that the caller sent, or `None`
+    /// if the caller sent none.
     fn should_sample(&self, _: Option<&TraceParent>) -> bool {
         false
     }
-    /// Called with the trace of each sampled request, once the response is ready. May allocate and
-    /// lock, because few requests are sampled.
+    /// Called once the response to a sampled request is ready, with the request's trace. May
+    /// allocate and lock, because few requests are sampled.
     fn on_trace(&self, _: &Trace, _: RpcOutcome) {}
 }
 

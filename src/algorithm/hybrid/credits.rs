@@ -7,16 +7,14 @@ use std::sync::Arc;
 use super::State;
 use crate::domain::{Hits, Hybrid, Micros};
 
-/// Sum of all guaranteed shares plus the unassigned rest, in per cent: shares are whole
-/// percentages.
+/// Sum of all guaranteed shares and the unassigned rest, in percent. Shares are whole percentages.
 pub(super) const SHARES_TOTAL_PERCENT: u64 = 100;
 
-/// Upper bound of every credit count, 2^51. Sums of up to four counts stay below 2^53, so they are
-/// exact as doubles, Lua's only number type.
+/// Upper bound of every credit count, 2^51. Sums of up to four counts stay below 2^53, so doubles,
+/// Lua's only number type, represent them exactly.
 const CREDITS_MAX: u64 = 1 << 51;
 
-/// Parameters of a hybrid limit, converted from hits and microseconds to credits and ticks, the
-/// integer units of its arithmetic.
+/// Parameters of a hybrid limit in credits and ticks, the integer units of its arithmetic.
 pub(crate) struct HybridCredits<'a> {
     pub(crate) limit: &'a Hybrid,
     /// Length of a tick, the time unit of the refill, in microseconds.
@@ -43,38 +41,40 @@ impl<'a> HybridCredits<'a> {
         0..self.limit.shares.len()
     }
 
-    /// Returns the capacity of the guaranteed bucket of a class, in credits.
+    /// Returns the capacity of a class's guaranteed bucket, in credits.
     fn class_capacity(&self, class: usize) -> u64 {
         self.total / SHARES_TOTAL_PERCENT * u64::from(self.limit.shares[class])
     }
 
-    /// Returns the credits that refill the guaranteed bucket of a class per tick.
+    /// Returns the refill rate of a class's guaranteed bucket, in credits per tick.
     fn class_flow(&self, class: usize) -> u64 {
         u64::from(self.limit.shares[class]).saturating_mul(self.limit.hits.0)
     }
 
-    /// Returns the credits per tick that are assigned to no class and therefore refill the pool.
+    /// Returns the rate at which the pool is refilled from the unassigned share, in credits per
+    /// tick.
     fn spare_flow(&self) -> u64 {
         let shares: u64 = self.limit.shares.iter().map(|share| u64::from(*share)).sum();
         SHARES_TOTAL_PERCENT.saturating_sub(shares).saturating_mul(self.limit.hits.0)
     }
 
-    /// Returns the state at tick `at` in which every class bucket and the pool are full.
+    /// Returns a state at tick `at` in which the pool and every class bucket are full.
     fn full_state(&self, at: u64) -> State {
         let own: Arc<[u64]> = self.classes().map(|class| self.class_capacity(class)).collect();
         let pool = self.total.saturating_sub(own.iter().sum());
         State { last: at, pool, own }
     }
 
-    /// Returns the credits that a rate of `flow` per tick adds in `ticks`, at most twice the total
-    /// capacity. More would have no effect, and the bound keeps sums exact as doubles in Lua.
+    /// Returns the credits that `ticks` ticks add at `flow` credits per tick, capped at twice the
+    /// total capacity. More credits would have no effect, and the cap keeps sums exact as doubles
+    /// in Lua.
     fn inflow(&self, flow: u64, ticks: u64) -> u64 {
         let most = self.total * 2;
         if flow > 0 && ticks > most / flow { most } else { flow * ticks }
     }
 
-    /// Returns the credits in the class buckets after a refill of `ticks`, and the credits in the
-    /// pool before they are limited to its capacity.
+    /// Returns the credits in the class buckets and in the pool after a refill of `ticks` ticks.
+    /// The pool is not yet limited to its capacity.
     fn refill_unbounded(&self, state: &State, ticks: u64) -> (Arc<[u64]>, u64) {
         let mut pool = state.pool + self.inflow(self.spare_flow(), ticks);
         let own = self
@@ -89,22 +89,22 @@ impl<'a> HybridCredits<'a> {
         (own, pool)
     }
 
-    /// Returns the state after a refill of `ticks`.
+    /// Returns the state after a refill of `ticks` ticks.
     fn refill(&self, state: &State, ticks: u64) -> State {
         let (own, pool) = self.refill_unbounded(state, ticks);
         let pool = pool.min(self.pool_capacity(&own));
         State { last: state.last.saturating_add(ticks), pool, own }
     }
 
-    /// Returns the maximum number of credits in the pool for these class buckets: the pool and the
-    /// buckets share the total capacity.
+    /// Returns the capacity of the pool, in credits, given the credits in the class buckets. The
+    /// pool and the buckets share the total capacity.
     fn pool_capacity(&self, own: &[u64]) -> u64 {
         self.total.saturating_sub(own.iter().sum())
     }
 
-    /// Returns the state refilled up to tick `at`, and whether the stored time was in the future
-    /// and was clamped. If the stored number of classes differs from the limit's, returns a full
-    /// state.
+    /// Returns the state refilled up to tick `at`, and whether the stored time was too far in the
+    /// future and was clamped. Returns a full state if none is stored, or if the stored number of
+    /// classes differs from the limit's.
     pub(super) fn read(&self, state: Option<&State>, at: u64) -> (State, bool) {
         let Some(state) = state.filter(|state| state.own.len() == self.limit.shares.len()) else {
             return (self.full_state(at), false);
@@ -122,7 +122,7 @@ impl<'a> HybridCredits<'a> {
         (self.refill(&fitting, at.saturating_sub(state.last)), false)
     }
 
-    /// Returns the number of ticks after which even an empty state is full again.
+    /// Returns a number of ticks after which every state, even an empty one, is full again.
     fn ticks_to_full(&self) -> u64 {
         let slowest = self
             .classes()
@@ -133,8 +133,8 @@ impl<'a> HybridCredits<'a> {
         slowest.map_or(0, |flow| self.total.div_ceil(flow))
     }
 
-    /// Returns the credits that the pool must hold before the class takes from it, when the class's own
-    /// bucket holds `mine`.
+    /// Returns the credits that must be in the pool before a charge may use it, given that the
+    /// class's own bucket holds `mine` credits.
     fn pool_floor(&self, own: &[u64], mine: u64) -> u64 {
         let room =
             self.pool_capacity(own).saturating_add(own[self.limit.class]).saturating_sub(mine);
@@ -147,8 +147,8 @@ impl<'a> HybridCredits<'a> {
         if caps < self.total { whole } else { whole.min(room) }
     }
 
-    /// Returns the credits that must be in the pool for a take of `credits` to pass; 0 if the
-    /// bucket of the class covers the take.
+    /// Returns the credits that must be in the pool for a charge of `credits` to pass, or 0 if the
+    /// class's own bucket covers the charge.
     fn pool_needed(&self, own: &[u64], credits: u64) -> u64 {
         let mine = own[self.limit.class];
         let rest = credits.saturating_sub(mine);
@@ -161,7 +161,7 @@ impl<'a> HybridCredits<'a> {
         rest - last + last.max(self.pool_floor(own, mine_before_last))
     }
 
-    /// Returns the state after a take of `credits`, or `None` if the take is refused.
+    /// Returns the state after a charge of `credits`, or `None` if the charge is refused.
     pub(super) fn take(&self, state: &State, credits: u64) -> Option<State> {
         if state.pool < self.pool_needed(&state.own, credits) {
             return None;
@@ -174,8 +174,8 @@ impl<'a> HybridCredits<'a> {
         Some(State { last: state.last, pool, own: own.into() })
     }
 
-    /// Returns the number of ticks until a refused take of `credits` would pass, at least 1; `None`
-    /// if it never would.
+    /// Returns the number of ticks until a refused charge of `credits` would pass, at least 1, or
+    /// `None` if it never would.
     pub(super) fn wait(&self, state: &State, credits: u64) -> Option<u64> {
         let reached = |ticks| {
             let (own, pool) = self.refill_unbounded(state, ticks);
@@ -193,7 +193,7 @@ impl<'a> HybridCredits<'a> {
         (after.pool >= self.pool_needed(&after.own, credits)).then_some(passes)
     }
 
-    /// Returns the number of takes of one hit each that would pass now, one after another.
+    /// Returns how many charges of one hit each would pass now, one after another.
     pub(super) fn available(&self, state: &State) -> u64 {
         let class = self.limit.class;
         let (whole, part) = (state.own[class] / self.unit, state.own[class] % self.unit);
@@ -212,8 +212,8 @@ impl<'a> HybridCredits<'a> {
         }
     }
 
-    /// Returns the state after a refund of `credits` to `class`. The refund fills the bucket of the
-    /// class first and the pool with the rest, and neither beyond its capacity.
+    /// Returns the state after a refund of `credits` to `class`. The refund first fills the bucket
+    /// of the class and then the pool. Credits that exceed both capacities are dropped.
     pub(super) fn refund(&self, state: &State, class: usize, credits: u64) -> State {
         let mut own = state.own.to_vec();
         let to_own = credits.min(self.class_capacity(class).saturating_sub(own[class]));
@@ -222,7 +222,7 @@ impl<'a> HybridCredits<'a> {
         State { last: state.last, pool, own: own.into() }
     }
 
-    /// Returns the number of ticks until all class buckets and the pool are full.
+    /// Returns the number of ticks until the pool and all class buckets are full.
     pub(super) fn ticks_until_full(&self, state: &State) -> u64 {
         let full = self.full_state(state.last);
         let ticks_of_class = |nth: usize| {
@@ -239,8 +239,8 @@ impl<'a> HybridCredits<'a> {
     }
 }
 
-/// Returns the length of a tick in microseconds, chosen by the window length as for sliding
-/// windows.
+/// Returns the length of a tick in microseconds, chosen from the window length by the same rule as
+/// for sliding windows.
 fn tick(window: Micros) -> u64 {
     crate::domain::SlidingWindow { hits: Hits::ZERO, length: window }.tick().0
 }

@@ -27,7 +27,7 @@ pub(crate) struct AdminWiring<'a> {
     pub(crate) health: Health,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) connection_stats: Arc<ConnectionStats>,
-    /// Memory for requests that have not arrived completely, shared with gRPC.
+    /// Memory budget for requests that are still being received, shared with the gRPC port.
     pub(crate) incomplete_requests: Arc<ByteBudget>,
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
 }
@@ -37,7 +37,7 @@ impl AdminWiring<'_> {
     ///
     /// # Errors
     ///
-    /// Returns an error if an OTLP endpoint, header or CA is invalid.
+    /// Returns an error if an OTLP endpoint, header or CA certificate is invalid.
     pub(crate) fn start_metrics(&self) -> Result<(Arc<MetricsEndpoint>, OtlpExporters), Failure> {
         let stats = SignalStats::default();
         let mut metrics = store_metrics::sources(

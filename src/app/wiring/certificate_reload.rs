@@ -16,18 +16,19 @@ use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
 
-/// TLS configuration of the gRPC port, reloaded when its files change.
+/// Reloader of the gRPC port's TLS configuration, for when its files change.
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// Contents that were last activated or, if they were invalid, rejected.
+    /// Contents that were last activated or, if invalid, last rejected.
     handled: FileState,
-    /// Contents at the last poll. New contents are activated only if two polls in a row find them.
+    /// Contents at the last poll. New contents are activated only if two consecutive polls find
+    /// them.
     last: FileState,
 }
 
-/// Contents of the certificate files at one poll. Only a hash is kept, so that private keys do not
-/// stay in memory.
+/// State of the certificate files at one poll. Only a hash of the contents is kept, so that private
+/// keys do not stay in memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum FileState {
     Content(blake3::Hash),
@@ -56,7 +57,7 @@ impl CertificateReloader {
         self.tls.clone()
     }
 
-    /// Polls the files at the `--policy-poll` interval until `signals` say stop.
+    /// Polls the files at the `--policy-poll` interval until `signals` request a stop.
     pub(crate) fn run(mut self, signals: &WatcherSignals) {
         while !signals.is_stopped() {
             thread::park_timeout(self.settings.policy_poll);
@@ -130,7 +131,7 @@ fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
     }))
 }
 
-/// Hashes the contents of the certificate, private key and CA files.
+/// Returns a hash of the contents of the certificate, private key and CA files.
 fn hash(material: &TlsMaterial) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     let authority = material.client_authority.as_deref().unwrap_or_default();

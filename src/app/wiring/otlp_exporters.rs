@@ -15,15 +15,15 @@ use crate::telemetry::otlp::{
 };
 use crate::telemetry::{AllMetrics, Telemetry};
 
-/// Running OTLP exporters, with the handle to stop them.
+/// Running OTLP exporters, and the handle for stopping them.
 #[derive(Debug)]
 pub(crate) struct OtlpExporters {
     telemetry: Arc<Telemetry>,
     metrics: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
-/// Export statistics of metrics and of traces. They exist even for a signal that is not exported,
-/// so that their series exist from the start.
+/// Export statistics for metrics and for traces. Both always exist, so that their time series are
+/// present even if nothing is exported.
 pub(crate) struct SignalStats {
     pub(crate) metrics: Arc<ExportStats>,
     pub(crate) traces: Arc<ExportStats>,
@@ -43,7 +43,7 @@ impl OtlpExporters {
     ///
     /// # Errors
     ///
-    /// Returns an error if an endpoint, header or CA is invalid.
+    /// Returns an error if an endpoint, header or CA certificate is invalid.
     pub(crate) fn start(
         settings: &Settings,
         telemetry: &Arc<Telemetry>,
@@ -76,8 +76,8 @@ impl OtlpExporters {
         Ok(exporters)
     }
 
-    /// Exports the remaining data and stops. Callers set a timeout, because the collector may not
-    /// answer.
+    /// Exports the remaining data and stops the exporters. Callers should set a timeout, because
+    /// the collector may not answer.
     pub(crate) async fn stop(self) {
         let telemetry = self.telemetry;
         let traces = tokio::task::spawn_blocking(move || {

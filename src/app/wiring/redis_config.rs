@@ -23,12 +23,12 @@ use crate::store::redis::client::config::{
 };
 use crate::store::redis::keys::Prefix;
 
-/// Version of the key and state formats that this build writes to Redis. Replicas with different
+/// Version of the key and state formats that this build uses in Redis. Replicas with different
 /// versions do not share counters.
 const STATE_FORMAT: &str = "tg1";
 
-/// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, next to
-/// their callers.
+/// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, so that
+/// each worker's calls can use a connection on its own runtime.
 ///
 /// # Errors
 ///
@@ -76,8 +76,8 @@ pub(crate) fn redis_config(
     })
 }
 
-/// Returns a monotonic clock for the circuit breakers. Its time is zero when this function is
-/// called.
+/// Returns a monotonic clock for the circuit breakers. Its time starts at zero when this function
+/// is called.
 fn monotonic_clock() -> MonotonicClock {
     MonotonicClock::new(|| Clock::System.monotonic())
 }
@@ -96,9 +96,9 @@ fn fixed_password(password: &SecretText) -> Password {
     }
 }
 
-/// Returns the Redis credentials. A thread reads a password file again every second, so that the
-/// password can be rotated and a file system that hangs delays no connection. The file's user name is
-/// read only once, at startup.
+/// Returns the Redis credentials. If they come from a password file, a background thread rereads
+/// the password every second, so that it can be rotated and a hanging file system delays no
+/// connection. The user name in the file is read only once, at startup.
 fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     let Some(path) = settings.password_file.clone() else {
         return Ok(Auth {
@@ -117,7 +117,8 @@ fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     })
 }
 
-/// Returns the reloader of the Redis certificates. A thread rereads the files every second.
+/// Returns the reloader of the Redis certificates. A background thread rereads the certificate
+/// files every second.
 fn tls_reloader(settings: RedisTls) -> Result<TlsReloader, Failure> {
     let on_failure =
         |error: &Failure| tracing::error!(%error, "cannot read the Redis certificates");

@@ -15,7 +15,7 @@ use crate::telemetry::{
     MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, counter, gauge, histogram,
 };
 
-/// Label of every Redis series: the node's address.
+/// Name of the label that every Redis series has. Its value is the node's address.
 const NODE_LABEL: &str = "node";
 
 const fn node_counter(name: &'static str, help: &'static str) -> MetricFamily {
@@ -62,7 +62,7 @@ metrics! { COUNTERS: NodeStats,
     node_counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_differs.get();
 }
 
-/// Histogram family of a Redis node, with the function that reads its value.
+/// Histogram metric of a Redis node, and the function that reads its value.
 type NodeHistogram = (MetricFamily, fn(&NodeStats) -> HistogramSnapshot);
 
 const HISTOGRAMS: [NodeHistogram; 3] = [
@@ -108,7 +108,8 @@ const EVICTION_POLICY: MetricFamily =
     gauge("redis_eviction_info", "1, with the eviction policy of Redis")
         .with_labels(&[NODE_LABEL, "policy"]);
 
-/// Returns the metrics of every known Redis node. Emits nothing if counters are in memory.
+/// Returns a source that emits the metrics of every known Redis node. It emits nothing if counters
+/// are in memory.
 pub(crate) fn source(decider: &Arc<ServiceDecider>) -> MetricSource {
     let decider = Arc::clone(decider);
     Box::new(move |sink| match decider.store().redis() {

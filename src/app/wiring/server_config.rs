@@ -12,11 +12,12 @@ use crate::wire::{
     LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
 };
 
-/// Time reserved within `--hard-limit` for the steps after the gRPC drain: closing the HTTP ports
-/// and exiting. If the hard limit is short, a tenth of it.
+/// Maximum time reserved at the end of `--hard-limit` for the steps after the gRPC drain: closing
+/// the HTTP ports and exiting. A short hard limit reserves only a tenth of its time.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Returns the configuration of the gRPC listener. Resolves the address to listen on.
+/// Returns the configuration of the gRPC listener. Resolves the listen address if it is a host
+/// name.
 pub(crate) fn listen_settings(
     settings: &Settings,
     tls: Option<Tls>,
@@ -55,8 +56,8 @@ fn server_limits(settings: &Settings) -> ServerLimits {
     }
 }
 
-/// Reports whether `/json` is enabled. The HTTP port cannot require client certificates, so by
-/// default `/json` is off if the gRPC port requires them.
+/// Reports whether `/json` is enabled. By default, it is disabled if the gRPC port requires client
+/// certificates, because the HTTP port cannot require them.
 pub(crate) fn json_is_on(settings: &Settings) -> bool {
     match settings.json {
         OnOff::On => true,
@@ -65,7 +66,7 @@ pub(crate) fn json_is_on(settings: &Settings) -> bool {
     }
 }
 
-/// Returns the configuration of response headers, body and metadata.
+/// Returns the configuration of response headers, bodies and metadata.
 pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Failure> {
     let standard = match settings.headers {
         HeaderFamily::RateLimit | HeaderFamily::Both => Some(LimitHeaderNames::default()),

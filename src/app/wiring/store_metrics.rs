@@ -13,10 +13,10 @@ use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::{SharedStore as _, memory};
 use crate::telemetry::{MetricFamily, MetricSource, counter, emit_single, gauge};
 
-/// Metric family with a single series, and the function that reads its value.
+/// Metric with a single time series, and the function that reads its value.
 pub(super) type Metric<T> = (MetricFamily, fn(&T) -> u64);
 
-/// Defines a table of metrics with one row per metric: kind, name, help, value.
+/// Defines a table of metrics. Each row has a kind, a name, a help text and a value.
 macro_rules! metrics {
     ($table:ident: $of:ty, $($kind:ident $name:literal $help:literal, $value:expr;)+) => {
         const $table: &[Metric<$of>] = &[ $( ($kind($name, $help), $value) ),+ ];
@@ -89,7 +89,7 @@ metrics! { DEGRADED: RedisStack,
 }
 
 /// Returns a source that emits a table of metrics. It emits nothing if `of` returns `None`, for
-/// example for Redis metrics when counters are in memory.
+/// example if the table is for Redis but counters are in memory.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     part: &Arc<P>,
     table: &'static [Metric<T>],
@@ -102,7 +102,7 @@ fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     })
 }
 
-/// Returns the metrics of the stores and the gRPC listener, and of TLS if enabled.
+/// Returns the metric sources for the stores, the gRPC listener and, if enabled, TLS.
 pub(crate) fn sources(
     decider: &Arc<ServiceDecider>,
     traffic: &Arc<ConnectionStats>,
@@ -119,8 +119,8 @@ pub(crate) fn sources(
     of_tls.into_iter().chain(others).collect()
 }
 
-/// Lists the metric families of stores, listener, TLS and Redis nodes in scrape order, for
-/// docs/METRICS.md.
+/// Lists the metric families of the stores, the listener, TLS and the Redis nodes in scrape order,
+/// for docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
     fn families_of<T>(table: &[Metric<T>]) -> impl Iterator<Item = MetricFamily> {

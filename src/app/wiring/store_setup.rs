@@ -28,14 +28,16 @@ use crate::telemetry::Telemetry;
 /// cache.
 pub(crate) type RedisStack = Fallback<Deadline<RefusalCache<RedisStore<RedisClient>>>, MemoryStore>;
 
-/// Decider of the running service: the configured store, observed by its metrics.
+/// Decider of the running service. It uses the configured store and reports its decisions to
+/// telemetry.
 pub(crate) type ServiceDecider = Decider<AnyStore, Arc<Telemetry>>;
 
-/// Time to wait for Redis under `--require-store`, 10 s. Loading a data set or a Sentinel election
-/// takes seconds. If Redis takes longer, the process exits with code 69 and its supervisor retries.
+/// Maximum time to wait for Redis under `--require-store`, 10 s. Loading a data set or electing a
+/// master with Sentinel takes seconds. If Redis takes longer, the process exits with code 69 and
+/// its supervisor retries.
 const REQUIRED_CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// Store of counters, as configured by `--store`.
+/// Counter store selected by `--store`.
 #[derive(Debug)]
 pub(crate) enum AnyStore {
     /// Counters in the memory of this process. Both variants are boxed, so that the enum stays
@@ -46,8 +48,8 @@ pub(crate) enum AnyStore {
 }
 
 impl AnyStore {
-    /// Opens the configured store. Connections to Redis are made in the background and run on the
-    /// `workers` runtimes, next to their callers.
+    /// Opens the configured store. Connections to Redis are opened in the background and run on the
+    /// `workers` runtimes, so that each worker's calls can use a connection on its own runtime.
     pub(crate) fn open(
         settings: &Settings,
         secret: &Secret,
@@ -70,8 +72,8 @@ impl AnyStore {
         Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, fallback))))
     }
 
-    /// Waits for the connection to Redis, so that the first calls of a new replica do not fail.
-    /// Without `--require-store` the wait is short, because calls can be decided without Redis.
+    /// Waits until Redis is connected, so that the first calls to a new replica do not fail.
+    /// Without `--require-store`, the wait is short, because calls can be decided without Redis.
     ///
     /// # Errors
     ///
@@ -92,7 +94,7 @@ impl AnyStore {
         Ok(())
     }
 
-    /// Clears the refusal cache. The new policy may admit what the previous policy refused.
+    /// Clears the refusal cache, because a new policy may admit what the previous policy refused.
     pub(crate) fn clear_refusals(&self) {
         if let AnyStore::Redis(redis) = self {
             redis.remote().clear_refusals();
@@ -107,7 +109,7 @@ impl AnyStore {
         }
     }
 
-    /// Returns the Redis store with its wrappers; `None` if counters are in memory.
+    /// Returns the Redis store with its wrappers, or `None` if counters are in memory.
     pub(crate) fn redis(&self) -> Option<&RedisStack> {
         match self {
             AnyStore::Memory(_) => None,

@@ -5,12 +5,13 @@
 
 use super::scenario::{Arrivals, Group, Phase};
 
-/// SplitMix64 random number generator by Steele, Lea and Flood. Good enough to generate traffic.
+/// SplitMix64 random number generator by Steele, Lea and Flood. Its quality suffices for generating
+/// traffic.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
 impl Random {
-    /// Creates a generator. Each pair of seed and stream yields a different sequence.
+    /// Creates a generator. Different pairs of seed and stream yield different sequences.
     pub(super) fn new(seed: u64, stream: u64) -> Random {
         Random(seed ^ stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
@@ -38,18 +39,19 @@ impl Random {
 #[derive(Debug, Clone)]
 pub(super) struct CallTimes {
     arrivals: Arrivals,
-    /// Times at which the rate changes, ascending, in seconds; the last is the end of the scenario.
+    /// Times at which the call rate changes, ascending, in seconds after the start of the scenario.
+    /// The last one is the end of the scenario.
     changes: Vec<f64>,
     phases: Vec<Phase>,
     random: Random,
     now_s: f64,
-    /// Work remaining until the next call: the integral of the call rate over time, in calls.
+    /// Integral of the call rate over the time until the next call, in calls.
     remaining: f64,
     burst_left: u64,
 }
 
 impl CallTimes {
-    /// Creates the call times of one caller of `group`, up to `lasts_s` seconds.
+    /// Creates an iterator over the call times of one caller in `group`, up to `lasts_s` seconds.
     pub(super) fn new(group: &Group, client: u32, lasts_s: f64, mut random: Random) -> CallTimes {
         let mut changes: Vec<f64> = vec![lasts_s];
         for phase in &group.phases {

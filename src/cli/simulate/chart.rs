@@ -7,7 +7,7 @@ use super::LabeledResult;
 use super::scenario::Scenario;
 use super::simulation::{GroupResult, TimeSlice};
 
-/// Width of the chart in pixels, about that of a text column on GitHub.
+/// Width of the chart in pixels, similar to a text column on GitHub.
 const WIDTH_PX: f64 = 840.0;
 const PANEL_HEIGHT_PX: f64 = 96.0;
 const MARGIN_LEFT_PX: f64 = 56.0;
@@ -15,19 +15,20 @@ const MARGIN_TOP_PX: f64 = 64.0;
 const PANEL_GAP_PX: f64 = 22.0;
 const LABEL_HEIGHT_PX: f64 = 40.0;
 
-/// Stylesheet of the chart. People with red-green color blindness can distinguish its colors, on
-/// light and dark backgrounds.
+/// Stylesheet of the chart. Its colors are distinguishable for people with red-green color
+/// blindness, on light and dark backgrounds.
 const STYLE: &str = "text{fill:#333}.axis{stroke:#999}.yes{fill:#2b7a9b}.no{fill:#e08a3c}\
      @media(prefers-color-scheme:dark){text{fill:#ddd}.axis{stroke:#777}.yes{fill:#4fa3c7}}";
 
-/// Position and scales of one chart panel, in pixels and seconds.
+/// Position and scale of one chart panel, in pixels and seconds.
 struct Panel {
     x: f64,
     y: f64,
     width: f64,
     slice_s: f64,
     slices: usize,
-    /// Tries per second at the top of the panel. All panels of a chart share this scale.
+    /// Number of attempts per second at the top of the panel. All panels of a chart share this
+    /// scale.
     rate_max: f64,
 }
 

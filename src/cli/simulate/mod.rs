@@ -17,24 +17,24 @@ pub use self::simulation::{CallResult, GroupResult, SimulationResult, TimeSlice,
 use super::terminal;
 pub use scenario::{Arrivals, Group, Phase, Scenario, ScenarioError, WhenRefused};
 
-/// Capacity of the memory store of a run: four counters for each caller of the largest scenario.
-/// Unused slots take no memory.
+/// Capacity of the memory store for one run, in counters: four for each caller of the largest
+/// scenario. Unused slots use no memory.
 const KEYS_MAX: usize = 4_000_000;
 
 /// Flags of `tidegate simulate`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = AFTER_HELP)]
 pub struct Simulate {
-    /// Scenario files: policy, callers, duration
+    /// Scenario files, each with a policy, groups of callers and a duration
     #[arg(required = true, value_name = "SCENARIO.yaml")]
     scenarios: Vec<PathBuf>,
-    /// Write a chart to this file: a row per group, a column per value of the sweep
+    /// Write an SVG chart to this file, with a row per group and a column per swept value
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Run once for each value of a parameter of the scenario
+    /// Run each scenario once for each value of a parameter
     #[arg(long, value_name = "NAME=VALUE,VALUE…", value_parser = parse_sweep)]
     sweep: Option<(String, Vec<String>)>,
-    /// Set a parameter of the scenario
+    /// Set a parameter of the scenarios
     #[arg(long, value_name = "NAME=VALUE", value_parser = parse_assignment)]
     set: Vec<(String, String)>,
 }
@@ -47,7 +47,7 @@ Examples:
 
 /// Result of one run, labeled with the value of the swept parameter.
 struct LabeledResult {
-    /// Value of the swept parameter; `None` for a run without `--sweep`.
+    /// Value of the swept parameter, or `None` for a run without `--sweep`.
     label: Option<String>,
     result: SimulationResult,
 }
@@ -110,11 +110,11 @@ fn parse_sweep(text: &str) -> Result<(String, Vec<String>), &'static str> {
     Ok((name, values.split(',').map(str::to_owned).collect()))
 }
 
-/// Runs a scenario against its own memory store. Runs are deterministic.
+/// Runs a scenario with a memory store of its own. Runs of the same scenario give the same result.
 ///
 /// # Errors
 ///
-/// Returns [`Failure::Policy`] with all errors of the scenario's policy.
+/// Returns [`Failure::Policy`] with all errors in the scenario's policy.
 pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
     let source = policy::Source {
         name: "the scenario's policy".to_owned(),

@@ -6,7 +6,7 @@ use super::LabeledResult;
 use super::scenario::Scenario;
 use super::simulation::{GroupResult, SimulationResult};
 
-/// Formats the result of one run as tables: totals per group, then tries over time.
+/// Formats the result of one run as two tables: totals per group, and attempts over time.
 pub(super) fn format_report(scenario: &Scenario, result: &SimulationResult) -> String {
     let mut rows = vec![header_row(&["group"], &["of all admitted"])];
     let all: u64 = result.groups.iter().map(|group| group.admitted).sum();
@@ -28,7 +28,8 @@ pub(super) fn format_report(scenario: &Scenario, result: &SimulationResult) -> S
     out + &format_tries_over_time(result)
 }
 
-/// Formats the results of a sweep as a table with one line for each parameter value and group.
+/// Formats the results of a sweep as a table with one row for each combination of parameter value
+/// and group.
 pub(super) fn format_sweep(
     scenario: &Scenario,
     parameter: &str,
@@ -67,8 +68,8 @@ fn header_row(before: &[&str], after: &[&str]) -> Vec<String> {
     [before, &COLUMNS, after].concat().iter().map(|&word| word.to_owned()).collect()
 }
 
-/// Formats the result columns of a group. For admitted calls, waits are measured from the first
-/// try.
+/// Formats the result columns of a group. The waits of admitted calls are measured from the first
+/// attempt.
 fn result_cells(group: &GroupResult) -> [String; 8] {
     let seconds = |s: f64| format!("{s:.1} s");
     let waited = |share| group.wait_quantile_s(share).map_or("-".to_owned(), seconds);

@@ -5,14 +5,15 @@ use std::fmt;
 
 use serde::Deserialize;
 
-/// Parameter section of a scenario file, which is parsed before `${name}` is substituted.
+/// The `parameters` section of a scenario file, which is parsed before `${name}` placeholders are
+/// replaced.
 #[derive(Debug, Deserialize)]
 struct ParametersOnly {
     #[serde(default)]
     parameters: BTreeMap<String, serde_yaml::Value>,
 }
 
-/// Parsed and validated scenario file. Unknown keys are errors.
+/// Parsed and validated scenario file. Unknown keys in the file are errors.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
@@ -24,10 +25,10 @@ pub struct Scenario {
     /// windows begin.
     #[serde(default = "default_start")]
     pub starts_at_s: u64,
-    /// Duration for which new calls are generated, in seconds.
+    /// Time during which new calls are generated, in seconds.
     pub lasts_s: f64,
-    /// Length, in seconds, of the sliding window over which the report finds the most admitted
-    /// hits.
+    /// Length of a sliding window, in seconds. The report states the maximum number of hits
+    /// admitted in any window of this length.
     #[serde(default = "default_window")]
     pub window_s: f64,
     /// Time that each row of the table of attempts over time covers, in seconds. By default, chosen
@@ -36,17 +37,19 @@ pub struct Scenario {
     /// Seed of the random number generator. The same seed gives the same result.
     #[serde(default)]
     pub seed: u64,
-    /// Maximum random addition to Retry-After, 0 to 100 percent, like `--retry-after-spread`.
+    /// Maximum random addition to Retry-After, 0 to 100 percent; the same as
+    /// `--retry-after-spread`.
     #[serde(default)]
     pub retry_after_spread_percent: u32,
-    /// Default values for `${name}` placeholders in the file. `--set` and `--sweep` replace them.
+    /// Default values for the `${name}` placeholders in the file. `--set` and `--sweep` override
+    /// them.
     #[serde(default)]
     pub parameters: BTreeMap<String, serde_yaml::Value>,
     /// Groups of callers.
     pub groups: Vec<Group>,
 }
 
-/// Group of callers that behave alike.
+/// Group of callers with the same behavior.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Group {
@@ -55,24 +58,24 @@ pub struct Group {
     /// Descriptor of every call, as `key=value,key=value`. `{client}` stands for the caller's
     /// index.
     pub descriptor: String,
-    /// Number of callers. Each makes calls at the full rate of `arrivals`.
+    /// Number of callers in the group. Each of them makes calls at the full rate of `arrivals`.
     #[serde(default = "default_clients")]
     pub clients: u32,
     /// Hits charged by each call.
     #[serde(default = "default_hits")]
     pub hits: u64,
-    /// Arrival process of each caller.
+    /// Arrival process of each caller's calls.
     #[serde(with = "serde_yaml::with::singleton_map")]
     pub arrivals: Arrivals,
-    /// Periods with a different call rate; empty if the rate never changes.
+    /// Periods with a different call rate. Empty if the rate never changes.
     #[serde(default)]
     pub phases: Vec<Phase>,
-    /// Behavior of the callers after a refusal.
+    /// Behavior of the callers after a call is refused.
     #[serde(default, with = "serde_yaml::with::singleton_map")]
     pub when_refused: WhenRefused,
 }
 
-/// Arrival process of the calls of one caller.
+/// Arrival process of one caller's calls.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Arrivals {
@@ -86,11 +89,11 @@ pub enum Arrivals {
         /// Average calls per second.
         rate: f64,
     },
-    /// Evenly spaced calls for `on_s` seconds, then a pause of `off_s` seconds, repeatedly.
+    /// Evenly spaced calls for `on_s` seconds, followed by a pause of `off_s` seconds, repeatedly.
     OnOff {
         /// Calls per second between pauses.
         rate: f64,
-        /// Time between pauses, in seconds.
+        /// Time between two pauses, in seconds.
         on_s: f64,
         /// Length of a pause, in seconds.
         off_s: f64,
@@ -107,7 +110,7 @@ pub enum Arrivals {
     },
 }
 
-/// Period of a scenario with a different call rate.
+/// Period of a scenario during which the call rate is different.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
@@ -123,34 +126,34 @@ pub struct Phase {
     pub plus: f64,
 }
 
-/// Behavior of a caller after a refusal.
+/// Behavior of a caller after a call is refused.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum WhenRefused {
     /// Drops the call without a retry.
     #[default]
     GiveUp,
-    /// Retries after the time in the Retry-After header, which is in whole seconds.
+    /// Retries after the time in the Retry-After header, which is a whole number of seconds.
     Honour {
-        /// Maximum number of retries after the first try.
+        /// Maximum number of retries after the first attempt.
         tries: u32,
     },
     /// Ignores Retry-After and retries at a fixed interval.
     Insist {
-        /// Interval between tries, in seconds.
+        /// Interval between attempts, in seconds.
         after_s: f64,
-        /// Maximum number of retries after the first try.
+        /// Maximum number of retries after the first attempt.
         tries: u32,
     },
 }
 
-/// Returns 2027-01-15, 12:00 UTC, in Unix seconds: a full hour, so that windows start together with
-/// the scenario.
+/// Returns 2027-01-15, 12:00 UTC, in seconds since the Unix epoch. It is a full hour, so that
+/// hourly windows start together with the scenario.
 fn default_start() -> u64 {
     1_800_014_400
 }
 
-/// Returns 60 seconds, the window of most limits in the example scenarios.
+/// Returns 60 seconds, the window length of most limits in the example scenarios.
 fn default_window() -> f64 {
     60.0
 }
@@ -168,11 +171,11 @@ fn default_factor() -> f64 {
 /// Error in a scenario file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScenarioError {
-    /// Invalid YAML, or an unknown or missing key.
+    /// The YAML is invalid, or a key is unknown or missing. Contains the parser's message.
     Format(String),
-    /// A number outside its range. Contains a description of the range.
+    /// A number is out of range. Contains a description of the range.
     Range(String),
-    /// A parameter that is used or set, but not defined in the scenario.
+    /// A parameter is used or set, but not defined in the scenario. Contains its name.
     UnknownParameter(String),
 }
 
@@ -193,12 +196,12 @@ impl fmt::Display for ScenarioError {
 /// Maximum duration of a scenario, one day in seconds.
 const LASTS_S_MAX: f64 = 86_400.0;
 
-/// Maximum number of callers in a group. Bounds the memory of a run.
+/// Maximum number of callers in a group. It bounds the memory usage of a run.
 const CLIENTS_MAX: u32 = 1_000_000;
 
 impl Scenario {
-    /// Parses a scenario file. Replaces each `${name}` with its value from `overrides`, else from
-    /// the file's `parameters`.
+    /// Parses a scenario file. Replaces each `${name}` with its value from `overrides` or, if it
+    /// has none there, from the file's `parameters`.
     ///
     /// # Errors
     ///

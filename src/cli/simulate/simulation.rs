@@ -8,12 +8,12 @@ use super::call_times::{CallTimes, Random};
 use super::scenario::{Group, Scenario, WhenRefused};
 use crate::domain::Micros;
 
-/// Answer of the decision engine to one try of a call.
+/// Decision on one attempt of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallResult {
-    /// Whether the call was admitted.
+    /// Whether the attempt was admitted.
     pub admitted: bool,
-    /// Time until a retry can succeed; `None` if a retry never can.
+    /// Time until a retry can succeed, or `None` if no retry can.
     pub retry_after: Option<Micros>,
 }
 
@@ -22,31 +22,33 @@ pub struct CallResult {
 pub struct GroupResult {
     /// Name of the group in the scenario file.
     pub name: String,
-    /// Number of calls. A call counts once, regardless of its retries.
+    /// Number of calls. Each call counts once, regardless of its retries.
     pub offered: u64,
-    /// Number of tries, including retries.
+    /// Number of attempts, including retries.
     pub tries: u64,
-    /// Number of admitted tries.
+    /// Number of admitted attempts.
     pub admitted: u64,
-    /// Number of refused tries.
+    /// Number of refused attempts.
     pub refused: u64,
-    /// Time of the first refusal, in seconds after the start; `None` without refusals.
+    /// Time of the first refusal, in seconds after the start of the scenario, or `None` if there
+    /// was none.
     pub first_refusal_s: Option<f64>,
-    /// Waits of calls that were refused and later admitted, from the first try to the admitted one,
-    /// in seconds, ascending.
+    /// Waits of calls that were refused and later admitted, in seconds, ascending. Each wait is the
+    /// time from the first attempt to the admitted one.
     pub waits_s: Vec<f64>,
-    /// Admitted and refused tries per time slice, in chronological order.
+    /// Numbers of admitted and refused attempts per time slice, in chronological order.
     pub slices: Vec<TimeSlice>,
 }
 
 impl GroupResult {
-    /// Returns the share of tries that were admitted, 0 to 1; 1 without tries.
+    /// Returns the share of attempts that were admitted, from 0 to 1, or 1 if there were no
+    /// attempts.
     pub fn admitted_share(&self) -> f64 {
         if self.tries == 0 { 1.0 } else { self.admitted as f64 / self.tries as f64 }
     }
 
-    /// Returns a quantile (0 to 1) of the waits of admitted calls, in seconds. Calls admitted at
-    /// the first try waited 0 s. Returns `None` if no call was admitted.
+    /// Returns a quantile (0 to 1) of the waits of admitted calls, in seconds. Calls admitted on
+    /// the first attempt count as 0 s. Returns `None` if no call was admitted.
     pub fn wait_quantile_s(&self, share: f64) -> Option<f64> {
         let last = self.admitted.checked_sub(1)?;
         let at_once = self.admitted.saturating_sub(self.waits_s.len() as u64);
@@ -56,12 +58,12 @@ impl GroupResult {
     }
 }
 
-/// Admitted and refused tries within one time slice.
+/// Numbers of admitted and refused attempts within one time slice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimeSlice {
-    /// Number of admitted tries.
+    /// Number of admitted attempts.
     pub admitted: u64,
-    /// Number of refused tries.
+    /// Number of refused attempts.
     pub refused: u64,
 }
 
@@ -73,15 +75,16 @@ pub struct SimulationResult {
     /// Length of a time slice, in seconds.
     pub slice_s: f64,
     /// Maximum number of hits admitted in any interval of `window_s` seconds, and the start of that
-    /// interval in seconds after the start of the scenario.
+    /// interval, in seconds after the start of the scenario.
     pub window_max: (u64, f64),
     /// Maximum number of calls admitted in any interval of one second.
     pub second_max: u64,
-    /// Time of the last try, in seconds after the start of the scenario.
+    /// Time of the last attempt, in seconds after the start of the scenario.
     pub ended_s: f64,
 }
 
-/// Finds the maximum sum of amounts in any interval of a fixed length, in one pass over the events.
+/// Tracks the maximum sum of amounts within any interval of a fixed length, in one pass over the
+/// events.
 #[derive(Debug)]
 struct WindowMax {
     length_us: u64,
@@ -111,8 +114,8 @@ impl WindowMax {
     }
 }
 
-/// Scheduled try of a call. Ordered by time, then by sequence number, so that runs are
-/// deterministic.
+/// Scheduled attempt of a call. Attempts are ordered by time and then by sequence number, so that
+/// runs are deterministic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ScheduledTry {
     at_us: u64,
@@ -133,13 +136,13 @@ struct Simulation<'a> {
     result: SimulationResult,
 }
 
-/// Runs a scenario. Calls `call(group, client, now)` for each try, in order of time.
+/// Runs a scenario. Calls `call(group, client, now)` for each attempt, in order of time.
 ///
 /// Retries are simulated up to twice the duration of the scenario.
 ///
 /// # Errors
 ///
-/// Returns the first error of `call`.
+/// Returns the first error that `call` returns.
 pub fn run<E>(
     scenario: &Scenario,
     mut call: impl FnMut(&Group, u32, Micros) -> Result<CallResult, E>,
@@ -209,7 +212,7 @@ impl<'a> Simulation<'a> {
         self.schedule.push(Reverse(ScheduledTry { sequence: self.sequence, ..due }));
     }
 
-    /// Schedules the first try of a caller's next call.
+    /// Schedules the first attempt of a caller's next call.
     fn schedule_call(&mut self, group: usize, client: u32) {
         let Some(at_s) = self.callers[group][client as usize].next() else { return };
         let retries_left = match self.scenario.groups[group].when_refused {
@@ -251,8 +254,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Schedules the caller's next call if this was a first try, and a retry if this try was
-    /// refused.
+    /// Schedules the caller's next call if this was a first attempt, and a retry if this attempt
+    /// was refused and retries are left.
     fn schedule_next(&mut self, due: &ScheduledTry, group: &Group, outcome: CallResult) {
         if due.is_first {
             self.schedule_call(due.group, due.client);
