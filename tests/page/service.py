@@ -42,7 +42,8 @@ class Service:
         (path / "edge.yaml").write_text(policy)
         self.log = path / "log"
         environment = {"GRPC_HOST": "127.0.0.1", "GRPC_PORT": "0", "HOST": "127.0.0.1", "PORT": "0",
-                       "DEBUG_PORT": "0", "LOG_FORMAT": "json", "TIDEGATE_THREADS": "1"}
+                       "DEBUG_PORT": "0", "LOG_FORMAT": "json", "TIDEGATE_THREADS": "1",
+                       "TIDEGATE_TOP_VALUES": "shortened"}
         with self.log.open("wb") as log:
             # In its directory, so that the policy's file has a name without one.
             self.process = subprocess.Popen(

@@ -1,7 +1,7 @@
 //! Bundles the files of `lua/` into the scripts that Redis runs.
 //!
 //! A file includes another one as `loadfile('path')`, as in stock Lua. Redis has no files, so
-//! [`bundle_file`] replaces the expression by a function with that file's text.
+//! `bundle_file` replaces the expression by a function with that file's text.
 //!
 //! Each file starts with the line `#!lua`. With it, Redis 7 or newer runs the script in strict mode
 //! and refuses keys in two cluster slots; tests use this mode. Production drops the line: with it,
