@@ -243,7 +243,7 @@ pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
     #[default]
     Admitted,
-    /// Charge even if the check is refused or the call is rejected, because the hits have already
+    /// Charge even if this limit or another one rejects the call, because the hits have already
     /// been used.
     Always,
 }

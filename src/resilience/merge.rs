@@ -33,8 +33,9 @@ pub(super) enum MergeResult {
     /// The call fails, because the remote store did not answer a check whose rule has
     /// `on_store_failure: error`. `receipts` are the charges that the remote store must refund.
     Unavailable { receipts: Vec<Receipt> },
-    /// The call is decided, and so are all its checks except shadow checks and, if the call is
-    /// rejected, skipped checks. `receipts` are the charges that the remote store must refund.
+    /// The decision on the call is final. Every check has a result, except possibly shadow checks
+    /// and, if the call is rejected, the checks that were skipped. `receipts` are the charges that
+    /// the remote store must refund.
     Decided { admitted: bool, receipts: Vec<Receipt> },
 }
 

@@ -86,7 +86,7 @@ pub trait LocalStore: Store {
 /// Store that all replicas share. Reports its nodes and statistics to operators. A wrapper adds
 /// its own statistics to those of the wrapped store.
 pub trait SharedStore: Store {
-    /// Type of the report on one server of the store.
+    /// Status of one server of the store, as the debug port and the metrics report it.
     type Node;
 
     /// Returns one report for each server that currently holds counters.

@@ -71,7 +71,7 @@ pub struct Telemetry {
     /// Whether the last attempt to load the policy files succeeded. Also true once the files match
     /// the active policy again.
     last_load_succeeded: AtomicBool,
-    /// Time of the last successful load, in microseconds since the Unix epoch.
+    /// Time of the last successful policy load, in microseconds since the Unix epoch.
     last_load_us: AtomicU64,
     trace_exporter: OnceLock<TraceExporter>,
     refusal_log: RefusalLog,

@@ -83,7 +83,7 @@ impl MetricsPage {
         Ok(text)
     }
 
-    /// Renders the page in the older Prometheus text format.
+    /// Renders the metrics page in the Prometheus text format, version 0.0.4.
     ///
     /// # Errors
     ///

@@ -146,7 +146,8 @@ fn read_classes<'d>(
     Ok(classes)
 }
 
-/// Checks the keys of each class, and the floors and totals of all classes.
+/// Reports the first error in the keys of a class, the floors, or the sums of shares, sizes and
+/// rates.
 fn check_classes(
     reader: &mut Reader<'_>,
     method: TierMethod,

@@ -75,8 +75,7 @@ pub(crate) struct NameId(pub u32);
 /// Recipe for building a limit's counter keys: a constant prefix and the entries to append to it.
 #[derive(Debug)]
 pub(crate) struct KeyPlan {
-    /// Prefix that the identities of all counters of the limit share: domain, name, algorithm,
-    /// window.
+    /// Identity prefix shared by all counters of the limit: domain, name, algorithm, window.
     pub prefix: Box<[u8]>,
     /// Identity prefix for each consumer class; empty if the limit has no `tiers`.
     pub classes: Box<[Box<[u8]>]>,

@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 /// numbers of at most nine bytes.
 const BYTES_INLINE: usize = 288;
 
-/// Maximum length of a text in bytes: the longest whose MessagePack header is one byte.
+/// Maximum length of a string in bytes. Longer strings do not fit MessagePack's `fixstr` format,
+/// whose header is one byte.
 const TEXT_BYTES_MAX: usize = 31;
 
 /// Sequence of MessagePack values, encoded one after another.
