@@ -111,7 +111,7 @@ $(VENV)/.k6: load/k6/requirements.txt
 # The store's contract, the races, and each fault once also run on newer servers, where they can be had.
 proof: tools ## run races, random traces, and floods at full length
 	TIDEGATE_PROOF=$(or $(PROOF_SHARE),100) $(CARGO) test --locked --release
-	@for directory in $$(.ci/redis-versions); do \
+	@directories=$$(.ci/redis-versions) || exit; for directory in $$directories; do \
 		export PATH="$$directory:$$PATH"; redis-server --version; \
 		TIDEGATE_PROOF=$(or $(PROOF_SHARE),100) $(CARGO) test --locked --release --test it -- \
 			store_contract:: race:: lua:: || exit; \
