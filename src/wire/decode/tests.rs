@@ -234,6 +234,17 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
     descriptors.prop_map(request)
 }
 
+/// A seed of the property below.
+#[test]
+fn too_many_descriptors_are_reported_before_too_many_entries() {
+    let mut descriptors = vec![RateLimitDescriptor::default(); DESCRIPTORS_MAX + 1];
+    descriptors[1] = descriptor(vec![entry("k", "v"); ENTRIES_MAX + 1]);
+    let request = request(descriptors);
+    let encoded = request.encode_to_vec();
+    let padded = [encoded.clone(), padding()].concat();
+    assert_eq!(decode(encoded), decode(padded));
+}
+
 proptest! {
     #[test]
     fn a_message_that_is_counted_first_is_decoded_as_any_other(request in any_request()) {
