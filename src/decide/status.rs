@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::{REMAINING_UNLIMITED, is_longer, matched_rule};
 use crate::domain::{Answer, Check, Code, Hits, Micros, Outcome, Status, StatusLimit, Verdict};
-use crate::policy::{Checks, DescriptorMatch};
+use crate::policy::{Checks, DescriptorMatch, Rule};
 
 /// State of a counter as reported in the response, derived from one check.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ pub(super) fn of<'p>(
 ) -> Status<'p> {
     let rule = matched_rule(found);
     let shadow = rule.is_some_and(|rule| rule.shadow_mode);
-    let mut status = without_limit(found, span.is_empty());
+    let mut status = without_limit(found, rule, span.is_empty());
     let mut strictest: Option<(usize, CounterState)> = None;
     for at in span {
         let Some(answer) = answers.get(at) else { continue };
@@ -97,9 +97,13 @@ impl CounterState {
     }
 }
 
-/// Returns the status of a descriptor for which no limit is reported. `has_no_check` states whether
-/// the descriptor has no checks at all.
-fn without_limit<'p>(found: &DescriptorMatch<'p>, has_no_check: bool) -> Status<'p> {
+/// Returns the status of a descriptor for which no limit is reported. `rule` is the matched rule, and
+/// `has_no_check` states whether the descriptor has no checks at all.
+fn without_limit<'p>(
+    found: &DescriptorMatch<'p>,
+    rule: Option<&'p Rule>,
+    has_no_check: bool,
+) -> Status<'p> {
     let is_unlimited = match found {
         DescriptorMatch::Unlimited(_) => true,
         DescriptorMatch::Limited(_) => has_no_check,
@@ -112,7 +116,7 @@ fn without_limit<'p>(found: &DescriptorMatch<'p>, has_no_check: bool) -> Status<
         shown: None,
         remaining: if is_unlimited { REMAINING_UNLIMITED } else { 0 },
         reset: None,
-        rule: matched_rule(found).map(|rule| rule.id),
-        quota: matched_rule(found).is_some_and(|rule| rule.quota_mode),
+        rule: rule.map(|rule| rule.id),
+        quota: rule.is_some_and(|rule| rule.quota_mode),
     }
 }

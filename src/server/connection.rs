@@ -192,11 +192,7 @@ impl<D: Decide> Worker<D> {
     ) {
         let peer = socket.peer_addr().ok();
         let handshake = time::timeout(self.limits.handshake_timeout, tls.accept(socket));
-        let accepted = tokio::select! {
-            accepted = handshake => accepted,
-            () = self.wait_for_phase(Phase::Draining) => return,
-            _ = &mut registration.evicted => return,
-        };
+        let Some(accepted) = self.until_closed(handshake, registration).await else { return };
         match accepted {
             Ok(Ok((socket, caller))) => {
                 self.serve_plain(socket, caller, age_max, registration).await;
@@ -211,6 +207,20 @@ impl<D: Decide> Worker<D> {
         self.handshake_log.failed(Clock::System.monotonic(), peer, reason);
     }
 
+    /// Waits for a step of setting up a connection. Returns `None` if the server starts to drain or
+    /// the connection is evicted first.
+    async fn until_closed<T>(
+        &self,
+        step: impl Future<Output = T>,
+        registration: &mut Registration,
+    ) -> Option<T> {
+        tokio::select! {
+            result = step => Some(result),
+            () = self.wait_for_phase(Phase::Draining) => None,
+            _ = &mut registration.evicted => None,
+        }
+    }
+
     async fn serve_plain<I>(
         &self,
         io: I,
@@ -221,11 +231,7 @@ impl<D: Decide> Worker<D> {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let preface = time::timeout(self.limits.preface_timeout, preface::read(io));
-        let read = tokio::select! {
-            read = preface => read,
-            () = self.wait_for_phase(Phase::Draining) => return,
-            _ = &mut registration.evicted => return,
-        };
+        let Some(read) = self.until_closed(preface, registration).await else { return };
         match read {
             Ok(Ok(io)) => self.serve_http2(io, caller, age_max, registration).await,
             Ok(Err(_)) | Err(_) => {

@@ -52,7 +52,7 @@ pub(crate) struct ReceiveBounds<'a> {
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Bytes,
     /// Memory reservation of a long body, held until the call is answered.
-    _reservation: Option<Reservation>,
+    pub(crate) reservation: Option<Reservation>,
 }
 
 /// Part of a request body that [`read_arrived`] has read.
@@ -98,7 +98,7 @@ pub(crate) async fn read_arrived(
     })
     .await?;
     if complete && more.is_empty() {
-        return Ok(Arrived::Complete(ReceivedBody { bytes: first, _reservation: None }));
+        return Ok(Arrived::Complete(ReceivedBody { bytes: first, reservation: None }));
     }
     if !first.is_empty() {
         more.insert(0, first);
@@ -194,7 +194,7 @@ impl ReceiveBuffer {
     fn finish(self) -> ReceivedBody {
         let (bytes, reservation) = self.body.into_parts();
         let long = bytes.len() > UNCHARGED_BYTES_MAX;
-        ReceivedBody { bytes: bytes.into(), _reservation: Some(reservation).filter(|_| long) }
+        ReceivedBody { bytes: bytes.into(), reservation: Some(reservation).filter(|_| long) }
     }
 }
 

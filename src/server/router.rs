@@ -169,6 +169,7 @@ impl<D: Decide> Router<D> {
                 Ok(tonic::Response::new(answer.encode_to_vec()))
             }
         };
-        framing::respond(body.bytes.clone(), self.rate_limit.message_bytes_max(), method).await
+        let ReceivedBody { bytes, reservation: _held } = body;
+        framing::respond(bytes, self.rate_limit.message_bytes_max(), method).await
     }
 }

@@ -171,38 +171,34 @@ impl Cell {
     /// theoretical arrival time is fuller. If `window` is given, both cells are advanced to the
     /// later window and compared field by field.
     fn max(self, other: Cell, window: Option<Micros>) -> Cell {
-        let Some(length) = window else {
-            return if (self.time, self.present) >= (other.time, other.present) {
-                self
-            } else {
-                other
-            };
-        };
-        let start = self.time.max(other.time);
-        let (one, other) = (self.advance_to(start, length), other.advance_to(start, length));
-        Cell {
-            time: start,
-            present: one.present.max(other.present),
-            previous: one.previous.max(other.previous),
+        let is_fuller = (self.time, self.present) >= (other.time, other.present);
+        match window {
+            Some(length) => self.combine(other, length, u32::max),
+            None if is_fuller => self,
+            None => other,
         }
     }
 
     /// Returns a cell that is at most as full as both cells. Fullness is compared as in
     /// [`max`](Self::max).
     fn min(self, other: Cell, window: Option<Micros>) -> Cell {
-        let Some(length) = window else {
-            return if (self.time, self.present) <= (other.time, other.present) {
-                self
-            } else {
-                other
-            };
-        };
+        let is_emptier = (self.time, self.present) <= (other.time, other.present);
+        match window {
+            Some(length) => self.combine(other, length, u32::min),
+            None if is_emptier => self,
+            None => other,
+        }
+    }
+
+    /// Advances both cells to the later window, of this length, and picks each count from one of
+    /// them.
+    fn combine(self, other: Cell, length: Micros, pick: fn(u32, u32) -> u32) -> Cell {
         let start = self.time.max(other.time);
         let (one, other) = (self.advance_to(start, length), other.advance_to(start, length));
         Cell {
             time: start,
-            present: one.present.min(other.present),
-            previous: one.previous.min(other.previous),
+            present: pick(one.present, other.present),
+            previous: pick(one.previous, other.previous),
         }
     }
 }

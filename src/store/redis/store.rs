@@ -51,8 +51,8 @@ pub struct RedisStats {
     pub unreadable: AtomicU64,
     /// Number of calls whose counters were in several hash slots of the Redis Cluster.
     pub multi_slot_calls: AtomicU64,
-    /// Number of multi-slot calls that took two round trips: one to the hash slot of the counter
-    /// nearest to its limit, and one to the others.
+    /// Number of multi-slot calls that were sent in up to two round trips: first to the hash slot of
+    /// the counter nearest to its limit, then, unless that ended the call, to the others.
     pub two_rounds: AtomicU64,
     /// Number of charges refunded because a check in another hash slot rejected the call.
     pub refunded: AtomicU64,
@@ -140,16 +140,17 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decides a call with one script call for all checks.
     async fn single_slot(&self, call: &Call<'_>) -> Answers {
-        let item = self.script_call(call.checks, call);
-        let reply = self.transport.send(smallvec![item]).await.pop();
+        let script_call = self.script_call(call.checks, call);
+        let reply = self.transport.send(smallvec![script_call]).await.pop();
         let source = source(reply.as_ref());
         Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
     }
 
     /// Returns the script call that decides `checks`, with the deadline of `call`.
     fn script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
-        let item = self.encoder.encode_call(checks, call.accounting, self.now(call), call.now);
-        ScriptCall { deadline: call.deadline, ..item }
+        let script_call =
+            self.encoder.encode_call(checks, call.accounting, self.now(call), call.now);
+        ScriptCall { deadline: call.deadline, ..script_call }
     }
 
     /// Returns the script call that decides these checks of one hash slot before the call's
@@ -157,8 +158,8 @@ impl<T: Transport> RedisStore<T> {
     fn part_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
         match call.accounting {
             Accounting::AllOrNothing => {
-                let item = self.encoder.encode_part(checks, self.now(call), call.now);
-                ScriptCall { deadline: call.deadline, ..item }
+                let script_call = self.encoder.encode_part(checks, self.now(call), call.now);
+                ScriptCall { deadline: call.deadline, ..script_call }
             }
             Accounting::Independent => self.script_call(checks, call),
         }
@@ -205,8 +206,8 @@ impl<T: Transport> RedisStore<T> {
         {
             let receipts = refund_answers(call.checks, &mut answers.each, &uncharged);
             self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
-            for item in self.refund_calls(&receipts, self.now(call)) {
-                self.transport.send_in_background(item);
+            for script_call in self.refund_calls(&receipts, self.now(call)) {
+                self.transport.send_in_background(script_call);
             }
         }
         answers
@@ -225,12 +226,13 @@ impl<T: Transport> RedisStore<T> {
         let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
         let parts: SmallVec<[Checks<'_>; 4]> =
             groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
-        let items: ScriptCalls = parts.iter().map(|part| self.part_call(part, call)).collect();
-        if items.is_empty() {
+        let script_calls: ScriptCalls =
+            parts.iter().map(|part| self.part_call(part, call)).collect();
+        if script_calls.is_empty() {
             return;
         }
         let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
-        let mut replies = self.transport.send_until(items, until).await.into_iter();
+        let mut replies = self.transport.send_until(script_calls, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
             let reply = replies.next();
             if source(reply.as_ref()) == Source::Shed {
@@ -366,10 +368,10 @@ impl<T: Transport> Store for RedisStore<T> {
             TimeSource::Server => None,
             TimeSource::Call => Some(Micros(self.latest.load(Ordering::Relaxed))),
         };
-        let items = self.refund_calls(receipts, now);
-        if !items.is_empty() {
+        let script_calls = self.refund_calls(receipts, now);
+        if !script_calls.is_empty() {
             // Never resent: a lost refund only leaves the counter stricter.
-            let _lost = self.transport.send(items).await;
+            let _lost = self.transport.send(script_calls).await;
         }
     }
 }
