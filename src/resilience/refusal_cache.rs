@@ -239,7 +239,7 @@ impl<S: Store> RefusalCache<S> {
         let admission = Admission::from_answers(call.checks, answers);
         let rest = |at: &usize| {
             let check = call.checks[*at];
-            Check { role: admission.role_of_rest(check.role), ..check }
+            Check { role: admission.remaining_role(check.role), ..check }
         };
         let checks: SmallVec<[Check<'_>; 8]> = positions.iter().map(rest).collect();
         let call = Call { checks: &checks, ..*call };
