@@ -197,7 +197,7 @@ impl ConnectionSignal {
     }
 
     /// Waits until [`wake`](Self::wake) is called.
-    pub(crate) async fn woken(&self) {
+    pub(crate) async fn wait(&self) {
         self.notify.notified().await;
     }
 
