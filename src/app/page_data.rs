@@ -23,7 +23,7 @@ use crate::store::redis::keys::Prefix;
 use crate::telemetry::{LimitName, Telemetry};
 
 /// Returns the handlers that produce the JSON for `/policy`, `/top`, `/now` and `/try`.
-pub(super) fn live_page_handlers(
+pub(super) fn build_live_page_handlers(
     decider: &Arc<ServiceDecider>,
     telemetry: &Arc<Telemetry>,
     overrides: &Arc<RuntimeOverrides>,

@@ -17,7 +17,7 @@ use super::refusal_log::RefusalLog;
 use super::rule_counters::{
     CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables, SOURCE_COUNT, source_index,
 };
-use super::top::{TopRefusals, ValueDisplay};
+use super::top_rejected::{TopRefusals, ValueDisplay};
 use crate::domain::{
     CheckEvent, Code, Decision, DurationHistogram, HistogramSnapshot, Micros, Observer,
     RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
