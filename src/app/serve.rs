@@ -236,7 +236,7 @@ fn log_overflows(decider: &ServiceDecider) {
     }
 }
 
-/// Moves records of refused keys from their ring buffer into the statistics. Runs twenty times a
+/// Moves records of rejected keys from their ring buffer into the statistics. Runs twenty times a
 /// second, so that the buffer can be small.
 async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
