@@ -244,7 +244,7 @@ async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemet
     let names = |rule, limit| page_data::limit_name(&decider.policy(), rule, limit);
     loop {
         ticks.tick().await;
-        telemetry.top().drain(Clock::System.now(), &names);
+        telemetry.top_rejected().drain(Clock::System.now(), &names);
     }
 }
 
