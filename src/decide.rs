@@ -196,7 +196,7 @@ fn combine<'p>(
     };
     let mut statuses = Vec::with_capacity(matches.found.len());
     for (found, span) in matches.found.iter().zip(&checks.spans) {
-        statuses.push(status::of(found, span.clone(), checks, &answers.each));
+        statuses.push(status::descriptor_status(found, span.clone(), checks, &answers.each));
     }
     let limited_by = if is_admitted { None } else { limited_by::find(matches, checks, answers) };
     let shadowed = modes.shadow && !is_admitted;

@@ -298,9 +298,9 @@ const WINDOW_NUMBERS: [u64; 3] = [1_000_000, 1_000_000, 3_600_000_000];
 fn by_apply(name: &str, limit: &Arc<Limit>, letter: u8, numbers: &[u64], checks: usize) -> Row {
     let mut list = Packed::default();
     for at in 1..=checks {
-        list.push_text(&[letter]);
-        list.push_text(b"take");
-        list.push_text(b"required");
+        list.push_string(&[letter]);
+        list.push_string(b"take");
+        list.push_string(b"required");
         list.push_number(1);
         list.push_numbers(numbers.iter().copied());
         list.pad_to(at * (5 + numbers.len()));

@@ -1,20 +1,20 @@
-//! Sliding log: at most L hits in any interval of one window's length. Each take is stored until it
-//! is one window old.
+//! Sliding log: at most L hits in any interval of one window's length. Each charge is stored as an
+//! entry until it is one window old.
 //!
-//! The state is the list of takes, oldest first. Each has a time, its hits, and a number that
-//! identifies it in a receipt. The list can grow to L takes, so L is at most 10,000.
+//! The state is the list of entries, oldest first. Each has a time, its hits, and a number that
+//! identifies it in a receipt. The list can grow to L entries, so L is at most 10,000.
 //!
 //! ```text
 //! clock      max(now, newest): if the clock steps back, time stands still and nothing un-expires
-//! counted    hits of takes with at > clock − W   (a take at t expires at t + W)
+//! counted    hits of entries with at > clock − W   (an entry at t expires at t + W)
 //! passes iff counted + c ≤ L
-//! retry at   t + W, where t is the first take whose expiry makes counted + c ≤ L
-//! reset      the newest take + W
-//! at         clock, for a new take
+//! retry at   t + W, where t is the first entry whose expiry makes counted + c ≤ L
+//! reset      the newest entry + W
+//! at         clock, for a new entry
 //! ```
 //!
-//! A take more than W in the future was written by a wrong clock. It counts as taken now; otherwise
-//! the log would stay full until that time.
+//! An entry more than W in the future was written by a wrong clock. It counts as charged now;
+//! otherwise the log would stay full until that time.
 //!
 //! Not here: calls of several checks, removal of entries.
 
@@ -26,7 +26,7 @@ use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog,
 /// Stored state of a sliding log: its entries, oldest first. Some may have expired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    takes: VecDeque<LogEntry>,
+    entries: VecDeque<LogEntry>,
     /// Identifier of the next entry.
     next: u64,
 }
@@ -36,36 +36,36 @@ pub struct State {
 struct LogEntry {
     at: Micros,
     /// Identifier of the entry, unique within the log. A refund uses it to find the entry.
-    entry: u64,
+    id: u64,
     hits: u32,
 }
 
 impl State {
     /// Returns the number of stored entries, including expired ones.
     pub fn len(&self) -> usize {
-        self.takes.len()
+        self.entries.len()
     }
 
     /// Returns whether the log has no entries, not even expired ones.
     pub fn is_empty(&self) -> bool {
-        self.takes.is_empty()
+        self.entries.is_empty()
     }
 
     fn hits(&self) -> u64 {
-        self.takes.iter().map(|take| u64::from(take.hits)).sum()
+        self.entries.iter().map(|entry| u64::from(entry.hits)).sum()
     }
 
     /// Returns the time of the newest entry, or `None` if the log is empty.
     pub(crate) fn newest(&self) -> Option<Micros> {
-        self.takes.back().map(|take| take.at)
+        self.entries.back().map(|entry| entry.at)
     }
 
     /// Returns two hit counts: the hits charged in the `length` before `start`, and the hits
     /// charged since `start`.
     pub(crate) fn hits_before_and_from(&self, start: Micros, length: Micros) -> (u32, u32) {
         let sum = |from: Micros, to: Micros| {
-            let takes = self.takes.iter().filter(|take| from <= take.at && take.at < to);
-            takes.fold(0_u32, |sum, take| sum.saturating_add(take.hits))
+            let entries = self.entries.iter().filter(|entry| from <= entry.at && entry.at < to);
+            entries.fold(0_u32, |sum, entry| sum.saturating_add(entry.hits))
         };
         (sum(start.saturating_sub(length), start), sum(start, Micros(u64::MAX)))
     }
@@ -76,21 +76,21 @@ impl State {
     pub(crate) fn of_two_windows(start: Micros, before: u32, from: u32, now: Micros) -> State {
         // No receipt has these numbers, so no refund removes more than its own hits.
         let before =
-            LogEntry { at: start.saturating_sub(Micros(1)), entry: u64::MAX - 1, hits: before };
-        let from = LogEntry { at: start.max(now), entry: u64::MAX, hits: from };
-        let takes = [before, from].into_iter().filter(|take| take.hits > 0).collect();
-        State { takes, next: 0 }
+            LogEntry { at: start.saturating_sub(Micros(1)), id: u64::MAX - 1, hits: before };
+        let from = LogEntry { at: start.max(now), id: u64::MAX, hits: from };
+        let entries = [before, from].into_iter().filter(|entry| entry.hits > 0).collect();
+        State { entries, next: 0 }
     }
 
     /// Returns the heap memory of the entries, in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.takes.capacity() * size_of::<LogEntry>()
+        self.entries.capacity() * size_of::<LogEntry>()
     }
 
     /// Returns the number of expired entries. They are at the front of the log.
     fn expired_count(&self, limit: &SlidingLog, now: Micros) -> usize {
-        let clock = self.takes.back().map_or(now, |take| take.at.max(now));
-        self.takes.partition_point(|take| take.at.saturating_add(limit.length) <= clock)
+        let clock = self.entries.back().map_or(now, |entry| entry.at.max(now));
+        self.entries.partition_point(|entry| entry.at.saturating_add(limit.length) <= clock)
     }
 
     /// Returns a copy without the entries that have expired at `now`, and whether any entry was
@@ -99,17 +99,17 @@ impl State {
     fn unexpired(&self, limit: &SlidingLog, now: Micros, spare: usize) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
         let expired = self.expired_count(limit, now);
-        let mut takes = VecDeque::with_capacity(self.takes.len() - expired + spare);
-        takes.extend(self.takes.iter().skip(expired));
+        let mut entries = VecDeque::with_capacity(self.entries.len() - expired + spare);
+        entries.extend(self.entries.iter().skip(expired));
         // An empty log is equivalent to a missing one, whose numbers start at 0.
-        let next = if takes.is_empty() { 0 } else { self.next };
-        let mut state = State { takes, next };
-        let clamped = state.takes.back().is_some_and(|take| take.at > horizon);
+        let next = if entries.is_empty() { 0 } else { self.next };
+        let mut state = State { entries, next };
+        let clamped = state.entries.back().is_some_and(|entry| entry.at > horizon);
         if clamped {
-            for take in &mut state.takes {
-                take.at = if take.at > horizon { now } else { take.at };
+            for entry in &mut state.entries {
+                entry.at = if entry.at > horizon { now } else { entry.at };
             }
-            state.takes.make_contiguous().sort_by_key(|take| take.at);
+            state.entries.make_contiguous().sort_by_key(|entry| entry.at);
         }
         (state, clamped)
     }
@@ -122,10 +122,10 @@ impl State {
         if hits.saturating_add(cost) <= limit.hits.0 {
             return Some(Micros::ZERO);
         }
-        for take in &self.takes {
-            hits -= u64::from(take.hits);
+        for entry in &self.entries {
+            hits -= u64::from(entry.hits);
             if hits.saturating_add(cost) <= limit.hits.0 {
-                let retry_at = take.at.saturating_add(limit.length);
+                let retry_at = entry.at.saturating_add(limit.length);
                 return Some(Micros(retry_at.saturating_sub(now).0.max(1)));
             }
         }
@@ -148,7 +148,7 @@ pub fn apply(
         Some(state) => state.unexpired(limit, now, usize::from(matches!(op, Op::Take { .. }))),
         None => (State::default(), false),
     };
-    let newest = log.takes.back().map_or(Micros::ZERO, |take| take.at);
+    let newest = log.entries.back().map_or(Micros::ZERO, |entry| entry.at);
     let stepped_back = clamped || newest > now;
     let mut wait = Some(Micros::ZERO);
     let mut taken = None;
@@ -174,7 +174,7 @@ pub fn apply(
             }
         }
     }
-    let newest = log.takes.back().map(|take| take.at.saturating_add(limit.length));
+    let newest = log.entries.back().map(|entry| entry.at.saturating_add(limit.length));
     Step {
         outcome: Outcome {
             verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
@@ -191,11 +191,11 @@ pub fn apply(
 
 impl State {
     fn push(&mut self, hits: u64, at: Micros) -> ChargeRecord {
-        let entry = self.next;
+        let id = self.next;
         self.next += 1;
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
-        self.takes.push_back(LogEntry { at, entry, hits });
-        ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: entry.into() }
+        self.entries.push_back(LogEntry { at, id, hits });
+        ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: id.into() }
     }
 
     /// Removes `hits` hits, newest entries first. Used if a caller requests a refund, which does
@@ -203,13 +203,13 @@ impl State {
     fn remove_newest(&mut self, mut hits: u64) -> bool {
         let mut changed = false;
         while hits > 0 {
-            let Some(take) = self.takes.back_mut() else { break };
+            let Some(entry) = self.entries.back_mut() else { break };
             changed = true;
-            let back = hits.min(take.hits.into());
+            let back = hits.min(entry.hits.into());
             hits -= back;
-            take.hits -= u32::try_from(back).unwrap_or(take.hits);
-            if take.hits == 0 {
-                self.takes.pop_back();
+            entry.hits -= u32::try_from(back).unwrap_or(entry.hits);
+            if entry.hits == 0 {
+                self.entries.pop_back();
             }
         }
         changed
@@ -228,18 +228,17 @@ pub fn refund(
     now: Micros,
 ) -> Option<State> {
     // The time is compared, too, because an empty log restarts its numbers at 0.
-    let is_charged_take =
-        |take: &LogEntry| u128::from(take.entry) == taken.entry && take.at == taken.at;
+    let is_charged = |entry: &LogEntry| u128::from(entry.id) == taken.entry && entry.at == taken.at;
     let expired = state.expired_count(limit, now);
-    let at = state.takes.range(expired..).position(is_charged_take)?;
-    let mut takes: VecDeque<LogEntry> = state.takes.range(expired..).copied().collect();
-    takes.remove(at);
-    Some(State { takes, next: state.next })
+    let at = state.entries.range(expired..).position(is_charged)?;
+    let mut entries: VecDeque<LogEntry> = state.entries.range(expired..).copied().collect();
+    entries.remove(at);
+    Some(State { entries, next: state.next })
 }
 
 /// Returns the time at which the newest entry expires, or zero for an empty log.
 pub fn expires_at(state: &State, limit: &SlidingLog) -> Micros {
-    state.takes.back().map_or(Micros::ZERO, |take| take.at.saturating_add(limit.length))
+    state.entries.back().map_or(Micros::ZERO, |entry| entry.at.saturating_add(limit.length))
 }
 
 #[cfg(test)]

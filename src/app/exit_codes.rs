@@ -52,7 +52,7 @@ pub enum Failure {
         /// Body of the response, or the error from the operating system.
         reason: String,
     },
-    /// The operating system refused to start a thread or a Tokio runtime.
+    /// The operating system failed to start a thread or a Tokio runtime.
     Runtime(io::Error),
     /// Tidegate has a bug. Contains the assumption that was violated.
     Bug(&'static str),

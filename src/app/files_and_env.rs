@@ -122,7 +122,7 @@ pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
 /// # Errors
 ///
 /// Returns an error if the file cannot be read, is not UTF-8, or exceeds 1 MiB.
-pub fn read_text(path: &Path) -> Result<String, FileError> {
+pub fn read_text_file(path: &Path) -> Result<String, FileError> {
     let file = fs::File::open(path).map_err(unreadable(path))?;
     read_at_most(file, path, SCENARIO_BYTES_MAX)
 }
@@ -132,7 +132,7 @@ pub fn read_text(path: &Path) -> Result<String, FileError> {
 /// # Errors
 ///
 /// Returns [`FileError::Unwritable`] if the operating system rejects the write.
-pub fn write_text(path: &Path, text: &str) -> Result<(), FileError> {
+pub fn write_text_file(path: &Path, text: &str) -> Result<(), FileError> {
     fs::write(path, text).map_err(|error| FileError::Unwritable { path: path.to_owned(), error })
 }
 

@@ -32,7 +32,9 @@ pub use admin_client::post_to_debug_port;
 pub use descriptor_arg::parse_descriptor;
 pub use exit_codes::Failure;
 pub use explain_offline::{SampleRequest, explain};
-pub use files_and_env::{FileError, environment, read_settings_file, read_text, write_text};
+pub use files_and_env::{
+    FileError, environment, read_settings_file, read_text_file, write_text_file,
+};
 pub use load_policy::{LoadedPolicy, check, schema};
 pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};
 pub use policy_files::{Fingerprint, PolicyFileError};

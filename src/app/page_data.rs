@@ -23,7 +23,7 @@ use crate::store::redis::keys::Prefix;
 use crate::telemetry::{LimitName, Telemetry};
 
 /// Returns the handlers that produce the JSON for `/policy`, `/top`, `/now` and `/try`.
-pub(super) fn live_page_handlers(
+pub(super) fn build_live_page_handlers(
     decider: &Arc<ServiceDecider>,
     telemetry: &Arc<Telemetry>,
     overrides: &Arc<RuntimeOverrides>,
@@ -44,7 +44,7 @@ pub(super) fn live_page_handlers(
         top: Arc::new(move || {
             let (decider, telemetry) = &top_parts;
             let names = |rule, limit| limit_name(&decider.policy(), rule, limit);
-            to_json(&telemetry.top().report(Clock::System.now(), &names))
+            to_json(&telemetry.top_rejected().report(Clock::System.now(), &names))
         }),
         now: Arc::new(move || {
             let (decider, telemetry) = &now_parts;

@@ -236,7 +236,7 @@ fn log_overflows(decider: &ServiceDecider) {
     }
 }
 
-/// Moves records of refused keys from their ring buffer into the statistics. Runs twenty times a
+/// Moves records of rejected keys from their ring buffer into the statistics. Runs twenty times a
 /// second, so that the buffer can be small.
 async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
@@ -244,7 +244,7 @@ async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemet
     let names = |rule, limit| page_data::limit_name(&decider.policy(), rule, limit);
     loop {
         ticks.tick().await;
-        telemetry.top().drain(Clock::System.now(), &names);
+        telemetry.top_rejected().drain(Clock::System.now(), &names);
     }
 }
 

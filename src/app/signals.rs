@@ -20,7 +20,7 @@ impl Signals {
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Runtime`] if the operating system refuses a handler.
+    /// Returns [`Failure::Runtime`] if the operating system rejects a handler.
     pub(super) fn install() -> Result<Signals, Failure> {
         let handle = |kind| signal(kind).map_err(Failure::Runtime);
         Ok(Signals {

@@ -9,15 +9,15 @@ use crate::policy::{Checks, DescriptorMatch, Matches};
 
 /// Effect of a quota descriptor on whether the call's quota is exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Membership {
+enum QuotaEffect {
     /// The descriptor has no effect. It is unlimited, its limits are replaced (except in global
     /// quota mode), all of its checks are refunds, or its value has no consumer class.
     None,
     /// The descriptor always passes, because its rule is in shadow mode or, in global quota mode,
     /// because no limit applies to it.
-    Passes,
+    AlwaysPasses,
     /// The descriptor passes if all of its checks pass.
-    Decided,
+    DependsOnChecks,
 }
 
 /// Sets the roles of the checks of quota descriptors. In global quota mode, every descriptor is a
@@ -27,14 +27,14 @@ enum Membership {
 /// decision become shadow checks. Otherwise, if only one quota descriptor affects the decision, its
 /// checks become required checks, which gives the same result.
 pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: GlobalModes) {
-    let (mut decided, mut one_passes, mut any_quota) = (0_u8, false, false);
+    let (mut dependent, mut any_passes, mut any_quota) = (0_u8, false, false);
     for (found, span) in matches.found.iter().zip(&checks.spans) {
         if is_quota(found, modes) {
             any_quota = true;
-            match membership(found, &checks.each[span.clone()], modes) {
-                Membership::None => {}
-                Membership::Passes => one_passes = true,
-                Membership::Decided => decided += 1,
+            match quota_effect(found, &checks.each[span.clone()], modes) {
+                QuotaEffect::None => {}
+                QuotaEffect::AlwaysPasses => any_passes = true,
+                QuotaEffect::DependsOnChecks => dependent += 1,
             }
         }
     }
@@ -46,12 +46,12 @@ pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: 
         if !is_quota(found, modes) {
             continue;
         }
-        let role = match membership(found, &checks.each[span.clone()], modes) {
-            Membership::None => Role::Required,
-            Membership::Passes => Role::Shadow,
-            Membership::Decided if one_passes => Role::Shadow,
-            Membership::Decided if decided == 1 => Role::Required,
-            Membership::Decided => {
+        let role = match quota_effect(found, &checks.each[span.clone()], modes) {
+            QuotaEffect::None => Role::Required,
+            QuotaEffect::AlwaysPasses => Role::Shadow,
+            QuotaEffect::DependsOnChecks if any_passes => Role::Shadow,
+            QuotaEffect::DependsOnChecks if dependent == 1 => Role::Required,
+            QuotaEffect::DependsOnChecks => {
                 number += 1;
                 Role::Quota(number - 1)
             }
@@ -67,19 +67,25 @@ fn is_quota(found: &DescriptorMatch<'_>, modes: GlobalModes) -> bool {
 }
 
 /// Returns the effect of a quota descriptor with the given checks.
-fn membership(found: &DescriptorMatch<'_>, checks: &[Check<'_>], modes: GlobalModes) -> Membership {
+fn quota_effect(
+    found: &DescriptorMatch<'_>,
+    checks: &[Check<'_>],
+    modes: GlobalModes,
+) -> QuotaEffect {
     match found {
         // envoyproxy/ratelimit does not distinguish a replaced descriptor from an unmatched one.
-        DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) if modes.quota => Membership::Passes,
+        DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) if modes.quota => {
+            QuotaEffect::AlwaysPasses
+        }
         DescriptorMatch::NoRule | DescriptorMatch::Replaced(_) | DescriptorMatch::Unlimited(_) => {
-            Membership::None
+            QuotaEffect::None
         }
         DescriptorMatch::Limited(_) | DescriptorMatch::Override(_)
             if checks.iter().all(Check::is_refund) =>
         {
-            Membership::None
+            QuotaEffect::None
         }
-        DescriptorMatch::Limited(rule) if rule.shadow_mode => Membership::Passes,
-        DescriptorMatch::Limited(_) | DescriptorMatch::Override(_) => Membership::Decided,
+        DescriptorMatch::Limited(rule) if rule.shadow_mode => QuotaEffect::AlwaysPasses,
+        DescriptorMatch::Limited(_) | DescriptorMatch::Override(_) => QuotaEffect::DependsOnChecks,
     }
 }

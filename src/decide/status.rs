@@ -21,7 +21,7 @@ struct CounterState {
 ///
 /// For a check that was not sent to the store, the status reports the last known number of
 /// available hits or, if none is known, the full capacity of the limit.
-pub(super) fn of<'p>(
+pub(super) fn descriptor_status<'p>(
     found: &DescriptorMatch<'p>,
     span: Range<usize>,
     checks: &Checks<'_, 'p>,

@@ -78,7 +78,7 @@ impl Admission {
     /// sent to a store. With these roles, the admission of the remaining checks equals that of the
     /// whole call. A quota check becomes a shadow check if a quota descriptor has already passed,
     /// or if its own descriptor has already been refused.
-    pub fn role_of_rest(&self, role: Role) -> Role {
+    pub fn remaining_role(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)
                 if self.any_quota_passes() || self.quota_refused & quota_bit(number) != 0 =>
@@ -186,7 +186,7 @@ mod tests {
             for whole in completions(&call) {
                 let rest = call.iter().zip(&whole).filter(|((_, known), _)| known.is_none());
                 let rest =
-                    rest.map(|(_, (role, verdict))| (admission.role_of_rest(*role), *verdict));
+                    rest.map(|(_, (role, verdict))| (admission.remaining_role(*role), *verdict));
                 let rest: Admission = rest.collect();
                 assert_eq!(rest.is_admitted(), reference(&whole), "{call:?} {whole:?}");
             }

@@ -87,11 +87,11 @@ impl Drop for Reservation {
 /// Maximum size of a block in a [`BudgetedBuffer`], in bytes.
 const BLOCK_BYTES: usize = 16 * 1024;
 
-/// Returns the number of bytes to reserve for a block: 1.5 times its size. In tests with floods of
+/// Returns the number of bytes to reserve for a block: 1.75 times its size. In tests with floods of
 /// incomplete requests, a third of the memory was used by the allocator and by frames that had been
-/// read but not yet copied.
+/// read but not yet copied, and slightly more on a busy machine.
 const fn charge(block_bytes: usize) -> usize {
-    block_bytes + block_bytes / 2
+    block_bytes + block_bytes / 4 * 3
 }
 
 /// Buffer for bytes that arrive in pieces and are charged to a budget. It consists of blocks,
@@ -172,10 +172,10 @@ mod tests {
     fn a_buffer_holds_what_was_pushed_in_blocks_within_its_budget() {
         let bytes: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
         for size in [1, 7, 16 * 1024, 100_000] {
-            let budget = Arc::new(ByteBudget::new(150_000));
+            let budget = Arc::new(ByteBudget::new(175_000));
             let mut buffer = BudgetedBuffer::new(budget.reserve(0).unwrap());
             assert!(bytes.chunks(size).all(|chunk| buffer.push(chunk, 100_000)), "{size}");
-            assert_eq!((buffer.len(), budget.reserved()), (100_000, 150_000));
+            assert_eq!((buffer.len(), budget.reserved()), (100_000, 175_000));
             let (whole, reservation) = buffer.into_parts();
             assert!(whole == bytes);
             drop(reservation);
@@ -188,9 +188,9 @@ mod tests {
         let budget = Arc::new(ByteBudget::new(BLOCK_BYTES));
         let mut buffer = BudgetedBuffer::new(budget.reserve(0).unwrap());
         assert!(buffer.push(b"abc", 10));
-        assert_eq!(budget.reserved(), 15, "a short content gets a short block");
+        assert_eq!(budget.reserved(), 16, "a short content gets a short block");
         assert!(buffer.push(b"defghij", 10));
-        assert_eq!(budget.reserved(), 15);
+        assert_eq!(budget.reserved(), 16);
         assert!(!buffer.push(b"k", 1 << 20), "the next block is longer than the rest");
         assert_eq!(buffer.bytes().copied().collect::<Vec<_>>(), b"abcdefghij");
     }

@@ -133,7 +133,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     pub fn over_admitted_max(&self) -> u64 {
         let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
         let before = self.admitted_before.load(Ordering::Relaxed);
-        if self.outages.has_begun() { so_far.saturating_sub(before) } else { 0 }
+        if self.outages.is_in_outage() { so_far.saturating_sub(before) } else { 0 }
     }
 
     /// Returns the fallback statistics, which continue to be updated.
@@ -276,7 +276,7 @@ impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
         } else {
             (!self.remote.is_available()).then_some(FallbackReason::Unreachable)
         };
-        self.outages.outage(now, unavailable)
+        self.outages.update(now, unavailable)
     }
 }
 

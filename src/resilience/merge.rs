@@ -89,7 +89,7 @@ pub(super) fn merge(
     // The local store does not see the other checks, and would decide quota checks without them.
     let admission = Admission::from_answers(call.checks, answers);
     for (_, role) in &mut local_checks {
-        *role = admission.role_of_rest(*role);
+        *role = admission.remaining_role(*role);
     }
     if !local_checks.is_empty() {
         for ((at, _), answer) in local_checks.iter().zip(local(&local_checks)) {

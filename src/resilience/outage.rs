@@ -118,14 +118,14 @@ impl OutageTracker {
 
     /// Returns whether the store has left a call undecided or has been unavailable since the last
     /// outage ended.
-    pub(super) fn has_begun(&self) -> bool {
+    pub(super) fn is_in_outage(&self) -> bool {
         self.since.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the current outage, or `None` if there is none. Call it at least once a second,
-    /// because it logs the start and the end of outages. If the store accepts no calls at all,
-    /// `unavailable` is the reason.
-    pub(super) fn outage(
+    /// Updates and returns the current outage, or `None` if there is none. Call it at least once a
+    /// second, because it logs the start and the end of outages. If the store accepts no calls at
+    /// all, `unavailable` is the reason.
+    pub(super) fn update(
         &self,
         now: Micros,
         unavailable: Option<FallbackReason>,
@@ -162,7 +162,7 @@ impl OutageTracker {
         self.calls[reason as usize].fetch_add(1, Ordering::Relaxed);
         self.recent.record(now, false);
         let former = self.reason.swap(reason as u64, Ordering::Relaxed);
-        let is_first = !self.has_begun();
+        let is_first = !self.is_in_outage();
         self.start();
         // Other changes of the reason are not logged, because reasons alternate while a store
         // fails.
@@ -171,7 +171,7 @@ impl OutageTracker {
             self.is_logged.store(false, Ordering::Relaxed);
         }
         if !self.is_logged.load(Ordering::Relaxed) {
-            self.outage(now, None);
+            self.update(now, None);
         }
         is_first
     }
@@ -213,18 +213,18 @@ mod tests {
     #[test]
     fn more_than_one_percent_of_undecided_calls_in_a_second_is_an_outage() {
         let tracker = OutageTracker::default();
-        assert_eq!(tracker.outage(NOW, None), None);
+        assert_eq!(tracker.update(NOW, None), None);
         for call in 0..99 {
             tracker.record_success(after(call));
         }
         tracker.record_fallback(FallbackReason::Late, after(100));
-        assert_eq!(tracker.outage(after(100), None), None, "one of a hundred");
+        assert_eq!(tracker.update(after(100), None), None, "one of a hundred");
         tracker.record_fallback(FallbackReason::Shed, after(101));
-        let outage = tracker.outage(after(101), None).unwrap();
+        let outage = tracker.update(after(101), None).unwrap();
         assert_eq!((outage.undecided_percent, outage.reason), (2, FallbackReason::Shed));
         let text = "s: 2 % of the last second's calls decided locally (shed)";
         assert!(outage.to_string().ends_with(text), "{outage}");
-        assert_eq!(tracker.outage(after(1_300), None), None, "a second later");
+        assert_eq!(tracker.update(after(1_300), None), None, "a second later");
         assert_eq!(tracker.calls(FallbackReason::Late), 1);
         assert_eq!(tracker.calls(FallbackReason::Shed), 1);
     }
@@ -232,11 +232,11 @@ mod tests {
     #[test]
     fn an_unavailable_store_is_an_outage_also_without_calls() {
         let tracker = OutageTracker::default();
-        let outage = tracker.outage(NOW, Some(FallbackReason::Unreachable)).unwrap();
+        let outage = tracker.update(NOW, Some(FallbackReason::Unreachable)).unwrap();
         assert!(outage.to_string().ends_with("s: the store is unreachable"), "{outage}");
-        assert!(tracker.has_begun());
-        assert_eq!(tracker.outage(NOW, None), None);
-        assert!(!tracker.has_begun());
+        assert!(tracker.is_in_outage());
+        assert_eq!(tracker.update(NOW, None), None);
+        assert!(!tracker.is_in_outage());
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
         let tracker = OutageTracker::default();
         tracker.record_fallback(FallbackReason::Late, NOW);
         tracker.record_fallback(FallbackReason::Late, after(86_400_000));
-        let outage = tracker.outage(after(86_400_000), None).unwrap();
+        let outage = tracker.update(after(86_400_000), None).unwrap();
         assert!(outage.lasted < Micros::from_secs(3_600), "{outage}");
     }
 }

@@ -29,7 +29,7 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 /// become visible in this one.
 const TTL_MAX: Micros = Micros::SECOND;
 
-/// Time for which an expired entry still refuses calls while a single call asks the store again.
+/// Time for which an expired entry still rejects calls while a single call asks the store again.
 /// Otherwise, every caller would hit the store at once (thundering herd). Many times the budget of
 /// a store call, because an answer may take longer than the budget on a busy machine.
 const REVALIDATION_MAX: Micros = Micros(100_000);
@@ -83,7 +83,7 @@ struct CachedRefusal {
     /// Time at which the entry becomes stale, so that one call may ask the store again.
     until: Micros,
     /// Whether a call is currently asking the store about this stale entry. Until it is answered,
-    /// other calls are still refused.
+    /// other calls are still rejected.
     is_revalidating: bool,
     expires: Micros,
     retry_at: Micros,
@@ -239,7 +239,7 @@ impl<S: Store> RefusalCache<S> {
         let admission = Admission::from_answers(call.checks, answers);
         let rest = |at: &usize| {
             let check = call.checks[*at];
-            Check { role: admission.role_of_rest(check.role), ..check }
+            Check { role: admission.remaining_role(check.role), ..check }
         };
         let checks: SmallVec<[Check<'_>; 8]> = positions.iter().map(rest).collect();
         let call = Call { checks: &checks, ..*call };

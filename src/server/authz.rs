@@ -122,7 +122,7 @@ pub(crate) enum CertificateRole {
 
 /// Reason why a certificate cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unusable {
+pub(crate) enum CertificateDefect {
     Malformed,
     Expired,
     NotYetValid,
@@ -136,23 +136,23 @@ pub(crate) fn check_usable(
     certificate: &CertificateDer<'_>,
     role: CertificateRole,
     now_secs: u64,
-) -> Result<(), Unusable> {
+) -> Result<(), CertificateDefect> {
     let (_, certificate) =
-        X509Certificate::from_der(certificate).map_err(|_| Unusable::Malformed)?;
+        X509Certificate::from_der(certificate).map_err(|_| CertificateDefect::Malformed)?;
     let validity = certificate.validity();
     let now = i64::try_from(now_secs).unwrap_or(i64::MAX);
     if validity.not_after.timestamp() <= now {
-        return Err(Unusable::Expired);
+        return Err(CertificateDefect::Expired);
     }
     if validity.not_before.timestamp() > now {
-        return Err(Unusable::NotYetValid);
+        return Err(CertificateDefect::NotYetValid);
     }
-    let usage = certificate.extended_key_usage().map_err(|_| Unusable::Malformed)?;
+    let usage = certificate.extended_key_usage().map_err(|_| CertificateDefect::Malformed)?;
     let permitted = usage.is_none_or(|usage| match role {
         CertificateRole::Server => usage.value.any || usage.value.server_auth,
         CertificateRole::Client => usage.value.any || usage.value.client_auth,
     });
-    if permitted { Ok(()) } else { Err(Unusable::WrongRole) }
+    if permitted { Ok(()) } else { Err(CertificateDefect::WrongRole) }
 }
 
 /// Returns the time at which a certificate expires, in seconds since the Unix epoch; `None` if the

@@ -192,7 +192,7 @@ impl<D: Decide> Worker<D> {
     ) {
         let peer = socket.peer_addr().ok();
         let handshake = time::timeout(self.limits.handshake_timeout, tls.accept(socket));
-        let Some(accepted) = self.until_closed(handshake, registration).await else { return };
+        let Some(accepted) = self.run_until_closed(handshake, registration).await else { return };
         match accepted {
             Ok(Ok((socket, caller))) => {
                 self.serve_plain(socket, caller, age_max, registration).await;
@@ -204,12 +204,12 @@ impl<D: Decide> Worker<D> {
 
     fn handshake_failed(&self, peer: Option<net::SocketAddr>, reason: &dyn std::fmt::Display) {
         self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-        self.handshake_log.failed(Clock::System.monotonic(), peer, reason);
+        self.handshake_log.record_failure(Clock::System.monotonic(), peer, reason);
     }
 
     /// Waits for a step of setting up a connection. Returns `None` if the server starts to drain or
     /// the connection is evicted first.
-    async fn until_closed<T>(
+    async fn run_until_closed<T>(
         &self,
         step: impl Future<Output = T>,
         registration: &mut Registration,
@@ -231,7 +231,7 @@ impl<D: Decide> Worker<D> {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let preface = time::timeout(self.limits.preface_timeout, preface::read(io));
-        let Some(read) = self.until_closed(preface, registration).await else { return };
+        let Some(read) = self.run_until_closed(preface, registration).await else { return };
         match read {
             Ok(Ok(io)) => self.serve_http2(io, caller, age_max, registration).await,
             Ok(Err(_)) | Err(_) => {

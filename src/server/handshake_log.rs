@@ -28,7 +28,12 @@ impl HandshakeLog {
     /// Logs a failed handshake with its reason and the peer, unless a line was logged within the
     /// last minute. The line reports the number of failures since the previous line, including
     /// this one.
-    pub(crate) fn failed(&self, now: Instant, peer: Option<SocketAddr>, reason: &dyn fmt::Display) {
+    pub(crate) fn record_failure(
+        &self,
+        now: Instant,
+        peer: Option<SocketAddr>,
+        reason: &dyn fmt::Display,
+    ) {
         if let Some(failures) = self.count_failure(now) {
             let peer = peer.map_or_else(|| "unknown".to_owned(), |peer| peer.to_string());
             tracing::warn!(peer, %reason, failures, "TLS handshake failed");

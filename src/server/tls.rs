@@ -23,7 +23,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::authz;
-use super::authz::{Caller, CertificateRole, Grant, TlsCounters, Unusable};
+use super::authz::{Caller, CertificateDefect, CertificateRole, Grant, TlsCounters};
 use crate::domain::Micros;
 use crate::wire::WireError;
 
@@ -100,10 +100,10 @@ impl Tls {
         let replaced = ActiveConfig::build(material).and_then(|active| {
             match authz::check_usable(&active.leaf, CertificateRole::Server, now.0 / 1_000_000) {
                 Ok(()) => Ok(active),
-                Err(Unusable::Malformed) => Err(WireError::Certificate),
-                Err(Unusable::Expired) => Err(WireError::Expired),
-                Err(Unusable::NotYetValid) => Err(WireError::NotYetValid),
-                Err(Unusable::WrongRole) => Err(WireError::NotForServers),
+                Err(CertificateDefect::Malformed) => Err(WireError::Certificate),
+                Err(CertificateDefect::Expired) => Err(WireError::Expired),
+                Err(CertificateDefect::NotYetValid) => Err(WireError::NotYetValid),
+                Err(CertificateDefect::WrongRole) => Err(WireError::NotForServers),
             }
         });
         let outcome = match replaced {

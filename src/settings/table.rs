@@ -248,8 +248,8 @@ settings! {
     redis_sentinel_auth "redis-sentinel-auth": SecretText = "", parse_secret, Hidden, ["REDIS_SENTINEL_AUTH"];
     /// Connect to Redis with TLS.
     redis_tls "redis-tls": bool = "false", parse_flag, Plain, ["REDIS_TLS"];
-    /// PEM file with the CAs that verify the Redis server's certificate; if empty, the system's CAs
-    /// do.
+    /// PEM file with the CAs that verify the Redis server's certificate, or with a self-signed
+    /// server certificate; if empty, the system's CAs do.
     redis_tls_cacert "redis-tls-cacert": Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CACERT"];
     /// Client certificate for Redis, PEM.
     redis_tls_client_cert "redis-tls-client-cert": Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CLIENT_CERT"];

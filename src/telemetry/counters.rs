@@ -17,7 +17,7 @@ use super::refusal_log::RefusalLog;
 use super::rule_counters::{
     CountsByCode, RuleCounters, RuleName, RuleTable, RuleTables, SOURCE_COUNT, source_index,
 };
-use super::top::{TopRefusals, ValueDisplay};
+use super::top_rejected::{TopRefusals, ValueDisplay};
 use crate::domain::{
     CheckEvent, Code, Decision, DurationHistogram, HistogramSnapshot, Micros, Observer,
     RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
@@ -75,7 +75,7 @@ pub struct Telemetry {
     last_load_us: AtomicU64,
     trace_exporter: OnceLock<TraceExporter>,
     refusal_log: RefusalLog,
-    top: TopRefusals,
+    top_rejected: TopRefusals,
 }
 
 /// Number of threads that have used worker counters. Workers are few and live as long as the
@@ -93,7 +93,7 @@ impl Telemetry {
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
             enabled: true,
-            top: TopRefusals::new(ValueDisplay::default()),
+            top_rejected: TopRefusals::new(ValueDisplay::default()),
             near_ratio,
             tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
@@ -135,7 +135,7 @@ impl Telemetry {
     /// Sets how `/top` displays the descriptor values of rejected keys.
     #[must_use]
     pub fn with_value_display(self, values: ValueDisplay) -> Self {
-        Telemetry { top: TopRefusals::new(values), ..self }
+        Telemetry { top_rejected: TopRefusals::new(values), ..self }
     }
 
     /// Records a successful load of a policy. Its rules have consecutive ids, starting with
@@ -169,8 +169,8 @@ impl Telemetry {
     }
 
     /// Returns the statistics of the most rejected keys.
-    pub fn top(&self) -> &TopRefusals {
-        &self.top
+    pub fn top_rejected(&self) -> &TopRefusals {
+        &self.top_rejected
     }
 
     pub(super) fn rule_tables(&self) -> Arc<RuleTables> {
@@ -238,7 +238,7 @@ impl Observer for Telemetry {
 
     fn on_refusal(&self, refused: &RefusalEvent<'_>) {
         if self.enabled {
-            self.top.record(refused);
+            self.top_rejected.record(refused);
         }
     }
 

@@ -10,7 +10,7 @@
 //! | `metric`, `families`, `compat_names` | metric families of Tidegate and of envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`] | export of metrics and traces, sampling |
-//! | `top` | the keys that each limit rejects most |
+//! | `top_rejected` | the keys that each limit rejects most |
 //! | `snapshot` | numbers for the live page |
 //! | `logging`, `refusal_log` | log output; the line about rejected calls |
 
@@ -26,7 +26,7 @@ mod prometheus_writer;
 mod refusal_log;
 mod rule_counters;
 mod snapshot;
-mod top;
+mod top_rejected;
 
 #[cfg(test)]
 pub(crate) use compat_names::compat_families;
@@ -41,7 +41,7 @@ pub use metric::{
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RuleSnapshot, Snapshot};
-pub use top::{
+pub use top_rejected::{
     DRAIN_INTERVAL, LimitName, ResolveLimit, TopKey, TopLimit, TopRefusals, TopReport, TopWindow,
     ValueDisplay,
 };

@@ -1,6 +1,6 @@
 //! Errors of starting the server and of the gRPC client.
 //!
-//! Not here: refused requests, which are no errors, and invalid requests (`decode::DecodeError`).
+//! Not here: rejected requests, which are no errors, and invalid requests (`decode::DecodeError`).
 
 use std::io;
 

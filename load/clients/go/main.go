@@ -1,6 +1,6 @@
 // Asks a rate limiter before each request, as a service would that has no Envoy in front.
 //
-// A refused request waits as long as Retry-After says (seconds or a date), else ever longer with
+// A rejected request waits as long as Retry-After says (seconds or a date), else ever longer with
 // jitter, and tries again, a few times at most. A limiter that is away costs a moment and then the
 // request passes: choose what you would rather lose.
 //

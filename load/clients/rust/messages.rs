@@ -1,7 +1,7 @@
 //! The messages of Envoy's rate limit service, as far as this client needs them: names and numbers
 //! are the wire's. What it does not name is skipped.
 
-/// `overall_code`: the request is refused.
+/// `overall_code`: the request is rejected.
 pub(crate) const OVER_LIMIT: i32 = 2;
 
 #[derive(Clone, PartialEq, prost::Message)]

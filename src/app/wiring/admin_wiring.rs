@@ -101,7 +101,7 @@ impl AdminWiring<'_> {
         };
         // The settings have already validated the prefix.
         let prefix = Prefix::new(&self.configuration.settings.cache_key_prefix).unwrap_or_default();
-        let live_page = page_data::live_page_handlers(
+        let live_page = page_data::build_live_page_handlers(
             &self.decider,
             &self.telemetry,
             overrides,

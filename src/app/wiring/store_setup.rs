@@ -94,7 +94,7 @@ impl AnyStore {
         Ok(())
     }
 
-    /// Clears the refusal cache, because a new policy may admit what the previous policy refused.
+    /// Clears the refusal cache, because a new policy may admit what the previous policy rejected.
     pub(crate) fn clear_refusals(&self) {
         if let AnyStore::Redis(redis) = self {
             redis.remote().clear_refusals();

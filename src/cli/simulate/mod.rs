@@ -68,7 +68,7 @@ impl Simulate {
     }
 
     fn run_one(&self, path: &Path) -> Result<(), Failure> {
-        let text = app::read_text(path)?;
+        let text = app::read_text_file(path)?;
         let read = |values: &[(&str, &str)]| {
             let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             let parameters: Vec<(&str, &str)> = set.chain(values.iter().copied()).collect();
@@ -92,7 +92,7 @@ impl Simulate {
             scenario
         };
         if let Some(file) = &self.svg {
-            app::write_text(file, &chart::render_svg(&scenario, &results))?;
+            app::write_text_file(file, &chart::render_svg(&scenario, &results))?;
         }
         Ok(())
     }

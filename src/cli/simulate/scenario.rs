@@ -70,7 +70,7 @@ pub struct Group {
     /// Periods with a different call rate. Empty if the rate never changes.
     #[serde(default)]
     pub phases: Vec<Phase>,
-    /// Behavior of the callers after a call is refused.
+    /// Behavior of the callers after a call is rejected.
     #[serde(default, with = "serde_yaml::with::singleton_map")]
     pub when_refused: WhenRefused,
 }
@@ -126,7 +126,7 @@ pub struct Phase {
     pub plus: f64,
 }
 
-/// Behavior of a caller after a call is refused.
+/// Behavior of a caller after a call is rejected.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum WhenRefused {

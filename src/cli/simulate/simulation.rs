@@ -28,15 +28,15 @@ pub struct GroupResult {
     pub tries: u64,
     /// Number of admitted attempts.
     pub admitted: u64,
-    /// Number of refused attempts.
+    /// Number of rejected attempts.
     pub refused: u64,
     /// Time of the first refusal, in seconds after the start of the scenario, or `None` if there
     /// was none.
     pub first_refusal_s: Option<f64>,
-    /// Waits of calls that were refused and later admitted, in seconds, ascending. Each wait is the
-    /// time from the first attempt to the admitted one.
+    /// Waits of calls that were rejected and later admitted, in seconds, ascending. Each wait is
+    /// the time from the first attempt to the admitted one.
     pub waits_s: Vec<f64>,
-    /// Numbers of admitted and refused attempts per time slice, in chronological order.
+    /// Numbers of admitted and rejected attempts per time slice, in chronological order.
     pub slices: Vec<TimeSlice>,
 }
 
@@ -58,12 +58,12 @@ impl GroupResult {
     }
 }
 
-/// Numbers of admitted and refused attempts within one time slice.
+/// Numbers of admitted and rejected attempts within one time slice.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimeSlice {
     /// Number of admitted attempts.
     pub admitted: u64,
-    /// Number of refused attempts.
+    /// Number of rejected attempts.
     pub refused: u64,
 }
 
@@ -255,7 +255,7 @@ impl<'a> Simulation<'a> {
     }
 
     /// Schedules the caller's next call if this was a first attempt, and a retry if this attempt
-    /// was refused and retries are left.
+    /// was rejected and retries are left.
     fn schedule_next(&mut self, due: &ScheduledTry, group: &Group, outcome: CallResult) {
         if due.is_first {
             self.schedule_call(due.group, due.client);

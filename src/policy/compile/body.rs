@@ -20,7 +20,7 @@ pub(crate) fn read<'d>(
     fields: &Fields<'d>,
 ) -> Result<Arc<Body>, ErrorReported> {
     let content_type = read_content_type(reader, fields);
-    let text = read_text(reader, fields);
+    let text = read_body_text(reader, fields);
     let (content_type, text) = (content_type?, text?);
     if is_json(&content_type) && !is_valid_json(&text) {
         let message = format!(
@@ -36,7 +36,7 @@ fn read_content_type<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<String, ErrorReported> {
-    let Some(content_type) = reader.text(fields, &CONTENT_TYPE)? else {
+    let Some(content_type) = reader.read_string(fields, &CONTENT_TYPE)? else {
         return Ok(DEFAULT_CONTENT_TYPE.to_owned());
     };
     // The value is sent as a header; an invalid byte would turn the rejection into an error.
@@ -51,8 +51,11 @@ fn read_content_type<'d>(
     Err(reader.report_key(&CONTENT_TYPE, DiagnosticKind::BadValue, message))
 }
 
-fn read_text<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
-    let Some(text) = reader.text(fields, &BODY_TEXT)? else {
+fn read_body_text<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<String, ErrorReported> {
+    let Some(text) = reader.read_string(fields, &BODY_TEXT)? else {
         let message = "a body needs `text`".to_owned();
         return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));
     };

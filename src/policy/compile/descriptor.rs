@@ -29,7 +29,7 @@ pub(crate) fn read_list<'d>(
     // If the value is not a list, the reader has already reported that.
     let _ = reader.for_each(fields, key, |reader, at, fields| {
         let key = read_key(reader, fields);
-        let value = reader.text(fields, &keywords::VALUE).map(Option::unwrap_or_default);
+        let value = reader.read_string(fields, &keywords::VALUE).map(Option::unwrap_or_default);
         if let (Ok(key), Ok(value)) = (&key, &value) {
             if let Some(first) = seen.get(&(key.clone(), value.clone())) {
                 reader.report_duplicate(&duplicate_message(key, value), first);
@@ -76,7 +76,7 @@ fn read_node<'d>(
     let children = read_list(reader, fields, &keywords::CHILDREN, defaults, trail);
     trail.truncate(trail.len().saturating_sub(2));
     let share_threshold = share_threshold(reader, fields, &value);
-    let value_to_metric = reader.boolean(fields, &keywords::VALUE_TO_METRIC);
+    let value_to_metric = reader.read_boolean(fields, &keywords::VALUE_TO_METRIC);
     Ok(NodeSpec {
         key: key?.into(),
         value: match value? {
@@ -92,7 +92,7 @@ fn read_node<'d>(
 }
 
 fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {
-    match reader.text(fields, &keywords::KEY)? {
+    match reader.read_string(fields, &keywords::KEY)? {
         Some(key) if !key.is_empty() => Ok(key),
         Some(_) => {
             let message = "`key` is empty; name the descriptor entry, such as remote_address";
@@ -110,7 +110,7 @@ fn share_threshold<'d>(
     fields: &Fields<'d>,
     value: &Result<String, ErrorReported>,
 ) -> Result<bool, ErrorReported> {
-    let share = reader.boolean(fields, &keywords::SHARE_THRESHOLD)?;
+    let share = reader.read_boolean(fields, &keywords::SHARE_THRESHOLD)?;
     if share && value.as_ref().is_ok_and(|value| !value.contains('*')) {
         let message = "`share_threshold` needs a `value` with `*`: it makes all values of a \
                        pattern share one counter";
@@ -132,11 +132,11 @@ fn read_rule<'d>(
     trail: &[String],
 ) -> Result<Option<RuleSpec>, ErrorReported> {
     let limits = read_limits(reader, fields, defaults, trail);
-    let shadow_mode = reader.boolean(fields, &keywords::SHADOW_MODE);
-    let quota_mode = reader.boolean(fields, &keywords::QUOTA_MODE);
-    let detailed_metric = reader.boolean(fields, &keywords::DETAILED_METRIC);
-    let metadata = reader.any_map(fields, &keywords::METADATA, metadata::read);
-    let body = reader.map(fields, &keywords::RULE_BODY, body::read);
+    let shadow_mode = reader.read_boolean(fields, &keywords::SHADOW_MODE);
+    let quota_mode = reader.read_boolean(fields, &keywords::QUOTA_MODE);
+    let detailed_metric = reader.read_boolean(fields, &keywords::DETAILED_METRIC);
+    let metadata = reader.read_any_map(fields, &keywords::METADATA, metadata::read);
+    let body = reader.read_map(fields, &keywords::RULE_BODY, body::read);
     let has_limit = fields.has(&keywords::RATE_LIMIT) || fields.has(&keywords::RATE_LIMITS);
     let has_unused_body = fields.has(&keywords::RULE_BODY) && !has_limit;
     if has_unused_body && body.is_ok() {
@@ -178,7 +178,7 @@ fn read_limits<'d>(
     trail: &[String],
 ) -> Result<Vec<RateLimit>, ErrorReported> {
     let context = LimitContext { defaults, trail, in_list: false };
-    let single = reader.map(fields, &keywords::RATE_LIMIT, |reader, fields| {
+    let single = reader.read_map(fields, &keywords::RATE_LIMIT, |reader, fields| {
         rate_limit::read(reader, fields, context)
     });
     let list = read_rate_limits(reader, fields, LimitContext { in_list: true, ..context });

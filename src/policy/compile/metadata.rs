@@ -28,14 +28,14 @@ fn to_json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReport
         Value::List(list) => {
             let each = list.nodes().enumerate();
             let list =
-                each.map(|(at, value)| reader.within(PathStep::Index(at), |r| to_json(r, value)));
+                each.map(|(at, value)| reader.descend(PathStep::Index(at), |r| to_json(r, value)));
             // Collect all results before `?`, so that every error in the list is reported.
             Json::Array(list.collect::<Vec<_>>().into_iter().collect::<Result<_, _>>()?)
         }
         Value::Map(map) => {
             let (mut object, mut reported) = (Map::new(), None);
             for (key, value) in map.entries() {
-                match reader.within(PathStep::of(key), |reader| to_json(reader, value)) {
+                match reader.descend(PathStep::of(key), |reader| to_json(reader, value)) {
                     Ok(value) => {
                         object.insert(key.text().to_owned(), value);
                     }

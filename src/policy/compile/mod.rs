@@ -218,7 +218,7 @@ fn compile_files(
 /// Reads the domain name and domain-wide settings of a file.
 fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     let mut reader = Reader::new(document);
-    let Ok(fields) = reader.root() else {
+    let Ok(fields) = reader.read_root() else {
         return PolicyFile {
             reader,
             fields: None,
@@ -226,7 +226,7 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
             settings: DomainSettings::default(),
         };
     };
-    let domain = match reader.text(&fields, &keywords::DOMAIN) {
+    let domain = match reader.read_string(&fields, &keywords::DOMAIN) {
         Ok(Some(domain)) if !domain.is_empty() => Some(domain),
         Ok(_) => {
             let message = "a policy file needs `domain: NAME`, the domain that callers name";
@@ -239,17 +239,17 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
         }
         Err(_) => None,
     };
-    let accounting = reader.one_of(&fields, &keywords::ACCOUNTING).ok().flatten();
+    let accounting = reader.read_one_of(&fields, &keywords::ACCOUNTING).ok().flatten();
     let settings = DomainSettings {
         accounting: accounting.map(|word| match word {
             "independent" => Accounting::Independent,
             _ => Accounting::AllOrNothing,
         }),
-        hash_tag: reader.names(&fields, &keywords::HASH_TAG).ok().flatten(),
+        hash_tag: reader.read_names(&fields, &keywords::HASH_TAG).ok().flatten(),
         on_store_failure: read_on_store_failure(&mut reader, &fields, &keywords::DOMAIN_FAILURE)
             .ok()
             .flatten(),
-        body: reader.map(&fields, &keywords::DOMAIN_BODY, body::read).ok().flatten(),
+        body: reader.read_map(&fields, &keywords::DOMAIN_BODY, body::read).ok().flatten(),
     };
     PolicyFile { reader, fields: Some(fields), domain, settings }
 }
@@ -291,8 +291,8 @@ fn report_difference(
     key: &Key,
     message: &str,
 ) {
-    let first = files[first].reader.within(key.into(), |reader| reader.current_location());
-    files[at].reader.within(key.into(), |reader| reader.report_duplicate(message, &first));
+    let first = files[first].reader.descend(key.into(), |reader| reader.current_location());
+    files[at].reader.descend(key.into(), |reader| reader.report_duplicate(message, &first));
 }
 
 /// Merges the domain-wide settings of the files of one domain, and reports conflicts.
@@ -351,8 +351,8 @@ fn merge_nodes(
         let list = descriptor::read_list(reader, fields, key, defaults, &mut Vec::new());
         for (position, node) in list {
             let identity = (node.key.to_string(), value_text(&node.value).to_owned());
-            reader.within(key.into(), |reader| {
-                reader.within(PathStep::Index(position), |reader| match seen.get(&identity) {
+            reader.descend(key.into(), |reader| {
+                reader.descend(PathStep::Index(position), |reader| match seen.get(&identity) {
                     Some((file, first)) if file != at => {
                         let message = descriptor::duplicate_message(&identity.0, &identity.1);
                         reader.report_duplicate(&message, first);

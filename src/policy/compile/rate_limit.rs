@@ -44,10 +44,10 @@ pub(crate) fn read<'d>(
     fields: &Fields<'d>,
     context: LimitContext<'_>,
 ) -> Result<RateLimit, ErrorReported> {
-    let name = reader.text(fields, &keywords::NAME);
+    let name = reader.read_string(fields, &keywords::NAME);
     let limit_name = name.as_ref().ok().and_then(Option::as_deref).unwrap_or_default().to_owned();
     let replaces = read_replaces(reader, fields, &limit_name);
-    let unlimited = reader.boolean(fields, &keywords::UNLIMITED);
+    let unlimited = reader.read_boolean(fields, &keywords::UNLIMITED);
     let limit = match unlimited {
         Ok(true) if context.in_list => {
             let message = "an entry of `rate_limits` counts; `unlimited` stands in `rate_limit`, \
@@ -78,7 +78,7 @@ fn read_replaces<'d>(
 ) -> Result<Box<[Box<str>]>, ErrorReported> {
     let (mut names, mut reported) = (Vec::new(), None);
     reader.for_each(fields, &keywords::REPLACES, |reader, _, entry| {
-        let error = match reader.text(entry, &keywords::REPLACED_NAME) {
+        let error = match reader.read_string(entry, &keywords::REPLACED_NAME) {
             Err(error) => error,
             Ok(Some(name)) if !name.is_empty() && name == limit_name => {
                 let message = "a limit cannot replace itself; name another one".to_owned();
@@ -102,7 +102,7 @@ fn check_unlimited_alone<'d>(
     fields: &Fields<'d>,
 ) -> Result<(), ErrorReported> {
     let mut reported = Ok(());
-    if let Some(unit) = reader.text(fields, &keywords::UNIT)? {
+    if let Some(unit) = reader.read_string(fields, &keywords::UNIT)? {
         if parse_unit(&unit).is_some() {
             let message = "`unlimited` and `unit` exclude each other; remove one of the two";
             reported = Err(reader.report_key(
@@ -162,11 +162,11 @@ fn read_raw_limit<'d>(
     fields: &Fields<'d>,
     context: LimitContext<'_>,
 ) -> Result<RawLimit, ErrorReported> {
-    let algorithm = reader.one_of(fields, &keywords::ALGORITHM);
+    let algorithm = reader.read_one_of(fields, &keywords::ALGORITHM);
     let algorithm =
         algorithm.map(|word| word.and_then(AlgorithmName::from_keyword).unwrap_or_default());
     let is_concurrency = algorithm == Ok(AlgorithmName::Concurrency);
-    let unit = match reader.one_of(fields, &keywords::UNIT) {
+    let unit = match reader.read_one_of(fields, &keywords::UNIT) {
         Ok(Some(_)) if is_concurrency => Err(report_unused_by_concurrency(reader, &keywords::UNIT)),
         Ok(Some(word)) => Ok(parse_unit(word)),
         Ok(None) if is_concurrency => Ok(None),
@@ -177,19 +177,19 @@ fn read_raw_limit<'d>(
         }
         Err(reported) => Err(reported),
     };
-    let multiplier = match reader.number(fields, &keywords::UNIT_MULTIPLIER) {
+    let multiplier = match reader.read_number(fields, &keywords::UNIT_MULTIPLIER) {
         Ok(Some(_)) if is_concurrency => {
             Err(report_unused_by_concurrency(reader, &keywords::UNIT_MULTIPLIER))
         }
         multiplier => multiplier,
     };
-    let requests = reader.number(fields, &keywords::REQUESTS_PER_UNIT);
+    let requests = reader.read_number(fields, &keywords::REQUESTS_PER_UNIT);
     if requests == Ok(None) {
         let message = "without `requests_per_unit` this limit refuses everything; write \
                        `requests_per_unit: 0` if that is meant";
         reader.report(Target::Key, DiagnosticKind::DeniesAll, message);
     }
-    let lease = match reader.number(fields, &keywords::LEASE) {
+    let lease = match reader.read_number(fields, &keywords::LEASE) {
         Ok(Some(_)) if algorithm.is_ok() && !is_concurrency => {
             let message = "`lease` is how long a slot is held; write `algorithm: concurrency` or \
                            remove it";
@@ -197,9 +197,9 @@ fn read_raw_limit<'d>(
         }
         lease => lease,
     };
-    let burst = reader.number(fields, &keywords::BURST);
-    let cost = reader.number(fields, &keywords::COST);
-    let charge = reader.one_of(fields, &keywords::CHARGE);
+    let burst = reader.read_number(fields, &keywords::BURST);
+    let cost = reader.read_number(fields, &keywords::COST);
+    let charge = reader.read_one_of(fields, &keywords::CHARGE);
     let failure = read_on_store_failure(reader, fields, &keywords::RULE_FAILURE);
     let calendar = read_calendar(reader, fields, algorithm, unit, multiplier);
     let saturate_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -236,8 +236,8 @@ fn read_calendar<'d>(
     unit: Result<Option<Unit>, ErrorReported>,
     multiplier: ReadResult<u64>,
 ) -> ReadResult<Calendar> {
-    let align = reader.one_of(fields, &keywords::ALIGN);
-    let zone = reader.text(fields, &keywords::TIME_ZONE);
+    let align = reader.read_one_of(fields, &keywords::ALIGN);
+    let zone = reader.read_string(fields, &keywords::TIME_ZONE);
     if align? != Some("calendar") {
         if fields.has(&keywords::TIME_ZONE) {
             let message = "`time_zone` is for calendar windows; write `align: calendar` or remove \
@@ -282,7 +282,7 @@ fn read_per<'d>(
     fields: &Fields<'d>,
     context: LimitContext<'_>,
 ) -> ReadResult<Box<[usize]>> {
-    let Some(names) = reader.names(fields, &keywords::PER)? else { return Ok(None) };
+    let Some(names) = reader.read_names(fields, &keywords::PER)? else { return Ok(None) };
     if !context.in_list {
         let message = "`per` belongs to an entry of `rate_limits`; a single `rate_limit` counts by \
                        its whole path";
@@ -301,8 +301,8 @@ fn read_per<'d>(
             let keys: Vec<&str> = context.keys().collect();
             let message =
                 format!("the path has no entry {}; it has: {}", quoted(name), keys.join(", "));
-            reported = Some(reader.within((&keywords::PER).into(), |reader| {
-                reader.within(PathStep::Index(at), |reader| {
+            reported = Some(reader.descend((&keywords::PER).into(), |reader| {
+                reader.descend(PathStep::Index(at), |reader| {
                     reader.report(Target::Value, DiagnosticKind::BadValue, message)
                 })
             }));
@@ -319,7 +319,7 @@ pub(crate) fn read_on_store_failure<'d>(
     fields: &Fields<'d>,
     key: &Key,
 ) -> ReadResult<OnStoreFailure> {
-    let word = reader.one_of(fields, key)?;
+    let word = reader.read_one_of(fields, key)?;
     Ok(word.map(|word| match word {
         "allow" => OnStoreFailure::Allow,
         "deny" => OnStoreFailure::Deny,

@@ -36,7 +36,7 @@ pub(crate) fn read<'d>(
     }
     let bucket = check_placement(reader, fields, context, raw, whole)?;
     let whole = DividedBucket { raw, bucket };
-    let read = reader.map(fields, &keywords::TIERS, |reader, fields| {
+    let read = reader.read_map(fields, &keywords::TIERS, |reader, fields| {
         let method = read_method(reader, fields);
         let classes = read_classes(reader, fields);
         let (method, classes) = (method?, classes?);
@@ -83,7 +83,10 @@ fn check_placement<'d, 'l>(
         let message = "`requests_per_unit: 0` leaves classes nothing to divide; remove `tiers`";
         return conflict(&keywords::TIERS, message);
     }
-    if reader.names(fields, &keywords::PER)?.is_some_and(|per| per.iter().any(|name| name == key)) {
+    if reader
+        .read_names(fields, &keywords::PER)?
+        .is_some_and(|per| per.iter().any(|name| name == key))
+    {
         let message = format!(
             "`per` may not name {}: its value is the class, and classes share or divide a counter",
             quoted(key)
@@ -97,7 +100,7 @@ fn read_method<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<TierMethod, ErrorReported> {
-    match reader.one_of(fields, &keywords::METHOD)? {
+    match reader.read_one_of(fields, &keywords::METHOD)? {
         Some("separate") => Ok(TierMethod::Separate),
         Some("hybrid") => Ok(TierMethod::Hybrid),
         Some(_) => Ok(TierMethod::Shared),
@@ -115,10 +118,10 @@ fn read_classes<'d>(
     let (mut classes, mut reported) = (Vec::new(), None);
     reader.for_each_named(fields, &keywords::CLASSES, |reader, name, fields| {
         let written = (
-            reader.percent(fields, &keywords::FLOOR),
-            reader.percent(fields, &keywords::SHARE),
-            reader.number(fields, &keywords::CLASS_BURST),
-            reader.number(fields, &keywords::CLASS_REQUESTS),
+            reader.read_percent(fields, &keywords::FLOOR),
+            reader.read_percent(fields, &keywords::SHARE),
+            reader.read_number(fields, &keywords::CLASS_BURST),
+            reader.read_number(fields, &keywords::CLASS_REQUESTS),
         );
         if name == NO_CLASS {
             let message = "a class cannot be called `none`, which is the word for no class";
@@ -291,7 +294,7 @@ fn read_default_class<'d>(
     classes: &[RawClass],
     burst: u64,
 ) -> ReadResult<usize> {
-    let Some(name) = reader.text(fields, &keywords::DEFAULT_CLASS)? else {
+    let Some(name) = reader.read_string(fields, &keywords::DEFAULT_CLASS)? else {
         let size = |class: &RawClass| match class.share {
             Some(share) => u128::from(burst) * u128::from(share),
             None => u128::from(class.burst.unwrap_or(0)) * u128::from(HUNDRED_PERCENT),

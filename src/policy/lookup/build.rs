@@ -224,7 +224,7 @@ impl TreeBuilder {
         // `per` is a set: its order does not change the counter.
         positions.sort_unstable();
         positions.dedup();
-        let key_entry = |at: usize| KeyEntry { at, shared: shared_text(path[at]) };
+        let key_entry = |at: usize| KeyEntry { at, shared: shared_pattern(path[at]) };
         let entry_at =
             |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(key_entry);
         let tag =
@@ -259,7 +259,7 @@ fn exact_without_star(value: &ValueSpec) -> ValueSpec {
     }
 }
 
-fn shared_text(node: &TreeNode) -> Option<Box<str>> {
+fn shared_pattern(node: &TreeNode) -> Option<Box<str>> {
     match &node.value {
         ValueSpec::Pattern(text) if node.share_threshold => Some(text.clone()),
         ValueSpec::Pattern(_) | ValueSpec::Exact(_) | ValueSpec::Any => None,

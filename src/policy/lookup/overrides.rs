@@ -16,11 +16,11 @@ use crate::policy::compile::spec::{LimitSpec, TiersSpec};
 /// Effect of an operator override on a rule's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleOverride {
-    /// Count calls, but never refuse any.
+    /// Count calls, but never reject any.
     Shadow,
     /// Allow every call without counting.
     Allow,
-    /// Refuse every call without counting; counters keep their state. Invalid for rules without
+    /// Reject every call without counting; counters keep their state. Invalid for rules without
     /// limits.
     Deny,
     /// Scale limits to this percentage of their configured values, but not below one hit. The

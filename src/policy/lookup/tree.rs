@@ -47,7 +47,7 @@ pub struct Rule {
     pub limits: Box<[LimitSpec]>,
     /// Shadow mode: requests over the limit are counted but answered OK.
     pub shadow_mode: bool,
-    /// Quota mode: refuses only if all quota descriptors of the request are over their limits.
+    /// Quota mode: rejects only if all quota descriptors of the request are over their limits.
     pub quota_mode: bool,
     /// Metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,

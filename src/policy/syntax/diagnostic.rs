@@ -185,7 +185,7 @@ pub enum DiagnosticKind {
     StarInKey,
     /// Warning: `replaces` names a limit that does not exist.
     UnknownReplaces,
-    /// Warning: `requests_per_unit` is absent, so the limit is 0 and refuses every request.
+    /// Warning: `requests_per_unit` is absent, so the limit is 0 and rejects every request.
     DeniesAll,
     /// Warning: Redis Cluster may store counters of one call in different hash slots.
     SplitOverSlots,

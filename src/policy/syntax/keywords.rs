@@ -179,7 +179,7 @@ keys! {
     DOMAIN: File "domain" (required), ValueType::Name,
         "Domain that callers name. Only one file may have it unless domains merge.";
     ACCOUNTING: File "accounting", one_of(&["all_or_nothing", "independent"]),
-        "all_or_nothing (default): a refused call charges nothing. independent: limits that pass are charged even if the call is refused.";
+        "all_or_nothing (default): a rejected call charges nothing. independent: limits that pass are charged even if the call is rejected.";
     HASH_TAG: File "hash_tag", ValueType::Names,
         "Entries whose values place counters in one Redis Cluster slot.";
     DOMAIN_FAILURE: File "on_store_failure", STORE_FAILURE,
@@ -200,7 +200,7 @@ keys! {
     SHADOW_MODE: Descriptor "shadow_mode", ValueType::Bool,
         "Count and decide, but answer OK when over the limit.";
     QUOTA_MODE: Descriptor "quota_mode", ValueType::Bool,
-        "Refuse a call only if all of its quota descriptors are over their limits.";
+        "Reject a call only if all of its quota descriptors are over their limits.";
     DETAILED_METRIC: Descriptor "detailed_metric", ValueType::Bool,
         "Show the request's values in the rule's metric path.";
     VALUE_TO_METRIC: Descriptor "value_to_metric", ValueType::Bool,

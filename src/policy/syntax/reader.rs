@@ -97,7 +97,7 @@ impl<'d> Reader<'d> {
         kind: DiagnosticKind,
         message: impl Into<String>,
     ) -> ErrorReported {
-        self.within(key.into(), |reader| reader.report(Target::Value, kind, message))
+        self.descend(key.into(), |reader| reader.report(Target::Value, kind, message))
     }
 
     /// Reports that the current value repeats or contradicts an earlier one, at `first`.
@@ -121,20 +121,20 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads the top-level map of the file.
-    pub(crate) fn root(&mut self) -> Result<Fields<'d>, ErrorReported> {
+    pub(crate) fn read_root(&mut self) -> Result<Fields<'d>, ErrorReported> {
         self.check_map(Level::File, self.document.root())
     }
 
     /// Reads the map under `key` by calling `read` with its fields. Returns `None` if the key is
     /// absent.
-    pub(crate) fn map<T>(
+    pub(crate) fn read_map<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
         read: impl FnOnce(&mut Self, &Fields<'d>) -> Result<T, ErrorReported>,
     ) -> ReadResult<T> {
         let ValueType::Map(level) = key.shape else { return Ok(None) };
-        self.value(fields, key, |reader, value| {
+        self.read_value(fields, key, |reader, value| {
             let fields = reader.check_map(level, value)?;
             read(reader, &fields).map(Some)
         })
@@ -149,7 +149,7 @@ impl<'d> Reader<'d> {
         mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>),
     ) -> ReadResult<()> {
         let ValueType::MapOf(level) = key.shape else { return Ok(None) };
-        self.value(fields, key, |reader, value| {
+        self.read_value(fields, key, |reader, value| {
             let Value::Map(map) = value.value() else {
                 let message =
                     format!("`{}` must be a map of names, not {}", key.name, type_name(value));
@@ -159,7 +159,7 @@ impl<'d> Reader<'d> {
                 if reader.should_stop() {
                     break;
                 }
-                reader.within(PathStep::of(name), |reader| {
+                reader.descend(PathStep::of(name), |reader| {
                     if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                         let message = format!("a name in `{}` must be text; quote it", key.name);
                         reader.report(Target::Key, DiagnosticKind::WrongType, message);
@@ -181,12 +181,12 @@ impl<'d> Reader<'d> {
         mut read: impl FnMut(&mut Self, usize, &Fields<'d>),
     ) -> ReadResult<()> {
         let ValueType::List(level) = key.shape else { return Ok(None) };
-        self.value(fields, key, |reader, value| {
-            for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
+        self.read_value(fields, key, |reader, value| {
+            for (at, entry) in reader.check_list(key, value)?.nodes().enumerate() {
                 if reader.should_stop() {
                     break;
                 }
-                reader.within(PathStep::Index(at), |reader| {
+                reader.descend(PathStep::Index(at), |reader| {
                     if let Ok(fields) = reader.check_map(level, entry) {
                         read(reader, at, &fields);
                     }
@@ -197,27 +197,27 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads a map whose keys and values are not checked.
-    pub(crate) fn any_map<T>(
+    pub(crate) fn read_any_map<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
         read: impl FnOnce(&mut Self, Node<'d>) -> Result<T, ErrorReported>,
     ) -> ReadResult<T> {
-        self.value(fields, key, |reader, value| read(reader, value).map(Some))
+        self.read_value(fields, key, |reader, value| read(reader, value).map(Some))
     }
 
     /// Reads the text under `key`. Returns `None` if the key is absent.
-    pub(crate) fn text(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<String> {
-        self.value(fields, key, |reader, value| reader.read_text(key, value).map(Some))
+    pub(crate) fn read_string(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<String> {
+        self.read_value(fields, key, |reader, value| reader.convert_to_string(key, value).map(Some))
     }
 
     /// Reads a list of names. Reports empty names.
-    pub(crate) fn names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
-        self.value(fields, key, |reader, value| {
+    pub(crate) fn read_names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
+        self.read_value(fields, key, |reader, value| {
             let (mut names, mut reported) = (Vec::new(), None);
-            for (at, entry) in reader.list(key, value)?.nodes().enumerate() {
-                let name = reader.within(PathStep::Index(at), |reader| {
-                    let name = reader.read_text(key, entry)?;
+            for (at, entry) in reader.check_list(key, value)?.nodes().enumerate() {
+                let name = reader.descend(PathStep::Index(at), |reader| {
+                    let name = reader.convert_to_string(key, entry)?;
                     if name.is_empty() {
                         let message = format!("an entry of `{}` is empty; remove it", key.name);
                         return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
@@ -234,7 +234,7 @@ impl<'d> Reader<'d> {
     }
 
     /// Runs `read` with the cursor moved by one step, then moves the cursor back.
-    pub(crate) fn within<T>(&mut self, step: PathStep, read: impl FnOnce(&mut Self) -> T) -> T {
+    pub(crate) fn descend<T>(&mut self, step: PathStep, read: impl FnOnce(&mut Self) -> T) -> T {
         self.path.0.push(step);
         let result = read(self);
         self.path.0.pop();
@@ -242,7 +242,7 @@ impl<'d> Reader<'d> {
     }
 
     /// Runs `read` on the value of a key, unless the key is absent or null.
-    pub(crate) fn value<T>(
+    pub(crate) fn read_value<T>(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
@@ -250,13 +250,13 @@ impl<'d> Reader<'d> {
     ) -> ReadResult<T> {
         match fields.map.entry(key.name) {
             Some((_, value)) if !value.is_null() => {
-                self.within(key.into(), |reader| read(reader, value))
+                self.descend(key.into(), |reader| read(reader, value))
             }
             Some(_) | None => Ok(None),
         }
     }
 
-    fn list(&mut self, key: &Key, value: Node<'d>) -> Result<Children<'d>, ErrorReported> {
+    fn check_list(&mut self, key: &Key, value: Node<'d>) -> Result<Children<'d>, ErrorReported> {
         match value.value() {
             Value::List(list) => Ok(list),
             Value::Scalar(..) | Value::Map(_) => {
@@ -286,7 +286,7 @@ impl<'d> Reader<'d> {
                     (DiagnosticKind::WrongType, message)
                 }
             };
-            self.within(PathStep::of(key), |reader| reader.report(Target::Key, kind, message));
+            self.descend(PathStep::of(key), |reader| reader.report(Target::Key, kind, message));
             if self.should_stop() {
                 break;
             }
@@ -294,8 +294,8 @@ impl<'d> Reader<'d> {
         Ok(Fields { map })
     }
 
-    /// Reads a scalar as text. Accepts numbers and booleans, and keeps their spelling.
-    pub(crate) fn read_text(
+    /// Converts a scalar to a string. Accepts numbers and booleans, and keeps their spelling.
+    pub(crate) fn convert_to_string(
         &mut self,
         key: &Key,
         value: Node<'_>,

@@ -13,12 +13,12 @@ const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
 
 impl<'d> Reader<'d> {
     /// Reads a boolean. An absent key means false.
-    pub(crate) fn boolean(
+    pub(crate) fn read_boolean(
         &mut self,
         fields: &Fields<'d>,
         key: &Key,
     ) -> Result<bool, ErrorReported> {
-        let boolean = self.value(fields, key, |reader, value| match value.scalar() {
+        let boolean = self.read_value(fields, key, |reader, value| match value.scalar() {
             Scalar::Bool(value) => Ok(Some(value)),
             _ => {
                 let hint = match scalar::read(value.text()) {
@@ -34,9 +34,9 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads a whole number within the bounds of the key. Returns `None` if the key is absent.
-    pub(crate) fn number(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u64> {
+    pub(crate) fn read_number(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u64> {
         let ValueType::Number { least, most } = key.shape else { return Ok(None) };
-        self.value(fields, key, |reader, value| {
+        self.read_value(fields, key, |reader, value| {
             let number = match value.scalar() {
                 Scalar::Int(number) => number,
                 // The saturating cast keeps the sign, and the result is out of every key's range.
@@ -67,10 +67,14 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads one of the words that the key accepts. Returns `None` if the key is absent.
-    pub(crate) fn one_of(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<&'static str> {
+    pub(crate) fn read_one_of(
+        &mut self,
+        fields: &Fields<'d>,
+        key: &Key,
+    ) -> ReadResult<&'static str> {
         let ValueType::OneOf { words, any_case } = key.shape else { return Ok(None) };
-        self.value(fields, key, |reader, value| {
-            let text = reader.read_text(key, value)?;
+        self.read_value(fields, key, |reader, value| {
+            let text = reader.convert_to_string(key, value)?;
             let same = |word: &&&str| {
                 if any_case { word.eq_ignore_ascii_case(&text) } else { **word == text }
             };
@@ -85,8 +89,8 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads a whole percentage such as `24%`. Returns `None` if the key is absent.
-    pub(crate) fn percent(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u32> {
-        self.value(fields, key, |reader, value| {
+    pub(crate) fn read_percent(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u32> {
+        self.read_value(fields, key, |reader, value| {
             let digits = value.text().strip_suffix('%').unwrap_or_default();
             let is_whole = digits.bytes().all(|byte| byte.is_ascii_digit());
             match digits.parse::<u32>() {

@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry;
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use self::errors::{alias_error, bracket_error, depth_error, syntax_error};
-use self::input::{Input, Lookahead};
+use self::input::{Input, PunctuationCounter};
 use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED, quoted};
 use super::scalar::{self, Scalar};
 
@@ -259,14 +259,14 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
 pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
     let mut builder = Builder::default();
     let mut documents = 0;
-    let lookahead = Lookahead::default();
+    let counter = PunctuationCounter::default();
     let input = Input::of(text);
     let mut last = Span::at(1, 1);
-    for event in Parser::new_from_iter(lookahead.bound(input.chars())) {
-        if lookahead.is_exceeded() {
+    for event in Parser::new_from_iter(counter.bound(input.chars())) {
+        if counter.is_exceeded() {
             return Err(vec![bracket_error(last)]);
         }
-        lookahead.restart();
+        counter.restart();
         let (event, mut span) = event.map_err(|error| vec![syntax_error(text, &input, &error)])?;
         input.restore_columns(&mut span);
         last = Span::of(&span, false);

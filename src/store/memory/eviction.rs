@@ -10,8 +10,8 @@
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 
-use super::rules::{Rule, RuleSlot};
-use super::shard::{KEY_BYTES, Shard, Slot, weight};
+use super::rules::{RuleIdentity, RuleSlot};
+use super::shard::{EntryIndex, KEY_BYTES, Shard, weight};
 use super::sketch::{CellFormat, Sketch};
 use super::{MemoryStore, RECLAIM_SLOTS};
 use crate::domain::{Micros, Op};
@@ -91,14 +91,14 @@ impl MemoryStore {
     }
 
     /// Releases claimed weight, in keys.
-    pub(super) fn unclaim(&self, weight: usize) {
+    pub(super) fn release(&self, weight: usize) {
         self.stats.live.fetch_sub(weight as u64, Ordering::Relaxed);
     }
 
     /// Releases the weight of expired entries, in keys, and counts them as evicted.
     pub(super) fn release_expired(&self, weight: usize) {
         if weight > 0 {
-            self.unclaim(weight);
+            self.release(weight);
             self.stats.evicted.fetch_add(weight as u64, Ordering::Relaxed);
         }
     }
@@ -110,7 +110,7 @@ impl MemoryStore {
         &self,
         shard: &mut Shard,
         now: Micros,
-        in_use: impl Fn(Slot) -> bool,
+        in_use: impl Fn(EntryIndex) -> bool,
     ) {
         self.release_expired(shard.reclaim(now, RECLAIM_SLOTS, &self.rules, &in_use));
         if !self.is_full() {
@@ -135,10 +135,10 @@ impl MemoryStore {
     pub(super) fn claim_entry(
         &self,
         shard: &mut Shard,
-        rule: &Rule,
+        rule: &RuleIdentity,
         weight: usize,
         now: Micros,
-        in_use: &dyn Fn(Slot) -> bool,
+        in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> Option<RuleSlot> {
         // Entries that cannot be folded must leave room for other rules.
         if rule.format == CellFormat::None
@@ -166,11 +166,11 @@ impl MemoryStore {
         op: Op,
         (from, to): (usize, usize),
         now: Micros,
-        in_use: &dyn Fn(Slot) -> bool,
+        in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
         if let Some(less) = from.checked_sub(to) {
             if less > 0 {
-                self.unclaim(less);
+                self.release(less);
                 self.rules.subtract(rule, less);
             }
             return true;
@@ -199,7 +199,7 @@ impl MemoryStore {
         share: u64,
         own: Option<RuleSlot>,
         now: Micros,
-        in_use: &dyn Fn(Slot) -> bool,
+        in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
         for _ in 0..FOLDS_MAX {
             if !self.fold_one(shard, share, own, now, in_use) {
@@ -221,9 +221,9 @@ impl MemoryStore {
         share: u64,
         own: Option<RuleSlot>,
         now: Micros,
-        in_use: &dyn Fn(Slot) -> bool,
+        in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
-        let mut fullest: Option<(u64, Slot)> = None;
+        let mut fullest: Option<(u64, EntryIndex)> = None;
         shard.visit_entries(FOLD_SLOTS, |shard, slot| {
             let rule = shard.rule(slot);
             let held = self.rules.weight(rule);
@@ -244,7 +244,7 @@ impl MemoryStore {
         // Making the sketch may have folded that entry already.
         if shard.find(key) == Some(slot) {
             let freed = shard.fold(slot, sketch, now, &self.rules);
-            self.unclaim(freed);
+            self.release(freed);
             self.stats.folded.fetch_add(1, Ordering::Relaxed);
         }
         true
@@ -256,9 +256,9 @@ impl MemoryStore {
     pub(super) fn sketch_of(
         &self,
         shard: &mut Shard,
-        rule: &Rule,
+        rule: &RuleIdentity,
         now: Micros,
-        in_use: &dyn Fn(Slot) -> bool,
+        in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> Option<usize> {
         let kept_until = now.saturating_add(Micros(1));
         if let Some(at) = shard.find_sketch(rule.key) {
@@ -291,9 +291,9 @@ impl MemoryStore {
     fn replace_entries_by_sketch(
         &self,
         shard: &mut Shard,
-        rule: &Rule,
+        rule: &RuleIdentity,
         now: Micros,
-        in_use: &dyn Fn(Slot) -> bool,
+        in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
         let is_foldable =
             |shard: &Shard, slot| self.rules.rule(shard.rule(slot)) == Some(*rule) && !in_use(slot);
@@ -317,7 +317,7 @@ impl MemoryStore {
             }
             freed < self.sketch_weight
         });
-        self.unclaim(freed.saturating_sub(self.sketch_weight));
+        self.release(freed.saturating_sub(self.sketch_weight));
         self.stats.folded.fetch_add(folded, Ordering::Relaxed);
         true
     }
@@ -327,14 +327,14 @@ impl MemoryStore {
         let weight = shard.remove_expired_sketches(now) * self.sketch_weight;
         if weight > 0 {
             self.stats.sketch_weight.fetch_sub(weight as u64, Ordering::Relaxed);
-            self.unclaim(weight);
+            self.release(weight);
         }
     }
 }
 
 /// Returns whether entries of the rule can be folded. The rule's algorithm must fit into a sketch,
 /// and the rule must have a sketch in this shard or there must be space for one.
-fn can_fold(shard: &Shard, rule: &Rule) -> bool {
+fn can_fold(shard: &Shard, rule: &RuleIdentity) -> bool {
     rule.format != CellFormat::None
         && (shard.sketches.len() < SKETCHES_MAX || shard.find_sketch(rule.key).is_some())
 }

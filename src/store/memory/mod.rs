@@ -47,7 +47,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use self::rules::Overflow;
-use self::rules::{Rule, RuleTable};
+use self::rules::{RuleIdentity, RuleTable};
 use self::shard::{ENTRY_BYTES, EntryKey, Shard, weight};
 use super::{LocalStore, Store};
 use crate::algorithm;
@@ -278,7 +278,7 @@ impl MemoryStore {
     ) -> Outcome {
         let nothing = |_| false;
         self.reclaim_expired(shard, now, nothing);
-        let rule = Rule::of(check.limit);
+        let rule = RuleIdentity::of(check.limit);
         let state = shard.find_sketch(rule.key).and_then(|at| shard.sketches[at].state(key, now));
         let op = without_unreceipted_refund(check.op);
         let step = algorithm::apply_for(state.as_ref(), check.limit, op, check.holder, now);
@@ -298,7 +298,7 @@ impl MemoryStore {
     }
 
     /// Counts a charge to a rule's sketch.
-    fn count_overflow(&self, rule: &Rule) {
+    fn count_overflow(&self, rule: &RuleIdentity) {
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         self.rules.note_overflow(rule, false);
     }
@@ -306,7 +306,7 @@ impl MemoryStore {
     /// Returns the refusal for a key that fits into the store neither as an entry nor in a sketch.
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
-        self.rules.note_overflow(&Rule::of(limit), true);
+        self.rules.note_overflow(&RuleIdentity::of(limit), true);
         let empty = algorithm::apply(None, limit, Op::Peek, now).outcome;
         let reset_after = empty.reset_after.max(NO_ROOM_WAIT);
         Outcome { reset_after, ..Outcome::refuse_for(NO_ROOM_WAIT) }

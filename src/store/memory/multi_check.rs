@@ -8,8 +8,8 @@
 use smallvec::SmallVec;
 use std::sync::MutexGuard;
 
-use super::rules::{Rule, RuleSlot};
-use super::shard::{EntryKey, Shard, Slot, weight};
+use super::rules::{RuleIdentity, RuleSlot};
+use super::shard::{EntryIndex, EntryKey, Shard, weight};
 use super::{MemoryStore, SHARDS_MAX, without_receipt_entry, without_unreceipted_refund};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
@@ -34,7 +34,7 @@ struct LockedShards<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Location {
     /// The counter is stored in the entry in this slot.
-    Entry(Slot),
+    Entry(EntryIndex),
     /// The counter is new, and weight has been claimed for an entry of this rule.
     Claimed(RuleSlot),
     /// The counter has no entry. Its hits are counted in the sketch of the rule with this key.
@@ -143,7 +143,7 @@ impl MemoryStore {
             None => {
                 let in_use = |slot| is_in_use(counters, guard, slot);
                 self.reclaim_expired(shard, now, in_use);
-                let rule = Rule::of(check.limit);
+                let rule = RuleIdentity::of(check.limit);
                 let location = self.claim_location(shard, &rule, now, &in_use);
                 let sketch = shard.find_sketch(rule.key);
                 (location, 0, sketch.and_then(|at| shard.sketches[at].state(own, now)))
@@ -173,9 +173,9 @@ impl MemoryStore {
     fn claim_location(
         &self,
         shard: &mut Shard,
-        rule: &Rule,
+        rule: &RuleIdentity,
         now: Micros,
-        in_use: &dyn Fn(Slot) -> bool,
+        in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> Location {
         if let Some(slot) = self.claim_entry(shard, rule, 1, now, in_use) {
             return Location::Claimed(slot);
@@ -226,7 +226,7 @@ impl MemoryStore {
         counter.write(step.write, check.limit);
         if let Location::Sketch(_) = counter.location {
             if step.outcome.charged.0 > 0 {
-                self.count_overflow(&Rule::of(check.limit));
+                self.count_overflow(&RuleIdentity::of(check.limit));
             }
             return without_receipt_entry(step.outcome);
         }
@@ -269,7 +269,7 @@ impl MemoryStore {
 }
 
 /// Returns whether the call has a working copy of the entry in a given slot of a shard.
-fn is_in_use(counters: &WorkingCounters<'_>, guard: usize, slot: Slot) -> bool {
+fn is_in_use(counters: &WorkingCounters<'_>, guard: usize, slot: EntryIndex) -> bool {
     counters
         .iter()
         .any(|counter| counter.guard == guard && counter.location == Location::Entry(slot))

@@ -30,27 +30,27 @@ const IN_TRANSITION: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSlot(pub(super) u16);
 
-/// Rule that an entry belongs to, identified by the id of its limit and the format of its sketch
+/// Identity of the rule that an entry belongs to: the id of its limit and the format of its sketch
 /// cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(super) struct RuleIdentity {
     /// Hash of the limit's id and the cell format; never 0.
     pub(super) key: u64,
     limit_id: u64,
     pub(super) format: CellFormat,
 }
 
-impl Rule {
+impl RuleIdentity {
     /// Returns the rule that the counters of a limit belong to.
-    pub(super) fn of(limit: &Limit) -> Rule {
-        Rule::new(limit.limit_id, CellFormat::of(limit))
+    pub(super) fn of(limit: &Limit) -> RuleIdentity {
+        RuleIdentity::new(limit.limit_id, CellFormat::of(limit))
     }
 
-    fn new(limit_id: u64, format: CellFormat) -> Rule {
+    fn new(limit_id: u64, format: CellFormat) -> RuleIdentity {
         // The format is part of the identity, so that a changed algorithm never reads the cells of
         // the former one. The odd factor (2^64 / golden ratio) spreads small ids in tests, too.
         let key = (limit_id ^ format.encode().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Rule { key: key.clamp(1, IN_TRANSITION - 1), limit_id, format }
+        RuleIdentity { key: key.clamp(1, IN_TRANSITION - 1), limit_id, format }
     }
 }
 
@@ -102,7 +102,7 @@ impl RuleTable {
     }
 
     /// Adds weight, in keys, to a rule and returns the rule's slot. A new rule is assigned a slot.
-    pub(super) fn add(&self, rule: &Rule, weight: usize) -> RuleSlot {
+    pub(super) fn add(&self, rule: &RuleIdentity, weight: usize) -> RuleSlot {
         loop {
             let slot = self.slot_of(rule);
             let usage = &self.slots[usize::from(slot.0)];
@@ -139,19 +139,19 @@ impl RuleTable {
     }
 
     /// Returns the total weight of a rule's entries, in keys; 0 if the rule has no slot yet.
-    pub(super) fn weight_of(&self, rule: &Rule) -> u64 {
+    pub(super) fn weight_of(&self, rule: &RuleIdentity) -> u64 {
         self.find(rule).map_or(0, |slot| self.weight(slot))
     }
 
     /// Returns the rule in a slot, or `None` for the shared slot. Call this only while the rule
     /// holds an entry, because otherwise the slot may be reassigned.
-    pub(super) fn rule(&self, slot: RuleSlot) -> Option<Rule> {
+    pub(super) fn rule(&self, slot: RuleSlot) -> Option<RuleIdentity> {
         if slot == SHARED {
             return None;
         }
         let usage = &self.slots[usize::from(slot.0)];
         let format = CellFormat::decode(usage.format.load(Ordering::Relaxed));
-        Some(Rule::new(usage.limit_id.load(Ordering::Relaxed), format))
+        Some(RuleIdentity::new(usage.limit_id.load(Ordering::Relaxed), format))
     }
 
     /// Returns the fair share of a rule, in keys: `total` divided by the number of rules that hold
@@ -170,7 +170,7 @@ impl RuleTable {
     }
 
     /// Records that a new key of the rule was counted in a sketch or refused.
-    pub(super) fn note_overflow(&self, rule: &Rule, is_refusing: bool) {
+    pub(super) fn note_overflow(&self, rule: &RuleIdentity, is_refusing: bool) {
         let bit = if is_refusing { REFUSED } else { SKETCHED };
         let usage = &self.slots[usize::from(self.slot_of(rule).0)];
         if usage.overflow.load(Ordering::Relaxed) & bit == 0 {
@@ -201,25 +201,25 @@ impl RuleTable {
         begun
     }
 
-    fn probes(rule: &Rule) -> impl Iterator<Item = usize> {
+    fn probes(rule: &RuleIdentity) -> impl Iterator<Item = usize> {
         let first = (rule.key >> 32) as usize;
         (0..PROBES).map(move |step| 1 + (first + step) % (RULES_MAX - 1))
     }
 
-    fn find(&self, rule: &Rule) -> Option<RuleSlot> {
+    fn find(&self, rule: &RuleIdentity) -> Option<RuleSlot> {
         let at =
             Self::probes(rule).find(|at| self.slots[*at].key.load(Ordering::SeqCst) == rule.key)?;
         u16::try_from(at).ok().map(RuleSlot)
     }
 
     /// Returns the slot of a rule. A new rule is assigned one.
-    fn slot_of(&self, rule: &Rule) -> RuleSlot {
+    fn slot_of(&self, rule: &RuleIdentity) -> RuleSlot {
         self.find(rule).unwrap_or_else(|| self.assign(rule))
     }
 
     /// Assigns a rule a slot that has never been used or whose former rule holds no entries.
     /// Returns [`SHARED`] if there is no such slot.
-    fn assign(&self, rule: &Rule) -> RuleSlot {
+    fn assign(&self, rule: &RuleIdentity) -> RuleSlot {
         let _assigning = self.assignment.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = self.find(rule) {
             return slot;
@@ -245,8 +245,8 @@ impl RuleTable {
 mod tests {
     use super::*;
 
-    fn rule(limit_id: u64) -> Rule {
-        Rule::new(limit_id, CellFormat::FixedWindow)
+    fn rule(limit_id: u64) -> RuleIdentity {
+        RuleIdentity::new(limit_id, CellFormat::FixedWindow)
     }
 
     #[test]

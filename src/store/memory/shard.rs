@@ -86,7 +86,7 @@ impl Expiry {
 }
 
 /// Index of an entry in the slab. Valid until the entry is removed or moved by [`Shard::compact`].
-pub(super) type Slot = u32;
+pub(super) type EntryIndex = u32;
 
 #[derive(Clone)]
 struct Entry {
@@ -112,15 +112,15 @@ const VACANT: Entry = Entry {
 /// Shard of the memory store: a slab of entries and an index of their keys.
 #[derive(Default)]
 pub(super) struct Shard {
-    index: HashTable<Slot>,
+    index: HashTable<EntryIndex>,
     chunks: Vec<Box<[Entry]>>,
-    free: Vec<Slot>,
+    free: Vec<EntryIndex>,
     /// Number of slots that have ever been used.
-    high: Slot,
-    /// Slot at which the next call to [`reclaim`](Self::reclaim) starts.
-    cursor: Slot,
-    /// Slot at which the next call to [`visit_entries`](Self::visit_entries) starts.
-    fold_cursor: Slot,
+    high: EntryIndex,
+    /// Index at which the next call to [`reclaim`](Self::reclaim) starts.
+    cursor: EntryIndex,
+    /// Index at which the next call to [`visit_entries`](Self::visit_entries) starts.
+    fold_cursor: EntryIndex,
     /// Sketches of the rules that have keys without their own entry in this shard.
     pub(super) sketches: Vec<Sketch>,
     /// Time until which the shard does not try again to find room for another sketch.
@@ -139,27 +139,27 @@ pub(super) fn weight(state: &State) -> usize {
 
 impl Shard {
     /// Returns the slot of the entry with this key, or `None` if there is none.
-    pub(super) fn find(&self, key: EntryKey) -> Option<Slot> {
+    pub(super) fn find(&self, key: EntryKey) -> Option<EntryIndex> {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
     /// Returns the state of the entry in a slot.
-    pub(super) fn state(&self, slot: Slot) -> &State {
+    pub(super) fn state(&self, slot: EntryIndex) -> &State {
         &self.entry(slot).state
     }
 
     /// Returns the key of the entry in a slot.
-    pub(super) fn key(&self, slot: Slot) -> EntryKey {
+    pub(super) fn key(&self, slot: EntryIndex) -> EntryKey {
         self.entry(slot).key
     }
 
     /// Returns the rule of the entry in a slot, as an index into the [`RuleTable`].
-    pub(super) fn rule(&self, slot: Slot) -> RuleSlot {
+    pub(super) fn rule(&self, slot: EntryIndex) -> RuleSlot {
         self.entry(slot).expires.rule()
     }
 
     /// Replaces the state and the expiry time of the entry in a slot.
-    pub(super) fn put(&mut self, slot: Slot, state: State, expires: Micros) {
+    pub(super) fn put(&mut self, slot: EntryIndex, state: State, expires: Micros) {
         let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);
         let before = std::mem::replace(&mut entry.state, state);
@@ -186,7 +186,7 @@ impl Shard {
         now: Micros,
         slots: usize,
         rules: &RuleTable,
-        in_use: impl Fn(Slot) -> bool,
+        in_use: impl Fn(EntryIndex) -> bool,
     ) -> usize {
         let mut removed = 0;
         for _ in 0..slots.min(self.high as usize) {
@@ -204,7 +204,7 @@ impl Shard {
     pub(super) fn visit_entries(
         &mut self,
         slots: usize,
-        mut visit: impl FnMut(&mut Shard, Slot) -> bool,
+        mut visit: impl FnMut(&mut Shard, EntryIndex) -> bool,
     ) {
         for _ in 0..slots.min(self.high as usize) {
             let slot = if self.fold_cursor < self.high { self.fold_cursor } else { 0 };
@@ -225,7 +225,7 @@ impl Shard {
     /// its weight, in keys.
     pub(super) fn fold(
         &mut self,
-        slot: Slot,
+        slot: EntryIndex,
         sketch: usize,
         now: Micros,
         rules: &RuleTable,
@@ -269,13 +269,13 @@ impl Shard {
         self.chunks.shrink_to(self.chunks.len() * 2);
         if self.index.capacity() > 4 * self.index.len().max(ENTRIES_PER_CHUNK) {
             let chunks = &self.chunks;
-            let hash = |slot: &Slot| entry_at(chunks, *slot).key.hash();
+            let hash = |slot: &EntryIndex| entry_at(chunks, *slot).key.hash();
             self.index.shrink_to(self.index.len() * 2, hash);
         }
     }
 
     /// Moves an entry to a vacant slot and updates the index.
-    fn relocate(&mut self, from: Slot, to: Slot) {
+    fn relocate(&mut self, from: EntryIndex, to: EntryIndex) {
         let entry = std::mem::replace(self.entry_mut(from), VACANT);
         let hash = entry.key.hash();
         *self.entry_mut(to) = entry;
@@ -307,13 +307,13 @@ impl Shard {
         self.index.allocation_size()
             + self.chunks.len() * ENTRIES_PER_CHUNK * ENTRY_BYTES
             + self.chunks.capacity() * size_of::<Box<[Entry]>>()
-            + self.free.capacity() * size_of::<Slot>()
+            + self.free.capacity() * size_of::<EntryIndex>()
             + self.sketches.iter().map(Sketch::heap_bytes).sum::<usize>()
             + self.heap
     }
 
     /// Removes the entry in a slot and returns its weight, in keys.
-    pub(super) fn remove(&mut self, slot: Slot, rules: &RuleTable) -> usize {
+    pub(super) fn remove(&mut self, slot: EntryIndex, rules: &RuleTable) -> usize {
         let entry = std::mem::replace(self.entry_mut(slot), VACANT);
         if let Ok(found) = self.index.find_entry(entry.key.hash(), |at| *at == slot) {
             found.remove();
@@ -325,7 +325,7 @@ impl Shard {
         weight
     }
 
-    fn grow(&mut self) -> Slot {
+    fn grow(&mut self) -> EntryIndex {
         let slot = self.high;
         if slot as usize == self.chunks.len() * ENTRIES_PER_CHUNK {
             self.chunks.push(vec![VACANT; ENTRIES_PER_CHUNK].into_boxed_slice());
@@ -334,15 +334,15 @@ impl Shard {
         slot
     }
 
-    fn entry(&self, slot: Slot) -> &Entry {
+    fn entry(&self, slot: EntryIndex) -> &Entry {
         entry_at(&self.chunks, slot)
     }
 
-    fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
+    fn entry_mut(&mut self, slot: EntryIndex) -> &mut Entry {
         &mut self.chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
     }
 }
 
-fn entry_at(chunks: &[Box<[Entry]>], slot: Slot) -> &Entry {
+fn entry_at(chunks: &[Box<[Entry]>], slot: EntryIndex) -> &Entry {
     &chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
 }

@@ -4,7 +4,7 @@
 //! Each group is one atomic script call. All groups are sent at once, unless a check was near its
 //! limit when last seen: then its group is sent alone first, so that a refusal there holds no hits
 //! in other slots. If one slot rejects the call, the charges in the others are refunded by receipt.
-//! So no limit ever admits too much, but near a limit a call may be refused because another call
+//! So no limit ever admits too much, but near a limit a call may be rejected because another call
 //! holds hits for one round trip. If a slot does not answer, the charges in the others are kept,
 //! and the fallback either admits the call or refunds them.
 //!

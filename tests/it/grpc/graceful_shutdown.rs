@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 
 use super::test_server::{PATIENCE, Server, encoded, soon, until};
 use crate::support::raw_http2::{
-    PREFACE, SETTINGS, begun, call, connect, exchange, frame, framed, socket, until_closed,
+    PREFACE, SETTINGS, begun, call, connect, exchange, frame, framed, read_until_closed, socket,
 };
 
 #[tokio::test]
@@ -78,5 +78,5 @@ async fn a_frozen_caller_is_cut_off_at_the_hard_limit() {
     until("both are there", || server.open() == 2).await;
     assert_eq!(server.left().await.cut_off, 2);
     assert!(soon("the call", waiting).await.unwrap().is_err());
-    until_closed(&mut frozen).await;
+    read_until_closed(&mut frozen).await;
 }

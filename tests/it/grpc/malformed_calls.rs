@@ -9,7 +9,7 @@ use super::test_server::{Server, encoded, soon, until};
 use crate::support::random::Random;
 use crate::support::raw_http2::{
     CONTINUATION, END_HEADERS, HEADERS, PREFACE, RST_STREAM, SETTINGS, call, connect, exchange,
-    frame, framed, header_block, socket, until_closed,
+    frame, framed, header_block, read_until_closed, socket,
 };
 
 fn rounds() -> u64 {
@@ -86,7 +86,7 @@ async fn malformed_frames_close_their_connection_and_no_other() {
         let _ = socket.write_all(&nonsense).await;
         let _ = socket.write_all(&random.bytes(400)).await;
         let _ = socket.shutdown().await;
-        until_closed(&mut socket).await;
+        read_until_closed(&mut socket).await;
         let answer = exchange(&bystander, call(), framed(&encoded("edge"))).await.unwrap();
         assert_eq!(answer.grpc_status, 0);
     }
@@ -119,7 +119,7 @@ async fn rapid_resets_close_their_connection_and_no_other() {
     soon("the flood", socket.write_all(&resets(100))).await.unwrap();
     server.bench.stalled.store(false, Ordering::SeqCst);
     assert_eq!(held.await.unwrap().unwrap().grpc_status, 0);
-    until_closed(&mut socket).await;
+    read_until_closed(&mut socket).await;
     until("it is counted", || server.traffic.connections_broken.load(Ordering::SeqCst) == 1).await;
     let answer = exchange(&bystander, call(), framed(&encoded("edge"))).await.unwrap();
     assert_eq!(answer.grpc_status, 0);
@@ -134,7 +134,7 @@ async fn a_flood_of_resets_leaves_nothing_behind() {
     let mut socket = socket(server.address).await;
     let _ = soon("the flood", socket.write_all(&resets(30_000))).await;
     let _ = socket.shutdown().await;
-    until_closed(&mut socket).await;
+    read_until_closed(&mut socket).await;
     until("only the bystander is left", || server.open() == 1).await;
     let answer = exchange(&bystander, call(), framed(&encoded("edge"))).await.unwrap();
     assert_eq!(answer.grpc_status, 0);
@@ -153,7 +153,7 @@ async fn a_flood_of_continuations_closes_its_connection_and_no_other() {
         bytes.extend(frame(CONTINUATION, 0, 1, &filler));
     }
     let _ = soon("the flood", socket.write_all(&bytes)).await;
-    until_closed(&mut socket).await;
+    read_until_closed(&mut socket).await;
     let answer = exchange(&bystander, call(), framed(&encoded("edge"))).await.unwrap();
     assert_eq!(answer.grpc_status, 0);
     server.left().await;

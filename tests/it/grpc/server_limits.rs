@@ -10,8 +10,8 @@ use tokio::net::UnixStream;
 
 use super::test_server::{Server, Wanted, encoded, question, soon, until};
 use crate::support::raw_http2::{
-    GOAWAY, PREFACE, SETTINGS, begun, call, connect, exchange, framed, next_frame, socket,
-    until_closed,
+    GOAWAY, PREFACE, SETTINGS, begun, call, connect, exchange, framed, next_frame,
+    read_until_closed, socket,
 };
 
 /// The settings that the server advertises, by identifier.
@@ -98,7 +98,7 @@ async fn a_connection_beyond_the_bound_closes_the_longest_idle_one() {
         while next_frame(&mut first).await.expect("GOAWAY before the end").0 != GOAWAY {}
     })
     .await;
-    until_closed(&mut first).await;
+    read_until_closed(&mut first).await;
     a_tick().await;
     assert_eq!(ask(&second).await.unwrap(), 0);
     // A socket that sends nothing makes room like any other.
@@ -137,7 +137,7 @@ async fn a_caller_that_answers_no_ping_is_closed() {
         limits.keepalive_timeout = Duration::from_millis(30);
     });
     let mut frozen = begun(server.address).await;
-    until_closed(&mut frozen).await;
+    read_until_closed(&mut frozen).await;
     until("it is gone", || server.open() == 0).await;
     server.left().await;
 }

@@ -1,7 +1,7 @@
 //! Which client certificates get in, and what they are authorized to call.
 
 use super::tls_callers::{ask, connect, fate, metric, serving};
-use crate::support::certificate_authority::{Authority, Identity};
+use crate::support::certificate_authority::{Authority, Identity, self_signed};
 use crate::support::tidegate_process::{directory, run};
 
 #[tokio::test]
@@ -74,30 +74,14 @@ async fn a_name_of_one_type_is_no_name_of_the_other() {
     assert_eq!(fate(ours.signs_uri("gateway.test")).await, "PermissionDenied");
 }
 
-/// A self-signed certificate as `openssl req -x509` makes it: it claims to be a CA.
-fn by_openssl(name: &str, more: &[&str]) -> Identity {
-    let files = directory(&[]);
-    let path = |name: &str| files.path().join(name).display().to_string();
-    let made = std::process::Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test"])
-        .args(["-addext", &format!("subjectAltName=DNS:{name}")])
-        .args(["-keyout", &path("key.pem"), "-out", &path("cert.pem")])
-        .args(more)
-        .output()
-        .expect("openssl runs");
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
-    Identity { certificate: read("cert.pem"), key: read("key.pem") }
-}
-
 #[tokio::test]
 async fn a_self_signed_certificate_that_is_itself_trusted_gets_in_by_its_name() {
     let ours = Authority::new();
-    let caller = by_openssl("gateway.test", &["-days", "2"]);
-    let other_name = by_openssl("other.test", &["-days", "2"]);
-    let unknown = by_openssl("gateway.test", &["-days", "2"]);
+    let caller = self_signed("gateway.test", &["-days", "2"]);
+    let other_name = self_signed("other.test", &["-days", "2"]);
+    let unknown = self_signed("gateway.test", &["-days", "2"]);
     let server_only =
-        by_openssl("gateway.test", &["-days", "2", "-addext", "extendedKeyUsage=serverAuth"]);
+        self_signed("gateway.test", &["-days", "2", "-addext", "extendedKeyUsage=serverAuth"]);
     let trusted = [&caller, &other_name, &server_only].map(|identity| &*identity.certificate);
     let flags = ["--grpc-client-tls-san", "gateway.test"];
     let (serving, mut secret) = serving(&ours, &flags);

@@ -12,7 +12,7 @@ use super::tls_callers::metric;
 use crate::support::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, PRIORITY, RST_STREAM,
     SETTINGS, WINDOW_UPDATE, begun, call, connect, exchange, frame, framed, header_block,
-    open_files, socket, until_closed,
+    open_files, read_until_closed, socket,
 };
 use crate::support::tidegate_process::Tidegate;
 use crate::support::wait::until;
@@ -202,9 +202,9 @@ async fn a_preface_that_comes_byte_by_byte_is_not_waited_for() {
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    until_closed(&mut slow).await;
+    read_until_closed(&mut slow).await;
     let mut silent = socket(address).await;
-    until_closed(&mut silent).await;
+    read_until_closed(&mut silent).await;
     bystander.is_answered().await;
     until_connections(&serving, 1);
 }
@@ -244,7 +244,7 @@ async fn ten_thousand_idle_connections_disturb_nobody_and_make_room_for_newcomer
     for first in idle.iter_mut().take(3) {
         let newcomer = Bystander::beside(address).await;
         newcomer.is_answered().await;
-        until_closed(first).await;
+        read_until_closed(first).await;
         // One that leaves would make room for the next.
         newcomers.push(newcomer);
     }

@@ -89,3 +89,19 @@ impl Authority {
         Identity { certificate: certificate.pem(), key: key.serialize_pem() }
     }
 }
+
+/// A self-signed certificate as `openssl req -x509` makes it: it claims to be a CA.
+pub fn self_signed(name: &str, more: &[&str]) -> Identity {
+    let files = tempfile::tempdir().unwrap();
+    let path = |name: &str| files.path().join(name).display().to_string();
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test"])
+        .args(["-addext", &format!("subjectAltName=DNS:{name}")])
+        .args(["-keyout", &path("key.pem"), "-out", &path("cert.pem")])
+        .args(more)
+        .output()
+        .expect("openssl runs");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+    Identity { certificate: read("cert.pem"), key: read("key.pem") }
+}

@@ -164,7 +164,7 @@ pub async fn next_frame(socket: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
 }
 
 /// Reads until the server closes; `true` if it said GOAWAY before.
-pub async fn until_closed(socket: &mut TcpStream) -> bool {
+pub async fn read_until_closed(socket: &mut TcpStream) -> bool {
     let mut goaway = false;
     while let Some((kind, _)) = next_frame(socket).await {
         goaway |= kind == GOAWAY;

@@ -279,7 +279,8 @@ async fn a_call_on_a_half_moved_slot_is_retried_once_and_then_not_executed() {
     command.arg(&COUNT.sha).arg(2).arg(&both);
     let half = ScriptCall { slot: Some(slot), command, ..call.clone() };
     let replies = connections.send(ScriptCalls::from_iter([half])).await;
-    let moving = SendError { kind: SendErrorKind::Moving, executed: ExecutionStatus::NotExecuted };
+    let moving =
+        SendError { kind: SendErrorKind::Reconfiguring, executed: ExecutionStatus::NotExecuted };
     assert_eq!(replies.as_slice(), [Err(moving)]);
     assert_eq!(total(&connections, |node| &node.tryagain), 2, "sent once and retried once");
 }

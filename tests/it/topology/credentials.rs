@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
+};
 use redis::Value;
 use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::config::{
@@ -14,6 +16,7 @@ use tidegate::store::redis::client::transport::{SendError, SendErrorKind};
 
 use super::counting_load::{COUNT, Load, config, count_one, open, records, total};
 use crate::support::acl;
+use crate::support::certificate_authority::{Identity, self_signed};
 use crate::support::redis_server::{PATIENCE, Server, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -67,20 +70,24 @@ impl Authority {
 
 /// A server that speaks TLS only and demands a client certificate.
 fn tls_server(authority: &Authority, name: &str, dir: &tempfile::TempDir) -> Server {
+    let (certificate, key) = authority.sign(name);
+    tls_server_with(&authority.pem(), &Identity { certificate, key }, dir)
+}
+
+fn tls_server_with(authority: &str, identity: &Identity, dir: &tempfile::TempDir) -> Server {
     let write = |file: &str, text: &str| {
         let path = dir.path().join(file);
         std::fs::write(&path, text).unwrap();
         path.display().to_string()
     };
-    let (certificate, key) = authority.sign(name);
     Server::start(&[
         &acl::line(acl::SINGLE),
         "port 0",
         "tls-port {port}",
         "tls-auth-clients yes",
-        &format!("tls-ca-cert-file {}", write("ca.pem", &authority.pem())),
-        &format!("tls-cert-file {}", write("cert.pem", &certificate)),
-        &format!("tls-key-file {}", write("key.pem", &key)),
+        &format!("tls-ca-cert-file {}", write("ca.pem", authority)),
+        &format!("tls-cert-file {}", write("cert.pem", &identity.certificate)),
+        &format!("tls-key-file {}", write("key.pem", &identity.key)),
     ])
 }
 
@@ -126,6 +133,38 @@ async fn tls_works_with_a_private_authority_and_a_client_certificate() {
     let careless = Tls { skip_hostname: true, ..good() };
     let connections = open(over_tls(&server, "127.0.0.1", careless)).await;
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(2)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_works_with_a_self_signed_certificate_that_is_itself_trusted() {
+    let ours = self_signed("localhost", &["-days", "2"]);
+    let unknown = self_signed("localhost", &["-days", "2"]);
+    let dir = tempfile::tempdir().unwrap();
+    let server = tls_server_with(&ours.certificate, &ours, &dir);
+    let trusting = |trusted: &Identity| Tls {
+        ca: Some(trusted.certificate.clone().into_bytes()),
+        client: Some((ours.certificate.clone().into_bytes(), ours.key.clone().into_bytes())),
+        skip_hostname: false,
+    };
+    let connections = open(over_tls(&server, "localhost", trusting(&ours))).await;
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
+
+    is_refused(over_tls(&server, "localhost", trusting(&unknown))).await;
+    is_refused(over_tls(&server, "127.0.0.1", trusting(&ours))).await;
+    let careless = Tls { skip_hostname: true, ..trusting(&ours) };
+    let connections = open(over_tls(&server, "127.0.0.1", careless)).await;
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(2)));
+    let careless = Tls { skip_hostname: true, ..trusting(&unknown) };
+    is_refused(over_tls(&server, "localhost", careless)).await;
+
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    (params.not_before, params.not_after) = (date_time_ymd(2019, 1, 1), date_time_ymd(2020, 1, 1));
+    let certificate = params.self_signed(&key).unwrap().pem();
+    let expired = Identity { certificate, key: key.serialize_pem() };
+    let server = tls_server_with(&ours.certificate, &expired, &dir);
+    is_refused(over_tls(&server, "localhost", trusting(&expired))).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -77,12 +77,12 @@ impl<'t> Input<'t> {
 /// buffer, because every bracket, quote and comma may become a token. Outside brackets, the count
 /// restarts on each line, because the parser drops its tokens there.
 #[derive(Debug, Default)]
-pub(crate) struct Lookahead {
+pub(crate) struct PunctuationCounter {
     punctuation: Cell<usize>,
     in_brackets: Cell<bool>,
 }
 
-impl Lookahead {
+impl PunctuationCounter {
     /// Returns `chars`, which end early if more than [`LOOKAHEAD_PUNCTUATION_MAX`] punctuation
     /// characters are read without a parser event.
     pub(crate) fn bound(

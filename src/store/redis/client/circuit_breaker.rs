@@ -9,7 +9,7 @@
 //! - half of at least [`ANSWERS_MIN`] answers within [`WINDOW`] say that the node cannot serve.
 //!
 //! A late answer does not open it. One PING that is answered in time closes it, so there is no
-//! half-open state in which callers are refused.
+//! half-open state in which calls are rejected.
 //!
 //! Not here: clocks (arguments), locks (`node_breaker`), sending PING (`connection`).
 

@@ -1,33 +1,51 @@
-//! TLS for connections to Redis: parsing certificates at the start and whenever they change.
+//! TLS for connections to Redis: certificates, their reload, and the handshake.
 //!
-//! Not here: reading files (`app`), connecting (`dialer`).
+//! The `redis` crate's own TLS rejects a self-signed server certificate that is marked as a CA, as
+//! created with `openssl req -x509`, even if it is the trusted CA file. Not here: reading files
+//! (`app`), the Redis handshake (`dialer`).
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use redis::{Client, ClientTlsConfig, ConnectionAddr, TlsCertificates};
-use rustls::pki_types::CertificateDer;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_name;
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
-use super::config::{Address, RedisConfigError, Tls, TlsReloader};
+use super::config::{RedisConfigError, Tls, TlsReloader};
 
-/// TLS certificates for new connections, with the function that rereads them.
+/// TLS configuration for new connections, with the function that rereads the certificates.
 #[derive(Debug)]
 pub(crate) struct ClientTls {
     reloader: Option<TlsReloader>,
     loaded: Mutex<LoadedTls>,
 }
 
-/// Certificates as last read, and the parsed certificates in use. The latter are older if those
-/// last read are invalid.
+/// Certificates as last read, and the configuration in use. The latter is older if those last read
+/// are invalid.
 #[derive(Debug)]
 struct LoadedTls {
     /// Certificates that the reloader returned last, valid or not.
     latest: Arc<Tls>,
-    /// Address that contains the parsed certificates in use. Its host and port are replaced for
-    /// each connection. The `redis` crate has no other public type that holds parsed certificates.
-    template: ConnectionAddr,
-    /// Number of times that `template` has been replaced.
-    generation: u64,
+    config: Arc<ClientConfig>,
+}
+
+/// TCP options of a connection to Redis.
+#[derive(Clone, Debug)]
+pub(crate) struct TcpOptions {
+    pub(crate) keepalive: TcpKeepalive,
+    pub(crate) user_timeout: Duration,
 }
 
 impl ClientTls {
@@ -40,27 +58,21 @@ impl ClientTls {
         tls: &Tls,
         reloader: Option<TlsReloader>,
     ) -> Result<ClientTls, RedisConfigError> {
-        let loaded = LoadedTls {
-            latest: Arc::new(tls.clone()),
-            template: build_address_template(tls)?,
-            generation: 0,
-        };
+        let loaded = LoadedTls { latest: Arc::new(tls.clone()), config: client_config(tls)? };
         Ok(ClientTls { reloader, loaded: Mutex::new(loaded) })
     }
 
-    /// Rereads the certificates and returns the generation of those in use. If the new
-    /// certificates are invalid, logs a warning once and keeps the old ones. Called once per
-    /// connection attempt.
-    pub(crate) fn refresh(&self) -> u64 {
+    /// Rereads the certificates and returns the configuration for a new connection. If the new
+    /// certificates are invalid, logs an error once and keeps the old ones.
+    fn refresh(&self) -> Arc<ClientConfig> {
         let read = self.reloader.as_ref().and_then(TlsReloader::read);
         let mut loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tls) = read.filter(|tls| *tls != *loaded.latest) else {
-            return loaded.generation;
+            return Arc::clone(&loaded.config);
         };
-        match build_address_template(&tls) {
-            Ok(template) => {
-                loaded.template = template;
-                loaded.generation += 1;
+        match client_config(&tls) {
+            Ok(config) => {
+                loaded.config = config;
                 tracing::info!("reloaded the certificates for Redis");
             }
             Err(error) => {
@@ -68,51 +80,149 @@ impl ClientTls {
             }
         }
         loaded.latest = Arc::new(tls);
-        loaded.generation
+        Arc::clone(&loaded.config)
     }
 
-    /// Returns the address for a TLS connection, or `None` for a Unix socket, which does not use
-    /// TLS.
-    pub(crate) fn connection_addr(&self, address: &Address) -> Option<ConnectionAddr> {
-        let Address::Tcp(host, port) = address else { return None };
-        let loaded = self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let ConnectionAddr::TcpTls { insecure, tls_params, .. } = &loaded.template else {
-            return None;
-        };
-        Some(ConnectionAddr::TcpTls {
-            host: host.clone(),
-            port: *port,
-            insecure: *insecure,
-            tls_params: tls_params.clone(),
-        })
+    /// Opens a TLS connection.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if no address of the host accepts a connection, or if the server's
+    /// certificate is not valid for the host.
+    pub(crate) async fn connect(
+        &self,
+        host: &str,
+        port: u16,
+        options: &TcpOptions,
+    ) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        let socket = TcpStream::connect((host, port)).await?;
+        socket.set_nodelay(true)?;
+        SockRef::from(&socket).set_tcp_keepalive(&options.keepalive)?;
+        SockRef::from(&socket).set_tcp_user_timeout(Some(options.user_timeout))?;
+        TlsConnector::from(self.refresh()).connect(name, socket).await
     }
 }
 
-/// Parses certificates and returns an address with a placeholder host that contains them.
-fn build_address_template(tls: &Tls) -> Result<ConnectionAddr, RedisConfigError> {
-    // `redis` uses the process's default crypto provider. The call fails if one is installed
-    // already, and any provider will do.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    // `redis` accepts a file without certificates as an empty list of authorities, and then every
-    // connection fails. Reject such a file here.
-    let chain = tls.client.as_ref().map(|(chain, _)| chain);
-    for pem in [tls.ca.as_ref(), chain].into_iter().flatten() {
-        let parsed = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-        if !parsed.is_ok_and(|certificates| !certificates.is_empty()) {
-            let reason = "a certificate file is not a PEM list";
-            return Err(RedisConfigError::Tls(reason.to_owned()));
+fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, RedisConfigError> {
+    let invalid = |reason: String| RedisConfigError::Tls(reason);
+    let provider = Arc::new(ring::default_provider());
+    let mut roots = RootCertStore::empty();
+    let trusted = match &tls.ca {
+        Some(pem) => parse_certificates(pem)?,
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    let (added, _) = roots.add_parsable_certificates(trusted.iter().cloned());
+    if added == 0 {
+        return Err(invalid("there is no certificate authority".to_owned()));
+    }
+    let webpki =
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .map_err(|error| invalid(error.to_string()))?;
+    let verifier = RedisVerifier { webpki, trusted, skip_hostname: tls.skip_hostname };
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| invalid(error.to_string()))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let config = match &tls.client {
+        Some((chain, key)) => {
+            let key = PrivateKeyDer::from_pem_slice(key)
+                .map_err(|error| invalid(format!("the private key: {error}")))?;
+            builder
+                .with_client_auth_cert(parse_certificates(chain)?, key)
+                .map_err(|error| invalid(error.to_string()))?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    Ok(Arc::new(config))
+}
+
+/// Parses all certificates in PEM text.
+///
+/// # Errors
+///
+/// Returns an error if there is no certificate or one is malformed.
+fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, RedisConfigError> {
+    let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+    all.ok()
+        .filter(|all| !all.is_empty())
+        .ok_or_else(|| RedisConfigError::Tls("a certificate file is not a PEM list".to_owned()))
+}
+
+/// Verifier of server certificates. Accepts a certificate that is in the CA file or is signed by a
+/// CA in that file.
+#[derive(Debug)]
+struct RedisVerifier {
+    webpki: Arc<WebPkiServerVerifier>,
+    /// All certificates that the CA file contains.
+    trusted: Vec<CertificateDer<'static>>,
+    /// Whether a certificate is accepted whatever names it contains.
+    skip_hostname: bool,
+}
+
+impl RedisVerifier {
+    /// Returns whether the CA file contains this certificate and webpki rejects it only because it
+    /// is marked as a CA. webpki checks the validity period first, and reports an expired
+    /// certificate as a different error.
+    fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, error: &rustls::Error) -> bool {
+        matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(_)))
+            && self.trusted.iter().any(|trusted| trusted == certificate)
+    }
+}
+
+impl ServerCertVerifier for RedisVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.webpki.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        match verified {
+            Err(error) if self.is_trusted_itself(end_entity, &error) => {
+                let certificate = ParsedCertificate::try_from(end_entity)?;
+                if !self.skip_hostname {
+                    verify_server_name(&certificate, server_name)?;
+                }
+                Ok(ServerCertVerified::assertion())
+            }
+            // The chain is verified before the name.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) if self.skip_hostname => Ok(ServerCertVerified::assertion()),
+            verified => verified,
         }
     }
-    let certificates = TlsCertificates {
-        client_tls: tls.client.as_ref().map(|(chain, key)| ClientTlsConfig {
-            client_cert: chain.clone(),
-            client_key: key.clone(),
-        }),
-        root_cert: tls.ca.clone(),
-    };
-    let client = Client::build_with_tls("rediss://replaced:1", certificates)
-        .map_err(|error| RedisConfigError::Tls(error.to_string()))?;
-    let mut address = client.get_connection_info().addr().clone();
-    address.set_danger_accept_invalid_hostnames(tls.skip_hostname);
-    Ok(address)
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.webpki.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.webpki.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.webpki.supported_verify_schemes()
+    }
 }

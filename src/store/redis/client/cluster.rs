@@ -121,7 +121,7 @@ impl Cluster {
                         Box::pin(self.follow_redirects(Arc::clone(from), redirect, call, deadline))
                             .await
                     }
-                    None => Err(SendError::not_executed(SendErrorKind::Moving)),
+                    None => Err(SendError::not_executed(SendErrorKind::Reconfiguring)),
                 },
             };
             (at, result)
@@ -175,7 +175,7 @@ impl Cluster {
         mut call: ScriptCall,
         deadline: Option<Instant>,
     ) -> Result<Value, SendError> {
-        const MOVING: SendError = SendError::not_executed(SendErrorKind::Moving);
+        const RECONFIGURING: SendError = SendError::not_executed(SendErrorKind::Reconfiguring);
         let mut asking = false;
         let (mut redirects, mut retries) = (0, 0);
         loop {
@@ -183,7 +183,7 @@ impl Cluster {
                 Redirect::Moved(address) => {
                     redirects += 1;
                     asking = false;
-                    node = self.redirect_target(&address).ok_or(MOVING)?;
+                    node = self.redirect_target(&address).ok_or(RECONFIGURING)?;
                     *self.refresh_hint.lock().unwrap_or_else(PoisonError::into_inner) =
                         Some(address);
                     self.refresh_needed.notify_one();
@@ -191,21 +191,21 @@ impl Cluster {
                 Redirect::Ask(address) => {
                     redirects += 1;
                     asking = true;
-                    node = self.redirect_target(&address).ok_or(MOVING)?;
+                    node = self.redirect_target(&address).ok_or(RECONFIGURING)?;
                 }
-                Redirect::TryAgain if retries >= RETRIES_MAX => return Err(MOVING),
+                Redirect::TryAgain if retries >= RETRIES_MAX => return Err(RECONFIGURING),
                 Redirect::TryAgain => {
                     retries += 1;
                     tokio::select! {
                         biased;
                         // The call did not run, so it must not be reported as lost.
-                        () = sleep_until_deadline(deadline) => return Err(MOVING),
+                        () = sleep_until_deadline(deadline) => return Err(RECONFIGURING),
                         () = tokio::time::sleep(RETRY_WAIT) => {}
                     }
                 }
             }
             if redirects > REDIRECTS_MAX {
-                return Err(MOVING);
+                return Err(RECONFIGURING);
             }
             match node.send_one(call, asking).wait().await {
                 CommandReply::Value(value) => return Ok(value),

@@ -210,7 +210,7 @@ impl Connection {
                         Err(reason) => break reason,
                     }
                 }
-                () = signal.woken() => {
+                () = signal.wait() => {
                     if signal.is_broken() {
                         // The library has already completed every batch that was answered.
                         while let Some((batch, result)) = batches.next().await {
@@ -290,7 +290,7 @@ impl Connection {
     /// Gives the `redis` crate one more chance to read. Returns whether there is still no answer.
     async fn is_still_silent(&self) -> bool {
         let answers = self.stats.answers.get();
-        read_again().await;
+        yield_to_reader().await;
         self.stats.answers.get() == answers
     }
 
@@ -443,7 +443,7 @@ impl Connection {
                         in_flight.redirect(redirect, command);
                         return None;
                     }
-                    None => SendError::not_executed(SendErrorKind::Moving),
+                    None => SendError::not_executed(SendErrorKind::Reconfiguring),
                 }
             }
             ErrorReply::Failed(error) => {
@@ -451,7 +451,7 @@ impl Connection {
                 error
             }
         };
-        if matches!(error.kind, SendErrorKind::Moving | SendErrorKind::NotMaster) {
+        if matches!(error.kind, SendErrorKind::Reconfiguring | SendErrorKind::NotMaster) {
             self.refresh_needed.notify_one();
         }
         in_flight.complete(CommandReply::Failed(error));
@@ -554,7 +554,7 @@ impl SilenceTimer {
 
 /// Gives the `redis` crate's task one more chance to read. Otherwise, a process that was starved
 /// of CPU might mistake its own pause for silence of the node.
-async fn read_again() {
+async fn yield_to_reader() {
     for _ in 0..2 {
         // The runtime polls the sockets before it resumes a task that yielded.
         tokio::task::yield_now().await;

@@ -63,7 +63,7 @@ impl ConnectionLoad {
     /// Returns whether a call that is queued now can be answered by `deadline`. The outstanding
     /// commands may take at most half of the time left, as a margin for variance. The smallest
     /// round trip may take all of it.
-    pub(crate) fn fits(&self, now: Micros, deadline: Micros) -> bool {
+    pub(crate) fn can_answer_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
         let service_ns = self.service.get(now, SERVICE_AGE_MAX);
         let outstanding = u64::from(self.outstanding.load(Ordering::Relaxed));
@@ -185,20 +185,23 @@ mod tests {
         let (load, _, now) = busy();
         let deadline = now.saturating_add(Micros(16_000));
         load.add(79);
-        assert!(load.fits(now, deadline), "79 commands take 7.9 ms of 16");
+        assert!(load.can_answer_by(now, deadline), "79 commands take 7.9 ms of 16");
         load.add(3);
-        assert!(!load.fits(now, deadline), "82 commands take 8.2 ms");
-        assert!(load.fits(now, deadline.saturating_add(Micros(2_000))));
+        assert!(!load.can_answer_by(now, deadline), "82 commands take 8.2 ms");
+        assert!(load.can_answer_by(now, deadline.saturating_add(Micros(2_000))));
         load.remove(82);
-        assert!(load.fits(now, now.saturating_add(Micros(2_000))), "one round trip");
-        assert!(!load.fits(now, now.saturating_add(Micros(1_900))), "less than a round trip");
+        assert!(load.can_answer_by(now, now.saturating_add(Micros(2_000))), "one round trip");
+        assert!(
+            !load.can_answer_by(now, now.saturating_add(Micros(1_900))),
+            "less than a round trip"
+        );
     }
 
     #[test]
     fn a_call_without_a_deadline_always_fits() {
         let (load, _, now) = busy();
         load.add(1_000_000);
-        assert!(load.fits(now, Micros(u64::MAX)));
+        assert!(load.can_answer_by(now, Micros(u64::MAX)));
     }
 
     #[test]
@@ -206,10 +209,10 @@ mod tests {
         let (load, meter, now) = busy();
         load.add(1_000_000);
         let later = |micros| now.saturating_add(Micros(micros));
-        assert!(!load.fits(later(98_000), later(114_000)));
-        assert!(load.fits(later(102_000), later(118_000)));
-        assert!(!load.fits(later(102_000), later(103_000)), "less than a round trip");
-        assert!(load.fits(later(1_002_000), later(1_003_000)));
+        assert!(!load.can_answer_by(later(98_000), later(114_000)));
+        assert!(load.can_answer_by(later(102_000), later(118_000)));
+        assert!(!load.can_answer_by(later(102_000), later(103_000)), "less than a round trip");
+        assert!(load.can_answer_by(later(1_002_000), later(1_003_000)));
         assert_eq!(meter.round_trip_min(later(1_002_000)), Micros::ZERO);
     }
 
@@ -222,8 +225,8 @@ mod tests {
         }
         load.add(100);
         let now = after(1_000_000);
-        assert!(load.fits(now, now.saturating_add(Micros(16_000))));
+        assert!(load.can_answer_by(now, now.saturating_add(Micros(16_000))));
         assert_eq!(meter.round_trip_min(now), Micros(5_000));
-        assert!(!load.fits(now, now.saturating_add(Micros(4_000))), "it is too far away");
+        assert!(!load.can_answer_by(now, now.saturating_add(Micros(4_000))), "it is too far away");
     }
 }

@@ -77,7 +77,7 @@ impl Connection {
                     sent = breaker.clock.now();
                     ping = Some(Box::pin(send_ping(connection.clone())));
                 }
-                () = signal.woken() => {
+                () = signal.wait() => {
                     if signal.is_broken() {
                         break ProbeResult::Closed(CloseReason::Lost);
                     }

@@ -16,7 +16,7 @@ use redis::{
 };
 use tokio::sync::Notify;
 
-use super::client_tls::ClientTls;
+use super::client_tls::{ClientTls, TcpOptions};
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
 use super::info::NodeInfo;
 use super::log_limiter::LogLimiter;
@@ -78,56 +78,92 @@ impl ClientContext {
         auth: &Auth,
         command: &Cmd,
     ) -> Result<Value, RedisError> {
-        self.tls.as_ref().map(ClientTls::refresh);
-        let info = self.connection_info(address, auth, password(auth)?.as_deref(), 0)?;
+        let login = login(auth, password(auth)?.as_deref(), 0);
         let limit = Some(self.config.connect_timeout);
         let timeouts =
             AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-        let client = Client::open(info)?;
-        let mut connection = client.get_multiplexed_async_connection_with_config(&timeouts).await?;
+        let mut connection = match self.over_tls(address) {
+            Some(target) => self.connect_over_tls(target, &login, timeouts).await?,
+            None => {
+                let client = Client::open(connection_info(address, login)?)?;
+                client.get_multiplexed_async_connection_with_config(&timeouts).await?
+            }
+        };
         match connection.req_packed_command(command).await? {
             Value::ServerError(error) => Err(error.into()),
             value => Ok(value),
         }
     }
 
-    fn connection_info(
-        &self,
-        address: &Address,
-        auth: &Auth,
-        password: Option<&str>,
-        db: i64,
-    ) -> Result<ConnectionInfo, RedisError> {
-        // With RESP3, `redis` reports a broken connection immediately.
-        let mut login = RedisConnectionInfo::default()
-            .set_protocol(ProtocolVersion::RESP3)
-            .set_skip_set_lib_name()
-            .set_db(db);
-        if let Some(user) = &auth.user {
-            login = login.set_username(user);
+    /// Returns the TLS configuration, host, and port for a connection to `address`. Returns `None`
+    /// if the connection does not use TLS, which includes every Unix socket.
+    fn over_tls<'a>(&'a self, address: &'a Address) -> Option<(&'a ClientTls, &'a str, u16)> {
+        match (&self.tls, address) {
+            (Some(tls), Address::Tcp(host, port)) => Some((tls, host, *port)),
+            (None, _) | (_, Address::Unix(_)) => None,
         }
-        if let Some(password) = password {
-            login = login.set_password(password);
-        }
-        let keepalive = TcpKeepalive::new()
-            .with_time(KEEPALIVE_IDLE)
-            .with_interval(KEEPALIVE_INTERVAL)
-            .with_retries(KEEPALIVE_RETRIES);
-        let tcp = TcpSettings::default()
-            .set_nodelay(true)
-            .set_keepalive(keepalive)
-            .set_user_timeout(USER_TIMEOUT);
-        let info = self.connection_addr(address).into_connection_info()?;
-        Ok(info.set_redis_settings(login).set_tcp_settings(tcp))
     }
 
-    fn connection_addr(&self, address: &Address) -> ConnectionAddr {
-        let over_tls = self.tls.as_ref().and_then(|tls| tls.connection_addr(address));
-        over_tls.unwrap_or_else(|| match address {
-            Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
-            Address::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
-        })
+    /// Opens a TLS connection and logs in, within the connect timeout.
+    async fn connect_over_tls(
+        &self,
+        (tls, host, port): (&ClientTls, &str, u16),
+        login: &RedisConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        let options = TcpOptions { keepalive: keepalive(), user_timeout: USER_TIMEOUT };
+        let connect = async {
+            let stream = tls.connect(host, port, &options).await?;
+            MultiplexedConnection::new_with_config(login, stream, config).await
+        };
+        let Ok(connected) = tokio::time::timeout(self.config.connect_timeout, connect).await else {
+            return Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into());
+        };
+        let (connection, driver) = connected?;
+        // Ends when the last handle of the connection is dropped.
+        tokio::spawn(driver);
+        Ok(connection)
     }
+}
+
+/// Returns the login parameters of a connection.
+fn login(auth: &Auth, password: Option<&str>, db: i64) -> RedisConnectionInfo {
+    // With RESP3, `redis` reports a broken connection immediately.
+    let mut login = RedisConnectionInfo::default()
+        .set_protocol(ProtocolVersion::RESP3)
+        .set_skip_set_lib_name()
+        .set_db(db);
+    if let Some(user) = &auth.user {
+        login = login.set_username(user);
+    }
+    if let Some(password) = password {
+        login = login.set_password(password);
+    }
+    login
+}
+
+fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES)
+}
+
+/// Returns the parameters of a connection without TLS.
+fn connection_info(
+    address: &Address,
+    login: RedisConnectionInfo,
+) -> Result<ConnectionInfo, RedisError> {
+    let tcp = TcpSettings::default()
+        .set_nodelay(true)
+        .set_keepalive(keepalive())
+        .set_user_timeout(USER_TIMEOUT);
+    let address = match address {
+        Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
+        Address::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),
+    };
+    let info = address.into_connection_info()?;
+    Ok(info.set_redis_settings(login).set_tcp_settings(tcp))
 }
 
 /// Returns the password to log in with; `None` if connections do not log in.
@@ -197,7 +233,7 @@ impl ConnectionSignal {
     }
 
     /// Waits until [`wake`](Self::wake) is called.
-    pub(crate) async fn woken(&self) {
+    pub(crate) async fn wait(&self) {
         self.notify.notified().await;
     }
 
@@ -212,11 +248,10 @@ impl ConnectionSignal {
     }
 }
 
-/// Pool of one connection, and the credentials that it was built with.
+/// Pool of one connection, and the password that it was built with.
 struct PoolOfOne {
     pool: Pool,
     password: Option<String>,
-    tls_generation: u64,
 }
 
 impl Dialer {
@@ -245,14 +280,18 @@ impl Dialer {
         // An earlier connection may have broken after it was given up.
         self.signal.is_broken.store(false, Ordering::Release);
         let password = password(&self.context.config.auth)?;
-        let tls_generation = self.context.tls.as_ref().map_or(0, ClientTls::refresh);
+        if let Some(target) = self.context.over_tls(&self.address) {
+            let login = self.login(password.as_deref());
+            let mut connection =
+                self.context.connect_over_tls(target, &login, self.timeouts()).await?;
+            self.handshake(&mut connection).await?;
+            return Ok(connection);
+        }
         let pool = match &self.pool {
-            Some(held) if held.password == password && held.tls_generation == tls_generation => {
-                held.pool.clone()
-            }
+            Some(held) if held.password == password => held.pool.clone(),
             Some(_) | None => {
                 let pool = self.new_pool(password.as_deref())?;
-                self.pool = Some(PoolOfOne { pool: pool.clone(), password, tls_generation });
+                self.pool = Some(PoolOfOne { pool: pool.clone(), password });
                 pool
             }
         };
@@ -266,10 +305,14 @@ impl Dialer {
         handshake.map(|()| connection)
     }
 
-    fn new_pool(&self, password: Option<&str>) -> Result<Pool, ConnectError> {
+    fn login(&self, password: Option<&str>) -> RedisConnectionInfo {
         let config = &self.context.config;
-        let info =
-            self.context.connection_info(&self.address, &config.auth, password, config.db)?;
+        login(&config.auth, password, config.db)
+    }
+
+    /// Returns the timeouts of a connection, and the callback that is called when it breaks.
+    fn timeouts(&self) -> AsyncConnectionConfig {
+        let config = &self.context.config;
         let signal = Arc::clone(&self.signal);
         let notify = move |push: PushInfo| {
             if push.kind == PushKind::Disconnection {
@@ -277,11 +320,16 @@ impl Dialer {
             }
             Ok::<(), std::convert::Infallible>(())
         };
-        let timeouts = AsyncConnectionConfig::new()
+        AsyncConnectionConfig::new()
             .set_connection_timeout(Some(config.connect_timeout))
             .set_response_timeout(Some(config.reply_timeout))
-            .set_push_sender(notify);
-        let manager = Manager::new_with_config(info, timeouts)?;
+            .set_push_sender(notify)
+    }
+
+    fn new_pool(&self, password: Option<&str>) -> Result<Pool, ConnectError> {
+        let config = &self.context.config;
+        let info = connection_info(&self.address, self.login(password))?;
+        let manager = Manager::new_with_config(info, self.timeouts())?;
         Pool::builder(manager)
             .max_size(1)
             .runtime(Runtime::Tokio1)
@@ -291,7 +339,7 @@ impl Dialer {
             .map_err(|error| ConnectError::Failed(error.to_string()))
     }
 
-    async fn handshake(&self, connection: &mut Connection) -> Result<(), ConnectError> {
+    async fn handshake(&self, connection: &mut MultiplexedConnection) -> Result<(), ConnectError> {
         let config = &self.context.config;
         let checks_role = matches!(config.topology, TopologyConfig::Sentinel { .. });
         let meta_key = config.prefix.meta_key();
@@ -342,7 +390,7 @@ impl Dialer {
     /// Logs a warning if another replica uses a different key secret or key format. Such replicas
     /// count the same caller under different keys, and each admits the full limit. On a cluster,
     /// only the node that holds the key answers; MOVED from other nodes is ignored.
-    async fn compare_meta(&self, connection: &mut Connection, key: &str, stored: Value) {
+    async fn compare_meta(&self, connection: &mut MultiplexedConnection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {
             Value::ServerError(_) => return,

@@ -37,7 +37,7 @@ impl ErrorReply {
     pub fn classify(error: &ServerError, node: &Address) -> ErrorReply {
         let redirect = |make: fn(Address) -> Redirect| match target_address(error.details(), node) {
             Some(address) => ErrorReply::Redirect(make(address)),
-            None => not_executed(SendErrorKind::Moving),
+            None => not_executed(SendErrorKind::Reconfiguring),
         };
         match error.kind() {
             Some(ServerErrorKind::NoScript) => ErrorReply::NoScript,
@@ -45,7 +45,7 @@ impl ErrorReply {
             Some(ServerErrorKind::Ask) => redirect(Redirect::Ask),
             Some(ServerErrorKind::TryAgain) => ErrorReply::Redirect(Redirect::TryAgain),
             Some(ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown) => {
-                not_executed(SendErrorKind::Moving)
+                not_executed(SendErrorKind::Reconfiguring)
             }
             Some(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => {
                 not_executed(SendErrorKind::NotMaster)
@@ -60,7 +60,10 @@ impl ErrorReply {
     /// redirection.
     pub(crate) fn is_out_of_service(&self) -> bool {
         let ErrorReply::Failed(error) = self else { return false };
-        matches!(error.kind, SendErrorKind::Moving | SendErrorKind::NotMaster | SendErrorKind::Busy)
+        matches!(
+            error.kind,
+            SendErrorKind::Reconfiguring | SendErrorKind::NotMaster | SendErrorKind::Busy
+        )
     }
 
     /// Classifies error codes that the `redis` crate does not name. OOM, MISCONF, and NOREPLICAS
@@ -128,14 +131,14 @@ mod tests {
             classify("TRYAGAIN Multiple keys request during rehashing of slot"),
             ErrorReply::Redirect(Redirect::TryAgain)
         );
-        assert_eq!(classify("MOVED nonsense"), not_executed(SendErrorKind::Moving));
+        assert_eq!(classify("MOVED nonsense"), not_executed(SendErrorKind::Reconfiguring));
     }
 
     #[test]
     fn an_error_raised_before_the_script_starts_means_not_executed() {
         for (line, expected) in [
-            ("CLUSTERDOWN Hash slot not served", SendErrorKind::Moving),
-            ("MASTERDOWN Link with MASTER is down", SendErrorKind::Moving),
+            ("CLUSTERDOWN Hash slot not served", SendErrorKind::Reconfiguring),
+            ("MASTERDOWN Link with MASTER is down", SendErrorKind::Reconfiguring),
             ("LOADING Redis is loading the dataset in memory", SendErrorKind::NotMaster),
             ("READONLY You can't write against a read only replica.", SendErrorKind::NotMaster),
             ("OOM command not allowed when used memory > 'maxmemory'.", SendErrorKind::NotWritable),

@@ -22,7 +22,7 @@ use super::transport::{ScriptCall, SendErrorKind};
 use crate::domain::Micros;
 
 /// Interval at which one call is sent even if the estimated load is too high for its deadline.
-const MEASUREMENT_INTERVAL: Micros = Micros(100_000);
+const LOAD_PROBE_INTERVAL: Micros = Micros(100_000);
 
 thread_local! {
     /// Index of this thread's runtime in `RedisConfig::worker_runtimes`; `None` on other threads.
@@ -43,7 +43,7 @@ pub(crate) struct Node {
     breaker: Option<Arc<NodeBreaker>>,
     /// Time from which the next call is sent regardless of the load estimate, in microseconds of
     /// the breaker's clock.
-    next_measurement: AtomicU64,
+    next_load_probe: AtomicU64,
     info: ArcSwapOption<NodeInfo>,
 }
 
@@ -114,7 +114,7 @@ impl Node {
             stats,
             refresh_needed: Arc::clone(refresh_needed),
             breaker,
-            next_measurement: AtomicU64::new(0),
+            next_load_probe: AtomicU64::new(0),
             info: ArcSwapOption::empty(),
         }
     }
@@ -158,8 +158,8 @@ impl Node {
             if !connection.ready.load(Ordering::Acquire) {
                 continue;
             }
-            if !connection.load.fits(now, deadline) {
-                if !self.claim_measurement(now) {
+            if !connection.load.can_answer_by(now, deadline) {
+                if !self.claim_load_probe(now) {
                     overload = overload.or(Some((&self.stats.shed, SendErrorKind::Overload)));
                     continue;
                 }
@@ -189,14 +189,14 @@ impl Node {
     }
 
     /// Returns whether to send a call regardless of the load estimate. Returns true once per
-    /// [`MEASUREMENT_INTERVAL`], so that the estimate recovers even if all other calls are
+    /// [`LOAD_PROBE_INTERVAL`], so that the estimate recovers even if all other calls are
     /// rejected.
-    fn claim_measurement(&self, now: Micros) -> bool {
-        let due = self.next_measurement.load(Ordering::Relaxed);
-        let next = now.saturating_add(MEASUREMENT_INTERVAL).0;
+    fn claim_load_probe(&self, now: Micros) -> bool {
+        let due = self.next_load_probe.load(Ordering::Relaxed);
+        let next = now.saturating_add(LOAD_PROBE_INTERVAL).0;
         now.0 >= due
             && self
-                .next_measurement
+                .next_load_probe
                 .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
     }

@@ -70,7 +70,7 @@ impl SingleMaster {
 fn without_redirect(reply: CommandReply) -> Result<Value, SendError> {
     match reply {
         CommandReply::Value(value) => Ok(value),
-        CommandReply::Redirect(..) => Err(SendError::not_executed(SendErrorKind::Moving)),
+        CommandReply::Redirect(..) => Err(SendError::not_executed(SendErrorKind::Reconfiguring)),
         CommandReply::Failed(error) => Err(error),
     }
 }

@@ -68,7 +68,7 @@ pub enum SendErrorKind {
     /// have run.
     Lost,
     /// The cluster is being reconfigured: too many redirections, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
-    Moving,
+    Reconfiguring,
     /// The node is loading its data set, or is a replica (READONLY).
     NotMaster,
     /// The server is out of memory or cannot persist writes (OOM, MISCONF, NOREPLICAS).
@@ -95,7 +95,7 @@ impl SendErrorKind {
             SendErrorKind::Overload => "overload",
             SendErrorKind::BreakerOpen => "open",
             SendErrorKind::Lost => "lost",
-            SendErrorKind::Moving => "moving",
+            SendErrorKind::Reconfiguring => "moving",
             SendErrorKind::NotMaster => "not_master",
             SendErrorKind::NotWritable => "not_writable",
             SendErrorKind::Busy => "busy",

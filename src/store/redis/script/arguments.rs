@@ -173,9 +173,9 @@ fn op_name(check: &Check<'_>) -> &'static str {
 /// Appends a role in the form that the scripts expect.
 fn pack_role(packed: &mut Packed, role: Role) {
     match role {
-        Role::Required => packed.push_text(b"required"),
+        Role::Required => packed.push_string(b"required"),
         Role::Quota(number) => packed.push_number(u64::from(number)),
-        Role::Shadow => packed.push_text(b"shadow"),
+        Role::Shadow => packed.push_string(b"shadow"),
     }
 }
 
@@ -287,7 +287,7 @@ fn pack_multi<'a>(
         };
         if needs_extra_numbers(check, accounting) {
             listed.push_number(place);
-            listed.push_text(op_name(check).as_bytes());
+            listed.push_string(op_name(check).as_bytes());
             pack_role(&mut listed, check.role);
             listed.push_number(cap);
             listed.push_numbers(bucket);
@@ -313,8 +313,8 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
 /// Packs a check as `apply.lua` expects it.
 fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
-    packed.push_text(&[letter(&check.limit.algorithm)]);
-    packed.push_text(op_name(check).as_bytes());
+    packed.push_string(&[letter(&check.limit.algorithm)]);
+    packed.push_string(op_name(check).as_bytes());
     pack_role(&mut packed, check.role);
     packed.push_number(capped_cost(check));
     pack_limit(&mut packed, check.limit, check.holder, clock);
@@ -325,10 +325,10 @@ fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
 fn pack_receipt(receipt: &Receipt) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
-    packed.push_text(&[letter(&taken_under.algorithm)]);
+    packed.push_string(&[letter(&taken_under.algorithm)]);
     packed.push_numbers([taken.hits.0.min(COUNT_MAX), taken.at.0, taken.window.0]);
     match &taken_under.algorithm {
-        Algorithm::Concurrency(_) => packed.push_text(&taken.entry.to_be_bytes()),
+        Algorithm::Concurrency(_) => packed.push_string(&taken.entry.to_be_bytes()),
         Algorithm::FixedWindow(_)
         | Algorithm::SlidingWindow(_)
         | Algorithm::SlidingLog(_)
@@ -386,7 +386,7 @@ fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock:
         Algorithm::Concurrency(slots) => {
             packed.push_numbers([slots.slots.0.min(COUNTER_HITS_MAX), slots.lease.0]);
             match holder {
-                Some(Holder(bits)) => packed.push_text(&bits.to_be_bytes()),
+                Some(Holder(bits)) => packed.push_string(&bits.to_be_bytes()),
                 None => packed.push_nil(),
             }
         }

@@ -4,8 +4,8 @@
 //! `bundle_file` replaces the expression by a function with that file's text.
 //!
 //! Each file starts with the line `#!lua`. With it, Redis 7 or newer runs the script in strict mode
-//! and refuses keys in two cluster slots; tests use this mode. Production drops the line: with it,
-//! a Redis at `maxmemory` would refuse every script call; without it, scripts still decide refusals
+//! and rejects keys in two cluster slots; tests use this mode. Production drops the line: with it,
+//! a Redis at `maxmemory` would reject every script call; without it, scripts still decide refusals
 //! and only charges fail. Each call also costs 5 % less.
 //!
 //! Not here: arguments (`arguments`), replies (`reply`), loading scripts on a server (`client`).

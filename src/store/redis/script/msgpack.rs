@@ -15,7 +15,7 @@ const BYTES_INLINE: usize = 288;
 
 /// Maximum length of a string in bytes. Longer strings do not fit MessagePack's `fixstr` format,
 /// whose header is one byte.
-const TEXT_BYTES_MAX: usize = 31;
+const STRING_BYTES_MAX: usize = 31;
 
 /// Sequence of MessagePack values, encoded one after another.
 ///
@@ -25,7 +25,7 @@ const TEXT_BYTES_MAX: usize = 31;
 /// let mut packed = Packed::default();
 /// packed.push_number(1);
 /// packed.push_number(300);
-/// packed.push_text(b"take");
+/// packed.push_string(b"take");
 /// assert_eq!(packed.as_slice(), b"\x01\xce\0\0\x01\x2c\xa4take");
 /// assert_eq!(packed.len(), 3);
 /// ```
@@ -57,9 +57,9 @@ impl Packed {
         }
     }
 
-    /// Appends a text, truncated to 31 bytes.
-    pub fn push_text(&mut self, text: &[u8]) {
-        let text = &text[..text.len().min(TEXT_BYTES_MAX)];
+    /// Appends a string, truncated to 31 bytes.
+    pub fn push_string(&mut self, text: &[u8]) {
+        let text = &text[..text.len().min(STRING_BYTES_MAX)];
         self.values += 1;
         self.bytes.push(0xa0 | text.len() as u8);
         self.bytes.extend_from_slice(text);
