@@ -28,7 +28,6 @@ pub use lookup::tree::{Policy, Rule};
 pub use show::explain::{
     ExplainedStep, Explanation, LimitExplanation, MatchEnd, RuleExplanation, StepResult,
 };
-pub use show::listing::statistic_name;
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
 pub use source::{ALL_BYTES_MAX, FILE_BYTES_CEILING, FILE_BYTES_MAX, Options, Source};
 pub use syntax::diagnostic::{Diagnostic, DiagnosticKind, Diagnostics};

@@ -7,6 +7,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `counters`, `rule_counters`, `hit_counts` | the counters of the process and of each rule |
+//! | `detailed_counters`, `rule_rows` | rows with values of requests; all rows of the rules |
 //! | `metric`, `families`, `compat_names` | metric families of Tidegate and of envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`] | export of metrics and traces, sampling |
@@ -16,6 +17,7 @@
 
 mod compat_names;
 mod counters;
+mod detailed_counters;
 mod families;
 mod hit_counts;
 mod logging;
@@ -25,6 +27,7 @@ mod prometheus;
 mod prometheus_writer;
 mod refusal_log;
 mod rule_counters;
+mod rule_rows;
 mod snapshot;
 mod top_rejected;
 

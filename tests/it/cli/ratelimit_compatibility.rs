@@ -130,10 +130,7 @@ fn called_as_ratelimit_it_serves_the_policy_of_runtime_root() {
     assert!(serving.ask("ann").contains("4 left"));
     assert_eq!(
         get(serving.port("debug"), "/rlconfig").body.lines().next(),
-        Some(
-            "edge.client: unit=YEAR requests_per_unit=5, shadow_mode: false, quota_mode: false, \
-             name: daily"
-        )
+        Some("edge.client: unit=YEAR requests_per_unit=5, shadow_mode: false, quota_mode: false")
     );
 }
 
