@@ -31,7 +31,7 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("tonic", &["server", "wire", "telemetry::otlp"], "foreign types stop at the door"),
     ("tonic_health", &["server"], "foreign types stop at the door"),
     ("tonic_reflection", &["server"], "foreign types stop at the door"),
-    ("prost", &["server", "wire"], "foreign types stop at the door"),
+    ("prost", &["server", "wire", "telemetry::otlp"], "foreign types stop at the door"),
     ("prost_types", &["wire"], "foreign types stop at the door"),
     ("axum", &["admin"], "only the HTTP side names its framework"),
     ("clap", &["cli"], "only the command line names its parser"),
