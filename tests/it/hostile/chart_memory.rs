@@ -1,11 +1,19 @@
 //! Floods under the memory limit that the chart computes: the process is not killed.
 
+use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
+use super::half_received::begin_half_messages;
 use super::target::{asked, client, descriptor, question, target};
+use super::tls_callers::metric;
+use crate::support::http::get;
+use crate::support::proof;
 use crate::support::raw_http2::{begun, open_files};
-use crate::support::tidegate_process::Tidegate;
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
+use crate::support::wait::until;
 
 /// The limit of a default installation, as values.yaml says: 304 MiB + 10,000 connections * 64 KiB +
 /// 1,000,000 counters * 96 bytes. tests/chart checks the template.
@@ -44,15 +52,40 @@ impl Drop for MemoryCgroup {
     }
 }
 
+/// The default bound of a policy file.
+const POLICY_BYTES: usize = 4 << 20;
+
+/// A policy of just under 4 MiB: the usual rule, then as many others as fit.
+fn policy_of_4_mib(rule: &str) -> String {
+    let mut text = FIVE_A_DAY.to_owned();
+    for number in 0.. {
+        let length = text.len();
+        writeln!(text, "  - {{key: k{number}, {rule}}}").unwrap();
+        if text.len() > POLICY_BYTES {
+            text.truncate(length);
+            break;
+        }
+    }
+    text
+}
+
+/// Replaces the policy and waits until it was read.
+fn reload(serving: &Tidegate, text: &str, counter: &str) {
+    let reads = || metric(serving, counter);
+    let before = reads();
+    fs::write(serving.directory().join("policy.yaml"), text).unwrap();
+    until("the policy is read", || (reads() > before).then_some(()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn idle_connections_and_half_messages_fit_the_memory_limit_of_the_chart() {
+async fn floods_and_large_policies_fit_the_memory_limit_of_the_chart() {
     let (serving, address) = target(&["--keepalive-interval", "0s", "--preface-timeout", "60s"]);
     let Some(cgroup) = MemoryCgroup::of(&serving) else {
         println!("no memory cgroup can be made here: the limit of the chart is not tested");
         return;
     };
     // Beyond the bound of connections, each newcomer closes the longest idle one.
-    let connections = crate::support::proof::times(1_000, 11_000) as usize;
+    let connections = proof::times(1_000, 11_000) as usize;
     open_files(connections + 1_000);
     let mut idle = Vec::with_capacity(connections);
     for number in 0..connections {
@@ -61,9 +94,27 @@ async fn idle_connections_and_half_messages_fit_the_memory_limit_of_the_chart() 
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         }
     }
+    let half = begin_half_messages(address, 20).await;
+
+    let good = policy_of_4_mib("rate_limit: {unit: day, requests_per_unit: 5}");
+    reload(&serving, &good, "config_load_success_total");
+    reload(&serving, &policy_of_4_mib("rate_limit: 5"), "config_load_error_total");
+    reload(&serving, &good.replace("per_unit: 5", "per_unit: 6"), "config_load_success_total");
+    let http = serving.port("http");
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+    let slow_readers: Vec<TcpStream> = (0..40)
+        .map(|_| {
+            let mut socket = TcpStream::connect(http).unwrap();
+            socket.write_all(request.as_bytes()).unwrap();
+            socket
+        })
+        .collect();
+    let scraped = get(http, "/metrics").body;
+    println!("a scrape has {} bytes", scraped.len());
+
     let told = asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
     assert!(!told.refused);
-    drop(idle);
-    drop(serving);
+    println!("{} KiB at the peak", serving.kib("VmHWM"));
+    drop((idle, half, slow_readers, serving));
     drop(cgroup);
 }

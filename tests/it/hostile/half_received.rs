@@ -3,10 +3,12 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::SendStream;
+use h2::client::{ResponseFuture, SendRequest};
 
 use super::target::{asked, client, descriptor, question, soon, target};
 use super::tls_callers::metric;
@@ -27,14 +29,14 @@ fn ended(serving: &Tidegate) -> u64 {
     metric(serving, "receive_timeouts_total") + metric(serving, "receives_over_budget_total")
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn half_received_messages_stay_under_64_mib_and_end() {
-    let (serving, address) = target(&[]);
-    let mut bystander = client(address).await;
-    asked(&mut bystander, &question(vec![descriptor(b"ann")])).await;
-    let before = kib(&serving, "VmRSS");
-    // The whole message of 1 MiB but for its last byte, as far as the server lets us send it.
-    let streams = crate::support::proof::times(60, 1_000) as usize;
+/// Calls that were begun: their answers, and the streams that keep them open.
+pub(crate) type BegunCalls = Vec<(ResponseFuture, SendStream<Bytes>)>;
+
+/// Sends messages of 1 MiB without their last byte, as far as the server lets us, over 12 connections.
+pub(crate) async fn begin_half_messages(
+    address: SocketAddr,
+    streams: usize,
+) -> Vec<(SendRequest<Bytes>, BegunCalls)> {
     let half = Bytes::from([&[0, 0, 16, 0, 0][..], &vec![0x5a; (1 << 20) - 1]].concat());
     let mut connections = Vec::new();
     for _ in 0..12 {
@@ -50,6 +52,17 @@ async fn half_received_messages_stay_under_64_mib_and_end() {
         }
         connections.push((connection, calls));
     }
+    connections
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_received_messages_stay_under_64_mib_and_end() {
+    let (serving, address) = target(&[]);
+    let mut bystander = client(address).await;
+    asked(&mut bystander, &question(vec![descriptor(b"ann")])).await;
+    let before = kib(&serving, "VmRSS");
+    let streams = crate::support::proof::times(60, 1_000) as usize;
+    let connections = begin_half_messages(address, streams).await;
     let told = asked(&mut bystander, &question(vec![descriptor(b"bob")])).await;
     assert!(!told.refused);
     let calls = 12 * streams as u64;
