@@ -13,6 +13,7 @@ use arc_swap::ArcSwap;
 
 use super::detailed_counters::DetailedCounters;
 use super::hit_counts::count_hits;
+use super::lost_bills::LostBills;
 use super::otlp::TraceExporter;
 use super::refusal_log::RefusalLog;
 use super::rule_counters::{
@@ -70,6 +71,7 @@ pub struct Telemetry {
     pub(super) overrides: RuleCounters,
     detailed: DetailedCounters,
     workers: Box<[WorkerCounters]>,
+    pub(super) lost_bills: LostBills,
     loads: AtomicU64,
     load_errors: AtomicU64,
     /// Whether the last attempt to load the policy files succeeded. Also true once the files match
@@ -103,6 +105,7 @@ impl Telemetry {
             overrides: RuleCounters::default(),
             detailed: DetailedCounters::default(),
             workers: (0..WORKERS_MAX).map(|_| WorkerCounters::default()).collect(),
+            lost_bills: LostBills::default(),
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
             last_load_succeeded: AtomicBool::new(false),
@@ -129,6 +132,11 @@ impl Telemetry {
             worker.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
         };
         self.refusal_log.write(self.workers.iter().map(refused).sum());
+    }
+
+    /// Logs a warning, once, if bills have been rejected. Call this about once a second.
+    pub fn warn_of_lost_bills(&self) {
+        self.lost_bills.warn(&self.tables.load().present);
     }
 
     /// Enables or disables counting and timing of decisions. Enabled by default.
@@ -215,6 +223,15 @@ impl Telemetry {
         totals
     }
 
+    /// Counts a check on the row that shows it. Questions and bills are those of the rule, whatever
+    /// row shows them.
+    fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
+        row.add(&count_hits(check, self.near_ratio), check);
+        if let Some(lost) = rule.note_bill(check) {
+            self.lost_bills.add(lost);
+        }
+    }
+
     /// Returns this thread's counters, and whether no other thread writes to them.
     fn worker_counters(&self) -> (&WorkerCounters, bool) {
         let worker = WORKER.get().unwrap_or_else(|| {
@@ -232,13 +249,13 @@ impl Observer for Telemetry {
         if !self.enabled {
             return;
         }
-        let hits = count_hits(check, self.near_ratio);
-        let Some(id) = check.rule else {
-            self.overrides.add(&hits, check);
-            return;
-        };
-        if let Some(counters) = self.tables.load().get(id) {
-            counters.add(&hits, check);
+        match check.rule {
+            None => self.count(check, &self.overrides, &self.overrides),
+            Some(id) => {
+                if let Some(counters) = self.tables.load().get(id) {
+                    self.count(check, counters, counters);
+                }
+            }
         }
     }
 
@@ -248,16 +265,18 @@ impl Observer for Telemetry {
         }
         let tables = self.tables.load();
         let counters = tables.of_overrides(domain).unwrap_or(&self.overrides);
-        counters.add(&count_hits(check, self.near_ratio), check);
+        self.count(check, counters, counters);
     }
 
     fn on_detailed_check(&self, check: &CheckEvent, detailed: &DetailedCheck<'_>) {
         if !self.enabled {
             return;
         }
+        let tables = self.tables.load();
+        let Some(rule) = check.rule.and_then(|id| tables.get(id)) else { return };
         match self.detailed.get(detailed) {
-            Some(counters) => counters.add(&count_hits(check, self.near_ratio), check),
-            None => self.on_check(check),
+            Some(row) => self.count(check, &row, rule),
+            None => self.count(check, rule, rule),
         }
     }
 
@@ -345,6 +364,8 @@ mod tests {
             shadow: false,
             admitted: true,
             is_refund: false,
+            is_question: false,
+            lost_bill: None,
             source: Source::Memory,
         }
     }
