@@ -8,7 +8,7 @@ use std::array;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::rule_counters::{RuleCounters, RuleName, RuleTable};
 use crate::domain::DetailedCheck;
@@ -25,11 +25,13 @@ const SHARDS: usize = 16;
 /// Length of the domain's name and path with values. The length keeps rules of the domains `a` and
 /// `a.b` apart.
 type RowKey = (usize, Box<str>);
+/// Rule that a path belongs to, and the counters of the path.
+type RowCounters = (RuleName, Arc<RuleCounters>);
 
 /// Counters by path with values, for all rules of the policy.
 #[derive(Debug)]
 pub(super) struct DetailedCounters {
-    shards: [Mutex<HashMap<RowKey, DetailedRow>>; SHARDS],
+    shards: [Mutex<HashMap<RowKey, RowCounters>>; SHARDS],
     hasher: RandomState,
     rows: AtomicUsize,
     overflows: AtomicU64,
@@ -69,8 +71,8 @@ impl DetailedCounters {
         }
         let key = (check.domain.len(), path.into_boxed_str());
         let mut shard = self.lock(self.hasher.hash_one(&key));
-        if let Some(row) = shard.get(&key) {
-            return Some(Arc::clone(&row.counters));
+        if let Some((_, counters)) = shard.get(&key) {
+            return Some(Arc::clone(counters));
         }
         let add = |rows| (rows < DETAILED_ROWS_MAX).then_some(rows + 1);
         if self.rows.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
@@ -79,8 +81,7 @@ impl DetailedCounters {
         }
         let rule = RuleName { domain: check.domain.into(), path: check.rule_path.into() };
         let counters = Arc::default();
-        let row = DetailedRow { rule, path: key.1.clone(), counters: Arc::clone(&counters) };
-        shard.insert(key, row);
+        shard.insert(key, (rule, Arc::clone(&counters)));
         Some(counters)
     }
 
@@ -89,7 +90,7 @@ impl DetailedCounters {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let before = shard.len();
-            shard.retain(|_, row| table.by_name.contains_key(&row.rule));
+            shard.retain(|_, (rule, _)| table.by_name.contains_key(rule));
             self.rows.fetch_sub(before - shard.len(), Ordering::Relaxed);
         }
     }
@@ -98,7 +99,12 @@ impl DetailedCounters {
     pub(super) fn rows(&self) -> Vec<DetailedRow> {
         let shards = self.shards.iter().map(|shard| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            shard.values().cloned().collect::<Vec<_>>()
+            let row = |((_, path), (rule, counters)): (&RowKey, &RowCounters)| DetailedRow {
+                rule: rule.clone(),
+                path: path.clone(),
+                counters: Arc::clone(counters),
+            };
+            shard.iter().map(row).collect::<Vec<_>>()
         });
         shards.flatten().collect()
     }
@@ -108,7 +114,7 @@ impl DetailedCounters {
         self.overflows.load(Ordering::Relaxed)
     }
 
-    fn lock(&self, hash: u64) -> std::sync::MutexGuard<'_, HashMap<RowKey, DetailedRow>> {
+    fn lock(&self, hash: u64) -> MutexGuard<'_, HashMap<RowKey, RowCounters>> {
         let shard = &self.shards[hash as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
