@@ -1,9 +1,9 @@
 //! Exports Tidegate's counters under the Prometheus names of envoyproxy/ratelimit, for existing
 //! dashboards and alerts.
 //!
-//! As in envoyproxy/ratelimit, counter names do not end in `_total`. A statistic is the rule's path,
-//! and the labels `domain`, `key1` and `key2` are its first three parts between dots; deeper parts
-//! are summed up. `families` has Tidegate's own names.
+//! As in envoyproxy/ratelimit, counter names do not end in `_total`. The labels `domain`, `key1` and
+//! `key2` are the first three parts of the rule's path between dots; deeper parts are summed up.
+//! `families` has Tidegate's own names.
 
 use std::collections::BTreeMap;
 use std::fmt;

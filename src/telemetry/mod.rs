@@ -1,8 +1,8 @@
 //! Metrics, traces and logs.
 //!
-//! Telemetry observes decisions and never changes them. Label values come from the policy, never
-//! from callers. `admin` serves the metrics page; `app::wiring` has the metrics of stores and
-//! connections.
+//! Telemetry observes decisions and never changes them. Label values come from the policy, and from
+//! callers only in the bounded rows of `detailed_counters`. `admin` serves the metrics page;
+//! `app::wiring` has the metrics of stores and connections.
 //!
 //! | file | contents |
 //! |---|---|

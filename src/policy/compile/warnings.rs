@@ -1,5 +1,5 @@
-//! Warns about configuration that is valid but contradicts itself or has no effect, and gives advice
-//! in notes about configuration that does what it says.
+//! Warns about configuration that is valid but contradicts itself or has no effect. Notes give
+//! advice about configuration that does what it says.
 //!
 //! Each check is a function over one domain; add new ones to [`CHECKS`]. Checks only run on a
 //! policy without errors, so a node's position in its list is its position in the file.
