@@ -6,13 +6,17 @@
 //! client could escape its limits by sending a stray 0xFF. `wire::decode` checks the domain.
 //!
 //! The Rust type is `bytes::Bytes`, a slice of the received message; `Vec<u8>` would copy each string.
+//!
+//! The messages of control planes are a product of their own. A list of descriptors in them is `bytes`,
+//! too: prost rejects messages nested more than 100 deep, and policies may be deeper. The client decodes
+//! one level after the other. Tests include the same messages as written, with the server's side.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
 use prost::Message as _;
 use prost_types::DescriptorProto;
-use tonic_prost_build::FileDescriptorSet;
+use tonic_prost_build::{Builder, FileDescriptorSet};
 
 /// The file that imports all others.
 const ROOT: &str = "envoy/service/ratelimit/v3/rls.proto";
@@ -23,6 +27,17 @@ const BYTES_MESSAGES: [&str; 2] = [
 ];
 /// The domain, a key, a value.
 const BYTES_FIELDS: usize = 3;
+/// The files that import all others of a control plane.
+const CONTROL_PLANE_ROOTS: [&str; 2] =
+    ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
+/// Package of the policy's messages, and the name of the field that nests them.
+const POLICY_PACKAGE: &str = "ratelimit.config.ratelimit.v3";
+const NESTED_FIELD: &str = "descriptors";
+/// Messages whose `descriptors` become `bytes`.
+const NESTED_MESSAGES: [&str; 2] = [
+    ".ratelimit.config.ratelimit.v3.RateLimitConfig",
+    ".ratelimit.config.ratelimit.v3.RateLimitDescriptor",
+];
 /// `string` and `bytes` in `google.protobuf.FieldDescriptorProto.Type`.
 const TYPE_STRING: i32 = 9;
 const TYPE_BYTES: i32 = 12;
@@ -33,7 +48,38 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut files = protox::compile([ROOT], ["proto"])?;
     std::fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
     make_strings_bytes(&mut files)?;
-    generate(files, &out)
+    let builder = tonic_prost_build::configure().build_server(false);
+    generate(files, builder, &BYTES_MESSAGES, &out)?;
+    generate_control_plane(&out)
+}
+
+fn generate_control_plane(out: &Path) -> Result<(), Box<dyn Error>> {
+    let mut files = protox::compile(CONTROL_PLANE_ROOTS, ["proto"])?;
+    generate(
+        files.clone(),
+        tonic_prost_build::configure(),
+        &[],
+        &out.join("control_plane_server"),
+    )?;
+    make_nesting_bytes(&mut files)?;
+    let builder = tonic_prost_build::configure().build_server(false);
+    generate(files, builder, &NESTED_MESSAGES, &out.join("control_plane"))
+}
+
+fn make_nesting_bytes(files: &mut FileDescriptorSet) -> Result<(), Box<dyn Error>> {
+    let policies = files.file.iter_mut().filter(|file| file.package() == POLICY_PACKAGE);
+    let fields = policies.flat_map(|file| &mut file.message_type).flat_map(|it| &mut it.field);
+    let mut changed = 0;
+    for field in fields.filter(|field| field.name() == NESTED_FIELD) {
+        field.r#type = Some(TYPE_BYTES);
+        field.type_name = None;
+        changed += 1;
+    }
+    if changed == NESTED_MESSAGES.len() {
+        Ok(())
+    } else {
+        Err(format!("{changed} lists of descriptors became bytes").into())
+    }
 }
 
 fn make_strings_bytes(files: &mut FileDescriptorSet) -> Result<(), Box<dyn Error>> {
@@ -64,11 +110,16 @@ fn make_bytes(scope: &str, message: &mut DescriptorProto) -> usize {
     changed
 }
 
-fn generate(files: FileDescriptorSet, out: &Path) -> Result<(), Box<dyn Error>> {
-    BYTES_MESSAGES
-        .into_iter()
-        .fold(tonic_prost_build::configure(), |builder, message| builder.bytes(message))
-        .build_server(false)
+fn generate(
+    files: FileDescriptorSet,
+    builder: Builder,
+    bytes_messages: &[&str],
+    out: &Path,
+) -> Result<(), Box<dyn Error>> {
+    std::fs::create_dir_all(out)?;
+    bytes_messages
+        .iter()
+        .fold(builder, |builder, message| builder.bytes(message))
         .out_dir(out)
         .include_file("messages.rs")
         .compile_fds(files)?;

@@ -12,6 +12,7 @@
 //! | [`server`] | sockets, TLS, HTTP/2 and the gRPC services |
 //! | [`wire`] | decodes bytes into a [`domain::Request`], encodes a [`domain::Decision`] into bytes |
 //! | [`decide`] | decides a request: match, apply, combine |
+//! | [`control_plane`] | receives policies over xDS |
 //! | [`policy`] | compiles YAML into rules, and finds the checks that a request must pass |
 //! | [`store`] | keeps counters: the [`store::Store`] contract, in memory and in Redis |
 //! | [`algorithm`] | the arithmetic of each algorithm, as pure functions |
@@ -26,6 +27,8 @@ pub mod server;
 pub mod wire;
 
 pub mod decide;
+
+pub mod control_plane;
 
 pub mod policy;
 

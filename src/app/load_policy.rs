@@ -62,7 +62,7 @@ impl PolicyLoader {
     pub(super) fn compile(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
         let compiled = policy::compile(files, &self.options).map_err(Failure::Policy)?;
         Ok(LoadedPolicy {
-            policy: Policy::build_with_first_id(compiled.domains, self.secret.clone(), first),
+            policy: Policy::build_with_first_id(&compiled.domains, self.secret.clone(), first),
             warnings: compiled.warnings,
             colocation: compiled.colocation,
             files: files.len(),

@@ -42,7 +42,7 @@ pub use serve::serve;
 
 use std::path::Path;
 
-use crate::settings::{self, Notice, SettingValue, Settings, Sources, TextMap};
+use crate::settings::{self, DropIn, Notice, SettingValue, Settings, Sources, TextMap};
 
 /// Validated settings, with the source of each value.
 #[derive(Clone, Debug)]
@@ -50,6 +50,7 @@ pub struct Configuration {
     settings: Settings,
     values: Vec<SettingValue>,
     environment: TextMap,
+    drop_in: Option<DropIn>,
 }
 
 impl Configuration {
@@ -60,7 +61,8 @@ impl Configuration {
     /// Returns [`Failure::Settings`] with a list of all invalid settings.
     pub fn read(sources: Sources) -> Result<Configuration, Failure> {
         let (settings, values) = Settings::read(&sources).map_err(Failure::Settings)?;
-        Ok(Configuration { settings, values, environment: sources.environment })
+        let Sources { environment, drop_in, .. } = sources;
+        Ok(Configuration { settings, values, environment, drop_in })
     }
 
     /// Lists every setting with its value and source, one per line. Secrets are hidden.
@@ -70,7 +72,7 @@ impl Configuration {
 
     /// Returns startup notices about settings that have no effect or pose a risk.
     pub fn notices(&self) -> Vec<Notice> {
-        settings::find_notices(&self.environment, &self.settings)
+        settings::find_notices(&self.environment, self.drop_in.as_ref(), &self.settings)
     }
 }
 

@@ -72,7 +72,8 @@ impl<S: FlagSet> SettingFlags<S> {
             Some(path) => app::read_settings_file(path)?,
             None => TextMap::new(),
         };
-        Ok(Sources { flags: self.flags.values, environment: environment.clone(), file })
+        let environment = environment.clone();
+        Ok(Sources { flags: self.flags.values, environment, file, ..Sources::default() })
     }
 
     /// Reads all sources, but drops settings that this subcommand does not use. For example, an

@@ -6,6 +6,7 @@
 mod admin_commands;
 mod ask_command;
 mod check_command;
+mod drop_in;
 mod explain_command;
 mod flags;
 mod serve_command;
@@ -14,11 +15,11 @@ mod terminal;
 
 use std::ffi::OsString;
 use std::panic;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use self::drop_in::CommandLine;
 use crate::app::{self, Failure};
 
 /// A rate limit service for Envoy and for microservices
@@ -77,7 +78,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     let environment = app::environment();
     let has_root = environment.get("RUNTIME_ROOT").is_some_and(|root| !root.is_empty());
-    let arguments = add_serve(arguments, has_root);
+    let CommandLine { arguments, drop_in } = CommandLine::new(arguments, has_root);
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -93,7 +94,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     };
     let is_service = matches!(cli.command, Command::Serve(_));
     let result = match cli.command {
-        Command::Serve(serve) => serve.run(&environment),
+        Command::Serve(serve) => serve.run(&environment, drop_in),
         Command::Check(check) => check.run(&environment),
         Command::Explain(explain) => explain.run(&environment),
         Command::Ask(ask) => ask.run(),
@@ -123,52 +124,12 @@ fn completions(shell: clap_complete::Shell) -> Result<(), Failure> {
     terminal::print(&String::from_utf8_lossy(&script))
 }
 
-/// Inserts the `serve` subcommand if the program is called as `ratelimit`, or if RUNTIME_ROOT is
-/// set and there is no subcommand. Tidegate can thus replace the envoyproxy/ratelimit image without
-/// changes to the command line.
-fn add_serve(mut arguments: Vec<OsString>, has_runtime_root: bool) -> Vec<OsString> {
-    let name = arguments.first().and_then(|name| Path::new(name).file_name());
-    let is_ratelimit = name.is_some_and(|name| name == "ratelimit");
-    let first = arguments.get(1).and_then(|first| first.to_str());
-    let is_command = |word: &str| Cli::command().find_subcommand(word).is_some() || word == "help";
-    let has_command = match first {
-        Some("--help" | "-h" | "--version" | "-V") => true,
-        Some(word) if !word.starts_with('-') => !is_ratelimit || is_command(word),
-        Some(_) | None => false,
-    };
-    if (is_ratelimit || has_runtime_root) && !has_command {
-        arguments.insert(arguments.len().min(1), "serve".into());
-    }
-    arguments
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn run_as(arguments: &[&str], has_root: bool) -> Vec<String> {
-        let arguments = arguments.iter().map(OsString::from).collect();
-        let arguments = add_serve(arguments, has_root).into_iter();
-        arguments.map(|argument| argument.into_string().unwrap()).collect()
-    }
-
     #[test]
     fn the_parser_is_consistent() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn called_as_ratelimit_it_serves() {
-        assert_eq!(run_as(&["/bin/ratelimit"], false), ["/bin/ratelimit", "serve"]);
-        assert_eq!(run_as(&["ratelimit", "--json", "on"], false)[1], "serve");
-        assert_eq!(run_as(&["ratelimit", "check", "x"], false)[1], "check");
-        assert_eq!(run_as(&["ratelimit", "--version"], false)[1], "--version");
-    }
-
-    #[test]
-    fn without_a_subcommand_but_with_a_runtime_root_it_serves() {
-        assert_eq!(run_as(&["tidegate"], true), ["tidegate", "serve"]);
-        assert_eq!(run_as(&["tidegate"], false), ["tidegate"]);
-        assert_eq!(run_as(&["tidegate", "check", "x"], true)[1], "check");
     }
 }

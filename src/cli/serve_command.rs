@@ -5,7 +5,7 @@ use clap::Args;
 use super::flags::{AllFlags, SettingFlags};
 use super::terminal;
 use crate::app::{self, Configuration, Failure};
-use crate::settings::TextMap;
+use crate::settings::{DropIn, Sources, TextMap};
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
@@ -28,8 +28,9 @@ Examples:
   RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit tidegate";
 
 impl Serve {
-    pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
-        let configuration = Configuration::read(self.settings.sources(environment)?)?;
+    pub(super) fn run(self, environment: &TextMap, drop_in: Option<DropIn>) -> Result<(), Failure> {
+        let sources = Sources { drop_in, ..self.settings.sources(environment)? };
+        let configuration = Configuration::read(sources)?;
         if self.print_settings {
             return terminal::print(&configuration.report());
         }

@@ -74,6 +74,10 @@ impl Rate {
     }
 }
 
+/// Longest time by which a calendar window exceeds its [`Unit`]: a month of 31 days, a leap year, or
+/// a day with 25 hours.
+const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
+
 /// Compiled limit: an algorithm with its parameters, and the options common to all algorithms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -103,6 +107,36 @@ impl Limit {
             Algorithm::Concurrency(c) => c.slots,
         }
     }
+
+    /// Returns the longest time for which a charge can affect later checks: until its window has
+    /// ended (for a sliding window, also the next one), or until a bucket with the largest possible
+    /// debt is full again. An upper bound for calendar windows, whose lengths vary by hours or days.
+    pub fn charge_lifetime(&self) -> Micros {
+        let lifetime = match &self.algorithm {
+            Algorithm::FixedWindow(FixedWindow { window: Window::Epoch { length }, .. }) => *length,
+            Algorithm::FixedWindow(FixedWindow { window: Window::Calendar(calendar), .. }) => {
+                Micros::from_secs(calendar.unit().seconds()).saturating_add(CALENDAR_MARGIN)
+            }
+            Algorithm::SlidingWindow(window) => Micros(window.length.0.saturating_mul(2)),
+            Algorithm::SlidingLog(log) => log.length,
+            Algorithm::Bucket(bucket) => match bucket.refill {
+                Refill::Arrival { emission } => Micros(bucket.burst.0.saturating_mul(emission.0)),
+                Refill::Credits { hits, window } => refill_time(bucket.burst, hits, window),
+            },
+            Algorithm::Hybrid(hybrid) => refill_time(hybrid.burst, hybrid.hits, hybrid.window),
+            Algorithm::Concurrency(slots) => slots.lease,
+        };
+        match self.charge {
+            Charge::Admitted => lifetime,
+            // A bucket may owe one more capacity. For the other algorithms, this is only too long.
+            Charge::Always => Micros(lifetime.0.saturating_mul(2)),
+        }
+    }
+}
+
+/// Returns the time to refill `burst` hits at a rate of `hits` per `window`, rounded up.
+fn refill_time(burst: Hits, hits: Hits, window: Micros) -> Micros {
+    Micros(burst.0.saturating_mul(window.0).div_ceil(hits.0.max(1)))
 }
 
 /// Rate limiting algorithm with its parameters. docs/ALGORITHMS.md states what each algorithm

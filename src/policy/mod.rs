@@ -2,7 +2,7 @@
 //!
 //! | directory | what it does |
 //! |---|---|
-//! | `source` | policy files as bytes, and their size limits |
+//! | `source` | policy files as bytes, and their size limits; resources of a control plane |
 //! | `syntax` | YAML with source positions, the keyword table, the JSON Schema, diagnostics |
 //! | `compile` | parsed YAML to [`spec`]: descriptors, limits, tiers, calendars, colocation, warnings |
 //! | `lookup` | [`spec`] to the tree that requests are matched against, counter keys |
@@ -20,7 +20,7 @@ pub use compile::colocation::{Colocation, LimitPair};
 pub use compile::limit_numbers::{WINDOW_MAX, compile_override};
 pub use compile::spec;
 pub use compile::time_zone::calendar;
-pub use compile::{Compiled, compile};
+pub use compile::{Compiled, compile, compile_resources};
 pub use lookup::counter_key::{Secret, key_text};
 pub use lookup::matcher::{CHECKS_MAX, Checks, DescriptorMatch, Matches};
 pub use lookup::overrides::{RuleOverride, RuleOverrideError};
@@ -30,7 +30,10 @@ pub use show::explain::{
 };
 pub use show::listing::statistic_name;
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
+pub use source::domain_defaults::{DomainDefaults, PolicyDefaults};
+pub use source::resource::{DescriptorFields, LimitFields, Resource, ResourceWriter};
 pub use source::{ALL_BYTES_MAX, FILE_BYTES_CEILING, FILE_BYTES_MAX, Options, Source};
 pub use syntax::diagnostic::{Diagnostic, DiagnosticKind, Diagnostics};
 pub use syntax::excerpt::Excerpt;
 pub use syntax::json_schema::schema;
+pub use syntax::yaml::DEPTH_MAX as NESTING_MAX;

@@ -1,6 +1,10 @@
-//! Policy files as bytes, and the checks before parsing: size, encoding, control characters.
+//! Where policies come from. Here: policy files as bytes, and the checks before parsing: size,
+//! encoding, control characters. In `resource`: what a control plane sends.
 //!
 //! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`).
+
+pub(crate) mod domain_defaults;
+pub(crate) mod resource;
 
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
 use super::syntax::excerpt::LineIndex;

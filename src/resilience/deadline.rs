@@ -112,6 +112,10 @@ impl<S: Store> Store for Deadline<S> {
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }
+
+    fn counter_losses(&self) -> u64 {
+        self.store.counter_losses()
+    }
 }
 
 #[cfg(test)]

@@ -24,12 +24,14 @@ impl Settings {
             self.grpc_server_tls_cert.is_some() || self.grpc_server_tls_key.is_some();
         let names = "--grpc-server-tls-cert, --grpc-server-tls-key";
         let advice = "without TLS, calls are sent in clear: add --grpc-server-use-tls";
-        conflict(has_certificate && !self.grpc_server_use_tls, names, advice);
+        // In drop-in mode, this and the next two cause notices, as `notices` explains.
+        conflict(has_certificate && !self.grpc_server_use_tls && !self.drop_in, names, advice);
         let advice = "client certificates need TLS: add --grpc-server-use-tls";
-        conflict(has_cacert && !self.grpc_server_use_tls, "--grpc-client-tls-cacert", advice);
+        let is_unused = has_cacert && !self.grpc_server_use_tls && !self.drop_in;
+        conflict(is_unused, "--grpc-client-tls-cacert", advice);
         let advice = "names are checked on certificates: add --grpc-client-tls-cacert";
         conflict(
-            !self.grpc_client_tls_san.is_empty() && !has_cacert,
+            !self.grpc_client_tls_san.is_empty() && !has_cacert && !self.drop_in,
             "--grpc-client-tls-san",
             advice,
         );
@@ -54,9 +56,15 @@ impl Settings {
         let is_relative = !self.prometheus_path.starts_with('/');
         conflict(is_relative, "--prometheus-path", "must start with a slash");
 
+        let has_both = self.redis_tls_client_cert.is_some() == self.redis_tls_client_key.is_some();
+        let names = "--redis-tls-client-cert, --redis-tls-client-key";
+        conflict(!has_both, names, "a client certificate needs its private key: give both");
+
         if self.counts_in_redis() {
             match self.redis() {
-                Ok(redis) if redis.tls.is_none() && self.has_redis_tls_settings() => {
+                Ok(redis)
+                    if redis.tls.is_none() && self.has_redis_tls_settings() && !self.drop_in =>
+                {
                     errors.push(SettingError::Conflict {
                         names: "--redis-tls-…",
                         advice:
@@ -71,6 +79,13 @@ impl Settings {
         }
         errors.extend(self.otlp().err());
         errors
+    }
+
+    /// Returns whether settings that apply only to TLS connections to Redis are present although
+    /// the connections use no TLS.
+    pub(super) fn has_unused_redis_tls_settings(&self) -> bool {
+        let is_plaintext = || self.redis().is_ok_and(|redis| redis.tls.is_none());
+        self.counts_in_redis() && self.has_redis_tls_settings() && is_plaintext()
     }
 
     /// Returns whether any setting that applies only to TLS connections to Redis is present.

@@ -7,6 +7,7 @@
 
 mod cross_checks;
 mod domain_grants;
+mod drop_in;
 mod notices;
 mod otlp_settings;
 mod precedence;
@@ -15,8 +16,9 @@ mod table;
 mod value_types;
 
 pub use domain_grants::DomainGrant;
+pub use drop_in::DropIn;
 pub use notices::{Notice, find_notices};
-pub use otlp_settings::{OtlpSettings, TraceSampler};
+pub use otlp_settings::{OtlpProtocol, OtlpSettings, TraceSampler};
 pub use precedence::{Origin, SettingValue, Sources, TextMap, report};
 pub use redis_settings::{RedisAddress, RedisSettings, RedisTls, RedisTopology, parse_login};
 pub use table::{SettingRow, Settings, TABLE};

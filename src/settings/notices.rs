@@ -1,5 +1,5 @@
-//! Startup notices about envoyproxy/ratelimit settings without effect, unknown `TIDEGATE_`
-//! variables, and risky settings.
+//! Startup notices about envoyproxy/ratelimit settings without effect, unknown variables and
+//! arguments, and risky settings.
 //!
 //! `table` has the envoyproxy/ratelimit settings that Tidegate supports; `precedence` rejects
 //! unsupported settings that change decisions.
@@ -7,6 +7,7 @@
 use std::fmt;
 
 use super::Settings;
+use super::drop_in::DropIn;
 use super::precedence::{TextMap, similar_name};
 use super::table::TABLE;
 
@@ -33,8 +34,6 @@ struct IgnoredVariable {
 }
 
 const NO_STATSD: &str = "statistics are not pushed; scrape /metrics on the HTTP port";
-const OTLP_BY_ENDPOINT: &str = "set OTEL_EXPORTER_OTLP_ENDPOINT to export traces over gRPC";
-const BY_RESOURCE: &str = "set it in OTEL_RESOURCE_ATTRIBUTES";
 const NO_MEMCACHED: &str = "there is no memcached store";
 const NO_XDS: &str = "policies come from files, not from a control plane";
 const ONE_STORE: &str = "one Redis serves all units; REDIS_URL is used for per-second limits too";
@@ -59,10 +58,6 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
         name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
         reason: "times are in seconds, as Prometheus recommends",
     },
-    IgnoredVariable { name: "TRACING_ENABLED", reason: OTLP_BY_ENDPOINT },
-    IgnoredVariable { name: "TRACING_EXPORTER_PROTOCOL", reason: OTLP_BY_ENDPOINT },
-    IgnoredVariable { name: "TRACING_SERVICE_NAMESPACE", reason: BY_RESOURCE },
-    IgnoredVariable { name: "TRACING_SERVICE_INSTANCE_ID", reason: BY_RESOURCE },
     IgnoredVariable { name: "MEMCACHE_*", reason: NO_MEMCACHED },
     IgnoredVariable { name: "CONFIG_GRPC_XDS_*", reason: NO_XDS },
     IgnoredVariable { name: "XDS_CLIENT_*", reason: NO_XDS },
@@ -73,6 +68,11 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
     IgnoredVariable {
         name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
         reason: "always true: the service starts only with a policy",
+    },
+    IgnoredVariable {
+        name: "GRPC_SERVER_TLS_CA_CERT",
+        reason: "envoyproxy/ratelimit does not read it either, and no client certificate is \
+                 required; GRPC_CLIENT_TLS_CACERT requires one",
     },
     IgnoredVariable {
         name: "EXPIRATION_JITTER_MAX_SECONDS",
@@ -94,6 +94,20 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
     },
 ];
 
+/// Prefixes of the variables of envoyproxy/ratelimit. In drop-in mode, any other variable with such
+/// a prefix gets a notice, because it is probably misspelled.
+const COMPAT_PREFIXES: [&str; 9] = [
+    "CONFIG_GRPC_XDS_",
+    "GRPC_CLIENT_TLS_",
+    "GRPC_SERVER_TLS_",
+    "LIMIT_",
+    "PROMETHEUS_",
+    "REDIS_",
+    "RUNTIME_",
+    "TRACING_",
+    "XDS_CLIENT_",
+];
+
 impl IgnoredVariable {
     fn matches(&self, name: &str) -> bool {
         match self.name.strip_suffix('*') {
@@ -103,9 +117,15 @@ impl IgnoredVariable {
     }
 }
 
-/// Returns notices about ignored and unknown variables and about risky settings.
-pub fn find_notices(environment: &TextMap, settings: &Settings) -> Vec<Notice> {
-    let mut notices = Vec::new();
+/// Returns notices about ignored and unknown variables and arguments, and about risky settings.
+pub fn find_notices(
+    environment: &TextMap,
+    drop_in: Option<&DropIn>,
+    settings: &Settings,
+) -> Vec<Notice> {
+    let mut notices = drop_in.map_or_else(Vec::new, |drop_in| {
+        [find_drop_in_notices(environment, drop_in), find_downgraded_conflicts(settings)].concat()
+    });
     let mut notice = |name: &str, text: String| {
         notices.push(Notice { name: name.to_owned(), text });
     };
@@ -131,10 +151,10 @@ pub fn find_notices(environment: &TextMap, settings: &Settings) -> Vec<Notice> {
             "is not set: counters are in memory, and replicas do not share limits".to_owned(),
         );
     }
-    if !settings.otlp_is_grpc() {
+    if settings.protocol_for_otlp().is_none() {
         notice(
             "--otlp-protocol",
-            "is not grpc: neither metrics nor traces are exported".to_owned(),
+            "is neither grpc nor http/protobuf: neither metrics nor traces are exported".to_owned(),
         );
     }
     if settings.counts_in_redis() {
@@ -156,6 +176,59 @@ pub fn find_notices(environment: &TextMap, settings: &Settings) -> Vec<Notice> {
     notices
 }
 
+/// Returns notices about arguments and variables that neither Tidegate nor envoyproxy/ratelimit
+/// knows.
+fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> {
+    let argument = |name: &String| Notice {
+        name: name.clone(),
+        text: "is not an argument and has no effect".to_owned(),
+    };
+    let is_unknown = |name: &&String| {
+        COMPAT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            && !is_service_link(name)
+            && !TABLE.iter().any(|row| row.compat_names.contains(&name.as_str()))
+            && !IGNORED_VARIABLES.iter().any(|ignored| ignored.matches(name))
+    };
+    let variable = |name: &String| Notice {
+        name: name.clone(),
+        text: "is not a variable of envoyproxy/ratelimit and has no effect".to_owned(),
+    };
+    let variables = environment.keys().filter(is_unknown).map(variable);
+    drop_in.ignored_arguments.iter().map(argument).chain(variables).collect()
+}
+
+/// Returns whether Kubernetes sets this variable for a service in the same namespace, such as
+/// REDIS_SERVICE_HOST or REDIS_PORT_6379_TCP for the service `redis`.
+fn is_service_link(name: &str) -> bool {
+    let has_port_number = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
+    name.contains("_SERVICE_HOST")
+        || name.contains("_SERVICE_PORT")
+        || name.ends_with("_PORT")
+        || name.split_once("_PORT_").is_some_and(has_port_number)
+}
+
+/// Returns notices about TLS files without the variable that turns TLS on. envoyproxy/ratelimit
+/// ignores such files; outside drop-in mode they are errors (`cross_checks`).
+fn find_downgraded_conflicts(settings: &Settings) -> Vec<Notice> {
+    let has_no_effect = |is_present: bool, name: &str, missing: &str| {
+        let text = format!("has no effect without {missing}");
+        is_present.then(|| Notice { name: name.to_owned(), text })
+    };
+    let tls = settings.grpc_server_use_tls;
+    let cacert = settings.grpc_client_tls_cacert.is_some();
+    let certificate =
+        settings.grpc_server_tls_cert.is_some() || settings.grpc_server_tls_key.is_some();
+    let san = !settings.grpc_client_tls_san.is_empty();
+    let redis = settings.has_unused_redis_tls_settings();
+    let notices = [
+        has_no_effect(certificate && !tls, "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_USE_TLS=true"),
+        has_no_effect(cacert && !tls, "GRPC_CLIENT_TLS_CACERT", "GRPC_SERVER_USE_TLS=true"),
+        has_no_effect(san && !cacert, "GRPC_CLIENT_TLS_SAN", "GRPC_CLIENT_TLS_CACERT"),
+        has_no_effect(redis, "REDIS_TLS_*", "REDIS_TLS=true"),
+    ];
+    notices.into_iter().flatten().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,12 +243,60 @@ mod tests {
         let environment = environment(pairs);
         let sources = Sources { environment: environment.clone(), ..Sources::default() };
         let (settings, _) = Settings::read(&sources).unwrap();
-        find_notices(&environment, &settings).iter().map(Notice::to_string).collect()
+        find_notices(&environment, None, &settings).iter().map(Notice::to_string).collect()
+    }
+
+    fn drop_in_notices_of(pairs: &[(&str, &str)], arguments: &[&str]) -> Vec<String> {
+        let ignored_arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let drop_in = Some(DropIn { ignored_arguments });
+        let environment = environment(pairs);
+        let sources = Sources { environment: environment.clone(), drop_in, ..Sources::default() };
+        let (settings, _) = Settings::read(&sources).unwrap();
+        let notices = find_notices(&environment, sources.drop_in.as_ref(), &settings);
+        notices.iter().map(Notice::to_string).collect()
+    }
+
+    #[test]
+    fn in_drop_in_mode_each_unknown_argument_and_variable_gets_one_notice() {
+        let notices = drop_in_notices_of(
+            &[
+                ("REDIS_URL", "redis:6379"),
+                ("TIDEGATE_KEY_SECRET", "s"),
+                ("TIDEGATE_REPLICAS", "2"),
+                ("GRPC_SERVER_TLS_CERTT", "/c"),
+                ("GRPC_SERVER_TLS_CA_CERT", "/ca"),
+                ("REDIS_SERVICE_HOST", "10.0.0.1"),
+                ("REDIS_PORT_6379_TCP_ADDR", "10.0.0.1"),
+                ("PATH", "/bin"),
+            ],
+            &["--quotaRateLimitServiceAddr"],
+        );
+        assert_eq!(notices.len(), 3, "{notices:?}");
+        assert!(notices[0].starts_with("--quotaRateLimitServiceAddr: is not an argument"));
+        assert!(notices[1].starts_with("GRPC_SERVER_TLS_CERTT: is not a variable"), "{notices:?}");
+        assert!(notices[2].starts_with("GRPC_SERVER_TLS_CA_CERT: has no effect"), "{notices:?}");
+    }
+
+    #[test]
+    fn in_drop_in_mode_tls_files_without_tls_get_a_notice_instead_of_an_error() {
+        let files = [
+            ("GRPC_SERVER_TLS_CERT", "/c"),
+            ("GRPC_SERVER_TLS_KEY", "/k"),
+            ("REDIS_URL", "redis:6379"),
+            ("REDIS_TLS_CACERT", "/ca"),
+        ];
+        let sources = Sources { environment: environment(&files), ..Sources::default() };
+        assert_eq!(Settings::read(&sources).unwrap_err().len(), 2);
+        let notices = drop_in_notices_of(&files, &[]);
+        for name in ["GRPC_SERVER_TLS_CERT", "REDIS_TLS_*"] {
+            let start = format!("{name}: has no effect without ");
+            assert!(notices.iter().any(|notice| notice.starts_with(&start)), "{notices:?}");
+        }
     }
 
     #[test]
     fn an_ignored_variable_of_ratelimit_gets_a_notice() {
-        let notices = notices_of(&[("USE_STATSD", "true"), ("TRACING_ENABLED", "true")]);
+        let notices = notices_of(&[("USE_STATSD", "true"), ("MEMCACHE_TLS", "true")]);
         assert_eq!(notices.len(), 2, "{notices:?}");
         assert!(notices[1].starts_with("USE_STATSD: has no effect"), "{notices:?}");
     }

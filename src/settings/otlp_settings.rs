@@ -6,12 +6,41 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::value_types::ValueError;
+use super::value_types::{OnOff, ValueError};
 use super::{SecretText, SettingError, Settings};
+
+/// Protocol of the OTLP export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtlpProtocol {
+    /// Protobuf messages in gRPC calls.
+    Grpc,
+    /// Protobuf messages in HTTP/1.1 requests.
+    HttpProtobuf,
+}
+
+impl OtlpProtocol {
+    /// Returns the collector to which traces are exported if none is configured.
+    const fn default_endpoint(self) -> &'static str {
+        match self {
+            OtlpProtocol::Grpc => "http://localhost:4317",
+            OtlpProtocol::HttpProtobuf => "http://localhost:4318",
+        }
+    }
+
+    /// Returns the URL of one signal below the endpoint that is configured for all signals.
+    fn signal_url(self, endpoint: &str, path: &str) -> String {
+        match self {
+            OtlpProtocol::Grpc => endpoint.to_owned(),
+            OtlpProtocol::HttpProtobuf => format!("{}{path}", endpoint.trim_end_matches('/')),
+        }
+    }
+}
 
 /// Validated settings of the OTLP export.
 #[derive(Clone, Debug)]
 pub struct OtlpSettings {
+    /// Protocol of both signals.
+    pub protocol: OtlpProtocol,
     /// Collector endpoint for metrics; `None` disables their export.
     pub metrics_endpoint: Option<String>,
     /// Collector endpoint for traces; `None` disables their export.
@@ -27,6 +56,8 @@ pub struct OtlpSettings {
     pub metrics_interval: Duration,
     /// Value of the `service.name` resource attribute.
     pub service: String,
+    /// Value of the `service.instance.id` resource attribute; empty for a random one.
+    pub instance: String,
     /// Additional resource attributes, as name-value pairs.
     pub attributes: Vec<(String, String)>,
     /// Whether a sampling decision in the caller's trace context overrides `sample_ratio`.
@@ -99,14 +130,25 @@ impl Settings {
     ///
     /// Returns an error if the headers or resource attributes are malformed.
     pub fn otlp(&self) -> Result<Option<OtlpSettings>, SettingError> {
-        let endpoint = |enabled: bool, own: &str| {
-            let endpoint = if own.is_empty() { &self.otlp_endpoint } else { own };
-            (enabled && !endpoint.is_empty()).then(|| endpoint.to_owned())
+        let Some(protocol) = self.protocol_for_otlp() else { return Ok(None) };
+        let endpoint = |enabled: bool, own: &str, path: &str| match (enabled, own) {
+            (false, _) => None,
+            (true, "") if self.otlp_endpoint.is_empty() => None,
+            (true, "") => Some(protocol.signal_url(&self.otlp_endpoint, path)),
+            // An endpoint of one signal is used as it is, as the specification says.
+            (true, own) => Some(own.to_owned()),
         };
-        let metrics_endpoint = endpoint(self.metrics_exporter, &self.otlp_metrics_endpoint);
-        let traces_endpoint = endpoint(self.traces_exporter, &self.otlp_traces_endpoint);
+        let metrics_endpoint =
+            endpoint(self.metrics_exporter, &self.otlp_metrics_endpoint, "/v1/metrics");
+        let exports_traces = self.traces_exporter && self.tracing_enabled != OnOff::Off;
+        let default_endpoint = || {
+            let is_on = exports_traces && self.tracing_enabled == OnOff::On;
+            is_on.then(|| protocol.signal_url(protocol.default_endpoint(), "/v1/traces"))
+        };
+        let traces_endpoint = endpoint(exports_traces, &self.otlp_traces_endpoint, "/v1/traces")
+            .or_else(default_endpoint);
         let has_receiver = metrics_endpoint.is_some() || traces_endpoint.is_some();
-        if !has_receiver || self.otel_sdk_disabled || !self.otlp_is_grpc() {
+        if !has_receiver || self.otel_sdk_disabled {
             return Ok(None);
         }
         let malformed = |names| SettingError::Conflict {
@@ -115,7 +157,13 @@ impl Settings {
         };
         parse_pairs(self.otlp_headers.reveal()).ok_or_else(|| malformed("--otlp-headers"))?;
         let (parent_based, sample_ratio) = self.traces_sampler.resolve(self.traces_ratio);
+        let mut attributes = parse_pairs(&self.resource_attributes)
+            .ok_or_else(|| malformed("--resource-attributes"))?;
+        if !self.service_namespace.is_empty() {
+            attributes.push(("service.namespace".to_owned(), self.service_namespace.clone()));
+        }
         Ok(Some(OtlpSettings {
+            protocol,
             metrics_endpoint,
             traces_endpoint,
             headers: self.otlp_headers.clone(),
@@ -123,16 +171,21 @@ impl Settings {
             timeout: self.otlp_timeout,
             metrics_interval: self.otlp_metrics_interval,
             service: self.service_name.clone(),
-            attributes: parse_pairs(&self.resource_attributes)
-                .ok_or_else(|| malformed("--resource-attributes"))?,
+            instance: self.service_instance_id.clone(),
+            attributes,
             parent_based,
             sample_ratio,
         }))
     }
 
-    /// Returns whether `--otlp-protocol` is `grpc`, the only supported protocol.
-    pub(super) fn otlp_is_grpc(&self) -> bool {
-        self.otlp_protocol.eq_ignore_ascii_case("grpc")
+    /// Returns the protocol that `--otlp-protocol` names; `None` if it is not supported.
+    pub(super) fn protocol_for_otlp(&self) -> Option<OtlpProtocol> {
+        match self.otlp_protocol.to_ascii_lowercase().as_str() {
+            "grpc" => Some(OtlpProtocol::Grpc),
+            // The second word is that of TRACING_EXPORTER_PROTOCOL.
+            "http/protobuf" | "http" => Some(OtlpProtocol::HttpProtobuf),
+            _ => None,
+        }
     }
 }
 
@@ -220,6 +273,45 @@ mod tests {
         assert_eq!((settings.parent_based, settings.sample_ratio), (true, 0.25));
         assert_eq!(settings.attributes[0].1, "prod");
         assert!(!format!("{settings:?}").contains("a%2Cb"), "headers may hold a token");
+    }
+
+    #[test]
+    fn over_http_the_endpoint_of_all_signals_gets_a_path_and_that_of_one_signal_stays() {
+        let settings = read(&[
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318/"),
+            ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://metrics:4318/otlp"),
+        ]);
+        let settings = settings.unwrap().unwrap();
+        assert_eq!(settings.protocol, OtlpProtocol::HttpProtobuf);
+        assert_eq!(settings.traces_endpoint.as_deref(), Some("http://all:4318/v1/traces"));
+        assert_eq!(settings.metrics_endpoint.as_deref(), Some("http://metrics:4318/otlp"));
+    }
+
+    #[test]
+    fn the_tracing_variables_of_ratelimit_have_their_meaning() {
+        let as_ratelimit = |pairs: &[(&str, &str)]| {
+            let environment =
+                pairs.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();
+            let drop_in = Some(crate::settings::DropIn::default());
+            let sources = Sources { environment, drop_in, ..Sources::default() };
+            Settings::read(&sources).unwrap().0.otlp().unwrap()
+        };
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");
+        assert!(as_ratelimit(&[endpoint]).is_none(), "off unless TRACING_ENABLED");
+        let on = ("TRACING_ENABLED", "true");
+        let settings = as_ratelimit(&[on, endpoint, ("TRACING_SERVICE_NAMESPACE", "edge")]);
+        let settings = settings.unwrap();
+        assert_eq!(settings.traces_endpoint.as_deref(), Some("http://c:4318/v1/traces"));
+        assert_eq!(settings.metrics_endpoint, None, "envoyproxy/ratelimit exports no metrics");
+        assert_eq!(settings.protocol, OtlpProtocol::HttpProtobuf);
+        assert_eq!((settings.parent_based, settings.sample_ratio), (true, 1.0));
+        assert_eq!(settings.service, "RateLimit");
+        let namespace = ("service.namespace".to_owned(), "edge".to_owned());
+        assert_eq!(settings.attributes, [namespace]);
+        let grpc = as_ratelimit(&[on, ("TRACING_EXPORTER_PROTOCOL", "grpc")]).unwrap();
+        assert_eq!(grpc.protocol, OtlpProtocol::Grpc);
+        assert_eq!(grpc.traces_endpoint.as_deref(), Some("http://localhost:4317"));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use super::SettingError;
+use super::drop_in::DropIn;
 use super::table::{Redaction, SettingRow};
 use super::value_types::ValueError;
 
@@ -22,6 +23,8 @@ pub struct Sources {
     pub environment: TextMap,
     /// Values in the settings file, by flag name.
     pub file: TextMap,
+    /// How the process was started in place of envoyproxy/ratelimit; `None` if it was not.
+    pub drop_in: Option<DropIn>,
 }
 
 /// Source of a setting's value.
@@ -35,6 +38,8 @@ pub enum Origin {
     File,
     /// Built-in default, which applies if no source sets a value.
     Default,
+    /// Default in place of envoyproxy/ratelimit, where it differs from the built-in one.
+    DropInDefault,
 }
 
 impl fmt::Display for Origin {
@@ -44,6 +49,7 @@ impl fmt::Display for Origin {
             Origin::Environment(name) => write!(f, "environment {name}"),
             Origin::File => f.write_str("settings file"),
             Origin::Default => f.write_str("default"),
+            Origin::DropInDefault => f.write_str("default as ratelimit"),
         }
     }
 }
@@ -129,9 +135,13 @@ fn find(row: &'static SettingRow, sources: &Sources) -> SettingValue {
             std::iter::once(row.variable()).chain(compat).find_map(|name| in_environment(&name))
         })
         .or_else(|| sources.file.get(row.name).map(|text| (text, Origin::File)));
-    match found {
-        Some((text, origin)) => SettingValue { row, text: text.clone(), origin },
-        None => SettingValue { row, text: row.default.to_owned(), origin: Origin::Default },
+    let drop_in_default = sources.drop_in.as_ref().and_then(|_| row.drop_in_default());
+    match (found, drop_in_default) {
+        (Some((text, origin)), _) => SettingValue { row, text: text.clone(), origin },
+        (None, Some(text)) => {
+            SettingValue { row, text: text.to_owned(), origin: Origin::DropInDefault }
+        }
+        (None, None) => SettingValue { row, text: row.default.to_owned(), origin: Origin::Default },
     }
 }
 

@@ -9,14 +9,15 @@ use std::time::Duration;
 
 use super::SettingError;
 use super::domain_grants::{DomainGrant, parse_grants};
+use super::drop_in;
 use super::otlp_settings::{TraceSampler, parse_exporter};
 use super::precedence;
 use super::precedence::{SettingValue, Sources};
 use super::value_types::{
     HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetSetting, RetryAfterSetting,
     SecretText, StoreKind, TopValues, duration_or_millis_parser, duration_parser, number_parser,
-    parse_address, parse_flag, parse_host, parse_key_prefix, parse_path, parse_paths, parse_ratio,
-    parse_secret, parse_secret_line, parse_text, size_parser,
+    parse_address, parse_flag, parse_host, parse_key_prefix, parse_on_off, parse_path, parse_paths,
+    parse_ratio, parse_secret, parse_secret_line, parse_text, size_parser,
 };
 
 /// How to display a setting's value in `--print-settings` and in errors.
@@ -52,13 +53,23 @@ impl SettingRow {
     pub fn variable(&self) -> String {
         format!("TIDEGATE_{}", self.field.to_ascii_uppercase())
     }
+
+    /// Returns the default value in drop-in mode; `None` if it is the same in all modes.
+    pub fn drop_in_default(&self) -> Option<&'static str> {
+        drop_in::default_value(self.name)
+    }
 }
 
 macro_rules! settings {
     ($( $(#[doc = $help:literal])+ $field:ident $name:literal : $type:ty = $default:literal, $parser:expr, $redaction:ident, [$($compat:literal),*]; )+) => {
         /// All settings of the process, parsed and validated.
         #[derive(Clone, Debug)]
-        pub struct Settings { $( $(#[doc = $help])+ pub $field: $type, )+ }
+        pub struct Settings {
+            $( $(#[doc = $help])+ pub $field: $type, )+
+            /// Whether the process runs in place of envoyproxy/ratelimit, so that settings without
+            /// an effect there are not errors.
+            pub drop_in: bool,
+        }
 
         /// Rows of all settings, in the order of `--help` and docs/SETTINGS.md.
         pub const TABLE: &[SettingRow] = &[ $( SettingRow {
@@ -83,7 +94,8 @@ macro_rules! settings {
                 let mut errors = precedence::find_unknown_names(TABLE, &sources.file);
                 errors.extend(precedence::find_unsupported(&sources.environment));
                 $( let $field = precedence::parse(&values, stringify!($field), $parser, &mut errors); )+
-                let all = || Some(Settings { $( $field: $field?, )+ });
+                let drop_in = sources.drop_in.is_some();
+                let all = || Some(Settings { $( $field: $field?, )+ drop_in });
                 match all() {
                     Some(settings) if errors.is_empty() => {
                         let conflicts = settings.find_conflicts();
@@ -294,14 +306,17 @@ settings! {
     otlp_headers "otlp-headers": SecretText = "", parse_secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
     /// CA of the collectors' certificates, PEM; if empty, the system's CAs are used.
     otlp_certificate "otlp-certificate": Option<PathBuf> = "", parse_path, Plain, ["OTEL_EXPORTER_OTLP_CERTIFICATE"];
-    /// OTLP protocol; only grpc is supported, and with any other value nothing is sent.
-    otlp_protocol "otlp-protocol": String = "grpc", parse_text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL"];
+    /// OTLP protocol: grpc, http/protobuf (or http); with any other value nothing is sent.
+    otlp_protocol "otlp-protocol": String = "grpc", parse_text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL", "TRACING_EXPORTER_PROTOCOL"];
     /// Timeout of OTLP requests; a number without a unit is in milliseconds.
     otlp_timeout "otlp-timeout": Duration = "10s", duration_or_millis_parser(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
     /// Interval of metric exports; a number without a unit is in milliseconds.
     otlp_metrics_interval "otlp-metrics-interval": Duration = "60s", duration_or_millis_parser(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
     /// Metrics exporter, otlp or none; /metrics works with either.
     metrics_exporter "metrics-exporter": bool = "otlp", parse_exporter, Plain, ["OTEL_METRICS_EXPORTER"];
+    /// Whether to export traces: auto (if there is a collector for them), on (by default to
+    /// localhost), off.
+    tracing_enabled "tracing-enabled": OnOff = "auto", parse_on_off, Plain, ["TRACING_ENABLED"];
     /// Traces exporter, otlp or none.
     traces_exporter "traces-exporter": bool = "otlp", parse_exporter, Plain, ["OTEL_TRACES_EXPORTER"];
     /// Which calls are traced; by default, the caller's trace context decides, and without one
@@ -311,6 +326,10 @@ settings! {
     traces_ratio "traces-ratio": f64 = "0.01", parse_ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
     /// Service name in metrics and traces.
     service_name "service-name": String = "tidegate", parse_text, Plain, ["OTEL_SERVICE_NAME", "TRACING_SERVICE_NAME"];
+    /// Namespace of the service in metrics and traces (service.namespace).
+    service_namespace "service-namespace": String = "", parse_text, Plain, ["TRACING_SERVICE_NAMESPACE"];
+    /// Id of this process in metrics and traces (service.instance.id); if empty, a random one.
+    service_instance_id "service-instance-id": String = "", parse_text, Plain, ["TRACING_SERVICE_INSTANCE_ID"];
     /// Resource attributes: name=value, separated by commas.
     resource_attributes "resource-attributes": String = "", parse_text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
     /// Disable OTLP export.

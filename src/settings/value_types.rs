@@ -205,6 +205,15 @@ pub(super) fn parse_flag(input: &str) -> Result<bool, ValueError> {
     }
 }
 
+/// Parses `auto`, `on`, `off`, or a boolean.
+pub(super) fn parse_on_off(input: &str) -> Result<OnOff, ValueError> {
+    OnOff::read(input).or_else(|expected| match parse_flag(input) {
+        Ok(true) => Ok(OnOff::On),
+        Ok(false) => Ok(OnOff::Off),
+        Err(_) => Err(expected),
+    })
+}
+
 /// Returns a parser for whole numbers from `min` to `max`.
 pub(super) fn number_parser<T: TryFrom<u64>>(
     min: u64,

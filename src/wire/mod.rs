@@ -23,7 +23,7 @@ pub(crate) mod proto_json;
 mod refusal_body;
 pub(crate) mod response_config;
 mod response_headers;
-mod struct_json;
+pub(crate) mod struct_json;
 pub(crate) mod traceparent;
 
 pub use decode::{DESCRIPTORS_MAX, ENTRIES_MAX, MESSAGE_BYTES_MAX, SLOT_KEY};

@@ -1,4 +1,5 @@
-//! Conversion of `google.protobuf.Struct` to JSON, for the metadata in `/json` and `tidegate ask`.
+//! Conversion of `google.protobuf.Struct` to JSON, for the metadata in `/json`,
+//! `tidegate ask`, and the policies of a control plane.
 //!
 //! Not here: conversion of JSON to a `Struct` (`dynamic_metadata`).
 
@@ -7,7 +8,7 @@ use prost_types::value::Kind;
 use serde_json::{Map, Value};
 
 /// Converts a `google.protobuf.Struct` to a JSON object.
-pub(super) fn struct_to_json(from: &Struct) -> Value {
+pub(crate) fn struct_to_json(from: &Struct) -> Value {
     let members = from.fields.iter();
     Value::Object(
         members.map(|(key, value)| (key.clone(), kind_to_json(value))).collect::<Map<_, _>>(),

@@ -8,10 +8,10 @@ use tokio::task::JoinHandle;
 
 use crate::app::exit_codes::Failure;
 use crate::clock::Clock;
-use crate::settings::{OtlpSettings, Settings};
+use crate::settings::{OtlpProtocol, OtlpSettings, Settings};
 use crate::telemetry::otlp::{
     ExportStats, MetricsExporter, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity,
-    TraceExporter,
+    TraceExporter, Transport,
 };
 use crate::telemetry::{AllMetrics, Telemetry};
 
@@ -56,8 +56,12 @@ impl OtlpExporters {
         let unusable = |error: OtlpError| Failure::Usage(format!("OTLP: {error}"));
         let identity = ServiceIdentity {
             service: otlp.service.clone(),
-            // Distinguishes processes. `RandomState` is the standard library's only random source.
-            instance: format!("{:016x}", RandomState::new().hash_one(std::process::id())),
+            instance: match otlp.instance.as_str() {
+                // Distinguishes processes. `RandomState` is the standard library's only random
+                // source.
+                "" => format!("{:016x}", RandomState::new().hash_one(std::process::id())),
+                instance => instance.to_owned(),
+            },
             attributes: otlp.attributes.clone(),
         };
         if let Some(endpoint) = &otlp.traces_endpoint {
@@ -94,7 +98,12 @@ impl OtlpExporters {
 }
 
 fn target(otlp: &OtlpSettings, endpoint: &str) -> Result<OtlpTarget, Failure> {
+    let transport = match otlp.protocol {
+        OtlpProtocol::Grpc => Transport::Grpc,
+        OtlpProtocol::HttpProtobuf => Transport::HttpProtobuf,
+    };
     Ok(OtlpTarget {
+        transport,
         endpoint: endpoint.to_owned(),
         headers: otlp.headers(),
         timeout: otlp.timeout,

@@ -1,4 +1,4 @@
-//! Compiles policy files to domains: reads every file, merges the files of each domain, and returns
+//! Compiles policy files, or resources of a control plane, to domains: reads every file, merges the files of each domain, and returns
 //! either the compiled policy or all errors of all files.
 //!
 //! Not here: the meaning of individual keys (`descriptor`, `rate_limit`, `tiers`, `body`,
@@ -27,6 +27,7 @@ use self::limit_numbers::stable_hash;
 use self::rate_limit::read_on_store_failure;
 use self::spec::{Body, DomainSpec, NodeSpec, SourceLocation};
 use super::lookup::matcher::CHECKS_MAX;
+use super::source::resource::Resource;
 use super::source::{Options, Source};
 use super::syntax::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Diagnostics, Path, PathStep, Target,
@@ -107,6 +108,38 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
         warnings: sort_by_position(warnings),
         fingerprint: hash_sources(&sources, options),
     })
+}
+
+/// Compiles the resources of one domain of a control plane. Does not look for warnings, which are
+/// advice for the author of a policy.
+///
+/// # Errors
+///
+/// Returns all errors of all resources, each with its path.
+pub fn compile_resources(
+    resources: Vec<Resource>,
+    options: &Options,
+) -> Result<DomainSpec, Diagnostics> {
+    let (mut documents, mut errors) = (Vec::new(), Vec::new());
+    for resource in resources {
+        let (document, more) = Document::of_resource(resource);
+        documents.push(document);
+        errors.extend(more);
+    }
+    if !errors.is_empty() {
+        return Err(Diagnostics(errors));
+    }
+    let options = Options { merge_domains: true, ..*options };
+    let (domains, diagnostics) = compile_files(&documents, &options);
+    errors.extend(diagnostics.into_iter().filter(|diagnostic| !diagnostic.kind.is_warning()));
+    if errors.is_empty() {
+        errors
+            .extend(domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents)));
+    }
+    match domains.into_iter().next() {
+        Some(domain) if errors.is_empty() => Ok(domain.spec),
+        Some(_) | None => Err(Diagnostics(errors)),
+    }
 }
 
 /// Returns an error if a request could need more than [`CHECKS_MAX`] checks.
@@ -229,7 +262,7 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     let domain = match reader.read_string(&fields, &keywords::DOMAIN) {
         Ok(Some(domain)) if !domain.is_empty() => Some(domain),
         Ok(_) => {
-            let message = "a policy file needs `domain: NAME`, the domain that callers name";
+            let message = "a policy needs `domain: NAME`, the domain that callers name";
             if fields.mentions(&keywords::DOMAIN) {
                 reader.report_key(&keywords::DOMAIN, DiagnosticKind::Missing, message);
             } else {

@@ -74,17 +74,19 @@ pub struct RuleSpec {
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// Response body for rejections by this rule. If `None`, the domain's body is used.
     pub body: Option<Arc<Body>>,
-    /// File and line of the rule's descriptor; `None` for a rule that comes from no file.
+    /// Place of the rule's descriptor; `None` for a rule that comes from no file.
     pub location: Option<SourceLocation>,
 }
 
-/// Line of a policy file.
+/// Line of a policy file, or path in a resource of a control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLocation {
-    /// File name as passed to `compile`.
+    /// File name as passed to `compile`, or name of the resource.
     pub file: Arc<str>,
-    /// Line number, from 1.
+    /// Line number, from 1; 0 in a resource.
     pub line: u32,
+    /// Path in a resource, such as `descriptors[0]`; `None` in a file.
+    pub path: Option<Box<str>>,
 }
 
 /// Compiled limit of a rule.

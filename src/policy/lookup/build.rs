@@ -3,6 +3,7 @@
 //! If a spec contains a duplicate domain or sibling, the first in file order wins; `compile`
 //! rejects such specs. Not here: diagnostics (`compile`).
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -25,19 +26,23 @@ impl Policy {
     ///
     /// Takes time and memory linear in the size of the policy. Never fails.
     pub fn build(domains: Vec<DomainSpec>, secret: Secret) -> Policy {
-        Policy::build_with_first_id(domains, secret, RuleId(0))
+        Policy::build_with_first_id(&domains, secret, RuleId(0))
     }
 
     /// Builds the lookup tree. Rules get consecutive ids, starting with `first`. A process never
     /// reuses ids, so that a call in progress during a reload cannot be attributed to the wrong
     /// rule.
-    pub fn build_with_first_id(domains: Vec<DomainSpec>, secret: Secret, first: RuleId) -> Policy {
+    pub fn build_with_first_id(
+        domains: &[impl Borrow<DomainSpec>],
+        secret: Secret,
+        first: RuleId,
+    ) -> Policy {
         let mut builder = TreeBuilder { first: first.0, ..TreeBuilder::default() };
-        for domain in &domains {
-            builder.collect_replaced(&domain.nodes);
+        for domain in domains {
+            builder.collect_replaced(&domain.borrow().nodes);
         }
         for domain in domains {
-            builder.add_domain(domain);
+            builder.add_domain(domain.borrow());
         }
         let mut replaced: Vec<(Box<str>, NameId)> = builder.replaced.into_iter().collect();
         replaced.sort_unstable_by_key(|(_, id)| id.0);
@@ -74,7 +79,7 @@ impl TreeBuilder {
         }
     }
 
-    fn add_domain(&mut self, spec: DomainSpec) {
+    fn add_domain(&mut self, spec: &DomainSpec) {
         if self.tree.domain(&spec.name).is_some() {
             return;
         }
@@ -100,7 +105,7 @@ impl TreeBuilder {
             let (hash, domains) = (&tree.hash, &tree.domains);
             |at| hash_with(hash, 0, domains[*at as usize].name.as_bytes())
         });
-        self.add_level(&spec, root, spec.nodes.iter());
+        self.add_level(spec, root, spec.nodes.iter());
     }
 
     /// Adds the nodes and rules below a node, in file order.

@@ -188,7 +188,11 @@ impl Identity {
     }
 
     fn push_part(&mut self, bytes: &[u8]) {
-        self.push_varint(bytes.len() as u64);
+        // Nearly every part is short, and each entry has two of them.
+        match u8::try_from(bytes.len()) {
+            Ok(length @ ..=0x7f) => self.bytes.push(length),
+            _ => self.push_varint(bytes.len() as u64),
+        }
         self.bytes.extend_from_slice(bytes);
     }
 

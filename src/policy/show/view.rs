@@ -18,10 +18,13 @@ pub struct RuleView<'p> {
     pub rule: &'p str,
     /// Domain of the rule.
     pub domain: &'p str,
-    /// Name of the policy file; absent for a rule that comes from no file.
+    /// Name of the policy file, or of the resource of a control plane; absent for a rule that comes
+    /// from neither.
     pub file: Option<&'p str>,
-    /// Line of the rule's descriptor in the file, from 1.
+    /// Line of the rule's descriptor in the file, from 1; absent in a resource.
     pub line: Option<u32>,
+    /// Path of the rule's descriptor in the resource; absent in a file.
+    pub path: Option<&'p str>,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
     /// Shadow mode: requests over the limit are counted but answered OK.
@@ -93,7 +96,8 @@ impl Policy {
             rule: &rule.path,
             domain: self.domain_name(rule),
             file: rule.location.as_ref().map(|at| &*at.file),
-            line: rule.location.as_ref().map(|at| at.line),
+            line: rule.location.as_ref().map(|at| at.line).filter(|line| *line > 0),
+            path: rule.location.as_ref().and_then(|at| at.path.as_deref()),
             unlimited: rule.limits.is_empty(),
             shadow_mode: rule.shadow_mode,
             quota_mode: rule.quota_mode,

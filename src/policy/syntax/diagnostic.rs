@@ -13,11 +13,11 @@ use crate::domain::escaped;
 /// Error or warning about a policy file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// File name as passed to `compile`.
+    /// File name as passed to `compile`, or name of the resource of a control plane.
     pub file: String,
-    /// Line, from 1.
+    /// Line, from 1; 0 in a resource, where `path` is the position.
     pub line: u32,
-    /// Column in characters, from 1.
+    /// Column in characters, from 1; 0 in a resource.
     pub column: u32,
     /// Path to the key or value in the file, such as `descriptors[0].rate_limit.unit`; empty at the
     /// top level.
@@ -110,7 +110,10 @@ fn split_help(message: &str) -> (&str, &str) {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        match self.line {
+            0 => write!(f, "resource {}: ", quoted(&self.file))?,
+            line => write!(f, "{}:{line}:{}: ", self.file, self.column)?,
+        }
         if !self.path.is_empty() {
             write!(f, "{}: ", self.path)?;
         }

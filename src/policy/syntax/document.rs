@@ -1,4 +1,5 @@
-//! Parsed policy file that can report diagnostics with source positions.
+//! Parsed policy file, or resource of a control plane, that can report diagnostics with source
+//! positions.
 //!
 //! Not here: reading values from the document (`reader`, `values`).
 
@@ -9,9 +10,10 @@ use super::excerpt::LineIndex;
 use super::suggestions::foreign_file;
 use super::yaml::{self, Node, Span, Tree, Value, YamlError};
 use crate::policy::compile::spec::SourceLocation;
+use crate::policy::source::resource::Resource;
 use crate::policy::source::{Options, Source};
 
-/// Policy file whose YAML has been parsed.
+/// Policy file whose YAML has been parsed, or a resource.
 #[derive(Debug)]
 pub(crate) struct Document<'s> {
     file: Arc<str>,
@@ -52,14 +54,25 @@ impl<'s> Document<'s> {
         Ok((Document { file: file.into(), lines, tree }, errors))
     }
 
+    /// Returns the document of a resource, and the errors that were found while it was read.
+    pub(crate) fn of_resource(resource: Resource) -> (Self, Vec<Diagnostic>) {
+        let Resource { name, mut tree } = resource;
+        let lines = LineIndex::new("");
+        let problems = std::mem::take(&mut tree.problems).into_iter();
+        let errors = problems.map(|problem| diagnostic(&name, &lines, problem)).collect();
+        (Document { file: name.into(), lines, tree }, errors)
+    }
+
     /// Returns the top-level value of the file.
     pub(crate) fn root(&self) -> Node<'_> {
         self.tree.root()
     }
 
-    /// Returns the file and line of the value at a path.
+    /// Returns the file and line of the value at a path, or the resource and the path.
     pub(crate) fn location(&self, path: &Path) -> SourceLocation {
-        SourceLocation { file: Arc::clone(&self.file), line: self.span(path, Target::Value).line }
+        let line = self.span(path, Target::Value).line;
+        let path = (line == 0).then(|| path.to_string().into());
+        SourceLocation { file: Arc::clone(&self.file), line, path }
     }
 
     /// Creates a diagnostic about the key or value at a path.

@@ -106,11 +106,14 @@ impl<'d> Reader<'d> {
         message: &str,
         first: &SourceLocation,
     ) -> ErrorReported {
-        let SourceLocation { file, line } = first;
-        let message = if *file == self.current_location().file {
-            format!("{message}; the first is on line {line}")
-        } else {
-            format!("{message}; the first is in {file}:{line}")
+        let SourceLocation { file, line, path } = first;
+        let message = match path {
+            _ if *file != self.current_location().file => match path {
+                Some(path) => format!("{message}; the first is in {}: {path}", quoted(file)),
+                None => format!("{message}; the first is in {file}:{line}"),
+            },
+            Some(path) => format!("{message}; the first is {path}"),
+            None => format!("{message}; the first is on line {line}"),
         };
         self.report(Target::Value, DiagnosticKind::Duplicate, message)
     }

@@ -8,6 +8,7 @@
 
 mod errors;
 mod input;
+pub(crate) mod writer;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -23,7 +24,7 @@ use super::scalar::{self, Scalar};
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
 /// another list, so `descriptors` and its maps are one level. A request has at most 16 entries, so
 /// 32 levels leave room for `rate_limit` and metadata.
-pub(crate) const DEPTH_MAX: usize = 32;
+pub const DEPTH_MAX: usize = 32;
 
 /// Maximum number of nodes that aliases may add to the nodes written in the file. This allows
 /// 100,000 rules to share one anchored `rate_limit` of eight nodes, but rejects "billion laughs"
@@ -50,6 +51,9 @@ pub(crate) struct Span {
 }
 
 impl Span {
+    /// Span of a value that comes from no file.
+    pub(crate) const NONE: Span = Span { line: 0, column: 0, width: 0 };
+
     /// Returns the span of a single character.
     pub(crate) fn at(line: usize, column: usize) -> Self {
         Span { line: to_u32(line), column: to_u32(column), width: 1 }

@@ -16,12 +16,14 @@ use opentelemetry_proto::tonic::metrics::v1::{
     ResourceMetrics, ScopeMetrics, Sum, metric, number_data_point,
 };
 use opentelemetry_proto::tonic::resource::v1::Resource;
+use prost::Message as _;
 use tokio::sync::watch;
 use tonic::metadata::MetadataMap;
 use tonic::transport::Channel;
 use tonic::{Extensions, Request};
 
-use super::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity};
+use super::http_sender::HttpSender;
+use super::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity, Transport};
 use crate::domain::Micros;
 use crate::telemetry::metric::{
     EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue,
@@ -34,10 +36,40 @@ const POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS_PER_SECOND: f64 = 1e6;
 
+/// Client of the collector.
+enum Client {
+    Grpc { client: Box<MetricsServiceClient<Channel>>, metadata: MetadataMap },
+    Http(HttpSender),
+}
+
+impl Client {
+    fn new(target: &OtlpTarget) -> Result<Client, OtlpError> {
+        Ok(match target.transport {
+            Transport::Grpc => Client::Grpc {
+                client: Box::new(MetricsServiceClient::new(target.channel()?)),
+                metadata: target.metadata()?,
+            },
+            Transport::HttpProtobuf => Client::Http(HttpSender::new(target)?),
+        })
+    }
+
+    /// Sends one message. The error describes the reason.
+    async fn send(&mut self, message: ExportMetricsServiceRequest) -> Result<(), String> {
+        match self {
+            Client::Grpc { client, metadata } => {
+                let request = Request::from_parts(metadata.clone(), Extensions::default(), message);
+                client.export(request).await.map(|_| ()).map_err(|error| error.to_string())
+            }
+            Client::Http(sender) => {
+                sender.send(message.encode_to_vec()).await.map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
 /// Background task that exports all metrics to a collector at a fixed interval.
 pub struct MetricsExporter {
-    client: MetricsServiceClient<Channel>,
-    metadata: MetadataMap,
+    client: Client,
     resource: Resource,
     metrics: Arc<AllMetrics>,
     now: fn() -> Micros,
@@ -68,8 +100,7 @@ impl MetricsExporter {
         let attributes = identity.attributes();
         let attributes = attributes.iter().map(|(name, value)| attribute(name, value)).collect();
         Ok(MetricsExporter {
-            client: MetricsServiceClient::new(target.channel()?),
-            metadata: target.metadata()?,
+            client: Client::new(target)?,
             resource: Resource { attributes, ..Resource::default() },
             metrics,
             now,
@@ -103,10 +134,8 @@ impl MetricsExporter {
             let resource_metrics =
                 ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() };
             let message = ExportMetricsServiceRequest { resource_metrics: vec![resource_metrics] };
-            let metadata = self.metadata.clone();
-            let request = Request::from_parts(metadata, Extensions::default(), message);
-            let result = self.client.export(request).await;
-            self.stats.record(result.map(|_| ()));
+            let result = self.client.send(message).await;
+            self.stats.record(result);
         }
     }
 }

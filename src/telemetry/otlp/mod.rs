@@ -1,8 +1,9 @@
-//! OTLP export of metrics and traces over gRPC.
+//! OTLP export of metrics and traces, over gRPC or HTTP.
 //!
 //! Exports run in the background with bounded memory. Data that cannot be sent is counted and
 //! dropped.
 
+mod http_sender;
 mod metric_export;
 mod sampling;
 mod trace_export;
@@ -21,10 +22,23 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
 
 use super::metric::{MetricFamily, MetricSource, MetricValue, counter};
 
+/// Protocol between this process and the collector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Protobuf messages in gRPC calls.
+    #[default]
+    Grpc,
+    /// Protobuf messages in HTTP/1.1 requests.
+    HttpProtobuf,
+}
+
 /// Collector to which metrics or traces are exported, with the parameters of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpTarget {
-    /// Endpoint such as `http://host:4317` or `https://host:4317`. The default scheme is `http`.
+    /// Protocol of the collector.
+    pub transport: Transport,
+    /// Endpoint such as `http://host:4317` or, over HTTP and with the full path,
+    /// `https://host:4318/v1/traces`. The default scheme is `http`.
     pub endpoint: String,
     /// Headers sent with every request, for example a token.
     pub headers: Vec<(String, String)>,
@@ -72,14 +86,17 @@ impl fmt::Display for OtlpError {
 impl std::error::Error for OtlpError {}
 
 impl OtlpTarget {
+    fn endpoint_with_scheme(&self) -> String {
+        match self.endpoint.contains("://") {
+            true => self.endpoint.clone(),
+            false => format!("http://{}", self.endpoint),
+        }
+    }
+
     /// Creates a gRPC channel on the current runtime. It connects at the first request.
     fn channel(&self) -> Result<Channel, OtlpError> {
         let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
-        let with_scheme = match self.endpoint.contains("://") {
-            true => self.endpoint.clone(),
-            false => format!("http://{}", self.endpoint),
-        };
-        let endpoint = Endpoint::from_shared(with_scheme)
+        let endpoint = Endpoint::from_shared(self.endpoint_with_scheme())
             .map_err(|error| invalid(&format!("{:?} is not an address ({error})", self.endpoint)))?
             .connect_timeout(self.timeout)
             .timeout(self.timeout);
@@ -179,6 +196,7 @@ pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource
 
 #[cfg(test)]
 mod tests {
+    use super::http_sender::HttpSender;
     use super::*;
 
     fn target(endpoint: &str) -> OtlpTarget {
@@ -193,6 +211,10 @@ mod tests {
         }
         for bad in ["", "http://", "ftp://h:1", "a b"] {
             assert!(matches!(target(bad).channel(), Err(OtlpError::Endpoint(_))), "{bad}");
+            assert!(matches!(HttpSender::new(&target(bad)), Err(OtlpError::Endpoint(_))), "{bad}");
+        }
+        for good in ["http://[::1]:4318/v1/traces", "collector:4318/x", "https://c/v1/metrics"] {
+            assert!(HttpSender::new(&target(good)).is_ok(), "{good}");
         }
     }
 
@@ -200,7 +222,9 @@ mod tests {
     fn a_header_that_cannot_be_sent_is_named_without_its_value() {
         let headers = vec![("api-key".to_owned(), "secret\n".to_owned())];
         let target = OtlpTarget { headers, ..target("h:1") };
-        assert_eq!(target.metadata().unwrap_err().to_string(), "header \"api-key\" cannot be sent");
+        let expected = "header \"api-key\" cannot be sent";
+        assert_eq!(target.metadata().unwrap_err().to_string(), expected);
+        assert_eq!(HttpSender::new(&target).unwrap_err().to_string(), expected);
     }
 
     #[test]

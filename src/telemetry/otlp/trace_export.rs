@@ -13,14 +13,19 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithTonicConfig as _};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::transform::common::tonic::ResourceAttributesWithSchema;
+use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::trace::{
     BatchSpanProcessor, Sampler, SdkTracer, SdkTracerProvider, SpanData,
     SpanExporter as ExportsSpans,
 };
+use prost::Message as _;
 
-use super::{ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity};
+use super::http_sender::HttpSender;
+use super::{ExportStats, OtlpError, OtlpTarget, SamplingRule, ServiceIdentity, Transport};
 use crate::domain::{
     Code, Micros, NodeCall, RpcOutcome, Trace, TraceParent, TraceRecord, TracedDecision,
 };
@@ -57,13 +62,7 @@ impl TraceExporter {
         sampling: SamplingRule,
         stats: &Arc<ExportStats>,
     ) -> Result<TraceExporter, OtlpError> {
-        let exporter = SpanExporter::builder()
-            .with_tonic()
-            .with_channel(target.channel()?)
-            .with_metadata(target.metadata()?)
-            .with_timeout(target.timeout)
-            .build()
-            .map_err(|error| OtlpError::Exporter(error.to_string()))?;
+        let exporter = SpanClient::new(target)?;
         let attributes = identity.attributes().into_iter();
         let resource = Resource::builder_empty()
             .with_attributes(attributes.map(|(name, value)| KeyValue::new(name, value)))
@@ -201,6 +200,68 @@ fn node_attributes(call: &NodeCall) -> Vec<KeyValue> {
     }
     attributes.extend(call.fault.map(|fault| KeyValue::new("error.type", fault)));
     attributes
+}
+
+/// Client of the collector.
+#[derive(Debug)]
+enum SpanClient {
+    Grpc(Box<SpanExporter>),
+    Http { sender: HttpSender, resource: ResourceAttributesWithSchema },
+}
+
+impl SpanClient {
+    fn new(target: &OtlpTarget) -> Result<SpanClient, OtlpError> {
+        match target.transport {
+            Transport::Grpc => SpanExporter::builder()
+                .with_tonic()
+                .with_channel(target.channel()?)
+                .with_metadata(target.metadata()?)
+                .with_timeout(target.timeout)
+                .build()
+                .map(|exporter| SpanClient::Grpc(Box::new(exporter)))
+                .map_err(|error| OtlpError::Exporter(error.to_string())),
+            Transport::HttpProtobuf => {
+                let sender = HttpSender::new(target)?;
+                let resource = ResourceAttributesWithSchema::default();
+                Ok(SpanClient::Http { sender, resource })
+            }
+        }
+    }
+}
+
+impl ExportsSpans for SpanClient {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        match self {
+            SpanClient::Grpc(exporter) => exporter.export(batch).await,
+            SpanClient::Http { sender, resource } => {
+                let resource_spans = group_spans_by_resource_and_scope(batch, resource);
+                let message = ExportTraceServiceRequest { resource_spans }.encode_to_vec();
+                let sent = sender.send(message).await;
+                sent.map_err(|error| OTelSdkError::InternalFailure(error.to_string()))
+            }
+        }
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        match self {
+            SpanClient::Grpc(exporter) => exporter.shutdown_with_timeout(timeout),
+            SpanClient::Http { .. } => Ok(()),
+        }
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        match self {
+            SpanClient::Grpc(exporter) => exporter.force_flush(),
+            SpanClient::Http { .. } => Ok(()),
+        }
+    }
+
+    fn set_resource(&mut self, new: &Resource) {
+        match self {
+            SpanClient::Grpc(exporter) => exporter.set_resource(new),
+            SpanClient::Http { resource, .. } => *resource = new.into(),
+        }
+    }
 }
 
 /// Span exporter that counts the results of an inner exporter, because the library does not report

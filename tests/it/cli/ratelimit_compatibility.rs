@@ -1,11 +1,15 @@
 //! Tidegate in place of the envoyproxy/ratelimit image: its program name, its environment, its file
 //! layout.
 
+use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
+use crate::support::certificate_authority::Authority;
 use crate::support::http::get;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, tidegate};
+use crate::support::redis_server::Server as RedisServer;
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 /// Each of its settings that we honour, with a value that is neither side's default.
 const HONOURED: &[(&str, &str)] = &[
@@ -56,6 +60,12 @@ const HONOURED: &[(&str, &str)] = &[
     ("USE_PROMETHEUS", "true"),
     ("PROMETHEUS_ADDR", ":19090"),
     ("PROMETHEUS_PATH", "/m"),
+    ("TRACING_ENABLED", "true"),
+    ("TRACING_EXPORTER_PROTOCOL", "grpc"),
+    ("TRACING_SERVICE_NAME", "limits"),
+    ("TRACING_SERVICE_NAMESPACE", "edge"),
+    ("TRACING_SERVICE_INSTANCE_ID", "1"),
+    ("TRACING_SAMPLING_RATE", "0.5"),
 ];
 
 #[test]
@@ -91,10 +101,10 @@ fn an_ignored_variable_of_ratelimit_is_logged_at_the_start() {
     let files = directory(&[("p.yaml", FIVE_A_DAY)]);
     let mut command = tidegate();
     command.args(["serve", "--policy"]).arg(files.path().join("p.yaml"));
-    command.envs([("USE_STATSD", "true"), ("TRACING_ENABLED", "false")]);
+    command.envs([("USE_STATSD", "true"), ("DISABLE_STATS", "false")]);
     let serving = Tidegate::start(&mut command, files);
     let log = serving.log();
-    assert!(log.contains("USE_STATSD") && !log.contains("TRACING_ENABLED"), "{log}");
+    assert!(log.contains("USE_STATSD") && !log.contains("DISABLE_STATS"), "{log}");
 }
 
 /// Their layout: ROOT/SUBDIRECTORY/APPDIRECTORY, with files of any name.
@@ -137,6 +147,73 @@ fn without_a_subcommand_while_runtime_root_is_set_it_serves() {
     assert!(serving.ask("ann").contains("4 left"));
     let notice = serving.logged("setting notice").expect("a warning");
     assert_eq!(notice["name"], "REDIS_URL", "counting in memory is said");
+}
+
+/// The environment that Envoy Gateway gives its rate limit service, but for the control plane.
+fn environment_of_envoy_gateway(files: &Path, redis: &RedisServer) -> Vec<(String, String)> {
+    let path = |name: &str| files.join(name).display().to_string();
+    let pairs = [
+        ("RUNTIME_ROOT", path("data")),
+        ("RUNTIME_SUBDIRECTORY", "ratelimit".into()),
+        ("RUNTIME_IGNOREDOTFILES", "true".into()),
+        ("RUNTIME_WATCH_ROOT", "false".into()),
+        ("LOG_LEVEL", "info".into()),
+        ("USE_STATSD", "false".into()),
+        ("GRPC_SERVER_USE_TLS", "true".into()),
+        ("GRPC_SERVER_TLS_CERT", path("certs/tls.crt")),
+        ("GRPC_SERVER_TLS_KEY", path("certs/tls.key")),
+        ("GRPC_SERVER_TLS_CA_CERT", path("certs/ca.crt")),
+        ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true".into()),
+        ("REDIS_SOCKET_TYPE", "tcp".into()),
+        ("REDIS_URL", format!("127.0.0.1:{}", redis.port)),
+        ("USE_PROMETHEUS", "true".into()),
+        ("PROMETHEUS_ADDR", "127.0.0.1:0".into()),
+        ("PROMETHEUS_MAPPER_YAML", "/etc/statsd-exporter/conf.yaml".into()),
+        ("TRACING_ENABLED", "true".into()),
+        ("TRACING_SERVICE_NAME", "envoy-ratelimit".into()),
+        ("TRACING_SERVICE_NAMESPACE", "envoy-gateway-system".into()),
+        ("TRACING_SERVICE_INSTANCE_ID", "envoy-ratelimit-0".into()),
+        ("TRACING_SAMPLING_RATE", "0.6".into()),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9".into()),
+    ];
+    pairs.map(|(name, text)| (name.to_owned(), text)).into()
+}
+
+#[test]
+fn in_envoy_gateways_environment_it_starts_and_says_once_what_has_no_effect() {
+    let (files, redis) = (their_files(), RedisServer::start(&[]));
+    let authority = Authority::new();
+    let identity = authority.signs("envoy-ratelimit.envoy-gateway-system.svc");
+    fs::create_dir(files.path().join("certs")).expect("writable");
+    for (name, text) in [
+        ("ca.crt", &authority.certificate),
+        ("tls.crt", &identity.certificate),
+        ("tls.key", &identity.key),
+    ] {
+        fs::write(files.path().join("certs").join(name), text).expect("writable");
+    }
+    let link = files.path().join("ratelimit");
+    symlink(env!("CARGO_BIN_EXE_tidegate"), &link).expect("a link");
+    let mut command = Command::new(link);
+    command.env_clear().envs(environment_of_envoy_gateway(files.path(), &redis));
+    // An argument of Envoy AI Gateway's manifest.
+    command.arg("--quotaRateLimitServiceAddr=envoy-ai-gateway-ratelimit:8081");
+    let serving = Tidegate::start(&mut command, files);
+    let log = serving.log();
+    for name in ["GRPC_SERVER_TLS_CA_CERT", "--quotaRateLimitServiceAddr", "PROMETHEUS_MAPPER_YAML"]
+    {
+        assert_eq!(log.matches(&format!("\"{name}\"")).count(), 1, "{name}: {log}");
+    }
+    for (name, _) in environment_of_envoy_gateway(serving.directory(), &redis) {
+        let has_effect = !["GRPC_SERVER_TLS_CA_CERT", "PROMETHEUS_MAPPER_YAML"].contains(&&*name)
+            && !name.starts_with("FORCE_START");
+        assert!(!has_effect || !log.contains(&name), "{name}: {log}");
+    }
+    let ca = serving.directory().join("certs/ca.crt").display().to_string();
+    let target = serving.port("grpc").to_string();
+    let name = "envoy-ratelimit.envoy-gateway-system.svc";
+    let ask = ["ask", &target, "edge", "client=ann", "--ca", &ca, "--server-name", name];
+    assert!(run(&ask).with_code(0).out.contains("4 left"), "no client certificate is needed");
 }
 
 #[test]

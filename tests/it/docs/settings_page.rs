@@ -24,8 +24,11 @@ fn table() -> String {
     let mut page = HEAD.to_owned();
     for row in TABLE {
         let compat = row.compat_names.join(", ");
-        let default =
+        let mut default =
             if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };
+        if let Some(other) = row.drop_in_default() {
+            write!(default, "; as `ratelimit` `{other}`").expect("a string");
+        }
         let help = row.help.trim().replace('|', "\\|");
         writeln!(page, "| `--{}` | {default} | {compat} | {help} |", row.name).expect("a string");
     }

@@ -34,7 +34,7 @@ pub struct ReceivedExports {
 #[derive(Clone)]
 pub struct Receiver {
     pub address: SocketAddr,
-    kept: Arc<Mutex<ReceivedExports>>,
+    pub(super) kept: Arc<Mutex<ReceivedExports>>,
 }
 
 #[derive(Clone)]

@@ -1,0 +1,192 @@
+//! Start in place of envoyproxy/ratelimit: its command lines and environment must work unchanged.
+//!
+//! Called as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set, the program serves.
+//! envoyproxy/ratelimit parses no arguments at all, and control planes pass some anyway. Therefore,
+//! arguments that are not flags of `serve` are ignored.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{Arg, Command, CommandFactory};
+
+use super::Cli;
+use crate::settings::DropIn;
+
+/// Maximum number of ignored arguments that are reported, one log line each.
+const REPORTED_MAX: usize = 20;
+/// Maximum length of an ignored argument in the log, in characters.
+const REPORTED_CHARS_MAX: usize = 64;
+
+/// Command line to parse, and how the program was started.
+pub(super) struct CommandLine {
+    /// Arguments without those that are ignored, with the program's name first.
+    pub(super) arguments: Vec<OsString>,
+    /// `None` unless the program runs in place of envoyproxy/ratelimit.
+    pub(super) drop_in: Option<DropIn>,
+}
+
+impl CommandLine {
+    /// Inserts the `serve` subcommand and drops unknown arguments if the program runs in place of
+    /// envoyproxy/ratelimit. `has_runtime_root` is whether RUNTIME_ROOT is set.
+    pub(super) fn new(arguments: Vec<OsString>, has_runtime_root: bool) -> CommandLine {
+        let name = arguments.first().and_then(|name| Path::new(name).file_name());
+        let is_ratelimit = name.is_some_and(|name| name == "ratelimit");
+        let first = arguments.get(1).and_then(|first| first.to_str());
+        let is_command =
+            |word: &str| Cli::command().find_subcommand(word).is_some() || word == "help";
+        let has_command = match first {
+            Some("--help" | "-h" | "--version" | "-V") => true,
+            Some(word) if !word.starts_with('-') => !is_ratelimit || is_command(word),
+            Some(_) | None => false,
+        };
+        if has_command || !(is_ratelimit || has_runtime_root) {
+            return CommandLine { arguments, drop_in: None };
+        }
+        let command = Cli::command();
+        let serve = command.find_subcommand("serve");
+        let flags: Vec<&Arg> = serve.into_iter().flat_map(Command::get_arguments).collect();
+        let mut arguments = arguments.into_iter();
+        let program = arguments.next();
+        let (known, ignored_arguments) = split_known(&flags, arguments);
+        let arguments = program.into_iter().chain(["serve".into()]).chain(known).collect();
+        CommandLine { arguments, drop_in: Some(DropIn { ignored_arguments }) }
+    }
+}
+
+/// Separates known flags and their values from all other arguments. Returns the others
+/// as they may be logged: an argument that follows an unknown flag may be its value and a secret,
+/// and is left out.
+fn split_known(
+    flags: &[&Arg],
+    arguments: impl Iterator<Item = OsString>,
+) -> (Vec<OsString>, Vec<String>) {
+    let (mut known, mut ignored) = (Vec::new(), Vec::new());
+    let mut last = Last::Other;
+    for argument in arguments {
+        let text = argument.to_string_lossy().into_owned();
+        let is_flag = text.starts_with('-') && text.len() > 1;
+        if !is_flag {
+            match last {
+                Last::TakesValues { several } => {
+                    known.push(argument);
+                    last = if several { last } else { Last::Other };
+                }
+                Last::Unknown => last = Last::Other,
+                Last::Other => ignored.push(shorten(&text)),
+            }
+            continue;
+        }
+        let (name, value) = text.split_once('=').map_or((&*text, None), |(n, v)| (n, Some(v)));
+        let flag = name.strip_prefix("--").and_then(|name| find_flag(flags, name));
+        last = match flag {
+            Some(flag) => {
+                known.push(argument);
+                match value {
+                    Some(_) => Last::Other,
+                    None => takes_values(flag),
+                }
+            }
+            None if name == "--help" => {
+                known.push(argument);
+                Last::Other
+            }
+            None => {
+                ignored.push(shorten(name));
+                if value.is_some() { Last::Other } else { Last::Unknown }
+            }
+        };
+    }
+    ignored.truncate(REPORTED_MAX);
+    (known, ignored)
+}
+
+/// What the argument before the current one was.
+#[derive(Clone, Copy)]
+enum Last {
+    /// A known flag that takes this many values from the next arguments.
+    TakesValues { several: bool },
+    /// An unknown flag without `=`.
+    Unknown,
+    /// Anything else, such as a complete flag.
+    Other,
+}
+
+fn find_flag<'a>(flags: &[&'a Arg], name: &str) -> Option<&'a Arg> {
+    flags.iter().find(|flag| flag.get_long() == Some(name)).copied()
+}
+
+fn takes_values(flag: &Arg) -> Last {
+    if !flag.get_action().takes_values() {
+        return Last::Other;
+    }
+    let several = flag.get_num_args().is_some_and(|count| count.max_values() > 1);
+    Last::TakesValues { several }
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(REPORTED_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run_as(arguments: &[&str], has_root: bool) -> (Vec<String>, Option<Vec<String>>) {
+        let arguments = arguments.iter().map(OsString::from).collect();
+        let line = CommandLine::new(arguments, has_root);
+        let texts = line.arguments.into_iter().map(|argument| argument.into_string().unwrap());
+        (texts.collect(), line.drop_in.map(|drop_in| drop_in.ignored_arguments))
+    }
+
+    fn ignored(arguments: &[&str]) -> (Vec<String>, Vec<String>) {
+        let (known, ignored) = run_as(&[&["/bin/ratelimit"], arguments].concat(), false);
+        (known[2..].to_vec(), ignored.expect("drop-in mode"))
+    }
+
+    #[test]
+    fn called_as_ratelimit_it_serves() {
+        let (line, ignored) = run_as(&["/bin/ratelimit"], false);
+        assert_eq!((line, ignored), (vec!["/bin/ratelimit".into(), "serve".into()], Some(vec![])));
+        assert_eq!(run_as(&["ratelimit", "--json", "on"], false).0[1], "serve");
+        assert_eq!(run_as(&["ratelimit", "check", "x"], false).0[1], "check");
+        assert_eq!(run_as(&["ratelimit", "--version"], false).0[1], "--version");
+    }
+
+    #[test]
+    fn without_a_subcommand_but_with_a_runtime_root_it_serves() {
+        assert_eq!(run_as(&["tidegate"], true).0, ["tidegate", "serve"]);
+        assert_eq!(run_as(&["tidegate"], false), (vec!["tidegate".into()], None));
+        assert_eq!(run_as(&["tidegate", "check", "x"], true).0[1], "check");
+        assert_eq!(run_as(&["tidegate", "serve"], true).1, None, "not in place of ratelimit");
+    }
+
+    #[test]
+    fn arguments_that_are_not_flags_are_ignored_and_never_logged_with_a_value() {
+        let (known, unknown) = ignored(&["--quotaRateLimitServiceAddr=secret:8081"]);
+        assert_eq!((known, unknown), (vec![], vec!["--quotaRateLimitServiceAddr".to_owned()]));
+        let (known, unknown) = ignored(&["-v", "--password", "secret", "run", "--json", "on"]);
+        assert_eq!(known, ["--json", "on"]);
+        assert_eq!(unknown, ["-v", "--password", "run"]);
+    }
+
+    #[test]
+    fn flags_of_serve_keep_their_values() {
+        for kept in [
+            &["--policy", "a.yaml", "b.yaml", "--shadow-mode", "--json=on"][..],
+            &["--shadow-mode", "true", "--grpc-port", "1", "--settings", "f.yaml"],
+            &["--print-settings"],
+        ] {
+            assert_eq!(ignored(kept), (kept.iter().map(|&a| a.to_owned()).collect(), vec![]));
+        }
+        assert_eq!(ignored(&["--print-settings", "x"]).1, ["x"], "takes no value");
+    }
+
+    #[test]
+    fn what_is_logged_is_bounded() {
+        let long = "x".repeat(1_000);
+        let many = vec![long.as_str(); 1_000];
+        let (_, unknown) = ignored(&many);
+        assert_eq!(unknown.len(), REPORTED_MAX);
+        assert_eq!(unknown[0].len(), REPORTED_CHARS_MAX);
+    }
+}

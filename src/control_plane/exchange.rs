@@ -1,0 +1,165 @@
+//! Answers of the client: which version to acknowledge, what to reject, and when.
+//!
+//! A control plane answers a rejected version at once with the same version. NACKs are therefore
+//! paced. Everything here is a value computed from values; time is an argument.
+
+use std::time::{Duration, Instant};
+
+use super::last_good::Rejection;
+
+/// Minimum time between two NACKs, and the wait before the second one for the same version.
+const NACK_WAIT_MIN: Duration = Duration::from_secs(1);
+/// Maximum wait before a NACK. It is also how long a corrected policy may have to wait, because the
+/// control plane sends nothing before the NACK.
+const NACK_WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Maximum number of rejections that a NACK lists.
+const LISTED_MAX: usize = 10;
+
+/// State of the exchange with a control plane, over all connections.
+#[derive(Debug, Default)]
+pub struct Exchange {
+    /// Version that was acknowledged last; empty before the first.
+    acknowledged: String,
+    /// Version that was rejected last, and how long the next NACK for it waits after this one.
+    /// `None` after an ACK.
+    rejected: Option<(String, Duration)>,
+    /// Time of the last NACK. Kept after an ACK: versions that are good and bad in turn are paced,
+    /// too.
+    last_nack: Option<Instant>,
+}
+
+/// Answer to a response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Version in force, as the control plane names it.
+    pub version: String,
+    /// Nonce of the response.
+    pub nonce: String,
+    /// Why the response is rejected; `None` acknowledges it.
+    pub rejection: Option<String>,
+    /// Earliest time at which to send the answer.
+    pub due: Instant,
+}
+
+impl Exchange {
+    /// Returns the answer to a response that was received and applied at `now`. Only the answer to
+    /// the newest response must be sent: the control plane ignores one with an older nonce.
+    pub fn answer(
+        &mut self,
+        version: &str,
+        nonce: &str,
+        rejections: &[Rejection],
+        now: Instant,
+    ) -> Answer {
+        if rejections.is_empty() {
+            version.clone_into(&mut self.acknowledged);
+            self.rejected = None;
+            let (version, nonce) = (version.to_owned(), nonce.to_owned());
+            return Answer { version, nonce, rejection: None, due: now };
+        }
+        let (wait, next) = match &self.rejected {
+            Some((same, wait)) if same == version => (*wait, (*wait * 2).min(NACK_WAIT_MAX)),
+            Some(_) | None => (NACK_WAIT_MIN, NACK_WAIT_MIN),
+        };
+        let due = self.last_nack.map_or(now, |last| now.max(last + wait));
+        self.rejected = Some((version.to_owned(), next));
+        self.last_nack = Some(due);
+        let (version, nonce) = (self.acknowledged.clone(), nonce.to_owned());
+        Answer { version, nonce, rejection: Some(describe(rejections)), due }
+    }
+
+    /// Returns the version that was acknowledged last; empty before the first.
+    pub fn acknowledged(&self) -> &str {
+        &self.acknowledged
+    }
+}
+
+/// Returns the text of a NACK: one line per rejection.
+fn describe(rejections: &[Rejection]) -> String {
+    let mut lines: Vec<String> =
+        rejections.iter().take(LISTED_MAX).map(ToString::to_string).collect();
+    if rejections.len() > LISTED_MAX {
+        lines.push(format!("and {} more", rejections.len() - LISTED_MAX));
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn rejections(count: usize) -> Vec<Rejection> {
+        let one = |at| Rejection {
+            resource: format!("r{at}"),
+            path: "descriptors[0].key".to_owned(),
+            reason: "empty".to_owned(),
+        };
+        (0..count).map(one).collect()
+    }
+
+    #[test]
+    fn an_accepted_response_is_acknowledged_at_once_with_its_version_and_nonce() {
+        let now = Clock::System.monotonic();
+        let mut exchange = Exchange::default();
+        let answer = exchange.answer("1", "a", &[], now);
+        let due = now;
+        let (version, nonce) = ("1".to_owned(), "a".to_owned());
+        assert_eq!(answer, Answer { version, nonce, rejection: None, due });
+        assert_eq!(exchange.acknowledged(), "1");
+        let empty = exchange.answer("", "b", &[], now);
+        assert_eq!((empty.version.as_str(), empty.rejection), ("", None), "all removed");
+    }
+
+    #[test]
+    fn a_rejected_response_keeps_the_acknowledged_version_and_names_the_place() {
+        let now = Clock::System.monotonic();
+        let mut exchange = Exchange::default();
+        exchange.answer("1", "a", &[], now);
+        let answer = exchange.answer("2", "b", &rejections(1), now);
+        assert_eq!((answer.version.as_str(), answer.nonce.as_str()), ("1", "b"));
+        assert_eq!(answer.rejection.as_deref(), Some("r0: descriptors[0].key: empty"));
+        assert_eq!(answer.due, now, "the first one is not delayed");
+    }
+
+    #[test]
+    fn the_nacks_of_one_version_wait_one_second_and_then_twice_as_long_up_to_30() {
+        let mut now = Clock::System.monotonic();
+        let mut exchange = Exchange::default();
+        let mut waits = Vec::new();
+        for _ in 0..8 {
+            let due = exchange.answer("2", "n", &rejections(1), now).due;
+            waits.push((due - now).as_secs());
+            now = due;
+        }
+        assert_eq!(waits, [0, 1, 2, 4, 8, 16, 30, 30]);
+    }
+
+    #[test]
+    fn a_new_version_starts_again_at_one_second_and_so_does_an_ack() {
+        let now = Clock::System.monotonic();
+        let mut exchange = Exchange::default();
+        for _ in 0..3 {
+            exchange.answer("2", "n", &rejections(1), now);
+        }
+        let last = exchange.answer("2", "n", &rejections(1), now).due;
+        assert_eq!(exchange.answer("3", "n", &rejections(1), last).due, last + SECOND);
+        exchange.answer("4", "n", &[], last);
+        let next = exchange.answer("5", "n", &rejections(1), last + SECOND).due;
+        assert_eq!(next, last + SECOND * 2, "not sooner than a second after the last");
+        let later = last + SECOND * 60;
+        assert_eq!(exchange.answer("6", "n", &rejections(1), later).due, later);
+    }
+
+    #[test]
+    fn a_nack_lists_at_most_ten_rejections() {
+        let mut exchange = Exchange::default();
+        let answer = exchange.answer("1", "a", &rejections(13), Clock::System.monotonic());
+        let text = answer.rejection.unwrap();
+        assert_eq!(text.lines().count(), 11);
+        assert!(text.ends_with("and 3 more"), "{text}");
+    }
+}

@@ -1,0 +1,306 @@
+//! Last good version of each domain. A response replaces what is valid in it; a domain with an error
+//! keeps its last good version, and domains that are no longer sent are removed.
+//!
+//! Everything here is a value computed from values. Not here: the stream (`client`), whether to send
+//! ACK or NACK (`exchange`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use super::resource::EncodedResource;
+use crate::domain::escaped;
+use crate::policy::spec::DomainSpec;
+use crate::policy::{Options, PolicyDefaults, compile_resources};
+
+/// Maximum number of resources in a response. A control plane sends one for each listener or policy;
+/// the largest known installations have hundreds.
+pub const RESOURCES_MAX: usize = 10_000;
+
+/// Maximum number of bytes of a resource's name or of a reason that a rejection repeats, so that a
+/// NACK, a log line and a metric label stay readable.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// Resource as received: its type and its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct RawResource {
+    /// Type of the message in `value`.
+    pub type_url: String,
+    /// Encoded message.
+    pub value: Vec<u8>,
+}
+
+/// Reason why a resource was rejected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rejection {
+    /// Name of the resource; its position in the response if the name cannot be read, and empty if
+    /// the whole response was rejected.
+    pub resource: String,
+    /// Path of the error in the resource, such as `descriptors[0].rate_limit.unit`; may be empty.
+    pub path: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Rejection {
+    fn new(resource: &str, path: &str, reason: &str) -> Self {
+        let [resource, path, reason] = [resource, path, reason].map(shortened);
+        Rejection { resource, path, reason }
+    }
+}
+
+/// Escapes control characters, and cuts the text to [`TEXT_BYTES_MAX`].
+fn shortened(text: &str) -> String {
+    let mut text = escaped(text).into_owned();
+    if text.len() > TEXT_BYTES_MAX {
+        let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
+        text.push('…');
+    }
+    text
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for part in [&self.resource, &self.path] {
+            if !part.is_empty() {
+                write!(f, "{part}: ")?;
+            }
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// Domains in force, and how to compile new ones.
+#[derive(Debug, Default)]
+pub struct LastGood {
+    options: Options,
+    defaults: PolicyDefaults,
+    accepted: BTreeMap<String, AcceptedDomain>,
+    /// Domains that the last response had with errors, so that a repeated response is not compiled
+    /// again: after a NACK, the control plane sends the same one at once.
+    rejected: BTreeMap<String, RejectedDomain>,
+}
+
+#[derive(Debug)]
+struct AcceptedDomain {
+    hash: blake3::Hash,
+    spec: Arc<DomainSpec>,
+    /// Names of the resources that make up the domain.
+    resources: Vec<String>,
+}
+
+#[derive(Debug)]
+struct RejectedDomain {
+    hash: blake3::Hash,
+    rejections: Vec<Rejection>,
+}
+
+/// Effect of a response.
+#[derive(Debug, Default)]
+pub struct Update {
+    /// Whether the domains in force have changed.
+    pub changed: bool,
+    /// Number of domains that were compiled. Those whose resources have the same bytes as before are
+    /// not.
+    pub compiled: usize,
+    /// Errors, by resource. If there are none, the response is accepted.
+    pub rejections: Vec<Rejection>,
+}
+
+impl LastGood {
+    /// Starts without a domain.
+    pub fn new(options: Options, defaults: PolicyDefaults) -> Self {
+        LastGood { options, defaults, ..LastGood::default() }
+    }
+
+    /// Replaces the defaults of the operator. The next response is compiled anew.
+    pub fn set_defaults(&mut self, defaults: PolicyDefaults) {
+        self.defaults = defaults;
+        self.rejected.clear();
+        // No content has this hash, so that every resource differs from the accepted one.
+        for domain in self.accepted.values_mut() {
+            domain.hash = blake3::Hash::from_bytes([0; 32]);
+        }
+    }
+
+    /// Returns the domains in force, sorted by name.
+    pub fn domains(&self) -> Vec<Arc<DomainSpec>> {
+        self.accepted.values().map(|domain| Arc::clone(&domain.spec)).collect()
+    }
+
+    /// Returns a hash of the resources in force, which replicas with the same policy share.
+    pub fn fingerprint(&self) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        for domain in self.accepted.values() {
+            hasher.update(domain.hash.as_bytes());
+        }
+        hasher.finalize()
+    }
+
+    /// Takes the resources of a response, which are all that the control plane has.
+    pub fn apply(&mut self, resources: Vec<RawResource>) -> Update {
+        if resources.len() > RESOURCES_MAX {
+            let reason = format!(
+                "the response has {} resources, more than {RESOURCES_MAX}",
+                resources.len()
+            );
+            let rejections = vec![Rejection::new("", "", &reason)];
+            return Update { rejections, ..Update::default() };
+        }
+        let mut update = Update::default();
+        let mut received = Received::decode(resources);
+        update.rejections.append(&mut received.rejections);
+        let former = std::mem::take(&mut self.rejected);
+        for (domain, group) in std::mem::take(&mut received.domains) {
+            self.apply_domain(&domain, group, &former, &mut update);
+            received.seen.insert(domain);
+        }
+        let before = self.accepted.len();
+        self.accepted.retain(|domain, accepted| {
+            received.seen.contains(domain) || received.may_still_send(&accepted.resources)
+        });
+        update.changed |= self.accepted.len() < before;
+        update
+    }
+
+    /// Takes the resources of one domain, sorted by name.
+    fn apply_domain(
+        &mut self,
+        domain: &str,
+        group: Vec<EncodedResource>,
+        former: &BTreeMap<String, RejectedDomain>,
+        update: &mut Update,
+    ) {
+        let group = match self.options.merge_domains {
+            true => group,
+            false => vec![self.owner(domain, group, update)],
+        };
+        let hash = hash_of(&group);
+        if self.accepted.get(domain).is_some_and(|accepted| accepted.hash == hash) {
+            return;
+        }
+        if let Some(RejectedDomain { rejections, .. }) =
+            former.get(domain).filter(|rejected| rejected.hash == hash)
+        {
+            update.rejections.extend(rejections.iter().cloned());
+            let rejections = rejections.clone();
+            self.rejected.insert(domain.to_owned(), RejectedDomain { hash, rejections });
+            return;
+        }
+        update.compiled += 1;
+        let read = group.iter().map(|resource| resource.read(self.defaults.of(domain))).collect();
+        match compile_resources(read, &self.options) {
+            Ok(spec) => {
+                let resources = group.into_iter().map(|resource| resource.name).collect();
+                let accepted = AcceptedDomain { hash, spec: Arc::new(spec), resources };
+                self.accepted.insert(domain.to_owned(), accepted);
+                update.changed = true;
+            }
+            Err(errors) => {
+                let rejections: Vec<_> = errors
+                    .0
+                    .iter()
+                    .map(|error| Rejection::new(&error.file, &error.path, &error.message))
+                    .collect();
+                update.rejections.extend(rejections.iter().cloned());
+                self.rejected.insert(domain.to_owned(), RejectedDomain { hash, rejections });
+            }
+        }
+    }
+
+    /// Returns the resource that a domain belongs to: the one in force or, if it is gone, the first
+    /// by name. Rejects the others.
+    fn owner(
+        &self,
+        domain: &str,
+        mut group: Vec<EncodedResource>,
+        update: &mut Update,
+    ) -> EncodedResource {
+        let in_force = self.accepted.get(domain).map_or(&[][..], |accepted| &accepted.resources);
+        let at = group.iter().position(|resource| in_force.contains(&resource.name));
+        let owner = group.remove(at.unwrap_or(0));
+        for other in group {
+            let reason = format!(
+                "the resource {:?} has this domain already; rename one of the two, or set \
+                 MERGE_DOMAIN_CONFIG=true",
+                owner.name
+            );
+            update.rejections.push(Rejection::new(&other.name, "domain", &reason));
+        }
+        owner
+    }
+}
+
+/// Resources of a response, grouped by domain.
+#[derive(Default)]
+struct Received {
+    /// Resources by domain. Each group is sorted by name and not empty.
+    domains: BTreeMap<String, Vec<EncodedResource>>,
+    /// Names of the resources that have no domain, so that it cannot be told which one they replace.
+    homeless: BTreeSet<String>,
+    /// Whether the name of any resource cannot be read.
+    has_nameless: bool,
+    seen: BTreeSet<String>,
+    rejections: Vec<Rejection>,
+}
+
+impl Received {
+    /// Decodes names and domains. The order of the resources has no meaning.
+    fn decode(resources: Vec<RawResource>) -> Self {
+        let mut received = Received::default();
+        let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();
+        for (at, RawResource { type_url, value }) in resources.into_iter().enumerate() {
+            match EncodedResource::decode(&type_url, value) {
+                Ok(resource) => {
+                    // The one with the smaller hash stays, whatever the order.
+                    let same = by_name.remove(&resource.name);
+                    let kept = match same {
+                        None => resource,
+                        Some(other) => {
+                            if other.hash != resource.hash {
+                                let reason = "a second resource of this name; rename it";
+                                let rejection = Rejection::new(&resource.name, "name", reason);
+                                received.rejections.push(rejection);
+                            }
+                            let order = other.hash.as_bytes() <= resource.hash.as_bytes();
+                            if order { other } else { resource }
+                        }
+                    };
+                    by_name.insert(kept.name.clone(), kept);
+                }
+                Err(reason) => {
+                    received.has_nameless = true;
+                    let name = format!("resources[{at}]");
+                    received.rejections.push(Rejection::new(&name, "", &reason));
+                }
+            }
+        }
+        for (name, resource) in by_name {
+            if resource.domain.is_empty() {
+                received.homeless.insert(name);
+            }
+            received.domains.entry(resource.domain.clone()).or_default().push(resource);
+        }
+        received
+    }
+
+    /// Returns whether any of these resources may be in the response although its domain is not:
+    /// the resource has an error that hides the domain.
+    fn may_still_send(&self, resources: &[String]) -> bool {
+        self.has_nameless || resources.iter().any(|name| self.homeless.contains(name))
+    }
+}
+
+/// Returns a hash of the names and contents of resources.
+fn hash_of(group: &[EncodedResource]) -> blake3::Hash {
+    let mut hasher = blake3::Hasher::new();
+    for resource in group {
+        // The content includes the name.
+        hasher.update(resource.hash.as_bytes());
+    }
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,263 @@
+//! Which domains are in force after a response, whatever is in it.
+
+use bytes::Bytes;
+use prost::Message as _;
+
+use super::*;
+use crate::control_plane::messages::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
+};
+use crate::control_plane::resource::TYPE_URL;
+use crate::policy::spec::NodeSpec;
+
+fn limit(requests_per_unit: u32) -> Option<RateLimitPolicy> {
+    let unit = RateLimitUnit::Hour.into();
+    Some(RateLimitPolicy { unit, requests_per_unit, ..RateLimitPolicy::default() })
+}
+
+fn descriptor(key: &str, below: &[RateLimitDescriptor]) -> RateLimitDescriptor {
+    RateLimitDescriptor {
+        key: key.to_owned(),
+        descriptors: encode_all(below),
+        ..RateLimitDescriptor::default()
+    }
+}
+
+fn limited(key: &str, requests_per_unit: u32) -> RateLimitDescriptor {
+    RateLimitDescriptor { rate_limit: limit(requests_per_unit), ..descriptor(key, &[]) }
+}
+
+fn encode_all(descriptors: &[RateLimitDescriptor]) -> Vec<Bytes> {
+    descriptors.iter().map(|descriptor| descriptor.encode_to_vec().into()).collect()
+}
+
+fn resource(name: &str, domain: &str, descriptors: &[RateLimitDescriptor]) -> RawResource {
+    let (name, domain) = (name.to_owned(), domain.to_owned());
+    let message = RateLimitConfig { name, domain, descriptors: encode_all(descriptors) };
+    RawResource { type_url: TYPE_URL.to_owned(), value: message.encode_to_vec() }
+}
+
+fn good(name: &str, requests_per_unit: u32) -> RawResource {
+    resource(name, name, &[limited("client", requests_per_unit)])
+}
+
+/// Duplicate siblings.
+fn bad(name: &str) -> RawResource {
+    resource(name, name, &[limited("client", 1), limited("client", 2)])
+}
+
+/// Domains in force with the number of their first limit.
+fn in_force(last_good: &LastGood) -> Vec<(String, u32)> {
+    let number =
+        |node: &NodeSpec| node.rule.as_ref().unwrap().limits[0].limit.rate.requests_per_unit;
+    let domains = last_good.domains();
+    domains.iter().map(|domain| (domain.name.to_string(), number(&domain.nodes[0]))).collect()
+}
+
+fn owned(domains: &[(&str, u32)]) -> Vec<(String, u32)> {
+    domains.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect()
+}
+
+fn reasons(update: &Update) -> Vec<String> {
+    update.rejections.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_response_is_the_state_of_the_world() {
+    let mut last_good = LastGood::default();
+    let update = last_good.apply(vec![good("b", 2), good("a", 1)]);
+    assert!(update.changed && update.rejections.is_empty(), "{update:?}");
+    assert_eq!(in_force(&last_good), owned(&[("a", 1), ("b", 2)]));
+    last_good.apply(vec![good("b", 3)]);
+    assert_eq!(in_force(&last_good), owned(&[("b", 3)]), "a was not sent again");
+    let update = last_good.apply(Vec::new());
+    assert!(update.changed && update.rejections.is_empty() && in_force(&last_good).is_empty());
+}
+
+#[test]
+fn a_resource_with_the_same_bytes_is_not_compiled_again_in_any_order() {
+    let mut last_good = LastGood::default();
+    last_good.apply(vec![good("a", 1), good("b", 2), good("c", 3)]);
+    let (before, hash) = (last_good.domains(), last_good.fingerprint());
+    let update = last_good.apply(vec![good("c", 3), good("a", 1), good("b", 2)]);
+    assert!(!update.changed && update.compiled == 0, "{update:?}");
+    assert_eq!(last_good.fingerprint(), hash);
+    let update = last_good.apply(vec![good("c", 3), good("b", 9), good("a", 1)]);
+    assert_eq!((update.changed, update.compiled), (true, 1));
+    let after = last_good.domains();
+    let same = |at: usize| Arc::ptr_eq(&before[at], &after[at]);
+    assert_eq!([same(0), same(1), same(2)], [true, false, true]);
+}
+
+#[test]
+fn of_a_bad_resource_the_last_good_version_stays_and_the_others_are_taken() {
+    let mut last_good = LastGood::default();
+    last_good.apply(vec![good("a", 1), good("b", 2)]);
+    let update = last_good.apply(vec![bad("a"), good("b", 3), bad("new")]);
+    assert_eq!(in_force(&last_good), owned(&[("a", 1), ("b", 3)]));
+    let duplicate = "a second descriptor with key \"client\" and no value; join or remove it; the \
+                     first is descriptors[0]";
+    let expected =
+        [format!("a: descriptors[1]: {duplicate}"), format!("new: descriptors[1]: {duplicate}")];
+    assert_eq!(reasons(&update), expected);
+    // After a NACK, the same response comes again.
+    let again = last_good.apply(vec![good("b", 3), bad("new"), bad("a")]);
+    assert_eq!((again.changed, again.compiled, reasons(&again)), (false, 0, expected.into()));
+    let mended = last_good.apply(vec![good("a", 4), good("b", 3)]);
+    assert!(mended.changed && mended.rejections.is_empty());
+    assert_eq!(in_force(&last_good), owned(&[("a", 4), ("b", 3)]));
+}
+
+#[test]
+fn every_fault_that_ratelimit_rejects_is_named_with_resource_and_path() {
+    let nested = |rate_limit| {
+        let inner = RateLimitDescriptor { rate_limit: Some(rate_limit), ..descriptor("b", &[]) };
+        resource("r", "d", &[descriptor("a", &[inner])])
+    };
+    let hourly = || limit(1).unwrap();
+    let replaces = |name: &str| {
+        let replaced = RateLimitReplace { name: name.to_owned() };
+        RateLimitPolicy { name: "x".to_owned(), replaces: vec![replaced], ..hourly() }
+    };
+    for (faulty, expected) in [
+        (resource("r", "", &[limited("a", 1)]), "r: domain: a policy needs `domain: NAME`"),
+        (resource("r", "d", &[limited("", 1)]), "r: descriptors[0].key: `key` is empty"),
+        (
+            nested(RateLimitPolicy { unit: 0, ..hourly() }),
+            "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` must be one of",
+        ),
+        (
+            nested(RateLimitPolicy { unit: 9, ..hourly() }),
+            "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` must be one of",
+        ),
+        (
+            nested(RateLimitPolicy { unlimited: true, ..hourly() }),
+            "r: descriptors[0].descriptors[0].rate_limit.unit: `unlimited` and `unit` exclude",
+        ),
+        (
+            nested(replaces("x")),
+            "r: descriptors[0].descriptors[0].rate_limit.replaces[0].name: a limit cannot replace",
+        ),
+        (nested(replaces("")), "r: descriptors[0].descriptors[0].rate_limit.replaces[0]: an entry"),
+    ] {
+        let update = LastGood::default().apply(vec![faulty]);
+        assert!(reasons(&update)[0].starts_with(expected), "{:?}: {expected}", reasons(&update));
+    }
+}
+
+#[test]
+fn an_unlimited_rule_and_a_limit_of_zero_are_valid() {
+    let unlimited = RateLimitPolicy { unlimited: true, ..RateLimitPolicy::default() };
+    let unlimited = RateLimitDescriptor { rate_limit: Some(unlimited), ..descriptor("u", &[]) };
+    let mut last_good = LastGood::default();
+    let update = last_good.apply(vec![resource("d", "d", &[limited("a", 0), unlimited])]);
+    assert_eq!(reasons(&update), Vec::<String>::new());
+    let domains = last_good.domains();
+    assert!(domains[0].nodes[1].rule.as_ref().unwrap().unlimited);
+    assert_eq!(in_force(&last_good), owned(&[("d", 0)]));
+}
+
+#[test]
+fn bytes_that_are_no_resource_remove_nothing() {
+    let mut last_good = LastGood::default();
+    last_good.apply(vec![good("a", 1), good("b", 2)]);
+    let broken = RawResource { type_url: TYPE_URL.to_owned(), value: vec![0xff; 3] };
+    let update = last_good.apply(vec![good("a", 5), broken.clone()]);
+    assert!(reasons(&update)[0].starts_with("resources[1]: the message cannot be decoded"));
+    assert_eq!(in_force(&last_good), owned(&[("a", 5), ("b", 2)]), "it may have been b");
+    let other = RawResource { type_url: "type.googleapis.com/x".to_owned(), ..good("a", 1) };
+    let update = last_good.apply(vec![other]);
+    assert!(reasons(&update)[0].contains("its type is \"type.googleapis.com/x\""));
+    assert_eq!(in_force(&last_good).len(), 2);
+    // A descriptor that cannot be decoded spoils its resource only.
+    let mut message = RateLimitConfig { name: "b".into(), domain: "b".into(), descriptors: vec![] };
+    message.descriptors = vec![limited("x", 1).encode_to_vec().into(), Bytes::from_static(b"\xff")];
+    let value = message.encode_to_vec();
+    let update = last_good.apply(vec![good("a", 6), RawResource { value, ..broken }]);
+    assert!(reasons(&update)[0].starts_with("b: descriptors[1]: the descriptor cannot be decoded"));
+    assert_eq!(in_force(&last_good), owned(&[("a", 6), ("b", 2)]));
+}
+
+#[test]
+fn a_resource_that_loses_its_domain_keeps_its_last_good_one() {
+    let mut last_good = LastGood::default();
+    last_good.apply(vec![good("a", 1), good("b", 2)]);
+    let update = last_good.apply(vec![resource("a", "", &[limited("client", 9)])]);
+    assert_eq!(update.rejections.len(), 1, "{update:?}");
+    assert_eq!(in_force(&last_good), owned(&[("a", 1)]), "and b was removed");
+}
+
+#[test]
+fn the_domain_of_two_resources_belongs_to_the_one_in_force() {
+    let second = resource("a-second", "edge", &[limited("client", 9)]);
+    let first = resource("first", "edge", &[limited("client", 1)]);
+    let mut last_good = LastGood::default();
+    last_good.apply(vec![first.clone()]);
+    let update = last_good.apply(vec![second.clone(), first.clone(), good("other", 3)]);
+    assert!(reasons(&update)[0].starts_with("a-second: domain: the resource \"first\" has this"));
+    assert_eq!(in_force(&last_good), owned(&[("edge", 1), ("other", 3)]));
+    let update = last_good.apply(vec![second.clone()]);
+    assert!(update.rejections.is_empty());
+    assert_eq!(in_force(&last_good), owned(&[("edge", 9)]));
+    // Merged, both count.
+    let options = Options { merge_domains: true, ..Options::default() };
+    let mut merged = LastGood::new(options, PolicyDefaults::default());
+    let more = resource("more", "edge", &[limited("tenant", 2)]);
+    assert!(merged.apply(vec![more.clone(), first.clone()]).rejections.is_empty());
+    assert_eq!(merged.domains()[0].nodes.len(), 2);
+    let update = merged.apply(vec![second, first, more]);
+    assert!(
+        reasons(&update)[0].contains("the first is in \"a-second\": descriptors[0]"),
+        "{update:?}"
+    );
+    assert_eq!(merged.domains()[0].nodes.len(), 2, "the last good version");
+}
+
+#[test]
+fn two_resources_of_one_name_are_rejected_in_any_order() {
+    let (one, other) = (good("a", 1), resource("a", "b", &[limited("client", 2)]));
+    let rejected = |resources| {
+        let mut last_good = LastGood::default();
+        let update = last_good.apply(resources);
+        (reasons(&update), in_force(&last_good))
+    };
+    let either = rejected(vec![one.clone(), other.clone()]);
+    assert_eq!(either.0, ["a: name: a second resource of this name; rename it"]);
+    assert_eq!(either, rejected(vec![other, one.clone()]));
+    assert!(rejected(vec![one.clone(), one]).0.is_empty(), "twice the same");
+}
+
+#[test]
+fn more_resources_than_the_maximum_are_rejected_as_a_whole() {
+    let mut last_good = LastGood::default();
+    last_good.apply(vec![good("a", 1)]);
+    let many = (0..=RESOURCES_MAX).map(|_| RawResource::default()).collect();
+    let update = last_good.apply(many);
+    assert_eq!(reasons(&update), ["the response has 10001 resources, more than 10000"]);
+    assert_eq!(in_force(&last_good), owned(&[("a", 1)]));
+}
+
+#[test]
+fn descriptors_may_be_nested_as_deep_as_in_a_file_and_no_deeper() {
+    let nested = |levels| {
+        let leaf = limited("leaf", 1);
+        (1..levels).fold(leaf, |inner, _| descriptor("a", &[inner]))
+    };
+    let mut last_good = LastGood::default();
+    // The file, `rate_limit`, and the rest are descriptors.
+    let deepest = crate::policy::NESTING_MAX - 2;
+    let update = last_good.apply(vec![resource("d", "d", &[nested(deepest)])]);
+    assert_eq!(reasons(&update), Vec::<String>::new());
+    let update = last_good.apply(vec![resource("d", "d", &[nested(deepest + 1)])]);
+    assert!(reasons(&update)[0].contains("nested more than"), "{update:?}");
+    let update = last_good.apply(vec![resource("d", "d", &[nested(5_000)])]);
+    assert!(reasons(&update)[0].contains("nested more than"), "{update:?}");
+}
+
+#[test]
+fn a_long_name_or_reason_is_cut_and_escaped() {
+    let name = "x\n".repeat(1_000);
+    let update = LastGood::default().apply(vec![resource(&name, "", &[])]);
+    let shown = &update.rejections[0].resource;
+    assert!(shown.len() <= TEXT_BYTES_MAX + 3 && !shown.contains('\n'), "{shown}");
+}

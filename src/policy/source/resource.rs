@@ -1,0 +1,267 @@
+//! Policy of a control plane: the descriptors of one resource, written as the syntax tree that a
+//! policy file with the same content would have. The one compiler then reads either.
+//!
+//! Not here: decoding messages (`control_plane`), the meaning of keys (`compile`).
+
+use serde_json::{Map, Value as Json};
+
+use super::domain_defaults::{
+    DOMAIN_KEYS, DOMAIN_METADATA_KEYS, DomainDefaults, LIMIT_KEYS, LIMIT_METADATA_KEYS,
+};
+use crate::policy::syntax::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path};
+use crate::policy::syntax::keywords::{self, Key};
+use crate::policy::syntax::yaml::writer::{TooDeep, TreeWriter};
+use crate::policy::syntax::yaml::{DEPTH_MAX, Span, Tree, YamlError};
+
+/// Policy of one domain, as a control plane sent it.
+#[derive(Debug)]
+pub struct Resource {
+    /// Name of the resource, shown in diagnostics.
+    pub(crate) name: String,
+    /// Content. Its `problems` are errors that were found before the compiler saw it.
+    pub(crate) tree: Tree,
+}
+
+/// Fields of a descriptor, without the descriptors below it.
+#[derive(Clone, Debug, Default)]
+pub struct DescriptorFields<'a> {
+    /// Key of the entry.
+    pub key: &'a str,
+    /// Value of the entry; empty if the descriptor matches any value.
+    pub value: &'a str,
+    /// Limit for requests whose descriptor ends here.
+    pub limit: Option<LimitFields<'a>>,
+    /// Whether requests over the limit are counted but answered OK.
+    pub shadow_mode: bool,
+    /// Whether the limit is a quota.
+    pub quota_mode: bool,
+    /// Whether metrics show the request's values on all levels of the path.
+    pub detailed_metric: bool,
+    /// Dynamic metadata returned if the descriptor passes. Its keys can also set what the other
+    /// fields cannot say. A JSON object.
+    pub metadata: Option<Json>,
+}
+
+/// Fields of a limit.
+#[derive(Clone, Debug, Default)]
+pub struct LimitFields<'a> {
+    /// Unit of the window, spelled as in policy files; `None` if the message names none.
+    pub unit: Option<&'a str>,
+    /// Hits per window.
+    pub requests_per_unit: u32,
+    /// Whether the limit allows every request without counting.
+    pub unlimited: bool,
+    /// Name of the limit; may be empty.
+    pub name: &'a str,
+    /// Names of the limits that this one replaces.
+    pub replaces: Vec<&'a str>,
+}
+
+/// Writer of a [`Resource`], one descriptor after the other, parents first.
+#[derive(Debug)]
+pub struct ResourceWriter {
+    name: String,
+    tree: TreeWriter,
+    defaults: DomainDefaults,
+    /// Keys of the domain that `metadata` has set.
+    from_metadata: Map<String, Json>,
+    /// Position of the next descriptor on each open level.
+    positions: Vec<usize>,
+    problems: Vec<YamlError>,
+}
+
+impl ResourceWriter {
+    /// Begins a resource and the list of its first-level descriptors.
+    pub fn new(name: &str, domain: &str, defaults: DomainDefaults) -> Self {
+        let mut writer = ResourceWriter {
+            name: name.to_owned(),
+            tree: TreeWriter::default(),
+            defaults,
+            from_metadata: Map::new(),
+            positions: vec![0],
+            problems: Vec::new(),
+        };
+        // A map and a list inside it are never too deep.
+        let _ = writer.tree.begin_map();
+        writer.text(&keywords::DOMAIN, domain);
+        writer.tree.text(keywords::DESCRIPTORS.name);
+        let _ = writer.tree.begin_list();
+        writer
+    }
+
+    /// Begins a descriptor; those below it follow. Returns false, and reports it, if it is nested
+    /// too deeply. Its children must then be skipped, and it has no end.
+    pub fn begin_descriptor(&mut self, fields: &DescriptorFields<'_>) -> bool {
+        if let ([_], Some(metadata)) = (&*self.positions, &fields.metadata) {
+            self.read_domain_metadata(metadata);
+        }
+        let start = self.tree.position();
+        match self.descriptor(fields) {
+            Ok(()) => {
+                self.positions.push(0);
+                true
+            }
+            Err(TooDeep) => {
+                self.tree.rewind(start);
+                let message = format!("nested more than {DEPTH_MAX} levels deep");
+                self.report(DiagnosticKind::TooLarge, message);
+                self.advance();
+                false
+            }
+        }
+    }
+
+    /// Ends the descriptor that was begun last.
+    pub fn end_descriptor(&mut self) {
+        self.positions.pop();
+        // The list of children and the descriptor.
+        self.tree.end();
+        self.tree.end();
+        self.advance();
+    }
+
+    /// Reports the next descriptor as malformed, and skips it.
+    pub fn skip_malformed(&mut self, reason: impl Into<String>) {
+        self.report(DiagnosticKind::Syntax, reason.into());
+        self.advance();
+    }
+
+    /// Ends the resource.
+    pub fn finish(mut self) -> Resource {
+        // The list of descriptors. The map of the domain is still open.
+        self.tree.end();
+        for key in &DOMAIN_KEYS {
+            let value = self.from_metadata.remove(key.name);
+            if let Some(value) = value.or_else(|| self.defaults.get(key).cloned()) {
+                self.tree.text(key.name);
+                // A list of names or the map of a body is not nested deeply.
+                let _ = self.tree.json(&value);
+            }
+        }
+        let mut tree = self.tree.finish();
+        tree.problems = self.problems;
+        Resource { name: self.name, tree }
+    }
+
+    fn descriptor(&mut self, fields: &DescriptorFields<'_>) -> Result<(), TooDeep> {
+        let metadata = fields.metadata.as_ref();
+        self.tree.begin_map()?;
+        self.text(&keywords::KEY, fields.key);
+        if !fields.value.is_empty() {
+            self.text(&keywords::VALUE, fields.value);
+        }
+        if let Some(limit) = &fields.limit {
+            self.limit(limit, metadata)?;
+            self.lift(&keywords::RULE_BODY, metadata)?;
+        }
+        self.flag(&keywords::SHADOW_MODE, fields.shadow_mode);
+        self.flag(&keywords::QUOTA_MODE, fields.quota_mode);
+        self.flag(&keywords::DETAILED_METRIC, fields.detailed_metric);
+        if let Some(metadata) = metadata {
+            self.tree.text(keywords::METADATA.name);
+            self.tree.json(metadata)?;
+        }
+        self.tree.text(keywords::CHILDREN.name);
+        self.tree.begin_list()
+    }
+
+    fn limit(&mut self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> Result<(), TooDeep> {
+        self.tree.text(keywords::RATE_LIMIT.name);
+        self.tree.begin_map()?;
+        if let Some(unit) = limit.unit {
+            self.text(&keywords::UNIT, unit);
+        }
+        self.tree.text(keywords::REQUESTS_PER_UNIT.name);
+        self.tree.number(u64::from(limit.requests_per_unit));
+        self.flag(&keywords::UNLIMITED, limit.unlimited);
+        if !limit.name.is_empty() {
+            self.text(&keywords::NAME, limit.name);
+        }
+        if !limit.replaces.is_empty() {
+            self.tree.text(keywords::REPLACES.name);
+            self.tree.begin_list()?;
+            for name in &limit.replaces {
+                self.tree.begin_map()?;
+                self.text(&keywords::REPLACED_NAME, name);
+                self.tree.end();
+            }
+            self.tree.end();
+        }
+        for key in &LIMIT_METADATA_KEYS {
+            self.lift(key, metadata)?;
+        }
+        for key in &LIMIT_KEYS {
+            let is_set = metadata.is_some_and(|metadata| metadata.get(key.name).is_some());
+            if let Some(value) = self.defaults.get(key)
+                && !is_set
+                && (*key != keywords::BURST || self.takes_burst(limit, metadata))
+                && !limit.unlimited
+            {
+                let value = value.clone();
+                self.tree.text(key.name);
+                self.tree.json(&value)?;
+            }
+        }
+        self.tree.end();
+        Ok(())
+    }
+
+    /// Returns whether a default `burst` suits a limit. Other limits of the domain may have another
+    /// algorithm, and those that refuse everything have no burst.
+    fn takes_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
+        let own = metadata.and_then(|metadata| metadata.get(keywords::ALGORITHM.name));
+        let algorithm = own.or_else(|| self.defaults.get(&keywords::ALGORITHM));
+        let algorithm = algorithm.and_then(Json::as_str).unwrap_or_default();
+        limit.requests_per_unit > 0 && ["token_bucket", "leaky_bucket"].contains(&algorithm)
+    }
+
+    /// Writes a key if `metadata` has it.
+    fn lift(&mut self, key: &Key, metadata: Option<&Json>) -> Result<(), TooDeep> {
+        let Some(value) = metadata.and_then(|metadata| metadata.get(key.name)) else {
+            return Ok(());
+        };
+        self.tree.text(key.name);
+        self.tree.json(value)
+    }
+
+    /// Reads the keys of the domain from the `metadata` of a first-level descriptor.
+    fn read_domain_metadata(&mut self, metadata: &Json) {
+        for key in &DOMAIN_METADATA_KEYS {
+            let Some(value) = metadata.get(key.name) else { continue };
+            let first = self.from_metadata.entry(key.name).or_insert_with(|| value.clone());
+            if first != value {
+                let message = format!(
+                    "`{}` is not the same in the `metadata` of all descriptors of this domain; \
+                     let them agree",
+                    key.name
+                );
+                self.report(DiagnosticKind::Conflict, message);
+            }
+        }
+    }
+
+    fn text(&mut self, key: &Key, text: &str) {
+        self.tree.text(key.name);
+        self.tree.text(text);
+    }
+
+    fn flag(&mut self, key: &Key, value: bool) {
+        if value {
+            self.tree.text(key.name);
+            self.tree.boolean(value);
+        }
+    }
+
+    fn report(&mut self, kind: DiagnosticKind, message: String) {
+        if self.problems.len() < DIAGNOSTICS_MAX {
+            let path = Path::of_descriptor(&self.positions);
+            self.problems.push(YamlError { kind, message, path, span: Span::NONE });
+        }
+    }
+
+    fn advance(&mut self) {
+        if let Some(position) = self.positions.last_mut() {
+            *position += 1;
+        }
+    }
+}

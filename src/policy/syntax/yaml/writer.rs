@@ -1,0 +1,146 @@
+//! Builds a syntax tree from values that were never YAML, such as the messages of a control plane.
+//!
+//! Not here: which keys there are (`source::resource`), parsing YAML (`yaml`).
+
+use serde_json::Value as Json;
+
+use super::{DEPTH_MAX, Kind, NodeRecord, Span, Style, Tree, to_u32};
+
+/// Error of a value nested deeper than [`DEPTH_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TooDeep;
+
+/// Syntax tree that is being written, one value after the other.
+#[derive(Debug, Default)]
+pub(crate) struct TreeWriter {
+    tree: Tree,
+    open: Vec<OpenCollection>,
+    /// Children of the open lists and maps, as node indices.
+    pending: Vec<u32>,
+}
+
+/// List or map whose end has not been written yet.
+#[derive(Debug)]
+struct OpenCollection {
+    kind: Kind,
+    /// Index of the first child in [`TreeWriter::pending`].
+    children: usize,
+    depth: usize,
+}
+
+impl TreeWriter {
+    /// Begins a map. Its keys and values follow in turn.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`TooDeep`] at the depth at which a YAML file would be rejected.
+    pub(crate) fn begin_map(&mut self) -> Result<(), TooDeep> {
+        self.begin(Kind::Map)
+    }
+
+    /// Begins a list.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`TooDeep`] at the depth at which a YAML file would be rejected.
+    pub(crate) fn begin_list(&mut self) -> Result<(), TooDeep> {
+        self.begin(Kind::List)
+    }
+
+    fn begin(&mut self, kind: Kind) -> Result<(), TooDeep> {
+        let above = self.open.last();
+        let counts = kind == Kind::Map || above.is_some_and(|above| above.kind == Kind::List);
+        let depth = above.map_or(0, |above| above.depth) + usize::from(counts);
+        if depth > DEPTH_MAX {
+            return Err(TooDeep);
+        }
+        self.open.push(OpenCollection { kind, children: self.pending.len(), depth });
+        Ok(())
+    }
+
+    /// Ends the innermost list or map.
+    pub(crate) fn end(&mut self) {
+        let Some(open) = self.open.pop() else { return };
+        let from = to_u32(self.tree.children.len());
+        self.tree.children.extend(self.pending.drain(open.children..));
+        let to = to_u32(self.tree.children.len());
+        self.add(NodeRecord { span: Span::NONE, from, to, kind: open.kind });
+    }
+
+    /// Returns the position up to which a later [`rewind`](Self::rewind) keeps the tree.
+    pub(crate) fn position(&self) -> (usize, usize) {
+        (self.open.len(), self.pending.len())
+    }
+
+    /// Removes what was written since `position`.
+    pub(crate) fn rewind(&mut self, (open, pending): (usize, usize)) {
+        self.open.truncate(open);
+        self.pending.truncate(pending);
+    }
+
+    /// Writes text, which is never read as a number or a boolean.
+    pub(crate) fn text(&mut self, text: &str) {
+        self.scalar(text, Style::Quoted);
+    }
+
+    pub(crate) fn boolean(&mut self, value: bool) {
+        self.scalar(if value { "true" } else { "false" }, Style::Plain);
+    }
+
+    pub(crate) fn number(&mut self, number: u64) {
+        self.scalar(&number.to_string(), Style::Plain);
+    }
+
+    /// Writes a JSON value.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`TooDeep`] at the depth at which a YAML file would be rejected.
+    pub(crate) fn json(&mut self, value: &Json) -> Result<(), TooDeep> {
+        match value {
+            Json::Null => self.scalar("null", Style::Plain),
+            Json::Bool(value) => self.boolean(*value),
+            Json::Number(number) => self.scalar(&number.to_string(), Style::Plain),
+            Json::String(text) => self.text(text),
+            Json::Array(list) => {
+                self.begin_list()?;
+                list.iter().try_for_each(|value| self.json(value))?;
+                self.end();
+            }
+            Json::Object(map) => {
+                self.begin_map()?;
+                for (key, value) in map {
+                    self.text(key);
+                    self.json(value)?;
+                }
+                self.end();
+            }
+        }
+        Ok(())
+    }
+
+    fn scalar(&mut self, text: &str, style: Style) {
+        let from = to_u32(self.tree.text.len());
+        self.tree.text.push_str(text);
+        let to = to_u32(self.tree.text.len());
+        self.add(NodeRecord { span: Span::NONE, from, to, kind: Kind::Scalar(style) });
+    }
+
+    fn add(&mut self, record: NodeRecord) {
+        let id = to_u32(self.tree.records.len());
+        self.tree.records.push(record);
+        if self.open.is_empty() {
+            self.tree.root = id;
+        } else {
+            self.pending.push(id);
+        }
+    }
+
+    /// Ends everything that is open, and returns the tree.
+    pub(crate) fn finish(mut self) -> Tree {
+        while !self.open.is_empty() {
+            self.end();
+        }
+        self.tree
+    }
+}

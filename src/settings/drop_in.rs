@@ -1,0 +1,48 @@
+//! Drop-in mode: the process runs in place of envoyproxy/ratelimit, because it was called as
+//! `ratelimit`, or without a subcommand while RUNTIME_ROOT is set.
+//!
+//! A deployment that was written for envoyproxy/ratelimit must start unchanged. Some defaults
+//! therefore follow envoyproxy/ratelimit, and settings that it would ignore cause notices instead
+//! of errors (`cross_checks`, `notices`).
+
+/// Defaults that apply in drop-in mode instead of those in the settings table, by setting name.
+const DEFAULTS: &[(&str, &str)] = &[
+    // envoyproxy/ratelimit exports traces only if TRACING_ENABLED is set, over HTTP, and under this
+    // service name; it exports no metrics over OTLP.
+    ("metrics-exporter", "none"),
+    ("otlp-protocol", "http/protobuf"),
+    ("service-name", "RateLimit"),
+    ("traces-ratio", "1"),
+    ("tracing-enabled", "off"),
+];
+
+/// How the process was started in place of envoyproxy/ratelimit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DropIn {
+    /// Command-line arguments that are not flags of Tidegate. Contains no values of flags, because
+    /// a value may be a secret.
+    pub ignored_arguments: Vec<String>,
+}
+
+/// Returns the default value of a setting in drop-in mode; `None` if it is the same in all modes.
+pub(super) fn default_value(name: &str) -> Option<&'static str> {
+    DEFAULTS.iter().find(|(setting, _)| *setting == name).map(|(_, value)| *value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Settings, Sources, TABLE};
+
+    #[test]
+    fn every_default_is_a_valid_value_of_a_setting() {
+        for (name, value) in DEFAULTS {
+            let row = TABLE.iter().find(|row| row.name == *name).expect("a setting");
+            assert_ne!(row.default, *value, "{name}: the same in all modes");
+        }
+        let sources = Sources { drop_in: Some(DropIn::default()), ..Sources::default() };
+        let (settings, _) = Settings::read(&sources).unwrap();
+        assert!(settings.drop_in);
+        assert_eq!(settings.traces_ratio, 1.0);
+    }
+}
