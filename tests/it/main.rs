@@ -17,6 +17,7 @@
 mod algorithm;
 mod architecture;
 mod cli;
+mod control_plane;
 mod decisions;
 mod docs;
 mod envoy;
