@@ -7,7 +7,7 @@ ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
 GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof faults fuzz chart container-stages compose page clients load load-check load-report lint format \
+.PHONY: help run build test proof faults fuzz chart container-stages compose page clients control-planes load load-check load-report lint format \
 	bench tools envoy newcomer clean
 
 help: ## show this list
@@ -70,6 +70,10 @@ clients: ## test the example clients against a Tidegate that rejects
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
 	$(CARGO) build --locked --bin tidegate --example client
 	$(CLIENTS)/bin/python tests/clients/run.py
+
+control-planes: ## test against a control plane on go-control-plane, as Envoy Gateway is one
+	$(CARGO) build --locked --bin tidegate
+	python3 tests/control_planes/run.py
 
 # From a clone to an Envoy that limits, with the README's own commands. Reuses target/, because it does not measure
 # the build. RECORD=FILE saves the report.
