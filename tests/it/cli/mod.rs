@@ -9,6 +9,7 @@ mod http_ports;
 mod policy_reload;
 mod ratelimit_compatibility;
 mod redis_metrics;
+mod redis_misconfigured;
 mod redis_start;
 mod settings;
 mod shutdown;

@@ -285,6 +285,11 @@ impl Dialer {
         &self.address
     }
 
+    /// Returns the limiter of log lines about the node.
+    pub(crate) fn log_limiter(&self) -> &LogLimiter {
+        &self.context.log_limiter
+    }
+
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
     /// is a master. The connection is taken out of the pool, so that another one can be opened while
     /// it is in use.
