@@ -499,32 +499,14 @@ pub(super) async fn dial(
             Err(error) => error,
         };
         stats.connect_failures.add(1);
-        if !backoff.is_repeated()
-            && let Some(suppressed) =
-                dialer.log_limiter().admit("connect failure", dialer.address())
-        {
-            log_connect_failure(dialer, &error, suppressed);
+        if !backoff.is_repeated() {
+            dialer.log_failure(&error);
         }
         backoff.record_failure(matches!(error, ConnectError::Denied(_)));
         if let Some(breaker) = breaker {
             breaker.record_connect_failure();
         }
         refresh_needed.notify_one();
-    }
-}
-
-fn log_connect_failure(dialer: &Dialer, error: &ConnectError, suppressed: u64) {
-    let node = dialer.address();
-    match error {
-        ConnectError::NotMaster => {
-            tracing::warn!(%node, suppressed, "the Redis node is not a master");
-        }
-        ConnectError::Denied(reason) => {
-            tracing::error!(%node, reason, suppressed, "Redis denied our login or a command");
-        }
-        ConnectError::Failed(reason) => {
-            tracing::warn!(%node, reason, suppressed, "cannot connect to Redis");
-        }
     }
 }
 
