@@ -98,6 +98,7 @@ impl TreeBuilder {
             name: spec.name.clone(),
             accounting: spec.accounting,
             hash_tag: spec.hash_tag.clone(),
+            quota_group: spec.quota_group.clone(),
             root,
         });
         let tree = &mut self.tree;

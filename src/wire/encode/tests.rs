@@ -33,6 +33,7 @@ fn table(rules: Vec<RuleSpec>) -> Policy {
         name: "edge".into(),
         accounting: Accounting::AllOrNothing,
         hash_tag: Box::default(),
+        quota_group: Box::default(),
         body: None,
         nodes: rules.into_iter().enumerate().map(node).collect(),
     };
@@ -69,6 +70,7 @@ fn passing(limit: u32, remaining: u32, reset: u64) -> Status<'static> {
         reset: Some(Micros(reset)),
         rule: Some(RuleId(0)),
         quota: false,
+        group_refused: false,
     }
 }
 

@@ -15,6 +15,7 @@ pub fn domain<const N: usize>(name: &str, nodes: [Node; N]) -> DomainSpec {
         name: name.into(),
         accounting: Accounting::AllOrNothing,
         hash_tag: Box::default(),
+        quota_group: Box::default(),
         body: None,
         nodes: nodes.into_iter().map(|node| node.0).collect(),
     }
