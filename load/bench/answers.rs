@@ -27,6 +27,9 @@ const SHARES: [f64; 2] = [0.5, 0.8];
 const CLOSED: [(usize, usize, Option<u64>); 2] = [(4, 25, Some(20)), (8, 64, None)];
 /// An answer that is later than this may miss the budget that Envoy's 20 ms leave.
 const LATE: Duration = Duration::from_millis(15);
+/// Limit that one in [`LIMITED_EVERY`] calls is under, so that each run reaches it early.
+const LIMIT: usize = 1_000;
+const LIMITED_EVERY: usize = 10;
 /// How many times as long as other benches a run lasts, and how many runs there are.
 const LASTS_TIMES: u32 = 3;
 const RUNS_MAX: usize = 5;
@@ -38,6 +41,8 @@ struct Run {
     waits: Vec<Duration>,
     /// Calls with a gRPC status other than 0, or without an answer.
     failed: usize,
+    /// Calls under [`LIMIT`] that were admitted.
+    admitted: usize,
 }
 
 impl Run {
@@ -98,7 +103,10 @@ impl Decisions {
 
 /// Tidegate with default settings and its HTTP port.
 fn tidegate(dir: &std::path::Path, redis: &RedisServer) -> (Server, u16) {
-    let policy = grpc::write_policy(dir, "answers.yaml", &calls::policy(grpc::DOMAIN, 1));
+    let limited =
+        format!("  - {{key: limited, rate_limit: {{unit: hour, requests_per_unit: {LIMIT}}}}}\n");
+    let text = calls::policy(grpc::DOMAIN, 1) + &limited;
+    let policy = grpc::write_policy(dir, "answers.yaml", &text);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let http = listener.local_addr().unwrap().port();
     drop(listener);
@@ -126,7 +134,7 @@ pub fn run(scale: Scale) {
         LATE.as_millis()
     );
     println!(
-        "{:>18} {:>9} {:>9} {:>10} {:>9} {:>9} {:>9} {:>11} {:>8} {:>9}",
+        "{:>18} {:>9} {:>9} {:>10} {:>9} {:>9} {:>9} {:>11} {:>8} {:>9} {:>11}",
         "load",
         "deadline",
         "calls/s",
@@ -136,11 +144,22 @@ pub fn run(scale: Scale) {
         "late",
         "no-op late",
         "p99 ms",
-        "breakers"
+        "breakers",
+        "admitted"
     );
     println!(
-        "{:>18} {:>9} {:>9} {:>10} {:>9} {:>9} {:>9} {:>11} {:>8} {:>9}",
-        "", "ms", "", "%", "shed %", "%", "%", "%", "", "opened"
+        "{:>18} {:>9} {:>9} {:>10} {:>9} {:>9} {:>9} {:>11} {:>8} {:>9} {:>11}",
+        "",
+        "ms",
+        "",
+        "%",
+        "shed %",
+        "%",
+        "%",
+        "%",
+        "",
+        "opened",
+        format!("of {LIMIT}")
     );
     for deadline in [Some(20), None] {
         for share in SHARES {
@@ -186,9 +205,12 @@ fn report(
 ) {
     let (mut not_redis, mut shed, mut failed, mut late) = (vec![], vec![], vec![], vec![]);
     let (mut noop_late, mut p99, mut rates, mut opened) = (vec![], vec![], vec![], 0);
-    for _ in 0..runs {
+    let mut admitted = vec![];
+    for run in 0..runs {
         let before = Decisions::read(http);
-        let seen = drive_load(ours.port, bodies, load, lasts);
+        let bodies = with_limited(bodies, &format!("{name}, {:?}, run {run}", load.deadline));
+        let seen = drive_load(ours.port, &bodies, load, lasts);
+        admitted.push(seen.admitted);
         let decided = Decisions::read(http).since(before);
         let local = decided.local + decided.shed;
         not_redis.push(percent(local as usize, decided.all as usize));
@@ -199,14 +221,17 @@ fn report(
         rates.push(seen.waits.len() as f64 / lasts.as_secs_f64());
         opened += decided.breaker_opened;
         if let Some(noop) = noop {
-            noop_late.push(drive_load(noop.port, bodies, load, lasts).late_percent());
+            noop_late.push(drive_load(noop.port, &bodies, load, lasts).late_percent());
         }
     }
     let deadline = load.deadline.map_or("none".to_owned(), |deadline| deadline.to_string());
     let noop_late =
         if noop.is_some() { format!("{:.3}", cpu::median(noop_late)) } else { "–".to_owned() };
+    admitted.sort_unstable();
+    let (least, most) = (admitted[0], admitted[admitted.len() - 1]);
+    let admitted = if least == most { most.to_string() } else { format!("{least} to {most}") };
     println!(
-        "{name:>18} {deadline:>9} {:>9.0} {:>10.3} {:>9.1} {:>9.3} {:>9.3} {noop_late:>11} {:>8.2} {opened:>9}",
+        "{name:>18} {deadline:>9} {:>9.0} {:>10.3} {:>9.1} {:>9.3} {:>9.3} {noop_late:>11} {:>8.2} {opened:>9} {admitted:>11}",
         cpu::median(rates),
         cpu::median(not_redis),
         cpu::median(shed),
@@ -214,6 +239,25 @@ fn report(
         cpu::median(late),
         cpu::median(p99),
     );
+}
+
+/// Replaces one in [`LIMITED_EVERY`] calls by a call of one client under [`LIMIT`].
+fn with_limited(bodies: &[Bytes], client: &str) -> Vec<Bytes> {
+    let entry = calls::Entry { key: "limited".to_owned(), value: client.to_owned() };
+    let limited = calls::framed(&calls::Request {
+        domain: grpc::DOMAIN.to_owned(),
+        descriptors: vec![calls::Descriptor { entries: vec![entry] }],
+        hits_addend: 0,
+    });
+    let body = |(at, body): (usize, &Bytes)| match is_limited(at) {
+        true => limited.clone(),
+        false => body.clone(),
+    };
+    bodies.iter().enumerate().map(body).collect()
+}
+
+fn is_limited(body: usize) -> bool {
+    body.is_multiple_of(LIMITED_EVERY)
 }
 
 fn drive_load(port: u16, bodies: &[Bytes], load: Load, lasts: Duration) -> Run {
@@ -255,7 +299,10 @@ async fn open_loop(port: u16, asked: &Rc<Asked>, rate: f64, lasts: Duration) -> 
             // The whole tick falls due now: what the timer was too late by is not the server's.
             let (from, asked) = (Instant::now(), Rc::clone(asked));
             let sender = senders[call % CONNECTIONS].clone();
-            tasks.spawn_local(async move { (ask(sender, &asked, call).await, from.elapsed()) });
+            tasks.spawn_local(async move {
+                let answer = ask(sender, &asked, call).await;
+                (answer, is_limited(call % asked.bodies.len()), from.elapsed())
+            });
         }
         number = due;
         while let Some(answered) = tasks.try_join_next() {
@@ -286,8 +333,8 @@ async fn closed_loop(
                 let mut call = connection * streams + stream;
                 while began.elapsed() < lasts {
                     let from = Instant::now();
-                    let is_answered = ask(sender.clone(), &asked, call).await;
-                    run.add((is_answered, from.elapsed()));
+                    let answer = ask(sender.clone(), &asked, call).await;
+                    run.add((answer, is_limited(call % asked.bodies.len()), from.elapsed()));
                     call += connections * streams;
                 }
                 run
@@ -299,20 +346,29 @@ async fn closed_loop(
         let run = run.unwrap();
         all.waits.extend(run.waits);
         all.failed += run.failed;
+        all.admitted += run.admitted;
     }
     all
 }
 
 impl Run {
-    fn add(&mut self, (is_answered, wait): (bool, Duration)) {
-        self.failed += usize::from(!is_answered);
+    fn add(&mut self, (answer, is_limited, wait): (Option<Code>, bool, Duration)) {
+        self.failed += usize::from(answer.is_none());
+        self.admitted += usize::from(is_limited && answer == Some(Code::Ok));
         self.waits.push(wait);
     }
 }
 
-/// Asks once. Returns whether the call was decided.
-async fn ask(sender: SendRequest<Bytes>, asked: &Asked, call: usize) -> bool {
-    let Ok(mut sender) = sender.ready().await else { return false };
+/// Overall code of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    Ok,
+    OverLimit,
+}
+
+/// Sends a call. Returns the response's code, or `None` if the call was not decided.
+async fn ask(sender: SendRequest<Bytes>, asked: &Asked, call: usize) -> Option<Code> {
+    let mut sender = sender.ready().await.ok()?;
     let mut head = Request::post(format!("http://127.0.0.1{PATH}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers");
@@ -321,14 +377,14 @@ async fn ask(sender: SendRequest<Bytes>, asked: &Asked, call: usize) -> bool {
     }
     let head = head.body(()).expect("a fixed request");
     let body = asked.bodies[call % asked.bodies.len()].clone();
-    decision(&mut sender, head, body).await.unwrap_or(false)
+    response_code(&mut sender, head, body).await.unwrap_or(None)
 }
 
-async fn decision(
+async fn response_code(
     sender: &mut SendRequest<Bytes>,
     head: Request<()>,
     body: Bytes,
-) -> Result<bool, h2::Error> {
+) -> Result<Option<Code>, h2::Error> {
     let (response, mut stream) = sender.send_request(head, false)?;
     stream.send_data(body, true)?;
     let response = response.await?;
@@ -336,12 +392,20 @@ async fn decision(
         |headers: &http::HeaderMap| headers.get("grpc-status").is_none_or(|status| status == "0");
     let mut decided = is_ok(response.headers());
     let mut body = response.into_body();
+    let mut message = Vec::new();
     while let Some(chunk) = body.data().await {
-        let length = chunk?.len();
-        body.flow_control().release_capacity(length)?;
+        let chunk = chunk?;
+        message.extend_from_slice(&chunk);
+        body.flow_control().release_capacity(chunk.len())?;
     }
     if let Some(trailers) = body.trailers().await? {
         decided &= is_ok(&trailers);
     }
-    Ok(decided)
+    // Five bytes of framing, then field 1 of the response: the overall code. The no-op server
+    // answers with an empty message.
+    let code = match message.get(5..7) {
+        Some([0x08, 2]) => Code::OverLimit,
+        _ => Code::Ok,
+    };
+    Ok(decided.then_some(code))
 }

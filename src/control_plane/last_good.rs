@@ -53,7 +53,8 @@ impl Rejection {
 fn shortened(text: &str) -> String {
     let mut text = escaped(text).into_owned();
     if text.len() > TEXT_BYTES_MAX {
-        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+        text.truncate(end.unwrap_or(0));
         text.push('…');
     }
     text

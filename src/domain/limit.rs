@@ -74,6 +74,10 @@ impl Rate {
     }
 }
 
+/// Longest time by which a calendar window exceeds its [`Unit`]: a month of 31 days, a leap year, or
+/// a day with 25 hours.
+const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
+
 /// Compiled limit: an algorithm with its parameters, and the options common to all algorithms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
@@ -91,6 +95,15 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// Returns the limit under which bills are charged: this limit with [`Charge::Always`], or
+    /// `None` if the limit does not charge bills in any case.
+    pub fn for_bills(&self) -> Option<Limit> {
+        match self.charge {
+            Charge::Admitted | Charge::Always => None,
+            Charge::Billed => Some(Limit { charge: Charge::Always, ..self.clone() }),
+        }
+    }
+
     /// Returns the highest cost that a single check can have and still pass, in hits. This is the
     /// limit of a window, the burst of a bucket, or the number of concurrency slots.
     pub fn capacity(&self) -> Hits {
@@ -103,6 +116,36 @@ impl Limit {
             Algorithm::Concurrency(c) => c.slots,
         }
     }
+
+    /// Returns the longest time for which a charge can affect later checks: until its window has
+    /// ended (for a sliding window, also the next one), or until a bucket with the largest possible
+    /// debt is full again. An upper bound for calendar windows, whose lengths vary by hours or days.
+    pub fn charge_lifetime(&self) -> Micros {
+        let lifetime = match &self.algorithm {
+            Algorithm::FixedWindow(FixedWindow { window: Window::Epoch { length }, .. }) => *length,
+            Algorithm::FixedWindow(FixedWindow { window: Window::Calendar(calendar), .. }) => {
+                Micros::from_secs(calendar.unit().seconds()).saturating_add(CALENDAR_MARGIN)
+            }
+            Algorithm::SlidingWindow(window) => Micros(window.length.0.saturating_mul(2)),
+            Algorithm::SlidingLog(log) => log.length,
+            Algorithm::Bucket(bucket) => match bucket.refill {
+                Refill::Arrival { emission } => Micros(bucket.burst.0.saturating_mul(emission.0)),
+                Refill::Credits { hits, window } => refill_time(bucket.burst, hits, window),
+            },
+            Algorithm::Hybrid(hybrid) => refill_time(hybrid.burst, hybrid.hits, hybrid.window),
+            Algorithm::Concurrency(slots) => slots.lease,
+        };
+        match self.charge {
+            Charge::Admitted => lifetime,
+            // A bucket may owe one more capacity. For the other algorithms, this is only too long.
+            Charge::Billed | Charge::Always => Micros(lifetime.0.saturating_mul(2)),
+        }
+    }
+}
+
+/// Returns the time to refill `burst` hits at a rate of `hits` per `window`, rounded up.
+fn refill_time(burst: Hits, hits: Hits, window: Micros) -> Micros {
+    Micros(burst.0.saturating_mul(window.0).div_ceil(hits.0.max(1)))
 }
 
 /// Rate limiting algorithm with its parameters. docs/ALGORITHMS.md states what each algorithm
@@ -124,6 +167,20 @@ pub enum Algorithm {
     Hybrid(Hybrid),
     /// Limits the number of requests in flight.
     Concurrency(Concurrency),
+}
+
+impl Algorithm {
+    /// Returns whether a counter can hold more hits than the limit. A concurrency slot is either
+    /// in use or free, and the shares of a hybrid limit have no debt.
+    pub fn keeps_debt(&self) -> bool {
+        match self {
+            Algorithm::FixedWindow(_)
+            | Algorithm::SlidingWindow(_)
+            | Algorithm::SlidingLog(_)
+            | Algorithm::Bucket(_) => true,
+            Algorithm::Hybrid(_) | Algorithm::Concurrency(_) => false,
+        }
+    }
 }
 
 /// Fixed-window limit: at most `hits` in each window.
@@ -215,7 +272,7 @@ pub struct Hybrid {
 /// Refill rate of a bucket.
 ///
 /// The bounds of each variant keep every product exact in a double, the number type of Lua. With
-/// [`Charge::Always`] the debt may be twice as large, so half of each bound applies.
+/// [`Charge::keeps_debt`] the debt may be twice as large, so half of each bound applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refill {
     /// Refills one hit every `emission`. The state is a single integer, the theoretical arrival
@@ -243,9 +300,32 @@ pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
     #[default]
     Admitted,
+    /// As `Admitted`, except for bills: hits above 0 that a descriptor names. They were used
+    /// already, so they are charged in any case, under [`Limit::for_bills`]. The counter can
+    /// therefore hold more hits than the limit, as under `Always`.
+    Billed,
     /// Charge even if this limit or another one rejects the call, because the hits have already
     /// been used.
     Always,
+}
+
+impl Charge {
+    /// Returns the keyword used in policy files and settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Charge::Admitted => "admitted",
+            Charge::Billed => "billed",
+            Charge::Always => "always",
+        }
+    }
+
+    /// Returns whether counters can hold more hits than the limit.
+    pub const fn keeps_debt(self) -> bool {
+        match self {
+            Charge::Admitted => false,
+            Charge::Billed | Charge::Always => true,
+        }
+    }
 }
 
 /// Action taken on a rule's checks if the store does not respond in time (`on_store_failure` in

@@ -112,6 +112,10 @@ impl<S: Store> Store for Deadline<S> {
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }
+
+    fn counter_losses(&self) -> u64 {
+        self.store.counter_losses()
+    }
 }
 
 #[cfg(test)]
@@ -150,7 +154,7 @@ mod tests {
         let check = Check {
             key: CounterKey { identity: 1, tag: None },
             limit: &limit,
-            op: Op::Peek,
+            op: Op::PEEK,
             role: Role::Required,
             holder: None,
         };

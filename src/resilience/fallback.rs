@@ -13,8 +13,12 @@
 //! causes such outages by itself, because its calls exceed their budget although the store is
 //! healthy.
 //!
+//! If the remote store loses its counters, this replica's own charges still count (`after_loss`).
+//!
 //! Not here: detecting why the remote store does not respond (`store::redis::client`), how long
 //! calls wait for it (`deadline`).
+
+mod after_loss;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,12 +26,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
+use super::counter_losses::CounterLosses;
 use super::merge::{LocalChecks, MergeResult, merge};
 use super::outage::{FallbackReason, Outage, OutageTracker};
+use super::over_admission::OverAdmission;
+use super::own_charges::{self, OwnCharges};
 use super::replica_limits::{ReplicaLimit, ReplicaLimits};
 use super::store_override::StoreOverride;
 use crate::domain::{
-    Answer, Answers, Call, Check, ExecutionStatus, Fraction, Micros, Op, Receipt, Role, Source,
+    Answer, Answers, Call, Check, ExecutionStatus, Fraction, Hits, Micros, Op, Receipt, Role,
+    Source,
 };
 use crate::store::{LocalStore, SharedStore, Store};
 
@@ -61,6 +69,9 @@ pub struct FallbackStats {
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
+    /// Number of checks rejected because of this replica's own charges, after the remote store may
+    /// have lost its counters.
+    pub refused_after_loss: AtomicU64,
     /// Number of calls answered with an error, because a rule has `on_store_failure: error`.
     pub unavailable: AtomicU64,
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
@@ -79,8 +90,9 @@ pub struct Fallback<S, L> {
     store_override: StoreOverride,
     outages: OutageTracker,
     stats: FallbackStats,
-    /// Value of `admitted_hits` at the start of the current outage.
-    admitted_before: AtomicU64,
+    over_admission: OverAdmission,
+    losses: CounterLosses,
+    own_charges: OwnCharges,
     replicas: u32,
     refunds_in_progress: Arc<AtomicUsize>,
 }
@@ -89,14 +101,17 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// Creates a store that asks `remote` first, and `local` for every check that `remote` does not
     /// answer.
     pub fn new(remote: S, local: L, config: FallbackConfig) -> Self {
+        let share = Fraction::one_of(config.replicas);
         Fallback {
             remote: Arc::new(remote),
             local,
-            replica_limits: ReplicaLimits::new(Fraction::one_of(config.replicas)),
+            replica_limits: ReplicaLimits::new(share),
             store_override: StoreOverride::default(),
             outages: OutageTracker::default(),
             stats: FallbackStats::default(),
-            admitted_before: AtomicU64::new(0),
+            over_admission: OverAdmission::default(),
+            losses: CounterLosses::default(),
+            own_charges: OwnCharges::new(share),
             replicas: config.replicas,
             refunds_in_progress: Arc::default(),
         }
@@ -127,13 +142,11 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.replicas
     }
 
-    /// Returns an upper bound of the hits that this replica has admitted beyond the limits during
-    /// the current outage. These are the hits that the remote store may not have charged. Returns
-    /// zero if there is no outage.
-    pub fn over_admitted_max(&self) -> u64 {
-        let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
-        let before = self.admitted_before.load(Ordering::Relaxed);
-        if self.outages.is_in_outage() { so_far.saturating_sub(before) } else { 0 }
+    /// Returns an upper bound of the hits that this replica has admitted beyond the limits, and that
+    /// may still affect a limit. These are the hits that the remote store may not have charged, and
+    /// those that it may have charged and then lost.
+    pub fn over_admitted_max(&self, now: Micros) -> u64 {
+        self.over_admission.hits_max(&self.stats.admitted_hits, now)
     }
 
     /// Returns the fallback statistics, which continue to be updated.
@@ -141,35 +154,88 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         &self.stats
     }
 
-    /// Sends the call to the remote store. Returns its answers, or the reason why the call was not
-    /// sent.
-    async fn ask(&self, call: &Call<'_>) -> Result<Answers, FallbackReason> {
+    /// Sends the call to the remote store. Returns its answers and, if it did not answer every
+    /// check, the reason.
+    async fn ask(&self, call: &Call<'_>) -> (Answers, Option<FallbackReason>) {
         if self.store_override.is_disabled() {
-            return Err(FallbackReason::Rehearsed);
+            let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+            let each = vec![not_sent; call.checks.len()];
+            return (Answers { each, source: Source::Local }, Some(FallbackReason::Rehearsed));
         }
-        Ok(self.remote.apply(call).await)
+        let answers = self.remote.apply(call).await;
+        let reason = fallback_reason(&answers);
+        (answers, reason)
     }
 
-    /// Repeats charges and refunds of the remote store on the local store, up to this replica's
-    /// share of each limit.
-    fn mirror<'a>(&self, checks: impl Iterator<Item = (&'a Check<'a>, &'a Answer)>, now: Micros) {
-        for (check, answer) in checks {
+    /// Completes a call after the remote store's answers. `reason` says why some are missing, if
+    /// any are. `is_counted` tells for each check whether its charge is already among this
+    /// replica's own charges; it may be empty.
+    fn complete(
+        &self,
+        call: &Call<'_>,
+        answers: Answers,
+        reason: Option<FallbackReason>,
+        is_counted: &[bool],
+    ) -> Answers {
+        if let Some(reason) = reason {
+            return self.fall_back(call, answers, reason, is_counted);
+        }
+        self.outages.record_success(call.now);
+        self.mirror(call, &answers.each, |_| true, is_counted);
+        answers
+    }
+
+    /// Repeats charges and refunds of the remote store on the local store: up to this replica's
+    /// share of each limit and, beside that, among its own charges. `is_remote` tells whether the
+    /// remote store answered a check.
+    fn mirror(
+        &self,
+        call: &Call<'_>,
+        answers: &[Answer],
+        is_remote: impl Fn(usize) -> bool,
+        is_counted: &[bool],
+    ) {
+        for (at, (check, answer)) in call.checks.iter().zip(answers).enumerate() {
             let Answer::Decided(outcome) = answer else { continue };
-            let own = self.replica_limits.get(check.limit);
-            let mirrored = Check { limit: own.limit(), role: Role::Shadow, ..*check };
+            if !is_remote(at) {
+                continue;
+            }
+            let is_counted = is_counted.get(at).is_some_and(|is_counted| *is_counted);
+            let charged = outcome.charged;
             match check.op {
-                Op::Refund { .. } => {
-                    self.local.decide_one(&mirrored, now);
-                }
-                Op::Take { .. } | Op::Peek if outcome.charged.0 > 0 => {
-                    let take = |cost| Check { op: Op::Take { cost }, ..mirrored };
-                    let here = self.local.decide_one(&take(outcome.charged), now);
-                    // The charge exceeds the rest of this replica's share: charge the rest.
-                    if here.charged.0 == 0 && here.available.0 > 0 {
-                        self.local.decide_one(&take(here.available), now);
+                Op::Refund { .. } => {}
+                Op::Take { .. } | Op::Peek { .. } if charged > Hits::ZERO => {
+                    if check.role != Role::Shadow {
+                        self.over_admission.record_charge(charged, check.limit);
                     }
                 }
-                Op::Take { .. } | Op::Peek => {}
+                Op::Take { .. } | Op::Peek { .. } => continue,
+            }
+            if self.own_charges.has_own_counters || !is_counted {
+                let share = self.replica_limits.get(check.limit);
+                let mirrored = Check { limit: share.limit(), role: Role::Shadow, ..*check };
+                self.repeat(&mirrored, charged, call.now);
+            }
+            if self.own_charges.has_own_counters && !is_counted {
+                self.repeat_on_own_charges(check, charged, call.now);
+            }
+        }
+    }
+
+    /// Applies a refund, or the charge of a decided check, to the second counter beside the local
+    /// one.
+    fn repeat_on_own_charges(&self, check: &Check<'_>, charged: Hits, now: Micros) {
+        if own_charges::counts_hits(check.limit) {
+            self.repeat(&self.own_charges.check(check), charged, now);
+        }
+    }
+
+    /// Applies a refund, or the charge of a decided check, to a local counter.
+    fn repeat(&self, check: &Check<'_>, charged: Hits, now: Micros) {
+        match check.op {
+            Op::Refund { .. } => drop(self.local.decide_one(check, now)),
+            Op::Take { .. } | Op::Peek { .. } => {
+                own_charges::charge(&self.local, check, charged, now)
             }
         }
     }
@@ -190,8 +256,14 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             })
             .collect();
         let mut each = self.local.decide(&Call { checks: &checks, ..*call });
-        for answer in &mut each {
+        for ((at, _), answer) in local_checks.iter().zip(&mut each) {
             if let Answer::Decided(outcome) = answer {
+                let check = &call.checks[*at];
+                if self.own_charges.has_own_counters
+                    && (check.is_refund() || outcome.charged > Hits::ZERO)
+                {
+                    self.repeat_on_own_charges(check, outcome.charged, call.now);
+                }
                 // The remote store must never see a receipt of the local store.
                 outcome.taken = None;
             }
@@ -200,16 +272,18 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 
     /// Completes a call with at least one check that the remote store did not answer.
-    fn fall_back(&self, call: &Call<'_>, mut answers: Answers, reason: FallbackReason) -> Answers {
-        if self.outages.record_fallback(reason, call.now) {
-            let so_far = self.stats.admitted_hits.load(Ordering::Relaxed);
-            self.admitted_before.store(so_far, Ordering::Relaxed);
-        }
+    fn fall_back(
+        &self,
+        call: &Call<'_>,
+        mut answers: Answers,
+        reason: FallbackReason,
+        is_counted: &[bool],
+    ) -> Answers {
+        self.outages.record_fallback(reason, call.now);
         let is_remote: SmallVec<[bool; 16]> =
             answers.each.iter().map(|answer| answer.outcome().is_some()).collect();
         let merged = merge(call, &mut answers.each, |checks| self.decide_locally(call, checks));
-        let all = call.checks.iter().zip(&answers.each).zip(&is_remote);
-        self.mirror(all.filter(|(_, is_remote)| **is_remote).map(|(both, _)| both), call.now);
+        self.mirror(call, &answers.each, |at| is_remote[at], is_counted);
         let counter = match merged {
             MergeResult::Unavailable { receipts } => {
                 self.refund_in_background(receipts);
@@ -218,8 +292,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             MergeResult::Decided { admitted, receipts } => {
                 self.refund_in_background(receipts);
                 if admitted {
-                    let hits = unconfirmed_hits(call.checks, &is_remote);
-                    self.stats.admitted_hits.fetch_add(hits, Ordering::Relaxed);
+                    self.record_unconfirmed_hits(call, &is_remote);
                 }
                 answers.source = match reason {
                     FallbackReason::Shed => Source::Shed,
@@ -232,6 +305,18 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         };
         counter.fetch_add(1, Ordering::Relaxed);
         answers
+    }
+
+    /// Counts the hits of an admitted call that would be charged by checks that the remote store did
+    /// not decide. Checks in shadow mode do not count.
+    fn record_unconfirmed_hits(&self, call: &Call<'_>, is_remote: &[bool]) {
+        for (check, is_remote) in call.checks.iter().zip(is_remote) {
+            let Op::Take { cost } = check.op else { continue };
+            if !is_remote && check.role != Role::Shadow {
+                self.over_admission.record_unconfirmed(check.limit, call.now);
+                self.stats.admitted_hits.fetch_add(cost.0, Ordering::AcqRel);
+            }
+        }
     }
 
     /// Refunds charges on the remote store in a background task, so that the caller does not wait
@@ -257,20 +342,28 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the number of hits that would be charged by checks that the remote store did not
-/// decide. Checks in shadow mode do not count.
-fn unconfirmed_hits(checks: &[Check<'_>], is_remote: &[bool]) -> u64 {
-    let hits = |(check, is_remote): (&Check<'_>, &bool)| match check.op {
-        Op::Take { cost } if !is_remote && check.role != Role::Shadow => cost.0,
-        Op::Take { .. } | Op::Peek | Op::Refund { .. } => 0,
-    };
-    checks.iter().zip(is_remote).map(hits).fold(0, u64::saturating_add)
+/// Returns why the remote store did not answer every check, or `None` if it did.
+fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
+    let reasons = answers.each.iter().filter_map(|answer| match answer {
+        Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::Late),
+        Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
+            Some(match answers.source {
+                Source::Shed => FallbackReason::Shed,
+                _ => FallbackReason::Unreachable,
+            })
+        }
+        Answer::Decided(_) | Answer::NotAsked | Answer::LastKnown { .. } => None,
+    });
+    reasons.max_by_key(|reason| *reason as u8)
 }
 
 impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
     /// Returns the current outage, or `None` if there is none. Also logs the start and the end of
     /// an outage, so it must be called at least once a second.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
+        self.notice_losses(now);
+        self.over_admission.expire_charges(now);
+        self.over_admitted_max(now);
         let unavailable = if self.store_override.is_disabled() {
             Some(FallbackReason::Rehearsed)
         } else {
@@ -282,32 +375,12 @@ impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
 
 impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        let answers = match self.ask(call).await {
-            Ok(answers) => answers,
-            Err(reason) => {
-                let each = vec![
-                    Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-                    call.checks.len()
-                ];
-                return self.fall_back(call, Answers { each, source: Source::Local }, reason);
-            }
-        };
-        let reasons = answers.each.iter().filter_map(|answer| match answer {
-            Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::Late),
-            Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
-                Some(match answers.source {
-                    Source::Shed => FallbackReason::Shed,
-                    _ => FallbackReason::Unreachable,
-                })
-            }
-            Answer::Decided(_) | Answer::NotAsked | Answer::LastKnown { .. } => None,
-        });
-        if let Some(reason) = reasons.max_by_key(|reason| *reason as u8) {
-            return self.fall_back(call, answers, reason);
+        if self.notice_losses(call.now) && self.is_affected_by_loss(call) {
+            // Boxed, so that the future of a call without a loss stays small.
+            return Box::pin(self.apply_after_loss(call)).await;
         }
-        self.outages.record_success(call.now);
-        self.mirror(call.checks.iter().zip(&answers.each), call.now);
-        answers
+        let (answers, reason) = self.ask(call).await;
+        self.complete(call, answers, reason, &[])
     }
 
     /// Refunds charges only on the remote store. The local store keeps counting the refunded hits

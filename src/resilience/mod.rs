@@ -7,7 +7,11 @@
 //! | [`deadline`] | bounds how long a call waits for the store |
 //! | [`refusal_cache`] | repeats recent refusals without asking the store |
 //! | `last_known` | remembers counters beside cached refusals, for statuses |
+//! | `remaining_checks` | finds the checks that are still to be sent, if some are answered already |
 //! | [`fallback`] | decides unanswered checks on the local store |
+//! | `own_charges` | counts this replica's charges against the full limits |
+//! | `counter_losses` | records when the remote store has lost counters |
+//! | `over_admission` | bounds the hits admitted beyond their limits |
 //! | `merge` | merges remote, local and configured answers into one decision |
 //! | `replica_limits` | holds this replica's share of each limit |
 //! | [`outage`] | tracks outages of the remote store, with their start and reason |
@@ -22,7 +26,11 @@ pub mod outage;
 pub mod refusal_cache;
 pub mod store_override;
 
+mod counter_losses;
 mod last_known;
 mod merge;
+mod over_admission;
+mod own_charges;
 mod recent_calls;
+mod remaining_checks;
 mod replica_limits;

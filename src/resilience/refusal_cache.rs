@@ -6,7 +6,7 @@
 //! them for up to a second.
 //!
 //! An entry is keyed by counter, limit and cost. Some refusals say nothing about the next call and
-//! are not cached: those of peeks, of `charge: always`, of concurrency slots, of a counter that
+//! are not cached: those of peeks, of bills and `charge: always`, of concurrency slots, of a counter that
 //! occurs twice in the call, and of calls that the store splits over cluster slots (another call
 //! may have held the hits for one round trip). A refund or a charge in this process removes the
 //! entries of its counter; a policy reload clears the cache.
@@ -19,9 +19,10 @@ use std::sync::{Mutex, PoisonError};
 use smallvec::SmallVec;
 
 use super::last_known::LastKnown;
+use super::remaining_checks::RemainingChecks;
 use crate::domain::{
-    Accounting, Admission, Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits,
-    Limit, Micros, Op, Outcome, Receipt, Refill, Source, Verdict, Window,
+    Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Outcome,
+    Receipt, Refill, Source, Verdict, Window,
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
@@ -228,24 +229,21 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Sends the checks at `positions` to the store and writes its answers to `answers`. Adjusts
-    /// the roles of these checks so that the answers already known still count toward the
-    /// admission of the call.
-    async fn ask(&self, call: &Call<'_>, positions: &[usize], answers: &mut [Answer]) -> Source {
-        if positions.is_empty() {
+    /// Sends the remaining checks of a call to the store and writes its answers to `answers`.
+    async fn ask(
+        &self,
+        call: &Call<'_>,
+        remaining: &RemainingChecks<'_>,
+        answers: &mut [Answer],
+    ) -> Source {
+        if remaining.positions.is_empty() {
             self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
             return Source::Cached;
         }
-        let admission = Admission::from_answers(call.checks, answers);
-        let rest = |at: &usize| {
-            let check = call.checks[*at];
-            Check { role: admission.remaining_role(check.role), ..check }
-        };
-        let checks: SmallVec<[Check<'_>; 8]> = positions.iter().map(rest).collect();
-        let call = Call { checks: &checks, ..*call };
+        let call = Call { checks: &remaining.checks, ..*call };
         let Answers { each, source } = self.inner.apply(&call).await;
         self.update(&call, &each);
-        for (at, answer) in positions.iter().zip(each) {
+        for (at, answer) in remaining.positions.iter().zip(each) {
             answers[*at] = answer;
         }
         source
@@ -343,13 +341,8 @@ impl<S: Store> Store for RefusalCache<S> {
             return answers;
         }
         // A refused check charges nothing, so the store can decide the other checks without it.
-        let is_rejected = call.accounting == Accounting::AllOrNothing
-            && Admission::from_answers(call.checks, &each).is_rejected();
-        let positions: SmallVec<[usize; 8]> = (0..call.checks.len())
-            .filter(|at| each[*at] == Answer::NotAsked)
-            .filter(|at| !is_rejected || call.checks[*at].applies_when_rejected())
-            .collect();
-        let source = self.ask(call, &positions, &mut each).await;
+        let remaining = RemainingChecks::new(call, &each);
+        let source = self.ask(call, &remaining, &mut each).await;
         for (check, answer) in call.checks.iter().zip(&mut each) {
             if *answer == Answer::NotAsked {
                 *answer = self.last_known.answer(check, call.now);
@@ -364,5 +357,9 @@ impl<S: Store> Store for RefusalCache<S> {
             self.remove(&receipt.key, Micros::ZERO);
         }
         self.inner.refund(receipts).await;
+    }
+
+    fn counter_losses(&self) -> u64 {
+        self.inner.counter_losses()
     }
 }

@@ -70,6 +70,13 @@ pub trait Store: Send + Sync + 'static {
     /// Refunds charges to their counters (clause 16). Each refund is sent at most once. If a
     /// refund is lost, its counter includes the refunded hits until it refills.
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
+
+    /// Returns the number of times that the store may have lost counters, for example because a
+    /// server was restarted. A wrapper returns the number of the wrapped store. Read for every call,
+    /// so it must be cheap.
+    fn counter_losses(&self) -> u64 {
+        0
+    }
 }
 
 /// Store in this process's memory, which answers without waiting. It takes over when a remote

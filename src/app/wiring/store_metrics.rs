@@ -10,7 +10,7 @@ use super::store_setup::{RedisStack, ServiceDecider};
 use crate::clock::Clock;
 use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
-use crate::store::{SharedStore as _, memory};
+use crate::store::{SharedStore as _, Store as _, memory};
 use crate::telemetry::{MetricFamily, MetricSource, counter, emit_single, gauge};
 
 /// Metric with a single time series, and the function that reads its value.
@@ -68,6 +68,7 @@ metrics! { REDIS: RedisStack,
     counter "redis_unreadable" "Replies that no script can send", |stack| stack.remote().shared_stats().unreadable;
     counter "redis_split_calls" "Calls over several slots of a cluster", |stack| stack.remote().shared_stats().multi_slot_calls;
     counter "redis_two_rounds" "Calls that used one slot before the others", |stack| stack.remote().shared_stats().two_rounds;
+    counter "redis_counter_losses" "Times that Redis may have lost counters: restarts and failovers", |stack| stack.remote().counter_losses();
     counter "redis_refunded" "Charges refunded because another slot rejected the call", |stack| stack.remote().shared_stats().refunds;
 }
 
@@ -80,9 +81,10 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_rehearsed_calls" "Calls decided without Redis because an operator disabled it", |stack| stack.outages().calls(FallbackReason::Rehearsed);
     counter "degraded_admitted_calls" "Calls admitted without Redis", |stack| load(&stack.stats().admitted);
     counter "degraded_admitted_hits" "Hits admitted without Redis, which may be beyond their limits", |stack| load(&stack.stats().admitted_hits);
-    gauge "degraded_over_admission_bound" "Upper bound of hits beyond limits in this outage, on this replica", |stack| stack.over_admitted_max();
+    gauge "degraded_over_admission_bound" "Upper bound of hits beyond limits on this replica that may still count", |stack| stack.over_admitted_max(Clock::System.now());
     gauge "degraded_replicas" "Replicas that share the limits without Redis", |stack| u64::from(stack.replicas());
     counter "degraded_refused_calls" "Calls rejected without Redis", |stack| load(&stack.stats().refused);
+    counter "degraded_refused_after_loss" "Checks rejected by this replica's own charges, because Redis may have lost counters", |stack| load(&stack.stats().refused_after_loss);
     counter "degraded_unavailable_calls" "Calls answered with UNAVAILABLE, because a rule says so", |stack| load(&stack.stats().unavailable);
     counter "degraded_refunded" "Charges refunded because the call was rejected without Redis", |stack| load(&stack.stats().refunded);
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);

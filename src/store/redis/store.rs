@@ -374,4 +374,8 @@ impl<T: Transport> Store for RedisStore<T> {
             let _lost = self.transport.send(script_calls).await;
         }
     }
+
+    fn counter_losses(&self) -> u64 {
+        self.transport.counter_losses()
+    }
 }

@@ -36,8 +36,7 @@ fn metrics(serving: &Tidegate) -> String {
 #[test]
 fn metrics_of_a_node_are_labeled_with_its_address() {
     let lines = [acl::line(acl::SINGLE).as_str(), "maxmemory 64mb"].map(str::to_owned);
-    let rules = format!("{} +info", lines[0]);
-    let server = Server::start(&[&rules, &lines[1], "maxmemory-policy volatile-ttl"]);
+    let server = Server::start(&[&lines[0], &lines[1], "maxmemory-policy volatile-ttl"]);
     let serving = serving(&server);
     for client in 0..7 {
         serving.ask(&format!("c{}", client % 2));
@@ -74,7 +73,7 @@ fn metrics_of_a_node_are_labeled_with_its_address() {
 
 #[test]
 fn a_redis_that_denies_info_causes_one_log_line() {
-    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let server = Server::start(&[&format!("{} -info", acl::line(acl::SINGLE))]);
     let serving = serving(&server);
     let told = until("a line about it", || serving.logged("Redis denied INFO"));
     assert_eq!(told["permission"], "+info");

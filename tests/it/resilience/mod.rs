@@ -1,5 +1,7 @@
 //! The layers between a decision and its store: deadline, fallback, refusal cache.
 
+mod empty_restarts;
 mod fallback;
+mod own_charges;
 mod redis_outage;
 mod refusal_cache;

@@ -33,15 +33,15 @@ use crate::support::redis_server::{Server, until};
 /// Far above any round trip on a busy machine, so only a real fault makes a call late. With the
 /// service's budget, an overloaded machine has outages before the one that the test causes, and Redis
 /// does not know what was admitted in them (`fallback` tests that bound).
-const PATIENT: Duration = Duration::from_secs(2);
+pub(super) const PATIENT: Duration = Duration::from_secs(2);
 
 /// A window that ends in no test, except for one second in May 2033.
 const DECADES: u64 = 1_000_000_000;
 
-type Stack = Fallback<Deadline<RedisStore<RedisClient>>, MemoryStore>;
+pub(super) type Stack = Fallback<Deadline<RedisStore<RedisClient>>, MemoryStore>;
 
 /// A replica with its own connections, budget and fallback.
-async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<Stack> {
+pub(super) async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<Stack> {
     let stack = Arc::new(cold(port, replicas, budget));
     stack.remote().until_connected().await;
     stack
@@ -64,7 +64,7 @@ fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
     Fallback::new(remote, MemoryStore::new(100_000), stand_in)
 }
 
-fn limit(hits: u64) -> Arc<Limit> {
+pub(super) fn limit(hits: u64) -> Arc<Limit> {
     limit_with(hits, OnStoreFailure::Local)
 }
 
@@ -79,7 +79,7 @@ fn limit_with(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
     })
 }
 
-async fn asked(store: &Stack, identity: u128, limit: &Arc<Limit>) -> (bool, Source) {
+pub(super) async fn asked(store: &Stack, identity: u128, limit: &Arc<Limit>) -> (bool, Source) {
     let (answer, source) = answer_to(store, identity, limit, None).await;
     let Answer::Decided(outcome) = answer else { panic!("a caller sees an error") };
     (outcome.verdict == Verdict::Pass, source)

@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 use super::config::Address;
 use super::dialer::ClientContext;
 use super::error_reply::Redirect;
+use super::loss_detector::NEW_MASTER;
 use super::node::Node;
 use super::pending_command::{Batch, CommandReply, PendingReply};
 use super::slot_table::{Membership, SlotOwner, SlotTable};
@@ -236,9 +237,18 @@ impl Cluster {
         if let Some(node) = table.node_at(address) {
             return Some(node);
         }
-        let node = Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed));
+        let node = self.open_node(address, &table);
         self.table.store(Arc::new(table.with_node(Arc::clone(&node))));
         Some(node)
+    }
+
+    /// Opens a node that is not in the present slot table. It may be a promoted replica that lacks
+    /// the former master's last charges, so that counts as a loss, unless it is the first table.
+    fn open_node(&self, address: &Address, present: &SlotTable) -> Arc<Node> {
+        if !present.nodes().is_empty() {
+            self.context.record_loss(address, NEW_MASTER);
+        }
+        Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed))
     }
 
     /// Replaces the slot table with the one that a node returned. Ignores a table that is older,
@@ -265,9 +275,7 @@ impl Cluster {
             }
         }
         let node_at = |address: &Address| {
-            former.node_at(address).unwrap_or_else(|| {
-                Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed))
-            })
+            former.node_at(address).unwrap_or_else(|| self.open_node(address, &former))
         };
         let mut table = SlotTable::new(owners, node_at);
         for address in std::mem::take(&mut update.redirect_targets) {

@@ -20,6 +20,7 @@ use super::client_tls::{ClientTls, TcpOptions};
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
 use super::info::NodeInfo;
 use super::log_limiter::LogLimiter;
+use super::loss_detector::{self, LossCount, LossDetector, ServerReplies};
 use super::node_stats::NodeStats;
 use crate::store::redis::script::library::Script;
 
@@ -44,6 +45,7 @@ pub(crate) struct ClientContext {
     scripts: Vec<&'static Script>,
     tls: Option<ClientTls>,
     pub(crate) log_limiter: LogLimiter,
+    pub(crate) losses: Arc<LossCount>,
 }
 
 impl ClientContext {
@@ -62,7 +64,15 @@ impl ClientContext {
         let parse = |tls| ClientTls::new(tls, config.tls_reloader.clone());
         let tls = config.tls.as_ref().map(parse).transpose()?;
         let log_limiter = LogLimiter::new(config.breaker_clock.clone());
-        Ok(ClientContext { config, scripts, tls, log_limiter })
+        Ok(ClientContext { config, scripts, tls, log_limiter, losses: Arc::default() })
+    }
+
+    /// Counts and logs that the server at `node` may have lost counters.
+    pub(crate) fn record_loss(&self, node: &Address, reason: &'static str) {
+        self.losses.record();
+        if let Some(suppressed) = self.log_limiter.admit("lost counters", node) {
+            tracing::warn!(%node, reason, suppressed, "Redis may have lost counters");
+        }
     }
 
     /// Sends one command over a new connection and returns the reply. Used for topology and INFO,
@@ -216,6 +226,7 @@ pub(crate) struct Dialer {
     pool: Option<PoolOfOne>,
     stats: Arc<NodeStats>,
     signal: Arc<ConnectionSignal>,
+    loss_detector: Arc<LossDetector>,
 }
 
 /// Signal that wakes the task of a connection when the connection breaks or the node's circuit
@@ -260,8 +271,9 @@ impl Dialer {
         address: Address,
         stats: Arc<NodeStats>,
         signal: Arc<ConnectionSignal>,
+        loss_detector: Arc<LossDetector>,
     ) -> Dialer {
-        Dialer { context, address, pool: None, stats, signal }
+        Dialer { context, address, pool: None, stats, signal, loss_detector }
     }
 
     /// Returns the client's configuration.
@@ -354,7 +366,10 @@ impl Dialer {
         if !config.meta.is_empty() {
             commands.cmd("GET").arg(&meta_key);
         }
+        // Two commands, because servers before 7.0 accept a single section.
+        commands.cmd("INFO").arg("server");
         commands.cmd("INFO").arg("memory");
+        let meta_before = self.loss_detector.known_meta();
         let replies = connection.req_packed_commands(&commands, 0, commands.len()).await?;
         let mut replies = replies.into_iter();
         // The client name only helps operators, so an error is ignored.
@@ -367,8 +382,22 @@ impl Dialer {
         if checks_role {
             require_master(replies.next())?;
         }
-        if !config.meta.is_empty() {
-            let stored = replies.next().unwrap_or_default();
+        let stored = if config.meta.is_empty() { None } else { replies.next() };
+        let has_meta = stored.as_ref().and_then(|stored| match stored {
+            Value::ServerError(_) => None,
+            stored => Some(*stored != Value::Nil),
+        });
+        let info = replies.next().unwrap_or_default();
+        let run_id = redis::from_redis_value::<String>(info)
+            .ok()
+            .and_then(|info| loss_detector::run_id(&info));
+        // Before the connection accepts script calls.
+        if let Some(sign) =
+            self.loss_detector.compare(meta_before, ServerReplies { run_id, has_meta })
+        {
+            self.context.record_loss(&self.address, sign.as_str());
+        }
+        if let Some(stored) = stored {
             self.compare_meta(connection, &meta_key, stored).await;
         }
         self.check_eviction(replies.next().unwrap_or_default());
@@ -405,8 +434,10 @@ impl Dialer {
         }
         let mut store = redis::cmd("SET");
         store.arg(key).arg(meta).arg("EX").arg(META_EXPIRY_S);
-        // SET fails on a full or read-only server. The only effect is that nothing is compared.
-        let _ = connection.req_packed_command(&store).await;
+        // SET fails on a full or read-only server. Then nothing is compared.
+        if matches!(connection.req_packed_command(&store).await, Ok(Value::Okay)) {
+            self.loss_detector.record_meta();
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use super::connection::{Connection, QUEUE_MAX};
 use super::connection_load::{ConnectionLoad, LoadMeter};
 use super::dialer::{ClientContext, ConnectionSignal, Dialer};
 use super::info::NodeInfo;
+use super::loss_detector::LossDetector;
 use super::node_breaker::NodeBreaker;
 use super::node_stats::{NodeReport, NodeStats};
 use super::pending_command::{Batch, PendingCommand, PendingReply};
@@ -71,6 +72,7 @@ impl Node {
         let connections = config.connections_per_node.max(1);
         let signals: Vec<Arc<ConnectionSignal>> =
             (0..connections).map(|_| Arc::default()).collect();
+        let loss_detector: Arc<LossDetector> = Arc::default();
         let breaker = config.breaker_clock.clone().map(|clock| {
             let (stats, refresh_needed) = (Arc::clone(&stats), Arc::clone(refresh_needed));
             let signals = signals.clone();
@@ -85,6 +87,7 @@ impl Node {
                 address.clone(),
                 Arc::clone(&stats),
                 Arc::clone(&signal),
+                Arc::clone(&loss_detector),
             );
             let connection = Connection {
                 dialer,

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::ClientContext;
+use super::loss_detector::NEW_MASTER;
 use super::node::Node;
 use super::single_master::SingleMaster;
 
@@ -49,6 +50,9 @@ pub(crate) async fn follow_master(
         match elect(&votes, context.config.addresses.len(), known.as_ref(), needs_majority) {
             Some(address) if known.as_ref() != Some(address) => {
                 tracing::info!(%address, master = name, "the sentinels name a new master");
+                if known.is_some() {
+                    context.record_loss(address, NEW_MASTER);
+                }
                 master.replace(Node::open(&context, address.clone(), &refresh_needed));
                 (known, without_master) = (Some(address.clone()), 0);
             }

@@ -11,6 +11,7 @@ use super::cluster::Cluster;
 use super::config::{RedisConfig, RedisConfigError, TopologyConfig};
 use super::dialer::ClientContext;
 use super::info_poll::poll_info;
+use super::loss_detector::LossCount;
 use super::node::Node;
 use super::node_stats::NodeReport;
 use super::sentinel::follow_master;
@@ -45,6 +46,7 @@ impl Topology {
 #[derive(Debug)]
 pub struct RedisClient {
     topology: Arc<Topology>,
+    losses: Arc<LossCount>,
 }
 
 impl RedisClient {
@@ -62,7 +64,7 @@ impl RedisClient {
     ) -> Result<RedisClient, RedisConfigError> {
         let topology = config.topology.clone();
         let context = Arc::new(ClientContext::new(config, scripts)?);
-        let refresh_needed = Arc::new(Notify::new());
+        let (refresh_needed, losses) = (Arc::new(Notify::new()), Arc::clone(&context.losses));
         let topology = match topology {
             TopologyConfig::Single => {
                 let master = SingleMaster::default();
@@ -87,7 +89,7 @@ impl RedisClient {
         if let Some(interval) = context.config.info_interval {
             tokio::spawn(poll_info(Arc::downgrade(&topology), context, interval));
         }
-        Ok(RedisClient { topology })
+        Ok(RedisClient { topology, losses })
     }
 
     /// Returns whether a connection is open to the master or, on a cluster, to the owner of every
@@ -138,5 +140,9 @@ impl Transport for RedisClient {
             Topology::SingleMaster(master) => master.send_in_background(call),
             Topology::Cluster(cluster) => cluster.send_in_background(call),
         }
+    }
+
+    fn counter_losses(&self) -> u64 {
+        self.losses.get()
     }
 }

@@ -138,4 +138,9 @@ pub trait Transport: Send + Sync + 'static {
     /// dropped if the queue is full. Used for refunds: after a lost refund, the counter is only too
     /// high until its window ends.
     fn send_in_background(&self, call: ScriptCall);
+
+    /// Returns the number of times that a server may have lost counters.
+    fn counter_losses(&self) -> u64 {
+        0
+    }
 }

@@ -1,0 +1,91 @@
+//! Upper bound of the hits that this replica has admitted beyond their limits: hits that the remote
+//! store does not know, because it did not answer or because it lost its counters afterwards.
+//!
+//! A hit counts until the longest time has passed for which a charge can affect later checks. One
+//! time for all hits keeps this in a few atomics; so the bound may count a hit of a short window for
+//! as long as those of the longest one.
+//!
+//! Not here: which hits these are (`fallback`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::domain::{Hits, Limit, Micros};
+
+/// Upper bound of the hits admitted beyond their limits. Lock-free.
+#[derive(Debug, Default)]
+pub(super) struct OverAdmission {
+    /// Hits charged to the remote store since `generation_start` and since the latest loss.
+    charged: AtomicU64,
+    /// The same for the generation before, which lasted for at least `lifetime_max`.
+    charged_before: AtomicU64,
+    /// Start of the current generation, in microseconds since the Unix epoch.
+    generation_start: AtomicU64,
+    /// Longest time for which a charge can affect later checks, over all limits charged so far.
+    lifetime_max: AtomicU64,
+    /// Number of hits that the remote store may have lost, since startup.
+    lost: AtomicU64,
+    /// Number of unconfirmed and lost hits that do not count any more.
+    expired: AtomicU64,
+    /// Time until which the other ones count, in microseconds since the Unix epoch.
+    until: AtomicU64,
+}
+
+impl OverAdmission {
+    /// Records hits that the remote store has charged, and might lose.
+    pub(super) fn record_charge(&self, hits: Hits, limit: &Limit) {
+        self.charged.fetch_add(hits.0, Ordering::Relaxed);
+        self.extend_lifetime(limit);
+    }
+
+    /// Records that the remote store may not have charged hits under this limit. Must be called
+    /// before the hits are added to the total that is passed to [`hits_max`](Self::hits_max).
+    pub(super) fn record_unconfirmed(&self, limit: &Limit, now: Micros) {
+        let lifetime = self.extend_lifetime(limit);
+        self.until.fetch_max(now.saturating_add(lifetime).0, Ordering::AcqRel);
+    }
+
+    /// Records that the remote store may have lost all charges.
+    pub(super) fn record_loss(&self, now: Micros) {
+        let present = self.charged.swap(0, Ordering::Relaxed);
+        let lost = self.charged_before.swap(0, Ordering::Relaxed).saturating_add(present);
+        if lost > 0 {
+            let lifetime = Micros(self.lifetime_max.load(Ordering::Relaxed));
+            self.until.fetch_max(now.saturating_add(lifetime).0, Ordering::AcqRel);
+            self.lost.fetch_add(lost, Ordering::AcqRel);
+        }
+    }
+
+    /// Forgets charges that do not count any more. Call this every second.
+    pub(super) fn expire_charges(&self, now: Micros) {
+        let start = Micros(self.generation_start.load(Ordering::Relaxed));
+        let lifetime = Micros(self.lifetime_max.load(Ordering::Relaxed));
+        if now >= start.saturating_add(lifetime) {
+            self.generation_start.store(now.0, Ordering::Relaxed);
+            let charged = self.charged.swap(0, Ordering::Relaxed);
+            self.charged_before.store(charged, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the upper bound. `unconfirmed` is the number of hits since startup that the remote
+    /// store may not have charged. Call this every second, because it also forgets the hits that do
+    /// not count any more.
+    pub(super) fn hits_max(&self, unconfirmed: &AtomicU64, now: Micros) -> u64 {
+        // The total before `until`: whoever adds to the total has extended `until` before.
+        let total =
+            unconfirmed.load(Ordering::Acquire).saturating_add(self.lost.load(Ordering::Acquire));
+        if now.0 >= self.until.load(Ordering::Acquire) {
+            self.expired.fetch_max(total, Ordering::Relaxed);
+        }
+        total.saturating_sub(self.expired.load(Ordering::Relaxed))
+    }
+
+    /// Returns how long a charge under this limit can affect later checks, and takes note of it.
+    fn extend_lifetime(&self, limit: &Limit) -> Micros {
+        let lifetime = limit.charge_lifetime();
+        // A load is cheaper than a write, and the maximum hardly ever changes.
+        if self.lifetime_max.load(Ordering::Relaxed) < lifetime.0 {
+            self.lifetime_max.fetch_max(lifetime.0, Ordering::Relaxed);
+        }
+        lifetime
+    }
+}

@@ -1,0 +1,35 @@
+//! Checks of a call that the store must still decide, if some are already answered without it.
+//!
+//! Not here: where those answers come from (`refusal_cache`, `fallback::after_loss`).
+
+use smallvec::SmallVec;
+
+use crate::domain::{Accounting, Admission, Answer, Call, Check};
+
+/// Checks that remain to be sent to the store.
+#[derive(Debug)]
+pub(super) struct RemainingChecks<'a> {
+    /// Positions of the checks in the whole call.
+    pub(super) positions: SmallVec<[usize; 8]>,
+    /// The checks, with the roles that take the known answers into account.
+    pub(super) checks: SmallVec<[Check<'a>; 8]>,
+}
+
+impl<'a> RemainingChecks<'a> {
+    /// Returns the checks whose answer is [`Answer::NotAsked`]. If the known answers already reject
+    /// the call, only those that take effect regardless.
+    pub(super) fn new(call: &Call<'a>, answers: &[Answer]) -> RemainingChecks<'a> {
+        let admission = Admission::from_answers(call.checks, answers);
+        let is_rejected = call.accounting == Accounting::AllOrNothing && admission.is_rejected();
+        let positions: SmallVec<[usize; 8]> = (0..call.checks.len())
+            .filter(|at| answers[*at] == Answer::NotAsked)
+            .filter(|at| !is_rejected || call.checks[*at].applies_when_rejected())
+            .collect();
+        let rest = |at: &usize| {
+            let check = call.checks[*at];
+            Check { role: admission.remaining_role(check.role), ..check }
+        };
+        let checks = positions.iter().map(rest).collect();
+        RemainingChecks { positions, checks }
+    }
+}

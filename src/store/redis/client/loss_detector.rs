@@ -1,0 +1,189 @@
+//! Detects that Redis may have lost counters: another server process, a stored key that is gone, or
+//! a new master.
+//!
+//! A server that was restarted has another run id. A server that was emptied lacks the key
+//! `tg1meta`, which every connection writes. Both are read in the handshake of every connection,
+//! before it accepts script calls. A master that replaces another one may lack what replication had
+//! not delivered. A false alarm is harmless: for one window, checks must also fit what this process
+//! itself has charged.
+//!
+//! Not here: what follows from a loss (`resilience`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Reason in the log if a master replaces another one, which may have had charges that replication
+/// had not delivered.
+pub(crate) const NEW_MASTER: &str = "new_master";
+
+/// Number of times that a server may have lost counters, shared by all nodes of a client.
+#[derive(Debug, Default)]
+pub(crate) struct LossCount(AtomicU64);
+
+impl LossCount {
+    /// Returns the number of losses.
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Counts a loss.
+    pub(crate) fn record(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// What the connections to one node have learned about its server.
+#[derive(Debug, Default)]
+pub(crate) struct LossDetector {
+    known: Mutex<KnownServer>,
+}
+
+#[derive(Debug, Default)]
+struct KnownServer {
+    /// Run id of the server process, if INFO is permitted.
+    run_id: Option<String>,
+    meta: KnownMeta,
+}
+
+/// What is known of the key `tg1meta`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownMeta {
+    /// Number of losses of this node so far.
+    losses: u64,
+    /// Whether the key has been stored or found since the last loss.
+    is_stored: bool,
+}
+
+/// What the replies of a handshake say about the server.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerReplies {
+    /// Run id of the server process; `None` if INFO was denied.
+    pub(crate) run_id: Option<String>,
+    /// Whether the key `tg1meta` exists; `None` if another node of a cluster holds it or if it is
+    /// not used.
+    pub(crate) has_meta: Option<bool>,
+}
+
+/// Sign that a server may have lost counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LossSign {
+    /// The server process is another one.
+    Restarted,
+    /// The key `tg1meta` is gone.
+    KeyGone,
+}
+
+impl LossSign {
+    /// Returns the reason in the log.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            LossSign::Restarted => "restarted",
+            LossSign::KeyGone => "key_gone",
+        }
+    }
+}
+
+impl LossDetector {
+    /// Returns what is known of the key `tg1meta`. Call this before the handshake reads the key.
+    pub(crate) fn known_meta(&self) -> KnownMeta {
+        self.lock().meta
+    }
+
+    /// Compares the replies of a handshake with what is known. Returns the sign of a loss, unless
+    /// another connection has already found it.
+    pub(crate) fn compare(&self, before: KnownMeta, replies: ServerReplies) -> Option<LossSign> {
+        let mut known = self.lock();
+        let is_restarted = match (&known.run_id, &replies.run_id) {
+            (Some(known), Some(now)) => known != now,
+            (None, _) | (_, None) => false,
+        };
+        let is_key_gone =
+            before == known.meta && before.is_stored && replies.has_meta == Some(false);
+        let sign = match (is_restarted, is_key_gone) {
+            (true, _) => Some(LossSign::Restarted),
+            (false, true) => Some(LossSign::KeyGone),
+            (false, false) => None,
+        };
+        if sign.is_some() {
+            known.meta = KnownMeta { losses: known.meta.losses + 1, is_stored: false };
+        }
+        if replies.run_id.is_some() {
+            known.run_id = replies.run_id;
+        }
+        known.meta.is_stored |= replies.has_meta == Some(true);
+        sign
+    }
+
+    /// Records that a connection has stored the key `tg1meta`.
+    pub(crate) fn record_meta(&self) {
+        self.lock().meta.is_stored = true;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, KnownServer> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the run id in the reply to `INFO server`.
+pub(crate) fn run_id(info: &str) -> Option<String> {
+    let value = info.lines().find_map(|line| line.strip_prefix("run_id:"))?.trim();
+    (!value.is_empty()).then(|| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handshake(
+        detector: &LossDetector,
+        run_id: Option<&str>,
+        has_meta: Option<bool>,
+    ) -> Option<LossSign> {
+        let before = detector.known_meta();
+        let run_id = run_id.map(str::to_owned);
+        let sign = detector.compare(before, ServerReplies { run_id, has_meta });
+        detector.record_meta();
+        sign
+    }
+
+    #[test]
+    fn the_first_handshake_finds_no_loss_and_another_process_is_one() {
+        let detector = LossDetector::default();
+        assert_eq!(handshake(&detector, Some("a"), Some(false)), None);
+        assert_eq!(handshake(&detector, Some("a"), Some(true)), None);
+        assert_eq!(handshake(&detector, Some("b"), Some(true)), Some(LossSign::Restarted));
+        assert_eq!(handshake(&detector, Some("b"), Some(true)), None, "it is found once");
+    }
+
+    #[test]
+    fn without_info_the_missing_key_is_a_loss() {
+        let detector = LossDetector::default();
+        assert_eq!(handshake(&detector, None, Some(false)), None);
+        assert_eq!(handshake(&detector, None, None), None, "another node of the cluster has it");
+        assert_eq!(handshake(&detector, None, Some(false)), Some(LossSign::KeyGone));
+        assert_eq!(handshake(&detector, None, Some(true)), None);
+    }
+
+    #[test]
+    fn two_connections_find_one_loss() {
+        for run_id in [None, Some("b")] {
+            let detector = LossDetector::default();
+            handshake(&detector, run_id.map(|_| "a"), Some(true));
+            let (one, other) = (detector.known_meta(), detector.known_meta());
+            let replies =
+                ServerReplies { run_id: run_id.map(str::to_owned), has_meta: Some(false) };
+            assert!(detector.compare(one, replies.clone()).is_some());
+            assert_eq!(detector.compare(other, replies), None);
+        }
+    }
+
+    #[test]
+    fn the_run_id_is_read_from_info() {
+        assert_eq!(
+            run_id("# Server\r\nredis_version:7.0.15\r\nrun_id:0a1b\r\n"),
+            Some("0a1b".into())
+        );
+        assert_eq!(run_id("# Server\r\nrun_id:\r\n"), None);
+        assert_eq!(run_id(""), None);
+    }
+}
