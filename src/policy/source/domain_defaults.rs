@@ -8,8 +8,13 @@ use serde_json::{Map, Value as Json};
 use crate::policy::syntax::keywords::{self, Key};
 
 /// Keys that apply to the whole domain.
-pub(crate) const DOMAIN_KEYS: [Key; 4] =
-    [keywords::ACCOUNTING, keywords::HASH_TAG, keywords::DOMAIN_FAILURE, keywords::DOMAIN_BODY];
+pub(crate) const DOMAIN_KEYS: [Key; 5] = [
+    keywords::ACCOUNTING,
+    keywords::HASH_TAG,
+    keywords::QUOTA_GROUP,
+    keywords::DOMAIN_FAILURE,
+    keywords::DOMAIN_BODY,
+];
 
 /// Keys that apply to each limit of the domain.
 pub(crate) const LIMIT_KEYS: [Key; 3] = [keywords::ALGORITHM, keywords::BURST, keywords::CHARGE];
