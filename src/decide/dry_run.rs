@@ -59,7 +59,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ) -> Result<DryRun<'p>, Unavailable> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
-        quota_roles::assign(&mut checks, &matches, self.modes);
+        let quotas = quota_roles::assign(&mut checks, &matches, request, self.modes);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks
             .each
@@ -77,7 +77,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 *outcome = Outcome { verdict, retry_after, ..*outcome };
             }
         }
-        let decision = combine(&matches, &checks, &answers, self.modes)?;
+        let decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
         let charges = matches.accounting == Accounting::Independent || is_admitted(&decision);
         for (at, now) in available_now.iter().enumerate() {
             let all = hits_charged(&checks.each, &answers.each, checks.each[at].key);
@@ -86,7 +86,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 outcome.available = Hits(now.0.saturating_sub(charged.0));
             }
         }
-        let decision = combine(&matches, &checks, &answers, self.modes)?;
+        let decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
         let limit = |at: usize| {
             let (check, answer) = (&checks.each[at], answers.each.get(at));
             let outcome = answer.and_then(Answer::outcome);

@@ -9,7 +9,7 @@ use super::{Answer, Check, Role, Verdict};
 /// Decides whether a call is admitted, based on the roles and verdicts of its checks.
 ///
 /// A call is admitted if every `Required` check passes. If there are `Quota` checks, at least one
-/// quota descriptor must also pass all of its checks. `Shadow` checks have no effect. While the
+/// quota group must also pass all of its checks. `Shadow` checks have no effect. While the
 /// verdict of an undecided check could still change the result, [`is_admitted`](Self::is_admitted)
 /// and [`is_rejected`](Self::is_rejected) are both false.
 ///
@@ -28,11 +28,11 @@ use super::{Answer, Check, Role, Verdict};
 pub struct Admission {
     required_refused: bool,
     required_undecided: bool,
-    /// Bit set of the call's quota descriptors. Bit N stands for `Role::Quota(N)`.
+    /// Bit set of the call's quota groups. Bit N stands for `Role::Quota(N)`.
     quota: u128,
-    /// Bit set of the quota descriptors that have a refused check.
+    /// Bit set of the quota groups that have a refused check.
     quota_refused: u128,
-    /// Bit set of the quota descriptors that have an undecided check.
+    /// Bit set of the quota groups that have an undecided check.
     quota_undecided: u128,
 }
 
@@ -51,12 +51,12 @@ impl Admission {
             (Role::Required, Some(Verdict::Refuse)) => self.required_refused = true,
             (Role::Required, None) => self.required_undecided = true,
             (Role::Quota(number), verdict) => {
-                let descriptor = quota_bit(number);
-                self.quota |= descriptor;
+                let group = quota_bit(number);
+                self.quota |= group;
                 match verdict {
                     Some(Verdict::Pass) => {}
-                    Some(Verdict::Refuse) => self.quota_refused |= descriptor,
-                    None => self.quota_undecided |= descriptor,
+                    Some(Verdict::Refuse) => self.quota_refused |= group,
+                    None => self.quota_undecided |= group,
                 }
             }
         }
@@ -76,8 +76,8 @@ impl Admission {
 
     /// Returns the role to use for an undecided check when only the undecided checks of a call are
     /// sent to a store. With these roles, the admission of the remaining checks equals that of the
-    /// whole call. A quota check becomes a shadow check if a quota descriptor has already passed,
-    /// or if its own descriptor has already been refused.
+    /// whole call. A quota check becomes a shadow check if a quota group has already passed, or
+    /// if its own group has already been refused.
     pub fn remaining_role(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)
@@ -89,13 +89,13 @@ impl Admission {
         }
     }
 
-    /// Returns whether at least one quota descriptor has passed all of its checks.
+    /// Returns whether at least one quota group has passed all of its checks.
     fn any_quota_passes(&self) -> bool {
         self.quota & !self.quota_refused & !self.quota_undecided != 0
     }
 }
 
-/// Returns the bit that represents a quota descriptor. A call has at most 128 checks, so every
+/// Returns the bit that represents a quota group. A call has at most 128 checks, so every
 /// number is below 128.
 fn quota_bit(number: u8) -> u128 {
     1_u128.checked_shl(number.into()).unwrap_or(1 << 127)

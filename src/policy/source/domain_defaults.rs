@@ -16,8 +16,14 @@ use crate::policy::syntax::reader::Reader;
 use crate::policy::syntax::yaml::{Node, Value};
 
 /// Keys that apply to the whole domain.
-pub(crate) const DOMAIN_KEYS: [Key; 4] =
-    [keywords::ACCOUNTING, keywords::HASH_TAG, keywords::DOMAIN_FAILURE, keywords::DOMAIN_BODY];
+pub(crate) const DOMAIN_KEYS: [Key; 6] = [
+    keywords::ACCOUNTING,
+    keywords::HASH_TAG,
+    keywords::QUOTA_GROUP,
+    keywords::DOMAIN_CHARGE,
+    keywords::DOMAIN_FAILURE,
+    keywords::DOMAIN_BODY,
+];
 
 /// Keys that apply to each limit of the domain.
 pub(crate) const LIMIT_KEYS: [Key; 2] = [keywords::ALGORITHM, keywords::BURST];
