@@ -20,6 +20,7 @@ mod cli;
 mod decisions;
 mod docs;
 mod envoy;
+mod gateways;
 mod grpc;
 mod hostile;
 mod lua;
