@@ -21,6 +21,7 @@ mod control_plane;
 mod decisions;
 mod docs;
 mod envoy;
+mod gateways;
 mod grpc;
 mod hostile;
 mod lua;
