@@ -8,6 +8,7 @@ use tidegate::wire::client::{CallDescriptor, CallRequest, CallResponse, Client, 
 
 use crate::support::acl;
 use crate::support::heavy;
+use crate::support::http::get;
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;
 use crate::support::tidegate_process::Tidegate;
@@ -50,7 +51,7 @@ fn policy(models: &[&str]) -> String {
 
 struct Gateway {
     client: Client,
-    _serving: Tidegate,
+    serving: Tidegate,
 }
 
 impl Gateway {
@@ -60,7 +61,7 @@ impl Gateway {
         let target = serving.port("grpc").to_string();
         let settings = ClientSettings { target, timeout: Some(PATIENCE), tls: None };
         let client = Client::connect(&settings).await.expect("it serves");
-        Gateway { client, _serving: serving }
+        Gateway { client, serving }
     }
 
     /// Asks whether one of these models may serve a request.
@@ -89,7 +90,7 @@ fn metadata(response: &CallResponse) -> Option<&Value> {
     response.metadata.as_ref().expect("it is on").get("metadata")
 }
 
-async fn quotas_hold(arguments: &[&str], source: &str) {
+async fn quotas_hold(arguments: &[&str], source: &str) -> Tidegate {
     let mut gateway = Gateway::start(arguments).await;
     let whole = |model: &str| json!({model: {"tenant": 3, "default": 100}});
     for call in 1..=3 {
@@ -114,6 +115,7 @@ async fn quotas_hold(arguments: &[&str], source: &str) {
     let both = gateway.ask(&["large", "small"]).await;
     assert!(both.refused, "neither has room");
     assert_eq!(metadata(&both), None);
+    gateway.serving
 }
 
 fn redis<'a>(kind: &'a str, url: &'a str, auth: &'a str) -> Vec<&'a str> {
@@ -150,5 +152,9 @@ async fn quotas_of_models_hold_in_a_cluster_whose_slots_part_the_groups() {
     let _turn = heavy::turn().await;
     let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
     let url = format!("127.0.0.1:{}", cluster.nodes[2].port);
-    quotas_hold(&redis("cluster", &url, &auth()), "redis").await;
+    let serving = quotas_hold(&redis("cluster", &url, &auth()), "redis").await;
+    let metrics = get(serving.port("http"), "/metrics").body;
+    let calls =
+        metrics.lines().find_map(|line| line.strip_prefix("tidegate_redis_split_calls_total "));
+    assert_eq!(calls, Some("8"), "every call is over several slots");
 }
