@@ -15,6 +15,7 @@
 --   +2  windows: number of checks of fixed windows
 --   +3  arrivals: number of checks of buckets in arrival form
 --   +4  special: number of checks listed at the end
+--   +5  debts: 1 if the counters of all checks can hold more hits than their limits, else 0
 -- then for each check, the third number only for windows and in credit form:
 --   fixed window                  bucket
 --   +1  cost: hits                +1  need: credits to take; capacity + 1 if they never fit
@@ -44,6 +45,7 @@ else
   now, extra_ms = loadfile('clock.lua')(ARGV[1])
 end
 local numbers, checks = { cmsgpack.unpack(ARGV[2]) }, #KEYS
+local debts = numbers[5] == 1
 local all_or_nothing, windows, arrivals = numbers[1] == 1, numbers[2], numbers[2] + numbers[3]
 local refused, quotas = false, false
 local reply, other_windows, fixed_window, bucket = { now, 0, 0, 0 }, false, nil, nil
@@ -55,7 +57,7 @@ end
 -- MGET answers nil for a key of another type, which therefore counts as missing.
 local values = redis.call('MGET', unpack(KEYS))
 
-local at, r = 4, 3
+local at, r = 5, 3
 local last, current, digits
 for i = 1, checks do
   local value, listed, passes = values[i], special and special[i], false
@@ -73,7 +75,7 @@ for i = 1, checks do
     end
     if changes or not (count and count >= 0 and (count + cost <= hits or count < 1e10 and count % 1 == 0)) then
       fixed_window = fixed_window or loadfile('algorithm/fixed_window.lua')(now, extra_ms)
-      local limit = { hits, listed and numbers[listed + 4] or hits, length }
+      local limit = { hits, listed and numbers[listed + 4] or debts and 4294967295 or hits, length }
       local state = fixed_window.load(KEYS[i], limit, 0)
       local start, had, _, clamped = fixed_window.read(state, limit, 0)
       local write = clamped and { start = start, count = had }
@@ -100,7 +102,7 @@ for i = 1, checks do
     at, r = at + 3, r + 1
   else
     local need, capacity, rate = numbers[at + 1], numbers[at + 2], i > arrivals and numbers[at + 3]
-    local ahead, rem, cap = 0, 0, listed and numbers[listed + 4] or capacity
+    local ahead, rem, cap = 0, 0, listed and numbers[listed + 4] or debts and 2 * capacity or capacity
     if value then
       local tat = tonumber(value)
       if not tat then
@@ -165,7 +167,7 @@ if all_or_nothing and (refused or not quota_passes) then
   return reply
 end
 
-at, r = 4, 3
+at, r = 5, 3
 for i = 1, checks do
   local key, listed = KEYS[i], special and special[i]
   local charges = reply[r] >= 0 and not (listed and numbers[listed + 2] ~= 'take')

@@ -154,7 +154,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 continue;
             }
             match check.op {
-                Op::Peek => {}
+                Op::Peek { .. } => {}
                 Op::Refund { .. } => self.observer.release_without_holder(),
                 Op::Take { .. } => {
                     let holder: &GeneratedHolder =

@@ -79,6 +79,7 @@ fn measure(kind: &str, rules: usize) -> f64 {
             let descriptors = [Descriptor {
                 entries: &entries,
                 hits: Hits::ONE,
+                names_hits: false,
                 refund: false,
                 limit: None,
                 holder: None,

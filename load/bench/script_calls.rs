@@ -219,8 +219,8 @@ fn rows(now: Micros) -> Vec<Row> {
         row("window, bucket, credits", &[take(&window), take(&bucket), take(&credits)]),
         row("window, shadow bucket", &[take(&window), shadow(&bucket)]),
         row("10 windows, 1 shadow", &[&[take(&window); 9][..], &[shadow(&window)]].concat()),
-        row("window, peek bucket", &[take(&window), (&bucket, Op::Peek, Role::Required)]),
-        row("10 windows, all peek", &[(&window, Op::Peek, Role::Required); 10]),
+        row("window, peek bucket", &[take(&window), (&bucket, Op::PEEK, Role::Required)]),
+        row("10 windows, all peek", &[(&window, Op::PEEK, Role::Required); 10]),
         row("window, debt bucket", &[take(&window), take(&debts[1])]),
         row("10 windows, all debts", &[take(&debts[0]); 10]),
         row("bucket, refund window", &[take(&bucket), (&window, REFUND, Role::Required)]),
@@ -250,7 +250,7 @@ fn rows(now: Micros) -> Vec<Row> {
         ("credits", &credits, &debts[2]),
         ("sliding", &sliding, &debts[3]),
     ] {
-        rows.push(row(&format!("{name}, peek"), &[(limit, Op::Peek, Role::Required)]));
+        rows.push(row(&format!("{name}, peek"), &[(limit, Op::PEEK, Role::Required)]));
         rows.push(row(&format!("{name}, refund"), &[(limit, REFUND, Role::Required)]));
         rows.push(row(&format!("{name}, debt"), &[take(debt)]));
         rows.push(receipts(&format!("{name}, receipt"), limit, now));

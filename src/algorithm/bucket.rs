@@ -106,7 +106,8 @@ pub fn apply(
             let refunded = cost.0.min(credits.cap_hits) * credits.unit;
             debt = credits.subtract_time(read, refunded / credits.flow, refunded % credits.flow);
         }
-        Op::Peek | Op::Take { cost: Hits::ZERO } => wait = credits.wait(read, 1),
+        Op::Peek { hits } => wait = credits.wait(read, hits.0.max(1)),
+        Op::Take { cost: Hits::ZERO } => wait = credits.wait(read, 1),
         Op::Take { cost: Hits(cost) } => {
             wait = credits.wait(read, cost);
             if wait == Some(0) {
@@ -176,7 +177,7 @@ impl BucketCredits {
         let burst = limit.burst.0.min(CREDITS_MAX / unit);
         let times = match charge {
             Charge::Admitted => 1,
-            Charge::Always => 2,
+            Charge::Billed | Charge::Always => 2,
         };
         let capacity = burst * unit;
         BucketCredits {

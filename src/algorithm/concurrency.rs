@@ -128,7 +128,8 @@ pub fn apply(
             slots.slots.retain(|slot| slot.holder != holder);
             write |= slots.slots.len() != before;
         }
-        (Op::Peek | Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait(limit, 1, None, now),
+        (Op::Peek { hits }, _) => wait = slots.wait(limit, hits.0.max(1), None, now),
+        (Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait(limit, 1, None, now),
         (Op::Take { cost }, holder) => {
             // `decide` always sets a holder. Takes without one would share this holder and renew
             // each other's lease.

@@ -4,7 +4,7 @@
 //! most 2 L: L just before a boundary and L just after it.
 //!
 //! `w` is the start of the window that contains `now`, `w'` its end, and `cap` the largest count:
-//! L, or 2^32−1 with `charge: always`.
+//! L, or 2^32−1 with `charge: billed` or `always`.
 //!
 //! ```text
 //! start > w'        far future: clamp to start = w, count = max(count, L), and store the clamp
@@ -27,7 +27,7 @@ pub struct State {
     /// Start of the window, aligned to the calendar or to a multiple of the window length since the
     /// Unix epoch.
     pub start: Micros,
-    /// Hits charged in the window: at most the limit, or `u32::MAX` with `charge: always`.
+    /// Hits charged in the window: at most the limit, or `u32::MAX` if refused hits can be charged.
     pub count: u32,
 }
 
@@ -75,9 +75,12 @@ pub fn apply(
             }
             write |= count != view.count;
         }
-        Op::Peek => passes = count < hits,
+        Op::Peek { hits: more } => passes = count.saturating_add(more.0.max(1)) <= hits,
     }
-    let needed = if let Op::Take { cost } = op { cost.0.max(1) } else { 1 };
+    let needed = match op {
+        Op::Take { cost: needed } | Op::Peek { hits: needed } => needed.0.max(1),
+        Op::Refund { .. } => 1,
+    };
     let rest = view.end.saturating_sub(now);
     if !passes && needed <= hits {
         retry_after = Some(rest);
@@ -151,12 +154,12 @@ fn view_at(
     view
 }
 
-/// Returns the largest count that a window can store, in hits: the limit, or `u32::MAX` with
-/// `charge: always`, which also counts refused hits.
+/// Returns the largest count that a window can store, in hits: the limit, or `u32::MAX` if refused
+/// hits can be charged.
 pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,
-        Charge::Always => u64::from(u32::MAX),
+        Charge::Billed | Charge::Always => u64::from(u32::MAX),
     }
 }
 

@@ -83,11 +83,12 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
             Some(left) => (after, charged) = (Some(left), cost.0),
             None => wait = credits.wait(&read, cost.0 * credits.unit),
         },
-        Op::Take { .. } | Op::Peek => {
-            if credits.burst == 0 {
+        Op::Take { cost: needed } | Op::Peek { hits: needed } => {
+            let needed = needed.0.max(1);
+            if needed > credits.burst {
                 wait = None;
-            } else if credits.take(&read, credits.unit).is_none() {
-                wait = credits.wait(&read, credits.unit);
+            } else if credits.take(&read, needed * credits.unit).is_none() {
+                wait = credits.wait(&read, needed * credits.unit);
             }
         }
     }
@@ -216,7 +217,7 @@ mod tests {
                 let mut state = take(None, &limit, spent, NOW).write;
                 let at = NOW + 123_456;
                 let mut left =
-                    apply(state.as_ref(), &limit, Op::Peek, Micros(at)).outcome.available.0;
+                    apply(state.as_ref(), &limit, Op::PEEK, Micros(at)).outcome.available.0;
                 while left > 0 {
                     let step = take(state.as_ref(), &limit, 1, at);
                     assert_eq!(
@@ -236,11 +237,11 @@ mod tests {
     fn idle_capacity_flows_into_the_pool_and_never_above_the_whole() {
         let gold = limit(0, 0);
         let state = take(None, &gold, 80, NOW).write.unwrap();
-        let later = apply(Some(&state), &gold, Op::Peek, Micros(NOW + 3_000_000)).outcome;
+        let later = apply(Some(&state), &gold, Op::PEEK, Micros(NOW + 3_000_000)).outcome;
         // In 3 s 30 hits came back: 9 to gold's own share, 6 that full free did not need and 15
         // that the shares leave over to the pool.
         assert_eq!(later.available, Hits(30));
-        let much_later = apply(Some(&state), &gold, Op::Peek, Micros(NOW + 3_600_000_000)).outcome;
+        let much_later = apply(Some(&state), &gold, Op::PEEK, Micros(NOW + 3_600_000_000)).outcome;
         assert_eq!(much_later.available, Hits(80));
     }
 }

@@ -120,7 +120,7 @@ impl<S> Step<S> {
 /// Applies an operation to a counter. `state` is the stored state, or `None` for a new counter.
 ///
 /// A state that belongs to another algorithm is ignored; this cannot happen, because the algorithm
-/// is part of a counter's key. `Op::Take` with zero hits acts as `Op::Peek`.
+/// is part of a counter's key. `Op::Take` with zero hits acts as `Op::PEEK`.
 ///
 /// ```
 /// use std::sync::Arc;

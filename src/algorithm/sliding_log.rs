@@ -155,12 +155,13 @@ pub fn apply(
     let mut write = clamped;
     match op {
         Op::Refund { cost } => write |= log.remove_newest(cost.0),
-        Op::Peek | Op::Take { cost: Hits::ZERO } => wait = log.wait(limit, 1, now),
+        Op::Peek { hits } => wait = log.wait(limit, hits.0.max(1), now),
+        Op::Take { cost: Hits::ZERO } => wait = log.wait(limit, 1, now),
         Op::Take { cost: Hits(cost) } => {
             wait = log.wait(limit, cost, now);
             let room = match charge {
                 _ if wait == Some(Micros::ZERO) => cost,
-                Charge::Admitted => 0,
+                Charge::Admitted | Charge::Billed => 0,
                 Charge::Always => {
                     cost.min(limit.hits.0.saturating_mul(2).saturating_sub(log.hits()))
                 }
@@ -299,7 +300,7 @@ mod tests {
         let old = take(None, 2, 2, 5_000_000).write;
         let new = take(old.as_ref(), 2, 1, 6_500_000).write.unwrap();
         let early = Micros(5_900_000);
-        let step = apply(Some(&new), &limit(2), Charge::Admitted, Op::Peek, early);
+        let step = apply(Some(&new), &limit(2), Charge::Admitted, Op::PEEK, early);
         assert_eq!(step.outcome.available, Hits(1));
     }
 }

@@ -75,7 +75,8 @@ pub fn apply(
             after.cur -= from_cur;
             after.prev = view.prev.saturating_sub(cost.0 - from_cur);
         }
-        Op::Peek | Op::Take { cost: Hits::ZERO } => wait = view.wait(limit, 1, now),
+        Op::Peek { hits } => wait = view.wait(limit, hits.0.max(1), now),
+        Op::Take { cost: Hits::ZERO } => wait = view.wait(limit, 1, now),
         Op::Take { cost: Hits(cost) } => {
             wait = view.wait(limit, cost, now);
             let passes = wait == Some(Micros::ZERO);
@@ -221,7 +222,9 @@ impl SlidingWindow {
     pub fn count_max(&self, charge: Charge) -> u64 {
         match charge {
             Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),
-            Charge::Always => u64::from(u32::MAX).min((EXACT_MAX - 1) / self.window_ticks()),
+            Charge::Billed | Charge::Always => {
+                u64::from(u32::MAX).min((EXACT_MAX - 1) / self.window_ticks())
+            }
         }
     }
 }
@@ -287,7 +290,7 @@ mod tests {
             let state = Some(State { start: Micros(T0), prev: 777, cur: 123 });
             let at = T0 + elapsed;
             let Hits(available) =
-                apply(state, &limit, Charge::Admitted, Op::Peek, Micros(at)).outcome.available;
+                apply(state, &limit, Charge::Admitted, Op::PEEK, Micros(at)).outcome.available;
             let verdict = |cost| take(state, &limit, cost, at).outcome.verdict;
             assert!(available == 0 || verdict(available) == Verdict::Pass);
             assert_eq!(verdict(available + 1), Verdict::Refuse);

@@ -9,9 +9,9 @@ use super::exit_codes::Failure;
 use super::files_and_env::read_secret_file;
 use super::policy_file_tracker::PolicyFileTracker;
 use super::policy_files::{Fingerprint, PolicyFiles};
-use crate::domain::RuleId;
+use crate::domain::{Charge, RuleId};
 use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
-use crate::settings::{Settings, Sources};
+use crate::settings::{ChargeSetting, DropIn, Settings, Sources};
 
 /// Compiled policy with its warnings and the fingerprint of its files.
 #[derive(Debug)]
@@ -45,6 +45,7 @@ impl PolicyLoader {
         };
         let options = Options {
             merge_domains: settings.merge_domain_config,
+            charge: charge(settings.charge),
             file_bytes_max: settings.policy_file_size,
             all_bytes_max: settings.policy_size,
         };
@@ -71,13 +72,40 @@ impl PolicyLoader {
     }
 }
 
+/// Converts the setting `--charge`.
+fn charge(setting: ChargeSetting) -> Charge {
+    match setting {
+        ChargeSetting::Admitted => Charge::Admitted,
+        ChargeSetting::Billed => Charge::Billed,
+        ChargeSetting::Always => Charge::Always,
+    }
+}
+
+/// Policy that `tidegate check` has loaded.
+#[derive(Debug)]
+pub struct CheckedPolicy {
+    /// The policy as `serve` loads it with the same settings.
+    pub loaded: LoadedPolicy,
+    /// Number of errors that it has with `--charge billed`, the default in place of
+    /// envoyproxy/ratelimit. Buckets that keep debt hold at most half as much. 0 if `--charge` is
+    /// set.
+    pub errors_if_billed: usize,
+}
+
 /// Loads the policy at `paths` exactly as `serve` does with the same settings.
 ///
 /// # Errors
 ///
 /// Returns an error if a setting is invalid, a file is unreadable, or the policy does not compile.
-pub fn check(paths: &[PathBuf], sources: Sources) -> Result<LoadedPolicy, Failure> {
-    Ok(load_at(paths, sources)?.0)
+pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failure> {
+    // As a drop-in, only an unset `--charge` differs.
+    let drop_in = Sources { drop_in: Some(DropIn::default()), ..sources.clone() };
+    let (loaded, _) = load_at(paths, sources)?;
+    let errors_if_billed = match load_at(paths, drop_in) {
+        Err(Failure::Policy(errors)) => errors.0.len(),
+        Ok(_) | Err(_) => 0,
+    };
+    Ok(CheckedPolicy { loaded, errors_if_billed })
 }
 
 /// Loads the policy at `paths`. Also returns the parsed settings.

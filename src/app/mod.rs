@@ -35,7 +35,7 @@ pub use explain_offline::{SampleRequest, explain};
 pub use files_and_env::{
     FileError, environment, read_settings_file, read_text_file, write_text_file,
 };
-pub use load_policy::{LoadedPolicy, check, schema};
+pub use load_policy::{CheckedPolicy, LoadedPolicy, check, schema};
 pub use offline_engine::{OfflineEngine, plain_descriptor, to_entries};
 pub use policy_files::{Fingerprint, PolicyFileError};
 pub use serve::serve;

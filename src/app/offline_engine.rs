@@ -52,5 +52,12 @@ pub fn to_entries(pairs: &[(String, String)]) -> Vec<Entry<'_>> {
 
 /// Returns a descriptor that charges `hits`, without a request override or a slot holder.
 pub fn plain_descriptor<'a>(entries: &'a [Entry<'a>], hits: u64) -> Descriptor<'a> {
-    Descriptor { entries, hits: Hits(hits), refund: false, limit: None, holder: None }
+    Descriptor {
+        entries,
+        hits: Hits(hits),
+        names_hits: false,
+        refund: false,
+        limit: None,
+        holder: None,
+    }
 }

@@ -20,7 +20,7 @@ use crate::policy::{Policy, RuleView};
 use crate::store::SharedStore as _;
 use crate::store::redis::client::node_stats::NodeReport;
 use crate::store::redis::keys::Prefix;
-use crate::telemetry::{LimitName, Telemetry};
+use crate::telemetry::{LimitName, RejectedBills, Telemetry};
 
 /// Returns the handlers that produce the JSON for `/policy`, `/top`, `/now` and `/try`.
 pub(super) fn build_live_page_handlers(
@@ -125,6 +125,8 @@ struct CurrentState<'a> {
     #[serde(flatten)]
     rates: &'a CurrentRates,
     latency: Option<LatencyPercentiles>,
+    /// Bills that were rejected since the process started, or `None` if there were none.
+    lost_bills: Option<RejectedBills>,
     store: StoreState,
 }
 
@@ -178,6 +180,7 @@ fn current_state<'a>(
             p99_ms: ms(latency.p99),
             p999_ms: ms(latency.p999),
         }),
+        lost_bills: telemetry.rejected_bills(),
         store: StoreState {
             kind: if redis.is_some() { "redis" } else { "memory" },
             keys_in_memory: memory.live.load(Ordering::Relaxed),

@@ -218,6 +218,7 @@ async fn sweep(
         overrides.expire(now);
         log_level.expire(now);
         decider.observer().log_refusals();
+        decider.observer().warn_of_lost_bills();
     }
 }
 

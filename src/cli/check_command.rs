@@ -7,7 +7,7 @@ use clap::Args;
 use super::flags::{PolicyFlags, SettingFlags};
 use super::terminal;
 use super::terminal::Color;
-use crate::app::{self, Failure, LoadedPolicy};
+use crate::app::{self, CheckedPolicy, Failure, LoadedPolicy};
 use crate::policy::Colocation;
 use crate::settings::TextMap;
 
@@ -41,7 +41,8 @@ A Redis Cluster decides a call in one step if its counters are on one node. Two 
 
 impl Check {
     pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
-        let loaded = app::check(&self.paths, self.settings.own_sources(environment)?)?;
+        let sources = self.settings.own_sources(environment)?;
+        let CheckedPolicy { loaded, errors_if_billed } = app::check(&self.paths, sources)?;
         for warning in &loaded.warnings {
             terminal::print_warning(warning);
         }
@@ -54,6 +55,12 @@ impl Check {
             }
         } else if !loaded.colocation.is_empty() {
             terminal::print(&cluster_summary(&loaded))?;
+        }
+        if errors_if_billed > 0 {
+            terminal::print(&format!(
+                "with --charge billed, the default in place of envoyproxy/ratelimit: \
+                 {errors_if_billed} errors\n"
+            ))?;
         }
         let count = |count: usize, noun: &str| match count {
             1 => format!("1 {noun}"),

@@ -40,7 +40,7 @@ impl FlagSet for AllFlags {
 
 impl FlagSet for PolicyFlags {
     fn contains(row: &SettingRow) -> bool {
-        ["merge-domain-config", "policy-file-size", "policy-size"].contains(&row.name)
+        ["merge-domain-config", "policy-file-size", "policy-size", "charge"].contains(&row.name)
     }
 }
 

@@ -64,7 +64,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let peeks: Vec<Check<'_>> = checks
             .each
             .iter()
-            .map(|check| Check { op: Op::Peek, role: Role::Shadow, ..*check })
+            .map(|check| Check { op: Op::PEEK, role: Role::Shadow, ..*check })
             .collect();
         let mut answers = self.apply(&peeks, Accounting::Independent, now, None).await;
         let available = |answer: &Answer| answer.outcome().map(|outcome| outcome.available);
@@ -120,7 +120,7 @@ fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome
         (Verdict::Pass, None)
     } else {
         // The wait of a peek is that of a single hit.
-        (Verdict::Refuse, peek.retry_after.filter(|_| check.cost() <= Hits::ONE))
+        (Verdict::Refuse, peek.retry_after.filter(|_| check.hits_needed() <= Hits::ONE))
     };
     Outcome { verdict, retry_after, available, ..*peek }
 }

@@ -44,7 +44,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         entries: &[Entry<'_>],
         now: Micros,
     ) -> CounterSnapshots<'p> {
-        self.apply_to_all(policy, domain, entries, Op::Peek, now).await
+        self.apply_to_all(policy, domain, entries, Op::PEEK, now).await
     }
 
     /// Resets a descriptor's counters by refunding the maximum number of hits. Returns the new
@@ -68,8 +68,14 @@ impl<S: Store, O: Observer> Decider<S, O> {
         op: Op,
         now: Micros,
     ) -> CounterSnapshots<'p> {
-        let descriptor =
-            Descriptor { entries, hits: Hits::ONE, refund: false, limit: None, holder: None };
+        let descriptor = Descriptor {
+            entries,
+            hits: Hits::ONE,
+            names_hits: false,
+            refund: false,
+            limit: None,
+            holder: None,
+        };
         let descriptors = [descriptor];
         let request = Request { domain, descriptors: &descriptors };
         let matches = policy.find(&request);

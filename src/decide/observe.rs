@@ -4,8 +4,8 @@
 
 use super::{Decider, is_admitted, matched_rule};
 use crate::domain::{
-    Answer, Answers, Check, CheckEvent, Decision, Descriptor, Hits, Observer, Outcome,
-    RefusalEvent, Request, Role, Source, Verdict,
+    Answer, Answers, Check, CheckEvent, Decision, Descriptor, Hits, LossCause, LostBill, Observer,
+    Op, Outcome, RefusalEvent, Request, Role, Source, Verdict,
 };
 use crate::policy::{Checks, DescriptorMatch, Matches, Rule};
 use crate::store::Store;
@@ -45,6 +45,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     shadow: rule.is_some_and(|rule| rule.shadow_mode),
                     admitted,
                     is_refund: check.is_refund(),
+                    is_question: matches!(check.op, Op::Peek { .. }),
+                    lost_bill: lost_bill(check, descriptor, &outcome),
                     source: decision.source,
                 });
             }
@@ -87,6 +89,24 @@ fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Optio
     }
 }
 
+/// Returns the hits of a bill that were not charged, or `None` if the check is no bill or was
+/// charged in full.
+fn lost_bill(
+    check: &Check<'_>,
+    descriptor: &Descriptor<'_>,
+    outcome: &Outcome,
+) -> Option<LostBill> {
+    if !descriptor.names_hits || check.is_refund() {
+        return None;
+    }
+    let hits = Hits(check.cost().0.saturating_sub(outcome.charged.0));
+    let cause = match check.charges_always() {
+        true => LossCause::DebtBound,
+        false => LossCause::Rejected,
+    };
+    (hits > Hits::ZERO).then_some(LostBill { hits, cause })
+}
+
 /// Returns the event for a descriptor that matches an unlimited rule. It reports a passing check
 /// with infinite capacity.
 fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> CheckEvent {
@@ -99,6 +119,8 @@ fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> 
         shadow: rule.shadow_mode,
         admitted,
         is_refund: descriptor.refund,
+        is_question: descriptor.hits == Hits::ZERO,
+        lost_bill: None,
         source: Source::Policy,
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Algorithm, Charge, Hits, Limit, Micros};
+use super::{Charge, Hits, Limit, Micros};
 
 /// Key of a counter. The `policy` module computes it from the domain, the limit's name, the window
 /// and the entries that select the counter.
@@ -27,14 +27,23 @@ pub enum Op {
         /// Hits to charge: the request's hits times the rule's `cost`; at least 1.
         cost: Hits,
     },
-    /// Report whether one more hit would pass. Charges nothing.
-    Peek,
+    /// Report whether more hits would pass. Charges nothing.
+    Peek {
+        /// Hits that would have to pass; at least 1. For the question of a caller, the rule's
+        /// `cost`, which one more request would take.
+        hits: Hits,
+    },
     /// Refund hits that were charged earlier. A refund of more hits than the counter holds resets
     /// the counter to zero.
     Refund {
         /// Hits to refund: the request's hits times the rule's `cost`.
         cost: Hits,
     },
+}
+
+impl Op {
+    /// Reports whether a single hit would pass, which shows the state of a counter.
+    pub const PEEK: Op = Op::Peek { hits: Hits::ONE };
 }
 
 /// Role of a check in deciding whether its call is admitted; see [`Admission`](super::Admission).
@@ -105,16 +114,16 @@ impl Check<'_> {
     pub fn cost(&self) -> Hits {
         match self.op {
             Op::Take { cost } | Op::Refund { cost } => cost,
-            Op::Peek => Hits::ZERO,
+            Op::Peek { .. } => Hits::ZERO,
         }
     }
 
-    /// Returns the hits that must be available for the check to pass: at least 1 for a charge, 1
-    /// for a peek, and 0 for a refund, which always passes.
+    /// Returns the hits that must be available for the check to pass: at least 1 for a charge or a
+    /// peek, and 0 for a refund, which always passes.
     pub fn hits_needed(&self) -> Hits {
         match self.op {
             Op::Take { cost } => cost.max(Hits::ONE),
-            Op::Peek => Hits::ONE,
+            Op::Peek { hits } => hits.max(Hits::ONE),
             Op::Refund { .. } => Hits::ZERO,
         }
     }
@@ -129,25 +138,19 @@ impl Check<'_> {
         matches!(self.op, Op::Refund { .. })
     }
 
-    /// Returns whether the hits are charged even if the check is refused (`charge: always`).
+    /// Returns whether the hits are charged even if the check is refused: any charge under
+    /// [`Charge::Always`], which is also the limit of a bill under [`Charge::Billed`].
     ///
     /// Always false for concurrency and hybrid limits, which cannot record debt; the policy
     /// compiler rejects `charge: always` for both.
     pub fn charges_always(&self) -> bool {
-        let keeps_debt = match self.limit.algorithm {
-            Algorithm::FixedWindow(_)
-            | Algorithm::SlidingWindow(_)
-            | Algorithm::SlidingLog(_)
-            | Algorithm::Bucket(_) => true,
-            Algorithm::Hybrid(_) | Algorithm::Concurrency(_) => false,
-        };
-        keeps_debt
+        self.limit.algorithm.keeps_debt()
             && self.limit.charge == Charge::Always
             && matches!(self.op, Op::Take { cost: Hits(1..) })
     }
 
     /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.
-    /// This is true for refunds, and for charges with `charge: always`.
+    /// This is true for refunds, for bills, and for charges with `charge: always`.
     pub fn applies_when_rejected(&self) -> bool {
         self.is_refund() || self.charges_always()
     }
@@ -156,7 +159,7 @@ impl Check<'_> {
 /// Accounting mode of a call, which determines what is charged if the call is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// A rejected call charges no counters, except those of limits with `charge: always`. Its
+    /// A rejected call charges nothing but its bills and the limits with `charge: always`. Its
     /// refunds still apply. See [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,
@@ -181,7 +184,7 @@ pub struct Call<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Concurrency, FixedWindow, OnStoreFailure, Rate, Window};
+    use super::super::{Algorithm, Concurrency, FixedWindow, OnStoreFailure, Rate, Window};
     use super::*;
 
     fn limit(algorithm: Algorithm, charge: Charge) -> Arc<Limit> {
@@ -210,8 +213,10 @@ mod tests {
         for (algorithm, charge, op, applies) in [
             (&window, Charge::Always, take(1), true),
             (&window, Charge::Always, take(0), false),
-            (&window, Charge::Always, Op::Peek, false),
+            (&window, Charge::Always, Op::PEEK, false),
             (&window, Charge::Admitted, take(1), false),
+            // The bills of such a limit have a limit of their own.
+            (&window, Charge::Billed, take(1), false),
             (&window, Charge::Admitted, Op::Refund { cost: Hits(1) }, true),
             (&slots, Charge::Always, take(1), false),
             (&slots, Charge::Admitted, Op::Refund { cost: Hits(1) }, true),
@@ -228,7 +233,8 @@ mod tests {
         let limit = limit(window, Charge::Admitted);
         let numbers = |op| (check(&limit, op).cost().0, check(&limit, op).hits_needed().0);
         assert_eq!(numbers(Op::Take { cost: Hits(3) }), (3, 3));
-        assert_eq!(numbers(Op::Peek), (0, 1));
+        assert_eq!(numbers(Op::PEEK), (0, 1));
+        assert_eq!(numbers(Op::Peek { hits: Hits(5) }), (0, 5));
         assert_eq!(numbers(Op::Refund { cost: Hits(3) }), (3, 0));
     }
 }

@@ -129,8 +129,44 @@ pub struct CheckEvent {
     pub admitted: bool,
     /// Whether the check refunds its hits rather than charging them.
     pub is_refund: bool,
+    /// Whether the check is a question with 0 hits, which charges nothing.
+    pub is_question: bool,
+    /// Hits of a bill that were not charged; `None` if the check is no bill or was charged in full.
+    pub lost_bill: Option<LostBill>,
     /// Component that decided the check: a store, the refusal cache, or the policy alone.
     pub source: Source,
+}
+
+/// Hits that a descriptor named, and so has used already, but that were not charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostBill {
+    /// Number of hits that were not charged; at least 1.
+    pub hits: Hits,
+    /// Why they were not.
+    pub cause: LossCause,
+}
+
+/// Reason why a bill was not charged in full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossCause {
+    /// A limit rejected it, and its `charge` is `admitted`. Only if the rule also gets questions
+    /// with 0 hits, the hits were used already.
+    Rejected,
+    /// The counter holds as much debt as it can: one more capacity for a bucket.
+    DebtBound,
+}
+
+impl LossCause {
+    /// All variants, in the order of their discriminants.
+    pub const ALL: [LossCause; 2] = [LossCause::Rejected, LossCause::DebtBound];
+
+    /// Returns the cause as in metric labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            LossCause::Rejected => "rejected",
+            LossCause::DebtBound => "debt_bound",
+        }
+    }
 }
 
 /// Outcome of a rate limit RPC, as counted by metrics.

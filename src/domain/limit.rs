@@ -95,6 +95,15 @@ pub struct Limit {
 }
 
 impl Limit {
+    /// Returns the limit under which bills are charged: this limit with [`Charge::Always`], or
+    /// `None` if the limit does not charge bills in any case.
+    pub fn for_bills(&self) -> Option<Limit> {
+        match self.charge {
+            Charge::Admitted | Charge::Always => None,
+            Charge::Billed => Some(Limit { charge: Charge::Always, ..self.clone() }),
+        }
+    }
+
     /// Returns the highest cost that a single check can have and still pass, in hits. This is the
     /// limit of a window, the burst of a bucket, or the number of concurrency slots.
     pub fn capacity(&self) -> Hits {
@@ -129,7 +138,7 @@ impl Limit {
         match self.charge {
             Charge::Admitted => lifetime,
             // A bucket may owe one more capacity. For the other algorithms, this is only too long.
-            Charge::Always => Micros(lifetime.0.saturating_mul(2)),
+            Charge::Billed | Charge::Always => Micros(lifetime.0.saturating_mul(2)),
         }
     }
 }
@@ -158,6 +167,20 @@ pub enum Algorithm {
     Hybrid(Hybrid),
     /// Limits the number of requests in flight.
     Concurrency(Concurrency),
+}
+
+impl Algorithm {
+    /// Returns whether a counter can hold more hits than the limit. A concurrency slot is either
+    /// in use or free, and the shares of a hybrid limit have no debt.
+    pub fn keeps_debt(&self) -> bool {
+        match self {
+            Algorithm::FixedWindow(_)
+            | Algorithm::SlidingWindow(_)
+            | Algorithm::SlidingLog(_)
+            | Algorithm::Bucket(_) => true,
+            Algorithm::Hybrid(_) | Algorithm::Concurrency(_) => false,
+        }
+    }
 }
 
 /// Fixed-window limit: at most `hits` in each window.
@@ -249,7 +272,7 @@ pub struct Hybrid {
 /// Refill rate of a bucket.
 ///
 /// The bounds of each variant keep every product exact in a double, the number type of Lua. With
-/// [`Charge::Always`] the debt may be twice as large, so half of each bound applies.
+/// [`Charge::keeps_debt`] the debt may be twice as large, so half of each bound applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refill {
     /// Refills one hit every `emission`. The state is a single integer, the theoretical arrival
@@ -277,9 +300,32 @@ pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
     #[default]
     Admitted,
+    /// As `Admitted`, except for bills: hits above 0 that a descriptor names. They were used
+    /// already, so they are charged in any case, under [`Limit::for_bills`]. The counter can
+    /// therefore hold more hits than the limit, as under `Always`.
+    Billed,
     /// Charge even if this limit or another one rejects the call, because the hits have already
     /// been used.
     Always,
+}
+
+impl Charge {
+    /// Returns the keyword used in policy files and settings.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Charge::Admitted => "admitted",
+            Charge::Billed => "billed",
+            Charge::Always => "always",
+        }
+    }
+
+    /// Returns whether counters can hold more hits than the limit.
+    pub const fn keeps_debt(self) -> bool {
+        match self {
+            Charge::Admitted => false,
+            Charge::Billed | Charge::Always => true,
+        }
+    }
 }
 
 /// Action taken on a rule's checks if the store does not respond in time (`on_store_failure` in

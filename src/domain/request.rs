@@ -25,6 +25,9 @@ pub struct Descriptor<'a> {
     /// Number of hits to charge or refund. Taken from the `hits_addend` of the descriptor or, if
     /// absent, of the request; the default is 1. Zero hits make the check a peek.
     pub hits: Hits,
+    /// Whether the descriptor itself names its hits. Such hits above 0 are a bill: the caller has
+    /// used them already, and `charge: billed` counts them in any case.
+    pub names_hits: bool,
     /// Whether the hits are refunded rather than charged (`is_negative_hits`).
     pub refund: bool,
     /// Request override, which replaces the limit of the policy; `None` if the caller sent none.

@@ -9,6 +9,7 @@ pub(crate) mod resource;
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
 use super::syntax::excerpt::LineIndex;
 use super::syntax::yaml::Span;
+use crate::domain::Charge;
 
 /// Name and content of one policy file.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub struct Options {
     /// Whether to merge files of the same domain, in the order of their names. If false, a second
     /// file of a domain is an error.
     pub merge_domains: bool,
+    /// When hits are charged, for domains and limits without a `charge` of their own.
+    pub charge: Charge,
     /// Maximum size of one file, in bytes.
     pub file_bytes_max: usize,
     /// Maximum size of all files together, in bytes.
@@ -48,6 +51,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             merge_domains: false,
+            charge: Charge::Admitted,
             file_bytes_max: FILE_BYTES_MAX,
             all_bytes_max: ALL_BYTES_MAX,
         }

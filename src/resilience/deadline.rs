@@ -154,7 +154,7 @@ mod tests {
         let check = Check {
             key: CounterKey { identity: 1, tag: None },
             limit: &limit,
-            op: Op::Peek,
+            op: Op::PEEK,
             role: Role::Required,
             holder: None,
         };

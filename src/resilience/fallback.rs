@@ -204,12 +204,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             let charged = outcome.charged;
             match check.op {
                 Op::Refund { .. } => {}
-                Op::Take { .. } | Op::Peek if charged > Hits::ZERO => {
+                Op::Take { .. } | Op::Peek { .. } if charged > Hits::ZERO => {
                     if check.role != Role::Shadow {
                         self.over_admission.record_charge(charged, check.limit);
                     }
                 }
-                Op::Take { .. } | Op::Peek => continue,
+                Op::Take { .. } | Op::Peek { .. } => continue,
             }
             if self.own_charges.has_own_counters || !is_counted {
                 let share = self.replica_limits.get(check.limit);
@@ -234,7 +234,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     fn repeat(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         match check.op {
             Op::Refund { .. } => drop(self.local.decide_one(check, now)),
-            Op::Take { .. } | Op::Peek => own_charges::charge(&self.local, check, charged, now),
+            Op::Take { .. } | Op::Peek { .. } => {
+                own_charges::charge(&self.local, check, charged, now)
+            }
         }
     }
 

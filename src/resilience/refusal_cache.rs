@@ -6,7 +6,7 @@
 //! them for up to a second.
 //!
 //! An entry is keyed by counter, limit and cost. Some refusals say nothing about the next call and
-//! are not cached: those of peeks, of `charge: always`, of concurrency slots, of a counter that
+//! are not cached: those of peeks, of bills and `charge: always`, of concurrency slots, of a counter that
 //! occurs twice in the call, and of calls that the store splits over cluster slots (another call
 //! may have held the hits for one round trip). A refund or a charge in this process removes the
 //! entries of its counter; a policy reload clears the cache.

@@ -7,6 +7,9 @@
 
 /// Defaults that apply in drop-in mode instead of those in the settings table, by setting name.
 const DEFAULTS: &[(&str, &str)] = &[
+    // envoyproxy/ratelimit counts all hits, also those beyond a limit. Callers that charge after the
+    // response (`apply_on_stream_done`) rely on it.
+    ("charge", "billed"),
     // envoyproxy/ratelimit exports traces only if TRACING_ENABLED is set, over HTTP, and under this
     // service name; it exports no metrics over OTLP.
     ("metrics-exporter", "none"),

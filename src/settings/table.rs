@@ -14,10 +14,11 @@ use super::otlp_settings::{TraceSampler, parse_exporter};
 use super::precedence;
 use super::precedence::{SettingValue, Sources};
 use super::value_types::{
-    HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetSetting, RetryAfterSetting,
-    SecretText, StoreKind, TopValues, duration_or_millis_parser, duration_parser, number_parser,
-    parse_address, parse_flag, parse_host, parse_key_prefix, parse_on_off, parse_path, parse_paths,
-    parse_ratio, parse_secret, parse_secret_line, parse_text, size_parser,
+    ChargeSetting, HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetSetting,
+    RetryAfterSetting, SecretText, StoreKind, TopValues, duration_or_millis_parser,
+    duration_parser, number_parser, parse_address, parse_flag, parse_host, parse_key_prefix,
+    parse_on_off, parse_path, parse_paths, parse_ratio, parse_secret, parse_secret_line,
+    parse_text, size_parser,
 };
 
 /// How to display a setting's value in `--print-settings` and in errors.
@@ -266,6 +267,9 @@ settings! {
 
     /// Decide and count as usual, but let every call pass.
     shadow_mode "shadow-mode": bool = "false", parse_flag, Plain, ["SHADOW_MODE"];
+    /// Which hits count even beyond a limit, for domains and limits without `charge`: admitted
+    /// (none), billed (hits above 0 that a descriptor names), always (all).
+    charge "charge": ChargeSetting = "admitted", ChargeSetting::read, Plain, [];
     /// Treat every descriptor as a quota descriptor.
     quota_mode "quota-mode": bool = "false", parse_flag, Plain, ["QUOTA_MODE"];
     /// Fraction of a limit above which hits count as near the limit, 0 to 1.

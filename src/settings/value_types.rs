@@ -95,6 +95,15 @@ words! {
         /// Both `RateLimit-*` and `X-RateLimit-*` headers.
         "both" Both,
     }
+    /// Hits that are charged even if a limit refuses them.
+    ChargeSetting {
+        /// None.
+        "admitted" Admitted,
+        /// Bills: hits above 0 that a descriptor names.
+        "billed" Billed,
+        /// All hits.
+        "always" Always,
+    }
     /// Format of the header with the reset time.
     ResetSetting {
         /// Seconds until the reset.

@@ -12,6 +12,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use super::hit_counts::count_hits;
+use super::lost_bills::LostBills;
 use super::otlp::TraceExporter;
 use super::refusal_log::RefusalLog;
 use super::rule_counters::{
@@ -66,6 +67,7 @@ pub struct Telemetry {
     /// because callers choose the overrides.
     pub(super) overrides: RuleCounters,
     workers: Box<[WorkerCounters]>,
+    pub(super) lost_bills: LostBills,
     loads: AtomicU64,
     load_errors: AtomicU64,
     /// Whether the last attempt to load the policy files succeeded. Also true once the files match
@@ -98,6 +100,7 @@ impl Telemetry {
             tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
             workers: (0..WORKERS_MAX).map(|_| WorkerCounters::default()).collect(),
+            lost_bills: LostBills::default(),
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
             last_load_succeeded: AtomicBool::new(false),
@@ -124,6 +127,11 @@ impl Telemetry {
             worker.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
         };
         self.refusal_log.write(self.workers.iter().map(refused).sum());
+    }
+
+    /// Logs a warning, once, if bills have been rejected. Call this about once a second.
+    pub fn warn_of_lost_bills(&self) {
+        self.lost_bills.warn(&self.tables.load().present);
     }
 
     /// Enables or disables counting and timing of decisions. Enabled by default.
@@ -222,12 +230,15 @@ impl Observer for Telemetry {
             return;
         }
         let hits = count_hits(check, self.near_ratio);
-        let Some(id) = check.rule else {
-            self.overrides.add(&hits, check);
-            return;
-        };
-        if let Some(counters) = self.tables.load().get(id) {
+        let count = |counters: &RuleCounters| {
             counters.add(&hits, check);
+            if let Some(lost) = counters.note_bill(check) {
+                self.lost_bills.add(lost);
+            }
+        };
+        match check.rule {
+            None => count(&self.overrides),
+            Some(id) => self.tables.load().get(id).into_iter().for_each(count),
         }
     }
 
@@ -315,6 +326,8 @@ mod tests {
             shadow: false,
             admitted: true,
             is_refund: false,
+            is_question: false,
+            lost_bill: None,
             source: Source::Memory,
         }
     }

@@ -36,6 +36,14 @@ const RULES: [RuleMetric; 7] = [
     (of_rule("rule_refunded_hits", "Hits that clients refunded"), |hits| hits.refunded),
 ];
 
+const LOST_BILLS: MetricFamily = counter(
+    "lost_bills",
+    "Bills (hits above 0 that a descriptor names) that were not charged in full: rejected after questions with 0 hits on the rule, or beyond the bound on a counter's debt",
+)
+.with_labels(&["cause"]);
+const LOST_BILL_HITS: MetricFamily =
+    counter("lost_bill_hits", "Hits of lost bills that were not charged").with_labels(&["cause"]);
+
 const RULE_DECISIONS: MetricFamily = counter(
     "rule_decisions",
     "Decided checks per rule, code and source; only observed combinations have a series",
@@ -96,7 +104,7 @@ const BUILD: MetricFamily =
 pub(crate) fn families() -> Vec<MetricFamily> {
     let rules = RULES.iter().map(|(family, _)| *family);
     let totals = TOTALS.iter().map(|(family, _)| *family);
-    let calls = [RULE_DECISIONS, DECISIONS, CALLS, DECISION_SECONDS];
+    let calls = [RULE_DECISIONS, LOST_BILLS, LOST_BILL_HITS, DECISIONS, CALLS, DECISION_SECONDS];
     rules.chain(calls).chain(totals).chain([POLICY, BUILD]).collect()
 }
 
@@ -111,6 +119,7 @@ impl Telemetry {
     /// Returns the first error of the sink.
     pub(super) fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         self.emit_rules(sink)?;
+        self.emit_lost_bills(sink)?;
         emit_totals(&self.sum_workers(), sink)?;
         let tables = self.rule_tables();
         let fingerprint = tables.present.fingerprint.as_str();
@@ -154,6 +163,22 @@ impl Telemetry {
                 }
             }
             Ok(())
+        })
+    }
+}
+
+impl Telemetry {
+    fn emit_lost_bills(&self, sink: &mut dyn MetricSink) -> fmt::Result {
+        let totals = self.lost_bills.totals();
+        sink.family(&LOST_BILLS, &mut |emit| {
+            totals.iter().try_for_each(|(cause, bills, _)| {
+                emit(&[("cause", cause.as_str())], MetricValue::Number(*bills))
+            })
+        })?;
+        sink.family(&LOST_BILL_HITS, &mut |emit| {
+            totals.iter().try_for_each(|(cause, _, hits)| {
+                emit(&[("cause", cause.as_str())], MetricValue::Number(*hits))
+            })
         })
     }
 }

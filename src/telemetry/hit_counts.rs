@@ -103,6 +103,8 @@ mod tests {
             shadow: false,
             admitted: verdict == Verdict::Pass,
             is_refund: false,
+            is_question: false,
+            lost_bill: None,
             source: Source::Memory,
         }
     }

@@ -12,6 +12,7 @@
 //! | [`otlp`] | export of metrics and traces, sampling |
 //! | `top_rejected` | the keys that each limit rejects most |
 //! | `snapshot` | numbers for the live page |
+//! | `lost_bills` | bills that were not charged, and the warning about them |
 //! | `logging`, `refusal_log` | log output; the line about rejected calls |
 
 mod compat_names;
@@ -19,6 +20,7 @@ mod counters;
 mod families;
 mod hit_counts;
 mod logging;
+mod lost_bills;
 mod metric;
 pub mod otlp;
 mod prometheus;
@@ -40,7 +42,7 @@ pub use metric::{
 };
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
-pub use snapshot::{Latency, RuleSnapshot, Snapshot};
+pub use snapshot::{Latency, RejectedBills, RuleSnapshot, Snapshot};
 pub use top_rejected::{
     DRAIN_INTERVAL, LimitName, ResolveLimit, TopKey, TopLimit, TopRefusals, TopReport, TopWindow,
     ValueDisplay,

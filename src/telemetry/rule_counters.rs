@@ -6,10 +6,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::hit_counts::HitCounts;
-use crate::domain::{CheckEvent, RuleId, Source, Verdict};
+use crate::domain::{CheckEvent, LossCause, LostBill, RuleId, Source, Verdict};
 
 /// Name of a rule in metrics, which stays the same across policy loads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,6 +62,10 @@ pub(super) struct RuleCounters {
     shadow: AtomicU64,
     uncharged: AtomicU64,
     refunded: AtomicU64,
+    /// Whether the rule has had a question with 0 hits, so that hits which a descriptor names are
+    /// bills rather than requests for several hits at once.
+    has_questions: AtomicBool,
+    has_lost_bill: AtomicBool,
 }
 
 impl RuleCounters {
@@ -88,6 +92,26 @@ impl RuleCounters {
             Verdict::Refuse => &self.refused,
         };
         checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records questions, and returns the bill to count as lost: a rejected one only if the rule has
+    /// had a question with 0 hits.
+    pub(super) fn note_bill(&self, check: &CheckEvent) -> Option<LostBill> {
+        if check.is_question && !self.has_questions.load(Ordering::Relaxed) {
+            self.has_questions.store(true, Ordering::Relaxed);
+        }
+        let lost = check.lost_bill?;
+        match lost.cause {
+            LossCause::Rejected if !self.has_questions.load(Ordering::Relaxed) => return None,
+            LossCause::Rejected => self.has_lost_bill.store(true, Ordering::Relaxed),
+            LossCause::DebtBound => {}
+        }
+        Some(lost)
+    }
+
+    /// Returns whether the rule has rejected a bill.
+    pub(super) fn has_lost_bill(&self) -> bool {
+        self.has_lost_bill.load(Ordering::Relaxed)
     }
 
     pub(super) fn hits(&self) -> HitCounts {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::counters::Telemetry;
+use super::lost_bills;
 use super::rule_counters::RuleName;
 
 /// Decision counts since the process started.
@@ -38,7 +39,23 @@ pub struct Latency {
     pub p999: Duration,
 }
 
+/// Bills that limits rejected after questions with 0 hits, since the process started.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct RejectedBills {
+    /// Number of bills.
+    pub bills: u64,
+    /// Path of a rule that rejected some.
+    pub rule: String,
+}
+
 impl Telemetry {
+    /// Returns the bills that limits rejected; `None` if there were none.
+    pub fn rejected_bills(&self) -> Option<RejectedBills> {
+        let [(_, bills, _), _] = self.lost_bills.totals();
+        let rule = || lost_bills::rule_of_lost_bill(&self.rule_tables().present).to_owned();
+        (bills > 0).then(|| RejectedBills { bills, rule: rule() })
+    }
+
     /// Returns all counts since the process started.
     pub fn snapshot(&self) -> Snapshot {
         let totals = self.sum_workers();

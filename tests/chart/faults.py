@@ -162,6 +162,22 @@ def clients_near(stack):
     return Seen(recording, RULE, "20% of the hits of edge.client are near its limit")
 
 
+@fault_of("TidegateBillsLost", within=2)
+def bills_rejected(stack):
+    """Clients ask with 0 hits and bill more than the limit, which counts bills only if they fit."""
+    recording = stack.enter_context(Recording(embedded()))
+    replica = recording.replicas[0]
+
+    def bill():
+        replica.ask({**client("billed"), "hitsAddend": "0"})
+        replica.ask({**client("billed"), "hitsAddend": str(LIMIT + 1)})
+
+    recording.healthy(CALM)
+    recording.breaks()
+    recording.pass_minutes(15, bill)
+    return Seen(recording, {"cause": "rejected"}, "Bills are lost: rejected")
+
+
 @fault_of("TidegateStoreFull", within=1)
 def invented_keys(stack):
     """A flood of new keys fills the memory."""

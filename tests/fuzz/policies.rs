@@ -92,7 +92,14 @@ fn used(policy: &Policy) {
     for length in 1..=entries.len() {
         let entries = &entries[..length];
         let hits = Hits(u64::MAX);
-        let descriptor = Descriptor { entries, hits, refund: false, limit: None, holder: None };
+        let descriptor = Descriptor {
+            entries,
+            hits,
+            names_hits: false,
+            refund: false,
+            limit: None,
+            holder: None,
+        };
         let descriptors = [descriptor];
         let request = Request { domain: "edge", descriptors: &descriptors };
         let matches = policy.find(&request);

@@ -94,7 +94,7 @@ fn fits(limit: &Limit, op: Op, outcome: &Outcome) {
     if limit.charge == Charge::Admitted && !passes {
         assert_eq!(outcome.charged, Hits::ZERO, "{limit:?} {op:?} {outcome:?}");
     }
-    if matches!(op, Op::Peek) {
+    if matches!(op, Op::PEEK) {
         assert_eq!(outcome.charged, Hits::ZERO, "{limit:?} {outcome:?}");
     }
 }
@@ -119,7 +119,7 @@ fn eat(families: &[Vec<Arc<Limit>>], input: &[u8]) -> u64 {
         }
         let cost = Hits(by.odd());
         let op = match by.below(6) {
-            0 => Op::Peek,
+            0 => Op::PEEK,
             1 => Op::Refund { cost },
             _ => Op::Take { cost },
         };

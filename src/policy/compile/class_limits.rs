@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::limit_context::limit_id;
 use super::limit_numbers::{BoundsError, RawLimit, compile_bucket, hybrid_burst_max};
 use super::spec::TierMethod;
-use crate::domain::{Algorithm, Bucket, Hits, Hybrid, Limit, Micros, Rate};
+use crate::domain::{Algorithm, Bucket, Charge, Hits, Hybrid, Limit, Micros, Rate};
 
 /// Denominator of shares and floors, which are given as percentages.
 pub(crate) const HUNDRED_PERCENT: u64 = 100;
@@ -48,7 +48,11 @@ pub(crate) fn compile_class_limits(
             }
             TierMethod::Hybrid => divided.compile_hybrid(class, at, &shares)?,
         };
-        let limit = divided.raw.with_algorithm(algorithm, rate, limit_id(identity));
+        let mut limit = divided.raw.with_algorithm(algorithm, rate, limit_id(identity));
+        if !limit.algorithm.keeps_debt() {
+            // The default of a domain must not be an error for a limit that keeps no debt.
+            limit.charge = Charge::Admitted;
+        }
         if method == TierMethod::Separate {
             identity.pop();
         }

@@ -3,7 +3,7 @@
 //! Not here: reading the limit itself (`rate_limit`, `tiers`).
 
 use super::limit_numbers::{BoundsError, stable_hash};
-use crate::domain::OnStoreFailure;
+use crate::domain::{Charge, OnStoreFailure};
 use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
@@ -15,6 +15,8 @@ pub(crate) struct DomainDefaults<'a> {
     pub(crate) domain: &'a str,
     /// Action taken if the store is unavailable, for limits without their own `on_store_failure`.
     pub(crate) on_store_failure: OnStoreFailure,
+    /// When hits are charged, for limits without their own `charge`.
+    pub(crate) charge: Charge,
 }
 
 /// Position of a limit in the descriptor tree, with the defaults of its domain.
@@ -71,7 +73,7 @@ pub(crate) fn report_bounds_error<'d>(
         BoundsError::TooManyHits { .. } => {
             (keywords::REQUESTS_PER_UNIT, DiagnosticKind::OutOfRange)
         }
-        BoundsError::AlwaysChargedConcurrency => (keywords::CHARGE, DiagnosticKind::Conflict),
+        BoundsError::BilledConcurrency { .. } => (keywords::CHARGE, DiagnosticKind::Conflict),
         BoundsError::CostAboveCapacity { .. } => (keywords::COST, DiagnosticKind::OutOfRange),
     };
     if fields.has(&key) {

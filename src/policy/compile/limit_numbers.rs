@@ -87,6 +87,8 @@ pub(crate) struct RawLimit {
     pub(crate) burst: Option<u64>,
     pub(crate) cost: u64,
     pub(crate) charge: Charge,
+    /// Whether `charge` is the limit's own rather than the default of its domain.
+    pub(crate) names_charge: bool,
     pub(crate) calendar: Option<Calendar>,
     pub(crate) lease: Micros,
     pub(crate) on_store_failure: OnStoreFailure,
@@ -108,8 +110,8 @@ pub(crate) enum BoundsError {
     RateTooLargeForBurst { burst_max: u64 },
     /// `requests_per_unit` is more than the algorithm can count or store.
     TooManyHits { algorithm: AlgorithmName, hits_max: u64 },
-    /// `charge: always` is set for concurrency, whose slots are either in use or free.
-    AlwaysChargedConcurrency,
+    /// A `charge` that keeps debt is set for concurrency, whose slots are either in use or free.
+    BilledConcurrency { charge: Charge },
     /// The cost of one request exceeds the capacity.
     CostAboveCapacity { capacity: u64 },
 }
@@ -145,9 +147,11 @@ impl fmt::Display for BoundsError {
                 "`requests_per_unit` is beyond what `{}` can count; here the largest is {hits_max}",
                 algorithm.as_str()
             ),
-            BoundsError::AlwaysChargedConcurrency => f.write_str(
-                "a slot is taken or it is not, so `charge: always` has no meaning for \
-                 concurrency; remove it",
+            BoundsError::BilledConcurrency { charge } => write!(
+                f,
+                "a slot is taken or it is not, so `charge: {}` has no meaning for concurrency; \
+                 remove it",
+                charge.as_str()
             ),
             BoundsError::CostAboveCapacity { capacity } => write!(
                 f,
@@ -223,8 +227,8 @@ impl RawLimit {
                 Algorithm::SlidingLog(SlidingLog { hits, length })
             }
             AlgorithmName::Concurrency => {
-                if self.charge == Charge::Always {
-                    return Err(BoundsError::AlwaysChargedConcurrency);
+                if self.charge.keeps_debt() {
+                    return Err(BoundsError::BilledConcurrency { charge: self.charge });
                 }
                 check_hits_max(ENTRIES_MAX)?;
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
@@ -257,11 +261,8 @@ pub(crate) fn compile_bucket(
         // A bucket without capacity never refills; the interval only has to be valid.
         return Ok(bucket(Hits::ZERO, Refill::Arrival { emission: window }));
     }
-    // With `charge: always`, debt doubles the range of the state.
-    let debt_factor = match charge {
-        Charge::Admitted => 1,
-        Charge::Always => 2,
-    };
+    // Debt doubles the range of the state.
+    let debt_factor = if charge.keeps_debt() { 2 } else { 1 };
     let emission = window.0.div_ceil(hits);
     let rounding_error = u128::from(emission) * u128::from(hits) - u128::from(window.0);
     let (refill, burst_max) = if rounding_error * ROUNDING_PARTS < u128::from(window.0) {
@@ -283,19 +284,19 @@ pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
     (HYBRID_BOUND - 1) / (100 * ticks)
 }
 
-/// Compiles a request override to a fixed-window limit with `charge: admitted`. An override of 0
-/// refuses everything.
+/// Compiles a request override to a fixed-window limit with this charge. An override of 0 refuses
+/// everything.
 ///
 /// Windows longer than [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1.
 /// Responses show the rate as sent in the request.
 ///
 /// ```
-/// use tidegate::domain::{Hits, Override, Unit};
+/// use tidegate::domain::{Charge, Hits, Override, Unit};
 /// let request_override = Override { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
-/// let limit = tidegate::policy::compile_override("edge", &request_override);
+/// let limit = tidegate::policy::compile_override("edge", &request_override, Charge::Admitted);
 /// assert_eq!(limit.capacity(), Hits(5));
 /// ```
-pub fn compile_override(domain: &str, request_override: &Override) -> Limit {
+pub fn compile_override(domain: &str, request_override: &Override, charge: Charge) -> Limit {
     let rate = Rate {
         requests_per_unit: request_override.requests_per_unit,
         unit: Some(request_override.unit),
@@ -306,7 +307,7 @@ pub fn compile_override(domain: &str, request_override: &Override) -> Limit {
     Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits, window: Window::Epoch { length } }),
         rate,
-        charge: Charge::Admitted,
+        charge,
         on_store_failure: OnStoreFailure::default(),
         limit_id: stable_hash(&[
             domain.as_bytes(),

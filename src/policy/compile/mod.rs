@@ -24,7 +24,7 @@ use self::colocation::LimitPair;
 use self::descriptor::value_text;
 use self::limit_context::DomainDefaults;
 use self::limit_numbers::stable_hash;
-use self::rate_limit::read_on_store_failure;
+use self::rate_limit::{read_charge, read_on_store_failure};
 use self::spec::{Body, DomainSpec, NodeSpec, SourceLocation};
 use super::lookup::matcher::CHECKS_MAX;
 use super::source::resource::Resource;
@@ -36,7 +36,7 @@ use super::syntax::document::Document;
 use super::syntax::keywords::{self, Key};
 use super::syntax::reader::{Fields, Reader};
 use super::syntax::yaml::Span;
-use crate::domain::{Accounting, OnStoreFailure};
+use crate::domain::{Accounting, Charge, OnStoreFailure};
 
 /// Result of compiling policy files: domains, warnings, and the colocation of limits on Redis
 /// Cluster.
@@ -191,7 +191,7 @@ fn sort_by_position(mut errors: Vec<Diagnostic>) -> Vec<Diagnostic> {
 }
 
 fn hash_sources(sources: &[&Source], options: &Options) -> u64 {
-    let merge = [u8::from(options.merge_domains)];
+    let merge = [u8::from(options.merge_domains), options.charge as u8];
     let mut parts: Vec<&[u8]> = vec![&merge];
     for source in sources {
         parts.extend([source.name.as_bytes(), source.text.as_slice()]);
@@ -220,6 +220,7 @@ struct DomainSettings {
     accounting: Option<Accounting>,
     hash_tag: Option<Vec<String>>,
     on_store_failure: Option<OnStoreFailure>,
+    charge: Option<Charge>,
     body: Option<Arc<Body>>,
 }
 
@@ -233,11 +234,13 @@ fn compile_files(
         let settings = merge_settings(&mut files, &group);
         let name = files[group[0]].domain.clone().unwrap_or_default();
         let on_store_failure = settings.on_store_failure.unwrap_or_default();
-        let defaults = DomainDefaults { domain: &name, on_store_failure };
+        let charge = settings.charge.unwrap_or(options.charge);
+        let defaults = DomainDefaults { domain: &name, on_store_failure, charge };
         let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
             name: name.into(),
             accounting: settings.accounting.unwrap_or_default(),
+            charge,
             hash_tag: settings.hash_tag.unwrap_or_default().into_iter().map(Into::into).collect(),
             body: settings.body,
             nodes,
@@ -282,6 +285,7 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
         on_store_failure: read_on_store_failure(&mut reader, &fields, &keywords::DOMAIN_FAILURE)
             .ok()
             .flatten(),
+        charge: read_charge(&mut reader, &fields, &keywords::DOMAIN_CHARGE).ok().flatten(),
         body: reader.read_map(&fields, &keywords::DOMAIN_BODY, body::read).ok().flatten(),
     };
     PolicyFile { reader, fields: Some(fields), domain, settings }
@@ -338,6 +342,7 @@ fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettin
         on_store_failure: agreed_value(files, group, &keywords::DOMAIN_FAILURE, |settings| {
             &settings.on_store_failure
         }),
+        charge: agreed_value(files, group, &keywords::DOMAIN_CHARGE, |settings| &settings.charge),
         body: agreed_value(files, group, &keywords::DOMAIN_BODY, |settings| &settings.body),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::limit_context::{LimitContext, limit_id, report_bounds_error};
 use super::limit_numbers::{AlgorithmName, DEFAULT_LEASE_SECS, RawLimit};
-use super::spec::LimitSpec;
+use super::spec::{LimitSpec, TierMethod};
 use super::tiers;
 use crate::domain::{Calendar, Charge, Micros, OnStoreFailure, Rate, Unit};
 use crate::policy::syntax::diagnostic::{DiagnosticKind, PathStep, Target, quoted};
@@ -141,15 +141,19 @@ fn read_limit<'d>(
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
     identity.extend(context.trail.iter().map(|part| part.clone().into_bytes()));
-    let limit = match raw.compile(limit_id(&identity)) {
+    let mut limit = match raw.compile(limit_id(&identity)) {
         Ok(limit) => limit,
         Err(error) => return Err(report_bounds_error(reader, fields, error)),
     };
     let tiers = tiers::read(reader, fields, context, &raw, &limit, &mut identity)?;
+    if tiers.as_ref().is_some_and(|tiers| tiers.method == TierMethod::Hybrid) {
+        limit.charge = Charge::Admitted;
+    }
     Ok(LimitSpec {
         name: (!name.is_empty()).then(|| name.into()),
         in_list: context.in_list,
         per,
+        for_bills: limit.for_bills().map(Arc::new),
         limit: Arc::new(limit),
         tiers: tiers.map(Arc::new),
         cost: raw.cost,
@@ -199,7 +203,7 @@ fn read_raw_limit<'d>(
     };
     let burst = reader.read_number(fields, &keywords::BURST);
     let cost = reader.read_number(fields, &keywords::COST);
-    let charge = reader.read_one_of(fields, &keywords::CHARGE);
+    let charge = read_charge(reader, fields, &keywords::CHARGE);
     let failure = read_on_store_failure(reader, fields, &keywords::RULE_FAILURE);
     let calendar = read_calendar(reader, fields, algorithm, unit, multiplier);
     let saturate_u32 = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
@@ -212,7 +216,13 @@ fn read_raw_limit<'d>(
         algorithm: algorithm?,
         burst: burst?,
         cost: cost?.unwrap_or(1),
-        charge: if charge? == Some("always") { Charge::Always } else { Charge::Admitted },
+        names_charge: fields.has(&keywords::CHARGE),
+        charge: match charge? {
+            Some(charge) => charge,
+            // The default of a domain must not be an error for a limit that keeps no debt.
+            None if is_concurrency => Charge::Admitted,
+            None => context.defaults.charge,
+        },
         calendar: calendar?,
         lease: Micros::from_secs(lease?.unwrap_or(DEFAULT_LEASE_SECS)),
         on_store_failure: failure?.unwrap_or(context.defaults.on_store_failure),
@@ -311,6 +321,20 @@ fn read_per<'d>(
     positions.sort_unstable();
     positions.dedup();
     reported.map_or(Ok(Some(positions.into())), Err)
+}
+
+/// Reads `charge` of a limit or a domain; `None` if absent.
+pub(crate) fn read_charge<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    key: &Key,
+) -> ReadResult<Charge> {
+    let word = reader.read_one_of(fields, key)?;
+    Ok(word.map(|word| match word {
+        "billed" => Charge::Billed,
+        "always" => Charge::Always,
+        _ => Charge::Admitted,
+    }))
 }
 
 /// Reads `on_store_failure` of a limit or a domain; `None` if absent.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::domain::{Accounting, Limit};
+use crate::domain::{Accounting, Charge, Limit};
 
 /// Compiled domain of a policy.
 #[derive(Clone, Debug)]
@@ -13,6 +13,9 @@ pub struct DomainSpec {
     pub name: Box<str>,
     /// Accounting mode: whether a rejected request charges the limits that had room left.
     pub accounting: Accounting,
+    /// When hits are charged, for request overrides on paths without a rule. Rules have the charge
+    /// in their limits.
+    pub charge: Charge,
     /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
     /// each counter is its hash tag, which spreads counters over all hash slots.
     pub hash_tag: Box<[Box<str>]>,
@@ -101,20 +104,22 @@ pub struct LimitSpec {
     /// Compiled limit. With `tiers`, this is the limit for the whole bucket that the classes
     /// divide.
     pub limit: Arc<Limit>,
+    /// Result of [`Limit::for_bills`]; with `tiers`, each class has its own.
+    pub for_bills: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
-    /// Hits charged per hit of the request; at least 1.
+    /// Hits charged per hit of the request, except for bills; at least 1.
     pub cost: u64,
 }
 
 impl LimitSpec {
-    /// Returns the position and limit of the class for a value. Returns `None` if the limit has no
-    /// `tiers` or does not limit unlisted values.
-    pub(crate) fn class(&self, value: &[u8]) -> Option<(usize, &Arc<Limit>)> {
+    /// Returns the position of the class for a value, and the class. Returns `None` if the limit has
+    /// no `tiers` or does not limit unlisted values.
+    pub(crate) fn class(&self, value: &[u8]) -> Option<(usize, &ClassSpec)> {
         let tiers = self.tiers.as_ref()?;
         let listed = tiers.classes.iter().position(|class| class.name.as_bytes() == value);
         let class = listed.or(tiers.default)?;
-        Some((class, &tiers.classes[class].limit))
+        Some((class, &tiers.classes[class]))
     }
 
     /// Returns whether this limit or one of its consumer classes has the given `limit_id`.
@@ -169,6 +174,8 @@ pub struct ClassSpec {
     pub name: Box<str>,
     /// Compiled limit of the class.
     pub limit: Arc<Limit>,
+    /// Result of [`Limit::for_bills`].
+    pub for_bills: Option<Arc<Limit>>,
 }
 
 /// Response body for rejections; at most 1 KiB.

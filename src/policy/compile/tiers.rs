@@ -13,7 +13,7 @@ use super::class_limits::{DividedBucket, HUNDRED_PERCENT, RawClass, compile_clas
 use super::limit_context::{LimitContext, report_bounds_error};
 use super::limit_numbers::{AlgorithmName, RawLimit};
 use super::spec::{CLASSES_MAX, ClassSpec, TierMethod, TiersSpec};
-use crate::domain::{Algorithm, Bucket, Charge, Hits, Limit};
+use crate::domain::{Algorithm, Bucket, Hits, Limit};
 use crate::policy::syntax::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
@@ -50,7 +50,11 @@ pub(crate) fn read<'d>(
     let classes = classes
         .into_iter()
         .zip(limits)
-        .map(|(class, limit)| ClassSpec { name: class.name.into(), limit: Arc::new(limit) })
+        .map(|(class, limit)| ClassSpec {
+            name: class.name.into(),
+            for_bills: limit.for_bills().map(Arc::new),
+            limit: Arc::new(limit),
+        })
         .collect();
     Ok(Some(TiersSpec { method, classes, default }))
 }
@@ -163,10 +167,16 @@ fn check_classes(
         .or_else(|| check_floors(method, classes))
         .or_else(|| check_totals(classes, whole))
         .or_else(|| {
-            let always = whole.raw.charge == Charge::Always && method == TierMethod::Hybrid;
-            let message = "`charge: always` does not go with `method: hybrid`, which keeps no \
-                           debt; remove one of the two";
-            always.then(|| (DiagnosticKind::Conflict, message.to_owned()))
+            let charge = whole.raw.charge;
+            let is_debt = whole.raw.names_charge && charge.keeps_debt();
+            (is_debt && method == TierMethod::Hybrid).then(|| {
+                let message = format!(
+                    "`charge: {}` does not go with `method: hybrid`, which keeps no debt; remove \
+                     one of the two",
+                    charge.as_str()
+                );
+                (DiagnosticKind::Conflict, message)
+            })
         });
     match error {
         None => Ok(()),

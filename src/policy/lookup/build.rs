@@ -97,6 +97,7 @@ impl TreeBuilder {
         self.tree.domains.push(Domain {
             name: spec.name.clone(),
             accounting: spec.accounting,
+            charge: spec.charge,
             hash_tag: spec.hash_tag.clone(),
             root,
         });

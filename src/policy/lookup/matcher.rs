@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 
 use super::counter_key;
 use super::counter_key::{EntryValue, Identity};
-use super::tree::{Domain, KeyEntry, KeyPlan, NameId, NodeId, Policy, Rule};
+use super::tree::{Domain, KeyEntry, KeyPlan, NameId, NodeId, Policy, Rule, SelectedLimit};
 use crate::domain::{
-    Accounting, Algorithm, Bounds, Check, CounterKey, Descriptor, Entry, Hits, Holder, Limit, Op,
-    Request, Role, RuleId,
+    Accounting, Algorithm, Bounds, Charge, Check, CounterKey, Descriptor, Entry, Hits, Holder,
+    Limit, Op, Request, Role, RuleId,
 };
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
@@ -118,8 +118,9 @@ impl Policy {
         matches: &mut Matches<'p>,
     ) -> DescriptorMatch<'p> {
         if let Some(limit) = &descriptor.limit {
-            let compiled = compile_override(&domain.name, limit);
-            matches.overrides.push(Arc::new(compiled));
+            let rule = self.rule_at_end(domain.root, descriptor.entries);
+            let charge = override_charge(domain, rule, descriptor);
+            matches.overrides.push(Arc::new(compile_override(&domain.name, limit, charge)));
             return DescriptorMatch::Override(matches.overrides.len() - 1);
         }
         let Some(rule) = self.rule_at_end(domain.root, descriptor.entries) else {
@@ -174,9 +175,9 @@ impl Policy {
                             continue;
                         }
                         let entries = descriptor.entries;
-                        let Some((limit, prefix)) = plan.select(spec, entries) else { continue };
-                        let key = self.counter_key(&mut identity, prefix, plan, entries);
-                        let op = requested_op(descriptor, spec.cost);
+                        let Some(selected) = plan.select(spec, entries) else { continue };
+                        let key = self.counter_key(&mut identity, selected.prefix, plan, entries);
+                        let (limit, op) = requested_op(descriptor, selected, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
                         checks.push(key, limit, op, role, name);
                         self.set_holder(&mut checks, descriptor);
@@ -188,7 +189,10 @@ impl Policy {
                     {
                         let entries = descriptor.entries;
                         let key = self.override_key(&mut identity, domain, limit, entries);
-                        checks.push(key, limit, requested_op(descriptor, 1), Role::Required, "");
+                        // `find_one` compiled the limit with the charge of this descriptor.
+                        let selected = SelectedLimit { limit, for_bills: None, prefix: &[] };
+                        let (limit, op) = requested_op(descriptor, selected, 1);
+                        checks.push(key, limit, op, Role::Required, "");
                     }
                 }
             }
@@ -233,6 +237,9 @@ impl Policy {
         counter_key::holder(&self.secret, text)
     }
 
+    /// Returns the counter key of a request override: that of the rule at the end of the path, if
+    /// the rule has a single limit that counts in the same windows, as in envoyproxy/ratelimit.
+    /// Otherwise, overrides of a path with windows of the same length share a counter.
     fn override_key(
         &self,
         identity: &mut Identity,
@@ -240,6 +247,12 @@ impl Policy {
         limit: &Limit,
         entries: &[Entry<'_>],
     ) -> CounterKey {
+        if let Some(rule) = self.rule_at_end(domain.root, entries)
+            && let ([spec], [plan]) = (&*rule.limits, &*rule.plans)
+            && have_same_windows(&spec.limit, limit)
+        {
+            return self.counter_key(identity, &plan.prefix, plan, entries);
+        }
         let first = |key: &str| entries.iter().find(|entry| entry.key == key.as_bytes());
         let has_all = domain.hash_tag.iter().all(|key| first(key).is_some());
         let tag = (has_all && !domain.hash_tag.is_empty()).then(|| {
@@ -330,12 +343,42 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
 
 /// Returns the operation that a descriptor requests. A refund of 0 hits stays a refund instead of
 /// becoming a peek, because a peek can be refused.
-fn requested_op(descriptor: &Descriptor<'_>, cost: u64) -> Op {
-    let cost = Hits(descriptor.hits.0.saturating_mul(cost));
-    match (descriptor.refund, cost) {
-        (true, cost) => Op::Refund { cost },
-        (false, Hits::ZERO) => Op::Peek,
-        (false, cost) => Op::Take { cost },
+///
+/// Also returns the limit to apply it to. A bill has hits that were used already, so it charges
+/// them as they are: the rule's `cost` multiplies requests.
+fn requested_op<'a>(
+    descriptor: &Descriptor<'_>,
+    selected: SelectedLimit<'a>,
+    cost: u64,
+) -> (&'a Arc<Limit>, Op) {
+    let (hits, request_cost) = (descriptor.hits, Hits(cost));
+    let cost = Hits(hits.0.saturating_mul(cost));
+    match selected.for_bills {
+        _ if descriptor.refund => (selected.limit, Op::Refund { cost }),
+        _ if hits == Hits::ZERO => (selected.limit, Op::Peek { hits: request_cost }),
+        Some(limit) if descriptor.names_hits => (limit, Op::Take { cost: hits }),
+        Some(_) | None => (selected.limit, Op::Take { cost }),
+    }
+}
+
+/// Returns the charge of a request override: that of the rule which it overrides, or else that of
+/// the domain. A bill is always charged where bills are.
+fn override_charge(domain: &Domain, rule: Option<&Rule>, descriptor: &Descriptor<'_>) -> Charge {
+    let charge = match rule.map(|rule| &*rule.limits) {
+        Some([spec]) => spec.limit.charge,
+        Some(_) | None => domain.charge,
+    };
+    match charge {
+        Charge::Billed if descriptor.names_hits => Charge::Always,
+        Charge::Admitted | Charge::Billed | Charge::Always => charge,
+    }
+}
+
+/// Returns whether both limits count in windows of the same length that are aligned to the epoch.
+fn have_same_windows(a: &Limit, b: &Limit) -> bool {
+    match (&a.algorithm, &b.algorithm) {
+        (Algorithm::FixedWindow(a), Algorithm::FixedWindow(b)) => a.window == b.window,
+        _ => false,
     }
 }
 

@@ -170,13 +170,17 @@ impl Rule {
     }
 
     fn edit_limits(&mut self, edit: impl Fn(&Limit) -> Limit) {
-        for LimitSpec { limit, tiers, .. } in &mut self.limits {
+        let change = |limit: &mut Arc<Limit>, for_bills: &mut Option<Arc<Limit>>| {
             *limit = Arc::new(edit(limit));
+            *for_bills = limit.for_bills().map(Arc::new);
+        };
+        for LimitSpec { limit, for_bills, tiers, .. } in &mut self.limits {
+            change(limit, for_bills);
             // A limit with consumer classes is enforced by the limits of its classes.
             if let Some(tiers) = tiers {
                 let mut changed = TiersSpec::clone(tiers);
                 for class in &mut changed.classes {
-                    class.limit = Arc::new(edit(&class.limit));
+                    change(&mut class.limit, &mut class.for_bills);
                 }
                 *tiers = Arc::new(changed);
             }
@@ -186,7 +190,7 @@ impl Rule {
 
 /// Returns a limit of 0 hits that refuses every check, even if the store is unavailable. The limit
 /// is always a fixed window, because a bucket of capacity 0 would clamp its counter's debt to 0.
-/// While the override is set, neither refunds nor `charge: always` hits are recorded, because
+/// While the override is set, neither refunds nor bills are recorded, because
 /// writing them would overwrite the counter's state.
 fn refuse_all(limit: &Limit) -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };

@@ -18,7 +18,7 @@ use hashbrown::HashTable;
 
 use super::counter_key::Secret;
 use super::patterns::Patterns;
-use crate::domain::{Accounting, Entry, Limit, RuleId};
+use crate::domain::{Accounting, Charge, Entry, Limit, RuleId};
 use crate::policy::compile::spec::{Body, LimitSpec, SourceLocation, ValueSpec};
 
 /// Policy compiled for lookup. A policy is immutable; each reload builds a new one.
@@ -96,13 +96,26 @@ impl KeyPlan {
         &'a self,
         spec: &'a LimitSpec,
         entries: &[Entry<'_>],
-    ) -> Option<(&'a Arc<Limit>, &'a [u8])> {
-        if spec.tiers.is_none() {
-            return Some((&spec.limit, &self.prefix));
-        }
-        let (class, limit) = spec.class(entries.last()?.value)?;
-        Some((limit, &self.classes[class]))
+    ) -> Option<SelectedLimit<'a>> {
+        let (limit, for_bills, prefix) = match spec.tiers {
+            None => (&spec.limit, &spec.for_bills, &self.prefix),
+            Some(_) => {
+                let (at, class) = spec.class(entries.last()?.value)?;
+                (&class.limit, &class.for_bills, &self.classes[at])
+            }
+        };
+        Some(SelectedLimit { limit, for_bills: for_bills.as_ref(), prefix })
     }
+}
+
+/// Limit that applies to a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SelectedLimit<'a> {
+    pub limit: &'a Arc<Limit>,
+    /// Limit under which bills are charged in any case; `None` if they are not.
+    pub for_bills: Option<&'a Arc<Limit>>,
+    /// Prefix of the identity of the counter.
+    pub prefix: &'a [u8],
 }
 
 /// Entry of a path that is part of a counter key.
@@ -131,6 +144,7 @@ pub(crate) struct DescriptorTree {
 pub(crate) struct Domain {
     pub name: Box<str>,
     pub accounting: Accounting,
+    pub charge: Charge,
     pub hash_tag: Box<[Box<str>]>,
     pub root: NodeId,
 }

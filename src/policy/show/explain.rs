@@ -5,10 +5,10 @@
 use std::fmt;
 
 use super::listing;
-use crate::domain::{Algorithm, CounterKey, Entry, RuleId, escaped};
+use crate::domain::{Algorithm, Charge, CounterKey, Entry, RuleId, escaped};
 use crate::policy::compile::spec::ValueSpec;
 use crate::policy::lookup::counter_key::{Identity, key_text};
-use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule};
+use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule, SelectedLimit};
 
 /// Maximum number of known keys listed for an entry whose key is unknown.
 const LISTED_KEYS_MAX: usize = 8;
@@ -108,6 +108,8 @@ pub struct LimitExplanation {
     pub class: Option<String>,
     /// Capacity in hits; with `tiers`, that of the class.
     pub capacity: u64,
+    /// When hits are charged.
+    pub charge: Charge,
     /// Limit in the format of `/rlconfig`.
     pub listing: String,
     /// Counter key: `{identity}` or `{tag}:identity`. Redis keys start with the configured prefix
@@ -195,11 +197,11 @@ impl Policy {
         let mut identity = Identity::default();
         let limits = rule.limits.iter().zip(rule.plans.iter()).filter_map(|(spec, plan)| {
             // A value without a consumer class is not limited, so there is no limit to show.
-            let (limit, prefix) = plan.select(spec, entries)?;
+            let SelectedLimit { limit, prefix, .. } = plan.select(spec, entries)?;
             let key = self.counter_key(&mut identity, prefix, plan, entries);
-            let class = spec.tiers.as_ref().and_then(|tiers| {
-                let (class, _) = spec.class(entries.last()?.value)?;
-                Some(tiers.classes[class].name.to_string())
+            let class = spec.tiers.as_ref().and_then(|_| {
+                let (_, class) = spec.class(entries.last()?.value)?;
+                Some(class.name.to_string())
             });
             let counter_of = plan.entries.iter().filter_map(|part| {
                 let entry = entries.get(part.at)?;
@@ -212,6 +214,7 @@ impl Policy {
             Some(LimitExplanation {
                 class,
                 capacity: limit.capacity().0,
+                charge: limit.charge,
                 name: spec.name.as_deref().unwrap_or("").to_owned(),
                 listing: listing::format_limit(rule, spec),
                 key: key_text(key),
@@ -307,6 +310,7 @@ impl fmt::Display for RuleExplanation {
                 [] => f.write_str("\n    one counter for all")?,
                 entries => write!(f, "\n    counter of {}", entries.join(", "))?,
             }
+            write!(f, "\n    charge {}", limit.charge.as_str())?;
             write!(f, "\n    key {} ({})", limit.key, limit.identity)?;
         }
         if !self.replaces.is_empty() {

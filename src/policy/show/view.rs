@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::domain::{Algorithm, Charge, Limit, OnStoreFailure, Window};
+use crate::domain::{Algorithm, Limit, OnStoreFailure, Window};
 use crate::policy::compile::spec::{LimitSpec, TiersSpec};
 use crate::policy::lookup::tree::{KeyPlan, Policy, Rule};
 
@@ -128,10 +128,7 @@ impl Policy {
                 _ => None,
             },
             cost: spec.cost,
-            charge: match limit.charge {
-                Charge::Admitted => "admitted",
-                Charge::Always => "always",
-            },
+            charge: limit.charge.as_str(),
             on_store_failure: match limit.on_store_failure {
                 OnStoreFailure::Local => "local",
                 OnStoreFailure::Allow => "allow",

@@ -157,6 +157,7 @@ const ALGORITHMS: ValueType = one_of(&[
     "leaky_bucket",
     "concurrency",
 ]);
+const CHARGES: ValueType = one_of(&["admitted", "billed", "always"]);
 const STORE_FAILURE: ValueType = one_of(&["local", "allow", "deny", "error"]);
 
 /// Declares one constant per row, and [`KEYS`] with all of them.
@@ -184,6 +185,8 @@ keys! {
         "Entries whose values place counters in one Redis Cluster slot.";
     DOMAIN_FAILURE: File "on_store_failure", STORE_FAILURE,
         "Answer of the domain's limits if the store does not respond in time (default local).";
+    DOMAIN_CHARGE: File "charge", CHARGES,
+        "`charge` of the domain's limits that have none of their own (default: the setting --charge).";
     DOMAIN_BODY: File "body", ValueType::Map(Level::Body),
         "Response body of this domain's refusals.";
     DESCRIPTORS: File "descriptors", ValueType::List(Level::Descriptor),
@@ -232,8 +235,8 @@ keys! {
         "Capacity of a bucket, in hits (default: requests_per_unit; 1 for leaky_bucket).";
     COST: RateLimit "cost", number(1, NUMBER_MAX),
         "Hits to charge for each hit of the request (default 1).";
-    CHARGE: RateLimit "charge", one_of(&["admitted", "always"]),
-        "always: hits count even beyond the limit, because they were used already (default admitted).";
+    CHARGE: RateLimit "charge", CHARGES,
+        "Which hits count even beyond the limit, because they were used already. admitted: none. billed: hits above 0 that a descriptor names. always: all (default: the domain's).";
     RULE_FAILURE: RateLimit "on_store_failure", STORE_FAILURE,
         "Answer of this limit if the store does not respond in time (default: the domain's).";
     PER: RateLimit "per", ValueType::Names,

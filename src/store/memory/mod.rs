@@ -307,7 +307,7 @@ impl MemoryStore {
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         self.rules.note_overflow(&RuleIdentity::of(limit), true);
-        let empty = algorithm::apply(None, limit, Op::Peek, now).outcome;
+        let empty = algorithm::apply(None, limit, Op::PEEK, now).outcome;
         let reset_after = empty.reset_after.max(NO_ROOM_WAIT);
         Outcome { reset_after, ..Outcome::refuse_for(NO_ROOM_WAIT) }
     }
@@ -324,7 +324,7 @@ impl MemoryStore {
         if let Some(state) = algorithm::refund(state, &receipt.limit, &receipt.taken, now) {
             let expires = algorithm::expires_at(&state, &receipt.limit);
             let sizes = (weight(shard.state(slot)), weight(&state));
-            self.resize(shard, shard.rule(slot), Op::Peek, sizes, now, &|other| other == slot);
+            self.resize(shard, shard.rule(slot), Op::PEEK, sizes, now, &|other| other == slot);
             shard.put(slot, state, expires);
         }
     }
@@ -335,7 +335,7 @@ impl MemoryStore {
 fn without_unreceipted_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },
-        Op::Take { .. } | Op::Peek => op,
+        Op::Take { .. } | Op::Peek { .. } => op,
     }
 }
 

@@ -264,7 +264,7 @@ impl MemoryStore {
         };
         // Never grows: the claimed weight is that of the largest state.
         let sizes = (counter.claimed_weight, stored_weight);
-        self.resize(shard, rule, Op::Peek, sizes, now, &|_| true);
+        self.resize(shard, rule, Op::PEEK, sizes, now, &|_| true);
     }
 }
 
@@ -296,7 +296,7 @@ fn undo_except_debts<'a>(
         }
         // A peek changes the state only if it clamps a state from the far future.
         let is_charged = check.charges_always() && !counter.is_out_of_room;
-        let op = if is_charged { check.op } else { Op::Peek };
+        let op = if is_charged { check.op } else { Op::PEEK };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         outcome.charged = step.outcome.charged;
         outcome.taken = step.outcome.taken;
@@ -319,7 +319,7 @@ fn update_availability(
         if let Answer::Decided(outcome) = &mut answers[i]
             && counter.location != Location::NoRoom
         {
-            let left = algorithm::apply(counter.state.as_ref(), check.limit, Op::Peek, now).outcome;
+            let left = algorithm::apply(counter.state.as_ref(), check.limit, Op::PEEK, now).outcome;
             outcome.available = left.available;
             outcome.reset_after = left.reset_after;
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::domain::{
-    Accounting, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
+    Accounting, Charge, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
 };
 use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
@@ -32,6 +32,7 @@ fn table(rules: Vec<RuleSpec>) -> Policy {
     let domain = DomainSpec {
         name: "edge".into(),
         accounting: Accounting::AllOrNothing,
+        charge: Charge::Admitted,
         hash_tag: Box::default(),
         body: None,
         nodes: rules.into_iter().enumerate().map(node).collect(),

@@ -52,7 +52,7 @@ fn the_figures_in_the_documentation_of_a_changed_bucket_are_right() {
     assert_eq!(exhausted(&daily(100, 1_000)).exhaust(&daily(10, 100), now), 0);
     let mut raised = exhausted(&daily(100, 100));
     let faster = daily(100, 1_000);
-    let wait = apply(raised.state.as_ref(), &faster, Op::Peek, now).outcome.retry_after;
+    let wait = apply(raised.state.as_ref(), &faster, Op::PEEK, now).outcome.retry_after;
     assert_eq!(wait, Some(Micros(86_400_000)));
     // The refusal has cut the debt, and the way back does not restore it.
     assert!(!raised.take(&faster, 1, now));

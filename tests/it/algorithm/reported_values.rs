@@ -108,7 +108,7 @@ proptest! {
         cost in 1..40_u64,
     ) {
         let (counter, now) = after(&limit, &trace);
-        prop_assert_eq!(apply(counter.state.as_ref(), &limit, Op::Peek, now).write, None);
+        prop_assert_eq!(apply(counter.state.as_ref(), &limit, Op::PEEK, now).write, None);
         let step = apply(counter.state.as_ref(), &limit, Op::Take { cost: Hits(cost) }, now);
         prop_assert_eq!(step.write.is_none(), step.outcome.verdict == Verdict::Refuse);
     }
@@ -180,7 +180,7 @@ proptest! {
         let take = Op::Take { cost: Hits(1) };
         states.extend(apply_for(None, &limit, take, holder, Micros(start)).write);
         for op in [
-            Op::Peek,
+            Op::PEEK,
             Op::Take { cost: Hits(cost) },
             Op::Refund { cost: Hits(cost) },
         ] {

@@ -13,8 +13,9 @@ fn the_vectors_hold_for_the_pure_functions() {
         let mut receipts: Vec<Option<ChargeRecord>> = Vec::new();
         for (i, step) in case.steps.iter().enumerate() {
             let op = match step.op {
-                StepOp::Take(cost) => Op::Take { cost },
-                StepOp::Peek => Op::Peek,
+                StepOp::Take(cost) | StepOp::Bill(cost) => Op::Take { cost },
+                StepOp::Peek => Op::PEEK,
+                StepOp::Question(hits) => Op::Peek { hits },
                 StepOp::Refund(cost) => Op::Refund { cost },
                 StepOp::Return(of) => {
                     let taken = receipts[of].expect("that step charged something");

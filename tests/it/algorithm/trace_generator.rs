@@ -37,7 +37,7 @@ impl Counter {
     }
 
     pub fn peek(&mut self, now: Micros) -> Outcome {
-        self.apply(Op::Peek, now)
+        self.apply(Op::PEEK, now)
     }
 
     pub fn refund(&mut self, taken: &tidegate::domain::ChargeRecord, now: Micros) {

@@ -30,6 +30,21 @@ fn every_setting_is_printed_with_its_origin() {
 }
 
 #[test]
+fn bills_are_charged_by_default_in_place_of_envoyproxy_ratelimit() {
+    assert!(line(&printed(&[], &[]), "charge").ends_with("admitted  (default)"));
+    let root = [("RUNTIME_ROOT", "/data")];
+    assert!(line(&printed(&[], &root), "charge").ends_with("admitted  (default)"));
+    let drop_in = |arguments: &[&str]| {
+        let mut command = tidegate();
+        command.args(["--print-settings"]).args(arguments).envs(root);
+        ran(&mut command).with_code(0).out
+    };
+    let told = drop_in(&[]);
+    assert!(line(&told, "charge").ends_with("billed  (default as ratelimit)"));
+    assert!(line(&drop_in(&["--charge", "admitted"]), "charge").ends_with("admitted  (flag)"));
+}
+
+#[test]
 fn secrets_are_never_printed() {
     let secrets = [
         ("REDIS_AUTH", "hunter2"),

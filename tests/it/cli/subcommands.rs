@@ -223,3 +223,26 @@ fn the_charts_are_what_simulate_draws() {
         assert!(kept == drawn, "load/charts/{chart}.svg is not what the command draws now");
     }
 }
+
+#[test]
+fn explain_shows_the_charge_in_force_and_check_says_when_its_answer_depends_on_it() {
+    let files = directory(&[("edge.yaml", FIVE_A_DAY)]);
+    let path = files.path().display().to_string();
+    let charge_of = |more: &[&str]| {
+        let explain = [&["explain", "--policy", &path, "edge", "client=ann"], more].concat();
+        let told = run(&explain).with_code(0).out;
+        let charge = told.lines().find_map(|line| line.trim().strip_prefix("charge "));
+        charge.expect("a charge").to_owned()
+    };
+    assert_eq!(charge_of(&[]), "admitted");
+    assert_eq!(charge_of(&["--charge", "billed"]), "billed");
+    assert!(!run(&["check", &path]).with_code(0).out.contains("--charge"));
+    // More than half of what a bucket of this rate can hold without debt.
+    let large = FIVE_A_DAY.replace(" unit:", " algorithm: token_bucket, burst: 500, unit:");
+    let files = directory(&[("edge.yaml", &large)]);
+    let path = files.path().display().to_string();
+    let told = run(&["check", &path]).with_code(0).out;
+    assert!(told.contains("with --charge billed, the default in place of"), "{told}");
+    run(&["check", "--charge", "billed", &path]).with_code(65);
+    assert!(!run(&["check", "--charge", "admitted", &path]).with_code(0).out.contains("billed"));
+}

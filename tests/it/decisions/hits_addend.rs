@@ -92,7 +92,8 @@ descriptors:
     );
     assert_eq!(bench.passes("report=x", 5), 2);
     let peek = bench.ask(&[d("report=x").hits(0)]);
-    assert_eq!(peek.rows[0].remaining, 2, "two single hits are left, too few for one more call");
+    assert_eq!(peek.code, Code::OverLimit, "two hits are left, too few for one more call");
+    assert_eq!(bench.dry_run(&[d("report=x").hits(0)]).code, Code::OverLimit);
 }
 
 #[test]

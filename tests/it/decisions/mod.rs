@@ -4,6 +4,7 @@
 //! Not here: the wire format (`grpc`), a real Envoy (`envoy`), rule matching (`matcher`).
 
 mod accounting;
+mod bills;
 mod charge_failures_only;
 mod check_events;
 mod concurrency;

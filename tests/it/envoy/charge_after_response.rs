@@ -1,7 +1,8 @@
-//! Failed payments, charged when the response is known: a peek before, a charge after.
+//! Charges when the response is known: a peek before, a charge after.
 
-use super::http_client::{Reply, post};
-use super::stack::Stack;
+use super::bootstrap::Bootstrap;
+use super::http_client::{Reply, get, post};
+use super::stack::{Stack, written};
 use crate::support::wait;
 
 /// Failed payments in 15 minutes, as the example states it.
@@ -35,4 +36,55 @@ fn only_failed_payments_count_and_the_one_after_the_last_is_refused() {
     let served = stack.backend.served();
     assert_eq!(pay(&stack, "402").status, 429);
     assert_eq!(stack.backend.served(), served, "a refused payment reached the backend");
+}
+
+/// A usage limit as Envoy Gateway writes it: each request asks with 0 hits, and each response bills
+/// 10.
+const USAGE_ROUTES: &str = r#"
+name: edge
+virtual_hosts:
+- name: all
+  domains: ["*"]
+  routes:
+  - match: { prefix: / }
+    route: { cluster: backend }
+    typed_per_filter_config:
+      envoy.filters.http.ratelimit:
+        "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+        rate_limits:
+        - actions: [ { generic_key: { descriptor_key: route, descriptor_value: llm } } ]
+          hits_addend: { number: 0 }
+        - actions: [ { generic_key: { descriptor_key: route, descriptor_value: llm } } ]
+          apply_on_stream_done: true
+          hits_addend: { number: 10 }
+"#;
+
+const USAGE_POLICY: &str = "
+domain: edge
+descriptors:
+  - key: route
+    rate_limit: {name: usage, unit: year, requests_per_unit: 21}
+";
+
+/// The statuses of four requests, one after another. Each waits for the bill of the one before.
+fn usage_of_four(settings: &[(&str, &str)], left: [u64; 4]) -> [u16; 4] {
+    let (routes, policy) = (written(USAGE_ROUTES), written(USAGE_POLICY));
+    let bootstrap = Bootstrap::shipped().with_routes(routes.path());
+    let stack = Stack::with_settings(bootstrap, policy.path(), settings);
+    left.map(|left| {
+        let status = stack.ask(&get("/")).status;
+        let what = format!("the bill that leaves {left}");
+        wait::until(&what, || {
+            let limits = stack.tidegate.left("edge", "route=llm");
+            limits.values().copied().eq([left]).then_some(())
+        });
+        status
+    })
+}
+
+#[test]
+fn a_usage_limit_of_21_that_each_answer_bills_10_refuses_the_fourth_request() {
+    let billed = usage_of_four(&[("TIDEGATE_CHARGE", "billed")], [11, 1, 0, 0]);
+    assert_eq!(billed, [200, 200, 200, 429]);
+    assert_eq!(usage_of_four(&[], [11, 1, 1, 1]), [200; 4], "refused bills charge nothing");
 }

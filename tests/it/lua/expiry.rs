@@ -159,7 +159,7 @@ async fn after_random_calls_no_key_is_without_an_end() {
                 let cost = Hits(random.below(9));
                 let op = match random.below(4) {
                     0 => Op::Refund { cost },
-                    1 => Op::Peek,
+                    1 => Op::PEEK,
                     _ => Op::Take { cost },
                 };
                 check(key(n), &limits[n as usize], op)

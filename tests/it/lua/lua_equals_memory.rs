@@ -29,8 +29,9 @@ const OPERATIONS: u64 = 10_000;
 const OPERATIONS_PROVED: u64 = 1_000_000;
 /// Then new counters begin: long enough for receipts and limits to change, short enough to read.
 const OPERATIONS_PER_SEED: u64 = 2_000;
-/// Eight of windows and buckets, the same charged always, and twelve more.
-const COUNTERS: u64 = 16 + 12;
+/// Eight of windows and buckets, the same charged always, twelve more, and eleven that charge bills
+/// in any case.
+const COUNTERS: u64 = 16 + 12 + 11;
 const YEAR: u64 = 8_760 * HOUR;
 
 /// What once failed: seeds, of 2,000 operations each.
@@ -170,10 +171,10 @@ impl Trace {
 /// admitted, all required.
 fn only_takes(checks: &mut Vec<Check<'_>>) {
     let mut seen = HashSet::new();
-    checks.retain(|check| check.limit.charge == Charge::Admitted && seen.insert(check.key));
+    checks.retain(|check| check.limit.charge != Charge::Always && seen.insert(check.key));
     for check in checks {
         check.role = Role::Required;
-        if let Op::Peek | Op::Refund { .. } = check.op {
+        if let Op::Peek { .. } | Op::Refund { .. } = check.op {
             check.op = Op::Take { cost: Hits::ONE };
         }
     }
@@ -207,7 +208,7 @@ impl Drawn {
     fn new(random: &mut Random, seed: u64) -> Drawn {
         let n = random.below(COUNTERS);
         let variant = if random.one_in(8) { random.below(5) } else { 0 };
-        let limit = limit_of(n, variant);
+        let mut limit = limit_of(n, variant);
         let capacity = limit.capacity().0;
         let cost = Hits(match random.below(24) {
             0 => 0,
@@ -220,10 +221,14 @@ impl Drawn {
             _ => 1 + random.below(3),
         });
         let op = match random.below(10) {
-            0 | 1 => Op::Peek,
+            0 => Op::PEEK,
+            1 => Op::Peek { hits: Hits(1 + random.below(capacity.clamp(1, 5))) },
             2 => Op::Refund { cost },
             _ => Op::Take { cost },
         };
+        if limit.charge == Charge::Billed && matches!(op, Op::Take { .. }) && random.one_in(3) {
+            limit = for_bills(&limit);
+        }
         let role = match random.below(10) {
             0 => Role::Shadow,
             1 | 2 => Role::Quota(0),
@@ -250,6 +255,8 @@ fn limit_of(counter: u64, variant: u64) -> Arc<Limit> {
     let limit = match counter {
         0..8 => plain(counter, variant),
         8..16 => return always(&plain(counter - 8, variant)),
+        28..36 => return billed(&plain(counter - 28, variant)),
+        36..39 => return billed(&other([18, 21, 23][(counter - 36) as usize], variant)),
         _ => other(counter, variant),
     };
     match counter {

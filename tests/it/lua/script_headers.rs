@@ -134,7 +134,12 @@ fn a_fast_path_of_one_check_gets_what_its_header_names() {
     let debt = always(&w);
     let expected = "now_us= cost=9 hits=5 length_us=1000000 op=debt cap=4294967295";
     holds(path, take(key(1), &debt, 9), expected);
+    let bills = billed(&w);
+    let expected = "now_us= cost=2 hits=5 length_us=1000000 op= cap=4294967295";
+    holds(path, take(key(1), &bills, 2), expected);
     let path = "single_bucket.lua";
+    let expected = "now_us= need=20 capacity=50 rate= cap=100";
+    holds(path, take(key(1), &billed(&a), 2), expected);
     holds(path, take(key(1), &a, 2), "now_us= need=20 capacity=50");
     holds(path, take(key(1), &a, 6), "now_us= need=51 capacity=50");
     holds(path, take(key(1), &c, 2), "now_us= need=2000000 capacity=5000000 rate=7");
@@ -170,7 +175,7 @@ fn a_fast_path_of_several_checks_gets_what_its_header_names() {
     };
     let checks = [take(key(1), &c, 1), take(key(2), &a, 2), take(key(3), &w, 3)];
     let numbers = [
-        "all_or_nothing=1 windows=1 arrivals=1 special=0",
+        "all_or_nothing=1 windows=1 arrivals=1 special=0 debts=0",
         "cost=3 hits=5 length_us=1000000",
         "need=20 capacity=50",
         "need=1000000 capacity=5000000 rate=7",
@@ -178,9 +183,20 @@ fn a_fast_path_of_several_checks_gets_what_its_header_names() {
     holds(&checks, &numbers);
     let shadow = Check { role: Role::Shadow, ..take(key(2), &a, 2) };
     let listed = "place=2 op=take role=shadow cap=50 cost=2 burst=5 unit=10 floor=0";
-    let head = "all_or_nothing=1 windows=1 arrivals=1 special=1";
+    let head = "all_or_nothing=1 windows=1 arrivals=1 special=1 debts=0";
     let expected = [head, numbers[1], numbers[2], numbers[3], listed];
     holds(&[checks[0], shadow, checks[2]], &expected);
+    // Bills: the caps follow from one number, unless the limits of a call have several charges.
+    let (w, a) = (billed(&w), billed(&a));
+    let bills = [take(key(2), &a, 2), take(key(3), &w, 3)];
+    holds(
+        &bills,
+        &["all_or_nothing=1 windows=1 arrivals=1 special=0 debts=1", numbers[1], numbers[2]],
+    );
+    let head = "all_or_nothing=1 windows=1 arrivals=1 special=1 debts=0";
+    let listed = "place=2 op=take role=required cap=100 cost=2 burst=5 unit=10 floor=0";
+    let mixed = [checks[0], bills[0], checks[2]];
+    holds(&mixed, &[head, numbers[1], numbers[2], numbers[3], listed]);
 }
 
 #[test]

@@ -27,8 +27,9 @@ fn hits_are_taken_times_the_cost_of_the_limit() {
 }
 
 #[test]
-fn zero_hits_are_a_peek() {
-    assert_eq!(op(0, 7, false), Op::Peek);
+fn zero_hits_are_a_peek_for_one_request_at_the_cost_of_the_limit() {
+    assert_eq!(op(0, 1, false), Op::PEEK);
+    assert_eq!(op(0, 7, false), Op::Peek { hits: Hits(7) });
 }
 
 #[test]
@@ -92,7 +93,7 @@ fn a_limit_that_the_caller_brings_along_skips_the_tree() {
     assert_eq!(brought.limit.charge, Charge::Admitted);
     assert_eq!((brought.role, brought.op), (Role::Required, Op::Take { cost: Hits(1) }));
     assert_eq!(checks.names.as_slice(), ["", "own", ""]);
-    assert_eq!((checks.each[2].op, checks.each[2].limit.capacity()), (Op::Peek, Hits(0)));
+    assert_eq!((checks.each[2].op, checks.each[2].limit.capacity()), (Op::PEEK, Hits(0)));
 }
 
 #[test]

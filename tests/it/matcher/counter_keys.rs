@@ -131,12 +131,25 @@ fn per_is_a_set_and_its_order_does_not_split_the_counter() {
 }
 
 #[test]
-fn a_brought_limit_has_counters_of_its_own() {
-    let policy = policy([key("a").limit(5)]);
+fn a_brought_limit_has_the_rules_counter_if_its_windows_are_the_same() {
+    let policy = policy([
+        key("a").limit(5),
+        key("b").with(spec(None, bucket(1, 5))),
+        key("l").with(listed("n", None, window(5, Unit::Second))),
+    ]);
     let entries = [entry("a", "x")];
     let own = key_of(&policy, &entries);
     let brought = |per_unit, unit| keys(&policy, bringing(&entries, per_unit, unit))[0];
-    assert_ne!(own, brought(5, Unit::Second));
+    assert_eq!(own, brought(5, Unit::Second));
+    assert_ne!(own, brought(5, Unit::Minute));
+    let of_bucket = [entry("b", "x")];
+    assert_ne!(
+        keys(&policy, bringing(&of_bucket, 5, Unit::Second))[0],
+        key_of(&policy, &of_bucket)
+    );
+    let entries_of_list = [entry("l", "x")];
+    let listed = keys(&policy, bringing(&entries_of_list, 5, Unit::Second))[0];
+    assert_eq!(listed, key_of(&policy, &entries_of_list));
     assert_eq!(brought(5, Unit::Second), brought(50, Unit::Second), "the limit may change");
     assert_ne!(brought(5, Unit::Second), brought(5, Unit::Minute));
     let other = [entry("a", "y")];

@@ -105,7 +105,7 @@ fn what_is_denied_counts_nothing_even_where_hits_are_charged_always() {
     spec.limit = Arc::new(Limit { charge: Charge::Always, ..(*spec.limit).clone() });
     let policy = specs::policy([node]).with_overrides([("d", RuleOverride::Deny)].into_iter());
     let limit = &policy.rules()[0].limits[0].limit;
-    for op in [Op::Take { cost: Hits(7) }, Op::Peek, Op::Refund { cost: Hits(7) }] {
+    for op in [Op::Take { cost: Hits(7) }, Op::PEEK, Op::Refund { cost: Hits(7) }] {
         let step = algorithm::apply(None, limit, op, Micros(1_763_668_800_000_000));
         assert_eq!((step.outcome.charged, step.write), (Hits(0), None), "{op:?}");
     }

@@ -168,25 +168,27 @@ fn a_family_is_one_for_each_domain_path_name_and_window_and_no_other_number() {
 #[test]
 fn an_override_is_a_fixed_window_and_zero_denies() {
     let asked = Override { requests_per_unit: 42, unit: Unit::Hour, unit_multiplier: 2 };
-    let limit = compile_override("edge", &asked);
+    let limit = compile_override("edge", &asked, Charge::Admitted);
     assert_eq!(limit.capacity(), Hits(42));
     assert_eq!(limit.rate.window(), Micros::from_secs(7200));
     let Algorithm::FixedWindow(window) = &limit.algorithm else { panic!("{limit:?}") };
     assert_eq!(window.window, Window::Epoch { length: Micros::from_secs(7200) });
-    let denied = compile_override("edge", &Override { requests_per_unit: 0, ..asked });
+    let denied =
+        compile_override("edge", &Override { requests_per_unit: 0, ..asked }, Charge::Admitted);
     assert_eq!(denied.capacity(), Hits::ZERO);
     assert_eq!(limit.limit_id, denied.limit_id, "one counter whatever the number");
-    assert_ne!(limit.limit_id, compile_override("other", &asked).limit_id);
+    assert_ne!(limit.limit_id, compile_override("other", &asked, Charge::Admitted).limit_id);
 }
 
 #[test]
 fn an_absurd_override_is_capped() {
     let asked = Override { requests_per_unit: 1, unit: Unit::Year, unit_multiplier: u32::MAX };
-    let limit = compile_override("edge", &asked);
+    let limit = compile_override("edge", &asked, Charge::Admitted);
     let Algorithm::FixedWindow(window) = &limit.algorithm else { panic!("{limit:?}") };
     assert_eq!(window.window, Window::Epoch { length: tidegate::policy::WINDOW_MAX });
     assert_eq!(limit.rate.unit_multiplier, u32::MAX, "shown as it was sent");
-    let zero = compile_override("edge", &Override { unit_multiplier: 0, ..asked });
+    let zero =
+        compile_override("edge", &Override { unit_multiplier: 0, ..asked }, Charge::Admitted);
     assert_eq!(zero.rate.unit_multiplier, 1);
 }
 

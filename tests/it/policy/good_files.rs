@@ -117,8 +117,10 @@ fn limit_told(spec: &LimitSpec) -> String {
     if spec.cost != 1 {
         write!(told, ", cost {}", spec.cost).unwrap();
     }
-    if spec.limit.charge == Charge::Always {
-        told.push_str(", always charged");
+    match spec.limit.charge {
+        Charge::Admitted => {}
+        Charge::Billed => told.push_str(", bills charged"),
+        Charge::Always => told.push_str(", always charged"),
     }
     if spec.limit.on_store_failure != OnStoreFailure::Local {
         write!(told, ", on failure {:?}", spec.limit.on_store_failure).unwrap();

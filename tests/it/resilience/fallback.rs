@@ -115,7 +115,7 @@ async fn verdict(store: &Fallback<FlakyStore, MemoryStore>, check: Check<'_>) ->
 }
 
 fn used(store: &MemoryStore, identity: u128, limit: &Arc<Limit>, now: Micros) -> u64 {
-    let peek = Check { op: Op::Peek, ..take(identity, limit, 1) };
+    let peek = Check { op: Op::PEEK, ..take(identity, limit, 1) };
     limit.capacity().0 - store.decide_one(&peek, now).available.0
 }
 
@@ -341,7 +341,7 @@ impl Scenario {
         let cost = Hits(self.cost);
         match self.kind {
             Kind::Take | Kind::Debt => Op::Take { cost },
-            Kind::Peek => Op::Peek,
+            Kind::Peek => Op::PEEK,
             Kind::Refund => Op::Refund { cost },
         }
     }

@@ -148,7 +148,7 @@ async fn what_was_charged_before_a_loss_still_counts_against_the_full_limit() {
             assert!(first > 0 && first <= 20);
             store.lose();
             let left = |more: Answer| more.outcome().unwrap().available;
-            let peek = Check { op: Op::Peek, ..take(1, &limit, 1) };
+            let peek = Check { op: Op::PEEK, ..take(1, &limit, 1) };
             assert_eq!(left(answer(&replicas[0], peek, START).await), Hits::ZERO);
             for replica in &replicas[1..] {
                 assert_eq!(admitted(replica, &limit, 30, START).await, first, "it charged none");
@@ -229,7 +229,7 @@ async fn a_refused_check_is_not_sent_and_debts_and_refunds_are() {
     assert_eq!(charged, Hits(3), "{answers:?}");
     assert!(passes(replica, take(3, &other, 80), START).await);
     let debt = store.with_counters(|counters| {
-        counters.decide_one(&Check { op: Op::Peek, ..take(2, &owed, 1) }, START).available
+        counters.decide_one(&Check { op: Op::PEEK, ..take(2, &owed, 1) }, START).available
     });
     assert_eq!(debt, Hits(2), "of the five hits in the store, the debt has taken three");
     assert_eq!(replica.stats().refused_after_loss.load(Ordering::SeqCst), 4);

@@ -189,7 +189,7 @@ async fn peeks_debts_and_what_never_passes_are_not_remembered() {
     bench.one(START, take(1, &limit, 1)).await;
     let debt = Arc::new(Limit { charge: Charge::Always, ..Limit::clone(&limit) });
     for _ in 0..3 {
-        let peeked = bench.one(START, check(1, &limit, Op::Peek)).await;
+        let peeked = bench.one(START, check(1, &limit, Op::PEEK)).await;
         assert_eq!(peeked, (Verdict::Refuse, Some(10 * SECOND), true));
         assert!(bench.one(START, take(2, &debt, 3)).await.2);
         assert!(bench.one(START, take(3, &limit, 9)).await.2, "the store counts those");

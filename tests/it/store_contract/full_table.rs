@@ -210,7 +210,7 @@ fn planned(random: &mut Random, limits: &[Arc<Limit>]) -> Planned {
     let hits = Hits(if is_slot { 1 } else { 1 + random.below(3) });
     let op = match random.below(10) {
         0 => Op::Refund { cost: hits },
-        1 => Op::Peek,
+        1 => Op::PEEK,
         _ => Op::Take { cost: hits },
     };
     let holder = is_slot.then(|| Holder(u128::from(1 + random.below(6))));

@@ -137,7 +137,11 @@ struct RandomCheck {
 /// and then. (A hybrid keeps its size: what is there is cut by a smaller one.)
 fn numbers(n: u64, variant: u64) -> Arc<Limit> {
     let hits = [5, 3, 20, 0][variant as usize];
-    let charge = if n == 4 || n == 5 { Charge::Always } else { Charge::Admitted };
+    let charge = match n {
+        4 | 5 => Charge::Always,
+        2 | 6 | 7 => Charge::Billed,
+        _ => Charge::Admitted,
+    };
     let limit = match n {
         _ if is_window(n) => window(hits, MINUTE),
         6 => sliding_window(hits, MINUTE),
@@ -175,7 +179,7 @@ impl RandomCheck {
         let key = bench.key(keys[usize::try_from(n).unwrap()]);
         // A counter keeps its algorithm and its charge; its numbers change now and then.
         let variant = if random.one_in(10) { random.below(4) } else { 0 };
-        let limit = numbers(n, variant);
+        let mut limit = numbers(n, variant);
         let cost = Hits(match random.below(20) {
             0 => 0,
             1 => u64::MAX,
@@ -184,10 +188,14 @@ impl RandomCheck {
             _ => 1 + random.below(4),
         });
         let op = match random.below(10) {
-            0 | 1 => Op::Peek,
+            0 => Op::PEEK,
+            1 => Op::Peek { hits: Hits(1 + random.below(4)) },
             2 => Op::Refund { cost },
             _ => Op::Take { cost },
         };
+        if limit.charge == Charge::Billed && matches!(op, Op::Take { .. }) && random.one_in(3) {
+            limit = for_bills(&limit);
+        }
         let role = match random.below(10) {
             0 => Role::Shadow,
             1 | 2 => Role::Quota(0),

@@ -31,14 +31,14 @@ impl Model {
                 let op = match check.op {
                     Op::Refund { .. } => continue,
                     Op::Take { .. } if check.limit.charge == Charge::Always => check.op,
-                    Op::Take { .. } | Op::Peek => Op::Peek,
+                    Op::Take { .. } | Op::Peek { .. } => Op::PEEK,
                 };
                 let again = self.step(check, op, call.now);
                 (outcome.charged, outcome.taken) = (again.charged, again.taken);
             }
         }
         for (check, outcome) in call.checks.iter().zip(&mut outcomes) {
-            let left = apply(self.states.get(&check.key), check.limit, Op::Peek, call.now).outcome;
+            let left = apply(self.states.get(&check.key), check.limit, Op::PEEK, call.now).outcome;
             (outcome.available, outcome.reset_after) = (left.available, left.reset_after);
         }
         outcomes

@@ -29,8 +29,9 @@ async fn run<B: Bench>(bench: &B, with_another: bool) {
         for (i, step) in case.steps.iter().enumerate() {
             bench.set(step.at);
             let op = match step.op {
-                StepOp::Take(cost) => Op::Take { cost },
-                StepOp::Peek => Op::Peek,
+                StepOp::Take(cost) | StepOp::Bill(cost) => Op::Take { cost },
+                StepOp::Peek => Op::PEEK,
+                StepOp::Question(hits) => Op::Peek { hits },
                 StepOp::Refund(cost) => Op::Refund { cost },
                 StepOp::Return(of) => {
                     // A store without a clock refunds as of its latest call: so there is one.

@@ -80,6 +80,16 @@ pub fn always(limit: &Arc<Limit>) -> Arc<Limit> {
     Arc::new(Limit { charge: Charge::Always, ..Limit::clone(limit) })
 }
 
+/// The same limit, which charges bills in any case.
+pub fn billed(limit: &Arc<Limit>) -> Arc<Limit> {
+    Arc::new(Limit { charge: Charge::Billed, ..Limit::clone(limit) })
+}
+
+/// The limit under which the bills of such a limit are charged.
+pub fn for_bills(limit: &Limit) -> Arc<Limit> {
+    Arc::new(limit.for_bills().expect("a limit that charges bills in any case"))
+}
+
 /// 128 bits as evenly spread as those of a keyed hash.
 pub fn spread(n: u64) -> u128 {
     let hash = blake3::hash(&n.to_le_bytes());
@@ -99,7 +109,7 @@ pub fn take<'a>(key: CounterKey, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> 
 }
 
 pub fn peek(key: CounterKey, limit: &Arc<Limit>) -> Check<'_> {
-    check(key, limit, Op::Peek)
+    check(key, limit, Op::PEEK)
 }
 
 pub fn refund<'a>(key: CounterKey, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {

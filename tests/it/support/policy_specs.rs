@@ -14,6 +14,7 @@ pub fn domain<const N: usize>(name: &str, nodes: [Node; N]) -> DomainSpec {
     DomainSpec {
         name: name.into(),
         accounting: Accounting::AllOrNothing,
+        charge: Charge::Admitted,
         hash_tag: Box::default(),
         body: None,
         nodes: nodes.into_iter().map(|node| node.0).collect(),
@@ -118,7 +119,9 @@ impl Node {
 
 /// A limit's place in a rule.
 pub fn spec(name: Option<&str>, limit: Arc<Limit>) -> LimitSpec {
-    LimitSpec { name: name.map(Box::from), in_list: false, per: None, limit, tiers: None, cost: 1 }
+    let for_bills = limit.for_bills().map(Arc::new);
+    let name = name.map(Box::from);
+    LimitSpec { name, in_list: false, per: None, limit, for_bills, tiers: None, cost: 1 }
 }
 
 /// One of a list of limits, with a key of those entries.
@@ -170,7 +173,14 @@ where
 
 /// A descriptor of one hit.
 pub fn descriptor<'a>(entries: &'a [Entry<'a>]) -> Descriptor<'a> {
-    Descriptor { entries, hits: Hits::ONE, refund: false, limit: None, holder: None }
+    Descriptor {
+        entries,
+        hits: Hits::ONE,
+        names_hits: false,
+        refund: false,
+        limit: None,
+        holder: None,
+    }
 }
 
 /// A descriptor of one hit that brings a limit along.

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! - `at`: now, in microseconds since the epoch. It may go back.
-//! - `limit`: one of the following, and optionally `"charge": "always"` beside it. A step without
+//! - `limit`: one of the following, and optionally `"charge"` (`billed` or `always`) beside it. A step without
 //!   one keeps the previous step's.
 //!   - `{"fixed_window": {hits, window_us}}`
 //!   - `{"calendar": {hits, unit, zone}}`: a fixed window of a calendar unit (`day`, `week`, `month`,
@@ -23,7 +23,8 @@
 //!     `{"bucket": {burst, hits, window_us, floor?}}` (credit form); `floor` in hits, default 0
 //!   - `{"hybrid": {burst, hits, window_us, shares, class, floor_percent}}`: one class's view
 //!   - `{"concurrency": {slots, lease_us}}`
-//! - one operation: `take: n`, `peek: true`, `refund: n` (the caller's own) or `return: k`
+//! - one operation: `take: n`, `bill: n` (of a `billed` limit: hits that were used already),
+//!   `peek: true`, `question: n` (would n hits pass?), `refund: n` (the caller's own) or `return: k`
 //!   (refund by the receipt of step k, counted from 0; it has no outcome).
 //! - `holder: n`, beside `take` and `refund` of a concurrency limit: who; absent: nobody.
 //! - `expect`: the outcome; all times in microseconds; `retry_after` null where it passes and where
@@ -65,7 +66,11 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepOp {
     Take(Hits),
+    /// Hits that were used already, charged in any case.
+    Bill(Hits),
     Peek,
+    /// Would so many hits pass?
+    Question(Hits),
     Refund(Hits),
     /// Give back by the receipt of that step.
     Return(usize),
@@ -158,7 +163,9 @@ struct RawStep {
     at: u64,
     limit: Option<RawLimit>,
     take: Option<u64>,
+    bill: Option<u64>,
     peek: Option<bool>,
+    question: Option<u64>,
     refund: Option<u64>,
     r#return: Option<usize>,
     holder: Option<u128>,
@@ -224,12 +231,21 @@ struct RawBucket {
 
 impl RawStep {
     fn compile(self, limit: Arc<Limit>, place: &str) -> Step {
-        let op = match (self.take, self.peek, self.refund, self.r#return) {
-            (Some(cost), None, None, None) => StepOp::Take(Hits(cost)),
-            (None, Some(true), None, None) => StepOp::Peek,
-            (None, None, Some(cost), None) => StepOp::Refund(Hits(cost)),
-            (None, None, None, Some(step)) => StepOp::Return(step),
-            _ => panic!("{place}: a step is one of take, peek, refund, return"),
+        let ops = [
+            self.take.map(|cost| StepOp::Take(Hits(cost))),
+            self.bill.map(|cost| StepOp::Bill(Hits(cost))),
+            self.peek.map(|_| StepOp::Peek),
+            self.question.map(|hits| StepOp::Question(Hits(hits))),
+            self.refund.map(|cost| StepOp::Refund(Hits(cost))),
+            self.r#return.map(StepOp::Return),
+        ];
+        let mut ops = ops.into_iter().flatten();
+        let (Some(op), None) = (ops.next(), ops.next()) else {
+            panic!("{place}: a step is one of take, bill, peek, question, refund, return");
+        };
+        let limit = match op {
+            StepOp::Bill(_) => Arc::new(limit.for_bills().expect("only such a limit has bills")),
+            _ => limit,
         };
         let is_return = matches!(op, StepOp::Return(_));
         assert_eq!(self.expect.is_none(), is_return, "{place}: all but a return have an outcome");
@@ -248,6 +264,7 @@ impl RawLimit {
     fn compile(&self, place: &str) -> Limit {
         let charge = match self.charge.as_deref() {
             None => Charge::Admitted,
+            Some("billed") => Charge::Billed,
             Some("always") => Charge::Always,
             Some(other) => panic!("{place}: unknown charge {other}"),
         };

@@ -310,6 +310,6 @@ pub async fn hits(
     limit: &Arc<Limit>,
     record: &CounterRecord,
 ) -> Option<u64> {
-    let answer = apply(store, limit, &[record], Op::Peek).await;
+    let answer = apply(store, limit, &[record], Op::PEEK).await;
     answer[0].outcome().map(|outcome| CAPACITY - outcome.available.0)
 }

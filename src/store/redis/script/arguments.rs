@@ -17,8 +17,8 @@ use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::fixed_window;
 use crate::algorithm::hybrid::HybridCredits;
 use crate::domain::{
-    Accounting, Algorithm, Bucket, Charge, Check, CounterKey, Hits, Holder, Limit, Micros, Op,
-    Receipt, Role, Window,
+    Accounting, Algorithm, Bucket, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Receipt,
+    Role, Window,
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
@@ -163,7 +163,7 @@ fn add_time(command: &mut Cmd, now: Option<Micros>) {
 /// Returns the name of a check's operation in the scripts.
 fn op_name(check: &Check<'_>) -> &'static str {
     match check.op {
-        Op::Take { cost: Hits::ZERO } | Op::Peek => "peek",
+        Op::Take { cost: Hits::ZERO } | Op::Peek { .. } => "peek",
         Op::Take { .. } if check.charges_always() => "debt",
         Op::Take { .. } => "take",
         Op::Refund { .. } => "refund",
@@ -199,20 +199,22 @@ fn capped_cost(check: &Check<'_>) -> u64 {
 
 /// Appends the arguments of a `single_*.lua` script.
 fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
-    let op = op_name(check);
-    let (cost, is_take) = (capped_cost(check), op == "take");
+    let is_take = op_name(check) == "take";
+    // The scripts expect no name for a take, which is the common operation.
+    let op = if is_take { "" } else { op_name(check) };
+    let (cost, keeps_debt) = (capped_cost(check), check.limit.charge.keeps_debt());
     match path {
         FastPath::FixedWindow(window, length) => {
             let hits = window.hits.0.min(COUNT_MAX);
             command.arg(cost).arg(hits).arg(length.0);
-            if !is_take {
+            if !is_take || keeps_debt {
                 command.arg(op).arg(fixed_window::count_max(hits, check.limit.charge));
             }
         }
         FastPath::Bucket(bucket) => {
             let BucketArguments { credits, need, kept } = BucketArguments::new(check, bucket, cost);
             command.arg(need).arg(credits.capacity - kept);
-            let has_cap = kept > 0 || !is_take;
+            let has_cap = kept > 0 || !is_take || keeps_debt;
             if is_credit_form(check) {
                 command.arg(credits.flow);
             } else if has_cap {
@@ -227,7 +229,7 @@ fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>
         }
         FastPath::SlidingWindow(window) => {
             command.arg(cost).arg(window.hits.0).arg(window.length.0.max(1)).arg(window.tick().0);
-            if !is_take {
+            if !is_take || keeps_debt {
                 command.arg(op).arg(window.count_max(check.limit.charge));
             }
         }
@@ -260,11 +262,14 @@ fn pack_multi<'a>(
 ) -> Packed {
     let of =
         |wanted| checks.clone().filter(|check| multi_kind(check) == Some(wanted)).count() as u64;
-    let special =
-        checks.clone().filter(|check| needs_extra_numbers(check, accounting)).count() as u64;
+    // Usually all limits of a call have the same charge. Then none needs a cap of its own.
+    let all_keep_debt = checks.clone().all(|check| check.limit.charge.keeps_debt());
+    let is_special = |check: &&Check<'_>| needs_extra_numbers(check, accounting, all_keep_debt);
+    let special = checks.clone().filter(is_special).count() as u64;
     let (mut packed, mut listed) = (Packed::default(), Packed::default());
     let all_or_nothing = u64::from(accounting == Accounting::AllOrNothing);
     packed.push_numbers([all_or_nothing, of(MultiKind::Window), of(MultiKind::Arrival), special]);
+    packed.push_number(u64::from(all_keep_debt));
     for (place, check) in (1..).zip(checks) {
         let cost = capped_cost(check);
         let (cap, bucket) = match FastPath::for_check(check) {
@@ -285,7 +290,7 @@ fn pack_multi<'a>(
             // `ScriptSelection::for_checks` never selects this script for such a check.
             Some(FastPath::SlidingWindow(_)) | None => (0, [0; 4]),
         };
-        if needs_extra_numbers(check, accounting) {
+        if is_special(&check) {
             listed.push_number(place);
             listed.push_string(op_name(check).as_bytes());
             pack_role(&mut listed, check.role);
@@ -368,7 +373,7 @@ fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock:
         }
         Algorithm::SlidingLog(log) => {
             let hits = log.hits.0.min(COUNTER_HITS_MAX);
-            let cap = if charge == Charge::Always { 2 * hits } else { hits };
+            let cap = if charge.keeps_debt() { 2 * hits } else { hits };
             packed.push_numbers([hits, cap, log.length.0]);
         }
         Algorithm::Bucket(bucket) => {

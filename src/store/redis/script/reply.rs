@@ -238,7 +238,7 @@ fn uncharged_status(
 ) -> CounterStatus {
     let Outcome { available, reset_after, .. } = match check.applies_when_rejected() {
         true => *outcome,
-        false => algorithm::apply(Some(state), check.limit, Op::Peek, now).outcome,
+        false => algorithm::apply(Some(state), check.limit, Op::PEEK, now).outcome,
     };
     CounterStatus { available, reset_after }
 }

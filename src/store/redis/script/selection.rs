@@ -111,11 +111,16 @@ pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
 }
 
 /// Returns whether `multi_check.lua` needs additional arguments for the check. It does unless the
-/// check is a required take under a limit without a floor.
-pub(crate) fn needs_extra_numbers(check: &Check<'_>, accounting: Accounting) -> bool {
+/// check is a required take under a limit without a floor. `all_keep_debt` states whether the
+/// counters of all checks of the call can hold debt, so that the script knows their caps.
+pub(crate) fn needs_extra_numbers(
+    check: &Check<'_>,
+    accounting: Accounting,
+    all_keep_debt: bool,
+) -> bool {
     let plain = match check.op {
         Op::Take { cost } => cost > Hits::ZERO && !check.charges_always(),
-        Op::Peek | Op::Refund { .. } => false,
+        Op::Peek { .. } | Op::Refund { .. } => false,
     };
     let has_floor = match &check.limit.algorithm {
         Algorithm::Bucket(bucket) => bucket.floor > Hits::ONE,
@@ -126,5 +131,6 @@ pub(crate) fn needs_extra_numbers(check: &Check<'_>, accounting: Accounting) -> 
         | Algorithm::Concurrency(_) => false,
     };
     let affects_admission = accounting == Accounting::Independent || check.role == Role::Required;
-    !plain || has_floor || !affects_admission
+    let has_own_cap = check.limit.charge.keeps_debt() && !all_keep_debt;
+    !plain || has_floor || has_own_cap || !affects_admission
 }

@@ -1,0 +1,112 @@
+//! Bills that were not charged in full, and the warning about them.
+//!
+//! A bill names hits that the caller has already used. If a limit rejects it, nobody ever counts
+//! those hits, and a limit that is charged only by bills hardly ever rejects a call. Envoy ignores
+//! the response to a bill, so that nothing but these counters shows the loss.
+//!
+//! Not here: which hits of a check are lost (`decide`).
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::rule_counters::RuleTable;
+use crate::domain::{LossCause, LostBill};
+
+/// Counters of bills that were lost, by cause.
+#[derive(Debug, Default)]
+pub(super) struct LostBills {
+    /// Number of bills that were not charged in full, in the order of [`LossCause::ALL`].
+    bills: [AtomicU64; LossCause::ALL.len()],
+    /// Hits of these bills that were not charged.
+    hits: [AtomicU64; LossCause::ALL.len()],
+    is_warned: AtomicBool,
+}
+
+impl LostBills {
+    /// Counts a bill that was not charged in full.
+    pub(super) fn add(&self, lost: LostBill) {
+        self.bills[lost.cause as usize].fetch_add(1, Ordering::Relaxed);
+        self.hits[lost.cause as usize].fetch_add(lost.hits.0, Ordering::Relaxed);
+    }
+
+    /// Returns the number of lost bills and of their hits, for each cause.
+    pub(super) fn totals(&self) -> [(LossCause, u64, u64); LossCause::ALL.len()] {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LossCause::ALL.map(|cause| {
+            (cause, read(&self.bills[cause as usize]), read(&self.hits[cause as usize]))
+        })
+    }
+
+    /// Logs a warning if bills have been rejected. Logs only once per process: what to do about it
+    /// does not change, and the metric shows how many there are.
+    pub(super) fn warn(&self, rules: &RuleTable) {
+        let rejected = self.bills[LossCause::Rejected as usize].load(Ordering::Relaxed);
+        if rejected == 0 || self.is_warned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let rule = rule_of_lost_bill(rules);
+        tracing::warn!(rule, "a bill was rejected and its hits are lost: set charge: billed");
+    }
+}
+
+/// Returns the path of the first rule, by name, that has rejected a bill.
+pub(super) fn rule_of_lost_bill(rules: &RuleTable) -> &str {
+    let mut lossy = rules.by_name.iter().filter(|(_, counters)| counters.has_lost_bill());
+    lossy.next().map_or("request override", |(name, _)| &name.path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{RuleName, Telemetry};
+    use super::*;
+    use crate::domain::{CheckEvent, Hits, Micros, Observer, Outcome, RuleId, Source};
+
+    fn event(rule: u32) -> CheckEvent {
+        CheckEvent {
+            rule: Some(RuleId(rule)),
+            hits: Hits(10),
+            capacity: Hits(20),
+            outcome: Outcome::refuse_for(Micros::SECOND),
+            decided: true,
+            shadow: false,
+            admitted: false,
+            is_refund: false,
+            is_question: false,
+            lost_bill: None,
+            source: Source::Memory,
+        }
+    }
+
+    fn lost(rule: u32, cause: LossCause) -> CheckEvent {
+        CheckEvent { lost_bill: Some(LostBill { hits: Hits(7), cause }), ..event(rule) }
+    }
+
+    fn telemetry() -> Telemetry {
+        let telemetry = Telemetry::new(0.8);
+        let name = |path: &str| RuleName { domain: "d".into(), path: path.into() };
+        telemetry.policy_loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
+        telemetry
+    }
+
+    #[test]
+    fn a_rejected_bill_is_lost_only_after_a_question_on_the_same_rule() {
+        let telemetry = telemetry();
+        telemetry.on_check(&lost(1, LossCause::Rejected));
+        telemetry.on_check(&CheckEvent { is_question: true, ..event(0) });
+        telemetry.on_check(&lost(1, LossCause::Rejected));
+        assert_eq!(telemetry.rejected_bills(), None, "several hits at once are no bill");
+        telemetry.on_check(&CheckEvent { is_question: true, ..event(1) });
+        telemetry.on_check(&lost(1, LossCause::Rejected));
+        let rejected = telemetry.rejected_bills().unwrap();
+        assert_eq!((rejected.bills, &*rejected.rule), (1, "d.b"));
+        let expected = [(LossCause::Rejected, 1, 7), (LossCause::DebtBound, 0, 0)];
+        assert_eq!(telemetry.lost_bills.totals(), expected);
+    }
+
+    #[test]
+    fn hits_beyond_the_bound_on_debt_are_always_lost() {
+        let telemetry = telemetry();
+        telemetry.on_check(&lost(0, LossCause::DebtBound));
+        assert_eq!(telemetry.lost_bills.totals()[1], (LossCause::DebtBound, 1, 7));
+        assert_eq!(telemetry.rejected_bills(), None);
+    }
+}
