@@ -18,8 +18,10 @@ use crate::settings::{ChargeSetting, DropIn, Settings, Sources};
 pub struct LoadedPolicy {
     /// Compiled policy. Its rules have consecutive ids.
     pub policy: Policy,
-    /// Warnings about configuration that is valid but probably a mistake.
+    /// Warnings about configuration that is valid but contradicts itself or has no effect.
     pub warnings: Vec<Diagnostic>,
+    /// Advice about configuration that does what it says.
+    pub notes: Vec<Diagnostic>,
     /// Pairs of limits that one call can check. Each pair says whether Redis Cluster stores both
     /// counters in the same hash slot.
     pub colocation: Vec<LimitPair>,
@@ -65,6 +67,7 @@ impl PolicyLoader {
         Ok(LoadedPolicy {
             policy: Policy::build_with_first_id(&compiled.domains, self.secret.clone(), first),
             warnings: compiled.warnings,
+            notes: compiled.notes,
             colocation: compiled.colocation,
             files: files.len(),
             fingerprint: Fingerprint::of(files),
