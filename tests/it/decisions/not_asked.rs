@@ -154,3 +154,17 @@ async fn what_was_last_known_of_a_limit_is_shown_for_two_seconds_at_most() {
         assert_eq!(answer.rows[0].reset_s.is_some(), remaining == 99, "{after:?}");
     }
 }
+
+#[tokio::test]
+async fn hits_on_a_counter_of_which_nothing_is_known_are_counted_too() {
+    let bench = cached();
+    for _ in 0..2 {
+        bench.ask(Micros::ZERO, &[d("narrow=a")]).await;
+    }
+    bench.events.0.lock().unwrap().clear();
+    let answer = bench.ask(Micros::ZERO, &[d("wide=b").hits(3), d("narrow=a")]).await.unwrap();
+    assert_eq!((answer.code, answer.source), (Code::OverLimit, Source::Cached));
+    let events = bench.events.0.lock().unwrap();
+    let hits: Vec<_> = events.iter().map(|event| (event.hits, event.decided)).collect();
+    assert_eq!(hits, [(Hits(3), false), (Hits(1), true)]);
+}

@@ -358,3 +358,20 @@ async fn each_replica_admits_at_most_one_more_limit_whatever_is_lost() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_is_left_after_a_loss_is_told_by_own_charges() {
+    let (store, replicas) = replicas(1);
+    let (limit, narrow) = (window(20, HOUR), window(1, HOUR));
+    assert_eq!(admitted(&replicas[0], &limit, 12, START).await, 12);
+    store.lose();
+    let left = async |checks: &[Check<'_>]| {
+        let answers = replicas[0].apply(&call(checks, START)).await;
+        answers.each[0].outcome().unwrap().available
+    };
+    assert_eq!(left(&[take(1, &limit, 1)]).await, Hits(7), "the store would say 19");
+    // Another replica has used up the other limit, so this call charges nothing here either.
+    store.with_counters(|counters| counters.decide_one(&take(2, &narrow, 1), START));
+    assert_eq!(left(&[take(1, &limit, 1), take(2, &narrow, 1)]).await, Hits(7));
+    assert_eq!(left(&[Check { op: Op::PEEK, ..take(1, &limit, 1) }]).await, Hits(7));
+}

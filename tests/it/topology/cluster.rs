@@ -22,7 +22,7 @@ use super::counting_load::{
 };
 use crate::support::acl;
 use crate::support::heavy;
-use crate::support::redis_cluster::Cluster;
+use crate::support::redis_cluster::{Cluster, text};
 use crate::support::redis_server::{PATIENCE, Server, until};
 
 /// How many keys each master holds.
@@ -310,6 +310,13 @@ fn stale_copy(cluster: &Cluster, node: usize) -> Server {
     Server::start(&lines)
 }
 
+/// How often a server was asked for its slot table.
+fn queries_for_slots(server: &Server) -> u64 {
+    let stats = text(server.ask(&["INFO", "commandstats"]));
+    let calls = stats.split_once("cmdstat_cluster|shards:calls=").map_or("0", |(_, rest)| rest);
+    calls.split(',').next().unwrap().parse().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_slot_table_never_replaces_a_newer_one() {
     let turn = heavy::turn().await;
@@ -339,8 +346,13 @@ async fn an_older_slot_table_never_replaces_a_newer_one() {
         total(&connections, |node| &node.losses) > lost
     })
     .await;
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    // The answer to a query is judged before the next one is made.
+    let queries = queries_for_slots(&stale);
+    until("the stale server answers", || queries_for_slots(&stale) >= queries + 2).await;
+    let heir = format!("127.0.0.1:{}", cluster.nodes[heir].port);
+    let is_known = connections.report().iter().any(|node| node.address == heir);
     cluster.nodes.iter().for_each(Server::thaw);
+    assert!(is_known, "an older table replaced the newer one");
     until("all are connected again", || connections.is_connected()).await;
     while count().await[0].is_err() {
         assert!(std::time::Instant::now() < end, "it is not counted again");

@@ -4,6 +4,7 @@ use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfi
 use tidegate::store::redis::client::transport::Transport;
 
 use redis::Value;
+use redis::aio::MultiplexedConnection;
 
 use super::counting_load::{COUNT, Load, auth, config, count_one, item, open, records, total};
 use crate::support::acl;
@@ -55,6 +56,14 @@ async fn a_failover_is_followed_without_a_restart_and_without_a_double_charge() 
     load.stop(false).await;
 }
 
+/// Connections that a server has accepted since it was started.
+async fn connections_received(connection: &mut MultiplexedConnection) -> u64 {
+    let mut info = redis::cmd("INFO");
+    let stats: String = info.arg("stats").query_async(connection).await.unwrap();
+    let (_, rest) = stats.split_once("total_connections_received:").unwrap();
+    rest.split_once('\r').unwrap().0.parse().unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_minority_of_the_sentinels_does_not_replace_a_connected_master() {
     let _turn = heavy::turn().await;
@@ -68,8 +77,13 @@ async fn a_minority_of_the_sentinels_does_not_replace_a_connected_master() {
     group.sentinels[0].ask(&["SENTINEL", "REMOVE", NAME]);
     let port = other.port.to_string();
     group.sentinels[0].ask(&["SENTINEL", "MONITOR", NAME, "127.0.0.1", &port, "1"]);
-    for count in 2..6 {
-        // Every lost connection makes the client query the sentinels.
+    let mut stale = group.sentinels[0].connect().await;
+    let queries = connections_received(&mut stale).await;
+    let mut count = 1;
+    // Every lost connection makes the client query the sentinels, while the master is away for a
+    // moment.
+    while connections_received(&mut stale).await < queries + 10 {
+        count += 1;
         let before = total(&connections, |node| &node.connects);
         group.servers[0].ask(&["CLIENT", "KILL", "USER", acl::USER]);
         until("both connections are back", || {

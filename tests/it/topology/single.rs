@@ -1,15 +1,23 @@
 //! A single Redis server.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 use redis::Value;
+use tidegate::clock::Clock;
 use tidegate::domain::ExecutionStatus;
-use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
+use tidegate::store::redis::client::config::{
+    Address, MonotonicClock, RedisConfig, TopologyConfig,
+};
+use tidegate::store::redis::client::node_stats::BreakerState;
 use tidegate::store::redis::client::transport::{ScriptCalls, SendError, SendErrorKind, Transport};
 
 use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, records, total};
 use crate::support::acl;
+use crate::support::black_hole_proxy::Proxy;
+use crate::support::redis_cluster::text;
 use crate::support::redis_server::{Server, until};
 
 fn server() -> Server {
@@ -237,4 +245,107 @@ async fn replicas_with_different_secrets_are_detected() {
     assert!(total(&other, |node| &node.meta_differs) > 0);
     let lasts: i64 = redis::from_redis_value(server.ask(&["TTL", "tg1meta"])).unwrap();
     assert!(lasts > 0, "it expires: {lasts}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_connects_open_no_breaker_while_another_connection_serves() {
+    let server = server();
+    let clock = MonotonicClock::new(|| Clock::default().monotonic());
+    let connections = open(RedisConfig { breaker_clock: Some(clock), ..single(&server) }).await;
+    until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
+    let mut operator = server.connect().await;
+    let clients: String =
+        redis::cmd("CLIENT").arg("LIST").query_async(&mut operator).await.unwrap();
+    let ours = clients.lines().find(|line| line.contains(&format!(" user={} ", acl::USER)));
+    let id = ours.unwrap().split(' ').next().unwrap().strip_prefix("id=").unwrap();
+    let admin = operator.clone();
+    let set_clients_max = async |most: u32| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxclients").arg(most);
+        set.exec_async(&mut admin.clone()).await.unwrap();
+    };
+    set_clients_max(1).await;
+    redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id).exec_async(&mut operator).await.unwrap();
+    until("connecting has failed", || total(&connections, |node| &node.connect_failures) >= 4)
+        .await;
+    assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(1)));
+    assert_eq!(total(&connections, |node| &node.breaker_opened), 0);
+    set_clients_max(100).await;
+    until("both connections are back", || total(&connections, |node| &node.connected) == 2).await;
+}
+
+/// Milliseconds of a clock that a test sets, and how many more pass at each look at it.
+#[derive(Clone, Default)]
+struct TestClock {
+    now_ms: Arc<AtomicU64>,
+    step_ms: Arc<AtomicU64>,
+}
+
+impl TestClock {
+    fn monotonic(&self) -> MonotonicClock {
+        let (clock, began) = (self.clone(), Clock::default().monotonic());
+        MonotonicClock::new(move || {
+            let step = clock.step_ms.load(Ordering::SeqCst);
+            began + Duration::from_millis(clock.now_ms.fetch_add(step, Ordering::SeqCst))
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stalled_connection_opens_no_breaker_while_another_one_is_answered() {
+    let server = server();
+    let proxy = Proxy::start(server.port);
+    let clock = TestClock::default();
+    let connections = open(RedisConfig {
+        addresses: vec![Address::Tcp("127.0.0.1".into(), proxy.port)],
+        breaker_clock: Some(clock.monotonic()),
+        reply_timeout: Duration::from_millis(500),
+        ..single(&server)
+    })
+    .await;
+    until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
+    proxy.swallow(true);
+    connections.send_in_background(item(&COUNT, "tg1z:{a}"));
+    until("its bytes are lost", || proxy.holes() == 1).await;
+    proxy.swallow(false);
+    clock.now_ms.store(40, Ordering::SeqCst);
+    until("the other one answers", || {
+        connections.send_in_background(item(&COUNT, "tg1z:{b}"));
+        server.count("tg1z:{b}") > 0
+    })
+    .await;
+    // The stalled command is 60 ms old, and the last answer 20 ms.
+    clock.now_ms.store(60, Ordering::SeqCst);
+    until("the stalled one is given up", || total(&connections, |node| &node.losses) > 0).await;
+    assert_eq!(total(&connections, |node| &node.breaker_opened), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_breaker_stays_open_while_every_ping_is_answered_late() {
+    let server = server();
+    let clock = TestClock::default();
+    let patient = Duration::from_secs(60);
+    let breaker_clock = Some(clock.monotonic());
+    let connections =
+        open(RedisConfig { breaker_clock, reply_timeout: patient, ..single(&server) }).await;
+    until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
+    let state = || connections.report()[0].breaker;
+    server.freeze();
+    connections.send_in_background(item(&COUNT, "tg1z:{a}"));
+    until("it is written", || total(&connections, |node| &node.writes) == 1).await;
+    clock.now_ms.store(60, Ordering::SeqCst);
+    until("the breaker opens", || state() == Some(BreakerState::Open)).await;
+    // From now on a PING takes 21 ms at least.
+    clock.step_ms.store(21, Ordering::SeqCst);
+    server.thaw();
+    let pings = || {
+        let stats = text(server.ask(&["INFO", "commandstats"]));
+        let calls = stats.split_once("cmdstat_ping:calls=").map_or("0", |(_, rest)| rest);
+        calls.split(',').next().unwrap().parse::<u64>().unwrap()
+    };
+    let before = pings();
+    until("PINGs are answered", || pings() >= before + 6).await;
+    assert_eq!(state(), Some(BreakerState::Open));
+    clock.step_ms.store(0, Ordering::SeqCst);
+    until("the breaker closes", || state() == Some(BreakerState::Closed)).await;
 }
