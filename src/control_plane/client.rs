@@ -15,7 +15,7 @@ use futures_util::{StreamExt as _, TryFutureExt as _, stream};
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 use tonic::metadata::{MetadataKey, MetadataValue};
 use tonic::{Code, Request, Response};
 
@@ -190,7 +190,8 @@ impl<A: FnMut(&LastGood, Applied)> Session<A> {
             .map_ok(Response::into_inner)
             .try_flatten_stream();
         let mut responses = pin!(responses);
-        let mut ticks = interval_at(Instant::now() + TICK, TICK);
+        let mut ticks = interval(TICK);
+        ticks.reset();
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answer: Option<Answer> = None;
         loop {

@@ -56,37 +56,23 @@ impl Settings {
         let is_relative = !self.prometheus_path.starts_with('/');
         conflict(is_relative, "--prometheus-path", "must start with a slash");
 
-        let has_both = self.redis_tls_client_cert.is_some() == self.redis_tls_client_key.is_some();
+        let has_half = self.redis_tls_client_cert.is_some() != self.redis_tls_client_key.is_some();
         let names = "--redis-tls-client-cert, --redis-tls-client-key";
-        conflict(!has_both, names, "a client certificate needs its private key: give both");
+        conflict(has_half, names, "a client certificate needs its private key: give both");
 
-        let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
-        let names = "--policy, --config-type grpc_xds_sotw";
-        let advice = "the control plane has the policy: remove one of them";
-        conflict(uses_control_plane && !self.policy.is_empty(), names, advice);
-        let names = "--policy-defaults";
-        let advice = "policy files say everything themselves: add --config-type grpc_xds_sotw";
-        conflict(!uses_control_plane && self.policy_defaults.is_some(), names, advice);
-        let names = "--xds-tls-cert, --xds-tls-key";
-        let has_half = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();
-        conflict(has_half, names, "a client certificate and its key belong together: give both");
-        let has_xds_files = self.xds_tls_cert.is_some() || self.xds_tls_cacert.is_some();
-        let advice = "without TLS, the connection is in plain text: add --xds-tls";
-        let is_plain = uses_control_plane && !self.xds_tls;
-        conflict(is_plain && has_xds_files, "--xds-tls-…", advice);
+        for (is_broken, names, advice) in self.control_plane_conflicts() {
+            conflict(is_broken, names, advice);
+        }
 
         if self.counts_in_redis() {
             match self.redis() {
                 Ok(redis)
                     if redis.tls.is_none() && self.has_redis_tls_settings() && !self.drop_in =>
                 {
-                    errors.push(SettingError::Conflict {
-                        names: "--redis-tls-…",
-                        advice:
-                            "without TLS, the password is sent in clear: add --redis-tls, or a \
-                                 rediss:// address"
-                                .to_owned(),
-                    });
+                    let advice = "without TLS, the password is sent in clear: add --redis-tls, or \
+                                  a rediss:// address"
+                        .to_owned();
+                    errors.push(SettingError::Conflict { names: "--redis-tls-…", advice });
                 }
                 Ok(_) => {}
                 Err(error) => errors.push(error),
@@ -94,6 +80,36 @@ impl Settings {
         }
         errors.extend(self.otlp().err());
         errors
+    }
+
+    /// Returns the possible conflicts of settings about the control plane: whether each exists, the
+    /// settings, and the advice.
+    fn control_plane_conflicts(&self) -> [(bool, &'static str, &'static str); 4] {
+        let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
+        let has_half_identity = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();
+        let has_files = self.xds_tls_cert.is_some() || self.xds_tls_cacert.is_some();
+        [
+            (
+                uses_control_plane && !self.policy.is_empty(),
+                "--policy, --config-type grpc_xds_sotw",
+                "the control plane has the policy: remove one of them",
+            ),
+            (
+                !uses_control_plane && self.policy_defaults.is_some(),
+                "--policy-defaults",
+                "policy files say everything themselves: add --config-type grpc_xds_sotw",
+            ),
+            (
+                has_half_identity,
+                "--xds-tls-cert, --xds-tls-key",
+                "a client certificate and its key belong together: give both",
+            ),
+            (
+                uses_control_plane && !self.xds_tls && has_files,
+                "--xds-tls-…",
+                "without TLS, the connection is in plain text: add --xds-tls",
+            ),
+        ]
     }
 
     /// Returns whether settings that apply only to TLS connections to Redis are present although
