@@ -2,6 +2,10 @@
 it. Not here: what the program makes of their policies."""
 
 import copy
+import os
+import pathlib
+import subprocess
+import tempfile
 import unittest
 
 import kubernetes_validate
@@ -89,6 +93,20 @@ class Gateways(unittest.TestCase):
             self.assertEqual(ports, [53, 53, control_plane, 6379])
         self.assertIn({"port": "metrics", "protocol": "TCP"},
                       chart.one(chart.manifests(ENVOY_GATEWAY), "NetworkPolicy")["spec"]["ingress"][1]["ports"])
+
+    def test_the_program_accepts_the_environment_that_is_rendered(self):
+        for values, server in ((ENVOY_GATEWAY, "envoy-gateway:18001"),
+                               (AI_GATEWAY, "ai-gateway-controller.envoy-ai-gateway-system:18002")):
+            environment = given(values)[1]
+            with tempfile.TemporaryDirectory() as directory:
+                program = pathlib.Path(directory) / "ratelimit"
+                os.symlink(chart.PROGRAM, program)
+                ran = subprocess.run([program, "--print-settings"], env=environment, capture_output=True, text=True, timeout=60)
+            self.assertEqual(ran.returncode, 0, ran.stderr)
+            lines = {line.split()[0]: line for line in ran.stdout.splitlines()}
+            self.assertIn(f"{server}  (environment CONFIG_GRPC_XDS_SERVER_URL)", lines["xds-server"])
+            self.assertIn("grpc_xds_sotw", lines["config-type"].lower())
+            self.assertIn("(default as ratelimit)", lines["charge"])
 
     def test_values_that_a_control_plane_makes_useless_are_refused(self):
         for more, words in [
