@@ -185,7 +185,8 @@ pub enum Source {
     Local,
     /// The local store, because the limit on in-flight Redis calls was reached.
     Shed,
-    /// The refusal cache, without asking the store.
+    /// The refusal cache or, after the store has lost counters, this replica's own charges. The
+    /// store was not asked, although it is available.
     Cached,
     /// The policy alone: no limit applied, so no store was asked.
     Policy,

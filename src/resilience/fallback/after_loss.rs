@@ -60,7 +60,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             })
             .collect();
         let mut answers =
-            Answers { each: own.iter().map(refusal).collect(), source: Source::Local };
+            Answers { each: own.iter().map(refusal).collect(), source: Source::Cached };
         let refused = own.iter().flatten().filter(|own| own.verdict == Verdict::Refuse).count();
         self.stats.refused_after_loss.fetch_add(refused as u64, Ordering::Relaxed);
         let remaining = remaining_checks(call, &own, &answers.each);

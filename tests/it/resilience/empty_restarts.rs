@@ -105,7 +105,7 @@ async fn a_deleted_counter_starts_again_unless_redis_has_lost_counters() {
     server.ask(&["FLUSHALL"]);
     assert_eq!(asked(&stacks[0], 1, &limit).await, (true, Source::Redis));
     restart_empty(&mut server, &stacks).await;
-    assert_eq!(asked(&stacks[0], 1, &limit).await, (false, Source::Local));
+    assert_eq!(asked(&stacks[0], 1, &limit).await, (false, Source::Cached));
     // Other counters are not affected.
     assert_eq!(asked(&stacks[0], 2, &limit).await, (true, Source::Redis));
 }

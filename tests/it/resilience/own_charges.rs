@@ -217,7 +217,7 @@ async fn a_refused_check_is_not_sent_and_debts_and_refunds_are() {
     let checks = [take(1, &limit, 1), take(3, &other, 9)];
     let answers = replica.apply(&call(&checks, START)).await;
     assert_eq!((answers.each[1], asked()), (Answer::NotAsked, before));
-    assert_eq!(answers.source, Source::Local);
+    assert_eq!(answers.source, Source::Cached, "Redis is not away");
     assert!(passes(replica, take(3, &other, 91), START).await, "nothing is held back");
     // A debt and a refund take effect although the call is rejected.
     let refund = Check { op: Op::Refund { cost: Hits(90) }, ..take(3, &other, 1) };
