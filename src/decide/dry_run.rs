@@ -6,7 +6,7 @@
 //!
 //! Not here: presenting the result (`app`).
 
-use super::{Decider, Unavailable, combine, is_admitted, quota_roles};
+use super::{DecideError, Decider, combine, is_admitted, quota_roles};
 use crate::domain::{
     Accounting, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome, Request,
     Role, Verdict,
@@ -50,15 +50,18 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ///
     /// # Errors
     ///
-    /// Returns [`Unavailable`] in the same cases as [`decide`](Self::decide).
+    /// Returns a [`DecideError`] in the same cases as [`decide`](Self::decide).
     pub async fn dry_run<'p>(
         &self,
         policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-    ) -> Result<DryRun<'p>, Unavailable> {
+    ) -> Result<DryRun<'p>, DecideError> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
+        if checks.is_cut_off {
+            return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
+        }
         quota_roles::assign(&mut checks, &matches, self.modes);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks

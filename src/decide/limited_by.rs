@@ -8,8 +8,11 @@
 use std::ops::Range;
 
 use super::{is_longer, matched_rule};
+use smallvec::SmallVec;
+
 use crate::domain::{
-    Answer, Answers, Check, CounterKey, LimitedBy, Micros, Op, Role, Verdict, WaitPrecision,
+    Answer, Answers, Check, CounterKey, LimitedBy, Micros, Op, RepeatedCounters, Role, Verdict,
+    WaitPrecision,
 };
 use crate::policy::{Checks, Matches, Rule};
 
@@ -31,9 +34,13 @@ pub(super) fn find<'p>(
     answers: &Answers,
 ) -> Option<LimitedBy<'p>> {
     let each = || checks.each.iter().zip(&answers.each).enumerate();
+    // Only checks that charge the counter: a retry takes their hits anew.
+    let takes = checks.each.iter().filter(|check| matches!(check.op, Op::Take { .. }));
+    let takes: SmallVec<[CounterKey; 16]> = takes.map(|check| check.key).collect();
+    let charged_twice = RepeatedCounters::of_keys(takes.iter().copied());
     let mut wait = Wait::default();
     for (at, (check, answer)) in each().filter(|(_, (check, _))| check.role == Role::Required) {
-        wait.add(at, check, answer, checks);
+        wait.add(at, check, answer, &charged_twice);
     }
     let mut quotas: Option<Wait> = None;
     let (mut any_quota_passes, mut is_quota_open) = (false, false);
@@ -41,7 +48,7 @@ pub(super) fn find<'p>(
         let mut quota = Wait::default();
         for at in span.clone() {
             if let Some(answer) = answers.each.get(at) {
-                quota.add(at, &checks.each[at], answer, checks);
+                quota.add(at, &checks.each[at], answer, &charged_twice);
             }
         }
         match quota.longest {
@@ -82,7 +89,13 @@ fn is_quota(checks: &Checks<'_, '_>, span: &Range<usize>) -> bool {
 }
 
 impl Wait {
-    fn add(&mut self, at: usize, check: &Check<'_>, answer: &Answer, checks: &Checks<'_, '_>) {
+    fn add(
+        &mut self,
+        at: usize,
+        check: &Check<'_>,
+        answer: &Answer,
+        charged_twice: &RepeatedCounters,
+    ) {
         match answer {
             Answer::Decided(outcome) if outcome.verdict == Verdict::Refuse => {
                 let retry_after = outcome.retry_after;
@@ -90,7 +103,7 @@ impl Wait {
                     self.longest = Some((at, retry_after));
                 }
                 // A retry takes the hits of the other check anew.
-                self.is_lower_bound |= is_charged_twice(&checks.each, check.key);
+                self.is_lower_bound |= charged_twice.contains(&check.key);
             }
             // The rejected call has used up what the check needs to pass again.
             Answer::Decided(outcome) => {
@@ -114,13 +127,6 @@ impl Wait {
             self.longest = other.longest;
         }
     }
-}
-
-/// Returns whether more than one check of the call charges this counter.
-fn is_charged_twice(checks: &[Check<'_>], counter: CounterKey) -> bool {
-    let takes =
-        checks.iter().filter(|check| check.key == counter && matches!(check.op, Op::Take { .. }));
-    takes.count() > 1
 }
 
 /// Returns the name of the limit or, if the limit has no name, the path of its rule. Returns an

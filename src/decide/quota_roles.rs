@@ -27,7 +27,7 @@ enum QuotaEffect {
 /// decision become shadow checks. Otherwise, if only one quota descriptor affects the decision, its
 /// checks become required checks, which gives the same result.
 pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: GlobalModes) {
-    let (mut dependent, mut any_passes, mut any_quota) = (0_u8, false, false);
+    let (mut dependent, mut any_passes, mut any_quota) = (0_u16, false, false);
     for (found, span) in matches.found.iter().zip(&checks.spans) {
         if is_quota(found, modes) {
             any_quota = true;

@@ -114,7 +114,7 @@ fn answered(
         descriptors: vec![descriptor; decision.statuses.len()],
         hits_addend: 2,
     };
-    let request = DecodedRequest::new(&request).unwrap();
+    let request = DecodedRequest::new(&request, &Bounds::DEFAULT).unwrap();
     let descriptors = request.descriptors();
     let response_config = &ResponseConfig::new(settings).unwrap();
     let (request, rules) = (&request, &table(rules));
