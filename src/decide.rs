@@ -132,7 +132,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             let holder = holder.filter(|holder| holder.acquired_slot(&checks.each, &answers.each));
             decision.slot = holder.map(|holder| holder.token);
         }
-        self.notify(request, &matches, &checks, &answers, &decision);
+        self.notify(policy, request, &matches, &checks, &answers, &decision);
         Ok(decision)
     }
 

@@ -12,6 +12,7 @@ use super::action_routes::{AdminHandlers, action_routes};
 use super::browser_guard::{AllowedHosts, guard};
 use super::live_page::page_or_text;
 use super::live_page_routes::{LivePageHandlers, live_page_routes};
+use super::metrics_page::{MetricsEndpoint, metrics_routes};
 use super::query::Query;
 use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
 
@@ -29,6 +30,10 @@ pub struct ExplainQuery {
 pub struct DebugHandlers {
     /// Lists all limits, one per line, in the format that envoyproxy/ratelimit uses.
     pub rlconfig: PageHandler,
+    /// Lists the statistics under the names that envoyproxy/ratelimit sends to statsd.
+    pub stats: PageHandler,
+    /// Handler of `/stats/prometheus`, the metrics page with the names of envoyproxy/ratelimit.
+    pub ratelimit_metrics: Arc<MetricsEndpoint>,
     /// Lists all settings with their values and sources. Secrets are hidden.
     pub config: PageHandler,
     /// Explains which rules a request matches, and lists the Redis keys of their counters.
@@ -49,6 +54,8 @@ impl std::fmt::Debug for DebugHandlers {
 const ENDPOINTS: &str = "\
 /            this list; browsers get the live page
 /rlconfig    every limit, one per line
+/stats       hits per limit, one `name: value` per line
+/stats/prometheus  all metrics, also under the names of envoyproxy/ratelimit
 /config      settings in effect and where each one comes from
 /policy      the policy in force, as JSON: ?search=TEXT&most=NUMBER
 /top         keys with most refusals: now, in the last hour, in the last day
@@ -74,6 +81,8 @@ pub fn debug_routes(handlers: DebugHandlers, hosts: AllowedHosts) -> Router {
     Router::new()
         .route("/", get(|headers: HeaderMap| async move { page_or_text(&headers, ENDPOINTS) }))
         .route("/rlconfig", page(handlers.rlconfig, text_response))
+        .route("/stats", page(handlers.stats, text_response))
+        .merge(metrics_routes(handlers.ratelimit_metrics, "/stats/prometheus"))
         .route("/config", page(handlers.config, text_response))
         .route(
             "/explain",

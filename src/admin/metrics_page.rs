@@ -30,6 +30,8 @@ const READ_TIME_MIN: Duration = Duration::from_secs(10);
 pub struct MetricsEndpoint {
     openmetrics: SharedPage,
     plain: SharedPage,
+    /// Whether to answer in plain text also if the client accepts OpenMetrics.
+    plain_only: bool,
     now: fn() -> Instant,
 }
 
@@ -70,10 +72,11 @@ impl AsRef<[u8]> for RenderingReader {
 impl MetricsEndpoint {
     /// Creates a handler for `page`. `now` reads the monotonic clock.
     pub fn new(page: Arc<MetricsPage>, now: fn() -> Instant) -> MetricsEndpoint {
-        let plain = Arc::clone(&page);
+        let (plain, plain_only) = (Arc::clone(&page), page.has_ratelimit_names());
         MetricsEndpoint {
             openmetrics: SharedPage::new(Box::new(move || page.text())),
             plain: SharedPage::new(Box::new(move || plain.plain_text())),
+            plain_only,
             now,
         }
     }
@@ -81,7 +84,9 @@ impl MetricsEndpoint {
     async fn respond(&self, headers: &HeaderMap, connection: ConnectionCloser) -> Response {
         let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
         let (content_type, page) = match accept {
-            Some(accept) if accept.contains("openmetrics") => (OPENMETRICS, &self.openmetrics),
+            Some(accept) if accept.contains("openmetrics") && !self.plain_only => {
+                (OPENMETRICS, &self.openmetrics)
+            }
             Some(_) | None => (PLAIN, &self.plain),
         };
         let Ok(rendering) = page.rendering((self.now)()).await else {
@@ -143,7 +148,8 @@ fn share_text(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes 
 }
 
 /// Builds the metrics route. Clients whose `Accept` header includes OpenMetrics, such as
-/// Prometheus, get that format; all others get plain text.
+/// Prometheus, get that format; all others, and all readers of a page with metric names of
+/// envoyproxy/ratelimit, get plain text.
 pub fn metrics_routes(page: Arc<MetricsEndpoint>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap, connection: Option<Extension<ConnectionCloser>>| {
         let page = Arc::clone(&page);

@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 
 use super::exit_codes::Failure;
 use super::runtime_overrides::RuntimeOverrides;
-use super::wiring::admin_wiring::AdminWiring;
+use super::wiring::admin_wiring::{AdminWiring, MetricsPages};
 use super::wiring::server_config;
-use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits, MetricsEndpoint};
+use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits};
 use crate::settings::Settings;
 
 /// Maximum time for HTTP requests in flight to finish after the gRPC server has stopped.
@@ -65,7 +65,7 @@ impl HttpPorts {
         wiring: &AdminWiring<'_>,
         actions: AdminHandlers,
         overrides: &Arc<RuntimeOverrides>,
-        metrics: Arc<MetricsEndpoint>,
+        metrics: MetricsPages,
     ) -> RunningHttpPorts {
         let (stop, stops) = watch::channel(false);
         let mut running = RunningHttpPorts { tasks: JoinSet::new(), stop };
@@ -77,12 +77,14 @@ impl HttpPorts {
                 stops.clone(),
             ));
         };
-        spawn(self.public, admin::public_routes(wiring.public_handlers(&metrics)));
+        spawn(self.public, admin::public_routes(wiring.public_handlers(&metrics.public)));
         let hosts = allowed_hosts(&self.debug);
-        spawn(self.debug, admin::debug_routes(wiring.debug_handlers(actions, overrides), hosts));
+        let with_names = metrics.with_ratelimit_names;
+        let handlers = wiring.debug_handlers(actions, overrides, Arc::clone(&with_names));
+        spawn(self.debug, admin::debug_routes(handlers, hosts));
         if let Some(listener) = self.prometheus {
             let path = &wiring.configuration.settings.prometheus_path;
-            spawn(listener, admin::metrics_routes(metrics, path));
+            spawn(listener, admin::metrics_routes(with_names, path));
         }
         running
     }

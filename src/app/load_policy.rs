@@ -19,8 +19,10 @@ use crate::settings::{ChargeSetting, DropIn, Settings, Sources};
 pub struct LoadedPolicy {
     /// Compiled policy. Its rules have consecutive ids.
     pub policy: Policy,
-    /// Warnings about configuration that is valid but probably a mistake.
+    /// Warnings about configuration that is valid but contradicts itself or has no effect.
     pub warnings: Vec<Diagnostic>,
+    /// Advice about configuration that does what it says.
+    pub notes: Vec<Diagnostic>,
     /// Pairs of limits that one call can check. Each pair says whether Redis Cluster stores both
     /// counters in the same hash slot.
     pub colocation: Vec<LimitPair>,
@@ -68,6 +70,7 @@ impl PolicyLoader {
             policy: Policy::build_with_first_id(&compiled.domains, self.secret.clone(), first)
                 .with_checks_max(self.options.bounds.checks_max),
             warnings: compiled.warnings,
+            notes: compiled.notes,
             colocation: compiled.colocation,
             files: files.len(),
             fingerprint: Fingerprint::of(files),

@@ -286,4 +286,20 @@ mod tests {
         fs::write(&path, ONE).unwrap();
         assert_eq!(poll_until_read(&mut reload)[0], 1);
     }
+
+    #[test]
+    fn a_directory_that_returns_unchanged_counts_as_loaded() {
+        let parent = tempfile::tempdir().unwrap();
+        let [mounted, unmounted] = ["mounted", "unmounted"].map(|name| parent.path().join(name));
+        fs::create_dir(&mounted).unwrap();
+        fs::write(mounted.join("policy.yaml"), ONE).unwrap();
+        let mut reload = reloader(&mounted);
+        reload.telemetry.policy_loaded(RuleId(0), [], "", crate::domain::Micros(1));
+        assert_eq!(poll_until_read(&mut reload), [1, 1, 0]);
+        // The files keep their stamps, unlike a file that is written again.
+        fs::rename(&mounted, &unmounted).unwrap();
+        assert_eq!(poll_until_read(&mut reload), [0, 1, 1]);
+        fs::rename(&unmounted, &mounted).unwrap();
+        assert_eq!(poll_until_read(&mut reload), [1, 1, 1]);
+    }
 }

@@ -1,5 +1,6 @@
-//! `tidegate check`: reports all errors and warnings of a policy before it is deployed.
+//! `tidegate check`: reports all errors, warnings and notes about a policy before it is deployed.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -8,7 +9,7 @@ use super::flags::{PolicyFlags, SettingFlags};
 use super::terminal;
 use super::terminal::Color;
 use crate::app::{self, CheckedPolicy, Failure, LoadedPolicy};
-use crate::policy::Colocation;
+use crate::policy::{Colocation, Diagnostic, DiagnosticKind};
 use crate::settings::TextMap;
 
 #[derive(Args, Debug)]
@@ -17,7 +18,7 @@ pub(super) struct Check {
     /// Policy files, or directories with .yaml and .yml files
     #[arg(required = true, value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
-    /// Treat warnings as errors
+    /// Treat warnings, but not notes, as errors
     #[arg(long)]
     strict: bool,
     /// List the pairs of limits that one call can check, and whether Redis Cluster stores both
@@ -31,7 +32,7 @@ pub(super) struct Check {
 const AFTER_HELP: &str = "\
 Examples:
   tidegate check limits.yaml
-  tidegate check --strict limits/        for CI: warnings fail too (exit code 65)
+  tidegate check --strict limits/        for CI: warnings fail too (exit code 65), notes do not
   tidegate check --cluster limits/       list which limits share a node of a Redis Cluster
 
 A Redis Cluster decides a call in one step if its counters are on one node. Two limits are
@@ -46,6 +47,7 @@ impl Check {
         for warning in &loaded.warnings {
             terminal::print_warning(warning);
         }
+        print_notes(&loaded.notes);
         if self.strict && !loaded.warnings.is_empty() {
             return Err(Failure::Strict { warnings: loaded.warnings.len() });
         }
@@ -70,7 +72,24 @@ impl Check {
         let rules = count(loaded.policy.rules().len(), "rule");
         let warnings = count(loaded.warnings.len(), "warning");
         let ok = Color::Green.paint("ok", terminal::stdout_is_terminal());
-        terminal::print(&format!("{ok}: {files}, {rules}, {warnings}\n"))
+        let notes = match loaded.notes.len() {
+            0 => String::new(),
+            notes => format!(", {}", count(notes, "note")),
+        };
+        terminal::print(&format!("{ok}: {files}, {rules}, {warnings}{notes}\n"))
+    }
+}
+
+/// Prints notes of one kind together: the first with its source line, the others as positions.
+fn print_notes(notes: &[Diagnostic]) {
+    let mut groups: BTreeMap<DiagnosticKind, Vec<&Diagnostic>> = BTreeMap::new();
+    for note in notes {
+        groups.entry(note.kind).or_default().push(note);
+    }
+    for group in groups.values() {
+        if let Some((first, others)) = group.split_first() {
+            terminal::print_note(first, others);
+        }
     }
 }
 

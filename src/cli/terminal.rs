@@ -44,6 +44,26 @@ pub(super) fn print_warning(warning: &Diagnostic) {
     print_diagnostic(Color::Yellow, "warning", warning);
 }
 
+/// Maximum number of positions that are listed below a note.
+const POSITIONS_MAX: usize = 5;
+
+/// Prints a note and its source line to standard error, and the positions of other notes of its
+/// kind.
+pub(super) fn print_note(first: &Diagnostic, others: &[&Diagnostic]) {
+    let severity = Color::Green.paint("note", io::stderr().is_terminal());
+    let mut text = first.report(&severity);
+    if !others.is_empty() {
+        let position = |note: &&Diagnostic| format!("{}:{}:{}", note.file, note.line, note.column);
+        let shown: Vec<String> = others.iter().take(POSITIONS_MAX).map(position).collect();
+        let rest = match others.len().saturating_sub(POSITIONS_MAX) {
+            0 => String::new(),
+            rest => format!(" and {rest} more"),
+        };
+        text.push_str(&format!("  = also at {}{rest}\n", escaped(&shown.join(", "))));
+    }
+    print_error(&format!("{text}\n"));
+}
+
 fn print_diagnostic(color: Color, severity: &str, diagnostic: &Diagnostic) {
     let severity = color.paint(severity, io::stderr().is_terminal());
     print_error(&format!("{}\n", diagnostic.report(&severity)));

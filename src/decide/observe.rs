@@ -4,15 +4,16 @@
 
 use super::{Decider, is_admitted, matched_rule};
 use crate::domain::{
-    Answer, Answers, Check, CheckEvent, Decision, Descriptor, Hits, LossCause, LostBill, Observer,
-    Op, Outcome, RefusalEvent, Request, Role, Source, Verdict,
+    Answer, Answers, Check, CheckEvent, Decision, Descriptor, DetailedCheck, Hits, LossCause,
+    LostBill, Observer, Op, Outcome, RefusalEvent, Request, Role, Source, Verdict,
 };
-use crate::policy::{Checks, DescriptorMatch, Matches, Rule};
+use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
 use crate::store::Store;
 
 impl<S: Store, O: Observer> Decider<S, O> {
     pub(super) fn notify(
         &self,
+        policy: &Policy,
         request: &Request<'_>,
         matches: &Matches<'_>,
         checks: &Checks<'_, '_>,
@@ -24,7 +25,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         for ((found, span), descriptor) in descriptors {
             let rule = matched_rule(found);
             if let DescriptorMatch::Unlimited(rule) = found {
-                self.observer.on_check(&unlimited_event(rule, descriptor, admitted));
+                let event = unlimited_event(rule, descriptor, admitted);
+                self.notify_check(&event, policy, request.domain, Some(rule), descriptor);
             }
             for at in span.clone() {
                 let check = &checks.each[at];
@@ -36,7 +38,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 if outcome.verdict == Verdict::Refuse {
                     self.notify_refusal(rule, check, checks.names[at], descriptor);
                 }
-                self.observer.on_check(&CheckEvent {
+                let event = CheckEvent {
                     rule: rule.map(|rule| rule.id),
                     hits: check.cost(),
                     capacity: check.limit.capacity(),
@@ -48,10 +50,31 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     is_question: matches!(check.op, Op::Peek { .. }),
                     lost_bill: lost_bill(check, descriptor, &outcome),
                     source: decision.source,
-                });
+                };
+                self.notify_check(&event, policy, request.domain, rule, descriptor);
             }
         }
         self.observer.on_decision(decision);
+    }
+
+    fn notify_check(
+        &self,
+        event: &CheckEvent,
+        policy: &Policy,
+        domain: &str,
+        rule: Option<&Rule>,
+        descriptor: &Descriptor<'_>,
+    ) {
+        match rule {
+            None => self.observer.on_override_check(event, domain),
+            Some(rule) if rule.values_in_metrics => {
+                let detailed_path = || policy.printed_path(rule, descriptor.entries);
+                let detailed =
+                    DetailedCheck { domain, rule_path: &rule.path, detailed_path: &detailed_path };
+                self.observer.on_detailed_check(event, &detailed);
+            }
+            Some(_) => self.observer.on_check(event),
+        }
     }
 
     /// Notifies the observer of a refused check. This is a separate function, so that the cost of

@@ -137,6 +137,18 @@ pub struct CheckEvent {
     pub source: Source,
 }
 
+/// Check of a rule whose metrics show values of the request, passed to
+/// [`Observer::on_detailed_check`].
+#[derive(Clone, Copy)]
+pub struct DetailedCheck<'a> {
+    /// Domain of the rule.
+    pub domain: &'a str,
+    /// Path of the rule, without values of the request.
+    pub rule_path: &'a str,
+    /// Returns the path with values of the request. Allocates.
+    pub detailed_path: &'a dyn Fn() -> String,
+}
+
 /// Hits that a descriptor named, and so has used already, but that were not charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostBill {
@@ -283,6 +295,16 @@ pub trait Observer: Send + Sync + 'static {
     /// Called once for each check of a decided request. Includes checks that were not sent to the
     /// store; see [`CheckEvent::decided`].
     fn on_check(&self, event: &CheckEvent);
+    /// Called instead of [`on_check`](Self::on_check) for a check of a request override in a domain
+    /// of the policy.
+    fn on_override_check(&self, event: &CheckEvent, _domain: &str) {
+        self.on_check(event);
+    }
+    /// Called instead of [`on_check`](Self::on_check) for a check of a rule whose metrics show
+    /// values of the request. May allocate and lock, because the policy asks for these metrics.
+    fn on_detailed_check(&self, event: &CheckEvent, _: &DetailedCheck<'_>) {
+        self.on_check(event);
+    }
     /// Called once per refused check, including shadow checks, before [`on_check`](Self::on_check).
     fn on_refusal(&self, _: &RefusalEvent<'_>) {}
     /// Called when a request tries to release a concurrency slot without naming its holder. Such a
@@ -317,6 +339,12 @@ pub trait Observer: Send + Sync + 'static {
 impl<T: Observer> Observer for Arc<T> {
     fn on_check(&self, event: &CheckEvent) {
         T::on_check(self, event);
+    }
+    fn on_override_check(&self, event: &CheckEvent, domain: &str) {
+        T::on_override_check(self, event, domain);
+    }
+    fn on_detailed_check(&self, event: &CheckEvent, detailed: &DetailedCheck<'_>) {
+        T::on_detailed_check(self, event, detailed);
     }
     fn on_refusal(&self, event: &RefusalEvent<'_>) {
         T::on_refusal(self, event);

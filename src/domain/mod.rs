@@ -25,8 +25,8 @@ pub use byte_budget::{BudgetedBuffer, ByteBudget, Reservation};
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, Role};
 pub use decision::{
-    CheckEvent, Code, Decision, InvalidReason, LimitedBy, LossCause, LostBill, Observer,
-    RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
+    CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill,
+    Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
 };
 pub use escaping::{escaped, needs_escape};
 pub use fraction::Fraction;

@@ -119,6 +119,11 @@ impl<D: Decide> RateLimit<D> {
         self.bounds.message_bytes_max
     }
 
+    /// Counts a call that was rejected before its message was complete.
+    pub(crate) fn count_invalid(&self, reason: InvalidReason) {
+        self.decider.observer().on_invalid(reason);
+    }
+
     /// Returns the clock that measures deadlines.
     pub(crate) fn clock(&self) -> &Clock {
         &self.clock

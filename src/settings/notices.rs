@@ -52,7 +52,7 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
     },
     IgnoredVariable {
         name: "PROMETHEUS_MAPPER_YAML",
-        reason: "metric names are fixed; labels are domain and rule",
+        reason: "the names and labels are those of envoyproxy/ratelimit's default mapper",
     },
     IgnoredVariable {
         name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",

@@ -1,13 +1,12 @@
 //! Exports Tidegate's counters under the Prometheus names of envoyproxy/ratelimit, for existing
 //! dashboards and alerts.
 //!
-//! As in envoyproxy/ratelimit, counter names do not end in `_total`, the labels `key1` and `key2`
-//! are the first two levels of the rule's path, and deeper levels are summed up. `families` has
-//! Tidegate's own names.
+//! As in envoyproxy/ratelimit, counter names do not end in `_total`. The labels `domain`, `key1` and
+//! `key2` are the first three parts of the rule's path between dots; deeper parts are summed up.
+//! `families` has Tidegate's own names.
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
@@ -16,15 +15,19 @@ use prometheus_client::encoding::DescriptorEncoder;
 use super::counters::{ProcessTotals, Telemetry};
 use super::hit_counts::HitCounts;
 use super::metric::{
-    MetricFamily, MetricSink, MetricUnit, MetricValue, emit_single, histogram,
+    MetricFamily, MetricSink, MetricSource, MetricUnit, MetricValue, emit_single, histogram,
     unsuffixed_counter as counter,
 };
 use super::prometheus_writer::PrometheusWriter;
+use super::rule_rows::OVERRIDES;
 use crate::domain::RpcOutcome;
 
 const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "key1", "key2"])
 }
+
+/// Start of the names of the families with one series per rule.
+const RULE_PREFIX: &str = "ratelimit_service_rate_limit_";
 
 /// Metric family with one series per rule, and the function that reads a series' value.
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
@@ -58,7 +61,14 @@ const ERRORS: MetricFamily = counter(
 /// Metric family without labels for the whole process, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
-const LOADS: [ProcessMetric; 2] = [
+const PROCESS: [ProcessMetric; 3] = [
+    (
+        counter(
+            "ratelimit_service_global_shadow_mode",
+            "Calls over a limit that passed because of global shadow mode",
+        ),
+        |totals| totals.shadowed,
+    ),
     (counter("ratelimit_service_config_load_success", "Successful policy loads"), |totals| {
         totals.loads
     }),
@@ -71,26 +81,60 @@ const LOADS: [ProcessMetric; 2] = [
 #[cfg(test)]
 pub(crate) fn compat_families() -> Vec<MetricFamily> {
     let rules = RULES.iter().map(|(family, _)| *family);
-    let loads = LOADS.iter().map(|(family, _)| *family);
-    rules.chain([REQUESTS, RESPONSE_TIME, ERRORS]).chain(loads).collect()
+    let process = PROCESS.iter().map(|(family, _)| *family);
+    rules.chain([REQUESTS, RESPONSE_TIME, ERRORS]).chain(process).collect()
 }
 
 /// Prometheus collector that encodes Tidegate's counters under envoyproxy/ratelimit's names.
-#[derive(Debug)]
-pub(super) struct CompatMetrics(pub(super) Arc<Telemetry>);
+pub(super) struct CompatMetrics {
+    pub(super) telemetry: Arc<Telemetry>,
+    /// Metrics of the process that envoyproxy/ratelimit exports, too.
+    pub(super) process: MetricSource,
+}
+
+impl fmt::Debug for CompatMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompatMetrics").finish_non_exhaustive()
+    }
+}
 
 impl Collector for CompatMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        emit_all(&self.0, &mut PrometheusWriter(&mut encoder))
+        let mut writer = PrometheusWriter(&mut encoder);
+        emit_all(&self.telemetry, &mut writer)?;
+        (self.process)(&mut writer)
+    }
+}
+
+impl Telemetry {
+    /// Lists the statistics of envoyproxy/ratelimit, one `name: value` per line, under the names
+    /// that it sends to statsd.
+    pub fn statsd_lines(&self) -> String {
+        let names = self.row_names();
+        let rows = names.rows().into_iter().flat_map(|((domain, path), counts)| {
+            let path = statistic(domain, path);
+            RULES.iter().map(move |(family, value)| {
+                let name = family.name.trim_start_matches(RULE_PREFIX);
+                (format!("ratelimit.service.rate_limit.{path}.{name}"), value(&counts.hits))
+            })
+        });
+        let totals = self.sum_workers();
+        let loads = PROCESS.iter().map(|(family, value)| {
+            let name = family.name.trim_start_matches("ratelimit_service_");
+            (format!("ratelimit.service.{name}"), value(&totals))
+        });
+        let mut lines: Vec<String> =
+            rows.chain(loads).map(|(name, value)| format!("{name}: {value}\n")).collect();
+        lines.sort_unstable();
+        lines.concat()
     }
 }
 
 fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
-    let tables = telemetry.rule_tables();
+    let names = telemetry.row_names();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
-    for (rule, counters) in &tables.present.by_name {
-        let [key1, key2] = key_labels(&rule.domain, &rule.path);
-        rows.entry([rule.domain.to_string(), key1, key2]).or_default().add(&counters.hits());
+    for ((domain, path), counts) in names.rows() {
+        rows.entry(labels_of(&statistic(domain, path))).or_default().add(&counts.hits);
     }
     for (family, value) in &RULES {
         sink.family(family, &mut |emit| {
@@ -113,47 +157,60 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
         emit(&[("err_type", "redis_error")], MetricValue::Number(store))?;
         emit(&[("err_type", "service_error")], MetricValue::Number(service))
     })?;
-    LOADS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
+    PROCESS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
-/// Returns the first two levels of a rule's path in the format of envoyproxy/ratelimit, which
-/// splits paths at dots and replaces the dots of IPv4 addresses, `:` and `|` with underscores.
-fn key_labels(domain: &str, path: &str) -> [String; 2] {
-    let path = path.strip_prefix(domain).and_then(|rest| rest.strip_prefix('.')).unwrap_or(path);
-    let clean = path.replace([':', '|'], "_");
-    let clean = without_addresses(&clean);
-    let mut levels = clean.split('.').map(str::to_owned);
-    [levels.next().unwrap_or_default(), levels.next().unwrap_or_default()]
+/// Returns the statistic of a rule. `path` begins with the domain, except that of request
+/// overrides.
+fn statistic(domain: &str, path: &str) -> String {
+    let path = match path {
+        OVERRIDES => format!("{domain}.{OVERRIDES}"),
+        path => path.to_owned(),
+    };
+    statistic_name(&path)
 }
 
-/// Replaces the dots in IPv4 addresses with underscores.
-fn without_addresses(path: &str) -> String {
-    // An address is four numbers separated by dots. The first may be preceded by a key and `_`, and
-    // a fifth number may follow the last.
-    let parts: Vec<&str> = path.split('.').collect();
-    let mut out = String::with_capacity(path.len());
-    let mut at = 0;
-    while at < parts.len() {
-        if at > 0 {
-            out.push('.');
-        }
-        let four = parts.get(at..at + 4).filter(|four| {
-            let first = four[0].rsplit('_').next().unwrap_or_default();
-            let last = four[3].split('_').next().unwrap_or_default();
-            format!("{first}.{}.{}.{last}", four[1], four[2]).parse::<Ipv4Addr>().is_ok()
-        });
-        match four {
-            Some(four) => {
-                out += &four.join("_");
-                at += 4;
-            }
-            None => {
-                out += parts[at];
-                at += 1;
-            }
+/// Returns the labels `domain`, `key1` and `key2` that the default mapper of envoyproxy/ratelimit
+/// gives to a statistic: its first three parts between dots, even if the domain's name has a dot.
+fn labels_of(statistic: &str) -> [String; 3] {
+    let mut parts = statistic.split('.').map(str::to_owned);
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
+}
+
+/// Converts a path to a statsd name: `:`, `|`, and the dots of IPv4 addresses become `_`. Other
+/// dots separate levels and are kept.
+fn statistic_name(path: &str) -> String {
+    let mut name = String::with_capacity(path.len());
+    let mut rest = path;
+    let mut after_digit = false;
+    while let Some(first) = rest.chars().next() {
+        let taken = if after_digit { None } else { ipv4_length(rest) };
+        let length = taken.unwrap_or(first.len_utf8());
+        let (piece, tail) = rest.split_at(length);
+        let is_dot = |c| c == '.' && taken.is_some();
+        name.extend(
+            piece.chars().map(|c| if matches!(c, ':' | '|') || is_dot(c) { '_' } else { c }),
+        );
+        after_digit = piece.ends_with(|c: char| c.is_ascii_digit());
+        rest = tail;
+    }
+    name
+}
+
+/// Returns the length in bytes of the IPv4 address at the start of a text, or `None` if the text
+/// does not start with one.
+fn ipv4_length(text: &str) -> Option<usize> {
+    let mut length = 0;
+    for part in 0..4 {
+        let rest = &text[length..];
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+        rest[..digits].parse::<u8>().ok()?;
+        length += digits;
+        if part < 3 {
+            length += text[length..].starts_with('.').then_some(1)?;
         }
     }
-    out
+    Some(length)
 }
 
 #[cfg(test)]
@@ -161,19 +218,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_split_into_key1_and_key2() {
-        let split = |path| key_labels("edge", path);
-        assert_eq!(split("edge.client"), ["client", ""]);
-        assert_eq!(split("edge.path_a.client.deeper"), ["path_a", "client"]);
+    fn a_path_is_split_into_domain_key1_and_key2() {
+        let split = |domain, path| labels_of(&statistic(domain, path));
+        assert_eq!(split("edge", "edge.client"), ["edge", "client", ""]);
+        assert_eq!(split("edge", "edge.path_a.client.deeper"), ["edge", "path_a", "client"]);
         assert_eq!(
-            split("edge.remote_address_10.0.0.1.client"),
-            ["remote_address_10_0_0_1", "client"]
+            split("edge", "edge.remote_address_10.0.0.1.client"),
+            ["edge", "remote_address_10_0_0_1", "client"]
         );
-        assert_eq!(split("edge.time_10:30|x"), ["time_10_30_x", ""]);
+        // The label that a test of Envoy Gateway asks for.
         assert_eq!(
-            split("edge.host_a.example.org"),
-            ["host_a", "example"],
+            split("default/eg/http", "default/eg/http.route.masked_remote_address_0.0.0.0/0"),
+            ["default/eg/http", "route", "masked_remote_address_0_0_0_0/0"]
+        );
+        assert_eq!(split("edge", "edge.time_10:30|x"), ["edge", "time_10_30_x", ""]);
+        assert_eq!(
+            split("edge", "edge.host_a.example.org"),
+            ["edge", "host_a", "example"],
             "as envoyproxy/ratelimit does"
         );
+        assert_eq!(split("a.test", "a.test.client"), ["a", "test", "client"], "the same");
+        assert_eq!(split("edge", OVERRIDES), ["edge", "(override)", ""]);
+        assert_eq!(statistic_name("d.ip_192.168.0.1.x"), "d.ip_192_168_0_1.x");
+        assert_eq!(statistic_name("d.ip_999.168.0.1"), "d.ip_999.168.0.1");
+        assert_eq!(statistic_name("d.v_1.2.3"), "d.v_1.2.3");
+        assert_eq!(statistic_name("d.\u{fc}.10.0.0.1"), "d.\u{fc}.10_0_0_1");
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
+use super::detailed_counters::DetailedCounters;
 use super::hit_counts::count_hits;
 use super::lost_bills::LostBills;
 use super::otlp::TraceExporter;
@@ -20,8 +21,8 @@ use super::rule_counters::{
 };
 use super::top_rejected::{TopRefusals, ValueDisplay};
 use crate::domain::{
-    CheckEvent, Code, Decision, DurationHistogram, HistogramSnapshot, InvalidReason, Micros,
-    Observer, RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
+    CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
+    Micros, Observer, RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
 };
 
 /// Number of sets of worker counters. The first 255 workers have one each; all others share the
@@ -56,6 +57,7 @@ pub(super) struct ProcessTotals {
     pub(super) load_errors: u64,
     pub(super) last_load_succeeded: bool,
     pub(super) last_load_us: u64,
+    pub(super) detailed_overflows: u64,
 }
 
 /// Counters, traces and logs of the process's decisions.
@@ -65,9 +67,11 @@ pub struct Telemetry {
     enabled: bool,
     near_ratio: f64,
     tables: ArcSwap<RuleTables>,
-    /// Counters of all request overrides together. Per-override counters would be unbounded,
-    /// because callers choose the overrides.
+    /// Counters of request overrides in domains without rules. Other domains have counters of
+    /// their own (`rule_counters`). Per-override counters would be unbounded, because callers
+    /// choose the overrides.
     pub(super) overrides: RuleCounters,
+    detailed: DetailedCounters,
     workers: Box<[WorkerCounters]>,
     pub(super) lost_bills: LostBills,
     loads: AtomicU64,
@@ -101,6 +105,7 @@ impl Telemetry {
             near_ratio,
             tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
+            detailed: DetailedCounters::default(),
             workers: (0..WORKERS_MAX).map(|_| WorkerCounters::default()).collect(),
             lost_bills: LostBills::default(),
             loads: AtomicU64::new(0),
@@ -160,6 +165,7 @@ impl Telemetry {
     ) {
         let former = Arc::clone(&self.tables.load().present);
         let present = Arc::new(RuleTable::new(first, rules, fingerprint.to_string(), &former));
+        self.detailed.retain_rules_of(&present);
         self.tables.store(Arc::new(RuleTables { present, former }));
         self.loads.fetch_add(1, Ordering::Relaxed);
         self.last_load_us.store(now.0, Ordering::Relaxed);
@@ -183,6 +189,10 @@ impl Telemetry {
         &self.top_rejected
     }
 
+    pub(super) fn detailed_counters(&self) -> &DetailedCounters {
+        &self.detailed
+    }
+
     pub(super) fn rule_tables(&self) -> Arc<RuleTables> {
         self.tables.load_full()
     }
@@ -200,6 +210,7 @@ impl Telemetry {
             load_errors: self.load_errors.load(Ordering::Relaxed),
             last_load_succeeded: self.last_load_succeeded.load(Ordering::Relaxed),
             last_load_us: self.last_load_us.load(Ordering::Relaxed),
+            detailed_overflows: self.detailed.overflows(),
         };
         let add = |sum: &mut u64, counter: &AtomicU64| *sum += counter.load(Ordering::Relaxed);
         for worker in &self.workers {
@@ -215,6 +226,15 @@ impl Telemetry {
             totals.durations.merge(&worker.durations.snapshot());
         }
         totals
+    }
+
+    /// Counts a check on the row that shows it. Questions and bills are those of the rule, whatever
+    /// row shows them.
+    fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
+        row.add(&count_hits(check, self.near_ratio), check);
+        if let Some(lost) = rule.note_bill(check) {
+            self.lost_bills.add(lost);
+        }
     }
 
     /// Returns this thread's counters, and whether no other thread writes to them.
@@ -234,16 +254,34 @@ impl Observer for Telemetry {
         if !self.enabled {
             return;
         }
-        let hits = count_hits(check, self.near_ratio);
-        let count = |counters: &RuleCounters| {
-            counters.add(&hits, check);
-            if let Some(lost) = counters.note_bill(check) {
-                self.lost_bills.add(lost);
-            }
-        };
         match check.rule {
-            None => count(&self.overrides),
-            Some(id) => self.tables.load().get(id).into_iter().for_each(count),
+            None => self.count(check, &self.overrides, &self.overrides),
+            Some(id) => {
+                if let Some(counters) = self.tables.load().get(id) {
+                    self.count(check, counters, counters);
+                }
+            }
+        }
+    }
+
+    fn on_override_check(&self, check: &CheckEvent, domain: &str) {
+        if !self.enabled {
+            return;
+        }
+        let tables = self.tables.load();
+        let counters = tables.of_overrides(domain).unwrap_or(&self.overrides);
+        self.count(check, counters, counters);
+    }
+
+    fn on_detailed_check(&self, check: &CheckEvent, detailed: &DetailedCheck<'_>) {
+        if !self.enabled {
+            return;
+        }
+        let tables = self.tables.load();
+        let Some(rule) = check.rule.and_then(|id| tables.get(id)) else { return };
+        match self.detailed.get(detailed) {
+            Some(row) => self.count(check, &row, rule),
+            None => self.count(check, rule, rule),
         }
     }
 

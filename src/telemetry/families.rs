@@ -10,7 +10,7 @@ use super::hit_counts::HitCounts;
 use super::metric::{
     MetricFamily, MetricSink, MetricUnit, MetricValue, counter, emit_single, gauge, histogram,
 };
-use super::rule_counters::{CODES, CountsByCode, RuleName, SOURCES};
+use super::rule_counters::{CODES, SOURCES};
 use crate::domain::{InvalidReason, RpcOutcome};
 
 /// Metric family with one series per rule, and the function that reads a series' value.
@@ -65,7 +65,7 @@ const DECISION_SECONDS: MetricFamily =
 /// Metric family without labels for the whole process, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
-const TOTALS: [ProcessMetric; 7] = [
+const TOTALS: [ProcessMetric; 8] = [
     (counter("domain_not_found", "Calls for a domain without a policy"), |totals| {
         totals.domain_not_found
     }),
@@ -82,6 +82,13 @@ const TOTALS: [ProcessMetric; 7] = [
             "Releases of concurrency slots that named no holder and freed nothing",
         ),
         |totals| totals.releases_without_holder,
+    ),
+    (
+        counter(
+            "detailed_metric_overflows",
+            "Checks counted without the request's values, because there are too many of them",
+        ),
+        |totals| totals.detailed_overflows,
     ),
     (counter("config_load_success", "Successful policy loads"), |totals| totals.loads),
     (counter("config_load_error", "Failed policy reloads"), |totals| totals.load_errors),
@@ -121,9 +128,6 @@ pub(crate) fn families() -> Vec<MetricFamily> {
     rules.chain(calls).chain(totals).chain([POLICY, BUILD]).collect()
 }
 
-/// Value of the `rule` label for request overrides.
-const OVERRIDES: &str = "(override)";
-
 impl Telemetry {
     /// Writes the metrics of decisions, calls and policy loads to a sink.
     ///
@@ -144,30 +148,24 @@ impl Telemetry {
     }
 
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
-        let tables = self.rule_tables();
-        let request_overrides = RuleName { domain: "".into(), path: OVERRIDES.into() };
-        let counters = || {
-            let named = tables.present.by_name.iter().map(|(name, counters)| (name, &**counters));
-            named.chain([(&request_overrides, &self.overrides)])
-        };
-        let rows: Vec<(&RuleName, HitCounts, CountsByCode)> =
-            counters().map(|(name, counters)| (name, counters.hits(), counters.checks())).collect();
+        let names = self.row_names();
+        let rows = names.rows();
         for (family, value) in &RULES {
             sink.family(family, &mut |emit| {
-                rows.iter().try_for_each(|(rule, hits, _)| {
-                    let labels = [("domain", &*rule.domain), ("rule", &*rule.path)];
-                    emit(&labels, MetricValue::Number(value(hits)))
+                rows.iter().try_for_each(|((domain, rule), counts)| {
+                    let labels = [("domain", *domain), ("rule", *rule)];
+                    emit(&labels, MetricValue::Number(value(&counts.hits)))
                 })
             })?;
         }
         sink.family(&RULE_DECISIONS, &mut |emit| {
-            for (rule, _, checks) in &rows {
-                for (code, by_source) in CODES.into_iter().zip(checks) {
+            for ((domain, rule), counts) in &rows {
+                for (code, by_source) in CODES.into_iter().zip(&counts.checks) {
                     let observed = SOURCES.iter().zip(by_source).filter(|(_, count)| **count > 0);
                     for (source, count) in observed {
                         let labels = [
-                            ("domain", &*rule.domain),
-                            ("rule", &*rule.path),
+                            ("domain", *domain),
+                            ("rule", *rule),
                             ("code", code),
                             ("source", source.as_str()),
                         ];

@@ -101,7 +101,8 @@ pub enum MetricValue {
     Histogram(HistogramSnapshot),
 }
 
-/// Labels of a series. Values come from the policy or the settings, never from callers.
+/// Labels of a series. Values come from the policy or the settings, and from callers only in the
+/// bounded rows of `detailed_counters`.
 pub type Labels<'a> = [(&'static str, &'a str)];
 
 /// Callback that takes the labels and value of each series of a family.

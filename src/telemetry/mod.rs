@@ -1,12 +1,13 @@
 //! Metrics, traces and logs.
 //!
-//! Telemetry observes decisions and never changes them. Label values come from the policy, never
-//! from callers. `admin` serves the metrics page; `app::wiring` has the metrics of stores and
-//! connections.
+//! Telemetry observes decisions and never changes them. Label values come from the policy, and from
+//! callers only in the bounded rows of `detailed_counters`. `admin` serves the metrics page;
+//! `app::wiring` has the metrics of stores and connections.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `counters`, `rule_counters`, `hit_counts` | the counters of the process and of each rule |
+//! | `detailed_counters`, `rule_rows` | rows with values of requests; all rows of the rules |
 //! | `metric`, `families`, `compat_names` | metric families of Tidegate and of envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`] | export of metrics and traces, sampling |
@@ -17,6 +18,7 @@
 
 mod compat_names;
 mod counters;
+mod detailed_counters;
 mod families;
 mod hit_counts;
 mod logging;
@@ -27,6 +29,7 @@ mod prometheus;
 mod prometheus_writer;
 mod refusal_log;
 mod rule_counters;
+mod rule_rows;
 mod snapshot;
 mod top_rejected;
 

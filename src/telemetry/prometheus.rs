@@ -54,21 +54,37 @@ impl AllMetrics {
 
 /// Renderer of the metrics page, in both text formats.
 #[derive(Debug)]
-pub struct MetricsPage(Registry);
+pub struct MetricsPage {
+    registry: Registry,
+    has_ratelimit_names: bool,
+}
 
 impl MetricsPage {
     /// Creates a page with these metrics. All their names start with `tidegate_`.
     pub fn new(metrics: Arc<AllMetrics>) -> Self {
         let mut registry = Registry::default();
         registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(OwnMetrics(metrics)));
-        MetricsPage(registry)
+        MetricsPage { registry, has_ratelimit_names: false }
     }
 
-    /// Adds the decision counters under the metric names of envoyproxy/ratelimit.
+    /// Adds the decision counters under the metric names of envoyproxy/ratelimit, and `process`,
+    /// metrics whose names have no prefix.
     #[must_use]
-    pub fn with_ratelimit_names(mut self, telemetry: Arc<Telemetry>) -> Self {
-        self.0.register_collector(Box::new(CompatMetrics(telemetry)));
+    pub fn with_ratelimit_names(
+        mut self,
+        telemetry: Arc<Telemetry>,
+        process: MetricSource,
+    ) -> Self {
+        self.registry.register_collector(Box::new(CompatMetrics { telemetry, process }));
+        self.has_ratelimit_names = true;
         self
+    }
+
+    /// Returns whether the page has metric names of envoyproxy/ratelimit. Its counters do not end in
+    /// `_total`, and therefore have the type `counter` only in the Prometheus text format. In
+    /// OpenMetrics their type is `unknown`.
+    pub fn has_ratelimit_names(&self) -> bool {
+        self.has_ratelimit_names
     }
 
     /// Renders the metrics page in the OpenMetrics format.
@@ -79,7 +95,7 @@ impl MetricsPage {
     /// string.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &self.0)?;
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)
     }
 
@@ -117,7 +133,8 @@ fn to_plain_text(text: &str) -> String {
                 let help = last_help.strip_prefix(name).unwrap_or_default();
                 let (suffix, kind) = match kind {
                     "counter" => ("_total", kind),
-                    "unknown" => ("", "untyped"),
+                    // The only families of this kind are the unsuffixed counters.
+                    "unknown" => ("", "counter"),
                     kind => ("", kind),
                 };
                 out += &format!("# HELP {name}{suffix}{help}\n# TYPE {name}{suffix} {kind}\n");
@@ -196,7 +213,7 @@ mod tests {
         assert_eq!(new, old);
         assert!(plain.contains("# TYPE tidegate_decisions_total counter\n"), "{plain}");
         assert!(plain.contains("# HELP tidegate_decisions_total Decided calls"), "{plain}");
-        assert!(plain.contains("# TYPE tidegate_theirs untyped\n"), "{plain}");
+        assert!(plain.contains("# TYPE tidegate_theirs counter\n"), "{plain}");
         assert!(!plain.contains("# EOF") && !plain.contains("# UNIT"), "{plain}");
     }
 }

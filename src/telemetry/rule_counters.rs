@@ -12,7 +12,7 @@ use super::hit_counts::HitCounts;
 use crate::domain::{CheckEvent, LossCause, LostBill, RuleId, Source, Verdict};
 
 /// Name of a rule in metrics, which stays the same across policy loads.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleName {
     /// Domain of the rule.
     pub domain: Box<str>,
@@ -144,6 +144,8 @@ pub(super) struct RuleTable {
     by_id: Vec<Arc<RuleCounters>>,
     /// Counters by rule name, for scrapes and for the next policy load.
     pub(super) by_name: BTreeMap<RuleName, Arc<RuleCounters>>,
+    /// Counters of request overrides, by domain.
+    pub(super) overrides: BTreeMap<Box<str>, Arc<RuleCounters>>,
     /// Fingerprint of the policy's files.
     pub(super) fingerprint: String,
 }
@@ -163,6 +165,10 @@ impl RuleTable {
                 Some(counters) => Arc::clone(counters),
                 None => Arc::default(),
             };
+            if !table.overrides.contains_key(&name.domain) {
+                let counters = former.overrides.get(&name.domain).cloned().unwrap_or_default();
+                table.overrides.insert(name.domain.clone(), counters);
+            }
             table.by_id.push(Arc::clone(&counters));
             table.by_name.insert(name, counters);
         }
@@ -186,5 +192,10 @@ pub(super) struct RuleTables {
 impl RuleTables {
     pub(super) fn get(&self, id: RuleId) -> Option<&RuleCounters> {
         self.present.get(id).or_else(|| self.former.get(id))
+    }
+
+    /// Returns the counters of request overrides in a domain; `None` if it has no rules.
+    pub(super) fn of_overrides(&self, domain: &str) -> Option<&RuleCounters> {
+        self.present.overrides.get(domain).map(Arc::as_ref)
     }
 }

@@ -1,9 +1,11 @@
 //! Snapshot of the counters as plain numbers, from which `app::rates` computes the live page's
 //! rates.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::counters::Telemetry;
+use super::hit_counts::HitCounts;
 use super::lost_bills;
 use super::rule_counters::RuleName;
 
@@ -60,8 +62,15 @@ impl Telemetry {
     pub fn snapshot(&self) -> Snapshot {
         let totals = self.sum_workers();
         let tables = self.rule_tables();
+        let mut detailed: HashMap<RuleName, HitCounts> = HashMap::new();
+        for row in self.detailed_counters().rows() {
+            detailed.entry(row.rule).or_default().add(&row.counters.hits());
+        }
         let rules = tables.present.by_name.iter().map(|(name, counters)| {
-            let hits = counters.hits();
+            let mut hits = counters.hits();
+            if let Some(more) = detailed.get(name) {
+                hits.add(more);
+            }
             (name.clone(), RuleSnapshot { asked: hits.total, refused: hits.over })
         });
         Snapshot {

@@ -319,6 +319,7 @@ fn insert_field(object: &mut Map<String, Value>, name: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Bounds;
     use crate::wire::decode::{self, DecodedRequest, MESSAGE_BYTES_MAX};
 
     #[test]

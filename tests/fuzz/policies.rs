@@ -122,6 +122,7 @@ fn any_bytes_are_a_policy_or_faults_with_a_place() {
         match compile(&sources, &Options { merge_domains: merge, ..Options::default() }) {
             Ok(compiled) => {
                 assert!(compiled.warnings.iter().all(|warning| warning.kind.is_warning()));
+                assert!(compiled.notes.iter().all(|note| note.kind.is_note()));
                 let warnings = compiled.warnings.iter().map(|warning| warning.kind as u8);
                 let mut kinds: Vec<_> = warnings.collect();
                 let policy = Policy::build(compiled.domains, Secret::default());

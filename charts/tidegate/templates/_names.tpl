@@ -7,6 +7,10 @@
 {{- define "tidegate.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if .Values.envoyGateway.enabled -}}
+envoy-ratelimit
+{{- else if .Values.aiGateway.enabled -}}
+envoy-ai-gateway-ratelimit
 {{- else if contains (include "tidegate.name" .) .Release.Name -}}
 {{- .Release.Name | trunc 50 | trimSuffix "-" -}}
 {{- else -}}
@@ -24,6 +28,16 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* The control plane that sends the policies; empty if they are files. */}}
+{{- define "tidegate.controlPlane" -}}
+{{- if .Values.envoyGateway.enabled -}}envoyGateway{{- else if .Values.aiGateway.enabled -}}aiGateway{{- end -}}
+{{- end -}}
+
+{{/* "true" if the gRPC port uses TLS. */}}
+{{- define "tidegate.grpcTls" -}}
+{{- if or .Values.tls.enabled .Values.envoyGateway.enabled -}}true{{- end -}}
 {{- end -}}
 
 {{- define "tidegate.image" -}}

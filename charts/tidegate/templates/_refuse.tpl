@@ -6,8 +6,21 @@ checks single values.
 {{- $faults := list -}}
 {{- $embedded := eq .Values.mode "embedded" -}}
 
-{{- if and (not .Values.policy.files) (not .Values.policy.existingConfigMap) -}}
-{{- $faults = append $faults "policy: give policy.files (name: text) or policy.existingConfigMap; there is no policy to serve" -}}
+{{- $controlPlane := include "tidegate.controlPlane" . -}}
+{{- if and .Values.envoyGateway.enabled .Values.aiGateway.enabled -}}
+{{- $faults = append $faults "envoyGateway.enabled, aiGateway.enabled: enable one of them, and install the chart twice for both" -}}
+{{- end -}}
+{{- if and $controlPlane (or .Values.policy.files .Values.policy.existingConfigMap) -}}
+{{- $faults = append $faults (printf "%s.enabled: its policies come from the control plane; remove policy.files and policy.existingConfigMap" $controlPlane) -}}
+{{- end -}}
+{{- if and .Values.envoyGateway.enabled .Values.tls.enabled -}}
+{{- $faults = append $faults "envoyGateway.enabled: the certificates are those of envoyGateway.existingSecret; remove tls.enabled" -}}
+{{- end -}}
+{{- if and .Values.envoyGateway.enabled (eq .Values.probes.type "grpc") -}}
+{{- $faults = append $faults "probes.type grpc with envoyGateway.enabled: the kubelet's gRPC probes do not support TLS; use http" -}}
+{{- end -}}
+{{- if and (not $controlPlane) (not .Values.policy.files) (not .Values.policy.existingConfigMap) -}}
+{{- $faults = append $faults "policy: give policy.files (name: text) or policy.existingConfigMap, or enable envoyGateway or aiGateway; there is no policy to serve" -}}
 {{- end -}}
 {{- if and .Values.policy.files .Values.policy.existingConfigMap -}}
 {{- $faults = append $faults "policy.files, policy.existingConfigMap: give one of them" -}}

@@ -4,7 +4,6 @@ it is rolled out. Secrets are not here: they are files.
 */}}
 {{- define "tidegate.settings" -}}
 {{- $settings := dict
-    "policy" "/etc/tidegate/policy"
     "grpc-port" 8081
     "http-port" 8080
     "merge-domain-config" .Values.policy.mergeDomains
@@ -16,6 +15,16 @@ it is rolled out. Secrets are not here: they are files.
     "log-level" .Values.log.level
     "log-format" .Values.log.format
 -}}
+{{- if not (include "tidegate.controlPlane" .) -}}
+{{- $_ := set $settings "policy" "/etc/tidegate/policy" -}}
+{{- end -}}
+{{- if .Values.envoyGateway.enabled -}}
+{{- $_ := set $settings "grpc-server-use-tls" true -}}
+{{- $_ := set $settings "grpc-server-tls-cert" "/certs/tls.crt" -}}
+{{- $_ := set $settings "grpc-server-tls-key" "/certs/tls.key" -}}
+{{- $_ := set $settings "use-prometheus" true -}}
+{{- $_ := set $settings "prometheus-addr" (printf ":%d" (.Values.envoyGateway.metricsPort | int)) -}}
+{{- end -}}
 {{- if .Values.otlp.endpoint -}}
 {{- $_ := set $settings "otlp-endpoint" .Values.otlp.endpoint -}}
 {{- $_ := set $settings "traces-ratio" .Values.otlp.tracesRatio -}}
@@ -73,6 +82,21 @@ it is rolled out. Secrets are not here: they are files.
 - name: TIDEGATE_{{ $name | replace "-" "_" | upper }}
   value: {{ (kindIs "float64" $value | ternary ($value | toJson) ($value | toString)) | quote }}
 {{- end }}
+{{- with include "tidegate.controlPlane" . }}
+{{- $gateway := index $.Values . }}
+# The names of envoyproxy/ratelimit.
+- {name: CONFIG_TYPE, value: GRPC_XDS_SOTW}
+- {name: CONFIG_GRPC_XDS_SERVER_URL, value: {{ $gateway.serverUrl | quote }}}
+- {name: CONFIG_GRPC_XDS_NODE_ID, value: {{ $gateway.nodeId | quote }}}
+{{- end }}
+{{- if .Values.envoyGateway.enabled }}
+- {name: CONFIG_GRPC_XDS_SERVER_USE_TLS, value: "true"}
+- {name: CONFIG_GRPC_XDS_CLIENT_TLS_CERT, value: /certs/tls.crt}
+- {name: CONFIG_GRPC_XDS_CLIENT_TLS_KEY, value: /certs/tls.key}
+- {name: CONFIG_GRPC_XDS_SERVER_TLS_CACERT, value: /certs/ca.crt}
+# Ready before Envoy Gateway has a policy, as it expects.
+- {name: FORCE_START_WITHOUT_INITIAL_CONFIG, value: "true"}
+{{- end }}
 {{- if and (eq .Values.mode "sentinel") .Values.redis.sentinel.existingSecret }}
 # The only secret that the process cannot read from a file.
 - name: TIDEGATE_REDIS_SENTINEL_AUTH
@@ -101,7 +125,12 @@ The container's resources. Without a memory limit, it is computed from the bound
 
 {{/* Mounted directories: name, path, and source of the volume. */}}
 {{- define "tidegate.mounts" -}}
+{{- if not (include "tidegate.controlPlane" .) }}
 - {name: policy, mountPath: /etc/tidegate/policy, readOnly: true}
+{{- end }}
+{{- if .Values.envoyGateway.enabled }}
+- {name: certs, mountPath: /certs, readOnly: true}
+{{- end }}
 {{- if and (ne .Values.mode "embedded") .Values.redis.auth.existingSecret }}
 - {name: redis-auth, mountPath: /etc/tidegate/redis-auth, readOnly: true}
 {{- end }}
@@ -117,10 +146,18 @@ The container's resources. Without a memory limit, it is computed from the bound
 {{- end -}}
 
 {{- define "tidegate.volumes" -}}
+{{- if not (include "tidegate.controlPlane" .) }}
 # The directory, not a single file: the kubelet only updates directories.
 - name: policy
   configMap:
     name: {{ include "tidegate.policyConfigMap" . }}
+{{- end }}
+{{- if .Values.envoyGateway.enabled }}
+- name: certs
+  secret:
+    secretName: {{ .Values.envoyGateway.existingSecret }}
+    defaultMode: 0440
+{{- end }}
 {{- if and (ne .Values.mode "embedded") .Values.redis.auth.existingSecret }}
 - name: redis-auth
   secret:

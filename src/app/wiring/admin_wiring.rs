@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::otlp_exporters::{OtlpExporters, SignalStats};
 use super::store_setup::ServiceDecider;
-use super::{server_config, store_metrics};
+use super::{process_metrics, server_config, store_metrics};
 use crate::admin::{
     AdminHandlers, DebugHandlers, ExplainQuery, JsonHandler, JsonHandlers, JsonResponse,
     MetricsEndpoint, PublicHandlers,
@@ -32,13 +32,23 @@ pub(crate) struct AdminWiring<'a> {
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
 }
 
+/// Metrics pages of the HTTP ports.
+#[derive(Clone, Debug)]
+pub(crate) struct MetricsPages {
+    /// Page of the HTTP port.
+    pub(crate) public: Arc<MetricsEndpoint>,
+    /// Page of the Prometheus port and of the debug port, which also has the metric names of
+    /// envoyproxy/ratelimit.
+    pub(crate) with_ratelimit_names: Arc<MetricsEndpoint>,
+}
+
 impl AdminWiring<'_> {
-    /// Returns the metrics page and starts the OTLP exporters that the settings enable.
+    /// Returns the metrics pages and starts the OTLP exporters that the settings enable.
     ///
     /// # Errors
     ///
     /// Returns an error if an OTLP endpoint, header or CA certificate is invalid.
-    pub(crate) fn start_metrics(&self) -> Result<(Arc<MetricsEndpoint>, OtlpExporters), Failure> {
+    pub(crate) fn start_metrics(&self) -> Result<(MetricsPages, OtlpExporters), Failure> {
         let stats = SignalStats::default();
         let mut metrics = store_metrics::sources(
             &self.decider,
@@ -48,13 +58,19 @@ impl AdminWiring<'_> {
         metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;
-        let mut page = MetricsPage::new(Arc::clone(&metrics));
-        if settings.ratelimit_metric_names {
-            page = page.with_ratelimit_names(Arc::clone(&self.telemetry));
-        }
+        let endpoint = |page: MetricsPage| {
+            Arc::new(MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic()))
+        };
+        let page = || MetricsPage::new(Arc::clone(&metrics));
+        let with_ratelimit_names = endpoint(
+            page().with_ratelimit_names(Arc::clone(&self.telemetry), process_metrics::source()),
+        );
+        let public = match settings.ratelimit_metric_names {
+            true => Arc::clone(&with_ratelimit_names),
+            false => endpoint(page()),
+        };
         let exporters = OtlpExporters::start(settings, &self.telemetry, metrics, &stats)?;
-        let endpoint = MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic());
-        Ok((Arc::new(endpoint), exporters))
+        Ok((MetricsPages { public, with_ratelimit_names }, exporters))
     }
 
     /// Returns the handlers of the HTTP port.
@@ -92,6 +108,7 @@ impl AdminWiring<'_> {
         &self,
         actions: AdminHandlers,
         overrides: &Arc<RuntimeOverrides>,
+        ratelimit_metrics: Arc<MetricsEndpoint>,
     ) -> DebugHandlers {
         let report = self.configuration.report();
         let decider = Arc::clone(&self.decider);
@@ -107,6 +124,7 @@ impl AdminWiring<'_> {
             overrides,
             prefix.clone(),
         );
+        let telemetry = Arc::clone(&self.telemetry);
         let decider = Arc::clone(&self.decider);
         let explain = move |query: &ExplainQuery| {
             let descriptors = query.descriptors.iter().map(|text| parse_descriptor(text));
@@ -121,6 +139,8 @@ impl AdminWiring<'_> {
         };
         DebugHandlers {
             rlconfig: Arc::new(rlconfig),
+            stats: Arc::new(move || telemetry.statsd_lines()),
+            ratelimit_metrics,
             config: Arc::new(move || report.clone()),
             explain: Arc::new(explain),
             live_page,

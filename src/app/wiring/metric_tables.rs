@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use super::store_metrics;
+use super::{process_metrics, store_metrics};
 use crate::telemetry::{MetricFamily, MetricKind, compat_families, families, otlp};
 
 const TABLE_HEAD: &str = "| metric | kind | labels | meaning |\n|---|---|---|---|\n";
@@ -35,7 +35,7 @@ fn the_page_lists_every_metric_as_it_is() {
         ("<!-- generated: metrics -->\n", format_table("tidegate_", ours)),
         (
             "<!-- generated: metrics of envoyproxy/ratelimit -->\n",
-            format_table("", compat_families()),
+            format_table("", compat_families().into_iter().chain(process_metrics::families())),
         ),
     ] {
         let (_, rest) = page.split_once(begin).expect("the start of the generated section");

@@ -5,6 +5,7 @@ pub(crate) mod certificate_reload;
 #[cfg(test)]
 mod metric_tables;
 pub(crate) mod otlp_exporters;
+mod process_metrics;
 pub(crate) mod redis_config;
 pub(crate) mod redis_metrics;
 pub(crate) mod server_config;

@@ -68,7 +68,7 @@ metrics! { REDIS: RedisStack,
     counter "redis_unreadable" "Replies that no script can send", |stack| stack.remote().shared_stats().unreadable;
     counter "redis_split_calls" "Calls over several slots of a cluster", |stack| stack.remote().shared_stats().multi_slot_calls;
     counter "redis_two_rounds" "Calls that used one slot before the others", |stack| stack.remote().shared_stats().two_rounds;
-    counter "redis_counter_losses" "Times that Redis may have lost counters: restarts and failovers", |stack| stack.remote().counter_losses();
+    counter "redis_data_losses" "Times that Redis may have lost counters: restarts and failovers", |stack| stack.remote().counter_losses();
     counter "redis_refunded" "Charges refunded because another slot rejected the call", |stack| stack.remote().shared_stats().refunds;
 }
 

@@ -45,6 +45,8 @@ pub struct Compiled {
     pub domains: Vec<DomainSpec>,
     /// Warnings about valid but probably mistaken configuration, by file, then by position.
     pub warnings: Vec<Diagnostic>,
+    /// Advice about configuration that does what it says.
+    pub notes: Vec<Diagnostic>,
     /// Pairs of limits that one request can hit, and whether Redis Cluster stores their counters in
     /// the same hash slot.
     pub colocation: Vec<LimitPair>,
@@ -96,8 +98,12 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
     if !errors.is_empty() {
         return Err(Diagnostics(sort_by_position(errors)));
     }
-    for domain in &domains {
-        warnings.extend(warnings::find_warnings(&domain.spec, &domain.origins, &documents));
+    let mut notes = Vec::new();
+    for MergedDomain { spec, files, origins } in &domains {
+        let found =
+            warnings::find_warnings(spec, files, origins, &documents, options.bounds.entries_max);
+        warnings.extend(found.warnings);
+        notes.extend(found.notes);
     }
     Ok(Compiled {
         colocation: domains
@@ -106,6 +112,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
             .collect(),
         domains: domains.drain(..).map(|domain| domain.spec).collect(),
         warnings: sort_by_position(warnings),
+        notes: sort_by_position(notes),
         fingerprint: hash_sources(&sources, options),
     })
 }
@@ -209,6 +216,8 @@ fn hash_sources(sources: &[&Source], options: &Options) -> u64 {
 /// Compiled domain with the origins of its first-level nodes.
 struct MergedDomain {
     spec: DomainSpec,
+    /// Indexes of the domain's files.
+    files: Vec<usize>,
     /// File index of each first-level node, and the node's position in that file's `descriptors`.
     origins: Vec<(usize, usize)>,
 }
@@ -252,7 +261,7 @@ fn compile_files(
             body: settings.body,
             nodes,
         };
-        domains.push(MergedDomain { spec, origins });
+        domains.push(MergedDomain { spec, files: group, origins });
     }
     let diagnostics = files.into_iter().flat_map(|file| file.reader.into_diagnostics()).collect();
     (domains, diagnostics)

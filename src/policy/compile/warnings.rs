@@ -1,4 +1,5 @@
-//! Warns about configuration that is valid but probably a mistake.
+//! Warns about configuration that is valid but contradicts itself or has no effect. Notes give
+//! advice about configuration that does what it says.
 //!
 //! Each check is a function over one domain; add new ones to [`CHECKS`]. Checks only run on a
 //! policy without errors, so a node's position in its list is its position in the file.
@@ -8,23 +9,22 @@ use std::collections::HashSet;
 use super::colocation;
 use super::colocation::Colocation;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
-use crate::domain::Bounds;
 use crate::policy::syntax::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Target, quoted,
 };
 use crate::policy::syntax::document::Document;
+use crate::policy::syntax::keywords;
 
-/// Checks that produce the warnings of a domain, in the order in which they run.
-const CHECKS: [fn(&mut Linter<'_>); 5] = [
+/// Checks that produce the warnings and notes of a domain, in the order in which they run.
+const CHECKS: [fn(&mut Linter<'_>); 7] = [
     check_keys_and_depth,
     check_unreachable_siblings,
     check_replaces,
+    check_leaves,
+    check_shared_counters,
     check_absent_entries,
     check_hash_slots,
 ];
-
-/// Maximum depth of a rule that can match. Decoding rejects descriptors with more entries.
-const LEVELS_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// Maximum number of pairs of sibling patterns compared per level, enough for 2,000 patterns.
 /// Beyond this number, shadowed patterns are not reported, because comparing them would delay
@@ -56,26 +56,50 @@ const ALWAYS_PRESENT_KEYS: [&str; 9] = [
     ":scheme",
 ];
 
-/// Returns the warnings of a domain; at most [`DIAGNOSTICS_MAX`]. `origins` contains the document
-/// index and position of each first-level node.
+/// Warnings and notes about a domain.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    pub(crate) warnings: Vec<Diagnostic>,
+    pub(crate) notes: Vec<Diagnostic>,
+}
+
+/// Returns the warnings and the notes about a domain, at most [`DIAGNOSTICS_MAX`] of each. `files`
+/// contains the document indexes of the domain's files, and `origins` the document index and
+/// position of each first-level node.
 pub(crate) fn find_warnings(
     domain: &DomainSpec,
+    files: &[usize],
     origins: &[(usize, usize)],
     documents: &[Document<'_>],
-) -> Vec<Diagnostic> {
-    let mut linter = Linter { domain, origins, documents, found: Vec::new() };
+    entries_max: usize,
+) -> Findings {
+    let found = Findings::default();
+    let mut linter = Linter { domain, origins, documents, entries_max, found };
     for check in CHECKS {
         check(&mut linter);
+    }
+    if let (Some(file), true) = (files.first(), !has_rule(&domain.nodes)) {
+        let message = "this domain has no limit, so every request passes; add `rate_limit`";
+        let path = Path::default().key(keywords::DOMAIN.name);
+        let kind = DiagnosticKind::NoRules;
+        let diagnostic = documents[*file].diagnostic(&path, Target::Value, kind, message);
+        linter.found.warnings.push(diagnostic);
     }
     linter.found
 }
 
-/// Domain being checked, with the warnings found so far.
+fn has_rule(nodes: &[NodeSpec]) -> bool {
+    nodes.iter().any(|node| node.rule.is_some() || has_rule(&node.children))
+}
+
+/// Domain being checked, with the warnings and notes found so far.
 struct Linter<'a> {
     domain: &'a DomainSpec,
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
-    found: Vec<Diagnostic>,
+    /// Maximum depth of a rule that can match. Decoding rejects descriptors with more entries.
+    entries_max: usize,
+    found: Findings,
 }
 
 /// Path from the root of the policy tree to a node. Contains the nodes on the path and the index
@@ -109,7 +133,7 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Adds a warning at the descriptor that `at` locates by its position on each level, or at the
+    /// Adds a warning or a note at the descriptor that `at` locates by its position on each level, or at the
     /// key below it that `path` selects.
     fn warn(
         &mut self,
@@ -118,7 +142,11 @@ impl<'a> Linter<'a> {
         kind: DiagnosticKind,
         message: impl Into<String>,
     ) {
-        if self.found.len() >= DIAGNOSTICS_MAX {
+        let found = match kind.is_note() {
+            true => &mut self.found.notes,
+            false => &mut self.found.warnings,
+        };
+        if found.len() >= DIAGNOSTICS_MAX {
             return;
         }
         let Some((first, rest)) = at.split_first() else { return };
@@ -126,12 +154,11 @@ impl<'a> Linter<'a> {
         let positions: Vec<usize> =
             std::iter::once(*position).chain(rest.iter().copied()).collect();
         let path = path(Path::of_descriptor(&positions));
-        self.found.push(self.documents[*file].diagnostic(&path, Target::Value, kind, message));
+        found.push(self.documents[*file].diagnostic(&path, Target::Value, kind, message));
     }
 }
 
-/// Warns about `*` and `:path` as keys, rules too deep to match, and limits with one counter for
-/// all callers.
+/// Warns about `*` in keys and rules too deep to match, and notes `:path` as a key.
 fn check_keys_and_depth(linter: &mut Linter<'_>) {
     linter.visit_nodes(|linter, node_path, node| {
         if node.key.contains('*') {
@@ -143,15 +170,46 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
                            with every `?`; send the route's name, or the path without its query";
             linter.warn(&node_path.at, |p| p.key("key"), DiagnosticKind::PathAsKey, message);
         }
-        let Some(rule) = &node.rule else { return };
-        if node_path.at.len() > LEVELS_MAX {
+        if node.rule.is_some() && node_path.at.len() > linter.entries_max {
             let message = format!(
                 "this rule never matches: it is {} entries deep, and a request has at most \
-                 {LEVELS_MAX}",
-                node_path.at.len()
+                 {}",
+                node_path.at.len(),
+                linter.entries_max
             );
             linter.warn(&node_path.at, |p| p, DiagnosticKind::NeverMatches, message);
         }
+    });
+}
+
+/// Warns about descriptors with neither a limit nor children. Such a descriptor exempts its values
+/// from a limit beside it; without one, it has no effect.
+fn check_leaves(linter: &mut Linter<'_>) {
+    let domain = linter.domain;
+    check_leaves_on_level(linter, &domain.nodes, &[]);
+    linter.visit_nodes(|linter, node_path, node| {
+        check_leaves_on_level(linter, &node.children, &node_path.at)
+    });
+}
+
+fn check_leaves_on_level(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
+    let is_limited = |node: &&NodeSpec| node.rule.is_some() || has_rule(&node.children);
+    let limited: HashSet<&str> = nodes.iter().filter(is_limited).map(|node| &*node.key).collect();
+    for (at, node) in nodes.iter().enumerate() {
+        let is_leaf = node.rule.is_none() && node.children.is_empty();
+        if is_leaf && !limited.contains(&*node.key) {
+            let message = "this descriptor has no limit and is no exception to one, so it has no \
+                           effect; add `rate_limit`, or remove it";
+            let at: Vec<usize> = above.iter().copied().chain([at]).collect();
+            linter.warn(&at, |p| p, DiagnosticKind::NoLimit, message);
+        }
+    }
+}
+
+/// Notes limits with one counter for all callers.
+fn check_shared_counters(linter: &mut Linter<'_>) {
+    linter.visit_nodes(|linter, node_path, node| {
+        let Some(rule) = &node.rule else { return };
         for (nth, limit) in rule.limits.iter().enumerate() {
             if limit.limit.capacity().0 > 0 && !distinguishes_clients(limit, &node_path.nodes) {
                 let message = "one counter for all callers: no entry of its key names a client; \
@@ -282,8 +340,8 @@ fn check_replaces(linter: &mut Linter<'_>) {
     });
 }
 
-/// Warns if every limit of a domain needs an entry that can be absent: Envoy then omits the whole
-/// descriptor, and the request is not limited. Emits one warning per key.
+/// Notes that every limit of a domain needs an entry that can be absent: Envoy then omits the whole
+/// descriptor, and the request is not limited. Emits one note per key.
 fn check_absent_entries(linter: &mut Linter<'_>) {
     let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
     let mut is_safe = false;
@@ -316,12 +374,11 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
     }
 }
 
-/// Warns about limits that one request can hit and whose counters Redis Cluster may store in
-/// different hash slots, although a `hash_tag` could colocate them. Emits one warning per limit,
-/// which names only the first such other limit.
+/// Notes limits that one request can hit and whose counters Redis Cluster may store in different
+/// hash slots, although a `hash_tag` could colocate them. Emits one note per limit, which names only the first such other limit.
 ///
-/// Emits no warning for limits that no `hash_tag` can colocate, because the only fix would be to
-/// remove a limit. Also emits no warning if `hash_tag` already colocates some limits, because a
+/// Emits no note for limits that no `hash_tag` can colocate, because the only fix would be to
+/// remove a limit. Also emits no note if `hash_tag` already colocates some limits, because a
 /// different tag would separate them. `tidegate check --cluster` lists both cases.
 fn check_hash_slots(linter: &mut Linter<'_>) {
     let limits = colocation::limit_sites(linter.domain);

@@ -213,6 +213,7 @@ impl TreeBuilder {
             metadata: spec.metadata.clone(),
             body: spec.body.clone().or_else(|| domain.body.clone()),
             location: spec.location.clone(),
+            values_in_metrics: spec.detailed_metric || path.iter().any(|node| shows_value(node)),
             detailed_metric: spec.detailed_metric,
             node,
             plans,
@@ -265,6 +266,17 @@ fn exact_without_star(value: &ValueSpec) -> ValueSpec {
         ValueSpec::Pattern(text) if !text.contains('*') => ValueSpec::Exact(text.clone()),
         other => other.clone(),
     }
+}
+
+/// Returns whether the printed path shows the request's value on this level, even without
+/// `detailed_metric`.
+fn shows_value(node: &TreeNode) -> bool {
+    let varies = match node.value {
+        ValueSpec::Exact(_) => false,
+        ValueSpec::Any => true,
+        ValueSpec::Pattern(_) => !node.share_threshold,
+    };
+    node.value_to_metric && varies
 }
 
 fn shared_pattern(node: &TreeNode) -> Option<Box<str>> {

@@ -57,6 +57,9 @@ pub struct Rule {
     pub body: Option<Arc<Body>>,
     /// File and line of the rule's descriptor.
     pub location: Option<SourceLocation>,
+    /// Whether metrics show values of the request, because of `detailed_metric` on the rule or
+    /// `value_to_metric` on a level of its path.
+    pub values_in_metrics: bool,
     /// Whether [`Policy::printed_path`] shows the request's values on every level.
     pub(crate) detailed_metric: bool,
     pub(crate) node: NodeId,

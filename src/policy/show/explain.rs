@@ -216,7 +216,7 @@ impl Policy {
                 capacity: limit.capacity().0,
                 charge: limit.charge,
                 name: spec.name.as_deref().unwrap_or("").to_owned(),
-                listing: listing::format_limit(rule, spec),
+                listing: listing::format_limit(rule, spec, true),
                 key: key_text(key),
                 identity: format!("{:032x}", key.identity),
                 counter: key,

@@ -57,19 +57,18 @@ impl Policy {
         text
     }
 
-    /// Returns one line per limit, in file order and without newlines, in the format of
-    /// `/rlconfig` in envoyproxy/ratelimit. Settings that only Tidegate supports are appended,
-    /// separated by commas.
+    /// Returns one line per limit, in file order and without newlines, as `/rlconfig` of
+    /// envoyproxy/ratelimit prints it: without names, and without rules that have no `rate_limit`.
+    /// Settings that only Tidegate supports are appended, separated by commas.
     pub fn listing(&self) -> impl Iterator<Item = String> {
         self.rules.iter().flat_map(|rule| {
-            let limits = rule
-                .limits
-                .iter()
-                .map(|limit| format!("{}: {}", rule.path, format_limit(rule, limit)));
-            let unlimited = (rule.unlimited || rule.limits.is_empty()).then(|| {
-                let modes = format_modes(rule);
-                format!("{}: unit=UNKNOWN requests_per_unit=0, {modes}, unlimited: true", rule.path)
+            let limits = rule.limits.iter().map(|limit| {
+                // A name in `rate_limit` is one of envoyproxy/ratelimit, which does not print it.
+                format!("{}: {}", rule.path, format_limit(rule, limit, limit.in_list))
             });
+            let unlimited = rule
+                .unlimited
+                .then(|| format!("{}: {}", rule.path, format_rate("UNKNOWN", 0, rule)));
             limits.chain(unlimited)
         })
     }
@@ -85,16 +84,15 @@ impl Policy {
 }
 
 /// Formats a limit for the listing; the caller adds the rule's path.
-pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec) -> String {
+pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> String {
     let limit = &spec.limit;
     let unit = limit.rate.unit.map_or("unknown", |unit| unit.as_str()).to_ascii_uppercase();
-    let number = limit.rate.requests_per_unit;
-    let mut text = format!("unit={unit} requests_per_unit={number}, {}", format_modes(rule));
+    let mut text = format_rate(&unit, limit.rate.requests_per_unit, rule);
     // Writing into a string cannot fail.
     if limit.rate.unit_multiplier != 1 {
         let _ = write!(text, ", unit_multiplier: {}", limit.rate.unit_multiplier);
     }
-    if let Some(name) = &spec.name {
+    if let Some(name) = spec.name.as_ref().filter(|_| with_name) {
         let _ = write!(text, ", name: {name}");
     }
     push_algorithm(&mut text, limit);
@@ -137,53 +135,16 @@ fn push_algorithm(text: &mut String, limit: &Limit) {
     };
 }
 
-fn format_modes(rule: &Rule) -> String {
-    format!("shadow_mode: {}, quota_mode: {}", rule.shadow_mode, rule.quota_mode)
+/// Formats what envoyproxy/ratelimit prints about a limit.
+fn format_rate(unit: &str, requests_per_unit: u32, rule: &Rule) -> String {
+    let Rule { shadow_mode, quota_mode, .. } = rule;
+    format!(
+        "unit={unit} requests_per_unit={requests_per_unit}, shadow_mode: {shadow_mode}, \
+         quota_mode: {quota_mode}"
+    )
 }
 
 fn push_value(text: &mut String, value: &str) {
     text.push('_');
     text.push_str(value);
-}
-
-/// Converts a path to a statsd name: `:`, `|`, and the dots of IPv4 addresses become `_`. Other
-/// dots separate levels and are kept.
-///
-/// ```
-/// use tidegate::policy::statistic_name;
-/// assert_eq!(statistic_name("edge.ip_10.0.0.1|x.path"), "edge.ip_10_0_0_1_x.path");
-/// assert_eq!(statistic_name("edge.v_1.2.3"), "edge.v_1.2.3");
-/// ```
-pub fn statistic_name(path: &str) -> String {
-    let mut name = String::with_capacity(path.len());
-    let mut rest = path;
-    let mut after_digit = false;
-    while let Some(first) = rest.chars().next() {
-        let taken = if after_digit { None } else { ipv4_length(rest) };
-        let length = taken.unwrap_or(first.len_utf8());
-        let (piece, tail) = rest.split_at(length);
-        let is_dot = |c| c == '.' && taken.is_some();
-        name.extend(
-            piece.chars().map(|c| if matches!(c, ':' | '|') || is_dot(c) { '_' } else { c }),
-        );
-        after_digit = piece.ends_with(|c: char| c.is_ascii_digit());
-        rest = tail;
-    }
-    name
-}
-
-/// Returns the length in bytes of the IPv4 address at the start of a text, or `None` if the text
-/// does not start with one.
-fn ipv4_length(text: &str) -> Option<usize> {
-    let mut length = 0;
-    for part in 0..4 {
-        let rest = &text[length..];
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        rest[..digits].parse::<u8>().ok()?;
-        length += digits;
-        if part < 3 {
-            length += text[length..].starts_with('.').then_some(1)?;
-        }
-    }
-    Some(length)
 }

@@ -1,4 +1,4 @@
-//! Errors and warnings about policy files: message, position, and kind.
+//! Errors, warnings and notes about policy files: message, position, and kind.
 //!
 //! Not here: the checks that report them (`reader`, `compile`).
 
@@ -10,7 +10,7 @@ use super::keywords::Key;
 use super::yaml::{Node, Span};
 use crate::domain::escaped;
 
-/// Error or warning about a policy file, with its position.
+/// Error, warning or note about a policy file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
     /// File name as passed to `compile`, or name of the resource of a control plane.
@@ -140,8 +140,9 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Kind of an error or a warning. `OneCounterForAll` and all later kinds are warnings: the policy
-/// is valid but probably contains a mistake.
+/// Kind of an error, a warning, or a note. Kinds from `NeverMatches` on are warnings: the policy is
+/// valid, but a part of it contradicts another or has no effect. Kinds from `OneCounterForAll` on
+/// are notes: advice about configuration that does what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
     /// There is no policy file, or a file is empty.
@@ -175,28 +176,38 @@ pub enum DiagnosticKind {
     /// A descriptor or domain occurs twice.
     Duplicate,
 
-    /// Warning: all clients share one counter.
-    OneCounterForAll,
-    /// Warning: Envoy omits the descriptor if this entry is absent, and the request is then not
-    /// limited.
-    NoLimitWhenAbsent,
-    /// Warning: `:path` includes the query string, so every query gets its own counter.
-    PathAsKey,
     /// Warning: the rule never matches, or the key has no effect.
     NeverMatches,
     /// Warning: the key contains `*`, which is a wildcard only in values.
     StarInKey,
     /// Warning: `replaces` names a limit that does not exist.
     UnknownReplaces,
-    /// Warning: `requests_per_unit` is absent, so the limit is 0 and rejects every request.
+    /// Warning: `requests_per_unit` is absent, so the limit is 0 and refuses every request.
     DeniesAll,
-    /// Warning: Redis Cluster may store counters of one call in different hash slots.
+    /// Warning: the descriptor has neither a limit nor children, and is no exception to a limit.
+    NoLimit,
+    /// Warning: the domain has no rules.
+    NoRules,
+
+    /// Note: all clients share one counter.
+    OneCounterForAll,
+    /// Note: Envoy omits the descriptor if this entry is absent, and the request is then not
+    /// limited.
+    NoLimitWhenAbsent,
+    /// Note: `:path` includes the query string, so every query gets its own counter.
+    PathAsKey,
+    /// Note: Redis Cluster may store counters of one call in different hash slots.
     SplitOverSlots,
 }
 
 impl DiagnosticKind {
     /// Returns whether the kind is a warning, which leaves the policy valid.
     pub fn is_warning(self) -> bool {
+        (DiagnosticKind::NeverMatches..DiagnosticKind::OneCounterForAll).contains(&self)
+    }
+
+    /// Returns whether the kind is a note, which `check --strict` accepts.
+    pub fn is_note(self) -> bool {
         self >= DiagnosticKind::OneCounterForAll
     }
 }

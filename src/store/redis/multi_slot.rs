@@ -133,9 +133,9 @@ pub(super) fn first_group_ends_call(
     if is_timeout {
         // The checks of a group are in the call's order.
         let mut sent = first.checks.iter().peekable();
-        for at in 0..checks.len() {
+        for (at, answer) in answers.iter_mut().enumerate().take(checks.len()) {
             if sent.next_if(|sent| **sent == at).is_none() {
-                answers[at] = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+                *answer = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
             }
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::domain::{
-    Accounting, Charge, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
+    Accounting, Bounds, Charge, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
 };
 use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};

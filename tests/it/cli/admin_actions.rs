@@ -192,3 +192,18 @@ fn debug_logs_are_ours_and_not_those_of_libraries() {
     }
     drop(token);
 }
+
+#[test]
+fn a_switch_that_is_set_again_replaces_the_former_one() {
+    let (serving, _) = serving(&[]);
+    let debug = serving.port("debug");
+    // A second one beside it would come back into force when the later one expires.
+    for to in ["to=deny", "to=allow&for=1"] {
+        let reply = order(debug, &format!("/switch?target=edge.client&{to}"), TOKEN);
+        assert_eq!(reply.status, 200, "{to}");
+    }
+    until("the switch to expire", || {
+        (http::get(debug, "/switches").body == "no switch is set\n").then_some(())
+    });
+    assert_eq!(asked(&serving, "ann"), 200);
+}

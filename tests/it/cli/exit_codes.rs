@@ -87,14 +87,14 @@ fn a_file_above_the_maximum_size_ends_with_65() {
 
 #[test]
 fn a_warning_ends_with_65_only_under_strict() {
-    let one_counter_for_all = "
+    let without_effect = "
 domain: edge
 descriptors:
-  - key: generic_key
-    value: all
+  - key: remote_address
     rate_limit: {unit: day, requests_per_unit: 5}
+  - key: tenant
 ";
-    let files = directory(&[("p.yaml", one_counter_for_all)]);
+    let files = directory(&[("p.yaml", without_effect)]);
     let path = files.path().display().to_string();
     let ran = run(&["check", &path]).with_code(0);
     assert!(ran.err.contains("warning: "), "{}", ran.err);

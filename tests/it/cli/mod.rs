@@ -8,6 +8,7 @@ mod exit_codes;
 mod http_ports;
 mod policy_reload;
 mod ratelimit_compatibility;
+mod ratelimit_metrics;
 mod redis_metrics;
 mod redis_start;
 mod settings;

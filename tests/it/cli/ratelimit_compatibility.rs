@@ -130,10 +130,7 @@ fn called_as_ratelimit_it_serves_the_policy_of_runtime_root() {
     assert!(serving.ask("ann").contains("4 left"));
     assert_eq!(
         get(serving.port("debug"), "/rlconfig").body.lines().next(),
-        Some(
-            "edge.client: unit=YEAR requests_per_unit=5, shadow_mode: false, quota_mode: false, \
-             name: daily"
-        )
+        Some("edge.client: unit=YEAR requests_per_unit=5, shadow_mode: false, quota_mode: false")
     );
 }
 
@@ -179,19 +176,54 @@ fn environment_of_envoy_gateway(files: &Path, redis: &RedisServer) -> Vec<(Strin
     pairs.map(|(name, text)| (name.to_owned(), text)).into()
 }
 
-#[test]
-fn in_envoy_gateways_environment_it_starts_and_says_once_what_has_no_effect() {
-    let (files, redis) = (their_files(), RedisServer::start(&[]));
+/// Writes a CA's certificate and a certificate for a name as Kubernetes mounts them, below `certs`.
+fn write_certificates(files: &Path, name: &str) {
     let authority = Authority::new();
-    let identity = authority.signs("envoy-ratelimit.envoy-gateway-system.svc");
-    fs::create_dir(files.path().join("certs")).expect("writable");
-    for (name, text) in [
+    let identity = authority.signs(name);
+    fs::create_dir(files.join("certs")).expect("writable");
+    for (file, text) in [
         ("ca.crt", &authority.certificate),
         ("tls.crt", &identity.certificate),
         ("tls.key", &identity.key),
     ] {
-        fs::write(files.path().join("certs").join(name), text).expect("writable");
+        fs::write(files.join("certs").join(file), text).expect("writable");
     }
+}
+
+#[test]
+fn redis_over_tls_gets_the_client_certificate_that_the_variables_name() {
+    let files = their_files();
+    write_certificates(files.path(), "localhost");
+    let path = |name: &str| files.path().join("certs").join(name).display().to_string();
+    let (ca, cert, key) = (path("ca.crt"), path("tls.crt"), path("tls.key"));
+    let redis = RedisServer::start(&[
+        "port 0",
+        "tls-port {port}",
+        "tls-auth-clients yes",
+        &format!("tls-ca-cert-file {ca}"),
+        &format!("tls-cert-file {cert}"),
+        &format!("tls-key-file {key}"),
+    ]);
+    let mut command = tidegate();
+    command.env("RUNTIME_ROOT", files.path().join("data"));
+    command.envs([("RUNTIME_SUBDIRECTORY", "ratelimit"), ("REDIS_SOCKET_TYPE", "tcp")]);
+    command.env("REDIS_URL", format!("localhost:{}", redis.port)).env("REDIS_TLS", "true");
+    command.envs([("REDIS_TLS_CACERT", ca), ("REDIS_TLS_CLIENT_CERT", cert)]);
+    command.env("REDIS_TLS_CLIENT_KEY", key);
+    // For a busy machine.
+    command.envs([("TIDEGATE_STORE_BUDGET", "10s"), ("TIDEGATE_REQUIRE_STORE", "true")]);
+    let serving = Tidegate::start(&mut command, files);
+    assert!(serving.ask("ann").contains("4 left"));
+    let page = get(serving.port("http"), "/metrics").body;
+    let by_redis = "tidegate_decisions_total{code=\"ok\",source=\"redis\"} 1";
+    assert!(page.lines().any(|line| line == by_redis), "{page}");
+}
+
+#[test]
+fn in_envoy_gateways_environment_it_starts_and_says_once_what_has_no_effect() {
+    let (files, redis) = (their_files(), RedisServer::start(&[]));
+    let name = "envoy-ratelimit.envoy-gateway-system.svc";
+    write_certificates(files.path(), name);
     let link = files.path().join("ratelimit");
     symlink(env!("CARGO_BIN_EXE_tidegate"), &link).expect("a link");
     let mut command = Command::new(link);
@@ -211,7 +243,6 @@ fn in_envoy_gateways_environment_it_starts_and_says_once_what_has_no_effect() {
     }
     let ca = serving.directory().join("certs/ca.crt").display().to_string();
     let target = serving.port("grpc").to_string();
-    let name = "envoy-ratelimit.envoy-gateway-system.svc";
     let ask = ["ask", &target, "edge", "client=ann", "--ca", &ca, "--server-name", name];
     assert!(run(&ask).with_code(0).out.contains("4 left"), "no client certificate is needed");
 }

@@ -136,3 +136,21 @@ async fn shadow_mode_lets_every_call_pass_without_the_store_too() {
         assert!(answer.passes() && answer.shadowed);
     }
 }
+
+#[tokio::test]
+async fn what_was_last_known_of_a_limit_is_shown_for_two_seconds_at_most() {
+    let bench = cached();
+    let both = [d("wide=a"), d("narrow=a")];
+    for _ in 0..2 {
+        bench.ask(Micros::ZERO, &both).await;
+    }
+    // Calls of the narrow limit alone keep its refusal cached, and the wide one is not asked again.
+    for (after, remaining) in [(1_999_999, 99), (2_000_000, 100)] {
+        let after = Micros(after);
+        bench.ask(after, &both[1..]).await;
+        let answer = bench.ask(after, &both).await.unwrap();
+        assert_eq!(answer.source, Source::Cached, "{after:?}");
+        assert_eq!(answer.rows[0].remaining, remaining, "{after:?}");
+        assert_eq!(answer.rows[0].reset_s.is_some(), remaining == 99, "{after:?}");
+    }
+}

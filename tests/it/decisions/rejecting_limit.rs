@@ -1,6 +1,6 @@
 //! Which limit a rejection names, and the wait that it reports.
 
-use tidegate::domain::{Code, Micros};
+use tidegate::domain::{Code, Micros, WaitPrecision};
 
 use super::test_decider::{Bench, TestDescriptor, d};
 
@@ -111,4 +111,27 @@ fn a_quota_group_that_passes_is_not_named() {
 fn required_and_quota_limits_must_both_pass() {
     assert_eq!(named(&["minute", "qb"]), ("t.qb".into(), Some(3_600)));
     assert_eq!(named(&["hour", "qa", "qb"]), ("t.hour".into(), Some(3_600)));
+}
+
+#[test]
+fn the_wait_for_a_counter_that_a_call_charges_twice_is_a_lower_bound() {
+    let bench = Bench::new(
+        "
+domain: t
+descriptors:
+  - key: two
+    rate_limit: {algorithm: sliding_log, unit: minute, requests_per_unit: 2}
+",
+    );
+    let twice = [d("two=x"), d("two=x")];
+    assert!(bench.one("two=x").passes());
+    bench.advance(Micros::from_secs(30));
+    assert!(bench.one("two=x").passes());
+    let answer = bench.ask(&twice);
+    assert_eq!(answer.retry_after, Some(Micros::from_secs(30)));
+    assert_eq!(answer.precision, Some(WaitPrecision::AtLeast), "one hit fits then, not two");
+    bench.advance(Micros::from_secs(30));
+    assert!(!bench.ask(&twice).passes());
+    let alone = bench.ask(&[d("two=x").hits(2)]);
+    assert_eq!(alone.precision, Some(WaitPrecision::Exact));
 }

@@ -16,7 +16,7 @@ use crate::envoy::bootstrap::{Bootstrap, repository};
 use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 
-const PAGES: [&str; 24] = [
+const PAGES: [&str; 25] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -29,6 +29,7 @@ const PAGES: [&str; 24] = [
     "docs/CHOOSING.md",
     "docs/DEPLOYING.md",
     "docs/ENVOY.md",
+    "docs/INTEGRATIONS.md",
     "docs/LAYERS.md",
     "docs/METRICS.md",
     "docs/MIGRATION.md",

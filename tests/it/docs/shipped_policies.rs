@@ -12,7 +12,8 @@ pub fn assert_flawless(name: &str, text: &str) {
     let source = Source { name: name.to_owned(), text: text.as_bytes().to_vec() };
     let compiled =
         compile(&[source], &Options::default()).unwrap_or_else(|faults| panic!("{faults}"));
-    let warnings: Vec<String> = compiled.warnings.iter().map(ToString::to_string).collect();
+    let warnings: Vec<String> =
+        compiled.warnings.iter().chain(&compiled.notes).map(ToString::to_string).collect();
     assert!(warnings.is_empty(), "{}", warnings.join("\n"));
 }
 

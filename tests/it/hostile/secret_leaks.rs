@@ -151,7 +151,8 @@ fn a_variable_of_the_environment_cannot_forge_a_line_of_the_log() {
 #[test]
 fn a_policy_files_name_cannot_forge_a_line_of_a_log_in_text() {
     let name = format!("{FORGED}.yaml");
-    let files = directory(&[(&name, FIVE_A_DAY)]);
+    let without_effect = format!("{FIVE_A_DAY}  - key: tenant\n");
+    let files = directory(&[(&name, &without_effect)]);
     let mut command = tidegate();
     command.args(["serve", "--log-format", "text", "--policy"]);
     // No machine has this address, so that it ends.

@@ -9,3 +9,4 @@ mod comparable_answer;
 mod kubernetes_manifest;
 mod recorded_calls;
 mod replay;
+mod strict_check;

@@ -1,16 +1,19 @@
-//! Warnings: configuration that is valid but probably a mistake.
+//! Warnings about configuration that contradicts itself or has no effect, and notes with advice.
 
-use tidegate::policy::DiagnosticKind;
+use tidegate::domain::Bounds;
+use tidegate::policy::{DiagnosticKind, Options, Source, compile};
 
 use super::compile_helpers::{good, many};
 
 const LIMIT: &str = "rate_limit: {unit: second, requests_per_unit: 5}";
 
-/// The warnings of that kind, as `line:column`.
+/// The warnings or notes of that kind, as `line:column`.
 fn warned(text: &str, kind: DiagnosticKind) -> Vec<String> {
-    let warnings = good(text).warnings;
-    assert!(warnings.iter().all(|warning| warning.kind.is_warning()));
-    let of_kind = warnings.iter().filter(|warning| warning.kind == kind);
+    let compiled = good(text);
+    assert!(compiled.warnings.iter().all(|warning| warning.kind.is_warning()));
+    assert!(compiled.notes.iter().all(|note| note.kind.is_note()));
+    let all = compiled.warnings.iter().chain(&compiled.notes);
+    let of_kind = all.filter(|warning| warning.kind == kind);
     of_kind.map(|warning| format!("{}:{}", warning.line, warning.column)).collect()
 }
 
@@ -92,8 +95,17 @@ fn a_rule_deeper_than_a_request_can_be_never_matches() {
         }
         format!("domain: edge\ndescriptors: [{text}]\n")
     };
-    assert!(warned(&nested(16), DiagnosticKind::NeverMatches).is_empty());
-    assert_eq!(warned(&nested(17), DiagnosticKind::NeverMatches).len(), 1);
+    let never_match = |text: &str| {
+        let source = Source { name: "edge.yaml".into(), text: text.as_bytes().to_vec() };
+        let bounds = Bounds { entries_max: 16, ..Bounds::DEFAULT };
+        let compiled = compile(&[source], &Options { bounds, ..Options::default() }).unwrap();
+        let warnings = compiled.warnings.iter();
+        warnings.filter(|warning| warning.kind == DiagnosticKind::NeverMatches).count()
+    };
+    assert_eq!(never_match(&nested(16)), 0);
+    assert_eq!(never_match(&nested(17)), 1);
+    // As deep as the file may be nested; reading it must not exhaust the stack.
+    assert!(warned(&nested(150), DiagnosticKind::NeverMatches).is_empty());
 }
 
 #[test]
@@ -142,8 +154,8 @@ descriptors:
       requests_per_unit: 5
       tiers: {method: shared, classes: {gold: {floor: 0%}}}
 ";
-    let warnings = good(text).warnings;
-    let of_kind = warnings.iter().filter(|w| w.kind == DiagnosticKind::OneCounterForAll);
+    let notes = good(text).notes;
+    let of_kind = notes.iter().filter(|note| note.kind == DiagnosticKind::OneCounterForAll);
     let paths: Vec<&str> = of_kind.map(|warning| warning.path.as_str()).collect();
     assert_eq!(
         paths,
@@ -174,7 +186,7 @@ descriptors:
     let told = |text: &str| {
         let compiled = good(text);
         let kind = DiagnosticKind::SplitOverSlots;
-        let warned = compiled.warnings.iter().filter(|warning| warning.kind == kind).count();
+        let warned = compiled.notes.iter().filter(|note| note.kind == kind).count();
         (warned, compiled.colocation.iter().map(ToString::to_string).collect::<Vec<_>>())
     };
     let (warned, meetings) = told(&policy(""));
@@ -204,6 +216,7 @@ fn limits_that_nothing_could_join_are_told_of_but_not_warned_of() {
         level(&[&format!("key: api_token, {LIMIT}"), &format!("key: remote_address, {LIMIT}")]);
     let compiled = good(&text);
     assert!(compiled.warnings.is_empty(), "{:?}", compiled.warnings);
+    assert!(compiled.notes.is_empty(), "{:?}", compiled.notes);
     let meetings: Vec<String> = compiled.colocation.iter().map(ToString::to_string).collect();
     assert_eq!(meetings, ["edge.api_token and edge.remote_address: not joinable"]);
 }
@@ -223,7 +236,34 @@ descriptors:
 }
 
 #[test]
-fn a_policy_as_meant_has_no_warnings() {
-    let text = level(&[&format!("key: remote_address, {LIMIT}")]);
-    assert!(good(text).warnings.is_empty());
+fn a_policy_as_meant_has_neither_warnings_nor_notes() {
+    let compiled = good(level(&[&format!("key: remote_address, {LIMIT}")]));
+    assert!(compiled.warnings.is_empty() && compiled.notes.is_empty());
+}
+
+#[test]
+fn a_leaf_without_a_limit_is_warned_of_unless_it_is_an_exception_to_one() {
+    let text = level(&[
+        &format!("key: remote_address, {LIMIT}"),
+        "key: remote_address, value: 10.0.0.1",
+        "key: tenant",
+        &format!(
+            "key: path, value: /a, descriptors: [{{key: remote_address, {LIMIT}}}, {{key: user}}]"
+        ),
+        "key: path, value: /b",
+    ]);
+    assert_eq!(warned(&text, DiagnosticKind::NoLimit), ["5:5", "6:115"]);
+}
+
+#[test]
+fn a_domain_without_rules_is_warned_of() {
+    let kind = DiagnosticKind::NoRules;
+    for text in ["domain: edge\n", "domain: edge\ndescriptors: []\n"] {
+        assert_eq!(warned(text, kind), ["1:9"], "{text}");
+    }
+    let leaves = level(&["key: tenant", "key: path, descriptors: [{key: user}]"]);
+    assert_eq!(warned(&leaves, kind), ["1:9"]);
+    assert_eq!(warned(&leaves, DiagnosticKind::NoLimit).len(), 2, "and each says why");
+    let unlimited = level(&["key: tenant, rate_limit: {unlimited: true}"]);
+    assert!(warned(&unlimited, kind).is_empty());
 }

@@ -1,0 +1,53 @@
+//! Metrics of the process under the names that Prometheus clients give them, for dashboards of
+//! envoyproxy/ratelimit: memory as the operating system counts it.
+
+use std::fs;
+
+use crate::telemetry::{MetricFamily, MetricSource, MetricUnit, emit_single, gauge};
+
+const RESIDENT: MetricFamily =
+    gauge("process_resident_memory", "Resident memory of the process").in_unit(MetricUnit::Bytes);
+const VIRTUAL: MetricFamily =
+    gauge("process_virtual_memory", "Virtual memory of the process").in_unit(MetricUnit::Bytes);
+/// The dashboard of Envoy Gateway has a panel for it.
+const GC_CPU: MetricFamily =
+    gauge("go_memstats_gc_cpu_fraction", "Always 0, because there is no garbage collector");
+
+/// Lists the families in scrape order, for docs/METRICS.md.
+#[cfg(test)]
+pub(crate) fn families() -> Vec<MetricFamily> {
+    vec![RESIDENT, VIRTUAL, GC_CPU]
+}
+
+/// Returns the source of these metrics.
+pub(crate) fn source() -> MetricSource {
+    Box::new(|sink| {
+        // Absent on systems other than Linux.
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        for (family, field) in [(&RESIDENT, "VmRSS:"), (&VIRTUAL, "VmSize:")] {
+            if let Some(bytes) = field_bytes(&status, field) {
+                emit_single(sink, family, bytes)?;
+            }
+        }
+        emit_single(sink, &GC_CPU, 0)
+    })
+}
+
+/// Returns a field of `/proc/self/status`, which is in KiB, in bytes.
+fn field_bytes(status: &str, field: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kib.checked_mul(1_024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::field_bytes;
+
+    #[test]
+    fn fields_are_in_kib() {
+        let status = "Name:\tx\nVmSize:\t  2000 kB\nVmRSS:\t      12 kB\n";
+        assert_eq!(field_bytes(status, "VmRSS:"), Some(12_288));
+        assert_eq!(field_bytes(status, "VmSwap:"), None);
+    }
+}

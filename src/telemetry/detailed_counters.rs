@@ -1,0 +1,172 @@
+//! Counters of rules whose metrics show values of the request (`detailed_metric`,
+//! `value_to_metric`): one set per path with values, as in envoyproxy/ratelimit.
+//!
+//! Callers choose the values, so the number and the length of such paths are bounded. A check
+//! beyond the bounds counts on the row of its rule, whose path contains no values.
+
+use std::array;
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::rule_counters::{RuleCounters, RuleName, RuleTable};
+use crate::domain::DetailedCheck;
+
+/// Maximum number of paths with values in the process. At this number, counters and names take at
+/// most 12 MB, and a scrape has 70,000 lines more.
+pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
+/// Maximum length of a path with values, in bytes. Prometheus servers commonly reject labels
+/// longer than 1 KiB or so.
+pub(super) const DETAILED_PATH_BYTES_MAX: usize = 512;
+/// Number of locks, each for a part of the paths, so that workers rarely wait for each other.
+const SHARDS: usize = 16;
+
+/// Length of the domain's name and path with values. The length keeps rules of the domains `a` and
+/// `a.b` apart.
+type RowKey = (usize, Box<str>);
+/// Rule that a path belongs to, and the counters of the path.
+type RowCounters = (RuleName, Arc<RuleCounters>);
+
+/// Counters by path with values, for all rules of the policy.
+#[derive(Debug)]
+pub(super) struct DetailedCounters {
+    shards: [Mutex<HashMap<RowKey, RowCounters>>; SHARDS],
+    hasher: RandomState,
+    rows: AtomicUsize,
+    overflows: AtomicU64,
+}
+
+/// Counters of one path with values.
+#[derive(Clone, Debug)]
+pub(super) struct DetailedRow {
+    /// Rule that the path belongs to.
+    pub(super) rule: RuleName,
+    /// Path with values.
+    pub(super) path: Box<str>,
+    pub(super) counters: Arc<RuleCounters>,
+}
+
+impl Default for DetailedCounters {
+    fn default() -> Self {
+        DetailedCounters {
+            shards: array::from_fn(|_| Mutex::default()),
+            hasher: RandomState::new(),
+            rows: AtomicUsize::new(0),
+            overflows: AtomicU64::new(0),
+        }
+    }
+}
+
+impl DetailedCounters {
+    /// Returns the counters of a check's path; `None` if it has none and there is no room for more.
+    ///
+    /// Allocates and locks on the request path: only for rules with `detailed_metric` or
+    /// `value_to_metric`, which ask for the values.
+    pub(super) fn get(&self, check: &DetailedCheck<'_>) -> Option<Arc<RuleCounters>> {
+        let path = (check.detailed_path)();
+        if path.len() > DETAILED_PATH_BYTES_MAX {
+            self.overflows.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        let key = (check.domain.len(), path.into_boxed_str());
+        let mut shard = self.lock(self.hasher.hash_one(&key));
+        if let Some((_, counters)) = shard.get(&key) {
+            return Some(Arc::clone(counters));
+        }
+        let add = |rows| (rows < DETAILED_ROWS_MAX).then_some(rows + 1);
+        if self.rows.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
+            self.overflows.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        let rule = RuleName { domain: check.domain.into(), path: check.rule_path.into() };
+        let counters = Arc::default();
+        shard.insert(key, (rule, Arc::clone(&counters)));
+        Some(counters)
+    }
+
+    /// Drops the counters of rules that a new policy does not have.
+    pub(super) fn retain_rules_of(&self, table: &RuleTable) {
+        for shard in &self.shards {
+            let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = shard.len();
+            shard.retain(|_, (rule, _)| table.by_name.contains_key(rule));
+            self.rows.fetch_sub(before - shard.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns all rows, in no particular order.
+    pub(super) fn rows(&self) -> Vec<DetailedRow> {
+        let shards = self.shards.iter().map(|shard| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let row = |((_, path), (rule, counters)): (&RowKey, &RowCounters)| DetailedRow {
+                rule: rule.clone(),
+                path: path.clone(),
+                counters: Arc::clone(counters),
+            };
+            shard.iter().map(row).collect::<Vec<_>>()
+        });
+        shards.flatten().collect()
+    }
+
+    /// Returns the number of checks that counted on the row of their rule because of the bounds.
+    pub(super) fn overflows(&self) -> u64 {
+        self.overflows.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self, hash: u64) -> MutexGuard<'_, HashMap<RowKey, RowCounters>> {
+        let shard = &self.shards[hash as usize % SHARDS];
+        shard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(counters: &DetailedCounters, domain: &str, path: &str) -> Option<Arc<RuleCounters>> {
+        let detailed_path = || path.to_owned();
+        let check = DetailedCheck { domain, rule_path: "d.k", detailed_path: &detailed_path };
+        counters.get(&check)
+    }
+
+    #[test]
+    fn a_path_keeps_its_counters_and_the_number_of_paths_is_bounded() {
+        let counters = DetailedCounters::default();
+        let first = get(&counters, "d", "d.k_0").unwrap();
+        for n in 1..DETAILED_ROWS_MAX {
+            assert!(get(&counters, "d", &format!("d.k_{n}")).is_some(), "{n}");
+        }
+        assert!(get(&counters, "d", "d.k_more").is_none());
+        assert!(
+            Arc::ptr_eq(&first, &get(&counters, "d", "d.k_0").unwrap()),
+            "known ones still count"
+        );
+        assert_eq!((counters.rows().len(), counters.overflows()), (DETAILED_ROWS_MAX, 1));
+    }
+
+    #[test]
+    fn a_path_that_is_too_long_has_no_counters() {
+        let counters = DetailedCounters::default();
+        assert!(get(&counters, "d", &"x".repeat(DETAILED_PATH_BYTES_MAX)).is_some());
+        assert!(get(&counters, "d", &"x".repeat(DETAILED_PATH_BYTES_MAX + 1)).is_none());
+        assert_eq!(counters.overflows(), 1);
+    }
+
+    #[test]
+    fn rows_of_a_rule_that_is_gone_are_dropped_and_make_room() {
+        let counters = DetailedCounters::default();
+        get(&counters, "d", "d.k_1").unwrap();
+        counters.retain_rules_of(&RuleTable::default());
+        assert!(counters.rows().is_empty());
+        assert_eq!(counters.rows.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn domains_with_a_dot_do_not_share_counters() {
+        let counters = DetailedCounters::default();
+        let one = get(&counters, "a", "a.b.c").unwrap();
+        let other = get(&counters, "a.b", "a.b.c").unwrap();
+        assert!(!Arc::ptr_eq(&one, &other));
+    }
+}

@@ -1,0 +1,73 @@
+//! Rows of the metric families that have one row per rule: rules, request overrides, and paths with
+//! values of the request.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::counters::Telemetry;
+use super::detailed_counters::DetailedRow;
+use super::hit_counts::HitCounts;
+use super::rule_counters::{CountsByCode, RuleCounters, RuleTables};
+
+/// Path of the row of request overrides.
+pub(super) const OVERRIDES: &str = "(override)";
+
+/// Counts of one row.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RowCounts {
+    pub(super) hits: HitCounts,
+    pub(super) checks: CountsByCode,
+}
+
+impl RowCounts {
+    fn add(&mut self, counters: &RuleCounters) {
+        self.hits.add(&counters.hits());
+        let sums = self.checks.as_flattened_mut().iter_mut();
+        sums.zip(counters.checks().as_flattened()).for_each(|(sum, count)| *sum += count);
+    }
+}
+
+/// Owner of the names in the rows of one scrape.
+pub(super) struct RowNames<'t> {
+    telemetry: &'t Telemetry,
+    tables: Arc<RuleTables>,
+    detailed: Vec<DetailedRow>,
+}
+
+impl Telemetry {
+    /// Reads which rows there are.
+    pub(super) fn row_names(&self) -> RowNames<'_> {
+        RowNames {
+            telemetry: self,
+            tables: self.rule_tables(),
+            detailed: self.detailed_counters().rows(),
+        }
+    }
+}
+
+impl RowNames<'_> {
+    /// Returns the counts by domain and path. A path with values may be the path of another rule,
+    /// and then both are one row.
+    pub(super) fn rows(&self) -> BTreeMap<(&str, &str), RowCounts> {
+        let present = &self.tables.present;
+        let rules = present.by_name.iter().map(|(name, counters)| {
+            let name: (&str, &str) = (&name.domain, &name.path);
+            (name, &**counters)
+        });
+        let overrides = present
+            .overrides
+            .iter()
+            .map(|(domain, counters)| ((&**domain, OVERRIDES), &**counters))
+            .filter(|(_, counters)| counters.hits().total > 0);
+        let other_overrides = [(("", OVERRIDES), &self.telemetry.overrides)];
+        let detailed = self.detailed.iter().map(|row| {
+            let name: (&str, &str) = (&row.rule.domain, &row.path);
+            (name, &*row.counters)
+        });
+        let mut rows: BTreeMap<(&str, &str), RowCounts> = BTreeMap::new();
+        for (name, counters) in rules.chain(overrides).chain(other_overrides).chain(detailed) {
+            rows.entry(name).or_default().add(counters);
+        }
+        rows
+    }
+}
