@@ -7,7 +7,7 @@ ENVOY := $(VENV)/.envoy-1.40.0
 BIN := target/release/tidegate
 GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof faults fuzz chart container-stages compose page clients load load-check load-report lint format \
+.PHONY: help run build test proof faults fuzz chart container-stages compose page clients control-planes load load-check load-report failover lint format \
 	bench tools envoy newcomer clean
 
 help: ## show this list
@@ -71,6 +71,10 @@ clients: ## test the example clients against a Tidegate that rejects
 	$(CARGO) build --locked --bin tidegate --example client
 	$(CLIENTS)/bin/python tests/clients/run.py
 
+control-planes: ## test against a control plane on go-control-plane, as Envoy Gateway is one
+	$(CARGO) build --locked --bin tidegate
+	python3 tests/control_planes/run.py
+
 # From a clone to an Envoy that limits, with the README's own commands. Reuses target/, because it does not measure
 # the build. RECORD=FILE saves the report.
 newcomer: ## run every block of the README as a new user, and report each wait
@@ -122,6 +126,11 @@ proof: tools ## run races, random traces, and floods at full length
 faults: tools ## cause every fault under full load, and print a table of the results
 	TIDEGATE_PROOF=100 $(if $(TO),TIDEGATE_FAULTS_TO=$(TO)) \
 		$(CARGO) test --locked --release --test faults
+
+# TO=load/results/failover.txt saves the table.
+failover: ## kill a Redis master under load, and count the charges that its replica lacks
+	@.ci/tools redis
+	load/failover $(if $(TO),--to $(TO))
 
 # In process, with overflow checks. Prints its seeds. KEEP=1 adds inputs with new kinds of outcome to
 # tests/fuzz/corpus.

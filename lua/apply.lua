@@ -11,7 +11,7 @@
 -- ARGV[4]  checks: MessagePack, for each check these values, then nils up to the stride:
 --   +1  letter: of the algorithm, as in the counter's key
 --   +2  op: take, peek, refund, or debt (a take that is charged even if refused)
---   +3  role: required, shadow, or the number of the quota descriptor
+--   +3  role: required, shadow, or the number of the quota group
 --   +4  cost: hits
 --   +5  limit: the values listed in the algorithm's file
 --
@@ -60,7 +60,7 @@ for i = 1, checks do
   if role == 'required' then
     refused = refused or not passes
   elseif role ~= 'shadow' then
-    -- Whether all checks of the quota descriptor pass.
+    -- Whether all checks of the quota group pass.
     quotas = quotas or {}
     quotas[role] = quotas[role] ~= false and passes or false
   end

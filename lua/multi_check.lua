@@ -25,7 +25,7 @@
 -- numbers are 0 for windows:
 --   +1  place: in KEYS
 --   +2  op: take, peek, refund or debt
---   +3  role: required, shadow, or the number of the quota descriptor
+--   +3  role: required, shadow, or the number of the quota group
 --   +4  cap: the largest count, or the largest debt in credits
 --   +5  cost: hits
 --   +6  burst: hits
@@ -150,7 +150,7 @@ for i = 1, checks do
   if not role or role == 'required' then
     refused = refused or not passes
   elseif role ~= 'shadow' then
-    -- Whether all checks of the quota descriptor pass.
+    -- Whether all checks of the quota group pass.
     quotas = quotas or {}
     quotas[role] = quotas[role] ~= false and passes or false
   end

@@ -23,6 +23,7 @@ use std::time::Instant;
 use arc_swap::{ArcSwap, Guard};
 
 use crate::decide::generated_holder::{GeneratedHolder, HolderGenerator};
+use crate::decide::quota_roles::QuotaGroups;
 use crate::domain::{
     Accounting, Admission, Algorithm, Answer, Answers, Call, Check, Code, Decision, Micros,
     Observer, Op, Request, Role, Source,
@@ -124,10 +125,10 @@ impl<S: Store, O: Observer> Decider<S, O> {
         if checks.is_cut_off {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }
-        quota_roles::assign(&mut checks, &matches, self.modes);
+        let quotas = quota_roles::assign(&mut checks, &matches, request, self.modes);
         let holder = self.assign_holder(policy, &mut checks);
         let answers = self.apply(&checks.each, matches.accounting, now, deadline).await;
-        let mut decision = combine(&matches, &checks, &answers, self.modes)?;
+        let mut decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
         if is_admitted(&decision) {
             let holder = holder.filter(|holder| holder.acquired_slot(&checks.each, &answers.each));
             decision.slot = holder.map(|holder| holder.token);
@@ -197,6 +198,7 @@ fn matched_rule<'p>(found: &DescriptorMatch<'p>) -> Option<&'p Rule> {
 fn combine<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
+    quotas: &QuotaGroups,
     answers: &Answers,
     modes: GlobalModes,
 ) -> Result<Decision<'p>, DecideError> {
@@ -209,6 +211,7 @@ fn combine<'p>(
     for (found, span) in matches.found.iter().zip(&checks.spans) {
         statuses.push(status::descriptor_status(found, span.clone(), checks, &answers.each));
     }
+    quotas.mark_refused(&mut statuses);
     let limited_by = if is_admitted { None } else { limited_by::find(matches, checks, answers) };
     let shadowed = modes.shadow && !is_admitted;
     let code = if is_admitted || shadowed { Code::Ok } else { Code::OverLimit };

@@ -42,18 +42,8 @@ pub(super) struct PolicyLoader {
 
 impl PolicyLoader {
     pub(super) fn new(settings: &Settings) -> Result<PolicyLoader, Failure> {
-        let secret = match &settings.key_secret_file {
-            Some(path) => Secret::derive(&read_secret_file(path)?),
-            None => Secret::derive(settings.key_secret.reveal()),
-        };
-        let options = Options {
-            merge_domains: settings.merge_domain_config,
-            charge: charge(settings.charge),
-            bounds: server_config::bounds(settings),
-            file_bytes_max: settings.policy_file_size,
-            all_bytes_max: settings.policy_size,
-        };
-        Ok(PolicyLoader { files: PolicyFiles::new(settings)?, options, secret })
+        let (files, options) = (PolicyFiles::new(settings)?, policy_options(settings));
+        Ok(PolicyLoader { files, options, secret: read_key_secret(settings)? })
     }
 
     /// Reads and compiles the policy files. The first rule gets the id `first`. Also returns a
@@ -75,6 +65,25 @@ impl PolicyLoader {
             files: files.len(),
             fingerprint: Fingerprint::of(files),
         })
+    }
+}
+
+/// Returns the secret key of the hash in counter keys.
+pub(super) fn read_key_secret(settings: &Settings) -> Result<Secret, Failure> {
+    Ok(match &settings.key_secret_file {
+        Some(path) => Secret::derive(&read_secret_file(path)?),
+        None => Secret::derive(settings.key_secret.reveal()),
+    })
+}
+
+/// Returns the options with which policies are compiled, from files and from a control plane.
+pub(super) fn policy_options(settings: &Settings) -> Options {
+    Options {
+        merge_domains: settings.merge_domain_config,
+        charge: charge(settings.charge),
+        bounds: server_config::bounds(settings),
+        file_bytes_max: settings.policy_file_size,
+        all_bytes_max: settings.policy_size,
     }
 }
 

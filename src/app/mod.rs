@@ -5,10 +5,12 @@ mod exit_codes;
 mod files_and_env;
 mod rlimit;
 
+mod control_plane_policy;
 mod load_policy;
 mod policy_file_tracker;
 mod policy_files;
 mod policy_reload;
+mod policy_source;
 mod watcher_thread;
 
 mod http_ports;

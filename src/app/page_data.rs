@@ -15,6 +15,7 @@ use super::try_request::{to_json, try_request};
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{LivePageHandlers, PolicyQuery};
 use crate::clock::Clock;
+use crate::control_plane::{ControlPlaneState, ControlPlaneStatus, Rejection};
 use crate::domain::RuleId;
 use crate::policy::{Policy, RuleView};
 use crate::store::SharedStore as _;
@@ -28,6 +29,7 @@ pub(super) fn build_live_page_handlers(
     telemetry: &Arc<Telemetry>,
     overrides: &Arc<RuntimeOverrides>,
     prefix: Prefix,
+    control_plane: Option<Arc<ControlPlaneStatus>>,
 ) -> LivePageHandlers {
     let rates = RateSampler::default();
     let prefix = Arc::new(prefix);
@@ -49,7 +51,7 @@ pub(super) fn build_live_page_handlers(
         now: Arc::new(move || {
             let (decider, telemetry) = &now_parts;
             let rates = rates.sample(Clock::System.now(), || telemetry.snapshot());
-            to_json(&current_state(decider, telemetry, &rates))
+            to_json(&current_state(decider, telemetry, &rates, control_plane.as_deref()))
         }),
         try_request: Arc::new(move |query| {
             let (decider, prefix) = (Arc::clone(&try_decider), Arc::clone(&prefix));
@@ -128,6 +130,48 @@ struct CurrentState<'a> {
     /// Bills that were rejected since the process started, or `None` if there were none.
     lost_bills: Option<RejectedBills>,
     store: StoreState,
+    /// Absent if policies come from files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    control_plane: Option<ControlPlaneView>,
+}
+
+#[derive(Serialize)]
+struct ControlPlaneView {
+    connected: bool,
+    /// Reason why there is no connection.
+    error: Option<String>,
+    /// Version that was accepted last.
+    version: String,
+    /// Version that was received last. It differs from `version` if it was rejected.
+    received_version: String,
+    domains: usize,
+    /// Errors of the version that was received last, at most 100.
+    rejections: Vec<RejectionView>,
+}
+
+#[derive(Serialize)]
+struct RejectionView {
+    resource: String,
+    path: String,
+    reason: String,
+}
+
+/// Maximum number of rejected resources on the live page.
+const REJECTIONS_MAX: usize = 100;
+
+fn control_plane_view(status: &ControlPlaneStatus) -> ControlPlaneView {
+    let ControlPlaneState { version, received_version, domains, rejections, error } =
+        status.state();
+    let rejections = rejections.into_iter().take(REJECTIONS_MAX);
+    let view = |Rejection { resource, path, reason }| RejectionView { resource, path, reason };
+    ControlPlaneView {
+        connected: status.connected.load(Ordering::Relaxed),
+        error,
+        version,
+        received_version,
+        domains,
+        rejections: rejections.map(view).collect(),
+    }
 }
 
 #[derive(Serialize)]
@@ -165,6 +209,7 @@ fn current_state<'a>(
     decider: &ServiceDecider,
     telemetry: &Telemetry,
     rates: &'a CurrentRates,
+    control_plane: Option<&ControlPlaneStatus>,
 ) -> CurrentState<'a> {
     let now = Clock::System.now();
     let memory = decider.store().memory().stats();
@@ -180,6 +225,7 @@ fn current_state<'a>(
             p99_ms: ms(latency.p99),
             p999_ms: ms(latency.p999),
         }),
+        control_plane: control_plane.map(control_plane_view),
         lost_bills: telemetry.rejected_bills(),
         store: StoreState {
             kind: if redis.is_some() { "redis" } else { "memory" },

@@ -11,9 +11,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
+use super::exit_codes::Failure;
 use super::files_and_env::open_regular;
 use crate::domain::escaped;
-use crate::policy::Source;
+use crate::policy::{FILE_BYTES_MAX, Options, PolicyDefaults, Source};
 use crate::settings::Settings;
 
 /// Maximum number of files in one policy. More files suggest that the wrong directory was
@@ -286,6 +287,16 @@ impl PolicyFiles {
     }
 }
 
+/// Reads the file with the defaults for the domains of a control plane, of at most 4 MiB.
+pub(super) fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failure> {
+    let (file, _) = open_regular(path).map_err(|error| unreadable(path, error))?;
+    let (mut text, bytes_max) = (Vec::new(), FILE_BYTES_MAX);
+    let most = bytes_max as u64 + 1;
+    file.take(most).read_to_end(&mut text).map_err(|error| unreadable(path, error))?;
+    let source = Source { name: path.display().to_string(), text };
+    PolicyDefaults::read(&source, &Options::default()).map_err(Failure::Policy)
+}
+
 /// Hash of the names and contents of all policy files. Replicas with the same policy have the same
 /// fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,6 +312,11 @@ impl Fingerprint {
             }
         }
         Fingerprint(hasher.finalize())
+    }
+
+    /// Returns the fingerprint of a policy that has this hash.
+    pub(super) fn of_hash(hash: blake3::Hash) -> Fingerprint {
+        Fingerprint(hash)
     }
 }
 

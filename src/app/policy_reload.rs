@@ -142,7 +142,7 @@ impl PolicyReloader {
 }
 
 /// Returns the id that follows the last rule of a policy whose first rule has the id `first`.
-fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
+pub(super) fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
     // A policy of 64 MiB has far fewer than u32::MAX rules, so even after wrapping, the numbers of
     // two consecutive policies never overlap.
     RuleId(first.0.wrapping_add(u32::try_from(policy.rules().len()).unwrap_or(u32::MAX)))

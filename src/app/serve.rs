@@ -14,9 +14,8 @@ use tokio::time::MissedTickBehavior;
 
 use super::exit_codes::Failure;
 use super::http_ports::HttpPorts;
-use super::load_policy::{LoadedPolicy, PolicyLoader};
 use super::log_level::LogLevelControl;
-use super::policy_reload::{PolicyReloader, log_warnings, rule_names};
+use super::policy_source::StartedPolicy;
 use super::runtime_overrides::RuntimeOverrides;
 use super::signals::Signals;
 use super::watcher_thread::{WatcherSignals, WatcherThread};
@@ -27,10 +26,9 @@ use super::wiring::store_setup::{AnyStore, ServiceDecider};
 use super::{Configuration, admin_actions, page_data, rlimit};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
-use crate::domain::RuleId;
 use crate::server::{Health, Listener, RateLimit, Router};
-use crate::settings::{LogFormat, LogLevel, Settings, TopValues};
-use crate::telemetry::{self, LineFormat, Telemetry, ValueDisplay, Verbosity};
+use crate::settings::{LogFormat, LogLevel, Settings};
+use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
 
 /// Number of threads for all work except gRPC calls: probes, scrapes, `/json`, and accepting
 /// connections.
@@ -73,26 +71,19 @@ async fn run(
     log_level: Arc<LogLevelControl>,
 ) -> Result<(), Failure> {
     let settings = &configuration.settings;
-    let loader = PolicyLoader::new(settings)?;
-    let (loaded, policy_files) = loader.load(RuleId(0))?;
-    log_warnings(&loaded.warnings);
-    let telemetry = start_telemetry(settings, &loaded);
-
     // Run every step that can fail before answering the first call.
     let response_config = server_config::response_config(settings)?;
     let certificates = CertificateReloader::new(settings)?;
     let tls = certificates.as_ref().map(CertificateReloader::tls);
+    let mut signals = Signals::install()?;
+    let Some(started) = StartedPolicy::start(settings, &mut signals).await? else { return Ok(()) };
     let listener = Listener::bind(server_config::listen_settings(settings, tls.clone())?)?;
     let http_ports = HttpPorts::bind(settings).await?;
-    let mut signals = Signals::install()?;
 
-    let (files, rules) = (loaded.files, loaded.policy.rules().len());
-    let fingerprint = loaded.fingerprint;
+    let telemetry = Arc::clone(&started.telemetry);
     let modes = GlobalModes { shadow: settings.shadow_mode, quota: settings.quota_mode };
-    let store = AnyStore::open(settings, &loader.secret, listener.worker_handles())?;
-    let poll = settings.policy_poll;
-    let reloader = PolicyReloader::new(loader, &loaded, policy_files, Arc::clone(&telemetry), poll);
-    let policy = Arc::new(loaded.policy);
+    let store = AnyStore::open(settings, &started.secret, listener.worker_handles())?;
+    let policy = Arc::clone(&started.policy);
     let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
     let token_file = settings.debug_token_file.clone();
@@ -111,11 +102,12 @@ async fn run(
         connection_stats: listener.connection_stats(),
         incomplete_requests: listener.incomplete_requests(),
         tls_counters: tls.map(|tls| tls.counters()),
+        control_plane: started.control_plane(),
     };
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.addresses().first().map(ToString::to_string));
     let http_ports = http_ports.serve(&wiring, actions, &overrides, metrics);
-    spawn_background_tasks(&decider, &overrides, log_level, telemetry);
+    spawn_background_tasks(&decider, &overrides, log_level, Arc::clone(&telemetry));
     tokio::select! {
         ready = decider.store().until_ready(settings) => ready?,
         // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
@@ -124,10 +116,11 @@ async fn run(
             return Ok(());
         }
     }
-    let watchers = Arc::new(watch_files(reloader, overrides, certificates)?);
-
-    health.set_serving(true);
-    tracing::info!(files, rules, %fingerprint, "ready");
+    started.become_ready(settings, &health);
+    let (files, rules) = (started.files, decider.policy().rules().len());
+    let fingerprint = telemetry.policy_fingerprint();
+    let watchers = Arc::new(watch_files(started, overrides, certificates)?);
+    tracing::info!(files, rules, fingerprint, "ready");
     let hard_limit = settings.hard_limit;
     let reloading = Arc::clone(&watchers);
     let stop = async move {
@@ -144,19 +137,6 @@ async fn run(
     let _ = tokio::time::timeout(LAST_EXPORT_MAX, exporters.stop()).await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
-}
-
-/// Creates the metrics of the process, with one set of counters for each rule of the loaded policy.
-fn start_telemetry(settings: &Settings, loaded: &LoadedPolicy) -> Arc<Telemetry> {
-    let values = match settings.top_values {
-        TopValues::Shortened => ValueDisplay::Shortened,
-        TopValues::Hashed => ValueDisplay::Hashed,
-    };
-    let telemetry = Telemetry::new(settings.near_limit_ratio).enabled(settings.metrics);
-    let telemetry = Arc::new(telemetry.with_value_display(values));
-    let names = rule_names(&loaded.policy);
-    telemetry.policy_loaded(RuleId(0), names, loaded.fingerprint, Clock::System.now());
-    telemetry
 }
 
 fn start_logs(settings: &Settings) -> LogLevelControl {
@@ -250,15 +230,14 @@ async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemet
 }
 
 /// Starts a thread that watches the policy files and another that watches the certificates, so that
-/// a file system hang on one side does not block the other.
+/// a file system hang on one side does not block the other. The policy of a control plane has its
+/// own thread.
 fn watch_files(
-    policy: PolicyReloader,
+    policy: StartedPolicy,
     overrides: Arc<RuntimeOverrides>,
     certificates: Option<CertificateReloader>,
 ) -> Result<Vec<WatcherThread>, Failure> {
-    let replace = move |policy| overrides.replace_policy(policy);
-    let run = move |signals: &WatcherSignals| policy.run(signals, replace);
-    let mut watchers = vec![WatcherThread::start("policy", run)?];
+    let mut watchers = Vec::from_iter(policy.attach(overrides)?);
     if let Some(certificates) = certificates {
         let run = move |signals: &WatcherSignals| certificates.run(signals);
         watchers.push(WatcherThread::start("certificates", run)?);

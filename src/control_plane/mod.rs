@@ -3,16 +3,28 @@
 //!
 //! | file | what it does |
 //! |---|---|
+//! | `client` | keeps a stream open: reconnects, requests and responses |
+//! | `connection` | settings of a connection, TLS |
+//! | `backoff` | how long to wait between attempts to connect |
 //! | `exchange` | ACK or NACK, and when |
 //! | `last_good` | which domains are in force after a response |
 //! | `resource`, `messages` | decoding |
+//! | `status` | counters and the state for metrics and the live page |
 //!
 //! Not here: compiling descriptors (`policy`), building the policy and activating it (`app`).
 
+mod backoff;
+mod client;
+mod connection;
 mod exchange;
 mod last_good;
 mod messages;
 mod resource;
+mod status;
 
+pub use backoff::BackoffConfig;
+pub use client::{Applied, Client, ReadDefaults};
+pub use connection::{ConnectionConfig, TlsConfig, TlsMaterial};
 pub use exchange::{Answer, Exchange};
 pub use last_good::{LastGood, RESOURCES_MAX, RawResource, Rejection, Update};
+pub use status::{ControlPlaneState, ControlPlaneStatus};

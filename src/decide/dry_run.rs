@@ -64,7 +64,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         if checks.is_cut_off {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }
-        quota_roles::assign(&mut checks, &matches, self.modes);
+        let quotas = quota_roles::assign(&mut checks, &matches, request, self.modes);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks
             .each
@@ -86,7 +86,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 *before = before.saturating_add(check.cost().0);
             }
         }
-        let decision = combine(&matches, &checks, &answers, self.modes)?;
+        let decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
         let charges = matches.accounting == Accounting::Independent || is_admitted(&decision);
         for (at, now) in available_now.iter().enumerate() {
             let all = charged_hits.get(&checks.each[at].key).copied().unwrap_or(0);
@@ -95,7 +95,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                 outcome.available = Hits(now.0.saturating_sub(charged));
             }
         }
-        let decision = combine(&matches, &checks, &answers, self.modes)?;
+        let decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
         let limit = |at: usize| {
             let (check, answer) = (&checks.each[at], answers.each.get(at));
             let outcome = answer.and_then(Answer::outcome);

@@ -1,15 +1,14 @@
 //! The limit that rejects a call, and the wait after which a retry passes.
 //!
-//! Every required limit must pass, so the longest of their waits counts. Of the quota descriptors
-//! only one must pass, so the shortest of their waits counts.
+//! Every required limit must pass, so the longest of their waits counts. Of the quota groups only
+//! one must pass, so the shortest of their waits counts. A group passes if all of its limits do, so
+//! its wait is the longest of theirs.
 //!
 //! Not here: waits of single checks (`algorithm`), sending the wait (`wire`).
 
-use std::ops::Range;
-
-use super::{is_longer, matched_rule};
 use smallvec::SmallVec;
 
+use super::{is_longer, matched_rule};
 use crate::domain::{
     Answer, Answers, Check, CounterKey, LimitedBy, Micros, Op, RepeatedCounters, Role, Verdict,
     WaitPrecision,
@@ -33,24 +32,27 @@ pub(super) fn find<'p>(
     checks: &Checks<'_, 'p>,
     answers: &Answers,
 ) -> Option<LimitedBy<'p>> {
-    let each = || checks.each.iter().zip(&answers.each).enumerate();
     // Only checks that charge the counter: a retry takes their hits anew.
     let takes = checks.each.iter().filter(|check| matches!(check.op, Op::Take { .. }));
     let takes: SmallVec<[CounterKey; 16]> = takes.map(|check| check.key).collect();
     let charged_twice = RepeatedCounters::of_keys(takes.iter().copied());
     let mut wait = Wait::default();
-    for (at, (check, answer)) in each().filter(|(_, (check, _))| check.role == Role::Required) {
-        wait.add(at, check, answer, &charged_twice);
+    let mut groups: SmallVec<[Wait; 4]> = SmallVec::new();
+    for (at, (check, answer)) in checks.each.iter().zip(&answers.each).enumerate() {
+        match check.role {
+            Role::Required => wait.add(at, check, answer, &charged_twice),
+            Role::Quota(number) => {
+                let number = usize::from(number);
+                // The numbers of a call are consecutive.
+                groups.resize(groups.len().max(number + 1), Wait::default());
+                groups[number].add(at, check, answer, &charged_twice);
+            }
+            Role::Shadow => {}
+        }
     }
     let mut quotas: Option<Wait> = None;
     let (mut any_quota_passes, mut is_quota_open) = (false, false);
-    for span in checks.spans.iter().filter(|span| is_quota(checks, span)) {
-        let mut quota = Wait::default();
-        for at in span.clone() {
-            if let Some(answer) = answers.each.get(at) {
-                quota.add(at, &checks.each[at], answer, &charged_twice);
-            }
-        }
+    for quota in groups {
         match quota.longest {
             None if quota.is_lower_bound => is_quota_open = true,
             None => any_quota_passes = true,
@@ -82,10 +84,6 @@ pub(super) fn find<'p>(
         retry_after,
         precision,
     })
-}
-
-fn is_quota(checks: &Checks<'_, '_>, span: &Range<usize>) -> bool {
-    checks.each[span.clone()].first().is_some_and(Check::is_quota)
 }
 
 impl Wait {

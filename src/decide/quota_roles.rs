@@ -1,16 +1,23 @@
-//! Roles of quota checks, as envoyproxy/ratelimit decides them: a call is rejected if every quota
-//! descriptor is over its limits.
+//! Roles of quota checks: a call is rejected if every quota group is over one of its limits.
+//!
+//! As in envoyproxy/ratelimit, each quota descriptor is a group of its own, unless the domain has
+//! a `quota_group`. Then the descriptors whose entries of these keys have the same values form a
+//! group.
 //!
 //! Not here: the admission rule itself (`domain::Admission`).
 
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
 use super::{GlobalModes, matched_rule};
-use crate::domain::{Check, Role};
+use crate::domain::{Check, Code, Descriptor, Request, Role, Status};
 use crate::policy::{Checks, DescriptorMatch, Matches};
 
-/// Effect of a quota descriptor on whether the call's quota is exceeded.
+/// Effect of a quota descriptor on its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotaEffect {
-    /// The descriptor has no effect. It is unlimited, its limits are replaced (except in global
+    /// The descriptor is in no group. It is unlimited, its limits are replaced (except in global
     /// quota mode), all of its checks are refunds, or its value has no consumer class.
     None,
     /// The descriptor always passes, because its rule is in shadow mode or, in global quota mode,
@@ -20,46 +27,122 @@ enum QuotaEffect {
     DependsOnChecks,
 }
 
-/// Sets the roles of the checks of quota descriptors. In global quota mode, every descriptor is a
-/// quota descriptor.
+/// Groups of a call's quota descriptors.
+#[derive(Debug, Default)]
+pub(super) struct QuotaGroups {
+    /// For each descriptor, the position of its group; `None` if it is in no group. Empty if the
+    /// call has no quota descriptors.
+    of: SmallVec<[Option<usize>; 8]>,
+    /// For each group, in the order of their first descriptors, whether it depends on checks. The
+    /// other groups always pass.
+    depends: SmallVec<[bool; 8]>,
+}
+
+/// Sets the roles of the checks of quota descriptors, and returns their groups. In global quota
+/// mode, every descriptor is a quota descriptor.
 ///
-/// If one quota descriptor always passes, the checks of all quota descriptors that affect the
-/// decision become shadow checks. Otherwise, if only one quota descriptor affects the decision, its
-/// checks become required checks, which gives the same result.
-pub(super) fn assign(checks: &mut Checks<'_, '_>, matches: &Matches<'_>, modes: GlobalModes) {
-    let (mut dependent, mut any_passes, mut any_quota) = (0_u16, false, false);
-    for (found, span) in matches.found.iter().zip(&checks.spans) {
-        if is_quota(found, modes) {
-            any_quota = true;
-            match quota_effect(found, &checks.each[span.clone()], modes) {
-                QuotaEffect::None => {}
-                QuotaEffect::AlwaysPasses => any_passes = true,
-                QuotaEffect::DependsOnChecks => dependent += 1,
-            }
-        }
+/// If one group always passes, the checks of all groups become shadow checks. Otherwise, if there
+/// is only one group, its checks become required checks, which gives the same result.
+pub(super) fn assign(
+    checks: &mut Checks<'_, '_>,
+    matches: &Matches<'_>,
+    request: &Request<'_>,
+    modes: GlobalModes,
+) -> QuotaGroups {
+    if !matches.found.iter().any(|found| is_quota(found, modes)) {
+        return QuotaGroups::default();
     }
-    if !any_quota {
-        return;
-    }
-    let mut number = 0;
-    for (found, span) in matches.found.iter().zip(&checks.spans) {
+    let groups = find_groups(checks, matches, request, modes);
+    let any_passes = groups.depends.iter().any(|depends| !depends);
+    let is_single = groups.depends.len() == 1;
+    for (at, (found, span)) in matches.found.iter().zip(&checks.spans).enumerate() {
         if !is_quota(found, modes) {
             continue;
         }
-        let role = match quota_effect(found, &checks.each[span.clone()], modes) {
-            QuotaEffect::None => Role::Required,
-            QuotaEffect::AlwaysPasses => Role::Shadow,
-            QuotaEffect::DependsOnChecks if any_passes => Role::Shadow,
-            QuotaEffect::DependsOnChecks if dependent == 1 => Role::Required,
-            QuotaEffect::DependsOnChecks => {
-                number += 1;
-                Role::Quota(number - 1)
+        let each = &mut checks.each[span.clone()];
+        let role = match (quota_effect(found, each, modes), groups.of[at]) {
+            (QuotaEffect::None, _) => Role::Required,
+            (QuotaEffect::AlwaysPasses, _) => Role::Shadow,
+            (QuotaEffect::DependsOnChecks, _) if any_passes => Role::Shadow,
+            (QuotaEffect::DependsOnChecks, Some(group)) if !is_single => {
+                // Each group has a descriptor, and a call has at most 2,048.
+                Role::Quota(u16::try_from(group).unwrap_or(u16::MAX))
             }
+            (QuotaEffect::DependsOnChecks, _) => Role::Required,
         };
-        for check in &mut checks.each[span.clone()] {
+        for check in each {
             check.role = role;
         }
     }
+    groups
+}
+
+impl QuotaGroups {
+    /// Marks the statuses of all descriptors whose group is over a limit.
+    pub(super) fn mark_refused(&self, statuses: &mut [Status<'_>]) {
+        // Without groups of several descriptors, the codes already say everything.
+        if self.depends.len() == self.of.iter().flatten().count() {
+            return;
+        }
+        let mut refused: SmallVec<[bool; 8]> = SmallVec::from_elem(false, self.depends.len());
+        for (group, status) in self.of.iter().zip(statuses.iter()) {
+            if let Some(group) = group {
+                refused[*group] |= status.code == Code::OverLimit;
+            }
+        }
+        for (group, status) in self.of.iter().zip(statuses) {
+            status.group_refused = group.is_some_and(|group| refused[group]);
+        }
+    }
+}
+
+/// Returns the groups of the quota descriptors.
+fn find_groups(
+    checks: &Checks<'_, '_>,
+    matches: &Matches<'_>,
+    request: &Request<'_>,
+    modes: GlobalModes,
+) -> QuotaGroups {
+    let mut groups = QuotaGroups::default();
+    // Allocates only if the domain has a `quota_group`. Comparing all descriptors with each other
+    // instead would take time quadratic in their number.
+    let mut known: HashMap<GroupKey<'_>, usize> = HashMap::new();
+    let descriptors = matches.found.iter().zip(&checks.spans).zip(request.descriptors);
+    for ((found, span), descriptor) in descriptors {
+        let effect = match is_quota(found, modes) {
+            true => quota_effect(found, &checks.each[span.clone()], modes),
+            false => QuotaEffect::None,
+        };
+        groups.of.push(if effect == QuotaEffect::None {
+            None
+        } else {
+            let next = groups.depends.len();
+            let group = match group_key(matches.quota_group(), descriptor) {
+                Some(key) => *known.entry(key).or_insert(next),
+                None => next,
+            };
+            if group == next {
+                groups.depends.push(false);
+            }
+            groups.depends[group] |= effect == QuotaEffect::DependsOnChecks;
+            Some(group)
+        });
+    }
+    groups
+}
+
+/// Values of the entries that identify a group; `None` for an entry that the descriptor lacks.
+type GroupKey<'a> = SmallVec<[Option<&'a [u8]>; 2]>;
+
+/// Returns the values of the entries that identify the descriptor's group. If an entry occurs more
+/// than once, the first one counts. Returns `None` if the descriptor has none of them, so that it
+/// is a group of its own.
+fn group_key<'a>(keys: &[Box<str>], descriptor: &Descriptor<'a>) -> Option<GroupKey<'a>> {
+    let value = |key: &str| {
+        descriptor.entries.iter().find(|entry| entry.key == key.as_bytes()).map(|entry| entry.value)
+    };
+    let values: GroupKey<'a> = keys.iter().map(|key| value(key)).collect();
+    values.iter().any(Option::is_some).then_some(values)
 }
 
 fn is_quota(found: &DescriptorMatch<'_>, modes: GlobalModes) -> bool {

@@ -118,5 +118,6 @@ fn without_limit<'p>(
         reset: None,
         rule: rule.map(|rule| rule.id),
         quota: rule.is_some_and(|rule| rule.quota_mode),
+        group_refused: false,
     }
 }

@@ -9,7 +9,7 @@ use super::{Answer, Check, Role, Verdict};
 /// Decides whether a call is admitted, based on the roles and verdicts of its checks.
 ///
 /// A call is admitted if every `Required` check passes. If there are `Quota` checks, at least one
-/// quota descriptor must also pass all of its checks. `Shadow` checks have no effect. While the
+/// quota group must also pass all of its checks. `Shadow` checks have no effect. While the
 /// verdict of an undecided check could still change the result, [`is_admitted`](Self::is_admitted)
 /// and [`is_rejected`](Self::is_rejected) are both false.
 ///
@@ -28,20 +28,20 @@ use super::{Answer, Check, Role, Verdict};
 pub struct Admission {
     required_refused: bool,
     required_undecided: bool,
-    /// The first 128 quota descriptors, which take no allocation.
+    /// The first 128 quota groups, which take no allocation.
     quotas: QuotaBits,
-    /// The other quota descriptors, 128 in each entry.
+    /// The other quota groups, 128 in each entry.
     more_quotas: Vec<QuotaBits>,
 }
 
-/// Bit sets of 128 consecutive quota descriptors.
+/// Bit sets of 128 consecutive quota groups.
 #[derive(Clone, Copy, Debug, Default)]
 struct QuotaBits {
-    /// Descriptors that the call has.
+    /// Groups that the call has.
     present: u128,
-    /// Descriptors that have a refused check.
+    /// Groups that have a refused check.
     refused: u128,
-    /// Descriptors that have an undecided check.
+    /// Groups that have an undecided check.
     undecided: u128,
 }
 
@@ -88,8 +88,8 @@ impl Admission {
 
     /// Returns the role to use for an undecided check when only the undecided checks of a call are
     /// sent to a store. With these roles, the admission of the remaining checks equals that of the
-    /// whole call. A quota check becomes a shadow check if a quota descriptor has already passed,
-    /// or if its own descriptor has already been refused.
+    /// whole call. A quota check becomes a shadow check if a quota group has already passed, or
+    /// if its own group has already been refused.
     pub fn remaining_role(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)
@@ -102,7 +102,7 @@ impl Admission {
         }
     }
 
-    /// Returns whether at least one quota descriptor has passed all of its checks.
+    /// Returns whether at least one quota group has passed all of its checks.
     fn any_quota_passes(&self) -> bool {
         self.quota_words().any(|bits| bits.present & !bits.refused & !bits.undecided != 0)
     }
@@ -111,7 +111,7 @@ impl Admission {
         std::iter::once(&self.quotas).chain(&self.more_quotas)
     }
 
-    /// Returns the bits that hold the quota descriptor of this number.
+    /// Returns the bits that hold the quota group of this number.
     fn quota_bits(&self, number: u16) -> QuotaBits {
         match usize::from(number / 128).checked_sub(1) {
             None => self.quotas,
@@ -128,7 +128,7 @@ impl Admission {
     }
 }
 
-/// Returns the bit that represents a quota descriptor in its [`QuotaBits`].
+/// Returns the bit that represents a quota group in its [`QuotaBits`].
 fn quota_bit(number: u16) -> u128 {
     1 << (number % 128)
 }

@@ -52,9 +52,9 @@ pub enum Role {
     /// The call is admitted only if this check passes.
     #[default]
     Required,
-    /// The check belongs to a quota descriptor. The call is admitted only if at least one of its
-    /// quota descriptors passes all of its checks. The number identifies the descriptor within the
-    /// call and is below [`Bounds::checks_max`](super::Bounds::checks_max).
+    /// The check belongs to a quota group. The call is admitted only if at least one of its quota
+    /// groups passes all of its checks. The number identifies the group within the call and is below
+    /// [`Bounds::checks_max`](super::Bounds::checks_max).
     Quota(u16),
     /// The check has no effect on admission.
     Shadow,
@@ -128,7 +128,7 @@ impl Check<'_> {
         }
     }
 
-    /// Returns whether the check belongs to a quota descriptor.
+    /// Returns whether the check belongs to a quota group.
     pub fn is_quota(&self) -> bool {
         matches!(self.role, Role::Quota(_))
     }

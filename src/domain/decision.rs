@@ -53,9 +53,12 @@ pub struct Status<'p> {
     /// Rule that matched the descriptor, or `None` if no rule did. The rule determines the metadata
     /// and the response body.
     pub rule: Option<RuleId>,
-    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one of them
-    /// must pass.
+    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one group of
+    /// them must pass.
     pub quota: bool,
+    /// Whether a descriptor of the same quota group is over a limit, so that this one does not count
+    /// as passing even if its own code is `Ok`.
+    pub group_refused: bool,
 }
 
 /// Whether the `retry_after` of a rejected request is exact or a lower bound.
@@ -94,7 +97,7 @@ pub struct Decision<'p> {
     /// Limit that rejected the request, or `None` if the request was admitted or the store did not
     /// answer. If several limits rejected the request, this is the one that determines when a retry
     /// may pass. Among required limits, it is the one with the longest wait. Among quota
-    /// descriptors, only the one that recovers first counts, with its slowest limit. The longer of
+    /// groups, only the one that recovers first counts, with its slowest limit. The longer of
     /// these two waits decides. A limit that never recovers has the longest wait, and on a tie, the
     /// first limit in request order is reported.
     pub limited_by: Option<LimitedBy<'p>>,
@@ -283,7 +286,7 @@ pub struct RefusalEvent<'a> {
     /// match a pattern share one counter, the entry contains the pattern instead of the value.
     pub entries: &'a [Entry<'a>],
     /// Whether the refusal does not affect admission, because the rule is in shadow mode or another
-    /// quota descriptor passes.
+    /// quota group passes.
     pub shadow: bool,
 }
 

@@ -19,6 +19,9 @@ use crate::domain::Micros;
 /// counts as degraded. One late call among hundreds is not an outage.
 const UNDECIDED_PERCENT_MAX: u64 = 1;
 
+/// Shortest time between two log lines that an outage has begun.
+const LOG_INTERVAL: Micros = Micros::from_secs(60);
+
 /// Reason why the remote store did not answer a call and the fallback decided it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
@@ -93,6 +96,8 @@ pub struct OutageTracker {
     reason: AtomicU64,
     /// Whether the start of the current outage has been logged.
     is_logged: AtomicBool,
+    /// Time from which the next start may be logged, in microseconds since `origin`.
+    log_from: AtomicU64,
 }
 
 impl Default for OutageTracker {
@@ -106,6 +111,7 @@ impl Default for OutageTracker {
             since: AtomicU64::new(0),
             reason: AtomicU64::new(0),
             is_logged: AtomicBool::new(false),
+            log_from: AtomicU64::new(0),
         }
     }
 }
@@ -114,12 +120,6 @@ impl OutageTracker {
     /// Returns the number of calls since startup that the store did not answer for this reason.
     pub fn calls(&self, reason: FallbackReason) -> u64 {
         self.calls[reason as usize].load(Ordering::Relaxed)
-    }
-
-    /// Returns whether the store has left a call undecided or has been unavailable since the last
-    /// outage ended.
-    pub(super) fn is_in_outage(&self) -> bool {
-        self.since.load(Ordering::Relaxed) > 0
     }
 
     /// Updates and returns the current outage, or `None` if there is none. Call it at least once a
@@ -149,31 +149,39 @@ impl OutageTracker {
                 _ => latest.or(unavailable)?,
             },
         };
-        if !self.is_logged.swap(true, Ordering::Relaxed) {
+        if self.is_log_due() && !self.is_logged.swap(true, Ordering::Relaxed) {
+            let next = self.monotonic().saturating_add(LOG_INTERVAL);
+            self.log_from.store(next.0, Ordering::Relaxed);
             let (reason, undecided_percent) = (outage.reason.as_str(), outage.undecided_percent);
             tracing::warn!(reason, undecided_percent, "answering without the store");
         }
         Some(outage)
     }
 
-    /// Records a call that the store did not answer. Returns whether an outage begins with this
-    /// call.
-    pub(super) fn record_fallback(&self, reason: FallbackReason, now: Micros) -> bool {
+    /// Records a call that the store did not answer.
+    pub(super) fn record_fallback(&self, reason: FallbackReason, now: Micros) {
         self.calls[reason as usize].fetch_add(1, Ordering::Relaxed);
         self.recent.record(now, false);
         let former = self.reason.swap(reason as u64, Ordering::Relaxed);
-        let is_first = !self.is_in_outage();
         self.start();
         // Other changes of the reason are not logged, because reasons alternate while a store
         // fails.
         let rehearsal = |reason: u64| reason == FallbackReason::Rehearsed as u64;
         if rehearsal(former) != rehearsal(reason as u64) {
             self.is_logged.store(false, Ordering::Relaxed);
+            self.log_from.store(0, Ordering::Relaxed);
         }
-        if !self.is_logged.load(Ordering::Relaxed) {
+        if self.is_log_due() {
             self.update(now, None);
         }
-        is_first
+    }
+
+    /// Returns whether the start of the current outage must be logged now. A store that fails only
+    /// some calls would otherwise begin and end an outage with each of them. An outage that lasts is
+    /// logged once the interval is over.
+    fn is_log_due(&self) -> bool {
+        !self.is_logged.load(Ordering::Relaxed)
+            && self.monotonic().0 >= self.log_from.load(Ordering::Relaxed)
     }
 
     /// Records a call that the store answered. Does not end an outage by itself.
@@ -234,9 +242,9 @@ mod tests {
         let tracker = OutageTracker::default();
         let outage = tracker.update(NOW, Some(FallbackReason::Unreachable)).unwrap();
         assert!(outage.to_string().ends_with("s: the store is unreachable"), "{outage}");
-        assert!(tracker.is_in_outage());
+        assert!(tracker.since.load(Ordering::Relaxed) > 0);
         assert_eq!(tracker.update(NOW, None), None);
-        assert!(!tracker.is_in_outage());
+        assert_eq!(tracker.since.load(Ordering::Relaxed), 0);
     }
 
     #[test]

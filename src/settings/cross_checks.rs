@@ -2,7 +2,7 @@
 
 use super::SettingError;
 use super::table::Settings;
-use super::value_types::{OnOff, StoreKind};
+use super::value_types::{OnOff, PolicySourceKind, StoreKind};
 
 impl Settings {
     /// Returns an error for each conflict between settings.
@@ -59,6 +59,21 @@ impl Settings {
         let has_both = self.redis_tls_client_cert.is_some() == self.redis_tls_client_key.is_some();
         let names = "--redis-tls-client-cert, --redis-tls-client-key";
         conflict(!has_both, names, "a client certificate needs its private key: give both");
+
+        let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
+        let names = "--policy, --config-type grpc_xds_sotw";
+        let advice = "the control plane has the policy: remove one of them";
+        conflict(uses_control_plane && !self.policy.is_empty(), names, advice);
+        let names = "--policy-defaults";
+        let advice = "policy files say everything themselves: add --config-type grpc_xds_sotw";
+        conflict(!uses_control_plane && self.policy_defaults.is_some(), names, advice);
+        let names = "--xds-tls-cert, --xds-tls-key";
+        let has_half = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();
+        conflict(has_half, names, "a client certificate and its key belong together: give both");
+        let has_xds_files = self.xds_tls_cert.is_some() || self.xds_tls_cacert.is_some();
+        let advice = "without TLS, the connection is in plain text: add --xds-tls";
+        let is_plain = uses_control_plane && !self.xds_tls;
+        conflict(is_plain && has_xds_files, "--xds-tls-…", advice);
 
         if self.counts_in_redis() {
             match self.redis() {

@@ -35,7 +35,6 @@ struct IgnoredVariable {
 
 const NO_STATSD: &str = "statistics are not pushed; scrape /metrics on the HTTP port";
 const NO_MEMCACHED: &str = "there is no memcached store";
-const NO_XDS: &str = "policies come from files, not from a control plane";
 const ONE_STORE: &str = "one Redis serves all units; REDIS_URL is used for per-second limits too";
 const NOT_NEEDED: &str = "all calls share a few connections; there is nothing to tune";
 
@@ -59,16 +58,6 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
         reason: "times are in seconds, as Prometheus recommends",
     },
     IgnoredVariable { name: "MEMCACHE_*", reason: NO_MEMCACHED },
-    IgnoredVariable { name: "CONFIG_GRPC_XDS_*", reason: NO_XDS },
-    IgnoredVariable { name: "XDS_CLIENT_*", reason: NO_XDS },
-    IgnoredVariable {
-        name: "FORCE_START_WITHOUT_INITIAL_CONFIG",
-        reason: "without a valid policy the process exits with code 65",
-    },
-    IgnoredVariable {
-        name: "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
-        reason: "always true: the service starts only with a policy",
-    },
     IgnoredVariable {
         name: "GRPC_SERVER_TLS_CA_CERT",
         reason: "envoyproxy/ratelimit does not read it either, and no client certificate is \
@@ -317,13 +306,14 @@ mod tests {
 
     #[test]
     fn a_setting_that_would_change_decisions_is_rejected() {
-        for (name, text) in [("BACKEND_TYPE", "memcache"), ("CONFIG_TYPE", "GRPC_XDS_SOTW")] {
-            let errors = find_unsupported(&environment(&[(name, text)]));
-            assert!(errors[0].to_string().starts_with(name), "{errors:?}");
-        }
-        assert!(
-            find_unsupported(&environment(&[("BACKEND_TYPE", "redis"), ("CONFIG_TYPE", "FILE")]))
-                .is_empty()
-        );
+        let errors = find_unsupported(&environment(&[("BACKEND_TYPE", "memcache")]));
+        assert!(errors[0].to_string().starts_with("BACKEND_TYPE"), "{errors:?}");
+        let environment_of = |text| environment(&[("CONFIG_TYPE", text)]);
+        let read = |text| {
+            Settings::read(&Sources { environment: environment_of(text), ..Sources::default() })
+        };
+        assert!(read("GRPC_XDS_DELTA").unwrap_err()[0].to_string().contains("file grpc_xds_sotw"));
+        assert!(read("GRPC_XDS_SOTW").is_ok());
+        assert!(find_unsupported(&environment(&[("BACKEND_TYPE", "redis")])).is_empty());
     }
 }

@@ -40,6 +40,8 @@ pub enum Origin {
     Default,
     /// Default in place of envoyproxy/ratelimit, where it differs from the built-in one.
     DropInDefault,
+    /// Default for the policies of a control plane, where it differs from the built-in one.
+    ControlPlaneDefault,
 }
 
 impl fmt::Display for Origin {
@@ -50,6 +52,7 @@ impl fmt::Display for Origin {
             Origin::File => f.write_str("settings file"),
             Origin::Default => f.write_str("default"),
             Origin::DropInDefault => f.write_str("default as ratelimit"),
+            Origin::ControlPlaneDefault => f.write_str("default with a control plane"),
         }
     }
 }
@@ -119,8 +122,28 @@ fn is_name_byte(byte: u8) -> bool {
 
 /// Looks up the values of all settings, in the order of the table.
 pub(super) fn find_all(table: &'static [SettingRow], sources: &Sources) -> Vec<SettingValue> {
-    table.iter().map(|row| find(row, sources)).collect()
+    let mut values: Vec<SettingValue> = table.iter().map(|row| find(row, sources)).collect();
+    let is_control_plane = |value: &SettingValue| {
+        value.row.name == "config-type" && value.text.eq_ignore_ascii_case("grpc_xds_sotw")
+    };
+    if values.iter().any(is_control_plane) {
+        for (name, text) in CONTROL_PLANE_DEFAULTS {
+            let mut named = values.iter_mut().filter(|value| value.row.name == *name);
+            if let Some(value) = named.find(|value| value.origin == Origin::Default) {
+                value.text = (*text).to_owned();
+                value.origin = Origin::ControlPlaneDefault;
+            }
+        }
+    }
+    values
 }
+
+/// Defaults that apply to the policies of a control plane instead of those in the settings table, by
+/// setting name.
+const CONTROL_PLANE_DEFAULTS: &[(&str, &str)] = &[
+    // The gateways charge after the response, and their policies cannot say how.
+    ("charge", "billed"),
+];
 
 fn find(row: &'static SettingRow, sources: &Sources) -> SettingValue {
     let flag = sources.flags.get(row.name).map(|text| (text, Origin::Flag));
@@ -191,12 +214,6 @@ pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
             name: "BACKEND_TYPE",
             advice: "Redis is the only shared store (memcached cannot count exactly); unset it \
                      and give REDIS_URL, or --store memory for one replica",
-        });
-    }
-    if differs("CONFIG_TYPE", "file") {
-        errors.push(SettingError::Unsupported {
-            name: "CONFIG_TYPE",
-            advice: "policies come from files; unset it and give --policy or RUNTIME_ROOT",
         });
     }
     errors

@@ -14,11 +14,11 @@ use super::otlp_settings::{TraceSampler, parse_exporter};
 use super::precedence;
 use super::precedence::{SettingValue, Sources};
 use super::value_types::{
-    ChargeSetting, HeaderFamily, LogFormat, LogLevel, OnOff, RedisType, ResetSetting,
-    RetryAfterSetting, SecretText, StoreKind, TopValues, duration_or_millis_parser,
-    duration_parser, number_parser, parse_address, parse_flag, parse_host, parse_key_prefix,
-    parse_on_off, parse_path, parse_paths, parse_ratio, parse_secret, parse_secret_line,
-    parse_text, size_parser,
+    ChargeSetting, HeaderFamily, LogFormat, LogLevel, OnOff, PolicySourceKind, RedisType,
+    ResetSetting, RetryAfterSetting, SecretText, StoreKind, TopValues, duration_or_millis_parser,
+    duration_parser, number_parser, pairs_parser, parse_address, parse_flag, parse_header_list,
+    parse_host, parse_key_prefix, parse_on_off, parse_path, parse_paths, parse_ratio, parse_secret,
+    parse_secret_line, parse_server, parse_text, size_parser,
 };
 
 /// How to display a setting's value in `--print-settings` and in errors.
@@ -133,6 +133,51 @@ settings! {
     runtime_watch_root "runtime-watch-root": bool = "true", parse_flag, Plain, ["RUNTIME_WATCH_ROOT"];
     /// Ignore files and directories below --runtime-root that start with a dot.
     runtime_ignoredotfiles "runtime-ignoredotfiles": bool = "true", parse_flag, Plain, ["RUNTIME_IGNOREDOTFILES"];
+
+    /// Source of policies: file, or grpc_xds_sotw (a control plane).
+    config_type "config-type": PolicySourceKind = "file", PolicySourceKind::read, Plain, ["CONFIG_TYPE"];
+    /// File with defaults for what the messages of a control plane cannot say.
+    policy_defaults "policy-defaults": Option<PathBuf> = "", parse_path, Plain, [];
+    /// Control plane: host:port.
+    xds_server "xds-server": (String, u16) = "localhost:18000", parse_server, Plain, ["CONFIG_GRPC_XDS_SERVER_URL"];
+    /// Name of this client, by which the control plane chooses a policy.
+    xds_node_id "xds-node-id": String = "default", parse_text, Plain, ["CONFIG_GRPC_XDS_NODE_ID"];
+    /// Metadata of this client for the control plane: name=value, separated by commas.
+    xds_node_metadata "xds-node-metadata": Vec<(String, String)> = "", pairs_parser('='), Plain, ["CONFIG_GRPC_XDS_NODE_METADATA"];
+    /// Headers of the stream to the control plane: name:value, separated by commas.
+    xds_headers "xds-headers": SecretText = "", parse_header_list, Hidden, ["CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"];
+    /// Connect to the control plane with TLS.
+    xds_tls "xds-tls": bool = "false", parse_flag, Plain, ["CONFIG_GRPC_XDS_SERVER_USE_TLS"];
+    /// Client certificate for the control plane, PEM; read again when it changes.
+    xds_tls_cert "xds-tls-cert": Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT"];
+    /// Private key of the client certificate for the control plane, PEM.
+    xds_tls_key "xds-tls-key": Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_CLIENT_TLS_KEY"];
+    /// PEM file with the CAs that verify the control plane; if empty, the system's CAs do.
+    xds_tls_cacert "xds-tls-cacert": Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"];
+    /// Name that the control plane's certificate must have; if empty, the host of --xds-server.
+    xds_tls_san "xds-tls-san": String = "", parse_text, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_SAN"];
+    /// Timeout for connecting to the control plane.
+    xds_connect_timeout "xds-connect-timeout": Duration = "5s", duration_parser(10, 60_000), Plain, [];
+    /// Wait after a failed attempt to connect to the control plane; 0s waits as --xds-backoff-initial
+    /// says.
+    xds_connect_retry "xds-connect-retry": Duration = "0s", duration_parser(0, 3_600_000), Plain, ["CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL"];
+    /// Wait after the first failure of the control plane; it doubles with each further one.
+    xds_backoff_initial "xds-backoff-initial": Duration = "500ms", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"];
+    /// Maximum wait after a failure of the control plane.
+    xds_backoff_max "xds-backoff-max": Duration = "5s", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_MAX_INTERVAL"];
+    /// Part of each wait that is random, from 0 to 1.
+    xds_backoff_random "xds-backoff-random": f64 = "0.5", parse_ratio, Plain, ["XDS_CLIENT_BACKOFF_RANDOM_FACTOR"];
+    /// Shorten waits at random, so that replicas do not all reconnect at once.
+    xds_backoff_jitter "xds-backoff-jitter": bool = "true", parse_flag, Plain, ["XDS_CLIENT_BACKOFF_JITTER"];
+    /// Interval of TCP keepalive probes to the control plane; 0s disables them.
+    xds_keepalive_interval "xds-keepalive-interval": Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
+    /// Maximum size of a response of the control plane.
+    xds_message_size "xds-message-size": usize = "64MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
+    /// Start without waiting for the first policy of the control plane; until it comes, every call is
+    /// OK.
+    force_start_without_initial_config "force-start-without-initial-config": bool = "false", parse_flag, Plain, ["FORCE_START_WITHOUT_INITIAL_CONFIG"];
+    /// With a control plane: become ready only with the first policy.
+    healthy_with_at_least_one_config_loaded "healthy-with-at-least-one-config-loaded": bool = "false", parse_flag, Plain, ["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"];
 
     /// Address of the gRPC port.
     grpc_host "grpc-host": String = "0.0.0.0", parse_host, Plain, ["GRPC_HOST"];

@@ -20,6 +20,12 @@ impl SecretText {
         &self.0
     }
 
+    /// Returns the names and values of a list of headers, `name:value`.
+    pub fn header_pairs(&self) -> Vec<(String, String)> {
+        // The setting's parser has checked the list.
+        pairs_parser(':')(&self.0).unwrap_or_default()
+    }
+
     /// Returns whether the secret is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -65,6 +71,13 @@ words! {
         "on" On,
         /// Disabled.
         "off" Off,
+    }
+    /// Where policies come from.
+    PolicySourceKind {
+        /// Files and directories.
+        "file" File,
+        /// Control plane over xDS, state of the world.
+        "grpc_xds_sotw" ControlPlane,
     }
     /// Kind of store that holds the counters.
     StoreKind {
@@ -181,6 +194,53 @@ pub(super) fn parse_address(input: &str) -> Result<(String, u16), ValueError> {
     let port = port.parse().map_err(|_| error())?;
     let name = if name.is_empty() { "0.0.0.0".to_owned() } else { parse_host(name)? };
     Ok((name, port))
+}
+
+/// Parses `host:port` of a server to connect to.
+pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
+    let error = || "must be host:port, such as localhost:18000".to_owned();
+    match input.rsplit_once(':') {
+        Some((name, port)) => {
+            let port = port.parse().map_err(|_| error())?;
+            Ok((parse_host(name).map_err(|_| error())?, port))
+        }
+        None => Err(error()),
+    }
+}
+
+/// Maximum number of pairs in a list of names and values.
+const PAIRS_MAX: usize = 64;
+
+/// Returns a parser for a comma-separated list of names and values. Empty text means an empty list.
+pub(super) fn pairs_parser(
+    separator: char,
+) -> impl Fn(&str) -> Result<Vec<(String, String)>, ValueError> {
+    move |input| {
+        let items = input.split(',').map(str::trim).filter(|item| !item.is_empty());
+        let pairs = items.map(|item| {
+            let (name, value) = item.split_once(separator)?;
+            let (name, value) = (name.trim(), value.trim());
+            let is_valid = !name.is_empty() && !item.chars().any(char::is_control);
+            is_valid.then(|| (name.to_owned(), value.to_owned()))
+        });
+        let pairs: Option<Vec<_>> = pairs.collect();
+        pairs.filter(|pairs| pairs.len() <= PAIRS_MAX).ok_or_else(|| {
+            format!("must be name{separator}value, separated by commas, at most {PAIRS_MAX}")
+        })
+    }
+}
+
+/// Checks a comma-separated list of headers, `name:value`. The values may be secret.
+pub(super) fn parse_header_list(input: &str) -> Result<SecretText, ValueError> {
+    let is_name = |name: &str| {
+        name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            && !name.to_ascii_lowercase().ends_with("-bin")
+    };
+    let is_value = |value: &str| value.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    match pairs_parser(':')(input)?.iter().all(|(name, value)| is_name(name) && is_value(value)) {
+        true => Ok(SecretText::from(input)),
+        false => Err("must be name:value in ASCII, separated by commas".to_owned()),
+    }
 }
 
 /// Parses a secret. Any text is valid.

@@ -13,7 +13,7 @@
 //!    call is rejected. It passes, charges nothing, never lifts a counter above its capacity, and
 //!    has no effect on a counter that does not exist.
 //! 3. **Admission.** A call is admitted iff every `Required` check passes and, if it has `Quota`
-//!    checks, all checks of at least one quota descriptor pass. `Shadow` checks have no effect on
+//!    checks, all checks of at least one quota group pass. `Shadow` checks have no effect on
 //!    admission.
 //! 4. **All or nothing.** Under `Accounting::AllOrNothing` a rejected call charges nothing; an
 //!    admitted call charges every check that passes, and none that refuses. If some checks are

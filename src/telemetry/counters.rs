@@ -172,6 +172,11 @@ impl Telemetry {
         self.last_load_succeeded.store(true, Ordering::Relaxed);
     }
 
+    /// Returns the fingerprint of the active policy; empty before the first.
+    pub fn policy_fingerprint(&self) -> String {
+        self.tables.load().present.fingerprint.clone()
+    }
+
     /// Records that the policy files match the active policy again after a failed load. Clears the
     /// failure without counting a load.
     pub fn policy_unchanged(&self) {

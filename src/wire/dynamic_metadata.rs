@@ -23,6 +23,13 @@ const TIDEGATE_KEY: &str = "tidegate";
 /// that Envoy sends no release for other calls.
 const HOLDER_KEY: &str = "slot";
 
+/// Maximum size of the merged metadata of all rules that pass, in bytes. A call can have thousands
+/// of descriptors, each with metadata of its own, and Envoy keeps the result for each request.
+const MERGED_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of a field beside its texts: numbers, tags and lengths in the protobuf encoding.
+const FIELD_BYTES: usize = 16;
+
 /// Adds `limited_by`, `retry_after_ms` and `source` under [`TIDEGATE_KEY`]. Leaves out
 /// `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least` if a limit that was
 /// not checked may require a longer wait.
@@ -87,30 +94,48 @@ pub(super) fn add_request(
     }
 }
 
-/// Merges the metadata of the rules that passed. Maps under the same key are merged recursively; of
-/// other values, the first one wins.
+/// Merges the metadata of the rules that passed, and whose quota groups did. Maps under the same key
+/// are merged recursively; of other values, the first one wins. Leaves out values that do not fit
+/// into [`MERGED_BYTES_MAX`].
 fn merge_rule_metadata(decision: &Decision<'_>, rules: &Policy) -> Struct {
-    let mut merged = Struct::default();
+    let (mut merged, mut bytes_left) = (Struct::default(), MERGED_BYTES_MAX);
     for status in &decision.statuses {
-        if status.code != Code::Ok || status.shown.is_none() {
+        if status.code != Code::Ok || status.group_refused || status.shown.is_none() {
             continue;
         }
         let rule = status.rule.and_then(|id| rules.rule(id));
         if let Some(metadata) = rule.and_then(|rule| rule.metadata.as_deref()) {
-            merge(&mut merged, metadata);
+            merge(&mut merged, metadata, &mut bytes_left);
         }
     }
     merged
 }
 
-fn merge(into: &mut Struct, from: &serde_json::Map<String, Json>) {
+fn merge(into: &mut Struct, from: &serde_json::Map<String, Json>, bytes_left: &mut usize) {
     for (key, value) in from {
         match (into.fields.get_mut(key).and_then(|held| held.kind.as_mut()), value) {
-            (None, _) => insert_field(into, key, json_kind(value)),
-            (Some(Kind::StructValue(held)), Json::Object(map)) => merge(held, map),
+            (None, _) => {
+                if let Some(left) = bytes_left.checked_sub(field_bytes(key, value)) {
+                    *bytes_left = left;
+                    insert_field(into, key, json_kind(value));
+                }
+            }
+            (Some(Kind::StructValue(held)), Json::Object(map)) => merge(held, map, bytes_left),
             (Some(_), _) => {}
         }
     }
+}
+
+/// Returns the size of a field: the bytes of its texts, and [`FIELD_BYTES`] for each value.
+fn field_bytes(key: &str, value: &Json) -> usize {
+    FIELD_BYTES
+        + key.len()
+        + match value {
+            Json::Null | Json::Bool(_) | Json::Number(_) => 0,
+            Json::String(text) => text.len(),
+            Json::Array(values) => values.iter().map(|value| field_bytes("", value)).sum(),
+            Json::Object(map) => map.iter().map(|(key, value)| field_bytes(key, value)).sum(),
+        }
 }
 
 /// Converts a JSON value to a value of `google.protobuf.Struct`.
@@ -122,9 +147,10 @@ pub(super) fn json_kind(value: &Json) -> Kind {
         Json::String(words) => string_kind(words),
         Json::Array(values) => list_kind(values.iter().map(json_kind)),
         Json::Object(map) => {
-            let mut of_map = Struct::default();
-            merge(&mut of_map, map);
-            Kind::StructValue(of_map)
+            let fields = map
+                .iter()
+                .map(|(key, value)| (key.clone(), Value { kind: Some(json_kind(value)) }));
+            Kind::StructValue(Struct { fields: fields.collect() })
         }
     }
 }

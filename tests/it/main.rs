@@ -17,9 +17,11 @@
 mod algorithm;
 mod architecture;
 mod cli;
+mod control_plane;
 mod decisions;
 mod docs;
 mod envoy;
+mod gateways;
 mod grpc;
 mod hostile;
 mod lua;

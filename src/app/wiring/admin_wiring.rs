@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::otlp_exporters::{OtlpExporters, SignalStats};
 use super::store_setup::ServiceDecider;
-use super::{process_metrics, server_config, store_metrics};
+use super::{control_plane_metrics, process_metrics, server_config, store_metrics};
 use crate::admin::{
     AdminHandlers, DebugHandlers, ExplainQuery, JsonHandler, JsonHandlers, JsonResponse,
     MetricsEndpoint, PublicHandlers,
@@ -13,6 +13,7 @@ use crate::app::exit_codes::Failure;
 use crate::app::runtime_overrides::RuntimeOverrides;
 use crate::app::{Configuration, SampleRequest, explain_offline, page_data, parse_descriptor};
 use crate::clock::Clock;
+use crate::control_plane::ControlPlaneStatus;
 use crate::domain::ByteBudget;
 use crate::server::{ConnectionStats, Health, RateLimit, TlsCounters};
 use crate::store::redis::keys::Prefix;
@@ -30,6 +31,8 @@ pub(crate) struct AdminWiring<'a> {
     /// Memory budget for requests that are still being received, shared with the gRPC port.
     pub(crate) incomplete_requests: Arc<ByteBudget>,
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
+    /// State of the control plane's client; `None` with policy files.
+    pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
 }
 
 /// Metrics pages of the HTTP ports.
@@ -55,6 +58,7 @@ impl AdminWiring<'_> {
             &self.connection_stats,
             self.tls_counters.as_ref(),
         );
+        metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));
         metrics.push(export_metrics(vec![Arc::clone(&stats.metrics), Arc::clone(&stats.traces)]));
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;
@@ -123,6 +127,7 @@ impl AdminWiring<'_> {
             &self.telemetry,
             overrides,
             prefix.clone(),
+            self.control_plane.clone(),
         );
         let telemetry = Arc::clone(&self.telemetry);
         let decider = Arc::clone(&self.decider);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use super::{process_metrics, store_metrics};
+use super::{control_plane_metrics, process_metrics, store_metrics};
 use crate::telemetry::{MetricFamily, MetricKind, compat_families, families, otlp};
 
 const TABLE_HEAD: &str = "| metric | kind | labels | meaning |\n|---|---|---|---|\n";
@@ -28,7 +28,11 @@ fn format_table(prefix: &str, families: impl IntoIterator<Item = MetricFamily>) 
 
 #[test]
 fn the_page_lists_every_metric_as_it_is() {
-    let ours = families().into_iter().chain(store_metrics::families()).chain([otlp::EXPORTS]);
+    let ours = families()
+        .into_iter()
+        .chain(store_metrics::families())
+        .chain(control_plane_metrics::families())
+        .chain([otlp::EXPORTS]);
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/METRICS.md");
     let page = fs::read_to_string(page).unwrap();
     for (begin, table) in [

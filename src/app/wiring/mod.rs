@@ -2,6 +2,8 @@
 
 pub(crate) mod admin_wiring;
 pub(crate) mod certificate_reload;
+pub(crate) mod control_plane_config;
+pub(crate) mod control_plane_metrics;
 #[cfg(test)]
 mod metric_tables;
 pub(crate) mod otlp_exporters;

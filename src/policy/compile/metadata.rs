@@ -9,13 +9,27 @@ use crate::policy::syntax::reader::{ErrorReported, Reader};
 use crate::policy::syntax::scalar::Scalar;
 use crate::policy::syntax::yaml::{Node, Value};
 
+/// Maximum size of a descriptor's `metadata`, in bytes of JSON. It is sent with every response for
+/// which the descriptor passes.
+pub(crate) const METADATA_BYTES_MAX: usize = 16 * 1024;
+
 /// Reads the value of `metadata`, which must be a map, as a JSON object.
 pub(crate) fn read(
     reader: &mut Reader<'_>,
     value: Node<'_>,
 ) -> Result<Map<String, Json>, ErrorReported> {
     match to_json(reader, value)? {
-        Json::Object(map) => Ok(map),
+        Json::Object(map) => {
+            let bytes = serde_json::to_vec(&map).map_or(0, |text| text.len());
+            if bytes <= METADATA_BYTES_MAX {
+                return Ok(map);
+            }
+            let message = format!(
+                "`metadata` has {bytes} bytes as JSON, and may have {METADATA_BYTES_MAX}: every \
+                 response for which the descriptor passes carries it; shorten it"
+            );
+            Err(reader.report(Target::Value, DiagnosticKind::TooLarge, message))
+        }
         _ => {
             let message = "`metadata` is a map of keys; put the value below a key".to_owned();
             Err(reader.report(Target::Value, DiagnosticKind::WrongType, message))

@@ -11,6 +11,7 @@ pub(crate) mod descriptor;
 pub(crate) mod limit_context;
 pub(crate) mod limit_numbers;
 pub(crate) mod metadata;
+pub(crate) mod quota_group;
 pub(crate) mod rate_limit;
 pub mod spec;
 pub(crate) mod tiers;
@@ -235,6 +236,7 @@ struct PolicyFile<'d> {
 struct DomainSettings {
     accounting: Option<Accounting>,
     hash_tag: Option<Vec<String>>,
+    quota_group: Option<Vec<String>>,
     on_store_failure: Option<OnStoreFailure>,
     charge: Option<Charge>,
     body: Option<Arc<Body>>,
@@ -254,6 +256,7 @@ fn compile_files(
         let defaults = DomainDefaults { domain: &name, on_store_failure, charge };
         let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
+            quota_group: quota_group::effective(&name, settings.quota_group),
             name: name.into(),
             accounting: settings.accounting.unwrap_or_default(),
             charge,
@@ -298,6 +301,7 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
             _ => Accounting::AllOrNothing,
         }),
         hash_tag: reader.read_names(&fields, &keywords::HASH_TAG).ok().flatten(),
+        quota_group: quota_group::read(&mut reader, &fields),
         on_store_failure: read_on_store_failure(&mut reader, &fields, &keywords::DOMAIN_FAILURE)
             .ok()
             .flatten(),
@@ -355,6 +359,9 @@ fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettin
             &settings.accounting
         }),
         hash_tag: agreed_value(files, group, &keywords::HASH_TAG, |settings| &settings.hash_tag),
+        quota_group: agreed_value(files, group, &keywords::QUOTA_GROUP, |settings| {
+            &settings.quota_group
+        }),
         on_store_failure: agreed_value(files, group, &keywords::DOMAIN_FAILURE, |settings| {
             &settings.on_store_failure
         }),

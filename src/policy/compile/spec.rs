@@ -19,6 +19,9 @@ pub struct DomainSpec {
     /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
     /// each counter is its hash tag, which spreads counters over all hash slots.
     pub hash_tag: Box<[Box<str>]>,
+    /// Keys of the entries whose values group the quota descriptors of a call. If empty, every
+    /// quota descriptor is a group of its own.
+    pub quota_group: Box<[Box<str>]>,
     /// Response body for rejections by rules that have no `body` of their own.
     pub body: Option<Arc<Body>>,
     /// First level of the tree, in file order.
@@ -69,7 +72,7 @@ pub struct RuleSpec {
     pub name: Option<Box<str>>,
     /// Shadow mode: requests over the limit are counted but answered OK.
     pub shadow_mode: bool,
-    /// Quota mode: rejects only if all quota descriptors of the request are over their limits.
+    /// Quota mode: rejects only if all quota groups of the request are over a limit.
     pub quota_mode: bool,
     /// Whether metrics show the request's values on all levels of the rule's path.
     pub detailed_metric: bool,

@@ -101,6 +101,7 @@ impl TreeBuilder {
             accounting: spec.accounting,
             charge: spec.charge,
             hash_tag: spec.hash_tag.clone(),
+            quota_group: spec.quota_group.clone(),
             root,
         });
         let tree = &mut self.tree;

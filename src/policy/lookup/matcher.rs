@@ -60,6 +60,12 @@ impl Matches<'_> {
     pub fn has_domain(&self) -> bool {
         self.domain.is_some()
     }
+
+    /// Returns the keys of the entries that group the quota descriptors of the request's domain. If
+    /// there are none, every quota descriptor is a group of its own.
+    pub fn quota_group(&self) -> &[Box<str>] {
+        self.domain.map_or(&[], |domain| &domain.quota_group)
+    }
 }
 
 /// Limit name that a matched rule replaces for the whole request, with the id of that rule.

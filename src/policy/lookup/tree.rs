@@ -49,7 +49,7 @@ pub struct Rule {
     pub limits: Box<[LimitSpec]>,
     /// Shadow mode: requests over the limit are counted but answered OK.
     pub shadow_mode: bool,
-    /// Quota mode: rejects only if all quota descriptors of the request are over their limits.
+    /// Quota mode: rejects only if all quota groups of the request are over a limit.
     pub quota_mode: bool,
     /// Metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
@@ -151,6 +151,7 @@ pub(crate) struct Domain {
     pub accounting: Accounting,
     pub charge: Charge,
     pub hash_tag: Box<[Box<str>]>,
+    pub quota_group: Box<[Box<str>]>,
     pub root: NodeId,
 }
 

@@ -29,7 +29,7 @@ pub struct RuleView<'p> {
     pub unlimited: bool,
     /// Shadow mode: requests over the limit are counted but answered OK.
     pub shadow_mode: bool,
-    /// Quota mode: rejects only if all quota descriptors of a request are over their limits.
+    /// Quota mode: rejects only if all quota groups of a request are over a limit.
     pub quota_mode: bool,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Vec<String>,

@@ -5,14 +5,28 @@
 
 use serde_json::{Map, Value as Json};
 
+use super::resource::{DescriptorFields, LimitFields, ResourceWriter};
+use super::{Options, Source};
+use crate::policy::compile::{compile_resources, metadata};
+use crate::policy::lookup::patterns::Patterns;
+use crate::policy::syntax::diagnostic::{DiagnosticKind, Diagnostics, PathStep, Target, quoted};
+use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords::{self, Key};
+use crate::policy::syntax::reader::Reader;
+use crate::policy::syntax::yaml::{Node, Value};
 
 /// Keys that apply to the whole domain.
-pub(crate) const DOMAIN_KEYS: [Key; 4] =
-    [keywords::ACCOUNTING, keywords::HASH_TAG, keywords::DOMAIN_FAILURE, keywords::DOMAIN_BODY];
+pub(crate) const DOMAIN_KEYS: [Key; 6] = [
+    keywords::ACCOUNTING,
+    keywords::HASH_TAG,
+    keywords::QUOTA_GROUP,
+    keywords::DOMAIN_CHARGE,
+    keywords::DOMAIN_FAILURE,
+    keywords::DOMAIN_BODY,
+];
 
 /// Keys that apply to each limit of the domain.
-pub(crate) const LIMIT_KEYS: [Key; 3] = [keywords::ALGORITHM, keywords::BURST, keywords::CHARGE];
+pub(crate) const LIMIT_KEYS: [Key; 2] = [keywords::ALGORITHM, keywords::BURST];
 
 /// Keys of a domain that the `metadata` of its first-level descriptors can set.
 pub(crate) const DOMAIN_METADATA_KEYS: [Key; 2] = [keywords::ACCOUNTING, keywords::HASH_TAG];
@@ -21,28 +35,154 @@ pub(crate) const DOMAIN_METADATA_KEYS: [Key; 2] = [keywords::ACCOUNTING, keyword
 pub(crate) const LIMIT_METADATA_KEYS: [Key; 4] =
     [keywords::ALGORITHM, keywords::BURST, keywords::CHARGE, keywords::RULE_FAILURE];
 
-/// Defaults for the domains of a control plane.
+/// Maximum number of entries in a file of defaults. Each domain is compared with every entry.
+const ENTRIES_MAX: usize = 1_000;
+
+/// Defaults for the domains of a control plane, in file order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PolicyDefaults {}
+pub struct PolicyDefaults {
+    entries: Vec<Entry>,
+}
+
+/// Defaults for the domains that a name or pattern matches.
+#[derive(Clone, Debug, PartialEq)]
+struct Entry {
+    /// Name of a domain; each `*` matches any characters.
+    domain: String,
+    keys: Map<String, Json>,
+}
+
+impl Entry {
+    fn matches(&self, domain: &str) -> bool {
+        match self.domain.contains('*') {
+            true => {
+                Patterns::new(vec![self.domain.as_str()]).first_match(domain.as_bytes()).is_some()
+            }
+            false => self.domain == domain,
+        }
+    }
+}
 
 /// Defaults of one domain, by key.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DomainDefaults(Map<String, Json>);
 
 impl PolicyDefaults {
-    /// Returns the defaults of a domain.
-    pub fn of(&self, _domain: &str) -> DomainDefaults {
-        DomainDefaults::of_control_plane()
+    /// Reads a file of defaults: a list `domains`, each with a name or pattern as `domain`.
+    ///
+    /// # Errors
+    ///
+    /// Returns all errors, each with its position.
+    ///
+    /// ```
+    /// use tidegate::policy::{Options, PolicyDefaults, Source};
+    /// let text = b"domains: [{domain: 'edge/*', acounting: independent}]".to_vec();
+    /// let source = Source { name: "defaults.yaml".into(), text };
+    /// let errors = PolicyDefaults::read(&source, &Options::default()).unwrap_err();
+    /// assert!(errors.to_string().contains("unknown key \"acounting\""), "{errors}");
+    /// ```
+    pub fn read(source: &Source, options: &Options) -> Result<Self, Diagnostics> {
+        let (document, mut errors) = Document::read(source, options).map_err(Diagnostics)?;
+        let mut reader = Reader::new(&document);
+        let entries = read_entries(&mut reader, document.root());
+        errors.extend(reader.into_diagnostics());
+        match errors.is_empty() {
+            true => Ok(PolicyDefaults { entries }),
+            false => Err(Diagnostics(errors)),
+        }
+    }
+
+    /// Returns the defaults of a domain. Each key has the value of the first matching entry that
+    /// sets it.
+    pub fn of(&self, domain: &str) -> DomainDefaults {
+        let mut defaults = DomainDefaults::default();
+        for entry in self.entries.iter().rev().filter(|entry| entry.matches(domain)) {
+            defaults.0.extend(entry.keys.clone());
+        }
+        defaults
     }
 }
 
 impl DomainDefaults {
-    /// Returns the defaults of a domain for which the operator sets none.
-    fn of_control_plane() -> Self {
-        DomainDefaults::default()
-    }
-
     pub(crate) fn get(&self, key: &Key) -> Option<&Json> {
         self.0.get(key.name)
+    }
+}
+
+fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Entry> {
+    let (target, kind) = (Target::Value, DiagnosticKind::WrongType);
+    let list = match root.value() {
+        Value::Map(map) => map.entries().map(|(key, value)| (key.text(), value.value())).collect(),
+        Value::Scalar(..) | Value::List(_) => Vec::new(),
+    };
+    let [(LIST_KEY, Value::List(list))] = list[..] else {
+        reader.report(target, kind, "a file of defaults has one key, the list `domains`");
+        return Vec::new();
+    };
+    let mut entries = Vec::new();
+    reader.descend(PathStep::Key(LIST_KEY.into()), |reader| {
+        for (at, node) in list.nodes().enumerate() {
+            if at == ENTRIES_MAX {
+                let message = format!("more than {ENTRIES_MAX} entries; use patterns");
+                reader.report(target, DiagnosticKind::TooLarge, message);
+                break;
+            }
+            entries.extend(reader.descend(PathStep::Index(at), |reader| read_entry(reader, node)));
+        }
+    });
+    entries
+}
+
+/// Key of the list of entries.
+const LIST_KEY: &str = "domains";
+
+/// Reads an entry; reports its errors.
+fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<Entry> {
+    let mut keys = metadata::read(reader, node).ok()?;
+    let Some(Json::String(domain)) = keys.remove(keywords::DOMAIN.name) else {
+        let message = "an entry needs `domain: NAME`, in which `*` matches any characters";
+        reader.report(Target::Value, DiagnosticKind::Missing, message);
+        return None;
+    };
+    for key in keys.keys() {
+        let known = DOMAIN_KEYS.iter().chain(&LIMIT_KEYS);
+        let names: Vec<&str> = known.map(|key| key.name).collect();
+        if !names.contains(&key.as_str()) {
+            let message = format!("unknown key {}; there are: {}", quoted(key), names.join(", "));
+            reader.descend(PathStep::Key(key.clone().into()), |reader| {
+                reader.report(Target::Key, DiagnosticKind::UnknownKey, message)
+            });
+        }
+    }
+    report_invalid(reader, &keys);
+    Some(Entry { domain, keys })
+}
+
+/// Reports values that the compiler rejects, with its words: it compiles a domain with one limit
+/// and these defaults.
+fn report_invalid(reader: &mut Reader<'_>, keys: &Map<String, Json>) {
+    let limit = LimitFields { unit: Some("second"), requests_per_unit: 1, ..Default::default() };
+    let sample = DescriptorFields { key: "client", limit: Some(limit), ..Default::default() };
+    let mut keys = keys.clone();
+    if keys.contains_key(keywords::BURST.name) {
+        // Without a bucket, the burst would not be written.
+        keys.entry(keywords::ALGORITHM.name).or_insert_with(|| Json::from("token_bucket"));
+    }
+    let mut writer = ResourceWriter::new("defaults", "sample", DomainDefaults(keys));
+    if writer.begin_descriptor(&sample) {
+        writer.end_descriptor();
+    }
+    let Err(errors) = compile_resources(vec![writer.finish()], &Options::default()) else { return };
+    for error in errors.0 {
+        let names = DOMAIN_KEYS.iter().chain(&LIMIT_KEYS).map(|key| key.name);
+        // The path of a limit's key starts at the sample's descriptor.
+        let path = error.path.trim_start_matches("descriptors[0].rate_limit.");
+        let name = names.into_iter().find(|name| path.split(['.', '[']).next() == Some(*name));
+        match name {
+            Some(name) => reader.descend(PathStep::Key(name.into()), |reader| {
+                reader.report(Target::Value, error.kind, error.message)
+            }),
+            None => reader.report(Target::Value, error.kind, error.message),
+        };
     }
 }

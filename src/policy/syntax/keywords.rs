@@ -183,6 +183,8 @@ keys! {
         "all_or_nothing (default): a rejected call charges nothing. independent: limits that pass are charged even if the call is rejected.";
     HASH_TAG: File "hash_tag", ValueType::Names,
         "Entries whose values place counters in one Redis Cluster slot.";
+    QUOTA_GROUP: File "quota_group", ValueType::Names,
+        "Entries whose values group the quota descriptors of a call: all of one group must pass, and one group is enough. Without it, each is a group of its own.";
     DOMAIN_FAILURE: File "on_store_failure", STORE_FAILURE,
         "Answer of the domain's limits if the store does not respond in time (default local).";
     DOMAIN_CHARGE: File "charge", CHARGES,
@@ -203,7 +205,7 @@ keys! {
     SHADOW_MODE: Descriptor "shadow_mode", ValueType::Bool,
         "Count and decide, but answer OK when over the limit.";
     QUOTA_MODE: Descriptor "quota_mode", ValueType::Bool,
-        "Reject a call only if all of its quota descriptors are over their limits.";
+        "Reject a call only if all of its quota groups are over a limit. Each quota descriptor is a group of its own, unless the domain has a `quota_group`.";
     DETAILED_METRIC: Descriptor "detailed_metric", ValueType::Bool,
         "Show the request's values in the rule's metric path.";
     VALUE_TO_METRIC: Descriptor "value_to_metric", ValueType::Bool,
@@ -211,7 +213,7 @@ keys! {
     SHARE_THRESHOLD: Descriptor "share_threshold", ValueType::Bool,
         "All values that match the pattern in `value` share one counter.";
     METADATA: Descriptor "metadata", ValueType::AnyMap,
-        "Dynamic metadata to return for descriptors that pass.";
+        "Dynamic metadata to return for descriptors that pass, up to 16384 bytes as JSON (RESPONSE_DYNAMIC_METADATA).";
     RULE_BODY: Descriptor "body", ValueType::Map(Level::Body),
         "Response body of this rule's refusals.";
     CHILDREN: Descriptor "descriptors", ValueType::List(Level::Descriptor),

@@ -34,6 +34,7 @@ fn table(rules: Vec<RuleSpec>) -> Policy {
         accounting: Accounting::AllOrNothing,
         charge: Charge::Admitted,
         hash_tag: Box::default(),
+        quota_group: Box::default(),
         body: None,
         nodes: rules.into_iter().enumerate().map(node).collect(),
     };
@@ -70,6 +71,7 @@ fn passing(limit: u32, remaining: u32, reset: u64) -> Status<'static> {
         reset: Some(Micros(reset)),
         rule: Some(RuleId(0)),
         quota: false,
+        group_refused: false,
     }
 }
 
@@ -245,6 +247,42 @@ fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_betwe
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata.get("metadata"), None);
     assert_eq!(metadata["tidegate"]["limited_by"], "per-ip");
+}
+
+#[test]
+fn a_quota_group_that_does_not_pass_returns_no_metadata() {
+    let settings = ResponseSettings { request_metadata: true, ..ResponseSettings::default() };
+    let rules = [json!({"over": 1}), json!({"of_that_group": 1}), json!({"passes": 1})];
+    let rules = rules.map(|metadata| rule(Some(metadata), None));
+    let of_group = |status| Status { quota: true, group_refused: true, ..status };
+    let decision = Decision {
+        code: Code::Ok,
+        limited_by: None,
+        ..decision(vec![
+            of_group(refusing(5, None)),
+            of_group(Status { rule: Some(RuleId(1)), ..passing(5, 4, 1) }),
+            Status { rule: Some(RuleId(2)), quota: true, ..passing(5, 4, 1) },
+        ])
+    };
+    let answer = answered(settings, &decision, rules.to_vec(), 0);
+    let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
+    assert_eq!(metadata["metadata"], json!({"passes": 1}));
+}
+
+#[test]
+fn a_response_merges_64_kib_of_metadata_and_leaves_out_what_does_not_fit() {
+    let settings = ResponseSettings { request_metadata: true, ..ResponseSettings::default() };
+    let large = "x".repeat(30_000);
+    let rules = [
+        json!({"a": large, "m": {"k": 1}}),
+        json!({"b": large, "m": {"k": 2}}),
+        json!({"c": large, "m": {"l": 3}}),
+    ];
+    let rules = rules.map(|metadata| rule(Some(metadata), None));
+    let statuses = (0..3).map(|at| Status { rule: Some(RuleId(at)), ..passing(5, 4, 1) });
+    let answer = answered(settings, &decision(statuses.collect()), rules.to_vec(), 0);
+    let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
+    assert_eq!(metadata["metadata"], json!({"a": large, "b": large, "m": {"k": 1, "l": 3}}));
 }
 
 #[test]

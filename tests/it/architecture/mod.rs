@@ -29,7 +29,11 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// What only some rooms may name of the world outside: the path, the rooms, and why.
 const OUTSIDE: &[(&str, &[&str], &str)] = &[
-    ("tonic", &["server", "wire", "telemetry::otlp"], "foreign types stop at the door"),
+    (
+        "tonic",
+        &["server", "wire", "control_plane", "telemetry::otlp"],
+        "foreign types stop at the door",
+    ),
     ("tonic_health", &["server"], "foreign types stop at the door"),
     ("tonic_reflection", &["server"], "foreign types stop at the door"),
     (
@@ -37,7 +41,7 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
         &["server", "wire", "control_plane", "telemetry::otlp"],
         "foreign types stop at the door",
     ),
-    ("prost_types", &["wire"], "foreign types stop at the door"),
+    ("prost_types", &["wire", "control_plane"], "foreign types stop at the door"),
     ("axum", &["admin"], "only the HTTP side names its framework"),
     ("clap", &["cli"], "only the command line names its parser"),
     ("clap_complete", &["cli"], "only the command line names its parser"),

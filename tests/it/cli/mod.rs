@@ -10,6 +10,7 @@ mod policy_reload;
 mod ratelimit_compatibility;
 mod ratelimit_metrics;
 mod redis_metrics;
+mod redis_misconfigured;
 mod redis_start;
 mod settings;
 mod shutdown;

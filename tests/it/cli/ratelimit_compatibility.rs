@@ -82,7 +82,8 @@ fn every_supported_variable_of_ratelimit_takes_effect() {
 fn a_setting_that_would_change_decisions_ends_with_64_and_advice() {
     let cases = [
         ("BACKEND_TYPE", "memcache", "--store memory"),
-        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "RUNTIME_ROOT"),
+        ("CONFIG_TYPE", "GRPC_XDS_DELTA", "grpc_xds_sotw"),
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "the control plane has the policy"),
         ("CACHE_KEY_PREFIX", "a{b}", "must not contain braces"),
         ("CACHE_KEY_PREFIX", "a b", "blanks"),
         ("CACHE_KEY_PREFIX", "a\u{7}b", "control characters"),

@@ -15,6 +15,7 @@ mod hits_addend;
 mod limit_lists;
 mod not_asked;
 mod overall_code;
+mod quota_groups;
 mod quota_mode;
 mod ratelimit_samples;
 mod rejecting_limit;

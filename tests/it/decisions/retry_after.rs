@@ -26,6 +26,7 @@ use crate::support::redis_server::Server;
 const UNIT: Micros = Micros(1);
 
 const KEYS: usize = 6;
+const GROUPED: &str = "quota_group: [g]";
 
 /// Keeps the answers to the latest call.
 struct Recorder<S> {
@@ -73,9 +74,18 @@ impl Transport for ManySlots {
     }
 }
 
-/// A random rule for each key.
+/// A random rule for each key. Half of the policies group their quotas by an entry above the keys.
 fn random_policy(random: &mut Random) -> String {
-    let mut yaml = "domain: t\ndescriptors:\n".to_owned();
+    let rules = random_rules(random);
+    if random.one_in(2) {
+        return format!("domain: t\ndescriptors:\n{rules}");
+    }
+    let rules: String = rules.lines().map(|line| format!("    {line}\n")).collect();
+    format!("domain: t\n{GROUPED}\ndescriptors:\n  - key: g\n    descriptors:\n{rules}")
+}
+
+fn random_rules(random: &mut Random) -> String {
+    let mut yaml = String::new();
     for key in 0..KEYS {
         writeln!(yaml, "  - key: k{key}").unwrap();
         match random.below(10) {
@@ -121,13 +131,18 @@ fn random_limit(random: &mut Random) -> String {
     format!("unit: {unit}, requests_per_unit: {hits}, {algorithm}")
 }
 
-fn random_call(random: &mut Random) -> Vec<TestDescriptor> {
+fn random_call(random: &mut Random, yaml: &str) -> Vec<TestDescriptor> {
     let mut keys: Vec<usize> = (0..KEYS).filter(|_| !random.one_in(3)).collect();
     if random.one_in(2) {
         keys.reverse();
     }
     let descriptor = |key: &usize, random: &mut Random| {
-        let descriptor = d(&format!("k{key}=v"));
+        let group = match random.below(2) {
+            _ if !yaml.contains(GROUPED) => "",
+            0 => "g=a > ",
+            _ => "g=b > ",
+        };
+        let descriptor = d(&format!("{group}k{key}=v"));
         if random.one_in(3) { descriptor.hits(1 + random.below(2)) } else { descriptor }
     };
     keys.iter().map(|key| descriptor(key, random)).collect()
@@ -173,7 +188,7 @@ impl<S: Store> Bench<S> {
     /// Makes random calls, and waits after each rejected one as long as told.
     async fn check(&mut self, random: &mut Random, calls: u32, seen: &mut Seen, context: &str) {
         for _ in 0..calls {
-            let descriptors = random_call(random);
+            let descriptors = random_call(random, context);
             if descriptors.is_empty() {
                 continue;
             }

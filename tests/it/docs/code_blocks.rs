@@ -1,6 +1,6 @@
 //! The pages are run: every fenced block says what it is, and is tried as that.
 //!
-//! `yaml policy` compiles without a warning · `yaml envoy` is accepted by Envoy as the descriptors of
+//! `yaml policy` compiles without a warning · `yaml defaults` are valid · `yaml envoy` is accepted by Envoy as the descriptors of
 //! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
 //! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
 //! tried in `redis_page` · `text output` is what the block before it printed last, but for numbers ·
@@ -10,13 +10,14 @@ use std::fs;
 use std::process::Command;
 
 use tempfile::TempDir;
+use tidegate::policy::{Options, PolicyDefaults, Source};
 
 use super::shipped_policies::assert_flawless;
 use crate::envoy::bootstrap::{Bootstrap, repository};
 use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 
-const PAGES: [&str; 25] = [
+const PAGES: [&str; 26] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -27,6 +28,7 @@ const PAGES: [&str; 25] = [
     "docs/ALGORITHMS.md",
     "docs/API-USERS.md",
     "docs/CHOOSING.md",
+    "docs/CONTROL_PLANES.md",
     "docs/DEPLOYING.md",
     "docs/ENVOY.md",
     "docs/INTEGRATIONS.md",
@@ -86,8 +88,9 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 9] = [
+    const KINDS: [&str; 10] = [
         "yaml policy",
+        "yaml defaults",
         "yaml envoy",
         "sh run",
         "sh make",
@@ -145,6 +148,17 @@ fn headings(text: &str) -> impl Iterator<Item = String> {
             .map(|c| if c == ' ' { '-' } else { c })
             .collect()
     })
+}
+
+#[test]
+fn every_file_of_defaults_on_a_page_is_valid() {
+    let defaults = of_kind("yaml defaults");
+    assert!(!defaults.is_empty());
+    for Block { text, place, .. } in defaults {
+        let source = Source { name: place, text: text.into_bytes() };
+        PolicyDefaults::read(&source, &Options::default())
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
 }
 
 #[test]

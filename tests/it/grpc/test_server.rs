@@ -97,6 +97,7 @@ fn decision<'p>(request: &Request<'_>, refuse: bool) -> Decision<'p> {
         reset: Some(Micros(1_500_000)),
         rule: None,
         quota: false,
+        group_refused: false,
     };
     Decision {
         code: status.code,

@@ -12,7 +12,11 @@ use super::compile_helpers::{dir, entries, source, stem};
 pub fn told(compiled: &Compiled) -> String {
     let mut text = String::new();
     for domain in &compiled.domains {
-        writeln!(text, "[{}] {:?}", domain.name, domain.accounting).unwrap();
+        let groups = match domain.quota_group.join(",") {
+            keys if keys.is_empty() => keys,
+            keys => format!(" quota_group {keys}"),
+        };
+        writeln!(text, "[{}] {:?}{groups}", domain.name, domain.accounting).unwrap();
         domain.nodes.iter().for_each(|node| tell(node, "", &mut text));
     }
     text

@@ -140,6 +140,32 @@ pub async fn c03_all_checks_of_one_quota_descriptor_must_pass<B: Bench>(bench: A
     }
 }
 
+pub async fn c03_the_checks_of_a_quota_group_may_stand_anywhere_in_the_call<B: Bench>(
+    bench: Arc<B>,
+) {
+    let bench = &*bench;
+    let (one_hit, two_hits, many) = (window(1, MINUTE), window(2, MINUTE), window(10, MINUTE));
+    // The script of several windows, and the one for any algorithm.
+    for (first, other) in [(1, window(10, MINUTE)), (11, sliding_log(10, MINUTE))] {
+        let quota = |n: u64, group: u16, limit| {
+            with_role(Role::Quota(group), take(bench.key(first + n), limit, 1))
+        };
+        let checks = [
+            quota(0, 0, &one_hit),
+            quota(1, 1, &two_hits),
+            quota(2, 2, &many),
+            take(bench.key(first + 6), &many, 1),
+            quota(3, 1, &many),
+            quota(4, 2, &one_hit),
+            quota(5, 0, &other),
+        ];
+        assert_eq!(charged(&apply(bench, &checks).await), [1; 7], "every group passes");
+        let second = charged(&apply(bench, &checks).await);
+        assert_eq!(second, [0, 1, 1, 1, 1, 0, 1], "the group in the middle still passes");
+        assert_eq!(charged(&apply(bench, &checks).await), [0; 7], "each has a refused check");
+    }
+}
+
 pub async fn c03_shadow_checks_have_no_say<B: Bench>(bench: Arc<B>) {
     let bench = &*bench;
     let (wide, narrow) = (window(10, MINUTE), window(1, MINUTE));

@@ -27,6 +27,7 @@ macro_rules! cases {
             call_cases: c03_required_checks_must_all_pass,
             call_cases: c03_one_quota_check_must_pass,
             call_cases: c03_all_checks_of_one_quota_descriptor_must_pass,
+            call_cases: c03_the_checks_of_a_quota_group_may_stand_anywhere_in_the_call,
             call_cases: c03_shadow_checks_have_no_say,
             call_cases: c04_a_refused_call_charges_nothing,
             call_cases: c04_an_admitted_call_charges_every_check_that_passes,

@@ -11,3 +11,8 @@ static TURN: Mutex<()> = Mutex::const_new(());
 pub async fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().await
 }
+
+/// The same for a test without a runtime.
+pub fn blocking_turn() -> MutexGuard<'static, ()> {
+    TURN.blocking_lock()
+}

@@ -16,6 +16,7 @@ pub fn domain<const N: usize>(name: &str, nodes: [Node; N]) -> DomainSpec {
         accounting: Accounting::AllOrNothing,
         charge: Charge::Admitted,
         hash_tag: Box::default(),
+        quota_group: Box::default(),
         body: None,
         nodes: nodes.into_iter().map(|node| node.0).collect(),
     }

@@ -150,7 +150,6 @@ impl Server {
     }
 
     /// Restarts a killed server on its port, with its configuration and the files it left behind.
-    #[allow(dead_code, reason = "only the fault bench restarts servers")]
     pub fn restart(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -97,11 +97,14 @@ async fn a_planned_failover_and_a_full_reshard_lose_and_repeat_no_charge() {
     let load = Load::start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
 
+    assert_eq!(load.connections().counter_losses(), 0);
     let heir = cluster.replica_of(0);
     cluster.nodes[heir].ask(&["CLUSTER", "FAILOVER"]);
     let slot = slot_of_the_first(&load);
     until("the replica is master", || (0..6).all(|asked| cluster.owner(asked, slot) == heir)).await;
     load.progress("every key is charged by the new master too", |_| true, 5).await;
+    let losses = load.connections().counter_losses();
+    assert!(losses >= 1, "a promoted replica may lack charges");
 
     let unanswered = || load.book.iter().map(CounterRecord::unanswered).sum::<u64>();
     let before = unanswered();
@@ -112,6 +115,7 @@ async fn a_planned_failover_and_a_full_reshard_lose_and_repeat_no_charge() {
         total(load.connections(), |node| &node.moved) + total(load.connections(), |node| &node.ask);
     assert!(redirected > 0, "nothing was redirected");
     assert_eq!(unanswered(), before, "a moving slot cost an answer");
+    assert_eq!(load.connections().counter_losses(), losses, "slots move with their counters");
 
     load.stop(true).await;
 }

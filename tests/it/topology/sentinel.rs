@@ -32,9 +32,12 @@ async fn a_failover_is_followed_without_a_restart_and_without_a_double_charge() 
     let load = Load::start(connections, records(4));
     load.progress("every key is charged", |_| true, 5).await;
 
+    assert_eq!(load.connections().counter_losses(), 0);
     // The old master lives, and becomes a replica.
     group.sentinels[0].ask(&["SENTINEL", "FAILOVER", NAME]);
     until("there is a new master", || group.master() != 0).await;
+    let losses = || load.connections().counter_losses();
+    until("the new master is used, which may lack charges", || losses() == 1).await;
     load.progress("the new master charges", |_| true, 5).await;
 
     // The new one dies.

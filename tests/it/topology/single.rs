@@ -121,6 +121,31 @@ async fn an_idle_connection_that_the_server_closes_costs_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lost_its_counters_is_noticed_before_it_is_used() {
+    for rules in [acl::SINGLE.to_owned(), format!("{} -info", acl::SINGLE)] {
+        let mut server = Server::start(&[&acl::line(&rules)]);
+        let connections = open(RedisConfig { meta: "1".into(), ..single(&server) }).await;
+        let reconnected = async |server: &Server| {
+            let before = total(&connections, |node| &node.connects);
+            server.ask(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            until("both connections are back", || {
+                total(&connections, |node| &node.connects) >= before + 2
+                    && total(&connections, |node| &node.connected) == 2
+            })
+            .await;
+        };
+        reconnected(&server).await;
+        assert_eq!(connections.counter_losses(), 0, "a new connection alone loses nothing");
+        server.ask(&["FLUSHALL"]);
+        reconnected(&server).await;
+        assert_eq!(connections.counter_losses(), 1, "the key is gone");
+        server.restart();
+        until("it is used again", || connections.is_connected()).await;
+        assert_eq!(connections.counter_losses(), 2, "restarted");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_script_call_whose_caller_gave_up_is_not_written() {
     let server = server();
     let patient = RedisConfig {

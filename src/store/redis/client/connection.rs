@@ -52,6 +52,10 @@ pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
 /// the server apparently loses its scripts as fast as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
+/// Time after which a connection that is closed without having answered a call counts as one that
+/// worked. As long as the longest wait between attempts, so that this adds no attempts.
+const WORKING_AFTER: Micros = Micros::SECOND;
+
 /// State of the task that opens, serves, and reopens one connection.
 pub(crate) struct Connection {
     pub(crate) dialer: Dialer,
@@ -98,10 +102,16 @@ impl Connection {
         while let Some(connection) = self.connect(&mut backoff).await {
             self.record_connected();
             self.stats.connected.add(1);
+            let opened_at = self.now();
             let reason = self.serve_until_closed(connection, &mut backoff).await;
             self.stats.connected.sub(1);
             if reason == CloseReason::NodeClosed {
                 return;
+            }
+            // A server that closes idle connections has not failed, even if no call was made.
+            let lasted = self.now().saturating_sub(opened_at);
+            if reason == CloseReason::Lost && lasted >= WORKING_AFTER {
+                backoff.record_success();
             }
             self.record_loss(reason);
         }
@@ -116,8 +126,16 @@ impl Connection {
 
     fn record_loss(&self, reason: CloseReason) {
         self.stats.losses.add(1);
-        tracing::warn!(node = %self.dialer.address(), ?reason, "a connection to Redis was lost");
+        let node = self.dialer.address();
+        if let Some(suppressed) = self.dialer.log_limiter().admit("connection lost", node) {
+            tracing::warn!(%node, ?reason, suppressed, "a connection to Redis was lost");
+        }
         self.refresh_needed.notify_one();
+    }
+
+    /// Returns the time of the breaker's clock; zero without a breaker.
+    fn now(&self) -> Micros {
+        self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now())
     }
 
     /// Tries to connect until an attempt succeeds. Rejects commands that are queued in the
@@ -482,24 +500,13 @@ pub(super) async fn dial(
         };
         stats.connect_failures.add(1);
         if !backoff.is_repeated() {
-            log_connect_failure(dialer, &error);
+            dialer.log_failure(&error);
         }
         backoff.record_failure(matches!(error, ConnectError::Denied(_)));
         if let Some(breaker) = breaker {
             breaker.record_connect_failure();
         }
         refresh_needed.notify_one();
-    }
-}
-
-fn log_connect_failure(dialer: &Dialer, error: &ConnectError) {
-    let node = dialer.address();
-    match error {
-        ConnectError::NotMaster => tracing::warn!(%node, "the Redis node is not a master"),
-        ConnectError::Denied(reason) => {
-            tracing::error!(%node, reason, "Redis denied our login or a command");
-        }
-        ConnectError::Failed(reason) => tracing::warn!(%node, reason, "cannot connect to Redis"),
     }
 }
 

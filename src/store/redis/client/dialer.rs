@@ -285,6 +285,28 @@ impl Dialer {
         &self.address
     }
 
+    /// Returns the limiter of log lines about the node.
+    pub(crate) fn log_limiter(&self) -> &LogLimiter {
+        &self.context.log_limiter
+    }
+
+    /// Logs a failed connection attempt, at most once a minute and node.
+    pub(crate) fn log_failure(&self, error: &ConnectError) {
+        let node = &self.address;
+        let Some(suppressed) = self.log_limiter().admit("connect failure", node) else { return };
+        match error {
+            ConnectError::NotMaster => {
+                tracing::warn!(%node, suppressed, "the Redis node is not a master");
+            }
+            ConnectError::Denied(reason) => {
+                tracing::error!(%node, reason, suppressed, "Redis denied our login or a command");
+            }
+            ConnectError::Failed(reason) => {
+                tracing::warn!(%node, reason, suppressed, "cannot connect to Redis");
+            }
+        }
+    }
+
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
     /// is a master. The connection is taken out of the pool, so that another one can be opened while
     /// it is in use.

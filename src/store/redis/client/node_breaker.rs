@@ -19,7 +19,7 @@ use crate::store::current_trace;
 
 /// Minimum interval between log lines about the breaker opening, so that a node that answers PING
 /// but cannot serve does not fill the log. The metrics count every opening.
-const LOG_INTERVAL: Micros = Micros::from_secs(10);
+const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
 /// Circuit breaker of one node, with its clock and the node's statistics.
 pub(crate) struct NodeBreaker {

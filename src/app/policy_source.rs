@@ -1,0 +1,138 @@
+//! Source of the policy: files or a control plane. Starts it, and connects it to the running service.
+
+use std::sync::Arc;
+
+use super::control_plane_policy::ControlPlanePolicy;
+use super::exit_codes::Failure;
+use super::load_policy::{PolicyLoader, read_key_secret};
+use super::policy_reload::{PolicyReloader, log_warnings, rule_names};
+use super::runtime_overrides::RuntimeOverrides;
+use super::signals::Signals;
+use super::watcher_thread::{WatcherSignals, WatcherThread};
+use crate::clock::Clock;
+use crate::control_plane::ControlPlaneStatus;
+use crate::domain::RuleId;
+use crate::policy::{Policy, Secret};
+use crate::server::Health;
+use crate::settings::{PolicySourceKind, Settings, TopValues};
+use crate::telemetry::{Telemetry, ValueDisplay};
+
+/// Policy with which the service starts, and where later ones come from.
+pub(super) struct StartedPolicy {
+    pub(super) policy: Arc<Policy>,
+    pub(super) secret: Secret,
+    pub(super) telemetry: Arc<Telemetry>,
+    /// Number of policy files; `None` with a control plane.
+    pub(super) files: Option<usize>,
+    source: Source,
+}
+
+enum Source {
+    Files(Box<PolicyReloader>),
+    ControlPlane(Arc<ControlPlanePolicy>),
+}
+
+impl StartedPolicy {
+    /// Loads the policy files, or starts the client of the control plane and waits for the first
+    /// policy, unless the settings say to start without it. Returns `None` if a signal stopped the
+    /// process meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a file cannot be read or the policy does not compile.
+    pub(super) async fn start(
+        settings: &Settings,
+        signals: &mut Signals,
+    ) -> Result<Option<StartedPolicy>, Failure> {
+        let telemetry = new_telemetry(settings);
+        if settings.config_type == PolicySourceKind::File {
+            return StartedPolicy::load_files(settings, telemetry).map(Some);
+        }
+        let secret = read_key_secret(settings)?;
+        let source = ControlPlanePolicy::start(settings, &telemetry)?;
+        if !settings.force_start_without_initial_config {
+            tracing::info!("waiting for the first policy of the control plane");
+            tokio::select! {
+                () = source.first() => {}
+                _ = signals.stop(|| {}) => {
+                    tracing::info!("stopped before the first policy was received");
+                    return Ok(None);
+                }
+            }
+        }
+        let (policy, files) = (source.latest(&secret), None);
+        let source = Source::ControlPlane(source);
+        Ok(Some(StartedPolicy { policy, secret, telemetry, files, source }))
+    }
+
+    fn load_files(
+        settings: &Settings,
+        telemetry: Arc<Telemetry>,
+    ) -> Result<StartedPolicy, Failure> {
+        let loader = PolicyLoader::new(settings)?;
+        let (loaded, tracker) = loader.load(RuleId(0))?;
+        log_warnings(&loaded.warnings);
+        let names = rule_names(&loaded.policy);
+        telemetry.policy_loaded(RuleId(0), names, loaded.fingerprint, Clock::System.now());
+        let (secret, files) = (loader.secret.clone(), Some(loaded.files));
+        let (poll, counters) = (settings.policy_poll, Arc::clone(&telemetry));
+        let reloader = PolicyReloader::new(loader, &loaded, tracker, counters, poll);
+        let source = Source::Files(Box::new(reloader));
+        let policy = Arc::new(loaded.policy);
+        Ok(StartedPolicy { policy, secret, telemetry, files, source })
+    }
+
+    /// Returns the state of the control plane's client; `None` with policy files.
+    pub(super) fn control_plane(&self) -> Option<Arc<ControlPlaneStatus>> {
+        match &self.source {
+            Source::Files(_) => None,
+            Source::ControlPlane(policy) => Some(policy.status()),
+        }
+    }
+
+    /// From now on replaces the service's policy. Returns the thread that watches the policy files,
+    /// if there are any.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Failure::Runtime`] if the thread cannot be started.
+    pub(super) fn attach(
+        self,
+        service: Arc<RuntimeOverrides>,
+    ) -> Result<Option<WatcherThread>, Failure> {
+        match self.source {
+            Source::Files(reloader) => {
+                let replace = move |policy| service.replace_policy(policy);
+                let run = move |signals: &WatcherSignals| reloader.run(signals, replace);
+                WatcherThread::start("policy", run).map(Some)
+            }
+            Source::ControlPlane(source) => {
+                source.attach(service, &self.policy);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Sets the health to serving: at once or, if the settings say so, with the first policy.
+    pub(super) fn become_ready(&self, settings: &Settings, health: &Health) {
+        match &self.source {
+            Source::ControlPlane(source) if settings.healthy_with_at_least_one_config_loaded => {
+                let (source, health) = (Arc::clone(source), health.clone());
+                tokio::spawn(async move {
+                    source.first().await;
+                    health.set_serving(true);
+                });
+            }
+            Source::Files(_) | Source::ControlPlane(_) => health.set_serving(true),
+        }
+    }
+}
+
+fn new_telemetry(settings: &Settings) -> Arc<Telemetry> {
+    let values = match settings.top_values {
+        TopValues::Shortened => ValueDisplay::Shortened,
+        TopValues::Hashed => ValueDisplay::Hashed,
+    };
+    let telemetry = Telemetry::new(settings.near_limit_ratio).enabled(settings.metrics);
+    Arc::new(telemetry.with_value_display(values))
+}

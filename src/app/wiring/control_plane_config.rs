@@ -1,0 +1,92 @@
+//! Builds the client of the control plane from the settings, and reads its certificates and defaults.
+//!
+//! `control_plane` makes the connections.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::app::exit_codes::Failure;
+use crate::app::policy_files::read_policy_defaults;
+use crate::app::read_pem_file;
+use crate::app::watcher_thread::WatchedValue;
+use crate::control_plane::{
+    BackoffConfig, Client, ConnectionConfig, ControlPlaneStatus, ReadDefaults, TlsConfig,
+    TlsMaterial,
+};
+use crate::settings::Settings;
+
+/// Returns the client that the settings describe.
+///
+/// # Errors
+///
+/// Returns an error if a certificate or the file with defaults cannot be read.
+pub(crate) fn client(
+    settings: &Settings,
+    status: Arc<ControlPlaneStatus>,
+) -> Result<Client, Failure> {
+    let (host, port) = settings.xds_server.clone();
+    let unless_zero = |duration: std::time::Duration| (!duration.is_zero()).then_some(duration);
+    let san = &settings.xds_tls_san;
+    let tls = match settings.xds_tls {
+        true => Some(TlsConfig {
+            server_name: (!san.is_empty()).then(|| san.clone()),
+            read: tls_material(settings)?,
+        }),
+        false => None,
+    };
+    let connection = ConnectionConfig {
+        host,
+        port,
+        tls,
+        connect_timeout: settings.xds_connect_timeout,
+        keepalive_interval: unless_zero(settings.xds_keepalive_interval),
+    };
+    let random_fraction =
+        if settings.xds_backoff_jitter { settings.xds_backoff_random } else { 0.0 };
+    let backoff = BackoffConfig {
+        initial: settings.xds_backoff_initial,
+        // Whoever sets only a longer first wait means to wait that long.
+        max: settings.xds_backoff_max.max(settings.xds_backoff_initial),
+        random_fraction,
+        connect_retry: unless_zero(settings.xds_connect_retry),
+    };
+    Ok(Client {
+        connection,
+        backoff,
+        node_id: settings.xds_node_id.clone(),
+        node_metadata: settings.xds_node_metadata.clone(),
+        headers: settings.xds_headers.header_pairs(),
+        message_bytes_max: settings.xds_message_size,
+        defaults: settings.policy_defaults.as_deref().map(defaults).transpose()?,
+        status,
+    })
+}
+
+/// Returns a function that returns the certificates. A background thread reads them again every
+/// second.
+fn tls_material(
+    settings: &Settings,
+) -> Result<Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>, Failure> {
+    let settings = settings.clone();
+    let read = move || {
+        let pem = |path: &Option<_>| path.as_deref().map(read_pem_file).transpose();
+        let chain = pem(&settings.xds_tls_cert)?;
+        let key = pem(&settings.xds_tls_key)?;
+        Ok(TlsMaterial { authority: pem(&settings.xds_tls_cacert)?, identity: chain.zip(key) })
+    };
+    let on_failure = |error: &Failure| tracing::error!(%error, "cannot read the certificates for the control plane");
+    let latest = WatchedValue::start("xds-tls", read, on_failure)?;
+    Ok(Arc::new(move || latest.get()))
+}
+
+/// Returns a function that returns the defaults. A background thread reads them again every second;
+/// if they are invalid, the former ones stay.
+fn defaults(path: &Path) -> Result<ReadDefaults, Failure> {
+    let path = path.to_owned();
+    let read = move || read_policy_defaults(&path);
+    let on_failure = |error: &Failure| {
+        tracing::error!(%error, "policy defaults not reloaded, the last good ones stay in force");
+    };
+    let latest = WatchedValue::start("policy-defaults", read, on_failure)?;
+    Ok(Arc::new(move || latest.get()))
+}

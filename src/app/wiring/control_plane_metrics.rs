@@ -1,0 +1,61 @@
+//! Metric families of the client of a control plane. They exist only if policies come from one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::store_metrics::{Metric, metrics};
+use crate::control_plane::ControlPlaneStatus;
+use crate::telemetry::{MetricFamily, MetricSource, MetricValue, counter, emit_single, gauge};
+
+/// Maximum number of rejected resources with a time series each.
+const REJECTED_SERIES_MAX: usize = 100;
+
+metrics! { COUNTERS: ControlPlaneStatus,
+    gauge "xds_connected" "1 while a stream to the control plane is open", |status| u64::from(status.connected.load(Ordering::Relaxed));
+    counter "xds_connects" "Streams to the control plane that were opened", |status| status.connects.load(Ordering::Relaxed);
+    counter "xds_failures" "Attempts to reach the control plane that failed, and streams that were lost", |status| status.failures.load(Ordering::Relaxed);
+    counter "xds_responses" "Responses of the control plane", |status| status.responses.load(Ordering::Relaxed);
+    counter "xds_acks" "Responses of the control plane that were accepted", |status| status.acks.load(Ordering::Relaxed);
+    counter "xds_nacks" "Responses of the control plane that were rejected, in part or as a whole", |status| status.nacks.load(Ordering::Relaxed);
+    counter "xds_compiled_domains" "Domains of the control plane that were compiled, because they had changed", |status| status.compiled.load(Ordering::Relaxed);
+    gauge "xds_domains" "Domains of the control plane in force", |status| status.state().domains as u64;
+    gauge "xds_rejections" "Errors in the last response of the control plane", |status| status.state().rejections.len() as u64;
+}
+
+const REJECTED: MetricFamily = gauge(
+    "xds_rejected_info",
+    "1 for each error in the last response of the control plane, at most 100",
+)
+.with_labels(&["resource", "path", "reason"]);
+
+/// Returns the source of the metrics.
+pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
+    let status = Arc::clone(status);
+    Box::new(move |sink| {
+        COUNTERS
+            .iter()
+            .try_for_each(|(family, value)| emit_single(sink, family, value(&status)))?;
+        let mut rejections = status.state().rejections;
+        // A series may occur only once.
+        rejections.sort_by(|a, b| {
+            (&a.resource, &a.path, &a.reason).cmp(&(&b.resource, &b.path, &b.reason))
+        });
+        rejections.dedup();
+        sink.family(&REJECTED, &mut |emit| {
+            rejections.iter().take(REJECTED_SERIES_MAX).try_for_each(|rejection| {
+                let labels = [
+                    ("resource", &*rejection.resource),
+                    ("path", &*rejection.path),
+                    ("reason", &*rejection.reason),
+                ];
+                emit(&labels, MetricValue::Number(1))
+            })
+        })
+    })
+}
+
+/// Lists the metric families in scrape order, for docs/METRICS.md.
+#[cfg(test)]
+pub(crate) fn families() -> Vec<MetricFamily> {
+    COUNTERS.iter().map(|(family, _)| *family).chain([REJECTED]).collect()
+}

@@ -1,0 +1,84 @@
+//! Waits between attempts to reach the control plane. Randomness is an argument.
+
+use std::time::Duration;
+
+/// How long to wait after a failed attempt.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct BackoffConfig {
+    /// Wait after the first failure. It doubles with each further failure.
+    pub initial: Duration,
+    /// Maximum wait.
+    pub max: Duration,
+    /// Largest part of a wait, from 0 to 1, that is left out at random, so that replicas do not all
+    /// reconnect at once.
+    pub random_fraction: f64,
+    /// Fixed wait after a failed attempt to connect; `None` waits as after other failures.
+    pub connect_retry: Option<Duration>,
+}
+
+/// Backoff of one client.
+#[derive(Debug)]
+pub(crate) struct Backoff {
+    config: BackoffConfig,
+    /// Number of failures since the last success.
+    failures: u32,
+}
+
+impl Backoff {
+    pub(crate) fn new(config: BackoffConfig) -> Self {
+        Backoff { config, failures: 0 }
+    }
+
+    /// Returns how long to wait after a failure. `random` is from 0 to 1. `connected` tells whether
+    /// the connection was established before it failed.
+    pub(crate) fn next_wait(&mut self, connected: bool, random: f64) -> Duration {
+        let BackoffConfig { initial, max, random_fraction, connect_retry } = self.config;
+        if let (false, Some(fixed)) = (connected, connect_retry) {
+            return fixed;
+        }
+        // 2^20 times any wait is beyond every maximum.
+        let wait = initial.saturating_mul(1 << self.failures.min(20)).min(max);
+        self.failures = self.failures.saturating_add(1);
+        wait.mul_f64(1.0 - (random_fraction * random).clamp(0.0, 1.0))
+    }
+
+    /// Records that the control plane has answered.
+    pub(crate) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONFIG: BackoffConfig = BackoffConfig {
+        initial: Duration::from_millis(500),
+        max: Duration::from_secs(5),
+        random_fraction: 0.5,
+        connect_retry: None,
+    };
+
+    fn waits(backoff: &mut Backoff, random: f64) -> Vec<u128> {
+        (0..6).map(|_| backoff.next_wait(true, random).as_millis()).collect()
+    }
+
+    #[test]
+    fn waits_double_from_half_a_second_to_five_seconds() {
+        let mut backoff = Backoff::new(CONFIG);
+        assert_eq!(waits(&mut backoff, 0.0), [500, 1_000, 2_000, 4_000, 5_000, 5_000]);
+        backoff.reset();
+        assert_eq!(waits(&mut backoff, 1.0), [250, 500, 1_000, 2_000, 2_500, 2_500]);
+        for _ in 0..100 {
+            assert!(backoff.next_wait(true, 0.0) <= CONFIG.max);
+        }
+    }
+
+    #[test]
+    fn a_failed_attempt_to_connect_waits_as_long_as_configured() {
+        let connect_retry = Some(Duration::from_secs(3));
+        let mut backoff = Backoff::new(BackoffConfig { connect_retry, ..CONFIG });
+        assert_eq!(backoff.next_wait(false, 0.7), Duration::from_secs(3));
+        assert_eq!(backoff.next_wait(true, 0.0), CONFIG.initial, "a lost stream");
+    }
+}

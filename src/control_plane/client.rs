@@ -1,0 +1,373 @@
+//! Client of a control plane. Keeps one stream open, applies each response, and answers it.
+//!
+//! While the control plane is away, the domains in force stay. The client runs on a thread of its
+//! own: decoding and compiling a large policy delays neither calls nor probes.
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::{StreamExt as _, TryFutureExt as _, stream};
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, sleep_until};
+use tonic::metadata::{MetadataKey, MetadataValue};
+use tonic::{Code, Request, Response};
+
+use super::backoff::{Backoff, BackoffConfig};
+use super::connection::{ConnectionConfig, TlsMaterial, with_causes};
+use super::exchange::{Answer, Exchange};
+use super::last_good::{LastGood, RawResource, Rejection};
+use super::messages::{
+    AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse, Node, Status,
+};
+use super::resource::TYPE_URL;
+use super::status::ControlPlaneStatus;
+use crate::clock::Clock;
+use crate::policy::PolicyDefaults;
+
+/// Interval at which changed certificates and defaults are noticed. A stream that is open for this
+/// long counts as established, also if the control plane has nothing to send.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Number of requests that may wait to be sent. The client never has more than one answer.
+const REQUESTS_MAX: usize = 4;
+
+/// Maximum number of rejections that are logged for one response.
+const LOGGED_MAX: usize = 20;
+
+/// Returns the current defaults; `None` while they cannot be read.
+pub type ReadDefaults = Arc<dyn Fn() -> Option<PolicyDefaults> + Send + Sync>;
+
+/// Client of a control plane.
+pub struct Client {
+    /// Connection to the control plane.
+    pub connection: ConnectionConfig,
+    /// Waits between attempts to connect.
+    pub backoff: BackoffConfig,
+    /// Name of this client. The control plane chooses a snapshot by it.
+    pub node_id: String,
+    /// Metadata of this client, for the control plane.
+    pub node_metadata: Vec<(String, String)>,
+    /// Headers of the stream.
+    pub headers: Vec<(String, String)>,
+    /// Maximum size of a response, in bytes.
+    pub message_bytes_max: usize,
+    /// Defaults for what messages cannot say.
+    pub defaults: Option<ReadDefaults>,
+    /// State and counters, for those who show them.
+    pub status: Arc<ControlPlaneStatus>,
+}
+
+/// Effect of a response on the policy in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// Whether to activate the domains: they have changed, or are the first.
+    pub activate: bool,
+    /// Whether the response was rejected, in part or as a whole, for another reason than the one
+    /// before.
+    pub newly_rejected: bool,
+    /// Whether the response was accepted as a whole.
+    pub accepted: bool,
+}
+
+/// Reason why a stream ended.
+enum StreamEnd {
+    /// The control plane could not be reached, or the stream was lost.
+    Failed(String),
+    /// Certificates or defaults have changed; connect again at once.
+    Changed,
+}
+
+/// Client while it runs.
+struct Session<A> {
+    client: Client,
+    last_good: LastGood,
+    exchange: Exchange,
+    backoff: Backoff,
+    /// Certificates of the current connection.
+    material: Option<TlsMaterial>,
+    defaults: PolicyDefaults,
+    /// Whether a policy was activated.
+    is_active: bool,
+    on_response: A,
+    /// Error that was logged last; `None` while there is a stream.
+    logged: Option<String>,
+}
+
+impl Client {
+    /// Runs until the process ends. Calls `on_response` with the domains in force after each
+    /// response, before it is acknowledged.
+    pub async fn run(self, last_good: LastGood, on_response: impl FnMut(&LastGood, Applied)) {
+        let backoff = Backoff::new(self.backoff);
+        let mut session = Session {
+            last_good,
+            exchange: Exchange::default(),
+            backoff,
+            material: None,
+            defaults: self.read_defaults().unwrap_or_default(),
+            is_active: false,
+            on_response,
+            logged: None,
+            client: self,
+        };
+        session.last_good.set_defaults(session.defaults.clone());
+        loop {
+            let end = session.run_stream().await;
+            let connected = session.client.status.connected.swap(false, Ordering::Relaxed);
+            match end {
+                StreamEnd::Changed => {}
+                StreamEnd::Failed(error) => {
+                    session.report_failure(error);
+                    sleep(session.backoff.next_wait(connected, random())).await;
+                }
+            }
+        }
+    }
+
+    fn read_defaults(&self) -> Option<PolicyDefaults> {
+        self.defaults.as_ref().and_then(|read| read())
+    }
+
+    fn read_material(&self) -> Option<TlsMaterial> {
+        self.connection.tls.as_ref().and_then(|tls| (tls.read)())
+    }
+
+    /// Returns the first request of a stream. It names no version: after a restart, a control plane
+    /// may count from 1 again, and would not send what it believes the client to have.
+    fn first_request(&self) -> DiscoveryRequest {
+        let text = |(key, value): &(String, String)| {
+            let kind = Some(Kind::StringValue(value.clone()));
+            (key.clone(), Value { kind })
+        };
+        let fields: BTreeMap<_, _> = self.node_metadata.iter().map(text).collect();
+        let metadata = (!fields.is_empty()).then_some(Struct { fields });
+        DiscoveryRequest {
+            node: Some(Node { id: self.node_id.clone(), metadata }),
+            type_url: TYPE_URL.to_owned(),
+            ..DiscoveryRequest::default()
+        }
+    }
+
+    /// Adds the configured headers to a request. The settings have checked them.
+    fn with_headers<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        for (name, value) in &self.headers {
+            let name = MetadataKey::from_bytes(name.to_ascii_lowercase().as_bytes());
+            if let (Ok(name), Ok(value)) = (name, MetadataValue::try_from(value)) {
+                request.metadata_mut().append(name, value);
+            }
+        }
+        request
+    }
+}
+
+impl<A: FnMut(&LastGood, Applied)> Session<A> {
+    /// Connects, and answers responses until the stream ends.
+    async fn run_stream(&mut self) -> StreamEnd {
+        // If the files cannot be read at the moment, the former certificates may still do.
+        self.material = self.client.read_material().or(self.material.take());
+        let connected = self.client.connection.connect(self.material.as_ref()).await;
+        let (channel, socket_error) = match connected {
+            Ok(connected) => connected,
+            Err(error) => return StreamEnd::Failed(error),
+        };
+        let (requests, queue) = mpsc::channel(REQUESTS_MAX);
+        let _ = requests.send(self.client.first_request()).await;
+        let outgoing = stream::unfold(queue, |mut queue: mpsc::Receiver<_>| async move {
+            queue.recv().await.map(|request| (request, queue))
+        });
+        let mut service = AggregatedDiscoveryServiceClient::new(channel)
+            .max_decoding_message_size(self.client.message_bytes_max);
+        let request = self.client.with_headers(outgoing);
+        // The response headers may come with the first response only.
+        let responses = async move { service.stream_aggregated_resources(request).await }
+            .map_ok(Response::into_inner)
+            .try_flatten_stream();
+        let mut responses = pin!(responses);
+        let mut ticks = interval_at(Instant::now() + TICK, TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut answer: Option<Answer> = None;
+        loop {
+            let due = answer.as_ref().map(|answer| Instant::from_std(answer.due));
+            let is_due = async {
+                match due {
+                    Some(due) => sleep_until(due).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                received = responses.next() => match received {
+                    Some(Ok(response)) => {
+                        self.report_connected();
+                        // Replaces an answer that waits: its nonce is stale now.
+                        answer = self.apply(response).or(answer);
+                    }
+                    Some(Err(status)) => {
+                        // An alert of TLS says more than the stream that it ended.
+                        let error = socket_error.take().unwrap_or_else(|| describe(&status));
+                        return StreamEnd::Failed(error);
+                    }
+                    None => return StreamEnd::Failed("the control plane ended the stream".to_owned()),
+                },
+                () = is_due => {
+                    let Some(answer) = answer.take() else { continue };
+                    self.report_answer(&answer);
+                    if requests.send(into_request(answer)).await.is_err() {
+                        return StreamEnd::Failed("the stream is closed".to_owned());
+                    }
+                }
+                _ = ticks.tick() => {
+                    self.report_connected();
+                    if self.has_changed() {
+                        return StreamEnd::Changed;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Applies a response, activates the policy if it has changed, and returns the answer.
+    fn apply(&mut self, response: DiscoveryResponse) -> Option<Answer> {
+        let DiscoveryResponse { version_info: version, resources, type_url, nonce } = response;
+        if type_url != TYPE_URL {
+            tracing::warn!(type_url, "ignored a response of another type from the control plane");
+            return None;
+        }
+        let raw = |any: prost_types::Any| RawResource { type_url: any.type_url, value: any.value };
+        let update = self.last_good.apply(resources.into_iter().map(raw).collect());
+        let status = &self.client.status;
+        ControlPlaneStatus::count(&status.responses, 1);
+        ControlPlaneStatus::count(&status.compiled, update.compiled);
+        let accepted = update.rejections.is_empty();
+        let is_repeated = status.state().rejections == update.rejections;
+        let is_first = !self.is_active && (accepted || update.changed);
+        let activate = update.changed || is_first;
+        self.is_active |= activate;
+        let newly_rejected = !accepted && (activate || !is_repeated);
+        (self.on_response)(&self.last_good, Applied { activate, newly_rejected, accepted });
+        let (compiled, domains) = (update.compiled, self.last_good.domains().len());
+        if activate {
+            tracing::info!(version, domains, compiled, "policy received from the control plane");
+        }
+        if !is_repeated {
+            log_rejections(&update.rejections);
+        }
+        let now = Clock::System.monotonic();
+        let answer = self.exchange.answer(&version, &nonce, &update.rejections, now);
+        status.update(|state| {
+            self.exchange.acknowledged().clone_into(&mut state.version);
+            state.received_version = version;
+            state.domains = domains;
+            state.rejections = update.rejections;
+        });
+        Some(answer)
+    }
+
+    /// Returns whether the certificates or the defaults differ from those in use, and takes over the
+    /// defaults.
+    fn has_changed(&mut self) -> bool {
+        let mut changed = false;
+        if let Some(material) = self.client.read_material() {
+            let differs = self.material.as_ref() != Some(&material);
+            if differs {
+                tracing::info!("certificates of the control plane have changed, connecting again");
+            }
+            changed |= differs;
+        }
+        if let Some(defaults) = self.client.read_defaults().filter(|it| *it != self.defaults) {
+            tracing::info!("policy defaults have changed, reading the policy again");
+            self.last_good.set_defaults(defaults.clone());
+            self.defaults = defaults;
+            changed = true;
+        }
+        changed
+    }
+
+    fn report_connected(&mut self) {
+        self.backoff.reset();
+        let status = &self.client.status;
+        if !status.connected.swap(true, Ordering::Relaxed) {
+            ControlPlaneStatus::count(&status.connects, 1);
+            status.update(|state| state.error = None);
+            self.logged = None;
+            let ConnectionConfig { host, port, .. } = &self.client.connection;
+            tracing::info!(server = format!("{host}:{port}"), "connected to the control plane");
+        }
+    }
+
+    /// Counts a failure, and logs it unless the last attempt failed for the same reason.
+    fn report_failure(&mut self, error: String) {
+        let status = &self.client.status;
+        ControlPlaneStatus::count(&status.failures, 1);
+        status.update(|state| state.error = Some(error.clone()));
+        if self.logged.as_ref() != Some(&error) {
+            let ConnectionConfig { host, port, .. } = &self.client.connection;
+            tracing::warn!(
+                server = format!("{host}:{port}"),
+                error,
+                "control plane not reached, the last good policy stays in force"
+            );
+            self.logged = Some(error);
+        }
+    }
+
+    fn report_answer(&self, answer: &Answer) {
+        let status = &self.client.status;
+        match &answer.rejection {
+            None => ControlPlaneStatus::count(&status.acks, 1),
+            Some(_) => ControlPlaneStatus::count(&status.nacks, 1),
+        }
+    }
+}
+
+/// Logs the rejected resources. After [`LOGGED_MAX`], one line tells how many more there are.
+fn log_rejections(rejections: &[Rejection]) {
+    for Rejection { resource, path, reason } in rejections.iter().take(LOGGED_MAX) {
+        tracing::error!(
+            resource,
+            path,
+            reason,
+            "resource of the control plane rejected, its last good version stays in force"
+        );
+    }
+    if rejections.len() > LOGGED_MAX {
+        let more = rejections.len() - LOGGED_MAX;
+        tracing::error!(more, "more resources of the control plane rejected");
+    }
+}
+
+fn into_request(answer: Answer) -> DiscoveryRequest {
+    let Answer { version, nonce, rejection, due: _ } = answer;
+    let error_detail =
+        rejection.map(|message| Status { code: Code::InvalidArgument as i32, message });
+    DiscoveryRequest {
+        version_info: version,
+        response_nonce: nonce,
+        type_url: TYPE_URL.to_owned(),
+        error_detail,
+        ..DiscoveryRequest::default()
+    }
+}
+
+/// Returns the code and the message of a failed stream, with the causes.
+fn describe(status: &tonic::Status) -> String {
+    let causes = std::error::Error::source(status).map(with_causes);
+    let message = status.message();
+    match causes {
+        Some(causes) if !causes.contains(message) => format!("{message}: {causes}"),
+        Some(causes) => causes,
+        None => format!("{}: {message}", status.code()),
+    }
+}
+
+/// Returns a random number from 0 to 1.
+fn random() -> f64 {
+    // `RandomState` has random keys; good enough to spread reconnects.
+    (RandomState::new().hash_one(()) % 1_024) as f64 / 1_023.0
+}

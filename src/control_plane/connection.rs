@@ -1,0 +1,293 @@
+//! Connection to a control plane: its settings, and TLS with certificates that can change.
+//!
+//! The client has its own TLS, and not that of tonic, for the sake of one error: in TLS 1.3 a server
+//! rejects a client certificate after the handshake, and the client learns of it when it reads. tonic
+//! would report a closed connection. Not here: what is said on it (`client`), reading files (`app`).
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tonic::transport::{Channel, Endpoint};
+use tower_service::Service;
+
+/// Number of TCP keepalive probes without a reply after which a connection is lost.
+const KEEPALIVE_RETRIES: u32 = 3;
+
+/// Settings of the connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionConfig {
+    /// Host name or IP address of the control plane.
+    pub host: String,
+    /// Port of the control plane.
+    pub port: u16,
+    /// TLS; `None` connects in plain text.
+    pub tls: Option<TlsConfig>,
+    /// Timeout for connecting, including the TLS handshake.
+    pub connect_timeout: Duration,
+    /// Interval of TCP keepalive probes on an idle connection; `None` sends none. HTTP/2 pings would
+    /// be no substitute: servers written in Go close connections that send more than one in five
+    /// minutes.
+    pub keepalive_interval: Option<Duration>,
+}
+
+/// TLS of the connection.
+#[derive(Clone)]
+pub struct TlsConfig {
+    /// Name that the control plane's certificate must have; `None` means the host.
+    pub server_name: Option<String>,
+    /// Returns the certificates as last read; `None` while they cannot be read.
+    pub read: Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>,
+}
+
+impl fmt::Debug for TlsConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsConfig").field("server_name", &self.server_name).finish_non_exhaustive()
+    }
+}
+
+/// Certificates and keys as PEM text.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct TlsMaterial {
+    /// CA certificates that verify the control plane; `None` means those of the system.
+    pub authority: Option<Vec<u8>>,
+    /// Certificate chain and private key of the client.
+    pub identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Debug for TlsMaterial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsMaterial(..)")
+    }
+}
+
+/// First error of a connection's socket; `None` if there was none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SocketError(Arc<Mutex<Option<String>>>);
+
+impl SocketError {
+    pub(crate) fn take(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Keeps the first error: those after it only say that the connection is gone.
+    fn set(&self, error: &io::Error) {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.get_or_insert_with(|| error.to_string());
+    }
+}
+
+impl ConnectionConfig {
+    /// Connects with these certificates. Returns the channel, and where the error of its socket will
+    /// be.
+    ///
+    /// # Errors
+    ///
+    /// Returns the reason with its causes.
+    pub(crate) async fn connect(
+        &self,
+        material: Option<&TlsMaterial>,
+    ) -> Result<(Channel, SocketError), String> {
+        let host = &self.host;
+        let authority = match host.contains(':') {
+            true => format!("[{host}]:{}", self.port),
+            false => format!("{host}:{}", self.port),
+        };
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let origin: Uri = format!("{scheme}://{authority}")
+            .parse()
+            .map_err(|error| format!("{authority:?} is not an address: {error}"))?;
+        // The connector does TLS itself, so tonic must not.
+        let endpoint = Endpoint::from_shared(format!("http://{authority}"))
+            .map_err(|error| with_causes(&error))?
+            .origin(origin);
+        let tls = match (&self.tls, material) {
+            (Some(tls), material) => {
+                let name = tls.server_name.clone().unwrap_or_else(|| host.clone());
+                let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
+                let material = material.cloned().unwrap_or_default();
+                Some((TlsConnector::from(client_config(&material)?), name))
+            }
+            (None, _) => None,
+        };
+        let error = SocketError::default();
+        let connector = Connector {
+            address: (host.clone(), self.port),
+            tls,
+            keepalive_interval: self.keepalive_interval,
+            error: error.clone(),
+        };
+        let connecting = endpoint.connect_with_connector(connector);
+        match tokio::time::timeout(self.connect_timeout, connecting).await {
+            Ok(Ok(channel)) => Ok((channel, error)),
+            Ok(Err(failed)) => Err(with_causes(&failed)),
+            Err(_) => Err(format!("no connection within {:?}", self.connect_timeout)),
+        }
+    }
+}
+
+fn client_config(material: &TlsMaterial) -> Result<Arc<ClientConfig>, String> {
+    let certificates = |pem: &[u8], what: &str| -> Result<Vec<_>, String> {
+        let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+        parsed.ok().filter(|all| !all.is_empty()).ok_or_else(|| format!("{what} is not PEM"))
+    };
+    let mut roots = RootCertStore::empty();
+    let trusted = match &material.authority {
+        Some(pem) => certificates(pem, "the CA of the control plane")?,
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    if roots.add_parsable_certificates(trusted).0 == 0 {
+        return Err("there is no CA that could verify the control plane".to_owned());
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots);
+    let mut config = match &material.identity {
+        Some((chain, key)) => {
+            let key = PrivateKeyDer::from_pem_slice(key)
+                .map_err(|error| format!("the private key for the control plane: {error}"))?;
+            let chain = certificates(chain, "the client certificate for the control plane")?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
+        }
+        None => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// Opens the socket of a channel.
+#[derive(Clone)]
+struct Connector {
+    address: (String, u16),
+    tls: Option<(TlsConnector, ServerName<'static>)>,
+    keepalive_interval: Option<Duration>,
+    error: SocketError,
+}
+
+impl Connector {
+    async fn open(self) -> io::Result<TokioIo<ObservedSocket>> {
+        let (host, port) = &self.address;
+        let socket = TcpStream::connect((host.as_str(), *port)).await?;
+        socket.set_nodelay(true)?;
+        if let Some(interval) = self.keepalive_interval {
+            let keepalive = TcpKeepalive::new()
+                .with_time(interval)
+                .with_interval(interval)
+                .with_retries(KEEPALIVE_RETRIES);
+            SockRef::from(&socket).set_tcp_keepalive(&keepalive)?;
+        }
+        let socket: Box<dyn Socket> = match self.tls {
+            Some((tls, name)) => Box::new(tls.connect(name, socket).await?),
+            None => Box::new(socket),
+        };
+        Ok(TokioIo::new(ObservedSocket { socket, error: self.error }))
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<ObservedSocket>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        Box::pin(self.clone().open())
+    }
+}
+
+/// Socket in plain text or with TLS.
+trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
+
+/// Socket that keeps its first error.
+struct ObservedSocket {
+    socket: Box<dyn Socket>,
+    error: SocketError,
+}
+
+impl ObservedSocket {
+    /// Keeps the error of a write, or the alert with which the server says why it closed the
+    /// connection. A broken connection becomes readable, so waiting for that ends.
+    fn observe_write<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        let Poll::Ready(Err(error)) = &result else { return result };
+        let mut byte = [0];
+        match Pin::new(&mut self.socket).poll_read(context, &mut ReadBuf::new(&mut byte)) {
+            Poll::Ready(Err(alert)) => self.error.set(&alert),
+            Poll::Ready(Ok(())) => self.error.set(error),
+            Poll::Pending => return Poll::Pending,
+        }
+        result
+    }
+}
+
+impl AsyncRead for ObservedSocket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.socket).poll_read(context, buffer);
+        if let Poll::Ready(Err(error)) = &result {
+            self.error.set(error);
+        }
+        result
+    }
+}
+
+impl AsyncWrite for ObservedSocket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.observe_write(context, result)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let result = Pin::new(&mut self.socket).poll_flush(context);
+        self.observe_write(context, result)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+/// Returns an error with its causes, without repetitions.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text
+}

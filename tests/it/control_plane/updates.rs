@@ -1,0 +1,62 @@
+//! Many updates of a large policy, as Envoy Gateway sends them: one resource with all routes, of which
+//! one has changed.
+
+use super::messages::{RateLimitDescriptor, resource, yearly};
+use super::plane::ControlPlane;
+use super::served::{metric, plain};
+use crate::support::http::get;
+use crate::support::wait::until;
+
+/// Routes of a listener, with four rules each.
+const ROUTES: usize = 100;
+
+/// Updates before memory is read for the first time: the allocator has its pages by then.
+const WARM: usize = 20;
+
+/// How much more memory 80 further updates may take, in KiB. A leak of one policy per update, of half a
+/// KiB per rule, would be four times as much.
+const MORE_KIB_MAX: usize = 4_096;
+
+/// The shape of Envoy Gateway: a node for the route, below it one for each rule.
+fn route(at: usize, requests_per_unit: u32) -> RateLimitDescriptor {
+    let rule = |rule: usize| RateLimitDescriptor {
+        value: format!("rule-{rule}-match--1"),
+        ..yearly(&format!("rule-{rule}-match--1"), requests_per_unit)
+    };
+    let name = format!("httproute/default/route-{at}/rule/0/match/0/www_example_com");
+    RateLimitDescriptor {
+        key: name.clone(),
+        value: name,
+        descriptors: (0..4).map(rule).collect(),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn memory_stays_flat_over_a_hundred_updates_of_a_large_policy() {
+    let plane = ControlPlane::start("test", None);
+    let update = |version: usize| {
+        let number = |at: usize| if at == 17 { version as u32 } else { 5 };
+        let routes = (0..ROUTES).map(|at| route(at, number(at))).collect();
+        let steady = resource("steady", vec![yearly("client", 5)]);
+        plane.set(&version.to_string(), vec![resource("default/gateway/http", routes), steady]);
+    };
+    update(1);
+    let serving = plain(&plane.address.to_string(), &[], &[]);
+    let mut memory = Vec::new();
+    for version in 2..=100 {
+        update(version);
+        plane.acknowledged(&version.to_string());
+        if [WARM, 100].contains(&version) {
+            memory.push(serving.kib("VmRSS"));
+        }
+    }
+    let [warm, last] = memory[..] else { panic!("{memory:?}") };
+    println!("{warm} KiB after {WARM} updates, {last} KiB after 100");
+    assert!(last <= warm + MORE_KIB_MAX, "{memory:?} KiB");
+    // The other domain was compiled once.
+    assert_eq!(metric(&serving, "tidegate_xds_compiled_domains_total"), 101);
+    let listed = || get(serving.port("debug"), "/rlconfig").body;
+    until("the last limit", || listed().contains("requests_per_unit=100,").then_some(()));
+    assert_eq!(listed().lines().count(), ROUTES * 4 + 1);
+}
