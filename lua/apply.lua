@@ -24,6 +24,8 @@
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
 local all_or_nothing, is_part, stride = ARGV[2] ~= 'independent', ARGV[2] == 'part', ARGV[3] + 0
 local width, args = is_part and 8 or 6, { cmsgpack.unpack(ARGV[4]) }
+-- Many values come as one array, because they would not fit on Lua's stack.
+args = args[2] and args or args[1]
 local checks, algorithms = #KEYS, {}
 
 -- Within a call, a counter has two states. `certain` is its state if the call is rejected: the stored

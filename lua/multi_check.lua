@@ -45,6 +45,8 @@ else
   now, extra_ms = loadfile('clock.lua')(ARGV[1])
 end
 local numbers, checks = { cmsgpack.unpack(ARGV[2]) }, #KEYS
+-- Many numbers come as one array, because they would not fit on Lua's stack.
+numbers = numbers[2] and numbers or numbers[1]
 local debts = numbers[5] == 1
 local all_or_nothing, windows, arrivals = numbers[1] == 1, numbers[2], numbers[2] + numbers[3]
 local refused, quotas = false, false

@@ -19,6 +19,8 @@
 -- Cost     TIME once; one GET and at most one write per receipt (logs and slots: a few more)
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
 local stride, args = ARGV[2] + 0, { cmsgpack.unpack(ARGV[3]) }
+-- Many values come as one array, because they would not fit on Lua's stack.
+args = args[2] and args or args[1]
 local changed, letter, algorithm = 0, nil, nil
 for i = 1, #KEYS do
   local at = (i - 1) * stride

@@ -44,9 +44,17 @@ pub struct GlobalModes {
     pub quota: bool,
 }
 
-/// Error returned if the store did not answer in time and no fallback decided the call.
+/// Reason why a request was not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unavailable;
+pub enum DecideError {
+    /// The store did not answer in time, and no fallback decided the call.
+    Unavailable,
+    /// The request needs more checks than the policy's bound, which this is. No store was asked.
+    TooManyChecks {
+        /// Maximum number of checks per call.
+        checks_max: usize,
+    },
+}
 
 /// Decides rate limit requests under the active policy.
 #[derive(Debug)]
@@ -90,13 +98,13 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ///
     /// # Errors
     ///
-    /// Returns [`Unavailable`] if the store did not answer and no fallback decided the call.
+    /// Returns a [`DecideError`].
     pub async fn decide<'p>(
         &self,
         policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-    ) -> Result<Decision<'p>, Unavailable> {
+    ) -> Result<Decision<'p>, DecideError> {
         self.decide_by(policy, request, now, None).await
     }
 
@@ -104,16 +112,19 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ///
     /// # Errors
     ///
-    /// Returns [`Unavailable`] in the same cases as [`decide`](Self::decide).
+    /// Returns a [`DecideError`] in the same cases as [`decide`](Self::decide).
     pub async fn decide_by<'p>(
         &self,
         policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
         deadline: Option<Instant>,
-    ) -> Result<Decision<'p>, Unavailable> {
+    ) -> Result<Decision<'p>, DecideError> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
+        if checks.is_cut_off {
+            return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
+        }
         let quotas = quota_roles::assign(&mut checks, &matches, request, self.modes);
         let holder = self.assign_holder(policy, &mut checks);
         let answers = self.apply(&checks.each, matches.accounting, now, deadline).await;
@@ -190,10 +201,10 @@ fn combine<'p>(
     quotas: &QuotaGroups,
     answers: &Answers,
     modes: GlobalModes,
-) -> Result<Decision<'p>, Unavailable> {
+) -> Result<Decision<'p>, DecideError> {
     let is_admitted = match admits(&checks.each, &answers.each) {
         // Global shadow mode answers OK, also without the store.
-        Err(Unavailable) if modes.shadow => false,
+        Err(DecideError::Unavailable) if modes.shadow => false,
         admits => admits?,
     };
     let mut statuses = Vec::with_capacity(matches.found.len());
@@ -217,12 +228,14 @@ fn combine<'p>(
 
 /// Returns whether the answers admit the call. Skipped checks do not count, because a store skips a
 /// check only if another check has already rejected the call.
-fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, Unavailable> {
+fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, DecideError> {
     let mut admission = Admission::default();
     for (check, answer) in checks.iter().zip(answers) {
         match answer {
             Answer::Decided(outcome) => admission.add(check.role, Some(outcome.verdict)),
-            Answer::Unanswered { .. } if check.role != Role::Shadow => return Err(Unavailable),
+            Answer::Unanswered { .. } if check.role != Role::Shadow => {
+                return Err(DecideError::Unavailable);
+            }
             Answer::NotAsked | Answer::LastKnown { .. } | Answer::Unanswered { .. } => {}
         }
     }

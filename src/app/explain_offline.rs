@@ -47,8 +47,8 @@ impl SampleRequest {
 }
 
 /// Capacity of the memory store for one offline decision, in counters. It is sufficient because a
-/// call has at most 128 checks.
-const KEYS_MAX: usize = 1_024;
+/// call has at most 2,048 checks.
+const KEYS_MAX: usize = 4_096;
 
 /// Explains which rule each descriptor matches, and lists the Redis keys of its counters.
 pub(super) fn explain_request(policy: &Policy, prefix: &Prefix, request: &SampleRequest) -> String {

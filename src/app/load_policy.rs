@@ -9,6 +9,7 @@ use super::exit_codes::Failure;
 use super::files_and_env::read_secret_file;
 use super::policy_file_tracker::PolicyFileTracker;
 use super::policy_files::{Fingerprint, PolicyFiles};
+use super::wiring::server_config;
 use crate::domain::{Charge, RuleId};
 use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
 use crate::settings::{ChargeSetting, DropIn, Settings, Sources};
@@ -56,7 +57,8 @@ impl PolicyLoader {
     pub(super) fn compile(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
         let compiled = policy::compile(files, &self.options).map_err(Failure::Policy)?;
         Ok(LoadedPolicy {
-            policy: Policy::build_with_first_id(&compiled.domains, self.secret.clone(), first),
+            policy: Policy::build_with_first_id(&compiled.domains, self.secret.clone(), first)
+                .with_checks_max(self.options.bounds.checks_max),
             warnings: compiled.warnings,
             notes: compiled.notes,
             colocation: compiled.colocation,
@@ -79,6 +81,7 @@ pub(super) fn policy_options(settings: &Settings) -> Options {
     Options {
         merge_domains: settings.merge_domain_config,
         charge: charge(settings.charge),
+        bounds: server_config::bounds(settings),
         file_bytes_max: settings.policy_file_size,
         all_bytes_max: settings.policy_size,
     }

@@ -89,7 +89,7 @@ async fn run(
     let token_file = settings.debug_token_file.clone();
     let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token_file)?;
     let rate_limit = RateLimit::new(Arc::clone(&decider), Clock::System, response_config)
-        .with_message_bytes_max(settings.message_size);
+        .with_bounds(server_config::bounds(settings));
     let rate_limit = Arc::new(rate_limit);
     let health = Health::new();
 

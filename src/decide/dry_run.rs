@@ -6,7 +6,9 @@
 //!
 //! Not here: presenting the result (`app`).
 
-use super::{Decider, Unavailable, combine, is_admitted, quota_roles};
+use std::collections::HashMap;
+
+use super::{DecideError, Decider, combine, is_admitted, quota_roles};
 use crate::domain::{
     Accounting, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome, Request,
     Role, Verdict,
@@ -50,15 +52,18 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ///
     /// # Errors
     ///
-    /// Returns [`Unavailable`] in the same cases as [`decide`](Self::decide).
+    /// Returns a [`DecideError`] in the same cases as [`decide`](Self::decide).
     pub async fn dry_run<'p>(
         &self,
         policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-    ) -> Result<DryRun<'p>, Unavailable> {
+    ) -> Result<DryRun<'p>, DecideError> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
+        if checks.is_cut_off {
+            return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
+        }
         let quotas = quota_roles::assign(&mut checks, &matches, request, self.modes);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks
@@ -69,21 +74,25 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let mut answers = self.apply(&peeks, Accounting::Independent, now, None).await;
         let available = |answer: &Answer| answer.outcome().map(|outcome| outcome.available);
         let available_now: Vec<Option<Hits>> = answers.each.iter().map(available).collect();
-        for at in 0..checks.each.len().min(answers.each.len()) {
-            let before = hits_charged(&checks.each[..at], &answers.each, checks.each[at].key);
-            if let Answer::Decided(outcome) = &mut answers.each[at] {
-                let Outcome { verdict, retry_after, .. } =
-                    outcome_from_peek(outcome, &checks.each[at], before);
-                *outcome = Outcome { verdict, retry_after, ..*outcome };
+        // Hits that the passing checks so far charge to each counter.
+        let mut charged_hits: HashMap<CounterKey, u64> = HashMap::new();
+        for (check, answer) in checks.each.iter().zip(&mut answers.each) {
+            let Answer::Decided(outcome) = answer else { continue };
+            let before = charged_hits.entry(check.key).or_insert(0);
+            let Outcome { verdict, retry_after, .. } =
+                outcome_from_peek(outcome, check, Hits(*before));
+            *outcome = Outcome { verdict, retry_after, ..*outcome };
+            if verdict == Verdict::Pass && !check.is_refund() {
+                *before = before.saturating_add(check.cost().0);
             }
         }
         let decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
         let charges = matches.accounting == Accounting::Independent || is_admitted(&decision);
         for (at, now) in available_now.iter().enumerate() {
-            let all = hits_charged(&checks.each, &answers.each, checks.each[at].key);
+            let all = charged_hits.get(&checks.each[at].key).copied().unwrap_or(0);
             if let (Answer::Decided(outcome), Some(now)) = (&mut answers.each[at], now) {
-                let charged = if charges { all } else { Hits::ZERO };
-                outcome.available = Hits(now.0.saturating_sub(charged.0));
+                let charged = if charges { all } else { 0 };
+                outcome.available = Hits(now.0.saturating_sub(charged));
             }
         }
         let decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
@@ -102,14 +111,6 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let limits = checks.spans.iter().map(|span| span.clone().map(limit).collect());
         Ok(DryRun { decision, limits: limits.collect() })
     }
-}
-
-/// Returns the hits that all passing checks together charge to a counter.
-fn hits_charged(checks: &[Check<'_>], answers: &[Answer], counter: CounterKey) -> Hits {
-    let takes = checks.iter().zip(answers).filter(|(check, answer)| {
-        check.key == counter && !check.is_refund() && answer.verdict() == Some(Verdict::Pass)
-    });
-    Hits(takes.fold(0, |sum, (check, _)| sum.saturating_add(check.cost().0)))
 }
 
 /// Predicts the outcome of a check from a peek. Earlier checks of the same call are assumed to have

@@ -10,7 +10,8 @@ use smallvec::SmallVec;
 
 use super::{is_longer, matched_rule};
 use crate::domain::{
-    Answer, Answers, Check, CounterKey, LimitedBy, Micros, Op, Role, Verdict, WaitPrecision,
+    Answer, Answers, Check, CounterKey, LimitedBy, Micros, Op, RepeatedCounters, Role, Verdict,
+    WaitPrecision,
 };
 use crate::policy::{Checks, Matches, Rule};
 
@@ -31,16 +32,20 @@ pub(super) fn find<'p>(
     checks: &Checks<'_, 'p>,
     answers: &Answers,
 ) -> Option<LimitedBy<'p>> {
+    // Only checks that charge the counter: a retry takes their hits anew.
+    let takes = checks.each.iter().filter(|check| matches!(check.op, Op::Take { .. }));
+    let takes: SmallVec<[CounterKey; 16]> = takes.map(|check| check.key).collect();
+    let charged_twice = RepeatedCounters::of_keys(takes.iter().copied());
     let mut wait = Wait::default();
     let mut groups: SmallVec<[Wait; 4]> = SmallVec::new();
     for (at, (check, answer)) in checks.each.iter().zip(&answers.each).enumerate() {
         match check.role {
-            Role::Required => wait.add(at, check, answer, checks),
+            Role::Required => wait.add(at, check, answer, &charged_twice),
             Role::Quota(number) => {
                 let number = usize::from(number);
                 // The numbers of a call are consecutive.
                 groups.resize(groups.len().max(number + 1), Wait::default());
-                groups[number].add(at, check, answer, checks);
+                groups[number].add(at, check, answer, &charged_twice);
             }
             Role::Shadow => {}
         }
@@ -82,7 +87,13 @@ pub(super) fn find<'p>(
 }
 
 impl Wait {
-    fn add(&mut self, at: usize, check: &Check<'_>, answer: &Answer, checks: &Checks<'_, '_>) {
+    fn add(
+        &mut self,
+        at: usize,
+        check: &Check<'_>,
+        answer: &Answer,
+        charged_twice: &RepeatedCounters,
+    ) {
         match answer {
             Answer::Decided(outcome) if outcome.verdict == Verdict::Refuse => {
                 let retry_after = outcome.retry_after;
@@ -90,7 +101,7 @@ impl Wait {
                     self.longest = Some((at, retry_after));
                 }
                 // A retry takes the hits of the other check anew.
-                self.is_lower_bound |= is_charged_twice(&checks.each, check.key);
+                self.is_lower_bound |= charged_twice.contains(&check.key);
             }
             // The rejected call has used up what the check needs to pass again.
             Answer::Decided(outcome) => {
@@ -114,13 +125,6 @@ impl Wait {
             self.longest = other.longest;
         }
     }
-}
-
-/// Returns whether more than one check of the call charges this counter.
-fn is_charged_twice(checks: &[Check<'_>], counter: CounterKey) -> bool {
-    let takes =
-        checks.iter().filter(|check| check.key == counter && matches!(check.op, Op::Take { .. }));
-    takes.count() > 1
 }
 
 /// Returns the name of the limit or, if the limit has no name, the path of its rule. Returns an

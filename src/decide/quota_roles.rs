@@ -65,8 +65,8 @@ pub(super) fn assign(
             (QuotaEffect::AlwaysPasses, _) => Role::Shadow,
             (QuotaEffect::DependsOnChecks, _) if any_passes => Role::Shadow,
             (QuotaEffect::DependsOnChecks, Some(group)) if !is_single => {
-                // Each group has a check, and a call has at most 128.
-                Role::Quota(u8::try_from(group).unwrap_or(u8::MAX))
+                // Each group has a descriptor, and a call has at most 2,048.
+                Role::Quota(u16::try_from(group).unwrap_or(u16::MAX))
             }
             (QuotaEffect::DependsOnChecks, _) => Role::Required,
         };

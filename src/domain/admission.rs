@@ -24,16 +24,25 @@ use super::{Answer, Check, Role, Verdict};
 /// admission.add(Role::Quota(2), Some(Verdict::Pass));
 /// assert!(admission.is_admitted());
 /// ```
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Admission {
     required_refused: bool,
     required_undecided: bool,
-    /// Bit set of the call's quota groups. Bit N stands for `Role::Quota(N)`.
-    quota: u128,
-    /// Bit set of the quota groups that have a refused check.
-    quota_refused: u128,
-    /// Bit set of the quota groups that have an undecided check.
-    quota_undecided: u128,
+    /// The first 128 quota groups, which take no allocation.
+    quotas: QuotaBits,
+    /// The other quota groups, 128 in each entry.
+    more_quotas: Vec<QuotaBits>,
+}
+
+/// Bit sets of 128 consecutive quota groups.
+#[derive(Clone, Copy, Debug, Default)]
+struct QuotaBits {
+    /// Groups that the call has.
+    present: u128,
+    /// Groups that have a refused check.
+    refused: u128,
+    /// Groups that have an undecided check.
+    undecided: u128,
 }
 
 impl Admission {
@@ -51,12 +60,13 @@ impl Admission {
             (Role::Required, Some(Verdict::Refuse)) => self.required_refused = true,
             (Role::Required, None) => self.required_undecided = true,
             (Role::Quota(number), verdict) => {
-                let group = quota_bit(number);
-                self.quota |= group;
+                let bit = quota_bit(number);
+                let bits = self.quota_bits_mut(number);
+                bits.present |= bit;
                 match verdict {
                     Some(Verdict::Pass) => {}
-                    Some(Verdict::Refuse) => self.quota_refused |= group,
-                    None => self.quota_undecided |= group,
+                    Some(Verdict::Refuse) => bits.refused |= bit,
+                    None => bits.undecided |= bit,
                 }
             }
         }
@@ -66,12 +76,14 @@ impl Admission {
     pub fn is_admitted(&self) -> bool {
         !self.required_refused
             && !self.required_undecided
-            && (self.quota == 0 || self.any_quota_passes())
+            && (self.quota_words().all(|bits| bits.present == 0) || self.any_quota_passes())
     }
 
     /// Returns whether the call is certain to be rejected, regardless of the undecided checks.
     pub fn is_rejected(&self) -> bool {
-        self.required_refused || self.quota != 0 && self.quota & !self.quota_refused == 0
+        self.required_refused
+            || self.quota_words().any(|bits| bits.present != 0)
+                && self.quota_words().all(|bits| bits.present & !bits.refused == 0)
     }
 
     /// Returns the role to use for an undecided check when only the undecided checks of a call are
@@ -81,7 +93,8 @@ impl Admission {
     pub fn remaining_role(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)
-                if self.any_quota_passes() || self.quota_refused & quota_bit(number) != 0 =>
+                if self.any_quota_passes()
+                    || self.quota_bits(number).refused & quota_bit(number) != 0 =>
             {
                 Role::Shadow
             }
@@ -91,14 +104,33 @@ impl Admission {
 
     /// Returns whether at least one quota group has passed all of its checks.
     fn any_quota_passes(&self) -> bool {
-        self.quota & !self.quota_refused & !self.quota_undecided != 0
+        self.quota_words().any(|bits| bits.present & !bits.refused & !bits.undecided != 0)
+    }
+
+    fn quota_words(&self) -> impl Iterator<Item = &QuotaBits> {
+        std::iter::once(&self.quotas).chain(&self.more_quotas)
+    }
+
+    /// Returns the bits that hold the quota group of this number.
+    fn quota_bits(&self, number: u16) -> QuotaBits {
+        match usize::from(number / 128).checked_sub(1) {
+            None => self.quotas,
+            Some(at) => self.more_quotas.get(at).copied().unwrap_or_default(),
+        }
+    }
+
+    fn quota_bits_mut(&mut self, number: u16) -> &mut QuotaBits {
+        let Some(at) = usize::from(number / 128).checked_sub(1) else { return &mut self.quotas };
+        if self.more_quotas.len() <= at {
+            self.more_quotas.resize(at + 1, QuotaBits::default());
+        }
+        &mut self.more_quotas[at]
     }
 }
 
-/// Returns the bit that represents a quota group. A call has at most 128 checks, so every
-/// number is below 128.
-fn quota_bit(number: u8) -> u128 {
-    1_u128.checked_shl(number.into()).unwrap_or(1 << 127)
+/// Returns the bit that represents a quota group in its [`QuotaBits`].
+fn quota_bit(number: u16) -> u128 {
+    1 << (number % 128)
 }
 
 impl FromIterator<(Role, Option<Verdict>)> for Admission {
@@ -117,7 +149,8 @@ mod tests {
 
     type Checks = Vec<(Role, Option<Verdict>)>;
 
-    const ROLES: [Role; 4] = [Role::Required, Role::Quota(0), Role::Quota(1), Role::Shadow];
+    /// The second number is in other bits than the first.
+    const ROLES: [Role; 4] = [Role::Required, Role::Quota(0), Role::Quota(300), Role::Shadow];
     const VERDICTS: [Option<Verdict>; 3] = [Some(Verdict::Pass), Some(Verdict::Refuse), None];
 
     /// Returns every possible call of `length` checks, over all roles and verdicts.
@@ -149,7 +182,7 @@ mod tests {
     fn reference(call: &Checks) -> bool {
         let passes = |(_, verdict): &&(Role, Option<Verdict>)| *verdict == Some(Verdict::Pass);
         let with = |wanted: Role| call.iter().filter(move |(role, _)| *role == wanted);
-        let quotas: Vec<Role> = [Role::Quota(0), Role::Quota(1)]
+        let quotas: Vec<Role> = [Role::Quota(0), Role::Quota(300)]
             .into_iter()
             .filter(|quota| with(*quota).count() > 0)
             .collect();

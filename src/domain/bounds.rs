@@ -14,32 +14,32 @@ pub struct Bounds {
     /// Maximum number of fields in the encoded request, including those in nested messages.
     pub fields_max: usize,
     /// Maximum number of checks per request. It is bounded because one Redis script decides all
-    /// checks. A policy that could need more checks is rejected when it is loaded; if a request
-    /// needs more anyway, the excess checks are skipped.
+    /// checks. A policy is rejected when it is loaded if a request with one descriptor for each
+    /// sequence of keys needs more.
     pub checks_max: usize,
 }
 
 impl Bounds {
-    /// Default bounds.
+    /// Default bounds, and the largest that can be set except for the message's size.
     ///
-    /// - 64 descriptors: Envoy sends one per `rate_limits` item of a route, and routes rarely have
-    ///   more than ten items.
-    /// - 16 entries: Envoy sends one per action of a `rate_limits` item, and each entry is one
-    ///   level of the policy's tree.
+    /// - 2,048 descriptors: Envoy sends one per `rate_limits` item of a route. Envoy Gateway writes
+    ///   up to 256 per policy, Envoy AI Gateway up to 128 models with 16 targets each.
+    /// - 160 entries: Envoy sends one per action of a `rate_limits` item, and each entry is one
+    ///   level of the policy's tree. Envoy Gateway writes up to 128 header matches into a selector.
     /// - 1 MiB: Envoy limits request headers to 60 KiB, and 16 descriptors may each carry the value
     ///   of a header that long. With a lower bound, a client could make the rate limit call fail by
     ///   sending a long header, and by default Envoy admits a request if that call fails. This
     ///   bound can be changed by a setting.
-    /// - 8,192 fields: 64 descriptors of 16 entries have 3,400 fields. The number is bounded
-    ///   because a decoder allocates 72 bytes even for an empty descriptor, which is only two bytes
-    ///   long in the message.
-    /// - 128 checks: two per descriptor.
+    /// - 65,536 fields: 2,048 descriptors of ten entries have 63,500. The number is bounded because
+    ///   a decoder allocates 72 bytes even for an empty entry, which is only two bytes long in the
+    ///   message.
+    /// - 2,048 checks: one per descriptor. A Redis script needs about 2 µs for each.
     pub const DEFAULT: Bounds = Bounds {
-        descriptors_max: 64,
-        entries_max: 16,
+        descriptors_max: 2_048,
+        entries_max: 160,
         message_bytes_max: 1024 * 1024,
-        fields_max: 8_192,
-        checks_max: 128,
+        fields_max: 65_536,
+        checks_max: 2_048,
     };
 }
 

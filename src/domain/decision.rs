@@ -215,6 +215,64 @@ impl RpcOutcome {
     }
 }
 
+/// Reason why a call was invalid, as counted by metrics. By default, Envoy admits a request if the
+/// call about it fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidReason {
+    /// The bytes are no encoded request, or the body is no JSON.
+    Malformed,
+    /// The message is too long.
+    MessageSize,
+    /// The message has too many fields.
+    Fields,
+    /// The domain is missing, empty, or not UTF-8.
+    Domain,
+    /// The request has no descriptors.
+    NoDescriptors,
+    /// The request has too many descriptors.
+    Descriptors,
+    /// A descriptor has too many entries.
+    Entries,
+    /// An entry has no key.
+    EmptyKey,
+    /// A request override has an unknown unit.
+    OverrideUnit,
+    /// The request needs too many checks.
+    Checks,
+}
+
+impl InvalidReason {
+    /// All variants, in the order of their discriminants.
+    pub const ALL: [InvalidReason; 10] = [
+        InvalidReason::Malformed,
+        InvalidReason::MessageSize,
+        InvalidReason::Fields,
+        InvalidReason::Domain,
+        InvalidReason::NoDescriptors,
+        InvalidReason::Descriptors,
+        InvalidReason::Entries,
+        InvalidReason::EmptyKey,
+        InvalidReason::OverrideUnit,
+        InvalidReason::Checks,
+    ];
+
+    /// Returns the reason as in metric labels.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            InvalidReason::Malformed => "malformed",
+            InvalidReason::MessageSize => "message_size",
+            InvalidReason::Fields => "fields",
+            InvalidReason::Domain => "domain",
+            InvalidReason::NoDescriptors => "no_descriptors",
+            InvalidReason::Descriptors => "descriptors",
+            InvalidReason::Entries => "entries",
+            InvalidReason::EmptyKey => "empty_key",
+            InvalidReason::OverrideUnit => "override_unit",
+            InvalidReason::Checks => "checks",
+        }
+    }
+}
+
 /// Event for one refused check, passed to [`Observer::on_refusal`].
 #[derive(Clone, Copy, Debug)]
 pub struct RefusalEvent<'a> {
@@ -255,6 +313,8 @@ pub trait Observer: Send + Sync + 'static {
     /// Called when a request tries to release a concurrency slot without naming its holder. Such a
     /// release has no effect.
     fn release_without_holder(&self) {}
+    /// Called once for each invalid call, with the first reason found.
+    fn on_invalid(&self, _: InvalidReason) {}
     /// Called once for each request that was decided.
     fn on_decision(&self, decision: &Decision<'_>);
     /// Returns whether [`on_response`](Self::on_response) needs the duration. If not, the server
@@ -294,6 +354,9 @@ impl<T: Observer> Observer for Arc<T> {
     }
     fn release_without_holder(&self) {
         T::release_without_holder(self);
+    }
+    fn on_invalid(&self, reason: InvalidReason) {
+        T::on_invalid(self, reason);
     }
     fn on_decision(&self, decision: &Decision<'_>) {
         T::on_decision(self, decision);

@@ -14,6 +14,7 @@ mod fraction;
 mod histogram;
 mod limit;
 mod outcome;
+mod repeated_counters;
 mod request;
 mod time;
 mod trace;
@@ -24,8 +25,8 @@ pub use byte_budget::{BudgetedBuffer, ByteBudget, Reservation};
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, Role};
 pub use decision::{
-    CheckEvent, Code, Decision, DetailedCheck, LimitedBy, LossCause, LostBill, Observer,
-    RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
+    CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill,
+    Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
 };
 pub use escaping::{escaped, needs_escape};
 pub use fraction::Fraction;
@@ -40,6 +41,7 @@ pub use limit::{
 pub use outcome::{
     Answer, Answers, ChargeRecord, ExecutionStatus, Outcome, Receipt, Source, Verdict,
 };
+pub use repeated_counters::RepeatedCounters;
 pub use request::{Descriptor, Entry, Override, Request};
 pub use time::{Hits, Micros};
 pub use trace::{NodeCall, Trace, TraceParent, TraceRecord, TracedDecision};

@@ -9,7 +9,7 @@ pub(crate) mod resource;
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};
 use super::syntax::excerpt::LineIndex;
 use super::syntax::yaml::Span;
-use crate::domain::Charge;
+use crate::domain::{Bounds, Charge};
 
 /// Name and content of one policy file.
 #[derive(Clone, Debug)]
@@ -28,6 +28,8 @@ pub struct Options {
     pub merge_domains: bool,
     /// When hits are charged, for domains and limits without a `charge` of their own.
     pub charge: Charge,
+    /// Bounds of a call, which a policy must not exceed.
+    pub bounds: Bounds,
     /// Maximum size of one file, in bytes.
     pub file_bytes_max: usize,
     /// Maximum size of all files together, in bytes.
@@ -52,6 +54,7 @@ impl Default for Options {
         Options {
             merge_domains: false,
             charge: Charge::Admitted,
+            bounds: Bounds::DEFAULT,
             file_bytes_max: FILE_BYTES_MAX,
             all_bytes_max: ALL_BYTES_MAX,
         }

@@ -13,6 +13,7 @@
 //!
 //! Not here: the store's clock (the cache uses `Call::now`, this process's clock).
 
+use std::cell::LazyCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +23,7 @@ use super::last_known::LastKnown;
 use super::remaining_checks::RemainingChecks;
 use crate::domain::{
     Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Outcome,
-    Receipt, Refill, Source, Verdict, Window,
+    Receipt, Refill, RepeatedCounters, Source, Verdict, Window,
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
@@ -205,16 +206,14 @@ impl<S: Store> RefusalCache<S> {
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
         let is_split = self.splits && !have_same_tag(call.checks);
         let mut has_cached = false;
+        // Found only if a check is refused.
+        let repeated = LazyCell::new(|| RepeatedCounters::of_checks(call.checks));
         for (check, answer) in call.checks.iter().zip(answers) {
             let Answer::Decided(outcome) = answer else { continue };
             if outcome.charged > Hits::ZERO {
                 self.remove(&check.key, call.now);
             }
-            let same = |other: &&Check<'_>| other.key == check.key;
-            if outcome.verdict == Verdict::Refuse
-                && !is_split
-                && call.checks.iter().filter(same).count() == 1
-            {
+            if outcome.verdict == Verdict::Refuse && !is_split && !repeated.contains(&check.key) {
                 has_cached |= self.insert(check, outcome, call.now);
             }
         }

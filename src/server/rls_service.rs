@@ -18,11 +18,13 @@ use tonic::{Code, Status};
 
 use super::authz::Caller;
 use crate::clock::Clock;
-use crate::decide::{Decider, Unavailable};
-use crate::domain::{Decision, Micros, Observer, Request, RpcOutcome, Trace};
+use crate::decide::{DecideError, Decider};
+use crate::domain::{
+    Bounds, Decision, InvalidReason, Micros, Observer, Request, RpcOutcome, Trace,
+};
 use crate::policy::Policy;
 use crate::store::{Store, current_trace};
-use crate::wire::decode::{self, DecodedRequest};
+use crate::wire::decode::{self, DecodeError, DecodedRequest};
 use crate::wire::encode::ResponseInput;
 use crate::wire::messages::RateLimitResponse;
 use crate::wire::proto_json;
@@ -48,14 +50,14 @@ pub trait Decide: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Returns [`Unavailable`] if the store did not respond and no fallback applies.
+    /// Returns a [`DecideError`].
     fn decide<R: Send>(
         &self,
         request: &Request<'_>,
         now: Micros,
         deadline: Option<Instant>,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> impl Future<Output = Result<R, Unavailable>> + Send;
+    ) -> impl Future<Output = Result<R, DecideError>> + Send;
 
     /// Returns the observer that is notified of decisions and calls.
     fn observer(&self) -> &dyn Observer {
@@ -70,7 +72,7 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
         now: Micros,
         deadline: Option<Instant>,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> Result<R, Unavailable> {
+    ) -> Result<R, DecideError> {
         let policy = self.policy();
         let decision = self.decide_by(&policy, request, now, deadline).await?;
         Ok(respond(&decision, &policy))
@@ -87,8 +89,8 @@ pub struct RateLimit<D> {
     decider: Arc<D>,
     clock: Clock,
     response_config: ResponseConfig,
-    /// Maximum size of an encoded request, in bytes.
-    message_bytes_max: usize,
+    /// Bounds on the size of a request.
+    bounds: Bounds,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
     random_state: RandomState,
@@ -101,20 +103,25 @@ impl<D: Decide> RateLimit<D> {
             decider,
             clock,
             response_config,
-            message_bytes_max: decode::MESSAGE_BYTES_MAX,
+            bounds: Bounds::DEFAULT,
             random_state: RandomState::new(),
         }
     }
 
-    /// Sets the maximum size of an encoded request, in bytes.
+    /// Sets the bounds on the size of a request.
     #[must_use]
-    pub fn with_message_bytes_max(self, message_bytes_max: usize) -> Self {
-        RateLimit { message_bytes_max, ..self }
+    pub fn with_bounds(self, bounds: Bounds) -> Self {
+        RateLimit { bounds, ..self }
     }
 
     /// Returns the maximum size of an encoded request, in bytes.
     pub fn message_bytes_max(&self) -> usize {
-        self.message_bytes_max
+        self.bounds.message_bytes_max
+    }
+
+    /// Counts a call that was rejected before its message was complete.
+    pub(crate) fn count_invalid(&self, reason: InvalidReason) {
+        self.decider.observer().on_invalid(reason);
     }
 
     /// Returns the clock that measures deadlines.
@@ -187,8 +194,13 @@ impl<D: Decide> RateLimit<D> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(deadline_exceeded());
         }
-        let message = decode::decode_message(encoded.clone(), self.message_bytes_max)?;
-        let decoded = DecodedRequest::new(&message)?;
+        let invalid = |error: DecodeError| {
+            self.decider.observer().on_invalid(error.reason());
+            error
+        };
+        let bounds = &self.bounds;
+        let message = decode::decode_message(encoded.clone(), bounds).map_err(invalid)?;
+        let decoded = DecodedRequest::new(&message, bounds).map_err(invalid)?;
         if !caller.is_authorized(decoded.domain) {
             return Err(Status::permission_denied("this caller is not authorized for this domain"));
         }
@@ -216,7 +228,14 @@ impl<D: Decide> RateLimit<D> {
             }
             None => decision.await,
         };
-        decision.map_err(|Unavailable| Status::unavailable("the store gave no answer in time"))
+        decision.map_err(|error| match error {
+            DecideError::Unavailable => Status::unavailable("the store gave no answer in time"),
+            DecideError::TooManyChecks { checks_max } => {
+                self.decider.observer().on_invalid(InvalidReason::Checks);
+                let message = format!("the request needs more than {checks_max} checks");
+                Status::invalid_argument(message)
+            }
+        })
     }
 
     /// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, for callers in
@@ -250,9 +269,12 @@ impl<D: Decide> RateLimit<D> {
     /// envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, and 400 for an invalid request. If
     /// the store is unavailable, returns 503, whereas envoyproxy/ratelimit returns 400.
     pub async fn answer_json(&self, body: &[u8]) -> JsonReply {
-        let message = match proto_json::request(body, self.message_bytes_max) {
+        let message = match proto_json::request(body, self.bounds.message_bytes_max) {
             Ok(message) => message,
-            Err(fault) => return JsonReply::bad_request(&fault.to_string()),
+            Err(fault) => {
+                self.decider.observer().on_invalid(fault.reason());
+                return JsonReply::bad_request(&fault.to_string());
+            }
         };
         // Unrestricted, because the settings reject `/json` together with grants: its callers
         // present no certificate.

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use prost::Message as _;
-use tonic::Status;
 use tonic::body::Body;
 use tonic::service::Routes;
+use tonic::{Code, Status};
 use tower_service::Service as _;
 
 use super::authz::Caller;
@@ -20,7 +20,7 @@ use super::health::Health;
 use super::receive;
 use super::receive::{Arrived, ReceiveBounds, ReceivedBody};
 use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
-use crate::domain::{ByteBudget, Trace};
+use crate::domain::{ByteBudget, InvalidReason, Trace};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
 /// Maximum size of a request to the health or the reflection service, in bytes. With tonic's
@@ -141,7 +141,13 @@ impl<D: Decide> Router<D> {
     ) -> Result<(ReceivedBody, Option<Duration>), Status> {
         let message_bytes_max = self.rate_limit.message_bytes_max();
         let bounds = ReceiveBounds { message_bytes_max, budget: limits.budget };
-        let arrived = match receive::read_arrived(body, bounds).await? {
+        let invalid = |status: Status| {
+            if status.code() == Code::InvalidArgument {
+                self.rate_limit.count_invalid(InvalidReason::MessageSize);
+            }
+            status
+        };
+        let arrived = match receive::read_arrived(body, bounds).await.map_err(invalid)? {
             Arrived::Complete(body) => return Ok((body, deadline)),
             Arrived::Incomplete(arrived) => arrived,
         };
@@ -149,7 +155,8 @@ impl<D: Decide> Router<D> {
         let clock = self.rate_limit.clock();
         let start = clock.monotonic();
         // Boxed, so that the future of a call whose body has arrived stays small.
-        let body = Box::pin(receive::read_rest(body, arrived, bounds, timeout)).await?;
+        let rest = Box::pin(receive::read_rest(body, arrived, bounds, timeout)).await;
+        let body = rest.map_err(invalid)?;
         let waited = clock.monotonic() - start;
         Ok((body, deadline.map(|deadline| deadline.saturating_sub(waited))))
     }

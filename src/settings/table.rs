@@ -230,6 +230,12 @@ settings! {
     streams "streams": u32 = "1000", number_parser(1, 100_000), Plain, [];
     /// Maximum size of the message of a gRPC call and of the body of a /json request.
     message_size "message-size": usize = "1MiB", size_parser(65_536, 4 << 20), Plain, [];
+    /// Maximum number of descriptors in a call; Envoy lets calls beyond the bounds pass by default.
+    descriptors "descriptors": usize = "2048", number_parser(1, 2_048), Plain, [];
+    /// Maximum number of entries in a descriptor.
+    entries "entries": usize = "160", number_parser(1, 160), Plain, [];
+    /// Maximum number of limits that a call checks.
+    checks "checks": usize = "2048", number_parser(1, 2_048), Plain, [];
     /// HTTP/2 flow control window of a gRPC connection.
     connection_window "connection-window": u32 = "32MiB", size_parser(65_535, (1 << 31) - 1), Plain, [];
     /// Maximum size of the headers of a gRPC call; with tracing, clients can lengthen them

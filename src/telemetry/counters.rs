@@ -21,8 +21,8 @@ use super::rule_counters::{
 };
 use super::top_rejected::{TopRefusals, ValueDisplay};
 use crate::domain::{
-    CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, Micros,
-    Observer, RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
+    CheckEvent, Code, Decision, DetailedCheck, DurationHistogram, HistogramSnapshot, InvalidReason,
+    Micros, Observer, RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
 };
 
 /// Number of sets of worker counters. The first 255 workers have one each; all others share the
@@ -39,6 +39,7 @@ struct WorkerCounters {
     domain_not_found: AtomicU64,
     releases_without_holder: AtomicU64,
     outcomes: [AtomicU64; RpcOutcome::ALL.len()],
+    invalid: [AtomicU64; InvalidReason::ALL.len()],
     durations: DurationHistogram,
 }
 
@@ -50,6 +51,7 @@ pub(super) struct ProcessTotals {
     pub(super) domain_not_found: u64,
     pub(super) releases_without_holder: u64,
     pub(super) outcomes: [u64; RpcOutcome::ALL.len()],
+    pub(super) invalid: [u64; InvalidReason::ALL.len()],
     pub(super) durations: HistogramSnapshot,
     pub(super) loads: u64,
     pub(super) load_errors: u64,
@@ -207,6 +209,7 @@ impl Telemetry {
             domain_not_found: 0,
             releases_without_holder: 0,
             outcomes: Default::default(),
+            invalid: Default::default(),
             durations: DurationHistogram::default().snapshot(),
             loads: self.loads.load(Ordering::Relaxed),
             load_errors: self.load_errors.load(Ordering::Relaxed),
@@ -220,6 +223,8 @@ impl Telemetry {
             decided.zip(worker.decided.as_flattened()).for_each(|(sum, counter)| add(sum, counter));
             let outcomes = totals.outcomes.iter_mut();
             outcomes.zip(&worker.outcomes).for_each(|(sum, counter)| add(sum, counter));
+            let invalid = totals.invalid.iter_mut();
+            invalid.zip(&worker.invalid).for_each(|(sum, counter)| add(sum, counter));
             add(&mut totals.shadowed, &worker.shadowed);
             add(&mut totals.domain_not_found, &worker.domain_not_found);
             add(&mut totals.releases_without_holder, &worker.releases_without_holder);
@@ -288,6 +293,11 @@ impl Observer for Telemetry {
     fn release_without_holder(&self) {
         let (worker, exclusive) = self.worker_counters();
         add_relaxed(&worker.releases_without_holder, 1, exclusive);
+    }
+
+    fn on_invalid(&self, reason: InvalidReason) {
+        let (worker, exclusive) = self.worker_counters();
+        add_relaxed(&worker.invalid[reason as usize], 1, exclusive);
     }
 
     fn on_refusal(&self, refused: &RefusalEvent<'_>) {

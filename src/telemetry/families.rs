@@ -11,7 +11,7 @@ use super::metric::{
     MetricFamily, MetricSink, MetricUnit, MetricValue, counter, emit_single, gauge, histogram,
 };
 use super::rule_counters::{CODES, SOURCES};
-use crate::domain::RpcOutcome;
+use crate::domain::{InvalidReason, RpcOutcome};
 
 /// Metric family with one series per rule, and the function that reads a series' value.
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
@@ -53,6 +53,11 @@ const DECISIONS: MetricFamily =
     counter("decisions", "Decided calls per code and source").with_labels(&["code", "source"]);
 const CALLS: MetricFamily =
     counter("calls", "Answered calls per gRPC status").with_labels(&["status"]);
+const INVALID_CALLS: MetricFamily = counter(
+    "invalid_calls",
+    "Calls answered with INVALID_ARGUMENT, by the first reason; by default Envoy lets their requests pass",
+)
+.with_labels(&["reason"]);
 const DECISION_SECONDS: MetricFamily =
     histogram("decision", "Time from receiving a call to its response")
         .in_unit(MetricUnit::Seconds);
@@ -111,7 +116,15 @@ const BUILD: MetricFamily =
 pub(crate) fn families() -> Vec<MetricFamily> {
     let rules = RULES.iter().map(|(family, _)| *family);
     let totals = TOTALS.iter().map(|(family, _)| *family);
-    let calls = [RULE_DECISIONS, LOST_BILLS, LOST_BILL_HITS, DECISIONS, CALLS, DECISION_SECONDS];
+    let calls = [
+        RULE_DECISIONS,
+        LOST_BILLS,
+        LOST_BILL_HITS,
+        DECISIONS,
+        CALLS,
+        INVALID_CALLS,
+        DECISION_SECONDS,
+    ];
     rules.chain(calls).chain(totals).chain([POLICY, BUILD]).collect()
 }
 
@@ -193,6 +206,11 @@ fn emit_totals(totals: &ProcessTotals, sink: &mut dyn MetricSink) -> fmt::Result
     sink.family(&CALLS, &mut |emit| {
         RpcOutcome::ALL.iter().zip(&totals.outcomes).try_for_each(|(outcome, count)| {
             emit(&[("status", outcome.as_str())], MetricValue::Number(*count))
+        })
+    })?;
+    sink.family(&INVALID_CALLS, &mut |emit| {
+        InvalidReason::ALL.iter().zip(&totals.invalid).try_for_each(|(reason, count)| {
+            emit(&[("reason", reason.as_str())], MetricValue::Number(*count))
         })
     })?;
     sink.family(&DECISION_SECONDS, &mut |emit| {

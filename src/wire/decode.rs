@@ -20,7 +20,7 @@ use tonic::Status;
 
 use super::messages::rate_limit_descriptor::RateLimitOverride;
 use super::messages::{RateLimitDescriptor, RateLimitRequest};
-use crate::domain::{Bounds, Descriptor, Entry, Hits, Override, Request, Unit};
+use crate::domain::{Bounds, Descriptor, Entry, Hits, InvalidReason, Override, Request, Unit};
 
 /// Default maximum number of descriptors in one request.
 pub const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
@@ -39,9 +39,9 @@ pub(super) const FIELDS_MAX: usize = Bounds::DEFAULT.fields_max;
 pub const SLOT_KEY: &[u8] = b"tidegate.slot";
 
 /// Longest message that is decoded without counting its fields first, in bytes. It cannot have more
-/// than [`FIELDS_MAX`], because a field takes at least two bytes. prost allocates 72 bytes for a
-/// descriptor that takes two: 576 KiB for a message of this length, 36 MiB for one of 1 MiB.
-const UNCOUNTED_BYTES_MAX: usize = FIELDS_MAX * 2;
+/// than 8,192, because a field takes at least two bytes. prost allocates 72 bytes for a descriptor
+/// that takes two: 576 KiB for a message of this length, 36 MiB for one of 1 MiB.
+const UNCOUNTED_BYTES_MAX: usize = 16 * 1024;
 
 /// Number of descriptors of a request that are stored without an allocation. Envoy's routes rarely
 /// send more than four descriptors of four entries each.
@@ -64,10 +64,10 @@ pub(crate) enum DecodeError {
     DomainNotText,
     /// The request has no descriptors.
     NoDescriptors,
-    /// The request has more descriptors than [`DESCRIPTORS_MAX`].
-    TooManyDescriptors,
-    /// The descriptor with this index has more entries than [`ENTRIES_MAX`].
-    TooManyEntries { descriptor: usize },
+    /// The request has more than `descriptors_max` descriptors.
+    TooManyDescriptors { descriptors_max: usize },
+    /// The descriptor with this index has more than `entries_max` entries.
+    TooManyEntries { descriptor: usize, entries_max: usize },
     /// The descriptor with this index has an entry without a key.
     KeyEmpty { descriptor: usize },
     /// The request override of the descriptor with this index has an unknown unit.
@@ -93,11 +93,11 @@ impl fmt::Display for DecodeError {
             DecodeError::DomainEmpty => f.write_str("domain must not be empty"),
             DecodeError::DomainNotText => f.write_str("domain must be UTF-8"),
             DecodeError::NoDescriptors => f.write_str("descriptors must not be empty"),
-            DecodeError::TooManyDescriptors => {
-                write!(f, "descriptors: at most {DESCRIPTORS_MAX} in one request")
+            DecodeError::TooManyDescriptors { descriptors_max } => {
+                write!(f, "descriptors: at most {descriptors_max} in one request")
             }
-            DecodeError::TooManyEntries { descriptor } => {
-                write!(f, "descriptors[{descriptor}].entries: at most {ENTRIES_MAX}")
+            DecodeError::TooManyEntries { descriptor, entries_max } => {
+                write!(f, "descriptors[{descriptor}].entries: at most {entries_max}")
             }
             DecodeError::KeyEmpty { descriptor } => {
                 write!(f, "descriptors[{descriptor}].entries: a key must not be empty")
@@ -111,13 +111,30 @@ impl fmt::Display for DecodeError {
     }
 }
 
+impl DecodeError {
+    /// Returns the reason as counted by metrics.
+    pub(crate) fn reason(&self) -> InvalidReason {
+        match self {
+            DecodeError::Malformed => InvalidReason::Malformed,
+            DecodeError::MessageTooLong { .. } => InvalidReason::MessageSize,
+            DecodeError::TooManyFields => InvalidReason::Fields,
+            DecodeError::DomainEmpty | DecodeError::DomainNotText => InvalidReason::Domain,
+            DecodeError::NoDescriptors => InvalidReason::NoDescriptors,
+            DecodeError::TooManyDescriptors { .. } => InvalidReason::Descriptors,
+            DecodeError::TooManyEntries { .. } => InvalidReason::Entries,
+            DecodeError::KeyEmpty { .. } => InvalidReason::EmptyKey,
+            DecodeError::OverrideUnit { .. } => InvalidReason::OverrideUnit,
+        }
+    }
+}
+
 impl From<DecodeError> for Status {
     fn from(fault: DecodeError) -> Self {
         Status::invalid_argument(fault.to_string())
     }
 }
 
-/// Decodes an encoded `RateLimitRequest` of at most `bytes_max` bytes.
+/// Decodes an encoded `RateLimitRequest` within the bounds.
 ///
 /// # Errors
 ///
@@ -125,15 +142,16 @@ impl From<DecodeError> for Status {
 /// or entries.
 pub(crate) fn decode_message(
     encoded: Bytes,
-    bytes_max: usize,
+    bounds: &Bounds,
 ) -> Result<RateLimitRequest, DecodeError> {
+    let bytes_max = bounds.message_bytes_max;
     if encoded.len() > bytes_max {
         return Err(DecodeError::MessageTooLong { bytes_max });
     }
     if encoded.len() > UNCOUNTED_BYTES_MAX {
-        count_descriptors(&encoded)?;
-        let mut left = FIELDS_MAX;
-        count_fields(&encoded, MessageType::Request, &mut left)?;
+        count_descriptors(&encoded, bounds.descriptors_max)?;
+        let mut left = bounds.fields_max;
+        count_fields(&encoded, MessageType::Request, bounds.entries_max, &mut left)?;
     }
     Ok(RateLimitRequest::decode(encoded)?)
 }
@@ -151,11 +169,16 @@ enum MessageType {
 impl MessageType {
     /// Returns the type of the message in a field; `None` if the field is not a message. `preceding`
     /// is the number of messages in the fields before it.
-    fn nested(self, field: u32, preceding: usize) -> Result<Option<MessageType>, DecodeError> {
+    fn nested(
+        self,
+        field: u32,
+        preceding: usize,
+        entries_max: usize,
+    ) -> Result<Option<MessageType>, DecodeError> {
         match (self, field) {
             (MessageType::Request, 2) => Ok(Some(MessageType::Descriptor(preceding))),
-            (MessageType::Descriptor(descriptor), 1) if preceding == ENTRIES_MAX => {
-                Err(DecodeError::TooManyEntries { descriptor })
+            (MessageType::Descriptor(descriptor), 1) if preceding == entries_max => {
+                Err(DecodeError::TooManyEntries { descriptor, entries_max })
             }
             (MessageType::Descriptor(_), 1) => Ok(Some(MessageType::Entry)),
             (MessageType::Descriptor(_), 2) => Ok(Some(MessageType::Override)),
@@ -166,15 +189,15 @@ impl MessageType {
 
 /// Counts the descriptors of a request, before the entries of any are counted: requests of any length
 /// then get the same error.
-fn count_descriptors(mut message: &[u8]) -> Result<(), DecodeError> {
+fn count_descriptors(mut message: &[u8], descriptors_max: usize) -> Result<(), DecodeError> {
     let (mut fields, mut descriptors) = (0, 0);
     while !message.is_empty() && fields <= FIELDS_MAX {
         let (field, wire_type) = decode_key(&mut message)?;
         skip_field(wire_type, field, &mut message, DecodeContext::default())?;
         fields += 1;
         descriptors += usize::from(field == 2);
-        if descriptors > DESCRIPTORS_MAX {
-            return Err(DecodeError::TooManyDescriptors);
+        if descriptors > descriptors_max {
+            return Err(DecodeError::TooManyDescriptors { descriptors_max });
         }
     }
     Ok(())
@@ -184,13 +207,14 @@ fn count_descriptors(mut message: &[u8]) -> Result<(), DecodeError> {
 fn count_fields(
     mut message: &[u8],
     message_type: MessageType,
+    entries_max: usize,
     left: &mut usize,
 ) -> Result<(), DecodeError> {
     let mut nested = 0;
     while !message.is_empty() {
         *left = left.checked_sub(1).ok_or(DecodeError::TooManyFields)?;
         let (field, wire_type) = decode_key(&mut message)?;
-        let Some(inner_type) = message_type.nested(field, nested)? else {
+        let Some(inner_type) = message_type.nested(field, nested, entries_max)? else {
             skip_field(wire_type, field, &mut message, DecodeContext::default())?;
             continue;
         };
@@ -201,7 +225,7 @@ fn count_fields(
         let length = usize::try_from(decode_varint(&mut message)?);
         let split = length.ok().and_then(|length| message.split_at_checked(length));
         let (inner, rest) = split.ok_or(DecodeError::Malformed)?;
-        count_fields(inner, inner_type, left)?;
+        count_fields(inner, inner_type, entries_max, left)?;
         message = rest;
     }
     Ok(())
@@ -238,7 +262,7 @@ impl<'b> DecodedRequest<'b> {
     /// # Errors
     ///
     /// Returns a [`DecodeError`] for the first bound that the message violates.
-    pub(crate) fn new(message: &'b RateLimitRequest) -> Result<Self, DecodeError> {
+    pub(crate) fn new(message: &'b RateLimitRequest, bounds: &Bounds) -> Result<Self, DecodeError> {
         let domain =
             std::str::from_utf8(&message.domain).map_err(|_| DecodeError::DomainNotText)?;
         if domain.is_empty() {
@@ -247,8 +271,9 @@ impl<'b> DecodedRequest<'b> {
         if message.descriptors.is_empty() {
             return Err(DecodeError::NoDescriptors);
         }
-        if message.descriptors.len() > DESCRIPTORS_MAX {
-            return Err(DecodeError::TooManyDescriptors);
+        let descriptors_max = bounds.descriptors_max;
+        if message.descriptors.len() > descriptors_max {
+            return Err(DecodeError::TooManyDescriptors { descriptors_max });
         }
         let mut request = DecodedRequest {
             domain,
@@ -257,15 +282,19 @@ impl<'b> DecodedRequest<'b> {
             entries: SmallVec::new(),
         };
         for descriptor in &message.descriptors {
-            request.add_descriptor(descriptor)?;
+            request.add_descriptor(descriptor, bounds.entries_max)?;
         }
         Ok(request)
     }
 
-    fn add_descriptor(&mut self, descriptor: &'b RateLimitDescriptor) -> Result<(), DecodeError> {
+    fn add_descriptor(
+        &mut self,
+        descriptor: &'b RateLimitDescriptor,
+        entries_max: usize,
+    ) -> Result<(), DecodeError> {
         let at = self.heads.len();
-        if descriptor.entries.len() > ENTRIES_MAX {
-            return Err(DecodeError::TooManyEntries { descriptor: at });
+        if descriptor.entries.len() > entries_max {
+            return Err(DecodeError::TooManyEntries { descriptor: at, entries_max });
         }
         let begin = self.entries.len();
         let mut holder = None;

@@ -19,6 +19,7 @@ use super::messages::{
     rate_limit_response as wire,
 };
 use super::struct_json::struct_to_json;
+use crate::domain::InvalidReason;
 
 /// HTTP response of the `/json` endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +65,19 @@ pub(crate) enum JsonError {
     UnknownField(String),
     /// A value has the wrong type or is out of range.
     InvalidValue { field: &'static str, wanted: &'static str },
+}
+
+impl JsonError {
+    /// Returns the reason as counted by metrics.
+    pub(crate) fn reason(&self) -> InvalidReason {
+        match self {
+            JsonError::TooLong { .. } => InvalidReason::MessageSize,
+            JsonError::TooManyValues => InvalidReason::Fields,
+            JsonError::NotJson(_) | JsonError::UnknownField(_) | JsonError::InvalidValue { .. } => {
+                InvalidReason::Malformed
+            }
+        }
+    }
 }
 
 impl fmt::Display for JsonError {
@@ -305,6 +319,7 @@ fn insert_field(object: &mut Map<String, Value>, name: &str, value: Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Bounds;
     use crate::wire::decode::{self, DecodedRequest, MESSAGE_BYTES_MAX};
 
     #[test]
@@ -320,8 +335,8 @@ mod tests {
             "hits_addend": 3,
         });
         let message = request(body.to_string().as_bytes(), MESSAGE_BYTES_MAX).unwrap();
-        let message = decode::decode_message(message, MESSAGE_BYTES_MAX).unwrap();
-        let asked = DecodedRequest::new(&message).unwrap();
+        let message = decode::decode_message(message, &Bounds::DEFAULT).unwrap();
+        let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
         let descriptors = asked.descriptors();
         assert_eq!(asked.domain, "edge");
         assert_eq!(descriptors[0].entries[0].value, b"192.0.2.1");
@@ -407,14 +422,15 @@ mod tests {
 
     #[test]
     fn a_body_of_too_many_values_is_rejected_before_it_is_parsed() {
-        let entries = vec![json!({"key": "a,b", "value": "\\\",{["}); 16];
-        let full = json!({"domain": "edge", "descriptors": vec![json!({"entries": entries}); 64]});
+        let entries = vec![json!({"key": "a,b", "value": "\\\",{["}); 8];
+        let full =
+            json!({"domain": "edge", "descriptors": vec![json!({"entries": entries}); 2_048]});
         assert!(request(full.to_string().as_bytes(), MESSAGE_BYTES_MAX).is_ok());
         for part in ["0,", "[],", "{},", "\"\","] {
             let list = format!("{{\"descriptors\":[{}0]}}", part.repeat(100_000));
             let used = allocation_counter::measure(|| {
                 let error = request(list.as_bytes(), MESSAGE_BYTES_MAX).unwrap_err();
-                assert_eq!(error.to_string(), "the body has more than 8192 values");
+                assert_eq!(error.to_string(), "the body has more than 65536 values");
             });
             assert!(used.bytes_total < 1_024, "{part}: {} bytes", used.bytes_total);
         }

@@ -1,6 +1,7 @@
 """The fault of each alert, caused for real while it is recorded. Not here: how it is recorded (recorder),
 what must be seen in it (test_recordings)."""
 
+import json
 import time
 from dataclasses import dataclass, field
 
@@ -160,6 +161,25 @@ def clients_near(stack):
     recording.breaks()
     recording.pass_minutes(45, lambda: use(LIMIT))
     return Seen(recording, RULE, "20% of the hits of edge.client are near its limit")
+
+
+@fault_of("TidegateInvalidCalls", within=2)
+def too_many_descriptors(stack):
+    """A route sends more descriptors than a call may have."""
+    recording = stack.enter_context(Recording(embedded({"settings": {"descriptors": "2"}})))
+    replica = recording.replicas[0]
+
+    def too_many():
+        body = json.dumps({"domain": "edge", "descriptors": [client("a"), client("b"), client("c")]})
+        replica.caller.request("POST", "/json", body, {"Content-Type": "application/json"})
+        reply = replica.caller.getresponse()
+        said = reply.read()
+        assert reply.status == 400, said
+
+    recording.healthy(CALM)
+    recording.breaks()
+    recording.pass_minutes(15, too_many)
+    return Seen(recording, {"reason": "descriptors"}, "Calls are invalid: descriptors")
 
 
 @fault_of("TidegateBillsLost", within=2)

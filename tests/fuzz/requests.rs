@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::decide::{Decider, GlobalModes, Unavailable};
+use tidegate::decide::{DecideError, Decider, GlobalModes};
 use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Request};
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::server::{Decide, RateLimit};
@@ -85,7 +85,7 @@ impl Decide for Looking {
         now: Micros,
         deadline: Option<Instant>,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> Result<R, Unavailable> {
+    ) -> Result<R, DecideError> {
         let policy = self.decider.policy();
         let met = self.look(&policy, request);
         let refused = Mutex::new(false);

@@ -6,6 +6,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::app::exit_codes::Failure;
+use crate::domain::Bounds;
 use crate::server::{Address, ListenSettings, ServerLimits, Tls};
 use crate::settings::{HeaderFamily, OnOff, ResetSetting, RetryAfterSetting, Settings};
 use crate::wire::{
@@ -108,4 +109,15 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
         address: address(),
         error: std::io::ErrorKind::AddrNotAvailable.into(),
     })
+}
+
+/// Returns the bounds on the size of a call.
+pub(crate) fn bounds(settings: &Settings) -> Bounds {
+    Bounds {
+        descriptors_max: settings.descriptors,
+        entries_max: settings.entries,
+        message_bytes_max: settings.message_size,
+        checks_max: settings.checks,
+        ..Bounds::DEFAULT
+    }
 }

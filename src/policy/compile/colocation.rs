@@ -1,8 +1,9 @@
 //! Finds limits that one request can hit together: their maximum number, and whether Redis Cluster
 //! stores their counters in one slot.
 //!
-//! A request has at most one descriptor per sequence of keys, because an Envoy rate limit action
-//! has fixed keys. One request therefore never hits two siblings that differ only in their values.
+//! Envoy sends at most one descriptor per sequence of keys, because a rate limit action has fixed
+//! keys, so siblings that differ only in their values are not listed as pairs. Envoy AI Gateway
+//! sends several, and the matcher allows it: this is about what to report, not about what can be.
 //! Two limits are joined if both counter keys contain every `hash_tag` entry with the same values.
 //!
 //! Not here: building the hash tag (`lookup::build`, `lookup::counter_key`).
@@ -12,10 +13,6 @@ use std::fmt;
 
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
 use crate::domain::{Bounds, escaped};
-use crate::policy::lookup::matcher::CHECKS_MAX;
-
-/// Maximum number of descriptors per request. Decoding rejects requests with more.
-const DESCRIPTORS_MAX: usize = Bounds::DEFAULT.descriptors_max;
 
 /// Maximum number of pairs reported. A policy with thousands of limits has millions of pairs, and
 /// reporting more than a thousand tells the operator nothing new.
@@ -206,8 +203,10 @@ pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
         .collect()
 }
 
-/// Returns the maximum number of checks that one request can need, if it exceeds [`CHECKS_MAX`].
-pub(crate) fn excessive_checks(domain: &DomainSpec) -> Option<usize> {
+/// Returns the number of checks that a request with one descriptor for each sequence of keys can
+/// need, if it exceeds the bound. Requests that need more than the bound for another reason are
+/// rejected when they arrive.
+pub(crate) fn excessive_checks(domain: &DomainSpec, bounds: &Bounds) -> Option<usize> {
     let mut most: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |_, path| {
         let limits = path.last().and_then(|node| node.rule.as_ref()).map_or(0, |r| r.limits.len());
@@ -217,6 +216,6 @@ pub(crate) fn excessive_checks(domain: &DomainSpec) -> Option<usize> {
     });
     let mut counts: Vec<usize> = most.into_values().collect();
     counts.sort_unstable_by(|a, b| b.cmp(a));
-    let worst: usize = counts.iter().take(DESCRIPTORS_MAX).sum();
-    (worst > CHECKS_MAX).then_some(worst)
+    let worst: usize = counts.iter().take(bounds.descriptors_max).sum();
+    (worst > bounds.checks_max).then_some(worst)
 }

@@ -27,7 +27,6 @@ use self::limit_context::DomainDefaults;
 use self::limit_numbers::stable_hash;
 use self::rate_limit::{read_charge, read_on_store_failure};
 use self::spec::{Body, DomainSpec, NodeSpec, SourceLocation};
-use super::lookup::matcher::CHECKS_MAX;
 use super::source::resource::Resource;
 use super::source::{Options, Source};
 use super::syntax::diagnostic::{
@@ -93,15 +92,17 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
         diagnostics.into_iter().partition(|diagnostic| diagnostic.kind.is_warning());
     errors.extend(more);
     if errors.is_empty() {
-        errors
-            .extend(domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents)));
+        errors.extend(
+            domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents, options)),
+        );
     }
     if !errors.is_empty() {
         return Err(Diagnostics(sort_by_position(errors)));
     }
     let mut notes = Vec::new();
     for MergedDomain { spec, files, origins } in &domains {
-        let found = warnings::find_warnings(spec, files, origins, &documents);
+        let found =
+            warnings::find_warnings(spec, files, origins, &documents, options.bounds.entries_max);
         warnings.extend(found.warnings);
         notes.extend(found.notes);
     }
@@ -140,8 +141,9 @@ pub fn compile_resources(
     let (domains, diagnostics) = compile_files(&documents, &options);
     errors.extend(diagnostics.into_iter().filter(|diagnostic| !diagnostic.kind.is_warning()));
     if errors.is_empty() {
-        errors
-            .extend(domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents)));
+        errors.extend(
+            domains.iter().filter_map(|domain| too_many_checks_error(domain, &documents, &options)),
+        );
     }
     match domains.into_iter().next() {
         Some(domain) if errors.is_empty() => Ok(domain.spec),
@@ -149,12 +151,18 @@ pub fn compile_resources(
     }
 }
 
-/// Returns an error if a request could need more than [`CHECKS_MAX`] checks.
-fn too_many_checks_error(domain: &MergedDomain, documents: &[Document<'_>]) -> Option<Diagnostic> {
-    let worst = colocation::excessive_checks(&domain.spec)?;
+/// Returns an error if a request with one descriptor for each sequence of keys could need more
+/// checks than the bound.
+fn too_many_checks_error(
+    domain: &MergedDomain,
+    documents: &[Document<'_>],
+    options: &Options,
+) -> Option<Diagnostic> {
+    let worst = colocation::excessive_checks(&domain.spec, &options.bounds)?;
+    let checks_max = options.bounds.checks_max;
     let message = format!(
         "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \
-         and may have {CHECKS_MAX}; remove some limits, or part them over several domains"
+         and may have {checks_max}; remove some limits, or part them over several domains"
     );
     let (file, _) = domain.origins.first()?;
     let path = Path::default().key(keywords::DESCRIPTORS.name);

@@ -9,7 +9,6 @@ use std::collections::HashSet;
 use super::colocation;
 use super::colocation::Colocation;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
-use crate::domain::Bounds;
 use crate::policy::syntax::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Target, quoted,
 };
@@ -26,9 +25,6 @@ const CHECKS: [fn(&mut Linter<'_>); 7] = [
     check_absent_entries,
     check_hash_slots,
 ];
-
-/// Maximum depth of a rule that can match. Decoding rejects descriptors with more entries.
-const LEVELS_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// Maximum number of pairs of sibling patterns compared per level, enough for 2,000 patterns.
 /// Beyond this number, shadowed patterns are not reported, because comparing them would delay
@@ -75,8 +71,10 @@ pub(crate) fn find_warnings(
     files: &[usize],
     origins: &[(usize, usize)],
     documents: &[Document<'_>],
+    entries_max: usize,
 ) -> Findings {
-    let mut linter = Linter { domain, origins, documents, found: Findings::default() };
+    let found = Findings::default();
+    let mut linter = Linter { domain, origins, documents, entries_max, found };
     for check in CHECKS {
         check(&mut linter);
     }
@@ -99,6 +97,8 @@ struct Linter<'a> {
     domain: &'a DomainSpec,
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
+    /// Maximum depth of a rule that can match. Decoding rejects descriptors with more entries.
+    entries_max: usize,
     found: Findings,
 }
 
@@ -170,11 +170,12 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
                            with every `?`; send the route's name, or the path without its query";
             linter.warn(&node_path.at, |p| p.key("key"), DiagnosticKind::PathAsKey, message);
         }
-        if node.rule.is_some() && node_path.at.len() > LEVELS_MAX {
+        if node.rule.is_some() && node_path.at.len() > linter.entries_max {
             let message = format!(
                 "this rule never matches: it is {} entries deep, and a request has at most \
-                 {LEVELS_MAX}",
-                node_path.at.len()
+                 {}",
+                node_path.at.len(),
+                linter.entries_max
             );
             linter.warn(&node_path.at, |p| p, DiagnosticKind::NeverMatches, message);
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::counter_key;
 use super::counter_key::Secret;
+use super::matcher::CHECKS_MAX;
 use super::patterns::Patterns;
 use super::tree::hash_with;
 use super::tree::{
@@ -53,6 +54,7 @@ impl Policy {
             tree: Arc::new(builder.tree),
             secret,
             replaced_names,
+            checks_max: CHECKS_MAX,
         }
     }
 }

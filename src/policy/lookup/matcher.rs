@@ -17,8 +17,8 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Maximum number of checks per call. If a call could need more checks under a policy, the policy
-/// does not compile.
+/// Maximum number of checks per call, unless a policy's bound is lower. If a call with one descriptor
+/// for each sequence of keys needs more, the policy does not compile.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy
@@ -51,6 +51,7 @@ pub struct Matches<'p> {
     /// Compiled request overrides, in the order of their descriptors.
     pub overrides: Vec<Arc<Limit>>,
     domain: Option<&'p Domain>,
+    /// Sorted and without duplicates once all descriptors are matched.
     replaced: SmallVec<[Replacement; 4]>,
 }
 
@@ -68,7 +69,7 @@ impl Matches<'_> {
 }
 
 /// Limit name that a matched rule replaces for the whole request, with the id of that rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Replacement {
     name: NameId,
     by: RuleId,
@@ -84,6 +85,9 @@ pub struct Checks<'m, 'p> {
     pub spans: SmallVec<[Range<usize>; 4]>,
     /// Name of the limit of each check; empty for unnamed limits.
     pub names: SmallVec<[&'p str; 4]>,
+    /// Whether the request needs more checks than the policy's bound. Then some are missing.
+    pub is_cut_off: bool,
+    checks_max: usize,
 }
 
 impl Policy {
@@ -112,6 +116,8 @@ impl Policy {
             matches.found.push(found);
         }
         if !matches.replaced.is_empty() {
+            matches.replaced.sort_unstable();
+            matches.replaced.dedup();
             matches.mark_replaced();
         }
         matches
@@ -133,10 +139,7 @@ impl Policy {
             return DescriptorMatch::NoRule;
         };
         for name in &rule.replaces {
-            let replaced = Replacement { name: *name, by: rule.id };
-            if !matches.replaced.contains(&replaced) {
-                matches.replaced.push(replaced);
-            }
+            matches.replaced.push(Replacement { name: *name, by: rule.id });
         }
         if rule.limits.is_empty() {
             DescriptorMatch::Unlimited(rule)
@@ -164,8 +167,7 @@ impl Policy {
         request: &Request<'_>,
         matches: &'m Matches<'p>,
     ) -> Checks<'m, 'p> {
-        let mut checks =
-            Checks { each: SmallVec::new(), spans: SmallVec::new(), names: SmallVec::new() };
+        let mut checks = Checks::new(self.checks_max);
         let mut identity = Identity::default();
         let mut quotas = 0;
         for (found, descriptor) in matches.found.iter().zip(request.descriptors) {
@@ -202,9 +204,9 @@ impl Policy {
                     }
                 }
             }
-            // Descriptors without checks have no number, so that the numbers stay below 128.
+            // Descriptors without checks have no number, so that there are no more than checks.
             let is_quota = checks.each.get(start).is_some_and(Check::is_quota);
-            quotas += u8::from(is_quota);
+            quotas += u16::from(is_quota);
             checks.spans.push(start..checks.each.len());
         }
         checks
@@ -308,7 +310,9 @@ impl Matches<'_> {
     /// replacement applies to all descriptors of the request.
     fn is_replaced(&self, rule: &Rule, plan: &KeyPlan) -> bool {
         plan.replaced_as.is_some_and(|name| {
-            self.replaced.iter().any(|replaced| replaced.name == name && replaced.by != rule.id)
+            let first = self.replaced.partition_point(|replaced| replaced.name < name);
+            let by = self.replaced[first..].iter().take_while(|replaced| replaced.name == name);
+            by.map(|replaced| replaced.by).any(|by| by != rule.id)
         })
     }
 
@@ -326,10 +330,22 @@ impl Matches<'_> {
 }
 
 impl<'m, 'p> Checks<'m, 'p> {
+    fn new(checks_max: usize) -> Self {
+        Checks {
+            each: SmallVec::new(),
+            spans: SmallVec::new(),
+            names: SmallVec::new(),
+            is_cut_off: false,
+            checks_max,
+        }
+    }
+
     fn push(&mut self, key: CounterKey, limit: &'m Arc<Limit>, op: Op, role: Role, name: &'p str) {
-        if self.each.len() < CHECKS_MAX {
+        if self.each.len() < self.checks_max {
             self.each.push(Check { key, limit, op, role, holder: None });
             self.names.push(name);
+        } else {
+            self.is_cut_off = true;
         }
     }
 }
@@ -390,7 +406,7 @@ fn have_same_windows(a: &Limit, b: &Limit) -> bool {
 
 /// Returns the role of the rule's checks. `quotas` is the number of quota descriptors that precede
 /// this one in the call.
-fn role(rule: &Rule, quotas: u8) -> Role {
+fn role(rule: &Rule, quotas: u16) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {
         (true, _) => Role::Shadow,
         (false, true) => Role::Quota(quotas),

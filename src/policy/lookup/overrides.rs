@@ -145,6 +145,7 @@ impl Policy {
             tree: Arc::clone(&self.tree),
             secret: self.secret.clone(),
             replaced_names: self.replaced_names.clone(),
+            checks_max: self.checks_max,
         }
     }
 

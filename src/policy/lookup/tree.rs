@@ -32,6 +32,8 @@ pub struct Policy {
     pub(crate) secret: Secret,
     /// Limit names that appear in the `replaces` of any rule, indexed by [`NameId`].
     pub(crate) replaced_names: Vec<Box<str>>,
+    /// Maximum number of checks per call.
+    pub(crate) checks_max: usize,
 }
 
 /// Rule for descriptors whose path ends at the rule's node.
@@ -72,7 +74,7 @@ pub struct Rule {
 pub(crate) struct NodeId(pub u32);
 
 /// Index into [`Policy::replaced_names`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NameId(pub u32);
 
 /// Recipe for building a limit's counter keys: a constant prefix and the entries to append to it.
@@ -195,6 +197,18 @@ pub(crate) enum MatchKind {
 }
 
 impl Policy {
+    /// Sets the maximum number of checks per call, which is [`CHECKS_MAX`](super::matcher::CHECKS_MAX)
+    /// by default.
+    #[must_use]
+    pub fn with_checks_max(self, checks_max: usize) -> Policy {
+        Policy { checks_max, ..self }
+    }
+
+    /// Returns the maximum number of checks per call.
+    pub fn checks_max(&self) -> usize {
+        self.checks_max
+    }
+
     /// Returns all rules, ordered by id.
     pub fn rules(&self) -> &[Rule] {
         &self.rules

@@ -22,9 +22,9 @@ use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED
 use super::scalar::{self, Scalar};
 
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
-/// another list, so `descriptors` and its maps are one level. A request has at most 16 entries, so
-/// 32 levels leave room for `rate_limit` and metadata.
-pub const DEPTH_MAX: usize = 32;
+/// another list, so `descriptors` and its maps are one level. A request has at most 160 entries;
+/// control planes write a level for each.
+pub const DEPTH_MAX: usize = 160;
 
 /// Maximum number of nodes that aliases may add to the nodes written in the file. This allows
 /// 100,000 rules to share one anchored `rate_limit` of eight nodes, but rejects "billion laughs"

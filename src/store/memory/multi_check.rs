@@ -5,8 +5,10 @@
 //!
 //! Not here: calls of a single check, which need no copies (`super`).
 
-use smallvec::SmallVec;
+use std::collections::{HashMap, HashSet};
 use std::sync::MutexGuard;
+
+use smallvec::SmallVec;
 
 use super::rules::{RuleIdentity, RuleSlot};
 use super::shard::{EntryIndex, EntryKey, Shard, weight};
@@ -14,8 +16,8 @@ use super::{MemoryStore, SHARDS_MAX, without_receipt_entry, without_unreceipted_
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Number of working counters kept on the stack. Calls with more checks, up to 128, are rare and
-/// allocate.
+/// Number of working counters kept on the stack, and searched one after another. Calls with more
+/// checks are rare; they allocate and hash.
 const COUNTERS_INLINE: usize = 16;
 
 const SHARD_SET_WORDS: usize = SHARDS_MAX / 64;
@@ -64,7 +66,49 @@ struct WorkingCounter<'a> {
     limit: &'a Limit,
 }
 
-type WorkingCounters<'a> = SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>;
+/// Working counters of a call, in the order in which the checks first use them.
+#[derive(Default)]
+struct WorkingCounters<'a> {
+    each: SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>,
+    /// Positions of the counters after the first [`COUNTERS_INLINE`], by key.
+    positions: HashMap<EntryKey, usize>,
+    /// Entries of these counters, as the index of the shard's guard and the entry.
+    entries: HashSet<(usize, EntryIndex)>,
+}
+
+impl<'a> WorkingCounters<'a> {
+    /// Returns the position of the counter with this key, or `None` if the call has not used it yet.
+    fn position(&self, key: EntryKey) -> Option<usize> {
+        let mut searched = self.each.iter().take(COUNTERS_INLINE);
+        let found = searched.position(|counter| counter.key == key);
+        if self.positions.is_empty() {
+            return found;
+        }
+        found.or_else(|| self.positions.get(&key).copied())
+    }
+
+    /// Appends a counter and returns its position.
+    fn push(&mut self, counter: WorkingCounter<'a>) -> usize {
+        let position = self.each.len();
+        if position >= COUNTERS_INLINE {
+            self.positions.insert(counter.key, position);
+            if let Location::Entry(entry) = counter.location {
+                self.entries.insert((counter.guard, entry));
+            }
+        }
+        self.each.push(counter);
+        position
+    }
+
+    /// Returns whether the call has a working copy of an entry of a shard.
+    fn is_in_use(&self, guard: usize, entry: EntryIndex) -> bool {
+        let is_there = |counter: &WorkingCounter<'_>| {
+            counter.guard == guard && counter.location == Location::Entry(entry)
+        };
+        self.each.iter().take(COUNTERS_INLINE).any(is_there)
+            || !self.entries.is_empty() && self.entries.contains(&(guard, entry))
+    }
+}
 
 impl MemoryStore {
     /// Decides a call with several checks. Returns one answer per check, in order.
@@ -75,7 +119,7 @@ impl MemoryStore {
         now: Micros,
     ) -> Vec<Answer> {
         let mut shards = self.lock_all(checks, now);
-        let mut counters = WorkingCounters::new();
+        let mut counters = WorkingCounters::default();
         let at: SmallVec<[usize; COUNTERS_INLINE]> =
             checks.iter().map(|check| self.load(check, &mut shards, &mut counters, now)).collect();
         let mut answers = vec![Answer::NotAsked; checks.len()];
@@ -84,7 +128,7 @@ impl MemoryStore {
             answers[i] =
                 Answer::Decided(self.apply_check(&mut counters, at[i], check, &mut shards, now));
         }
-        for counter in &mut counters {
+        for counter in &mut counters.each {
             counter.after_refunds.clone_from(&counter.state);
         }
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
@@ -96,10 +140,10 @@ impl MemoryStore {
         if is_rejected {
             undo_except_debts(checks, &mut answers, &mut counters, &at, now);
         }
-        if is_rejected || counters.len() < checks.len() {
+        if is_rejected || counters.each.len() < checks.len() {
             update_availability(checks, &mut answers, &counters, &at, now);
         }
-        for counter in counters {
+        for counter in counters.each {
             self.save(counter, &mut shards, now);
         }
         answers
@@ -129,7 +173,7 @@ impl MemoryStore {
         now: Micros,
     ) -> usize {
         let own = EntryKey::for_counter(check.key.identity);
-        if let Some(at) = counters.iter().position(|counter| counter.key == own) {
+        if let Some(at) = counters.position(own) {
             return at;
         }
         let guard = shards.set.shards_before(self.shard_of(own));
@@ -141,7 +185,7 @@ impl MemoryStore {
                 (Location::Entry(slot), weight(state), Some(state.clone()))
             }
             None => {
-                let in_use = |slot| is_in_use(counters, guard, slot);
+                let in_use = |slot| counters.is_in_use(guard, slot);
                 self.reclaim_expired(shard, now, in_use);
                 let rule = RuleIdentity::of(check.limit);
                 let location = self.claim_location(shard, &rule, now, &in_use);
@@ -164,8 +208,7 @@ impl MemoryStore {
             after_refunds: None,
             state,
             limit: check.limit,
-        });
-        counters.len() - 1
+        })
     }
 
     /// Claims an entry for a key that has none. If the store is full, returns the sketch of the
@@ -195,7 +238,7 @@ impl MemoryStore {
         shards: &mut LockedShards<'_>,
         now: Micros,
     ) -> Outcome {
-        let counter = &counters[at];
+        let counter = &counters.each[at];
         if counter.location == Location::NoRoom && matches!(check.op, Op::Take { .. }) {
             return self.refuse_when_full(check.limit, now);
         }
@@ -214,15 +257,15 @@ impl MemoryStore {
         if let Some(rule) = rule
             && weight > claimed
         {
-            let in_use = |slot| is_in_use(counters, guard, slot);
+            let in_use = |slot| counters.is_in_use(guard, slot);
             let shard = &mut *shards.guards[guard];
             if !self.resize(shard, rule, op, (claimed, weight), now, &in_use) {
-                counters[at].is_out_of_room = true;
+                counters.each[at].is_out_of_room = true;
                 return self.refuse_when_full(check.limit, now);
             }
-            counters[at].claimed_weight = weight;
+            counters.each[at].claimed_weight = weight;
         }
-        let counter = &mut counters[at];
+        let counter = &mut counters.each[at];
         counter.write(step.write, check.limit);
         if let Location::Sketch(_) = counter.location {
             if step.outcome.charged.0 > 0 {
@@ -268,13 +311,6 @@ impl MemoryStore {
     }
 }
 
-/// Returns whether the call has a working copy of the entry in a given slot of a shard.
-fn is_in_use(counters: &WorkingCounters<'_>, guard: usize, slot: EntryIndex) -> bool {
-    counters
-        .iter()
-        .any(|counter| counter.guard == guard && counter.location == Location::Entry(slot))
-}
-
 /// Resets the counters of a rejected call to their state after its refunds, and then repeats the
 /// charges that apply even to a rejected call (debts). Keeps the verdicts and waits.
 fn undo_except_debts<'a>(
@@ -284,11 +320,12 @@ fn undo_except_debts<'a>(
     at: &[usize],
     now: Micros,
 ) {
-    for counter in counters.iter_mut() {
+    for counter in &mut counters.each {
         counter.state = counter.after_refunds.take();
     }
     for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
-        let (counter, Answer::Decided(outcome)) = (&mut counters[at[i]], &mut answers[i]) else {
+        let (counter, Answer::Decided(outcome)) = (&mut counters.each[at[i]], &mut answers[i])
+        else {
             continue;
         };
         if counter.location == Location::NoRoom {
@@ -315,7 +352,7 @@ fn update_availability(
     now: Micros,
 ) {
     for (i, check) in checks.iter().enumerate() {
-        let counter = &counters[at[i]];
+        let counter = &counters.each[at[i]];
         if let Answer::Decided(outcome) = &mut answers[i]
             && counter.location != Location::NoRoom
         {

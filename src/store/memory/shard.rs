@@ -23,7 +23,7 @@ const REORDERING_MAX: Micros = Micros::SECOND;
 
 /// Key of an entry: the counter's identity as two 64-bit words, so that an entry is aligned to 8
 /// bytes.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey([u64; 2]);
 
 impl EntryKey {

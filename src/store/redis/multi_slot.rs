@@ -10,6 +10,8 @@
 //!
 //! All functions are pure. Not here: sending the groups (`store`).
 
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 
 use super::near_limit_hints::Nearness;
@@ -28,14 +30,47 @@ pub(super) type SlotGroups = SmallVec<[SlotGroup; 4]>;
 /// check.
 pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u16) -> SlotGroups {
     let mut groups = SlotGroups::new();
+    let mut places = GroupPlaces::default();
     for (at, check) in checks.iter().enumerate() {
         let slot = slot(check);
-        match groups.iter_mut().find(|group| group.slot == slot) {
-            Some(group) => group.checks.push(at),
+        match places.place(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot)) {
+            Some(place) => groups[place].checks.push(at),
             None => groups.push(SlotGroup { slot, checks: SmallVec::from_iter([at]) }),
         }
     }
     groups
+}
+
+/// Number of groups up to which they are searched one after another, which is faster than hashing.
+const SEARCHED_MAX: usize = 16;
+
+/// Places of groups in their list, by hash slot. Finding one takes constant time.
+#[derive(Debug, Default)]
+pub(super) struct GroupPlaces {
+    hashed: HashMap<u16, usize>,
+    groups: usize,
+}
+
+impl GroupPlaces {
+    /// Returns the place of the group of a slot. If there is none, returns `None` and notes that
+    /// the caller appends one. `slot_at` returns the slot of the group at a place.
+    pub(super) fn place(
+        &mut self,
+        slot: u16,
+        slot_at: impl Fn(usize) -> Option<u16>,
+    ) -> Option<usize> {
+        let searched = self.groups.min(SEARCHED_MAX);
+        let found = (0..searched)
+            .find(|place| slot_at(*place) == Some(slot))
+            .or_else(|| self.hashed.get(&slot).copied());
+        if found.is_none() {
+            if self.groups >= SEARCHED_MAX {
+                self.hashed.insert(slot, self.groups);
+            }
+            self.groups += 1;
+        }
+        found
+    }
 }
 
 /// Returns the index of the group to send alone first, or `None` if all groups are sent at once.
@@ -96,8 +131,12 @@ pub(super) fn first_group_ends_call(
     let timeout = Answer::Unanswered { executed: ExecutionStatus::Unknown };
     let is_timeout = first.checks.iter().any(|at| answers[*at] == timeout);
     if is_timeout {
-        for at in (0..checks.len()).filter(|at| !first.checks.contains(at)) {
-            answers[at] = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+        // The checks of a group are in the call's order.
+        let mut sent = first.checks.iter().peekable();
+        for (at, answer) in answers.iter_mut().enumerate().take(checks.len()) {
+            if sent.next_if(|sent| **sent == at).is_none() {
+                *answer = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+            }
         }
     }
     is_timeout
@@ -184,6 +223,27 @@ mod tests {
     }
 
     #[test]
+    fn grouping_compares_a_constant_number_of_slots_per_check() {
+        let compared = std::cell::Cell::new(0);
+        for count in [256_u16, 1_024, 2_048] {
+            compared.set(0);
+            let mut places = GroupPlaces::default();
+            let slot_at = |place: usize| {
+                compared.set(compared.get() + 1);
+                u16::try_from(place).ok()
+            };
+            for slot in 0..count {
+                assert_eq!(places.place(slot, slot_at), None, "{slot} is new");
+            }
+            for slot in 0..count {
+                assert_eq!(places.place(slot, slot_at), Some(usize::from(slot)));
+            }
+            let most = 2 * usize::from(count) * SEARCHED_MAX;
+            assert!(compared.get() <= most, "{} for {count} checks", compared.get());
+        }
+    }
+
+    #[test]
     fn the_nearest_and_then_the_smallest_limit_is_sent_first() {
         let (wide, narrow) = (limit(100, Charge::Admitted), limit(5, Charge::Admitted));
         let checks = [take(10, &wide), take(20, &wide), take(30, &narrow)];
@@ -219,7 +279,7 @@ mod tests {
     #[test]
     fn quota_checks_reject_the_call_only_if_all_of_them_refuse() {
         let limit = limit(5, Charge::Admitted);
-        let quota = |number: u8| {
+        let quota = |number: u16| {
             let identity = 10 * (u128::from(number) + 1);
             Check { role: Role::Quota(number), ..take(identity, &limit) }
         };

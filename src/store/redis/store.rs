@@ -309,10 +309,11 @@ impl<T: Transport> RedisStore<T> {
             return smallvec![self.encoder.encode_refund(receipts, now)];
         }
         let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
+        let mut places = multi_slot::GroupPlaces::default();
         for receipt in receipts {
             let slot = keys::counter_slot(&receipt.key);
-            match by_slot.iter_mut().find(|(at, _)| *at == slot) {
-                Some((_, receipts)) => receipts.push(receipt.clone()),
+            match places.place(slot, |place| by_slot.get(place).map(|(slot, _)| *slot)) {
+                Some(place) => by_slot[place].1.push(receipt.clone()),
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
         }

@@ -23,9 +23,16 @@ fn one() -> RateLimitDescriptor {
     descriptor(vec![entry("ip", "192.0.2.1")])
 }
 
+/// Bounds that a small request exceeds.
+const FEW: Bounds = Bounds { descriptors_max: 2, entries_max: 2, ..Bounds::DEFAULT };
+
 fn decode(encoded: Vec<u8>) -> Result<RateLimitRequest, DecodeError> {
-    let message = decode_message(encoded.into(), MESSAGE_BYTES_MAX)?;
-    DecodedRequest::new(&message).map(drop)?;
+    decode_within(encoded, &Bounds::DEFAULT)
+}
+
+fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, DecodeError> {
+    let message = decode_message(encoded.into(), bounds)?;
+    DecodedRequest::new(&message, bounds).map(drop)?;
     Ok(message)
 }
 
@@ -48,17 +55,19 @@ fn an_empty_domain_or_no_descriptor_is_invalid() {
 #[test]
 fn more_descriptors_or_entries_than_the_bound_are_invalid_and_the_bound_is_told() {
     let many = |n| request(vec![one(); n]).encode_to_vec();
-    assert_eq!(decode(many(64)).unwrap().descriptors.len(), 64);
-    assert_eq!(decode(many(65)).unwrap_err(), DecodeError::TooManyDescriptors);
-    assert_eq!(
-        DecodeError::TooManyDescriptors.to_string(),
-        "descriptors: at most 64 in one request"
-    );
+    assert_eq!(decode(many(2_048)).unwrap().descriptors.len(), 2_048);
+    let too_many = decode(many(2_049)).unwrap_err();
+    assert_eq!(too_many, DecodeError::TooManyDescriptors { descriptors_max: 2_048 });
+    assert_eq!(too_many.to_string(), "descriptors: at most 2048 in one request");
 
     let deep = |n| request(vec![one(), descriptor(vec![entry("k", "v"); n])]);
-    assert_eq!(decode(deep(16).encode_to_vec()).unwrap().descriptors[1].entries.len(), 16);
-    assert_eq!(fault(&deep(17)), DecodeError::TooManyEntries { descriptor: 1 });
-    assert_eq!(fault(&deep(17)).to_string(), "descriptors[1].entries: at most 16");
+    assert_eq!(decode(deep(160).encode_to_vec()).unwrap().descriptors[1].entries.len(), 160);
+    let too_deep = fault(&deep(161));
+    assert_eq!(too_deep, DecodeError::TooManyEntries { descriptor: 1, entries_max: 160 });
+    assert_eq!(too_deep.to_string(), "descriptors[1].entries: at most 160");
+    assert_eq!(decode_within(many(3), &FEW).unwrap_err().reason(), InvalidReason::Descriptors);
+    let deep = deep(3).encode_to_vec();
+    assert_eq!(decode_within(deep, &FEW).unwrap_err().reason(), InvalidReason::Entries);
 }
 
 #[test]
@@ -75,7 +84,7 @@ fn an_empty_key_is_invalid_an_empty_value_and_an_empty_descriptor_are_not() {
     let keyless = request(vec![one(), descriptor(vec![entry("", "v")])]);
     assert_eq!(fault(&keyless), DecodeError::KeyEmpty { descriptor: 1 });
     let message = request(vec![descriptor(vec![entry("k", "")]), descriptor(vec![])]);
-    let asked = DecodedRequest::new(&message).unwrap();
+    let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
     let descriptors = asked.descriptors();
     assert_eq!(descriptors[0].entries, [Entry { key: b"k", value: b"" }]);
     assert_eq!(descriptors[1].entries, []);
@@ -95,8 +104,8 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
     ];
     for value in odd {
         let bytes = request(vec![descriptor(vec![entry("k", value)])]).encode_to_vec();
-        let message = decode_message(bytes.into(), MESSAGE_BYTES_MAX).unwrap();
-        let asked = DecodedRequest::new(&message).unwrap();
+        let message = decode_message(bytes.into(), &Bounds::DEFAULT).unwrap();
+        let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
         assert_eq!(asked.descriptors()[0].entries[0].value, value);
     }
 }
@@ -104,7 +113,7 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
 fn hits(of_request: u32, of_descriptor: Option<u64>) -> u64 {
     let descriptor = RateLimitDescriptor { hits_addend: of_descriptor, ..one() };
     let message = RateLimitRequest { hits_addend: of_request, ..request(vec![descriptor]) };
-    DecodedRequest::new(&message).unwrap().descriptors()[0].hits.0
+    DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap().descriptors()[0].hits.0
 }
 
 #[test]
@@ -123,8 +132,8 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
     let mut bytes = RateLimitRequest { hits_addend: 5, ..RateLimitRequest::default() };
     let late = [request(vec![one(), one()]).encode_to_vec(), bytes.encode_to_vec()].concat();
     bytes.domain = "edge".into();
-    let message = decode_message(late.into(), MESSAGE_BYTES_MAX).unwrap();
-    let asked = DecodedRequest::new(&message).unwrap();
+    let message = decode_message(late.into(), &Bounds::DEFAULT).unwrap();
+    let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
     assert!(asked.descriptors().iter().all(|descriptor| descriptor.hits.0 == 5));
 }
 
@@ -132,8 +141,8 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
 fn negative_hits_are_refunded() {
     let back = RateLimitDescriptor { is_negative_hits: true, hits_addend: Some(2), ..one() };
     let bytes = request(vec![back, one()]).encode_to_vec();
-    let message = decode_message(bytes.into(), MESSAGE_BYTES_MAX).unwrap();
-    let asked = DecodedRequest::new(&message).unwrap();
+    let message = decode_message(bytes.into(), &Bounds::DEFAULT).unwrap();
+    let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
     let descriptors = asked.descriptors();
     assert!(descriptors[0].refund && descriptors[0].hits.0 == 2);
     assert!(!descriptors[1].refund);
@@ -144,8 +153,8 @@ fn the_slot_entry_names_the_holder_and_is_no_step_of_the_path() {
     let held = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "me"), entry("b", "2")]);
     let anonymous = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "")]);
     let bytes = request(vec![held, anonymous]).encode_to_vec();
-    let message = decode_message(bytes.into(), MESSAGE_BYTES_MAX).unwrap();
-    let asked = DecodedRequest::new(&message).unwrap();
+    let message = decode_message(bytes.into(), &Bounds::DEFAULT).unwrap();
+    let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
     let descriptors = asked.descriptors();
     assert_eq!(descriptors[0].holder, Some(b"me".as_slice()));
     assert_eq!(descriptors[0].entries.len(), 2);
@@ -160,8 +169,11 @@ fn limited(limit: RateLimitOverride) -> RateLimitRequest {
 
 #[test]
 fn an_override_is_taken_as_it_is_and_a_multiplier_of_nothing_is_one() {
-    let read =
-        |limit| DecodedRequest::new(&limited(limit)).unwrap().descriptors()[0].limit.unwrap();
+    let read = |limit| {
+        DecodedRequest::new(&limited(limit), &Bounds::DEFAULT).unwrap().descriptors()[0]
+            .limit
+            .unwrap()
+    };
     let plain = RateLimitOverride { requests_per_unit: 7, unit: 3, unit_multiplier: None };
     let hourly = Override { requests_per_unit: 7, unit: Unit::Hour, unit_multiplier: 1 };
     assert_eq!(read(plain), hourly);
@@ -191,19 +203,25 @@ fn a_long_message_of_tiny_parts_is_rejected_before_they_are_allocated() {
     let allocated = |encoded: Vec<u8>, error: DecodeError| {
         let encoded = Bytes::from(encoded);
         let used = allocation_counter::measure(|| {
-            assert_eq!(decode_message(encoded, MESSAGE_BYTES_MAX), Err(error));
+            assert_eq!(decode_message(encoded, &Bounds::DEFAULT), Err(error));
         });
         used.bytes_total
     };
     let descriptors = [0x12, 0].repeat(MESSAGE_BYTES_MAX / 2);
-    assert!(allocated(descriptors, DecodeError::TooManyDescriptors) < 4 * 1024);
+    assert!(
+        allocated(descriptors, DecodeError::TooManyDescriptors { descriptors_max: 2_048 })
+            < 4 * 1024
+    );
     let nested = |tag: u8, inner: &[u8]| {
         let length = u32::try_from(inner.len()).unwrap();
         let varint = [0, 7, 14].map(|shift| (length >> shift) as u8 & 0x7f | 0x80);
         [&[tag], &varint[..2], &[varint[2] & 0x7f], inner].concat()
     };
     let entries = nested(0x12, &[0x0a, 0].repeat(100_000));
-    assert!(allocated(entries, DecodeError::TooManyEntries { descriptor: 0 }) < 4 * 1024);
+    assert!(
+        allocated(entries, DecodeError::TooManyEntries { descriptor: 0, entries_max: 160 })
+            < 4 * 1024
+    );
     let values = nested(0x12, &nested(0x0a, &[0x12, 0].repeat(100_000)));
     assert!(allocated(values, DecodeError::TooManyFields) < 4 * 1024);
     let overrides = nested(0x12, &[0x12, 0].repeat(100_000));
@@ -213,20 +231,20 @@ fn a_long_message_of_tiny_parts_is_rejected_before_they_are_allocated() {
 }
 
 #[test]
-fn the_largest_valid_request_has_fewer_fields_than_the_bound() {
-    let limit = RateLimitOverride { requests_per_unit: 1, unit: 1, unit_multiplier: Some(2) };
+fn a_request_of_2_048_descriptors_of_ten_entries_has_fewer_fields_than_the_bound() {
     let full = RateLimitDescriptor {
-        entries: vec![entry("k", vec![b'v'; 100]); 16],
-        limit: Some(limit),
-        hits_addend: Some(1),
-        is_negative_hits: true,
+        entries: vec![entry("k", vec![b'v'; 30]); 10],
+        ..RateLimitDescriptor::default()
     };
-    let encoded = request(vec![full; 64]).encode_to_vec();
+    let encoded = request(vec![full; 2_048]).encode_to_vec();
     assert!(encoded.len() > UNCOUNTED_BYTES_MAX);
     let mut left = FIELDS_MAX;
-    count_fields(&encoded, MessageType::Request, &mut left).unwrap();
-    assert!(FIELDS_MAX - left > 3_400 && left > FIELDS_MAX / 2, "{left} are left");
+    count_fields(&encoded, MessageType::Request, ENTRIES_MAX, &mut left).unwrap();
+    assert_eq!(FIELDS_MAX - left, 1 + 2_048 * (1 + 10 * 3));
 }
+
+/// Bounds that some random requests exceed.
+const SOME: Bounds = Bounds { descriptors_max: 64, entries_max: 16, ..Bounds::DEFAULT };
 
 fn any_request() -> impl Strategy<Value = RateLimitRequest> {
     let descriptor = (0..18_usize).prop_map(|n| descriptor(vec![entry("k", "v"); n]));
@@ -250,7 +268,7 @@ proptest! {
     fn a_message_that_is_counted_first_is_decoded_as_any_other(request in any_request()) {
         let encoded = request.encode_to_vec();
         let padded = [encoded.clone(), padding()].concat();
-        prop_assert_eq!(decode(encoded), decode(padded));
+        prop_assert_eq!(decode_within(encoded, &SOME), decode_within(padded, &SOME));
     }
 
     #[test]

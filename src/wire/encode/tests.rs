@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::domain::{
-    Accounting, Charge, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
+    Accounting, Bounds, Charge, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
 };
 use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
@@ -116,7 +116,7 @@ fn answered(
         descriptors: vec![descriptor; decision.statuses.len()],
         hits_addend: 2,
     };
-    let request = DecodedRequest::new(&request).unwrap();
+    let request = DecodedRequest::new(&request, &Bounds::DEFAULT).unwrap();
     let descriptors = request.descriptors();
     let response_config = &ResponseConfig::new(settings).unwrap();
     let (request, rules) = (&request, &table(rules));

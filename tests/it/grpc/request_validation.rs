@@ -82,8 +82,8 @@ async fn a_request_at_fault_is_invalid_and_never_judged() {
     assert_eq!(status(b"").await, fault("domain must not be empty"));
     assert_eq!(status(b"\x0a\x01d").await, fault("descriptors must not be empty"));
     assert_eq!(status(b"\xff").await, fault("the message is not an encoded RateLimitRequest"));
-    let many = [b"\x0a\x01d".to_vec(), [0x12, 0].repeat(65)].concat();
-    assert_eq!(status(&many).await, fault("descriptors: at most 64 in one request"));
+    let many = [b"\x0a\x01d".to_vec(), [0x12, 0].repeat(2_049)].concat();
+    assert_eq!(status(&many).await, fault("descriptors: at most 2048 in one request"));
     let long = vec![0; 1_048_577];
     assert_eq!(status(&long).await, fault("the message is longer than 1048576 bytes"));
     assert_eq!(server.judged(), 0);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::decide::Unavailable;
+use tidegate::decide::DecideError;
 use tidegate::domain::{
     Code, Decision, Hits, LimitedBy, Micros, Rate, Request, Source, Status, StatusLimit, Unit,
     WaitPrecision,
@@ -65,15 +65,15 @@ impl Decide for Bench {
         now: Micros,
         _: Option<Instant>,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
-    ) -> Result<R, Unavailable> {
+    ) -> Result<R, DecideError> {
         self.judged.fetch_add(1, Ordering::SeqCst);
         let thread = std::thread::current().name().unwrap_or_default().to_owned();
         self.threads.lock().unwrap().insert(thread);
         self.moments.lock().unwrap().insert(now);
         let refuse = match request.domain {
-            "unavailable" => return Err(Unavailable),
+            "unavailable" => return Err(DecideError::Unavailable),
             "wait" => {
-                self.gate.acquire().await.map_err(|_| Unavailable)?.forget();
+                self.gate.acquire().await.map_err(|_| DecideError::Unavailable)?.forget();
                 false
             }
             "stall" => {

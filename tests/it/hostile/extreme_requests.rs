@@ -45,21 +45,21 @@ async fn what_is_no_request_is_invalid_and_charges_nobody() {
     let (_serving, address) = target(&[]);
     let connection = connect(address).await;
     let unit = |unit: u8| [ann(), field(2, &[0x08, 1, 0x10, unit])].concat();
-    let deep = [ann(), entry(b"a", b"b").repeat(16)].concat();
+    let deep = [ann(), entry(b"a", b"b").repeat(160)].concat();
     let cases: [(&str, Vec<u8>); 13] = [
         ("nothing", Vec::new()),
         ("no domain", field(2, &ann())),
         ("no descriptors", field(1, b"edge")),
         ("a domain that is no text", [field(1, b"\xff"), field(2, &ann())].concat()),
         ("an empty key", message(&[ann(), entry(b"", b"x")].concat())),
-        ("65 descriptors", [field(1, b"edge"), field(2, &ann()).repeat(65)].concat()),
-        ("17 entries", message(&deep)),
+        ("2,049 descriptors", [field(1, b"edge"), field(2, &ann()).repeat(2_049)].concat()),
+        ("161 entries", message(&deep)),
         ("a unit that does not exist", message(&unit(9))),
         ("no unit", message(&unit(0))),
         ("half a message", message(&ann())[..9].to_vec()),
         ("groups in groups", vec![0x0b; 4_096]),
         ("more than 1 MiB", message(&entry(b"client", &vec![b'x'; 1 << 20]))),
-        ("more than 8,192 fields", [message(&ann()), [0x20, 0].repeat(8_192)].concat()),
+        ("more than 65,536 fields", [message(&ann()), [0x20, 0].repeat(65_536)].concat()),
     ];
     for (what, message) in cases {
         let answer = exchange(&connection, call(), framed(&message)).await.unwrap();

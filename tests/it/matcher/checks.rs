@@ -151,8 +151,10 @@ fn brought_limits_of_one_domain_and_window_are_one_family() {
 }
 
 #[test]
-fn a_call_has_at_most_128_checks() {
-    let policy = policy([key("a").limit(1)]);
+fn a_call_that_needs_more_checks_than_the_bound_is_cut_off_and_says_so() {
+    assert_eq!(CHECKS_MAX, 2_048);
+    let policy_of_one = || policy([key("a").limit(1)]);
+    let policy = policy_of_one();
     let entries = [entry("a", "x")];
     let descriptors = vec![descriptor(&entries); CHECKS_MAX + 3];
     let request = request(&descriptors);
@@ -161,6 +163,13 @@ fn a_call_has_at_most_128_checks() {
     assert_eq!(checks.each.len(), CHECKS_MAX);
     assert_eq!(checks.spans.len(), CHECKS_MAX + 3);
     assert_eq!(checks.spans[CHECKS_MAX], CHECKS_MAX..CHECKS_MAX);
+    assert!(checks.is_cut_off);
+    let fewer = tidegate::domain::Request { descriptors: &descriptors[..CHECKS_MAX], ..request };
+    let matches = policy.find(&fewer);
+    assert!(!policy.checks(&fewer, &matches).is_cut_off);
+    let policy = policy_of_one().with_checks_max(CHECKS_MAX - 1);
+    let matches = policy.find(&fewer);
+    assert!(policy.checks(&fewer, &matches).is_cut_off);
 }
 
 #[test]

@@ -4,11 +4,13 @@
 //! The store's budget is two seconds, and every answer must come from Redis, which a refusal's
 //! metadata and each process's metrics prove. One run in `make test`, ten in `make proof`.
 //!
-//! `bills`: hits that were used already count beyond a limit, also in parallel.
+//! `bills`: hits that were used already count beyond a limit, also in parallel. `large_calls`: many
+//! descriptors in a call.
 //!
 //! Not here: faults (`topology`).
 
 mod bills;
+mod large_calls;
 mod replicas;
 
 use std::time::Duration;

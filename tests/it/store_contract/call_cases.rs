@@ -147,7 +147,7 @@ pub async fn c03_the_checks_of_a_quota_group_may_stand_anywhere_in_the_call<B: B
     let (one_hit, two_hits, many) = (window(1, MINUTE), window(2, MINUTE), window(10, MINUTE));
     // The script of several windows, and the one for any algorithm.
     for (first, other) in [(1, window(10, MINUTE)), (11, sliding_log(10, MINUTE))] {
-        let quota = |n: u64, group: u8, limit| {
+        let quota = |n: u64, group: u16, limit| {
             with_role(Role::Quota(group), take(bench.key(first + n), limit, 1))
         };
         let checks = [

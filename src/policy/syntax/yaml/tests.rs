@@ -39,14 +39,14 @@ fn read(text: &str) -> String {
 }
 
 #[test]
-fn thirty_two_levels_pass_and_thirty_three_do_not() {
+fn the_deepest_nesting_passes_and_one_level_more_does_not() {
     let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
     // A single list does not count by itself: lists count where they stand in lists.
-    assert_eq!(error(&nested(33)), None);
-    assert_eq!(error(&nested(34)), Some("nested"));
+    assert_eq!(error(&nested(DEPTH_MAX + 1)), None);
+    assert_eq!(error(&nested(DEPTH_MAX + 2)), Some("nested"));
     let maps = |n: usize| format!("{}1{}", "{a: ".repeat(n), "}".repeat(n));
-    assert_eq!(error(&maps(32)), None);
-    assert_eq!(error(&maps(33)), Some("nested"));
+    assert_eq!(error(&maps(DEPTH_MAX)), None);
+    assert_eq!(error(&maps(DEPTH_MAX + 1)), Some("nested"));
 }
 
 #[test]

@@ -299,7 +299,21 @@ fn pack_multi<'a>(
         }
     }
     packed.extend(&listed);
-    packed
+    in_few_values(packed)
+}
+
+/// Maximum number of values that a script unpacks one beside the other. Lua's stack has room for
+/// 8,000 in one call. An array has no bound, but filling it costs Redis more than a list of values.
+const VALUES_MAX: usize = 4_000;
+
+/// Returns the values as they are or, if there are too many for Lua's stack, as one array.
+fn in_few_values(packed: Packed) -> Packed {
+    if packed.len() <= VALUES_MAX {
+        return packed;
+    }
+    let mut array = Packed::default();
+    array.push_array(&packed);
+    array
 }
 
 /// Appends two arguments: the length of the longest list, and all lists, each padded to that
@@ -312,7 +326,7 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
         all.extend(list);
         all.pad_to(nth * stride);
     }
-    command.arg(stride).arg(all.as_slice());
+    command.arg(stride).arg(in_few_values(all).as_slice());
 }
 
 /// Packs a check as `apply.lua` expects it.

@@ -84,6 +84,14 @@ impl Packed {
         self.bytes.extend_from_slice(&other.bytes);
     }
 
+    /// Appends one array of all values of `other`, which the script unpacks into a table.
+    pub fn push_array(&mut self, other: &Packed) {
+        self.values += 1;
+        self.bytes.push(0xdd);
+        self.bytes.extend_from_slice(&(other.values as u32).to_be_bytes());
+        self.bytes.extend_from_slice(&other.bytes);
+    }
+
     /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.values

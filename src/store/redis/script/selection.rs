@@ -3,8 +3,8 @@
 //! Not here: the arguments (`arguments`).
 
 use crate::domain::{
-    Accounting, Algorithm, Bucket, Check, FixedWindow, Hits, Micros, Op, Refill, Role,
-    SlidingWindow, Window,
+    Accounting, Algorithm, Bucket, Check, FixedWindow, Hits, Micros, Op, Refill, RepeatedCounters,
+    Role, SlidingWindow, Window,
 };
 
 /// Selection of the script that decides a call.
@@ -67,17 +67,13 @@ pub(crate) enum MultiKind {
 
 impl<'a> ScriptSelection<'a> {
     pub(crate) fn for_checks(checks: &[Check<'a>]) -> ScriptSelection<'a> {
-        // Quadratic in at most 16 checks; Redis spends far more on a call.
-        let differs = |(at, check): (usize, &Check<'_>)| {
-            checks[..at].iter().all(|earlier| earlier.key != check.key)
-        };
         match checks {
             [check] => {
                 FastPath::for_check(check).map_or(ScriptSelection::Apply, ScriptSelection::Single)
             }
             [_, _, ..]
                 if checks.iter().all(|check| multi_kind(check).is_some())
-                    && checks.iter().enumerate().all(differs) =>
+                    && RepeatedCounters::of_checks(checks).is_empty() =>
             {
                 ScriptSelection::Multi
             }

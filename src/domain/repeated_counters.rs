@@ -1,0 +1,72 @@
+//! Counters that several checks of one call use.
+//!
+//! Not here: what follows from it (`store`, `decide`, `resilience`).
+
+use std::collections::HashSet;
+
+use super::{Check, CounterKey};
+
+/// Number of checks up to which all pairs are compared, which is faster than hashing: at most 120
+/// comparisons.
+const PAIRWISE_MAX: usize = 16;
+
+/// Set of the counters that more than one check of a call uses. Building it takes time linear in
+/// the number of checks. It does not allocate for up to 16 checks on different counters.
+///
+/// ```
+/// use tidegate::domain::{CounterKey, RepeatedCounters};
+/// let key = |identity| CounterKey { identity, tag: None };
+/// let repeated = RepeatedCounters::of_keys([1, 2, 1].map(key).into_iter());
+/// assert!(repeated.contains(&key(1)) && !repeated.contains(&key(2)));
+/// ```
+#[derive(Debug, Default)]
+pub struct RepeatedCounters(HashSet<CounterKey>);
+
+impl RepeatedCounters {
+    /// Finds the repeated counters among these checks.
+    pub fn of_checks(checks: &[Check<'_>]) -> RepeatedCounters {
+        RepeatedCounters::of_keys(checks.iter().map(|check| check.key))
+    }
+
+    /// Finds the repeated counters among these keys.
+    pub fn of_keys(keys: impl ExactSizeIterator<Item = CounterKey> + Clone) -> RepeatedCounters {
+        if keys.len() <= PAIRWISE_MAX {
+            let is_earlier =
+                |(at, key): &(usize, CounterKey)| keys.clone().take(*at).any(|k| k == *key);
+            return RepeatedCounters(
+                keys.clone().enumerate().filter(is_earlier).map(|(_, key)| key).collect(),
+            );
+        }
+        let mut seen = HashSet::with_capacity(keys.len());
+        RepeatedCounters(keys.filter(|key| !seen.insert(*key)).collect())
+    }
+
+    /// Returns whether more than one check uses the counter.
+    pub fn contains(&self, key: &CounterKey) -> bool {
+        !self.0.is_empty() && self.0.contains(key)
+    }
+
+    /// Returns whether all counters are different.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_and_many_keys_are_compared_alike() {
+        for length in [0_u128, 1, 2, 15, 16, 17, 40, 2_048] {
+            let key = |identity| CounterKey { identity, tag: None };
+            let different: Vec<CounterKey> = (0..length).map(key).collect();
+            assert!(RepeatedCounters::of_keys(different.iter().copied()).is_empty());
+            if length > 1 {
+                let last = [different, vec![key(0)]].concat();
+                let repeated = RepeatedCounters::of_keys(last.iter().copied());
+                assert!(repeated.contains(&key(0)) && !repeated.contains(&key(1)));
+            }
+        }
+    }
+}
