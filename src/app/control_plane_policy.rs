@@ -59,15 +59,17 @@ impl ControlPlanePolicy {
             has_first: watch::Sender::new(false),
             status,
         });
+        let options = policy_options(settings);
         let mut activator = Activator {
             policy: Arc::clone(&policy),
             telemetry: Arc::clone(telemetry),
             secret: read_key_secret(settings)?,
+            checks_max: options.bounds.checks_max,
             next_rule: RuleId(0),
             active: None,
             former: None,
         };
-        let last_good = LastGood::new(policy_options(settings), Default::default());
+        let last_good = LastGood::new(options, Default::default());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -128,6 +130,8 @@ struct Activator {
     policy: Arc<ControlPlanePolicy>,
     telemetry: Arc<Telemetry>,
     secret: Secret,
+    /// Maximum number of checks of a call.
+    checks_max: usize,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
     active: Option<Arc<Policy>>,
@@ -150,7 +154,8 @@ impl Activator {
 
     fn activate(&mut self, last_good: &LastGood) {
         let (first, domains) = (self.next_rule, last_good.domains());
-        let policy = Arc::new(Policy::build_with_first_id(&domains, self.secret.clone(), first));
+        let policy = Policy::build_with_first_id(&domains, self.secret.clone(), first);
+        let policy = Arc::new(policy.with_checks_max(self.checks_max));
         let fingerprint = Fingerprint::of_hash(last_good.fingerprint());
         let names = rule_names(&policy);
         self.telemetry.policy_loaded(first, names, fingerprint, Clock::System.now());

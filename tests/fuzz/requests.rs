@@ -132,9 +132,13 @@ impl Looking {
 
 /// What makes a counter where every entry does: nothing else may, and all of it must.
 fn path(domain: &str, descriptor: &Descriptor<'_>) -> Vec<u8> {
-    let window = descriptor.limit.map(|limit| {
-        limit.unit.seconds().saturating_mul(limit.unit_multiplier.into()).min(315_360_000)
-    });
+    // An override with the window of the rule, a minute, counts on the rule's counter.
+    let window = descriptor
+        .limit
+        .map(|limit| {
+            limit.unit.seconds().saturating_mul(limit.unit_multiplier.into()).min(315_360_000)
+        })
+        .filter(|seconds| *seconds != 60);
     let mut path = format!("{} {domain} {window:?}", domain.len()).into_bytes();
     for Entry { key, value } in descriptor.entries {
         for part in [key, value] {
