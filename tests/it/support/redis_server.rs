@@ -24,6 +24,12 @@ pub struct Server {
     tls: bool,
 }
 
+/// A directory in memory, if the system has one. Nodes of a cluster and sentinels sync their
+/// configuration to disk, and a busy disk would stop them for longer than a call may take.
+fn directory_in_memory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
+
 impl Server {
     /// Starts a server with these configuration lines besides the port; waits until it answers.
     pub fn start(lines: &[&str]) -> Server {
@@ -47,7 +53,7 @@ impl Server {
 
     /// Starts one at a port that is known to be free; `None` if it was taken meanwhile.
     pub fn try_start(port: u16, lines: &[&str], arguments: &[&str]) -> Option<Server> {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = directory_in_memory();
         let tls = lines.iter().any(|line| line.starts_with("tls-port"));
         let sentinel = arguments.contains(&"--sentinel");
         let mut config = String::new();
