@@ -18,6 +18,7 @@
 //! | [`algorithm`] | the arithmetic of each algorithm, as pure functions |
 //! | [`resilience`] | deadline, fallback and refusal cache; each wraps a store |
 //! | [`domain`] | types that all modules share |
+//! | [`pem`] | parses certificates |
 //! | [`clock`] | the only module that reads the operating system's clocks |
 //! | [`telemetry`], [`admin`] | metrics, traces, logs, HTTP ports |
 //! | [`settings`], [`app`], [`cli`] | configuration, composition and the command line |
@@ -39,6 +40,8 @@ pub mod algorithm;
 pub mod resilience;
 
 pub mod domain;
+
+pub mod pem;
 
 pub mod clock;
 

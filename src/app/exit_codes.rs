@@ -4,6 +4,7 @@ use std::{error, fmt, io};
 
 use super::files_and_env::FileError;
 use super::policy_files::PolicyFileError;
+use crate::domain::with_causes;
 use crate::policy;
 use crate::settings;
 use crate::wire::WireError;
@@ -121,8 +122,8 @@ impl fmt::Display for Failure {
             Failure::Address { address, error } => {
                 write!(f, "{address}: cannot listen: {error}")
             }
-            Failure::Wire(error) => f.write_str(&with_sources(error)),
-            Failure::Ask { target, error } => write!(f, "{target}: {}", with_sources(error)),
+            Failure::Wire(error) => f.write_str(&with_causes(error)),
+            Failure::Ask { target, error } => write!(f, "{target}: {}", with_causes(error)),
             Failure::AdminRequest { endpoint, reason } => {
                 write!(f, "{endpoint}: {}", reason.escape_debug())
             }
@@ -130,21 +131,6 @@ impl fmt::Display for Failure {
             Failure::Bug(what) => write!(f, "a bug in tidegate: {what}"),
         }
     }
-}
-
-/// Formats an error followed by its causes. Skips a cause whose text is already part of the
-/// message.
-fn with_sources(error: &dyn error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(source) = next {
-        let cause = source.to_string();
-        if !text.contains(&cause) {
-            text = format!("{text}: {cause}");
-        }
-        next = source.source();
-    }
-    text
 }
 
 impl error::Error for Failure {}

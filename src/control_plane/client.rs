@@ -20,7 +20,7 @@ use tonic::metadata::{MetadataKey, MetadataValue};
 use tonic::{Code, Request, Response};
 
 use super::backoff::{Backoff, BackoffConfig};
-use super::connection::{ConnectionConfig, TlsMaterial, with_causes};
+use super::connection::{ConnectionConfig, TlsMaterial};
 use super::exchange::{Answer, Exchange};
 use super::last_good::{LastGood, RawResource, Rejection};
 use super::messages::{
@@ -29,6 +29,7 @@ use super::messages::{
 use super::resource::TYPE_URL;
 use super::status::ControlPlaneStatus;
 use crate::clock::Clock;
+use crate::domain::with_causes;
 use crate::policy::PolicyDefaults;
 
 /// Interval at which changed certificates and defaults are noticed. A stream that is open for this

@@ -4,7 +4,6 @@
 //! rejects a client certificate after the handshake, and the client learns of it when it reads. tonic
 //! would report a closed connection. Not here: what is said on it (`client`), reading files (`app`).
 
-use std::error::Error;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -17,7 +16,7 @@ use http::Uri;
 use hyper_util::rt::TokioIo;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -25,6 +24,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
 use tower_service::Service;
+
+use crate::domain::with_causes;
+use crate::pem::{parse_certificates, trusted_certificates};
 
 /// Number of TCP keepalive probes without a reply after which a connection is lost.
 const KEEPALIVE_RETRIES: u32 = 3;
@@ -93,8 +95,8 @@ impl SocketError {
 }
 
 impl ConnectionConfig {
-    /// Connects with these certificates. Returns the channel, and where the error of its socket will
-    /// be.
+    /// Connects with these certificates. Returns the channel, and the place where its socket stores
+    /// its first error.
     ///
     /// # Errors
     ///
@@ -142,15 +144,9 @@ impl ConnectionConfig {
 }
 
 fn client_config(material: &TlsMaterial) -> Result<Arc<ClientConfig>, String> {
-    let certificates = |pem: &[u8], what: &str| -> Result<Vec<_>, String> {
-        let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-        parsed.ok().filter(|all| !all.is_empty()).ok_or_else(|| format!("{what} is not PEM"))
-    };
     let mut roots = RootCertStore::empty();
-    let trusted = match &material.authority {
-        Some(pem) => certificates(pem, "the CA of the control plane")?,
-        None => rustls_native_certs::load_native_certs().certs,
-    };
+    let trusted = trusted_certificates(material.authority.as_deref())
+        .ok_or("the CA of the control plane is not PEM")?;
     if roots.add_parsable_certificates(trusted).0 == 0 {
         return Err("there is no CA that could verify the control plane".to_owned());
     }
@@ -162,7 +158,8 @@ fn client_config(material: &TlsMaterial) -> Result<Arc<ClientConfig>, String> {
         Some((chain, key)) => {
             let key = PrivateKeyDer::from_pem_slice(key)
                 .map_err(|error| format!("the private key for the control plane: {error}"))?;
-            let chain = certificates(chain, "the client certificate for the control plane")?;
+            let chain = parse_certificates(chain)
+                .ok_or("the client certificate for the control plane is not PEM")?;
             builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
         }
         None => builder.with_no_client_auth(),
@@ -276,18 +273,4 @@ impl AsyncWrite for ObservedSocket {
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(context)
     }
-}
-
-/// Returns an error with its causes, without repetitions.
-pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let said = cause.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        next = cause.source();
-    }
-    text
 }

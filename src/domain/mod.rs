@@ -9,13 +9,13 @@ mod byte_budget;
 mod calendar;
 mod check;
 mod decision;
-mod escaping;
 mod fraction;
 mod histogram;
 mod limit;
 mod outcome;
 mod repeated_counters;
 mod request;
+mod text;
 mod time;
 mod trace;
 
@@ -28,7 +28,6 @@ pub use decision::{
     CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill,
     Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
 };
-pub use escaping::{escaped, needs_escape};
 pub use fraction::Fraction;
 pub use histogram::{
     DURATION_BOUNDS_US, DurationHistogram, Histogram, HistogramSnapshot, SIZE_BOUNDS,
@@ -43,5 +42,6 @@ pub use outcome::{
 };
 pub use repeated_counters::RepeatedCounters;
 pub use request::{Descriptor, Entry, Override, Request};
+pub use text::{escaped, needs_escape, with_causes};
 pub use time::{Hits, Micros};
 pub use trace::{NodeCall, Trace, TraceParent, TraceRecord, TracedDecision};

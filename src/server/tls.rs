@@ -25,6 +25,7 @@ use tokio_rustls::server::TlsStream;
 use super::authz;
 use super::authz::{Caller, CertificateDefect, CertificateRole, Grant, TlsCounters};
 use crate::domain::Micros;
+use crate::pem::parse_certificates;
 use crate::wire::WireError;
 
 /// Certificates and keys as PEM text, and the callers that they authorize.
@@ -180,13 +181,6 @@ impl ActiveConfig {
             expires_secs,
         })
     }
-}
-
-/// Parses all certificates in PEM text. Returns `None` if there is no certificate or one is
-/// malformed.
-fn parse_certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
-    let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
-    Some(all).filter(|all| !all.is_empty())
 }
 
 /// Builds the verifier that checks client certificates against the CA and the allowed callers.

@@ -15,8 +15,7 @@ use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
@@ -24,6 +23,7 @@ use tokio::runtime::Handle;
 use tokio_rustls::TlsConnector;
 
 use super::{OtlpError, OtlpTarget};
+use crate::pem::trusted_certificates;
 
 /// Maximum size of the headers of a collector's response, 64 KiB. Its body is not read.
 const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
@@ -182,18 +182,12 @@ fn header_map(pairs: &[(String, String)]) -> Result<HeaderMap, OtlpError> {
 fn tls_connector(ca: Option<&[u8]>) -> Result<TlsConnector, OtlpError> {
     let rejected = |error: rustls::Error| OtlpError::Tls(error.to_string());
     let mut roots = RootCertStore::empty();
-    match ca {
-        Some(pem) => {
-            let malformed = || OtlpError::Tls("the CA file is not a PEM list".to_owned());
-            let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-            let certificates = parsed.ok().filter(|list| !list.is_empty()).ok_or_else(malformed)?;
-            for certificate in certificates {
-                roots.add(certificate).map_err(rejected)?;
-            }
-        }
-        None => {
-            // Without any system CA, every handshake fails, which the export reports.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let malformed = || OtlpError::Tls("the CA file is not a PEM list".to_owned());
+    for certificate in trusted_certificates(ca).ok_or_else(malformed)? {
+        let added = roots.add(certificate);
+        // Without any system CA, every handshake fails, which the export reports.
+        if ca.is_some() {
+            added.map_err(rejected)?;
         }
     }
     let mut config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))

@@ -6,9 +6,7 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::verify_server_name;
@@ -24,6 +22,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::config::{RedisConfigError, Tls, TlsReloader};
+use crate::pem::{parse_certificates, trusted_certificates};
 
 /// TLS configuration for new connections, with the function that rereads the certificates.
 #[derive(Debug)]
@@ -39,13 +38,6 @@ struct LoadedTls {
     /// Certificates that the reloader returned last, valid or not.
     latest: Arc<Tls>,
     config: Arc<ClientConfig>,
-}
-
-/// TCP options of a connection to Redis.
-#[derive(Clone, Debug)]
-pub(crate) struct TcpOptions {
-    pub(crate) keepalive: TcpKeepalive,
-    pub(crate) user_timeout: Duration,
 }
 
 impl ClientTls {
@@ -83,23 +75,18 @@ impl ClientTls {
         Arc::clone(&loaded.config)
     }
 
-    /// Opens a TLS connection.
+    /// Performs the client side of a TLS handshake.
     ///
     /// # Errors
     ///
-    /// Returns an error if no address of the host accepts a connection, or if the server's
-    /// certificate is not valid for the host.
-    pub(crate) async fn connect(
+    /// Returns an error if the server's certificate is not valid for the host, or if the server
+    /// rejects the handshake.
+    pub(crate) async fn handshake(
         &self,
         host: &str,
-        port: u16,
-        options: &TcpOptions,
+        socket: TcpStream,
     ) -> io::Result<TlsStream<TcpStream>> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let socket = TcpStream::connect((host, port)).await?;
-        socket.set_nodelay(true)?;
-        SockRef::from(&socket).set_tcp_keepalive(&options.keepalive)?;
-        SockRef::from(&socket).set_tcp_user_timeout(Some(options.user_timeout))?;
         TlsConnector::from(self.refresh()).connect(name, socket).await
     }
 }
@@ -108,10 +95,8 @@ fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, RedisConfigError> {
     let invalid = |reason: String| RedisConfigError::Tls(reason);
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
-    let trusted = match &tls.ca {
-        Some(pem) => parse_certificates(pem)?,
-        None => rustls_native_certs::load_native_certs().certs,
-    };
+    let malformed = || invalid("a certificate file is not a PEM list".to_owned());
+    let trusted = trusted_certificates(tls.ca.as_deref()).ok_or_else(malformed)?;
     let (added, _) = roots.add_parsable_certificates(trusted.iter().cloned());
     if added == 0 {
         return Err(invalid("there is no certificate authority".to_owned()));
@@ -130,25 +115,12 @@ fn client_config(tls: &Tls) -> Result<Arc<ClientConfig>, RedisConfigError> {
         Some((chain, key)) => {
             let key = PrivateKeyDer::from_pem_slice(key)
                 .map_err(|error| invalid(format!("the private key: {error}")))?;
-            builder
-                .with_client_auth_cert(parse_certificates(chain)?, key)
-                .map_err(|error| invalid(error.to_string()))?
+            let chain = parse_certificates(chain).ok_or_else(malformed)?;
+            builder.with_client_auth_cert(chain, key).map_err(|error| invalid(error.to_string()))?
         }
         None => builder.with_no_client_auth(),
     };
     Ok(Arc::new(config))
-}
-
-/// Parses all certificates in PEM text.
-///
-/// # Errors
-///
-/// Returns an error if there is no certificate or one is malformed.
-fn parse_certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, RedisConfigError> {
-    let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
-    all.ok()
-        .filter(|all| !all.is_empty())
-        .ok_or_else(|| RedisConfigError::Tls("a certificate file is not a PEM list".to_owned()))
 }
 
 /// Verifier of server certificates. Accepts a certificate that is in the CA file or is signed by a

@@ -8,15 +8,17 @@ use std::time::Duration;
 
 use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::{SockRef, TcpKeepalive};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
     Pipeline, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
     ServerErrorKind, Value,
 };
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use super::client_tls::{ClientTls, TcpOptions};
+use super::client_tls::ClientTls;
 use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, TopologyConfig};
 use super::info::NodeInfo;
 use super::log_limiter::LogLimiter;
@@ -121,9 +123,12 @@ impl ClientContext {
         login: &RedisConnectionInfo,
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, RedisError> {
-        let options = TcpOptions { keepalive: keepalive(), user_timeout: USER_TIMEOUT };
         let connect = async {
-            let stream = tls.connect(host, port, &options).await?;
+            let socket = TcpStream::connect((host, port)).await?;
+            socket.set_nodelay(true)?;
+            SockRef::from(&socket).set_tcp_keepalive(&keepalive())?;
+            SockRef::from(&socket).set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+            let stream = tls.handshake(host, socket).await?;
             MultiplexedConnection::new_with_config(login, stream, config).await
         };
         let Ok(connected) = tokio::time::timeout(self.config.connect_timeout, connect).await else {

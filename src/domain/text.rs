@@ -1,8 +1,9 @@
-//! Escaping of untrusted text before it is written to a log or a terminal.
+//! Text for logs and terminals: escapes untrusted characters, and adds the causes to an error.
 //!
 //! Not here: validation of texts (`policy`, `settings`).
 
 use std::borrow::Cow;
+use std::error::Error;
 
 /// Returns whether a character could be used to forge log lines or terminal output. These are the
 /// control characters (C0, DEL, C1), the line and paragraph separators, and the bidirectional
@@ -29,4 +30,25 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
         if needs_escape(c) { escaped.extend(c.escape_debug()) } else { escaped.push(c) }
     }
     Cow::Owned(escaped)
+}
+
+/// Formats an error followed by its causes. Skips a cause whose text is already part of the
+/// message.
+///
+/// ```
+/// use tidegate::domain::with_causes;
+/// let error: Box<dyn std::error::Error> = "no such host".into();
+/// assert_eq!(with_causes(&*error), "no such host");
+/// ```
+pub fn with_causes(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        let cause = source.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+        next = source.source();
+    }
+    text
 }
