@@ -15,7 +15,7 @@ use super::policy_reload::{first_rule_after, rule_names};
 use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::control_plane_config;
 use crate::clock::Clock;
-use crate::control_plane::{Applied, ControlPlaneStatus, LastGood};
+use crate::control_plane::{ControlPlaneStatus, LastGood, ResponseEffect};
 use crate::domain::RuleId;
 use crate::policy::{Policy, Secret};
 use crate::settings::Settings;
@@ -27,14 +27,14 @@ const NICE: i32 = 10;
 /// Policy of a control plane, as the rest of the process sees it.
 #[derive(Debug)]
 pub(super) struct ControlPlanePolicy {
-    state: Mutex<SlotState>,
+    state: Mutex<CurrentPolicy>,
     /// Whether the first policy has arrived.
     has_first: watch::Sender<bool>,
     status: Arc<ControlPlaneStatus>,
 }
 
 #[derive(Debug, Default)]
-struct SlotState {
+struct CurrentPolicy {
     /// Latest policy; `None` before the first.
     latest: Option<Arc<Policy>>,
     /// Service whose policy is replaced; `None` while it is being assembled.
@@ -77,8 +77,8 @@ impl ControlPlanePolicy {
         let run = move || {
             // Without the lower priority, the policy is the same.
             let _ = rustix::process::nice(NICE);
-            runtime.block_on(client.run(last_good, |last_good, applied| {
-                activator.apply(last_good, applied);
+            runtime.block_on(client.run(last_good, |last_good, effect| {
+                activator.apply(last_good, effect);
             }));
         };
         thread::Builder::new().name("xds".to_owned()).spawn(run).map_err(Failure::Runtime)?;
@@ -97,7 +97,7 @@ impl ControlPlanePolicy {
         latest.unwrap_or_else(|| Arc::new(Policy::build(Vec::new(), secret.clone())))
     }
 
-    /// From now on replaces the policy of a service that was started with `policy`.
+    /// Connects the service, which was started with `policy`. Every later policy replaces its policy.
     pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {
         let mut state = self.state();
         if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {
@@ -120,7 +120,7 @@ impl ControlPlanePolicy {
         self.has_first.send_replace(true);
     }
 
-    fn state(&self) -> MutexGuard<'_, SlotState> {
+    fn state(&self) -> MutexGuard<'_, CurrentPolicy> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,13 +141,13 @@ struct Activator {
 }
 
 impl Activator {
-    fn apply(&mut self, last_good: &LastGood, applied: Applied) {
-        if applied.activate {
+    fn apply(&mut self, last_good: &LastGood, effect: ResponseEffect) {
+        if effect.activate {
             self.activate(last_good);
         }
-        if applied.newly_rejected {
+        if effect.newly_rejected {
             self.telemetry.policy_load_failed();
-        } else if applied.accepted && !applied.activate {
+        } else if effect.accepted && !effect.activate {
             self.telemetry.policy_unchanged();
         }
     }

@@ -90,8 +90,8 @@ impl StartedPolicy {
         }
     }
 
-    /// From now on replaces the service's policy. Returns the thread that watches the policy files,
-    /// if there are any.
+    /// Connects the service. Every later policy replaces its policy. Returns the thread that watches
+    /// the policy files, if there are any.
     ///
     /// # Errors
     ///

@@ -61,13 +61,13 @@ pub struct Client {
     pub message_bytes_max: usize,
     /// Defaults for what messages cannot say.
     pub defaults: Option<ReadDefaults>,
-    /// State and counters, for those who show them.
+    /// State and counters, for metrics and the live page.
     pub status: Arc<ControlPlaneStatus>,
 }
 
 /// Effect of a response on the policy in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct ResponseEffect {
     /// Whether to activate the domains: they have changed, or are the first.
     pub activate: bool,
     /// Whether the response was rejected, in part or as a whole, for another reason than the one
@@ -104,7 +104,11 @@ struct Session<A> {
 impl Client {
     /// Runs until the process ends. Calls `on_response` with the domains in force after each
     /// response, before it is acknowledged.
-    pub async fn run(self, last_good: LastGood, on_response: impl FnMut(&LastGood, Applied)) {
+    pub async fn run(
+        self,
+        last_good: LastGood,
+        on_response: impl FnMut(&LastGood, ResponseEffect),
+    ) {
         let backoff = Backoff::new(self.backoff);
         let mut session = Session {
             last_good,
@@ -168,7 +172,7 @@ impl Client {
     }
 }
 
-impl<A: FnMut(&LastGood, Applied)> Session<A> {
+impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
     /// Connects, and answers responses until the stream ends.
     async fn run_stream(&mut self) -> StreamEnd {
         // If the files cannot be read at the moment, the former certificates may still do.
@@ -252,7 +256,7 @@ impl<A: FnMut(&LastGood, Applied)> Session<A> {
         let activate = update.changed || is_first;
         self.is_active |= activate;
         let newly_rejected = !accepted && (activate || !is_repeated);
-        (self.on_response)(&self.last_good, Applied { activate, newly_rejected, accepted });
+        (self.on_response)(&self.last_good, ResponseEffect { activate, newly_rejected, accepted });
         let (compiled, domains) = (update.compiled, self.last_good.domains().len());
         if activate {
             tracing::info!(version, domains, compiled, "policy received from the control plane");

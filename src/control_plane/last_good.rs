@@ -149,16 +149,16 @@ impl LastGood {
             return Update { rejections, ..Update::default() };
         }
         let mut update = Update::default();
-        let mut received = Received::decode(resources);
-        update.rejections.append(&mut received.rejections);
+        let mut response = DecodedResponse::decode(resources);
+        update.rejections.append(&mut response.rejections);
         let former = std::mem::take(&mut self.rejected);
-        for (domain, group) in std::mem::take(&mut received.domains) {
+        for (domain, group) in std::mem::take(&mut response.domains) {
             self.apply_domain(&domain, group, &former, &mut update);
-            received.seen.insert(domain);
+            response.present.insert(domain);
         }
         let before = self.accepted.len();
         self.accepted.retain(|domain, accepted| {
-            received.seen.contains(domain) || received.may_still_send(&accepted.resources)
+            response.present.contains(domain) || response.may_still_send(&accepted.resources)
         });
         update.changed |= self.accepted.len() < before;
         update
@@ -234,21 +234,22 @@ impl LastGood {
 
 /// Resources of a response, grouped by domain.
 #[derive(Default)]
-struct Received {
+struct DecodedResponse {
     /// Resources by domain. Each group is sorted by name and not empty.
     domains: BTreeMap<String, Vec<EncodedResource>>,
-    /// Names of the resources that have no domain, so that it cannot be told which one they replace.
-    homeless: BTreeSet<String>,
+    /// Names of the resources without a domain. It is unknown which domains they replace.
+    without_domain: BTreeSet<String>,
     /// Whether the name of any resource cannot be read.
     has_nameless: bool,
-    seen: BTreeSet<String>,
+    /// Domains that the response contains.
+    present: BTreeSet<String>,
     rejections: Vec<Rejection>,
 }
 
-impl Received {
+impl DecodedResponse {
     /// Decodes names and domains. The order of the resources has no meaning.
     fn decode(resources: Vec<RawResource>) -> Self {
-        let mut received = Received::default();
+        let mut response = DecodedResponse::default();
         let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();
         for (at, RawResource { type_url, value }) in resources.into_iter().enumerate() {
             match EncodedResource::decode(&type_url, value) {
@@ -261,7 +262,7 @@ impl Received {
                             if other.hash != resource.hash {
                                 let reason = "a second resource of this name; rename it";
                                 let rejection = Rejection::new(&resource.name, "name", reason);
-                                received.rejections.push(rejection);
+                                response.rejections.push(rejection);
                             }
                             let order = other.hash.as_bytes() <= resource.hash.as_bytes();
                             if order { other } else { resource }
@@ -270,25 +271,25 @@ impl Received {
                     by_name.insert(kept.name.clone(), kept);
                 }
                 Err(reason) => {
-                    received.has_nameless = true;
+                    response.has_nameless = true;
                     let name = format!("resources[{at}]");
-                    received.rejections.push(Rejection::new(&name, "", &reason));
+                    response.rejections.push(Rejection::new(&name, "", &reason));
                 }
             }
         }
         for (name, resource) in by_name {
             if resource.domain.is_empty() {
-                received.homeless.insert(name);
+                response.without_domain.insert(name);
             }
-            received.domains.entry(resource.domain.clone()).or_default().push(resource);
+            response.domains.entry(resource.domain.clone()).or_default().push(resource);
         }
-        received
+        response
     }
 
     /// Returns whether any of these resources may be in the response although its domain is not:
     /// the resource has an error that hides the domain.
     fn may_still_send(&self, resources: &[String]) -> bool {
-        self.has_nameless || resources.iter().any(|name| self.homeless.contains(name))
+        self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
     }
 }
 

@@ -23,7 +23,7 @@ mod resource;
 mod status;
 
 pub use backoff::BackoffConfig;
-pub use client::{Applied, Client, ReadDefaults};
+pub use client::{Client, ReadDefaults, ResponseEffect};
 pub use connection::{ConnectionConfig, TlsConfig, TlsMaterial};
 pub use exchange::{Answer, Exchange};
 pub use last_good::{LastGood, RESOURCES_MAX, RawResource, Rejection, Update};

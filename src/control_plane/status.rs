@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::last_good::Rejection;
 
-/// What the client has done so far, and its state. Shared with those who show it.
+/// Counters and state of the client, shared with metrics and the live page.
 #[derive(Debug, Default)]
 pub struct ControlPlaneStatus {
     /// Whether a stream is open.

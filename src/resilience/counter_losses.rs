@@ -1,4 +1,4 @@
-//! Records when the remote store has lost counters, and tells for how long a limit is affected.
+//! Records when the remote store has lost counters, and which limits that still affects.
 //!
 //! Not here: detecting a loss (`store::redis::client`), what follows from it
 //! (`fallback::after_loss`).
@@ -18,7 +18,7 @@ pub(super) struct CounterLosses {
 }
 
 impl CounterLosses {
-    /// Takes note of the number of losses that the remote store reports. Returns whether there are
+    /// Records the number of losses that the remote store reports. Returns whether there are
     /// new ones; only one of several concurrent callers gets `true`.
     pub(super) fn observe(&self, losses: u64, now: Micros) -> bool {
         if self.known.load(Ordering::Acquire) == losses {

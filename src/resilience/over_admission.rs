@@ -79,7 +79,7 @@ impl OverAdmission {
         total.saturating_sub(self.expired.load(Ordering::Relaxed))
     }
 
-    /// Returns how long a charge under this limit can affect later checks, and takes note of it.
+    /// Returns how long a charge under this limit can affect later checks, and records it.
     fn extend_lifetime(&self, limit: &Limit) -> Micros {
         let lifetime = limit.charge_lifetime();
         // A load is cheaper than a write, and the maximum hardly ever changes.

@@ -14,7 +14,7 @@ use crate::store::LocalStore;
 /// keyed hashes, so any constant is as good.
 const SECOND_COUNTER: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
 
-/// Where this replica's charges are counted against the full limits.
+/// Counters of this replica's charges, counted against the full limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnCharges {
     /// Whether these counters are not the ones that decide locally.
@@ -22,7 +22,7 @@ pub(super) struct OwnCharges {
 }
 
 impl OwnCharges {
-    /// `share` is the part of every limit that this replica enforces locally.
+    /// Creates the counters. `share` is the part of every limit that this replica enforces locally.
     pub(super) fn new(share: Fraction) -> OwnCharges {
         OwnCharges { has_own_counters: !share.is_whole() }
     }

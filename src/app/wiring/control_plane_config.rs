@@ -45,7 +45,7 @@ pub(crate) fn client(
         if settings.xds_backoff_jitter { settings.xds_backoff_random } else { 0.0 };
     let backoff = BackoffConfig {
         initial: settings.xds_backoff_initial,
-        // Whoever sets only a longer first wait means to wait that long.
+        // If only the first wait is set, and is longer than the default maximum, it is the maximum.
         max: settings.xds_backoff_max.max(settings.xds_backoff_initial),
         random_fraction,
         connect_retry: unless_zero(settings.xds_connect_retry),

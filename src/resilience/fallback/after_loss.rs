@@ -30,7 +30,7 @@ use crate::store::{LocalStore, Store};
 type OwnOutcomes = SmallVec<[Option<Outcome>; 4]>;
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Takes note of new losses. Returns whether the remote store has ever lost counters. Without a
+    /// Records new losses. Returns whether the remote store has ever lost counters. Without a
     /// loss, this reads one atomic.
     pub(super) fn notice_losses(&self, now: Micros) -> bool {
         let losses = self.remote.counter_losses();

@@ -9,9 +9,10 @@ use std::sync::{Mutex, PoisonError};
 use super::config::MonotonicClock;
 use crate::domain::Micros;
 
-/// Shortest time between two equal lines.
+/// Minimum time between two equal lines.
 const INTERVAL: Micros = Micros(60_000_000);
-/// Lines remembered, at most. A cluster has at most 1,000 nodes, and few of them fail at a time.
+/// Maximum number of lines that are remembered. A cluster has at most 1,000 nodes, and few of them
+/// fail at a time.
 const LINES_MAX: usize = 1_024;
 
 /// Log lines of the last minute. Not used on the request path.
@@ -30,7 +31,7 @@ struct Line {
 }
 
 impl LogLimiter {
-    /// Makes a limiter that reads the time from `clock`.
+    /// Creates a limiter that reads the time from `clock`.
     pub(crate) fn new(clock: Option<MonotonicClock>) -> LogLimiter {
         LogLimiter { clock, lines: Mutex::default() }
     }
