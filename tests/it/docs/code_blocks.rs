@@ -17,7 +17,7 @@ use crate::envoy::bootstrap::{Bootstrap, repository};
 use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 
-const PAGES: [&str; 26] = [
+const PAGES: [&str; 27] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -40,6 +40,7 @@ const PAGES: [&str; 26] = [
     "docs/REDIS.md",
     "docs/SECURITY.md",
     "docs/SETTINGS.md",
+    "clients/README.md",
     "config/examples/failed-logins/README.md",
     "load/README.md",
     "load/clients/README.md",
