@@ -42,8 +42,8 @@ const NESTED_MESSAGES: [&str; 2] = [
 const TYPE_STRING: i32 = 9;
 const TYPE_BYTES: i32 = 12;
 
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo:rerun-if-changed=proto");
+/// Compiles all files into `OUT_DIR`.
+pub(super) fn compile_messages() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     let mut files = protox::compile([ROOT], ["proto"])?;
     std::fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
