@@ -4,7 +4,6 @@
 use std::error::Error;
 
 #[cfg(feature = "server")]
-#[path = "proto/compile.rs"]
 mod compile;
 
 fn main() -> Result<(), Box<dyn Error>> {
