@@ -24,6 +24,7 @@
 mod admission_oracle;
 mod fault_proxy;
 mod grpc_caller;
+#[path = "../../load/generator/messages.rs"]
 mod messages;
 mod metric_samples;
 mod open_loop_load;
