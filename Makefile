@@ -83,9 +83,9 @@ newcomer: ## run every block of the README as a new user, and report each wait
 	python3 tests/newcomer/run.py $(if $(RECORD),--record $(RECORD))
 
 # A separate environment, because Envoy's package uses the same name as the package of its protos.
-$(CLIENTS)/.installed: tests/clients/requirements.txt load/clients/python/requirements.txt
+$(CLIENTS)/.installed: tests/clients/requirements.txt
 	python3 -m venv $(CLIENTS)
-	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes $(addprefix -r ,$^)
+	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
 load: $(GHZ) ## run every ghz profile against LOAD_TARGET (127.0.0.1:8081); LOAD_SECONDS shortens each

@@ -1,4 +1,4 @@
-"""A throw-away certificate authority, and the certificate of a server on this machine."""
+"""A throw-away certificate authority, and certificates for servers and clients on this machine."""
 
 import datetime
 import ipaddress
@@ -13,13 +13,14 @@ END = datetime.datetime(2999, 1, 1)
 
 
 def write(directory):
-    """Writes ca.pem, server.pem, and server.key."""
+    """Writes ca.pem and, each with its key, server.pem and client.pem."""
     authority, authority_key = certificate("authority of a test", None, None)
-    server, server_key = certificate("server of a test", authority, authority_key)
     (directory / "ca.pem").write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    (directory / "server.pem").write_bytes(server.public_bytes(serialization.Encoding.PEM))
-    (directory / "server.key").write_bytes(server_key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    for name in ("server", "client"):
+        signed, key = certificate(f"{name} of a test", authority, authority_key)
+        (directory / f"{name}.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+        (directory / f"{name}.key").write_bytes(key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
 
 
 def certificate(name, issuer, issuer_key):

@@ -54,7 +54,6 @@ class Clients(unittest.TestCase):
         cls.policy = pathlib.Path(directory.name) / "policy.yaml"
         cls.policy.write_text(POLICY)
         cls.clients = {
-            "python": [sys.executable, str(ROOT / "load/clients/python/client.py")],
             "go": go_client(directory.name),
         }
 
