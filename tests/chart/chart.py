@@ -20,9 +20,11 @@ from helm_python.chart import lint
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tidegate"
 HERE = ROOT / "tests" / "chart"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", ROOT / "target" / "debug" / "tidegate")).resolve()
+DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
+PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate")).resolve()
 
 RELEASE, NAMESPACE = "edge", "limits"
+IMAGE = {"image": {"repository": "registry.example.com/tidegate"}}
 METRIC = re.compile(r"\btidegate_[a-z_]+")
 # Only a broken test ever waits this long.
 PATIENCE_SECONDS = 30
@@ -35,9 +37,14 @@ def cases():
     return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((CHART / "ci").glob("*.yaml"))}
 
 
+def with_image(values):
+    """The values with an image: the chart has none until one is published."""
+    return merged(IMAGE, values)
+
+
 def render(values):
     """Template path (without the chart's name) to text."""
-    rendered = _chart.render(values, name=RELEASE, namespace=NAMESPACE)
+    rendered = _chart.render(with_image(values), name=RELEASE, namespace=NAMESPACE)
     return {path.split("/templates/")[1]: text for path, text in rendered.items()}
 
 
@@ -72,7 +79,7 @@ def refusal(values):
 
 def findings(values):
     """What `helm lint --strict` finds."""
-    report = lint(CHART, values, strict=True, namespace=NAMESPACE)
+    report = lint(CHART, with_image(values), strict=True, namespace=NAMESPACE)
     return [message["error"] for message in report["messages"] if message["severity"] > 1] + report["errors"]
 
 

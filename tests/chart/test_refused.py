@@ -9,6 +9,7 @@ REDIS = {"mode": "redis", "redis": {"address": "redis:6379"}}
 
 # Values, and the words by which the refusal names the way out.
 TOGETHER = [
+    ({"image": {"repository": ""}}, "image.repository: this chart names no published image"),
     ({"policy": {}}, "policy.existingConfigMap"),
     ({"policy": {**POLICY, "existingConfigMap": "limits"}}, "give one of them"),
     ({"policy": {"files": {"a.yaml": "x" * 1_000_001}}}, "1,000,000 bytes"),

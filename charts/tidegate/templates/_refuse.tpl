@@ -6,6 +6,9 @@ checks single values.
 {{- $faults := list -}}
 {{- $embedded := eq .Values.mode "embedded" -}}
 
+{{- if not .Values.image.repository -}}
+{{- $faults = append $faults "image.repository: this chart names no published image; build one (make release, or docker build), push it to a registry that the cluster can pull from, and give its name here" -}}
+{{- end -}}
 {{- $controlPlane := include "tidegate.controlPlane" . -}}
 {{- if and .Values.envoyGateway.enabled .Values.aiGateway.enabled -}}
 {{- $faults = append $faults "envoyGateway.enabled, aiGateway.enabled: enable one of them, and install the chart twice for both" -}}
