@@ -1,5 +1,4 @@
-"""Generates what the chart takes from elsewhere: the table of values in the chart's README.md, from the comments in
-values.yaml, and files/settings.txt, from docs/SETTINGS.md.
+"""Generates the table of values in the chart's README.md from the comments in values.yaml.
 
     python3 tests/chart/values_table.py [--write]
 
@@ -14,6 +13,7 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tidegate"
+README = CHART / "README.md"
 START, END = "<!-- values: generated from values.yaml -->\n", "<!-- end of the values -->\n"
 KEY = re.compile(r"^( *)([A-Za-z0-9]+):(?: |$)")
 
@@ -76,27 +76,20 @@ def readme(old, text):
     return head + START + "\n" + table(text) + "\n" + END + rest.split(END)[1]
 
 
-def settings(page):
-    """The names of all settings, one per line."""
-    return "\n".join(re.findall(r"^\| `--([a-z0-9-]+)`", page, re.MULTILINE)) + "\n"
-
-
 def generated():
-    """Each file, and the text that it should have."""
-    values = (CHART / "values.yaml").read_text()
-    return {
-        CHART / "README.md": readme((CHART / "README.md").read_text(), values),
-        CHART / "files" / "settings.txt": settings((ROOT / "docs" / "SETTINGS.md").read_text()),
-    }
+    """The README as it should be."""
+    return readme(README.read_text(), (CHART / "values.yaml").read_text())
 
 
 def main():
-    stale = {path: text for path, text in generated().items() if path.read_text() != text}
-    for path, text in stale.items():
-        if "--write" in sys.argv[1:]:
-            path.write_text(text)
-        print(f"{'written' if '--write' in sys.argv[1:] else 'out of date'}: {path.relative_to(ROOT)}")
-    return 0 if "--write" in sys.argv[1:] or not stale else 1
+    text = generated()
+    if README.read_text() == text:
+        return 0
+    if "--write" not in sys.argv[1:]:
+        print(f"{README.relative_to(ROOT)}: out of date; --write writes it")
+        return 1
+    README.write_text(text)
+    return 0
 
 
 if __name__ == "__main__":
