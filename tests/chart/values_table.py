@@ -15,6 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tidegate"
 README = CHART / "README.md"
 START, END = "<!-- values: generated from values.yaml -->\n", "<!-- end of the values -->\n"
+# A release sets it (.ci/release/names); the head of the README says whether it did.
+SET_BY_RELEASE = ("image", "repository")
 KEY = re.compile(r"^( *)([A-Za-z0-9]+):(?: |$)")
 
 
@@ -65,7 +67,7 @@ def table(text):
         value = defaults
         for name in path:
             value = value[name]
-        default = f"`{json.dumps(value)}`" if value not in ("", None) else ""
+        default = "" if value in ("", None) or path == SET_BY_RELEASE else f"`{json.dumps(value)}`"
         rows.append(f"| `{'.'.join(path)}` | {default} | {words.replace('|', chr(92) + '|')} |")
     return "\n".join(rows) + "\n"
 
