@@ -88,7 +88,7 @@ impl Client {
     }
 
     /// Asks for a decision, and takes the slots of the descriptors with [`crate::Descriptor::hold`]. They
-    /// are released when the guard is dropped. The guard is `None` if the request does not pass.
+    /// are released when the guard is dropped. The guard is `None` if no slot was taken.
     pub async fn hold(&self, call: &Call) -> (Decision, Option<Hold>) {
         if !call.holds_slots() {
             return (self.check(call).await, None);
@@ -103,11 +103,8 @@ impl Client {
                 hold.forget();
                 (decision, None)
             }
-            // Whether a slot was taken is unknown.
-            Outcome::Failed => {
-                let passes = decision.passes();
-                (decision, passes.then_some(hold))
-            }
+            // Whether a slot was taken is unknown: dropping the guard releases it.
+            Outcome::Failed => (decision, None),
         }
     }
 

@@ -37,14 +37,13 @@ class Outcome(enum.Enum):
     FAILED = "failed"
 
 
-@dataclasses.dataclass(frozen=True)
 class Failure(Exception):
     """Why there was no decision: `busy` (as many calls as allowed were waiting, and none was sent), `timeout`, or
     `status`, another gRPC status than OK."""
 
-    kind: str
-    code: grpc.StatusCode | None = None
-    message: str = ""
+    def __init__(self, kind: str, code: grpc.StatusCode | None = None, message: str = "") -> None:
+        super().__init__(kind, code, message)
+        self.kind, self.code, self.message = kind, code, message
 
     def may_pass_later(self) -> bool:
         """Whether the same call can succeed later."""

@@ -121,10 +121,12 @@ async fn tls_verifies_both_sides() {
         ),
     ];
     for (what, builder) in builders {
-        let decision = builder.build().unwrap().check(&call("user", "ann")).await;
-        let failure = decision.failure().unwrap_or_else(|| panic!("{what}: {decision:?}"));
-        assert!(matches!(failure, Failure::Status(..)), "{what}: {failure}");
+        // Where the server just closes the connection, the client may notice nothing but the timeout.
+        let client = builder.timeout(Duration::from_secs(3)).build().unwrap();
+        let decision = client.check(&call("user", "ann")).await;
+        assert_eq!(decision.outcome(), Outcome::Failed, "{what}");
     }
+    // None of them was counted.
     assert!(
         tidegate.client().check(&call("user", "ann").hits(5)).await.outcome() == Outcome::Allowed
     );
