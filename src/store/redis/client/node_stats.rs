@@ -52,6 +52,8 @@ pub struct NodeStats {
     pub writes: Counter,
     /// Number of script calls written to a socket.
     pub script_calls: Counter,
+    /// Number of calls written to a socket that charge by plain commands instead of a script.
+    pub plain_calls: Counter,
     /// Number of script calls answered, with a result or an error.
     pub(crate) answers: Counter,
     /// Number of script calls not written because their callers had stopped waiting.
