@@ -268,8 +268,6 @@ impl Connection {
             }
         };
         self.abandon(outstanding, reason);
-        // The next connection may lead to another server, and this one may have lost its role.
-        self.time_known_until.set(Micros::ZERO);
         reason
     }
 
@@ -290,11 +288,13 @@ impl Connection {
         self.dispatch_replies(batch, result, outstanding)
     }
 
-    /// Rejects the commands that were not written. Counts those that were written but not
+    /// Forgets the server's time, and rejects the commands that were not written. Counts those that were written but not
     /// answered, because their outcome is unknown.
     fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
         let Outstanding { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
+        // The next connection may lead to another server, and this one may have lost its role.
+        self.time_known_until.set(Micros::ZERO);
         self.stats.unknown.add(in_flight as u64);
         let kind = match reason {
             CloseReason::BreakerOpened => SendErrorKind::BreakerOpen,

@@ -39,7 +39,7 @@ impl Connection {
         let mut bytes = 0;
         let mut loaded = Vec::new();
         let mut expiries = Expiries::default();
-        let mut script_calls = 0;
+        let mut plain_calls = 0;
         let now = self.breaker.as_ref().map(|breaker| breaker.clock.now());
         // A reply to a command written now arrives at this time at the earliest.
         let earliest =
@@ -63,10 +63,10 @@ impl Connection {
             match written {
                 Written::Script(command) => {
                     bytes += wire_size(&command);
-                    script_calls += 1;
                     pipeline.add_command(command);
                 }
                 Written::Charges(charges) => {
+                    plain_calls += 1;
                     for charge in charges {
                         bytes += 2 * wire_size(&charge.command);
                         expiries.add(&charge);
@@ -81,8 +81,8 @@ impl Connection {
         }
         expiries.write(&mut pipeline);
         self.stats.writes.add(1);
-        self.stats.script_calls.add(script_calls);
-        self.stats.plain_calls.add(commands.len() as u64 - script_calls);
+        self.stats.calls.add(commands.len() as u64);
+        self.stats.plain_calls.add(plain_calls);
         self.stats.write_sizes.record(commands.len() as u64);
         Some(InFlightBatch { pipeline, commands, sent: now })
     }
