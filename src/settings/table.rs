@@ -313,6 +313,8 @@ settings! {
     redis_pool_size "redis-pool-size": usize = "2", number_parser(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
     /// Timeout for connecting to Redis; --store-budget limits calls.
     redis_timeout "redis-timeout": Duration = "1s", duration_parser(10, 60_000), Plain, ["REDIS_TIMEOUT"];
+    /// Charge fixed windows far from their limit by INCRBY instead of a script (Redis 7 or newer).
+    redis_plain_commands "redis-plain-commands": bool = "true", parse_flag, Plain, [];
     /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
     redis_info_poll "redis-info-poll": Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
 

@@ -27,6 +27,7 @@ mod hostile;
 mod lua;
 mod matcher;
 mod migration;
+mod plain_commands;
 mod policy;
 mod race;
 mod resilience;
