@@ -172,11 +172,18 @@ fn man_writes_a_page_for_every_subcommand_with_every_setting() {
     run(&["man", &pages.path().display().to_string()]).with_code(0);
     let page = |name: &str| fs::read_to_string(pages.path().join(name)).expect(name);
     assert!(page("tidegate.1").contains(concat!("tidegate ", env!("CARGO_PKG_VERSION"))));
+    assert!(
+        page("tidegate.1").contains("\n.nf\n\\&  tidegate check config/"),
+        "one example per line"
+    );
     let help = run(&["serve", "--help"]).with_code(0).out;
     let serve = page("tidegate-serve.1").replace('\\', "");
     let flags: Vec<&str> = help
         .split_whitespace()
-        .filter(|word| word.starts_with("--") && word.chars().skip(2).all(|c| c.is_ascii_lowercase() || c == '-'))
+        .filter(|word| {
+            word.starts_with("--")
+                && word.chars().skip(2).all(|c| c.is_ascii_lowercase() || c == '-')
+        })
         .collect();
     assert!(flags.len() > 100, "{flags:?}");
     for flag in flags {
