@@ -1,12 +1,12 @@
 //! `tidegate man`: the manual pages of the program and of each subcommand, for packages.
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::{fs, io};
 
 use clap::{Args, Command};
 use clap_mangen::Man as Page;
 
-use crate::app::Failure;
+use crate::app::{self, Failure};
 
 #[derive(Args, Debug)]
 pub(super) struct Man {
@@ -21,24 +21,32 @@ impl Man {
         let mut program = program.propagate_version(true).disable_help_subcommand(true);
         program.build();
         write_pages(&program, &self.directory)
-            .map_err(|error| Failure::Usage(format!("{}: {error}", self.directory.display())))
     }
 }
 
 /// Writes the page of a command and those of its subcommands.
-fn write_pages(command: &Command, directory: &Path) -> io::Result<()> {
+fn write_pages(command: &Command, directory: &Path) -> Result<(), Failure> {
     for subcommand in command.get_subcommands() {
         write_pages(subcommand, directory)?;
     }
-    // clap_mangen would fill the lines of this text into a paragraph.
-    let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let page = Page::new(command.clone().after_help(None::<&str>));
+    let path = directory.join(page.get_filename());
+    // Writing into memory does not fail.
+    let text =
+        page_text(command, &page).map_err(|_| Failure::Bug("a manual page cannot be rendered"))?;
+    Ok(app::write_text_file(&path, &text)?)
+}
+
+/// Returns a page in roff. Its examples are the text after the help, whose lines clap_mangen would
+/// fill into one paragraph.
+fn page_text(command: &Command, page: &Page) -> io::Result<String> {
     let mut text = Vec::new();
     page.render(&mut text)?;
-    if !examples.is_empty() {
-        text.extend_from_slice(verbatim_section("EXAMPLES", &examples).as_bytes());
+    let mut text = String::from_utf8_lossy(&text).into_owned();
+    if let Some(examples) = command.get_after_help() {
+        text.push_str(&verbatim_section("EXAMPLES", &examples.to_string()));
     }
-    fs::write(directory.join(page.get_filename()), text)
+    Ok(text)
 }
 
 /// Returns a section in roff whose lines stay as they are.
