@@ -53,7 +53,7 @@ def manifests(values):
     found = []
     for path, text in render(values).items():
         if path.endswith(".yaml"):
-            found += [document for document in yaml.safe_load_all(text) if document]
+            found += [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
     return found
 
 
@@ -136,9 +136,9 @@ class Running:
         for name, text in one(self.objects, "ConfigMap", "-policy")["data"].items():
             (pathlib.Path(self.directory.name) / name).write_text(text)
         self.http = free_port()
-        ports = {"GRPC_PORT": free_port(), "HTTP_PORT": self.http, "DEBUG_PORT": free_port()}
+        self.ports = {"GRPC_PORT": free_port(), "HTTP_PORT": self.http, "DEBUG_PORT": free_port()}
         given = {**environment(self.objects), "TIDEGATE_POLICY": ".", "TIDEGATE_DRAIN_DELAY": "0s"}
-        given.update({f"TIDEGATE_{name}": str(port) for name, port in ports.items()})
+        given.update({f"TIDEGATE_{name}": str(port) for name, port in self.ports.items()})
         given.update(self.more)
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
