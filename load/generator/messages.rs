@@ -1,4 +1,4 @@
-//! The messages of Envoy's rate limit service, as far as this client needs them: names and numbers
+//! The messages of Envoy's rate limit service, as far as the load needs them: names and numbers
 //! are the wire's. What it does not name is skipped.
 
 /// `overall_code`: the request is rejected.
