@@ -24,6 +24,7 @@ mod envoy;
 mod gateways;
 mod grpc;
 mod hostile;
+mod library;
 mod lua;
 mod matcher;
 mod migration;
