@@ -119,21 +119,55 @@ class Documented(unittest.TestCase):
                 self.assertIsNone(chart.refusal({**values, "policy": {"existingConfigMap": "limits"}}))
 
 
+def certificates(directory, name):
+    """A CA and a certificate for a name, as files of a Secret."""
+    def openssl(*arguments, given=None):
+        assert shutil.which("openssl"), servers.MISSING.format("openssl", "openssl")
+        subprocess.run(["openssl", *arguments], cwd=directory, input=given, check=True, capture_output=True, text=True)
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl("req", "-x509", *key, "-subj", "/CN=ca", "-days", "2", "-keyout", "ca.key", "-out", "ca.crt")
+    openssl("req", *key, "-subj", f"/CN={name}", "-keyout", "tls.key", "-out", "tls.csr")
+    (pathlib.Path(directory) / "names").write_text(f"subjectAltName=DNS:{name}\n")
+    openssl("x509", "-req", "-in", "tls.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
+            "-extfile", "names", "-out", "tls.crt")
+
+
 class Pods(unittest.TestCase):
+    def arguments(self, objects, running):
+        """What the pod of `helm test` runs, with the program's own port in place of the Service's address, and that address."""
+        service = chart.one(objects, "Service")
+        address = f"{service['metadata']['name']}.{chart.NAMESPACE}.svc"
+        target = f"{address}:{service['spec']['ports'][0]['port']}"
+        arguments = chart.one(objects, "Pod", "-test")["spec"]["containers"][0]["args"]
+        self.assertIn(target, arguments)
+        return [f"127.0.0.1:{running.ports['GRPC_PORT']}" if one == target else one for one in arguments], address
+
     def test_the_pod_of_helm_test_asks_the_program_that_no_values_deploy(self):
         objects = chart.manifests({})
         with chart.Running(objects) as running:
-            container = chart.one(objects, "Pod", "-test")["spec"]["containers"][0]
-            service = chart.one(objects, "Service")
-            port = service["spec"]["ports"][0]["port"]
-            self.assertIn(f"{service['metadata']['name']}.{chart.NAMESPACE}.svc:{port}", container["args"])
-            here = [f"127.0.0.1:{running.ports['GRPC_PORT']}" if argument.endswith(f":{port}") else argument
-                    for argument in container["args"]]
-            ran = chart.program(*here)
+            arguments, _ = self.arguments(objects, running)
+            ran = chart.program(*arguments)
             self.assertEqual(ran.returncode, 0, ran.stderr)
             self.assertIn("limit per-client", ran.stdout)
-            self.assertEqual(chart.program(*here).stdout, ran.stdout, "it charges nothing")
-        self.assertEqual(chart.program(*here).returncode, 69, "nobody answers")
+            self.assertEqual(chart.program(*arguments).stdout, ran.stdout, "it charges nothing")
+        self.assertEqual(chart.program(*arguments).returncode, 69, "nobody answers")
+
+    def test_the_pod_of_helm_test_asks_over_tls_with_a_client_certificate(self):
+        objects = chart.manifests({"tls": {"enabled": True, "existingSecret": "s", "requireClientCertificate": True}})
+        with tempfile.TemporaryDirectory() as directory:
+            here = lambda text: text.replace("/etc/tidegate/tls", directory)
+            certificates(directory, f"edge-tidegate.{chart.NAMESPACE}.svc")
+            files = {name: here(value) for name, value in chart.environment(objects).items() if "/etc/tidegate/tls" in value}
+            self.assertEqual(len(files), 3)
+            with chart.Running(objects, files) as running:
+                arguments, address = self.arguments(objects, running)
+                arguments = [here(one) for one in arguments]
+                ran = chart.program(*arguments, f"--server-name={address}")
+                self.assertEqual(ran.returncode, 0, ran.stderr)
+                self.assertIn("limit per-client", ran.stdout)
+                stranger = [one for one in arguments if not one.startswith(("--cert", "--key"))]
+                self.assertEqual(chart.program(*stranger, f"--server-name={address}").returncode, 69)
+                self.assertEqual(chart.program(*arguments, "--server-name=other.test").returncode, 69)
 
     def test_the_bundled_valkey_starts_with_the_password_and_the_program_counts_in_it(self):
         objects = chart.manifests(chart.cases()["valkey"])

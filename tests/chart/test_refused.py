@@ -3,6 +3,7 @@
 import re
 import unittest
 
+import jsonschema
 import yaml
 
 import chart
@@ -33,6 +34,7 @@ TOGETHER = [
     ({"policy": {"files": {"a.yaml": "x" * 1_000_001}}}, "1,000,000 bytes"),
     ({"replicaCount": 2}, "embedded.perReplicaLimits: true"),
     ({"autoscaling": {"enabled": True}}, "embedded.perReplicaLimits: true"),
+    ({"replicaCount": None}, "embedded.perReplicaLimits: true"),
     ({"mode": "redis"}, "redis.address"),
     ({"mode": "sentinel"}, "redis.sentinel.addresses"),
     ({"mode": "cluster"}, "redis.cluster.addresses"),
@@ -138,6 +140,7 @@ class Refused(unittest.TestCase):
 
     def test_the_schema_is_closed_and_knows_every_value(self):
         definitions = chart.schema()["definitions"]
+        jsonschema.Draft7Validator.check_schema(chart.schema())
 
         def walk(schema, values, path):
             if "$ref" in schema:

@@ -1,5 +1,4 @@
-"""Generates what the chart takes from elsewhere: the table of values in the chart's README.md, from the comments in
-values.yaml, and files/settings.txt, from docs/SETTINGS.md.
+"""Generates the table of values in the chart's README.md from the comments in values.yaml.
 
     python3 tests/chart/values_table.py [--write]
 
@@ -14,7 +13,10 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tidegate"
+README = CHART / "README.md"
 START, END = "<!-- values: generated from values.yaml -->\n", "<!-- end of the values -->\n"
+# A release sets it (.ci/release/names); the head of the README says whether it did.
+SET_BY_RELEASE = ("image", "repository")
 KEY = re.compile(r"^( *)([A-Za-z0-9]+):(?: |$)")
 
 
@@ -65,7 +67,7 @@ def table(text):
         value = defaults
         for name in path:
             value = value[name]
-        default = f"`{json.dumps(value)}`" if value not in ("", None) else ""
+        default = "" if value in ("", None) or path == SET_BY_RELEASE else f"`{json.dumps(value)}`"
         rows.append(f"| `{'.'.join(path)}` | {default} | {words.replace('|', chr(92) + '|')} |")
     return "\n".join(rows) + "\n"
 
@@ -76,27 +78,20 @@ def readme(old, text):
     return head + START + "\n" + table(text) + "\n" + END + rest.split(END)[1]
 
 
-def settings(page):
-    """The names of all settings, one per line."""
-    return "\n".join(re.findall(r"^\| `--([a-z0-9-]+)`", page, re.MULTILINE)) + "\n"
-
-
 def generated():
-    """Each file, and the text that it should have."""
-    values = (CHART / "values.yaml").read_text()
-    return {
-        CHART / "README.md": readme((CHART / "README.md").read_text(), values),
-        CHART / "files" / "settings.txt": settings((ROOT / "docs" / "SETTINGS.md").read_text()),
-    }
+    """The README as it should be."""
+    return readme(README.read_text(), (CHART / "values.yaml").read_text())
 
 
 def main():
-    stale = {path: text for path, text in generated().items() if path.read_text() != text}
-    for path, text in stale.items():
-        if "--write" in sys.argv[1:]:
-            path.write_text(text)
-        print(f"{'written' if '--write' in sys.argv[1:] else 'out of date'}: {path.relative_to(ROOT)}")
-    return 0 if "--write" in sys.argv[1:] or not stale else 1
+    text = generated()
+    if README.read_text() == text:
+        return 0
+    if "--write" not in sys.argv[1:]:
+        print(f"{README.relative_to(ROOT)}: out of date; --write writes it")
+        return 1
+    README.write_text(text)
+    return 0
 
 
 if __name__ == "__main__":

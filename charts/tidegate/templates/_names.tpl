@@ -120,7 +120,7 @@ imagePullSecrets: {{- toYaml (uniq .) | nindent 2 }}
 
 {{/* The largest number of replicas. It divides the local limits while Redis is down. */}}
 {{- define "tidegate.replicasMax" -}}
-{{- if .Values.autoscaling.enabled -}}
+{{- if or .Values.autoscaling.enabled (kindIs "invalid" .Values.replicaCount) -}}
 {{- .Values.autoscaling.maxReplicas | int -}}
 {{- else -}}
 {{- max 1 (.Values.replicaCount | int) -}}

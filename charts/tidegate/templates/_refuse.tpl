@@ -40,7 +40,7 @@ checks single values.
 {{- if gt (.Values.replicaCount | int) 1 -}}
 {{- $faults = append $faults "mode embedded with more than one replica: each would have its own counters and admit the whole limit; use mode redis, or set embedded.perReplicaLimits: true" -}}
 {{- end -}}
-{{- if .Values.autoscaling.enabled -}}
+{{- if or .Values.autoscaling.enabled (kindIs "invalid" .Values.replicaCount) -}}
 {{- $faults = append $faults "mode embedded with autoscaling: each replica would count for itself and admit the whole limit; use mode redis, or say embedded.perReplicaLimits: true" -}}
 {{- end -}}
 {{- end -}}
