@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::redis_metrics;
-use super::store_setup::{RedisStack, ServiceDecider};
+use super::store_setup::ServiceDecider;
 use crate::clock::Clock;
+use crate::limiter::redis_stack::RedisStack;
 use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::{SharedStore as _, Store as _, memory};
