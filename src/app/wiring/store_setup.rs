@@ -64,7 +64,8 @@ impl AnyStore {
         let connections = RedisClient::open(config, PRODUCTION.all().to_vec())
             .map_err(|error| Failure::Usage(error.to_string()))?;
         let is_cluster = connections.is_cluster();
-        let store = RedisStore::new(connections, prefix, TimeSource::Server);
+        let store = RedisStore::new(connections, prefix, TimeSource::Server)
+            .with_node_scripts(settings.redis_node_scripts);
         let cached = RefusalCache::new(store, is_cluster).enabled(settings.refusal_cache);
         let remote = Deadline::new(cached, redis.budget, Clock::System);
         let local = MemoryStore::new(settings.max_keys);
