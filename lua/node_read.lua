@@ -6,8 +6,8 @@
 -- A key of another node, and a missing key of a slot that is moving, is an error at its read. So if all
 -- keys can be read, all can be written. One command for several keys would fail if they are in several
 -- slots, although all are here.
--- Redis 7.4 and newer look up a key of a moving slot wrongly if the command before it used another slot:
--- the first read of a script then succeeds, and the write later fails. Therefore the first key is read
+-- Redis 8.0 does not find a key of a moving slot if the command before it used another slot: the first
+-- read of a script then succeeds, and the write later fails. Therefore the first key is read
 -- again after the last: then each slot is used right after another one.
 local command, arguments, first = ...
 local keys, values, last = {}, {}, #arguments

@@ -27,7 +27,7 @@ const MOVED_FOR_MS: u32 = 1_000;
 
 /// Points for a `not here` of a node that then served the same slots without a redirect. An answered
 /// script call takes one point away. So the scripts stay on if four of five calls are answered:
-/// enough for a slot that moves on Redis 7.4 or newer, which answers so for each of its keys.
+/// enough for a slot that moves on Redis 8.0, which answers so for each of its keys.
 const UNEXPLAINED_POINTS: u32 = 4;
 /// Number of points at which the scripts are turned off: eight unexplained `not here` in a row.
 const POINTS_MAX: u32 = 32;

@@ -18,7 +18,7 @@ use super::near_limit_hints::NearLimitHints;
 use super::node_scripts::{self, NodeScripts};
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICT};
-use super::script::reply::{CounterStatus, NOT_HERE, ReplyError, ScriptReply};
+use super::script::reply::{CounterStatus, ReplyError, ScriptReply, is_not_here};
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
 };
@@ -236,7 +236,7 @@ impl<T: Transport> RedisStore<T> {
     /// answer.
     fn is_not_here(&self, reply: Option<&Result<Value, SendError>>) -> bool {
         match reply {
-            Some(Ok(Value::BulkString(text))) if text == NOT_HERE => {
+            Some(Ok(reply)) if is_not_here(reply) => {
                 self.stats.not_here.fetch_add(1, Ordering::Relaxed);
                 true
             }

@@ -221,8 +221,8 @@ async fn a_fresh_or_moved_key_of_a_moving_slot_changes_nothing() {
     }
 }
 
-/// On Redis 7.0 the call is decided. From 7.4 on, a key of a moving slot is found only by the first
-/// command of a script, so it must not be decided: its write would fail after other writes.
+/// On Redis 7.0 the call is decided. On Redis 8.0, a key of a moving slot is found only if the command
+/// before it used no other slot, so the call must not be decided: a write would fail after others.
 #[tokio::test]
 async fn a_present_key_of_a_moving_slot_is_charged_with_all_others_or_nothing_is() {
     let pair = Pair::new().await;

@@ -25,6 +25,11 @@ const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
 /// script has written nothing.
 pub const NOT_HERE: &[u8] = b"not here";
 
+/// Returns whether a node's script answered [`NOT_HERE`].
+pub fn is_not_here(reply: &Value) -> bool {
+    matches!(reply, Value::BulkString(text) if text == NOT_HERE)
+}
+
 /// Largest hit count that a reply for a fixed window can contain, because scripts store it in at
 /// most ten decimal digits.
 const STORED_COUNT_MAX: u64 = 9_999_999_999;
