@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::terminal;
 use super::terminal::Color;
+use super::{ask_batch, terminal};
 use crate::app::{self, Failure};
 use crate::wire::client::{
     CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
@@ -20,9 +20,10 @@ pub(super) struct Ask {
     #[arg(value_name = "HOST:PORT")]
     target: String,
     /// Domain of the request
+    #[arg(required_unless_present = "batch", default_value = "", hide_default_value = true)]
     domain: String,
     /// Descriptors, each as k=v,k2=v2 (write \, for a comma inside a value)
-    #[arg(required = true, value_name = "K=V,K2=V2")]
+    #[arg(required_unless_present = "batch", value_name = "K=V,K2=V2")]
     descriptors: Vec<String>,
     /// Hits charged by the request; 0 only checks the limits
     #[arg(long, default_value_t = 1)]
@@ -33,6 +34,10 @@ pub(super) struct Ask {
     /// Send the request this many times
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=REPEAT_MAX))]
     repeat: u32,
+    /// Send the requests of this file in batches: one request per line, as JSON like for /json
+    #[arg(long, value_name = "FILE",
+        conflicts_with_all = ["domain", "descriptors", "hits", "refund", "repeat"])]
+    batch: Option<PathBuf>,
     /// Print each response as one line of JSON
     #[arg(long)]
     json: bool,
@@ -62,6 +67,7 @@ Examples:
   tidegate ask localhost:8081 edge remote_address=10.0.0.1
   tidegate ask localhost:8081 edge user=ann plan=free --repeat 5
   tidegate ask localhost:8081 edge user=ann --hits 0 --json      only check the limits
+  tidegate ask localhost:8081 --batch requests.jsonl             many requests per call
 
 The exit code is 0 for every response, and 69 without one.";
 
@@ -71,15 +77,19 @@ impl Ask {
             let reason = format!("{:?} is not HOST:PORT, such as localhost:8081", self.target);
             return Err(Failure::Usage(reason));
         }
-        let request = self.request()?;
         let settings = ClientSettings {
             target: self.target.clone(),
             timeout: Some(Duration::from_millis(self.timeout_ms)),
             tls: self.tls()?,
         };
+        let batch = self.batch.as_deref().map(ask_batch::read).transpose()?;
+        let request = self.request()?;
         app::block_on(async {
             let failed = |error| Failure::Ask { target: self.target.clone(), error };
             let mut client = Client::connect(&settings).await.map_err(failed)?;
+            if let Some(requests) = batch {
+                return ask_batch::send(&mut client, &requests, self.json, &self.target).await;
+            }
             for _ in 0..self.repeat {
                 let response = client.send(&request).await.map_err(failed)?;
                 if self.json {

@@ -4,6 +4,7 @@
 //! unavailable · 70 bug in Tidegate. Subcommands call `app` to do their work.
 
 mod admin_commands;
+mod ask_batch;
 mod ask_command;
 mod check_command;
 mod drop_in;

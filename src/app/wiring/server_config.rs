@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use crate::app::exit_codes::Failure;
 use crate::domain::Bounds;
-use crate::server::{Address, ListenSettings, ServerLimits, Tls};
-use crate::settings::{HeaderFamily, OnOff, ResetSetting, RetryAfterSetting, Settings};
+use crate::server::{Address, CounterAccess, ListenSettings, ServerLimits, Tls};
+use crate::settings::{
+    CounterAccessSetting, HeaderFamily, OnOff, ResetSetting, RetryAfterSetting, Settings,
+};
 use crate::wire::{
     LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
 };
@@ -109,6 +111,15 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
         address: address(),
         error: std::io::ErrorKind::AddrNotAvailable.into(),
     })
+}
+
+/// Returns which methods for single counters callers may use.
+pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
+    match settings.counter_access {
+        CounterAccessSetting::Off => CounterAccess::Off,
+        CounterAccessSetting::Read => CounterAccess::Read,
+        CounterAccessSetting::Write => CounterAccess::Write,
+    }
 }
 
 /// Returns the bounds on the size of a call.

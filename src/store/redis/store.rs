@@ -9,6 +9,7 @@ use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::client::node_stats::{BreakerState, NodeReport};
+use super::client::plain_charge::PlainCharges;
 use super::client::topology::RedisClient;
 use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
@@ -16,6 +17,7 @@ use super::multi_slot;
 use super::multi_slot::{SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
 use super::node_scripts::{self, NodeScripts};
+use super::plain_calls::{self, PlainCalls, PlainResult, PlainStats};
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICT};
 use super::script::reply::{CounterStatus, ReplyError, ScriptReply, is_not_here};
@@ -62,6 +64,8 @@ pub struct RedisStats {
     pub not_here: AtomicU64,
     /// Number of charges refunded because a check in another hash slot rejected the call.
     pub refunded: AtomicU64,
+    /// Number of calls decided by scripts.
+    pub script_calls: AtomicU64,
 }
 
 /// Store that keeps its counters in Redis. Every call is decided by a script on the server.
@@ -75,6 +79,8 @@ pub struct RedisStore<T> {
     latest: AtomicU64,
     hints: NearLimitHints,
     node_scripts: NodeScripts,
+    /// Calls that need no script; `None` if plain commands are disabled.
+    plain: Option<PlainCalls>,
     stats: RedisStats,
 }
 
@@ -98,7 +104,11 @@ impl SharedStore for RedisStore<RedisClient> {
             node_calls,
             not_here,
             refunded,
+            script_calls,
         } = &self.stats;
+        let of_plain = |of: fn(&PlainStats) -> &AtomicU64| {
+            self.plain.as_ref().map_or(0, |plain| of(&plain.stats).load(Ordering::Relaxed))
+        };
         SharedStoreStats {
             clamped: clamped.load(Ordering::Relaxed),
             unreadable: unreadable.load(Ordering::Relaxed),
@@ -108,6 +118,10 @@ impl SharedStore for RedisStore<RedisClient> {
             not_here: not_here.load(Ordering::Relaxed),
             node_scripts_off: self.node_scripts.times_off(),
             refunds: refunded.load(Ordering::Relaxed),
+            plain_calls: of_plain(|stats| &stats.decided),
+            script_calls: script_calls.load(Ordering::Relaxed),
+            plain_undecided: of_plain(|stats| &stats.undecided),
+            plain_refunds: of_plain(|stats| &stats.refunded),
             ..SharedStoreStats::default()
         }
     }
@@ -128,11 +142,14 @@ impl<T: Transport> RedisStore<T> {
             TimeSource::Server => &*PRODUCTION,
             TimeSource::Call => &*STRICT,
         };
+        // Plain commands use the server's clock.
+        let plain = (timing == TimeSource::Server && transport.can_charge())
+            .then(|| PlainCalls::new(prefix.clone(), transport.is_cluster()));
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
         let (latest, hints, stats) =
             (AtomicU64::new(0), NearLimitHints::new(), RedisStats::default());
         let node_scripts = NodeScripts::new(transport.is_cluster());
-        RedisStore { transport, encoder, timing, latest, hints, node_scripts, stats }
+        RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
     }
 
     /// Turns the scripts for nodes of a cluster on, which is the default, or off. If they are off,
@@ -141,6 +158,17 @@ impl<T: Transport> RedisStore<T> {
     pub fn with_node_scripts(self, enabled: bool) -> Self {
         let node_scripts = NodeScripts::new(enabled && self.transport.is_cluster());
         RedisStore { node_scripts, ..self }
+    }
+
+    /// Lets one call in `interval` be charged by plain commands although a counter may be near its
+    /// limit, so that tests meet wrong hints.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_wrong_hints(mut self, interval: u64) -> Self {
+        if let Some(plain) = &mut self.plain {
+            plain.force(interval);
+        }
+        self
     }
 
     /// Returns the transport over which script calls are sent.
@@ -160,6 +188,54 @@ impl<T: Transport> RedisStore<T> {
             TimeSource::Call => {
                 self.latest.store(call.now.0, Ordering::Relaxed);
                 Some(call.now)
+            }
+        }
+    }
+
+    /// Decides a call with scripts, and records their answers as hints for plain commands.
+    async fn by_script(&self, call: &Call<'_>) -> Answers {
+        let answers = if self.transport.is_cluster() {
+            let groups = self.groups(call);
+            // The others are boxed, so that the future of a single-slot call stays small.
+            match groups.as_slice() {
+                [group] if group.needs_node_script() => Box::pin(self.single_node(call)).await,
+                [] | [_] => self.single_slot(call).await,
+                [_, _, ..] => Box::pin(self.multi_slot(call, groups)).await,
+            }
+        } else {
+            self.single_slot(call).await
+        };
+        self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(plain) = &self.plain {
+            plain.record(call, &answers.each);
+        }
+        answers
+    }
+
+    /// Decides a call by plain commands and, unless their answers decide it, by scripts.
+    async fn by_plain_commands(
+        &self,
+        call: &Call<'_>,
+        plain: &PlainCalls,
+        charges: PlainCharges,
+    ) -> Answers {
+        let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
+        let Some(replies) = self.transport.charge(charges, until).await else {
+            return self.by_script(call).await;
+        };
+        match plain.judge(call, &replies) {
+            PlainResult::Decided(answers) => answers,
+            PlainResult::Refund(receipts) => {
+                // Before the scripts decide, so that they do not refuse the call because of its own
+                // hits. Never resent: a lost refund only leaves the counter stricter.
+                let _lost = self.transport.send(self.refund_calls(&receipts, None)).await;
+                self.by_script(call).await
+            }
+            PlainResult::Unknown(answers, receipts) => {
+                for script_call in self.refund_calls(&receipts, None) {
+                    self.transport.send_in_background(script_call);
+                }
+                answers
             }
         }
     }
@@ -492,17 +568,17 @@ fn source(reply: Option<&Result<Value, SendError>>) -> Source {
 
 impl<T: Transport> Store for RedisStore<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        if !self.transport.is_cluster() {
-            return self.single_slot(call).await;
+        if let Some(plain) = &self.plain
+            && let Some(charges) = plain.plan(call)
+        {
+            // Boxed, so that the future of a script call stays small.
+            return Box::pin(self.by_plain_commands(call, plain, charges)).await;
         }
-        let groups = self.groups(call);
-        // The others are boxed, so that the future of a single-slot call stays small.
-        match groups.as_slice() {
-            [] => self.single_slot(call).await,
-            [group] if group.needs_node_script() => Box::pin(self.single_node(call)).await,
-            [_] => self.single_slot(call).await,
-            [_, _, ..] => Box::pin(self.multi_slot(call, groups)).await,
-        }
+        self.by_script(call).await
+    }
+
+    fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
+        self.plain.is_some() && plain_calls::may_refuse_transiently(check)
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

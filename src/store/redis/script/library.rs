@@ -23,6 +23,16 @@ pub struct Script {
     pub sha: String,
 }
 
+impl Script {
+    /// Returns whether the script refunds charges.
+    pub(crate) fn is_refund(&self) -> bool {
+        self.name == REFUND
+    }
+}
+
+/// Name of the script that refunds charges.
+const REFUND: &str = "refund";
+
 macro_rules! lua {
     ($($path:literal),* $(,)?) => {
         &[$(($path, include_str!(concat!("../../../../lua/", $path)))),*]
@@ -113,7 +123,7 @@ impl Scripts {
             apply: script("apply"),
             node_check: node_script("node_check"),
             node_apply: node_script("node_apply"),
-            refund: script("refund"),
+            refund: script(REFUND),
         }
     }
 }
