@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use redis::Value;
+use tidegate::clock::Clock;
 use tidegate::domain::{Accounting, Check, CounterKey, Holder, Limit, Micros, Verdict};
 use tidegate::domain::{Answer, Call, Hits};
 use tidegate::store::Store;
@@ -100,8 +101,7 @@ impl Pair {
 }
 
 fn now() -> Micros {
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-    Micros(since.as_micros() as u64)
+    Clock::System.now()
 }
 
 fn text_of(check: &Check<'_>) -> String {

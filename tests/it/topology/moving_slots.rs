@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answer, Call, Check, CounterKey, ExecutionStatus, Hits, Limit, Micros, Op, Role,
+    Accounting, Answer, Call, Check, CounterKey, ExecutionStatus, Hits, Limit, Op, Role,
 };
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
@@ -81,9 +82,7 @@ impl Callers {
 
     async fn apply(&self, checks: &[Check<'_>]) -> Vec<Answer> {
         let deadline = Some(Instant::now() + Duration::from_secs(2));
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-        let now = Micros(since.as_micros() as u64);
-        let accounting = Accounting::AllOrNothing;
+        let (now, accounting) = (Clock::System.now(), Accounting::AllOrNothing);
         self.store.apply(&Call { checks, accounting, now, deadline }).await.each
     }
 
