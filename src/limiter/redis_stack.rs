@@ -31,6 +31,8 @@ pub(crate) struct RedisStackConfig {
     pub(crate) replicas: u32,
     /// Whether recent refusals are repeated without asking Redis.
     pub(crate) refusal_cache: bool,
+    /// Whether one script decides all limits of a call on one node of a Cluster.
+    pub(crate) node_scripts: bool,
     /// Maximum number of counters in the memory store.
     pub(crate) keys_max: usize,
 }
@@ -49,7 +51,8 @@ impl AnyStore {
         let prefix = client.prefix.clone();
         let connections = RedisClient::open(client, PRODUCTION.all().to_vec())?;
         let is_cluster = connections.is_cluster();
-        let store = RedisStore::new(connections, prefix, TimeSource::Server);
+        let store = RedisStore::new(connections, prefix, TimeSource::Server)
+            .with_node_scripts(config.node_scripts);
         let cached = RefusalCache::new(store, is_cluster).enabled(config.refusal_cache);
         let remote = Deadline::new(cached, config.budget, Clock::System);
         let local = MemoryStore::new(config.keys_max);

@@ -40,6 +40,7 @@ impl AnyStore {
             budget: redis.budget,
             replicas: settings.replicas,
             refusal_cache: settings.refusal_cache,
+            node_scripts: settings.redis_node_scripts,
             keys_max: settings.max_keys,
         };
         AnyStore::over_redis(config, stack).map_err(|error| Failure::Usage(error.to_string()))
