@@ -322,6 +322,9 @@ settings! {
     redis_plain_commands "redis-plain-commands": bool = "true", parse_flag, Plain, [];
     /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
     redis_info_poll "redis-info-poll": Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
+    /// On a cluster, decide all limits of a call that lie on one node with one script, not with one
+    /// per hash slot.
+    redis_node_scripts "redis-node-scripts": bool = "true", parse_flag, Plain, [];
 
     /// Decide and count as usual, but let every call pass.
     shadow_mode "shadow-mode": bool = "false", parse_flag, Plain, ["SHADOW_MODE"];
