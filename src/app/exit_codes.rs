@@ -22,6 +22,8 @@ pub enum Failure {
     PolicyFiles(PolicyFileError),
     /// A policy does not compile. Contains every error with its position.
     Policy(policy::Diagnostics),
+    /// A policy does not compile, and its errors were already printed in a format for programs.
+    Reported,
     /// A policy is valid but has warnings, and `--strict` is set.
     Strict {
         /// Number of warnings, at least 1.
@@ -29,6 +31,8 @@ pub enum Failure {
     },
     /// A listen address cannot be resolved or bound.
     Address {
+        /// Flags that set the address: first the host, then the port.
+        flags: [&'static str; 2],
         /// The address, as configured or as resolved.
         address: String,
         /// Error from resolving or binding the address.
@@ -72,9 +76,10 @@ impl Failure {
         match self {
             Failure::Usage(_) | Failure::Settings(_) | Failure::File(_) => Failure::USAGE,
             Failure::PolicyFiles(PolicyFileError::NotConfigured) => Failure::USAGE,
-            Failure::PolicyFiles(_) | Failure::Policy(_) | Failure::Strict { .. } => {
-                Failure::POLICY
-            }
+            Failure::PolicyFiles(_)
+            | Failure::Policy(_)
+            | Failure::Reported
+            | Failure::Strict { .. } => Failure::POLICY,
             Failure::Address { .. }
             | Failure::Store(_)
             | Failure::Ask { .. }
@@ -106,6 +111,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(reason) | Failure::Store(reason) => f.write_str(reason),
+            Failure::Reported => f.write_str("the policy has errors"),
             Failure::Settings(errors) => {
                 let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
                 f.write_str(&lines.join("\n"))
@@ -119,8 +125,9 @@ impl fmt::Display for Failure {
             Failure::Strict { warnings } => {
                 write!(f, "{warnings} warnings; --strict treats them as errors")
             }
-            Failure::Address { address, error } => {
-                write!(f, "{address}: cannot listen: {error}")
+            Failure::Address { flags, address, error } => {
+                let advice = address_advice(*flags, error);
+                write!(f, "{address}: cannot listen: {error}; {advice}")
             }
             Failure::Wire(error) => f.write_str(&with_causes(error)),
             Failure::Ask { target, error } => write!(f, "{target}: {}", with_causes(error)),
@@ -130,6 +137,22 @@ impl fmt::Display for Failure {
             Failure::Runtime(error) => write!(f, "cannot start a runtime: {error}"),
             Failure::Bug(what) => write!(f, "a bug in tidegate: {what}"),
         }
+    }
+}
+
+/// Returns what to change so that an address can be listened on.
+fn address_advice([host, port]: [&str; 2], error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("stop the process that uses this port, or choose another with {port}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("ports below 1024 need privileges: choose another with {port}")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("no interface of this machine has this address: correct {host}")
+        }
+        _ => format!("correct {host} or {port}"),
     }
 }
 

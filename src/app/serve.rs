@@ -26,7 +26,7 @@ use super::wiring::store_setup::{AnyStore, ServiceDecider};
 use super::{Configuration, admin_actions, page_data, rlimit};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
-use crate::server::{Health, Listener, RateLimit, Router};
+use crate::server::{Health, RateLimit, Router};
 use crate::settings::{LogFormat, LogLevel, Settings};
 use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
 
@@ -77,7 +77,7 @@ async fn run(
     let tls = certificates.as_ref().map(CertificateReloader::tls);
     let mut signals = Signals::install()?;
     let Some(started) = StartedPolicy::start(settings, &mut signals).await? else { return Ok(()) };
-    let listener = Listener::bind(server_config::listen_settings(settings, tls.clone())?)?;
+    let listener = server_config::bind_grpc(settings, tls.clone())?;
     let http_ports = HttpPorts::bind(settings).await?;
 
     let telemetry = Arc::clone(&started.telemetry);

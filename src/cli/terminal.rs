@@ -25,6 +25,7 @@ pub(super) fn print_failure(failure: &Failure) {
         Failure::Policy(errors) => {
             errors.0.iter().for_each(|error| print_diagnostic(Color::Red, "error", error));
         }
+        Failure::Reported => {}
         _ => print_failure_lines(failure),
     }
 }

@@ -70,10 +70,7 @@ const MISSPELLED_BYTES_MAX: usize = 48;
 /// assert_eq!(nearest_word("mins", units), Some("minute"));
 /// assert_eq!(nearest_word("fortnight", units), None);
 /// ```
-pub fn nearest_word<'w>(
-    given: &str,
-    known: impl IntoIterator<Item = &'w str>,
-) -> Option<&'w str> {
+pub fn nearest_word<'w>(given: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     if given.len() > MISSPELLED_BYTES_MAX {
         return None;
     }
@@ -106,10 +103,7 @@ fn edit_distance(one: &[u8], other: &[u8]) -> usize {
             let at = row * width + column;
             let replaced = table[at - width - 1] + usize::from(a != b);
             let mut least = replaced.min(table[at - 1] + 1).min(table[at - width] + 1);
-            let is_swapped = row > 1
-                && column > 1
-                && one[row - 2] == *b
-                && other[column - 2] == *a;
+            let is_swapped = row > 1 && column > 1 && one[row - 2] == *b && other[column - 2] == *a;
             if is_swapped {
                 least = least.min(table[at - 2 * width - 2] + 1);
             }

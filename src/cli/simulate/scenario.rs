@@ -193,6 +193,19 @@ impl fmt::Display for ScenarioError {
     }
 }
 
+/// Replaces each `${name}` with a number, so that the text is YAML before the values are known.
+fn without_placeholders(text: &str) -> String {
+    let mut pieces = text.split("${");
+    let mut replaced = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match piece.split_once('}') {
+            Some((_, after)) => replaced.extend(["0", after]),
+            None => replaced.extend(["${", piece]),
+        }
+    }
+    replaced
+}
+
 /// Maximum duration of a scenario, one day in seconds.
 const LASTS_S_MAX: f64 = 86_400.0;
 
@@ -208,7 +221,9 @@ impl Scenario {
     /// Returns an error if the YAML, a number or a parameter is invalid.
     pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
         let format = |error: serde_yaml::Error| ScenarioError::Format(error.to_string());
-        let raw: ParametersOnly = serde_yaml::from_str(text).map_err(format)?;
+        // In a flow map, `${rate}` alone is not YAML.
+        let raw: ParametersOnly =
+            serde_yaml::from_str(&without_placeholders(text)).map_err(format)?;
         let mut values = BTreeMap::new();
         for (name, value) in &raw.parameters {
             let value = serde_yaml::to_string(value).map_err(format)?;
@@ -285,6 +300,13 @@ groups:
         assert_eq!(error, ScenarioError::UnknownParameter("other".to_owned()));
         let error = Scenario::read(&TEXT.replace("${limit}", "${limt}"), &[]).unwrap_err();
         assert_eq!(error, ScenarioError::UnknownParameter("limt".to_owned()));
+    }
+
+    #[test]
+    fn a_parameter_can_stand_in_a_flow_map_without_quotes() {
+        let text = TEXT.replace("{rate: 2}", "{rate: ${limit}}");
+        let scenario = Scenario::read(&text, &[("limit", "2.5")]).unwrap();
+        assert!(matches!(scenario.groups[0].arrivals, Arrivals::Constant { rate: 2.5 }));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use source_reader::{Line, SourceFile, all_files};
 const ARROWS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
     ("cli", &["app", "settings", "policy", "domain", "wire::client"]),
-    ("settings", &[]),
+    ("settings", &["domain"]),
     ("domain", &[]),
     ("clock", &["domain"]),
     ("pem", &[]),
