@@ -49,6 +49,8 @@ pub enum Failure {
         target: String,
         /// Error from the gRPC client.
         error: WireError,
+        /// What to change; `None` if that is not known.
+        advice: Option<&'static str>,
     },
     /// The debug port of a service could not be reached or rejected the request.
     AdminRequest {
@@ -130,7 +132,10 @@ impl fmt::Display for Failure {
                 write!(f, "{address}: cannot listen: {error}; {advice}")
             }
             Failure::Wire(error) => f.write_str(&with_causes(error)),
-            Failure::Ask { target, error } => write!(f, "{target}: {}", with_causes(error)),
+            Failure::Ask { target, error, advice } => {
+                write!(f, "{target}: {}", with_causes(error))?;
+                advice.map_or(Ok(()), |advice| write!(f, "; {advice}"))
+            }
             Failure::AdminRequest { endpoint, reason } => {
                 write!(f, "{endpoint}: {}", reason.escape_debug())
             }

@@ -107,20 +107,27 @@ async fn run(
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.addresses().first().map(ToString::to_string));
     let http_ports = http_ports.serve(&wiring, actions, &overrides, metrics);
-    spawn_background_tasks(&decider, &overrides, log_level, Arc::clone(&telemetry));
-    tokio::select! {
+    tokio::spawn(drain_refused_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
+    let is_connected = tokio::select! {
         ready = decider.store().until_ready(settings) => ready?,
         // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
         _ = signals.stop(|| {}) => {
             tracing::info!("stopped before Redis was connected");
             return Ok(());
         }
-    }
+    };
+    // Not earlier: it would report a Redis that has had no time to connect as an outage.
+    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&overrides), log_level));
     started.become_ready(settings, &health);
     let (files, rules) = (started.files, decider.policy().rules().len());
     let fingerprint = telemetry.policy_fingerprint();
     let watchers = Arc::new(watch_files(started, overrides, certificates)?);
-    tracing::info!(files, rules, fingerprint, "ready");
+    match is_connected {
+        true => tracing::info!(files, rules, fingerprint, "ready"),
+        false => {
+            tracing::warn!(files, rules, fingerprint, "ready, degraded: Redis is not connected");
+        }
+    }
     let hard_limit = settings.hard_limit;
     let reloading = Arc::clone(&watchers);
     let stop = async move {
@@ -163,17 +170,6 @@ fn exit_at_hard_limit(hard_limit: Duration) {
         tracing::warn!("hard limit reached, exiting during the drain");
         process::exit(0);
     });
-}
-
-/// Spawns the periodic tasks that run until the process exits.
-fn spawn_background_tasks(
-    decider: &Arc<ServiceDecider>,
-    overrides: &Arc<RuntimeOverrides>,
-    log_level: Arc<LogLevelControl>,
-    telemetry: Arc<Telemetry>,
-) {
-    tokio::spawn(drain_refused_keys(Arc::clone(decider), telemetry));
-    tokio::spawn(sweep(Arc::clone(decider), Arc::clone(overrides), log_level));
 }
 
 /// Once a second, removes expired counters, overrides and log levels. Also logs Redis outages,

@@ -65,6 +65,12 @@ pub(super) fn print_note(first: &Diagnostic, others: &[&Diagnostic]) {
     print_error(&format!("{text}\n"));
 }
 
+/// Prints a hint to standard error. Text from flags is escaped.
+pub(super) fn print_hint(text: &str) {
+    let severity = Color::Yellow.paint("hint", io::stderr().is_terminal());
+    print_error(&format!("{severity}: {}\n", escaped(text)));
+}
+
 fn print_diagnostic(color: Color, severity: &str, diagnostic: &Diagnostic) {
     let severity = color.paint(severity, io::stderr().is_terminal());
     print_error(&format!("{}\n", diagnostic.report(&severity)));

@@ -74,24 +74,33 @@ impl AnyStore {
 
     /// Waits until Redis is connected, so that the first calls to a new replica do not fail.
     /// Without `--require-store`, the wait is short, because calls can be decided without Redis.
+    /// Returns whether the store is connected.
     ///
     /// # Errors
     ///
     /// Returns [`Failure::Store`] if `--require-store` is set and Redis was not reached within ten
     /// seconds.
-    pub(crate) async fn until_ready(&self, settings: &Settings) -> Result<(), Failure> {
-        let AnyStore::Redis(redis) = self else { return Ok(()) };
+    pub(crate) async fn until_ready(&self, settings: &Settings) -> Result<bool, Failure> {
+        let AnyStore::Redis(redis) = self else { return Ok(true) };
         let is_required = settings.require_store;
         let wait_max = if is_required { REQUIRED_CONNECT_MAX } else { settings.redis_timeout };
         match tokio::time::timeout(wait_max, redis.remote().until_connected()).await {
-            Ok(()) => tracing::info!("Redis is connected"),
-            Err(_) if is_required => {
-                let reason = format!("--require-store: Redis was not reached within {wait_max:?}");
-                return Err(Failure::Store(reason));
+            Ok(()) => {
+                tracing::info!("Redis is connected");
+                Ok(true)
             }
-            Err(_) => tracing::warn!("Redis is not connected, starting without it"),
+            Err(_) if is_required => {
+                let cause =
+                    redis.remote().failure().map_or(String::new(), |why| format!(": {why}"));
+                Err(Failure::Store(format!(
+                    "--require-store: Redis was not reached within {wait_max:?}{cause}"
+                )))
+            }
+            Err(_) => {
+                tracing::warn!("Redis is not connected, starting without it");
+                Ok(false)
+            }
         }
-        Ok(())
     }
 
     /// Clears the refusal cache, because a new policy may admit what the previous policy rejected.

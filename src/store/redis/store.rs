@@ -97,7 +97,11 @@ impl SharedStore for RedisStore<RedisClient> {
 
     fn is_available(&self) -> bool {
         let open = |node: &NodeReport| node.breaker == Some(BreakerState::Open);
-        !self.transport.report().iter().any(open)
+        self.transport.was_connected() && !self.transport.report().iter().any(open)
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.transport.failure()
     }
 
     fn clear_refusals(&self) {}
