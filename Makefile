@@ -142,6 +142,8 @@ fuzz: ## N (1,000,000) random inputs of each kind: requests, policies, replies, 
 lint: ## check format, lints, and dependencies
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- --deny warnings
+	$(CARGO) clippy --locked --lib --no-default-features -- --deny warnings
+	$(CARGO) clippy --locked --lib --no-default-features --features redis -- --deny warnings
 	@CARGO="$(CARGO)" .ci/dependencies
 
 format: ## format the source

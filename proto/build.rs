@@ -1,127 +1,14 @@
-//! Compiles the `.proto` files of this directory into `OUT_DIR`, without a system `protoc`.
-//!
-//! Two products: the descriptor set as written, which reflection serves, and the Rust messages, in
-//! which the strings of a request are `bytes`. The encoding is the same either way, but prost rejects
-//! a `string` that is not UTF-8. Envoy copies header values unchecked and lets failed calls pass, so a
-//! client could escape its limits by sending a stray 0xFF. `wire::decode` checks the domain.
-//!
-//! The Rust type is `bytes::Bytes`, a slice of the received message; `Vec<u8>` would copy each string.
-//!
-//! The messages of control planes are a product of their own. A list of descriptors in them is `bytes`,
-//! too: prost rejects messages nested more than 100 deep, and policies may be deeper. The client decodes
-//! one level after the other. Tests include the same messages as written, with the server's side.
+//! Compiles the messages of the server's protocols. The library has none, so without the feature
+//! `server` there is nothing to do.
 
 use std::error::Error;
-use std::path::{Path, PathBuf};
 
-use prost::Message as _;
-use prost_types::DescriptorProto;
-use tonic_prost_build::{Builder, FileDescriptorSet};
-
-/// The file that imports all others.
-const ROOT: &str = "envoy/service/ratelimit/v3/rls.proto";
-/// Messages whose `string` fields become `bytes`.
-const BYTES_MESSAGES: [&str; 2] = [
-    ".envoy.service.ratelimit.v3.RateLimitRequest",
-    ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor.Entry",
-];
-/// The domain, a key, a value.
-const BYTES_FIELDS: usize = 3;
-/// The files that import all others of a control plane.
-const CONTROL_PLANE_ROOTS: [&str; 2] =
-    ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
-/// Package of the policy's messages, and the name of the field that nests them.
-const POLICY_PACKAGE: &str = "ratelimit.config.ratelimit.v3";
-const NESTED_FIELD: &str = "descriptors";
-/// Messages whose `descriptors` become `bytes`.
-const NESTED_MESSAGES: [&str; 2] = [
-    ".ratelimit.config.ratelimit.v3.RateLimitConfig",
-    ".ratelimit.config.ratelimit.v3.RateLimitDescriptor",
-];
-/// `string` and `bytes` in `google.protobuf.FieldDescriptorProto.Type`.
-const TYPE_STRING: i32 = 9;
-const TYPE_BYTES: i32 = 12;
+#[cfg(feature = "server")]
+mod compile;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
-    let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    let mut files = protox::compile([ROOT], ["proto"])?;
-    std::fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
-    make_strings_bytes(&mut files)?;
-    let builder = tonic_prost_build::configure().build_server(false);
-    generate(files, builder, &BYTES_MESSAGES, &out)?;
-    generate_control_plane(&out)
-}
-
-fn generate_control_plane(out: &Path) -> Result<(), Box<dyn Error>> {
-    let mut files = protox::compile(CONTROL_PLANE_ROOTS, ["proto"])?;
-    generate(
-        files.clone(),
-        tonic_prost_build::configure(),
-        &[],
-        &out.join("control_plane_server"),
-    )?;
-    make_nesting_bytes(&mut files)?;
-    let builder = tonic_prost_build::configure().build_server(false);
-    generate(files, builder, &NESTED_MESSAGES, &out.join("control_plane"))
-}
-
-fn make_nesting_bytes(files: &mut FileDescriptorSet) -> Result<(), Box<dyn Error>> {
-    let policies = files.file.iter_mut().filter(|file| file.package() == POLICY_PACKAGE);
-    let fields = policies.flat_map(|file| &mut file.message_type).flat_map(|it| &mut it.field);
-    let mut changed = 0;
-    for field in fields.filter(|field| field.name() == NESTED_FIELD) {
-        field.r#type = Some(TYPE_BYTES);
-        field.type_name = None;
-        changed += 1;
-    }
-    if changed == NESTED_MESSAGES.len() {
-        Ok(())
-    } else {
-        Err(format!("{changed} lists of descriptors became bytes").into())
-    }
-}
-
-fn make_strings_bytes(files: &mut FileDescriptorSet) -> Result<(), Box<dyn Error>> {
-    let mut changed = 0;
-    for file in &mut files.file {
-        let scope = format!(".{}", file.package());
-        for message in &mut file.message_type {
-            changed += make_bytes(&scope, message);
-        }
-    }
-    if changed == BYTES_FIELDS {
-        Ok(())
-    } else {
-        Err(format!("{changed} strings became bytes, expected {BYTES_FIELDS}").into())
-    }
-}
-
-/// Returns how many fields of the message and of those nested in it were changed.
-fn make_bytes(scope: &str, message: &mut DescriptorProto) -> usize {
-    let name = format!("{scope}.{}", message.name());
-    let mut changed = message.nested_type.iter_mut().map(|nested| make_bytes(&name, nested)).sum();
-    if BYTES_MESSAGES.contains(&name.as_str()) {
-        for field in message.field.iter_mut().filter(|field| field.r#type == Some(TYPE_STRING)) {
-            field.r#type = Some(TYPE_BYTES);
-            changed += 1;
-        }
-    }
-    changed
-}
-
-fn generate(
-    files: FileDescriptorSet,
-    builder: Builder,
-    bytes_messages: &[&str],
-    out: &Path,
-) -> Result<(), Box<dyn Error>> {
-    std::fs::create_dir_all(out)?;
-    bytes_messages
-        .iter()
-        .fold(builder, |builder, message| builder.bytes(message))
-        .out_dir(out)
-        .include_file("messages.rs")
-        .compile_fds(files)?;
+    #[cfg(feature = "server")]
+    compile::compile_messages()?;
     Ok(())
 }

@@ -23,12 +23,15 @@
 //! | [`telemetry`], [`admin`] | metrics, traces, logs, HTTP ports |
 //! | [`settings`], [`app`], [`cli`] | configuration, composition and the command line |
 
+#[cfg(feature = "server")]
 pub mod server;
 
+#[cfg(feature = "server")]
 pub mod wire;
 
 pub mod decide;
 
+#[cfg(feature = "server")]
 pub mod control_plane;
 
 pub mod policy;
@@ -37,20 +40,27 @@ pub mod store;
 
 pub mod algorithm;
 
+#[cfg(feature = "redis")]
 pub mod resilience;
 
 pub mod domain;
 
+#[cfg(feature = "redis")]
 pub mod pem;
 
 pub mod clock;
 
+#[cfg(feature = "server")]
 pub mod telemetry;
 
+#[cfg(feature = "server")]
 pub mod admin;
 
+#[cfg(feature = "server")]
 pub mod settings;
 
+#[cfg(feature = "server")]
 pub mod app;
 
+#[cfg(feature = "server")]
 pub mod cli;

@@ -145,7 +145,9 @@ pub fn run(scale: Scale) {
         for rules in [10, 1_000, 100_000] {
             let text = super::lookup::policy(DOMAIN, kind, rules);
             let policy = write_policy(dir.path(), &format!("{kind}{rules}.yaml"), &text);
-            let (noop, ours) = (Server::noop(), Server::tidegate(&policy, &[]));
+            // 100,000 rules take 10 MB.
+            let size = [("TIDEGATE_POLICY_FILE_SIZE", "16MiB")];
+            let (noop, ours) = (Server::noop(), Server::tidegate(&policy, &size));
             let bodies = super::lookup::bodies(DOMAIN, kind, rules);
             let (noop, ours, ratio) = paired(&noop, &ours, &bodies, scale);
             println!("{:<22} {noop:>12.2} {ours:>12.2} {ratio:>8.2}", format!("{rules} {kind}"));

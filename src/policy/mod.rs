@@ -28,6 +28,7 @@ pub use lookup::tree::{Policy, Rule};
 pub use show::explain::{
     ExplainedStep, Explanation, LimitExplanation, MatchEnd, RuleExplanation, StepResult,
 };
+#[cfg(feature = "server")]
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
 pub use source::domain_defaults::{DomainDefaults, PolicyDefaults};
 pub use source::resource::{DescriptorFields, LimitFields, Resource, ResourceWriter};

@@ -56,8 +56,10 @@ use std::future::Future;
 
 use crate::domain::{Answer, Answers, Call, Check, Micros, Outcome, Receipt};
 
+#[cfg(feature = "redis")]
 pub mod current_trace;
 pub mod memory;
+#[cfg(feature = "redis")]
 pub mod redis;
 
 /// Store of counters that decides calls. The module documentation defines the contract.

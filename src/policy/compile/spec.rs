@@ -126,7 +126,7 @@ impl LimitSpec {
     }
 
     /// Returns whether this limit or one of its consumer classes has the given `limit_id`.
-    pub(crate) fn has_id(&self, limit_id: u64) -> bool {
+    pub fn has_id(&self, limit_id: u64) -> bool {
         let classes = self.tiers.iter().flat_map(|tiers| &tiers.classes);
         self.limit.limit_id == limit_id
             || classes.into_iter().any(|class| class.limit.limit_id == limit_id)

@@ -221,7 +221,7 @@ impl Policy {
 
     /// Returns the rule whose limit has this [`limit_id`](crate::domain::Limit::limit_id).
     /// Searches all rules, which is too slow for anything but logging.
-    pub(crate) fn rule_of_limit(&self, limit_id: u64) -> Option<&Rule> {
+    pub fn rule_of_limit(&self, limit_id: u64) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.limits.iter().any(|limit| limit.has_id(limit_id)))
     }
 

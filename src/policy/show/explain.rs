@@ -97,6 +97,9 @@ pub struct RuleExplanation {
     pub limits: Vec<LimitExplanation>,
     /// Names of the limits that this rule replaces for the whole request.
     pub replaces: Vec<String>,
+    /// Entries that form the descriptor's quota group, each as `key=value`, or as `no key`
+    /// if the descriptor does not have it. Empty if the descriptor is a group of its own or no quota.
+    pub quota_group: Vec<String>,
 }
 
 /// Limit of the matched rule in an explanation.
@@ -168,7 +171,10 @@ impl Policy {
         let node = self.tree.node(at);
         match node.rule.and_then(|id| self.rule(id)) {
             None => MatchEnd::NoRule { has_children: !node.is_leaf },
-            Some(rule) => MatchEnd::Rule(Box::new(self.explain_rule(rule, entries))),
+            Some(rule) => {
+                let quota_group = explain_quota_group(domain, rule, entries);
+                MatchEnd::Rule(Box::new(self.explain_rule(rule, entries, quota_group)))
+            }
         }
     }
 
@@ -193,7 +199,12 @@ impl Policy {
         StepResult::NoSuchKey { keys }
     }
 
-    fn explain_rule(&self, rule: &Rule, entries: &[Entry<'_>]) -> RuleExplanation {
+    fn explain_rule(
+        &self,
+        rule: &Rule,
+        entries: &[Entry<'_>],
+        quota_group: Vec<String>,
+    ) -> RuleExplanation {
         let mut identity = Identity::default();
         let limits = rule.limits.iter().zip(rule.plans.iter()).filter_map(|(spec, plan)| {
             // A value without a consumer class is not limited, so there is no limit to show.
@@ -231,8 +242,22 @@ impl Policy {
             unlimited: rule.limits.is_empty(),
             limits: limits.collect(),
             replaces: rule.replaces.iter().filter_map(|name| self.replaced_name(*name)).collect(),
+            quota_group,
         }
     }
+}
+
+/// Returns the entries that form the quota group of a descriptor with this rule.
+fn explain_quota_group(domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> Vec<String> {
+    let has = |key: &Box<str>| entries.iter().any(|entry| entry.key == key.as_bytes());
+    if !rule.quota_mode || !domain.quota_group.iter().any(has) {
+        return Vec::new();
+    }
+    let member = |key: &Box<str>| match entries.iter().find(|entry| entry.key == key.as_bytes()) {
+        Some(entry) => format!("{key}={}", display_bytes(entry.value)),
+        None => format!("no {key}"),
+    };
+    domain.quota_group.iter().map(member).collect()
 }
 
 /// Formats a key or value for display: escapes control characters and invalid UTF-8.
@@ -315,6 +340,9 @@ impl fmt::Display for RuleExplanation {
         }
         if !self.replaces.is_empty() {
             write!(f, "\n  replaces {}", self.replaces.join(", "))?;
+        }
+        if !self.quota_group.is_empty() {
+            write!(f, "\n  quota group of {}", self.quota_group.join(", "))?;
         }
         Ok(())
     }

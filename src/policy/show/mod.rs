@@ -4,4 +4,5 @@
 
 pub(crate) mod explain;
 pub(crate) mod listing;
+#[cfg(feature = "server")]
 pub(crate) mod view;

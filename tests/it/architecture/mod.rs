@@ -260,7 +260,10 @@ fn the_crate_root_is_a_map_without_items() {
     let lib = all_files("src").into_iter().find(|file| file.path == "src/lib.rs").expect("lib.rs");
     let item = |line: &&Line| {
         let code = line.code.trim();
-        !(code.is_empty() || code.starts_with("pub mod ") && code.ends_with(';'))
+        let is_module = code.starts_with("pub mod ") && code.ends_with(';');
+        // The inside of a text is not part of the code: this is `#[cfg(feature = "server")]`.
+        let is_gate = code == "#[cfg(feature = \"\")]";
+        !(code.is_empty() || is_module || is_gate)
     };
     none(lib.lines.iter().filter(item).map(|line| format!("src/lib.rs: {}", line.code)).collect());
 }

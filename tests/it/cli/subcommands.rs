@@ -263,3 +263,34 @@ fn explain_shows_the_charge_in_force_and_check_says_when_its_answer_depends_on_i
     run(&["check", "--charge", "billed", &path]).with_code(65);
     assert!(!run(&["check", "--charge", "admitted", &path]).with_code(0).out.contains("billed"));
 }
+
+#[test]
+fn explain_names_the_quota_group_of_a_descriptor() {
+    let policy = "
+domain: ai
+quota_group: [backend, model]
+descriptors:
+  - key: backend
+    descriptors:
+      - key: tenant
+        rate_limit: {unit: hour, requests_per_unit: 3}
+        quota_mode: true
+      - key: plain
+        rate_limit: {unit: hour, requests_per_unit: 3}
+  - key: tenant
+    quota_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 3}
+";
+    let files = directory(&[("policy.yaml", policy)]);
+    let file = files.path().join("policy.yaml").display().to_string();
+    let group = |descriptor: &str| {
+        let explained = run(&["explain", "--policy", &file, "ai", descriptor]).with_code(0);
+        explained
+            .out
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("quota group of ").map(str::to_owned))
+    };
+    assert_eq!(group("backend=b1,tenant=ann").as_deref(), Some("backend=b1, no model"));
+    assert_eq!(group("backend=b1,plain=x"), None, "no quota");
+    assert_eq!(group("tenant=ann"), None, "a group of its own");
+}

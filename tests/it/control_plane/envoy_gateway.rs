@@ -1,6 +1,8 @@
 //! The life of a rate limit service under Envoy Gateway, from the first start without a policy on.
 
-use std::time::Duration;
+#![allow(clippy::disallowed_methods, reason = "measures how soon a policy is in force")]
+
+use std::time::{Duration, Instant};
 
 use super::messages::{broken, domain};
 use super::plane::{ControlPlane, mutual_tls};
@@ -9,9 +11,24 @@ use super::served::{
 };
 use crate::support::certificate_authority::Authority;
 use crate::support::http::get;
+use crate::support::proof;
 use crate::support::redis_server::Server as RedisServer;
 use crate::support::tidegate_process::{Tidegate, directory, run};
 use crate::support::wait::until;
+
+/// How soon a policy is in force after it was sent.
+const IN_FORCE_WITHIN: Duration = Duration::from_secs(1);
+
+/// How soon after its return a control plane's policy is in force. The longest wait between attempts to
+/// connect is as long.
+const BACK_WITHIN: Duration = Duration::from_secs(5);
+
+/// Prints how long something took. Whole proofs judge it.
+fn took(what: &str, since: Instant, at_most: Duration) {
+    let took = since.elapsed();
+    println!("{what}: in force after {took:?}");
+    assert!(!proof::judges_times() || took <= at_most, "{what}: {took:?}");
+}
 
 #[test]
 fn under_envoy_gateway_policies_come_change_break_vanish_and_outlive_the_control_plane() {
@@ -42,9 +59,11 @@ fn under_envoy_gateway_policies_come_change_break_vanish_and_outlive_the_control
     assert!(answer.out.contains("OK"), "over TLS, without a client certificate: {}", answer.out);
 
     // Two domains.
+    let sent = Instant::now();
     plane.set("1", vec![domain("second/edge", 2), domain("first/edge", 3)]);
     plane.acknowledged("1");
     enforces(&serving, &[("first/edge.client", 3), ("second/edge.client", 2)]);
+    took("the first policy", sent, IN_FORCE_WITHIN);
     let asked =
         |domain, times| (0..times).map(|_| ask(&serving, domain, "ann")).collect::<Vec<_>>();
     assert_eq!(asked("first/edge", 4), [200, 200, 200, 429]);
@@ -81,8 +100,10 @@ fn under_envoy_gateway_policies_come_change_break_vanish_and_outlive_the_control
 
     // It returns, and counts its versions from 1 again.
     plane.set("1", vec![domain("first/edge", 4)]);
+    let returned = Instant::now();
     plane.restart();
     enforces(&serving, &[("first/edge.client", 4)]);
+    took("the policy of a control plane that returned", returned, BACK_WITHIN);
     assert_eq!(asked("first/edge", 2), [200, 429], "one more, because the limit is 4 now");
     assert_eq!(rules(&serving).len(), 1);
     assert_eq!(metric(&serving, "tidegate_xds_rejections"), 0);

@@ -119,3 +119,8 @@ pub(crate) fn metric(serving: &Tidegate, name: &str) -> u64 {
 pub(crate) fn counts(serving: &Tidegate, name: &str, value: u64) {
     until(&format!("{name} {value}"), || (metric(serving, name) == value).then_some(()));
 }
+
+/// Waits until so many rules are in force.
+pub(crate) fn enforces_count(serving: &Tidegate, count: usize) {
+    until(&format!("{count} rules"), || (rules(serving).len() == count).then_some(()));
+}

@@ -1,11 +1,15 @@
 //! Many updates of a large policy, as Envoy Gateway sends them: one resource with all routes, of which
 //! one has changed.
 
+use std::time::Duration;
+
 use super::messages::{RateLimitDescriptor, resource, yearly};
 use super::plane::ControlPlane;
-use super::served::{metric, plain};
+use super::served::{enforces_count, metric, plain};
 use crate::support::http::get;
+use crate::support::paired_waits::{self, PAIRS};
 use crate::support::wait::until;
+use crate::support::{heavy, proof};
 
 /// Routes of a listener, with four rules each.
 const ROUTES: usize = 100;
@@ -59,4 +63,46 @@ fn memory_stays_flat_over_a_hundred_updates_of_a_large_policy() {
     let listed = || get(serving.port("debug"), "/rlconfig").body;
     until("the last limit", || listed().contains("requests_per_unit=100,").then_some(()));
     assert_eq!(listed().lines().count(), ROUTES * 4 + 1);
+}
+
+/// Routes of a large gateway.
+const MANY_ROUTES: usize = 1_000;
+
+/// How long calls are measured before and during an update, in milliseconds. At full length, an update
+/// takes effect within it.
+fn measured() -> Duration {
+    Duration::from_millis(proof::times(200, 2_000))
+}
+
+/// How many times as long the slowest hundredth of the calls may take during updates.
+const P99_TIMES_MAX: u32 = 3;
+
+#[test]
+fn updates_of_a_thousand_routes_do_not_disturb_calls() {
+    let _alone = heavy::blocking_turn();
+    let plane = ControlPlane::start("test", None);
+    let update = |version: usize| {
+        let number = |at: usize| if at == 17 { version as u32 } else { 5 };
+        let routes = (0..MANY_ROUTES).map(|at| route(at, number(at))).collect();
+        let other = resource("other", vec![yearly("client", u32::MAX)]);
+        plane.set(&version.to_string(), vec![resource("default/gateway/http", routes), other]);
+    };
+    update(1);
+    let serving = plain(&plane.address.to_string(), &[], &[]);
+    plane.acknowledged("1");
+    enforces_count(&serving, MANY_ROUTES * 4 + 1);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let p99 = || runtime.block_on(paired_waits::p99_of_calls(&serving, "other", measured()));
+    let mut pairs = Vec::new();
+    for version in 2..2 + PAIRS {
+        let before = p99();
+        update(version);
+        pairs.push((before, p99()));
+        plane.acknowledged(&version.to_string());
+    }
+    let (before, during) = paired_waits::medians("updates of 4,000 rules", &pairs);
+    assert_eq!(metric(&serving, "tidegate_xds_acks_total"), 1 + PAIRS as u64);
+    if proof::judges_times() {
+        assert!(during <= before * P99_TIMES_MAX, "{before:?} before, {during:?} during updates");
+    }
 }

@@ -52,3 +52,51 @@ fn each_value_of_a_distinct_header_is_rejected_at_its_own_limit() {
     assert_eq!(ask("two").status, 200);
     assert_eq!(stack.backend.served(), 4);
 }
+
+/// Number of rules on the route.
+const RULES: usize = 256;
+
+/// The rule with the lowest limit.
+const TIGHTEST: usize = 137;
+
+/// The rules of a route: 2 requests a year for one of them, far more for the others.
+fn policy_of_256_rules() -> String {
+    let rule = |at: usize| {
+        let requests = if at == TIGHTEST { 2 } else { 1_000 + at };
+        format!(
+            "      - key: rule-{at}-match--1\n        value: rule-{at}-match--1\n        \
+             rate_limit: {{unit: year, requests_per_unit: {requests}}}\n"
+        )
+    };
+    let rules: String = (0..RULES).map(rule).collect();
+    format!(
+        "domain: default/eg/http\ndescriptors:\n  - key: {ROUTE}\n    value: {ROUTE}\n    \
+         descriptors:\n{rules}"
+    )
+}
+
+#[test]
+fn the_tightest_of_256_rules_on_a_route_rejects_the_request() {
+    let actions = |at: usize| {
+        format!(
+            "{{actions: [{{generic_key: {{descriptor_key: {ROUTE}, descriptor_value: {ROUTE}}}}}, \
+             {{generic_key: {{descriptor_key: rule-{at}-match--1, \
+             descriptor_value: rule-{at}-match--1}}}}]}}"
+        )
+    };
+    let all: Vec<String> = (0..RULES).map(actions).collect();
+    let bootstrap = bootstrap().with_rate_limits(&format!("[{}]", all.join(", ")));
+    let policy = written(&policy_of_256_rules());
+    let stack = Stack::new(bootstrap, policy.path());
+    let replies: Vec<_> = (0..3).map(|_| stack.ask(&get("/"))).collect();
+    let statuses: Vec<u16> = replies.iter().map(|reply| reply.status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    for (reply, remaining) in replies.iter().zip([1, 0, 0]) {
+        // The tightest limit first, then all of them in the order of the rules.
+        let limits = reply.header("x-ratelimit-limit").unwrap_or_default();
+        assert!(limits.starts_with("2, 1000;w=31536000, 1001;w=31536000, "), "{limits}");
+        assert_eq!(limits.split(", ").count(), 1 + RULES);
+        assert_eq!(reply.number("x-ratelimit-remaining"), remaining);
+    }
+    assert_eq!(stack.backend.served(), 2);
+}

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use tidegate::wire::client::{CallDescriptor, CallRequest, CallResponse, Client, ClientSettings};
+use tidegate::wire::client::{CallDescriptor, CallRequest, CallResponse, Client};
 
 use super::bills::PATIENT;
 use crate::support::http::get;
+use crate::support::paired_waits::{self, PAIRS, connect};
 use crate::support::redis_cluster::Cluster;
 use crate::support::redis_server::Server;
 use crate::support::tidegate_process::Tidegate;
+use crate::support::{heavy, proof};
 
 /// Two kinds of limit and of algorithm, so that calls of one kind and of both take all scripts.
 const POLICY: &str = "
@@ -25,12 +27,6 @@ descriptors:
       - {name: one, unit: year, requests_per_unit: 3}
       - {name: other, unit: year, requests_per_unit: 3}
 ";
-
-async fn connect(serving: &Tidegate) -> Client {
-    let target = serving.port("grpc").to_string();
-    let settings = ClientSettings { target, timeout: Some(Duration::from_secs(20)), tls: None };
-    Client::connect(&settings).await.expect("it serves")
-}
 
 /// One descriptor for each value from 0 on, of these keys in turn.
 fn descriptors(keys: &[&str], count: usize) -> Vec<CallDescriptor> {
@@ -135,6 +131,61 @@ async fn a_call_beyond_the_bounds_is_invalid_and_counted_by_its_reason() {
         let line = format!("tidegate_invalid_calls_total{{reason=\"{reason}\"}} {count}\n");
         assert!(metrics.contains(&line), "{line}{metrics}");
     }
+}
+
+/// How many times as long the slowest hundredth of small calls may take while one call of 1,024
+/// descriptors is sent each second.
+const P99_TIMES_MAX: u32 = 2;
+
+/// How many large calls are sent while small ones are measured, one a second.
+fn large_calls() -> u64 {
+    proof::times(1, 3)
+}
+
+async fn a_large_call_a_second_does_not_delay_others(what: &str, flags: &[&str]) {
+    const LARGE: &str = "
+domain: edge
+descriptors:
+  - key: window
+    rate_limit: {unit: year, requests_per_unit: 1000000}
+  - key: client
+    rate_limit: {unit: year, requests_per_unit: 4000000000}
+";
+    let serving = Tidegate::policy(LARGE, flags);
+    let mut client = connect(&serving).await;
+    let mut pairs = Vec::new();
+    let measured = Duration::from_secs(large_calls());
+    for _ in 0..PAIRS {
+        let before = paired_waits::p99_of_calls(&serving, "edge", measured).await;
+        let large = async {
+            for _ in 0..large_calls() {
+                assert!(!send(&mut client, descriptors(&["window"], 1_024)).await.refused);
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        let (beside, ()) =
+            tokio::join!(paired_waits::p99_of_calls(&serving, "edge", measured), large);
+        pairs.push((before, beside));
+    }
+    let (before, beside) = paired_waits::medians(what, &pairs);
+    if proof::judges_times() {
+        assert!(beside <= before * P99_TIMES_MAX, "{what}: {before:?} before, {beside:?} beside");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_calls_do_not_delay_small_ones_in_memory() {
+    let _alone = heavy::turn().await;
+    a_large_call_a_second_does_not_delay_others("1,024 descriptors, memory", &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_calls_do_not_delay_small_ones_in_redis() {
+    let _alone = heavy::turn().await;
+    let server = Server::start(&[]);
+    let url = format!("127.0.0.1:{}", server.port);
+    let flags = [&["--redis-url", &url][..], PATIENT].concat();
+    a_large_call_a_second_does_not_delay_others("1,024 descriptors, Redis", &flags).await;
 }
 
 /// As Envoy Gateway writes them: one rule below another key each, the tightest in the middle.

@@ -9,3 +9,9 @@ pub fn times(briefly: u64, at_length: u64) -> u64 {
         Some(percent) => (at_length * percent / 100).max(1),
     }
 }
+
+/// Returns whether times are judged: in a whole `make proof` only, because a tenth of it shares the
+/// machine with other tests.
+pub fn judges_times() -> bool {
+    number("TIDEGATE_PROOF").is_some_and(|percent| percent >= 100)
+}
