@@ -18,7 +18,7 @@
 //! | [`algorithm`] | the arithmetic of each algorithm, as pure functions |
 //! | [`resilience`] | deadline, fallback and refusal cache; each wraps a store |
 //! | [`domain`] | types that all modules share |
-//! | [`pem`] | parses certificates |
+//! | [`pem`], [`peer_protocol`] | parses certificates; finds out what a server speaks |
 //! | [`clock`] | the only module that reads the operating system's clocks |
 //! | [`telemetry`], [`admin`] | metrics, traces, logs, HTTP ports |
 //! | [`settings`], [`app`], [`cli`] | configuration, composition and the command line |
@@ -47,6 +47,9 @@ pub mod domain;
 
 #[cfg(feature = "redis")]
 pub mod pem;
+
+#[cfg(feature = "redis")]
+pub mod peer_protocol;
 
 pub mod clock;
 
