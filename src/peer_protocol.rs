@@ -14,9 +14,12 @@ use tokio::net::TcpStream;
 
 /// Maximum number of bytes that are read of a server's answer. The first few tell the protocol.
 const FIRST_BYTES_MAX: usize = 16;
-/// Request that an HTTP server, an HTTP/2 server, and Redis answer at once. Redis takes it for GET
-/// with a wrong number of arguments.
+/// Request that both an HTTP server and Redis answer at once. Redis takes it for GET with a wrong
+/// number of arguments.
 const HTTP_REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// Start of an HTTP/2 connection: the magic text, and an empty SETTINGS frame.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// What answers at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,7 @@ pub(crate) enum Peer {
 }
 
 /// Finds out what answers at an address: sends a request in plain text and, if that is not answered,
-/// the beginning of a TLS handshake. Each step takes at most `step_max`.
+/// the beginning of an HTTP/2 connection and of a TLS handshake. Each step takes at most `step_max`.
 pub(crate) async fn examine(host: &str, port: u16, step_max: Duration) -> Peer {
     let within = |future| tokio::time::timeout(step_max, future);
     match tokio::time::timeout(step_max, tokio::net::lookup_host((host, port))).await {
@@ -54,9 +57,13 @@ pub(crate) async fn examine(host: &str, port: u16, step_max: Duration) -> Peer {
         Ok(Ok(bytes)) if bytes.starts_with(b"-") || bytes.starts_with(b"+") => {
             return Peer::Redis;
         }
-        // A SETTINGS or GOAWAY frame: three bytes of length, then the type.
-        Ok(Ok(bytes)) if matches!(bytes.get(..4), Some([0, 0, _, 4 | 7])) => return Peer::Http2,
         Ok(_) | Err(_) => {}
+    }
+    // The answer is a SETTINGS or GOAWAY frame: three bytes of length, then the type.
+    if let Ok(Ok(bytes)) = within(first_bytes(host, port, HTTP2_PREFACE)).await
+        && matches!(bytes.get(..4), Some([0, 0, _, 4 | 7]))
+    {
+        return Peer::Http2;
     }
     let Some(hello) = client_hello() else { return Peer::Silent };
     match within(first_bytes(host, port, &hello)).await {

@@ -18,6 +18,13 @@ pub enum Failure {
     Settings(Vec<settings::SettingError>),
     /// A file named by a setting or a flag cannot be read or written, or is malformed.
     File(FileError),
+    /// The certificate, private key, or CA of the gRPC port cannot be read or used.
+    Certificate {
+        /// The flags and the files that they name.
+        files: String,
+        /// Why the files cannot be used.
+        error: Box<Failure>,
+    },
     /// Policy files are missing, unreadable or too large.
     PolicyFiles(PolicyFileError),
     /// A policy does not compile. Contains every error with its position.
@@ -76,7 +83,10 @@ impl Failure {
     /// Returns the process exit code for this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::Usage(_) | Failure::Settings(_) | Failure::File(_) => Failure::USAGE,
+            Failure::Usage(_)
+            | Failure::Settings(_)
+            | Failure::File(_)
+            | Failure::Certificate { .. } => Failure::USAGE,
             Failure::PolicyFiles(PolicyFileError::NotConfigured) => Failure::USAGE,
             Failure::PolicyFiles(_)
             | Failure::Policy(_)
@@ -119,6 +129,7 @@ impl fmt::Display for Failure {
                 f.write_str(&lines.join("\n"))
             }
             Failure::File(error) => error.fmt(f),
+            Failure::Certificate { files, error } => write!(f, "{files}: {error}"),
             Failure::PolicyFiles(error) => error.fmt(f),
             Failure::Policy(diagnostics) => diagnostics.fmt(f),
             Failure::Strict { warnings: 1 } => {
@@ -133,8 +144,19 @@ impl fmt::Display for Failure {
             }
             Failure::Wire(error) => f.write_str(&with_causes(error)),
             Failure::Ask { target, error, advice } => {
-                write!(f, "{target}: {}", with_causes(error))?;
-                advice.map_or(Ok(()), |advice| write!(f, "; {advice}"))
+                let Some(advice) = advice else {
+                    return write!(f, "{target}: {}", with_causes(error));
+                };
+                // With advice, only the last cause matters: the others describe the HTTP/2 library.
+                match error {
+                    WireError::Connect { source, .. } => {
+                        write!(f, "{target}: cannot connect: {}; {advice}", root_cause(source))
+                    }
+                    _ if error.has_response() => {
+                        write!(f, "{target}: {}; {advice}", with_causes(error))
+                    }
+                    _ => write!(f, "{target}: no answer to a gRPC call; {advice}"),
+                }
             }
             Failure::AdminRequest { endpoint, reason } => {
                 write!(f, "{endpoint}: {}", reason.escape_debug())
@@ -143,6 +165,15 @@ impl fmt::Display for Failure {
             Failure::Bug(what) => write!(f, "a bug in tidegate: {what}"),
         }
     }
+}
+
+/// Returns the last cause of an error.
+fn root_cause<'e>(error: &'e (dyn error::Error + 'static)) -> &'e dyn error::Error {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause
 }
 
 /// Returns what to change so that an address can be listened on.

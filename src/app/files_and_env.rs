@@ -11,7 +11,7 @@ use std::{env, error, fmt, fs, io};
 
 use rustix::fs::OFlags;
 
-use super::policy_files::printable;
+use super::policy_files::{advice_on_path, printable};
 use crate::settings::TextMap;
 
 /// Maximum size of a settings file, 1 MiB in bytes. A file that sets every setting has about a
@@ -61,9 +61,10 @@ pub enum FileError {
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FileError::Unreadable { path, error } | FileError::Unwritable { path, error } => {
-                write!(f, "{}: {error}", printable(path))
+            FileError::Unreadable { path, error } => {
+                write!(f, "{}: {error}; {}", printable(path), advice_on_path(path, error))
             }
+            FileError::Unwritable { path, error } => write!(f, "{}: {error}", printable(path)),
             FileError::Malformed { path, reason } => write!(f, "{}: {reason}", printable(path)),
         }
     }

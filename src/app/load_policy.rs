@@ -149,7 +149,10 @@ fn read_stdin() -> Result<Vec<u8>, PolicyFileError> {
     let mut text = Vec::new();
     let read = io::stdin().lock().take(bytes_max as u64 + 1).read_to_end(&mut text);
     match read {
-        Err(error) => Err(PolicyFileError::Unreadable { path, error }),
+        Err(error) => {
+            let advice = "give the policy on standard input, or as a file".to_owned();
+            Err(PolicyFileError::Unreadable { path, error, advice })
+        }
         Ok(bytes) if bytes > bytes_max => {
             Err(PolicyFileError::TooLarge { path, bytes_max, setting: "policy-file-size" })
         }

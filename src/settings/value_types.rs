@@ -331,19 +331,42 @@ pub(super) fn duration_parser(
     max_ms: u64,
 ) -> impl Fn(&str) -> Result<Duration, ValueError> {
     move |input| {
-        let (min, max) = (Duration::from_millis(min_ms), Duration::from_millis(max_ms));
-        check_bounds(parse_millis(input), min_ms, max_ms, &format!("{min:?}"), &format!("{max:?}"))
+        let (min, max) = (short_duration(min_ms), short_duration(max_ms));
+        check_bounds(parse_millis(input), min_ms, max_ms, &min, &max)
             .map(Duration::from_millis)
             .map_err(|error| {
-                let is_number =
-                    !input.is_empty() && input.bytes().all(|byte| byte.is_ascii_digit());
-                let hint = match is_number {
-                    true => format!("; did you mean \"{input}s\"?"),
-                    false => String::new(),
+                let hint = match with_go_unit(input) {
+                    Some(meant) => format!("; did you mean {meant:?}?"),
+                    None => String::new(),
                 };
                 format!("{error}, with a unit: 250ms, 5s, 1m30s, 24h{hint}")
             })
     }
+}
+
+/// Formats a duration in its largest unit without a fraction, such as `10m`.
+fn short_duration(millis: u64) -> String {
+    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let whole = units.into_iter().find(|(unit, _)| millis % unit == 0 && millis >= *unit);
+    match whole {
+        Some((unit, name)) => format!("{}{name}", millis / unit),
+        None if millis == 0 => "0s".to_owned(),
+        None => format!("{millis}ms"),
+    }
+}
+
+/// Returns the duration that was meant by a number without a unit, or with its unit in words.
+fn with_go_unit(input: &str) -> Option<String> {
+    let word = input.trim_start_matches(|c: char| c.is_ascii_digit());
+    let number = &input[..input.len() - word.len()];
+    let unit = match word.trim().to_ascii_lowercase().as_str() {
+        "" | "sec" | "secs" | "second" | "seconds" => "s",
+        "msec" | "millis" | "millisecond" | "milliseconds" => "ms",
+        "min" | "mins" | "minute" | "minutes" => "m",
+        "hour" | "hours" => "h",
+        _ => return None,
+    };
+    (!number.is_empty()).then(|| format!("{number}{unit}"))
 }
 
 /// Returns a parser for durations from `min_ms` to `max_ms`. A number without a unit means

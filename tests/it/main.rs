@@ -27,6 +27,7 @@ mod hostile;
 mod lua;
 mod matcher;
 mod migration;
+mod mistakes;
 mod policy;
 mod race;
 mod resilience;

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use crate::domain::nearest_word;
+
 /// The `parameters` section of a scenario file, which is parsed before `${name}` placeholders are
 /// replaced.
 #[derive(Debug, Deserialize)]
@@ -186,10 +188,22 @@ impl fmt::Display for ScenarioError {
         match self {
             ScenarioError::Format(what) => write!(f, "invalid scenario: {what}"),
             ScenarioError::Range(what) => f.write_str(what),
-            ScenarioError::UnknownParameter(name) => {
-                write!(f, "the scenario has no entry `{name}` under `parameters`")
-            }
+            ScenarioError::UnknownParameter(name) => write!(
+                f,
+                "the scenario has no entry `{name}` under `parameters`; add one, for which \
+                 ${{{name}}} stands"
+            ),
         }
+    }
+}
+
+/// Returns a suggestion for an unknown key. The parser quotes the key and then all known ones.
+fn suggestion(error: &str) -> String {
+    let mut quoted = error.split('`').skip(1).step_by(2);
+    let given = quoted.next().filter(|_| error.contains("unknown field"));
+    match given.and_then(|given| nearest_word(given, quoted)) {
+        Some(known) => format!("; did you mean `{known}`?"),
+        None => String::new(),
     }
 }
 
@@ -220,7 +234,16 @@ impl Scenario {
     ///
     /// Returns an error if the YAML, a number or a parameter is invalid.
     pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
-        let format = |error: serde_yaml::Error| ScenarioError::Format(error.to_string());
+        if text.lines().any(|line| line.starts_with("descriptors:")) {
+            let reason = "this is a policy; a scenario has it under `policy: |`, beside `lasts_s` \
+                          and `groups`";
+            return Err(ScenarioError::Format(reason.to_owned()));
+        }
+        let format = |error: serde_yaml::Error| {
+            let text = error.to_string();
+            let hint = suggestion(&text);
+            ScenarioError::Format(text + &hint)
+        };
         // In a flow map, `${rate}` alone is not YAML.
         let raw: ParametersOnly =
             serde_yaml::from_str(&without_placeholders(text)).map_err(format)?;

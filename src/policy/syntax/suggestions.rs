@@ -15,6 +15,8 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
         "; remove the quotes"
     } else if text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) {
         "; a leading 0 means octal, so remove it"
+    } else if text.starts_with(|c: char| c.is_ascii_digit()) {
+        "; write digits only"
     } else {
         ""
     }
@@ -25,7 +27,8 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
     let title = level.title();
     let levels: Vec<&str> = levels_of(name).map(Level::title).collect();
     if !levels.is_empty() {
-        let message = format!("`{name}` belongs to {}, not to {title}", levels.join(" or "));
+        let message =
+            format!("`{name}` belongs to {}, not to {title}; move it there", levels.join(" or "));
         return (DiagnosticKind::MisplacedKey, message);
     }
     let way_out = match nearest_word(name, level.keys().map(|key| key.name)) {
@@ -71,11 +74,22 @@ pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
         Some(ENVOY_ACTIONS)
     } else if has("max_value") && has("seconds") {
         Some(LIMITADOR)
+    } else if has("groups") && has("lasts_s") {
+        Some(SCENARIO)
+    } else if SETTINGS.iter().any(|name| root.get(name).is_some()) {
+        Some(SETTINGS_FILE)
     } else {
         None
     }
 }
 
+/// Settings that nearly every settings file has; none is a key of a policy.
+const SETTINGS: [&str; 6] =
+    ["policy", "grpc-port", "http-port", "redis-url", "redis-type", "log-level"];
+
+const SETTINGS_FILE: &str = "this is a settings file, not a policy; pass it to `tidegate serve` with \
+                             --settings";
+const SCENARIO: &str = "this is a scenario, not a policy; run it with `tidegate simulate`";
 const CONFIG_MAP: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below its \
                           `data` as a file of its own, or mount the ConfigMap and use the directory";
 const MANIFEST: &str =

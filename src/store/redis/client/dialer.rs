@@ -238,11 +238,13 @@ impl From<RedisError> for ConnectError {
             redis::ErrorKind::AuthenticationFailed
                 | redis::ErrorKind::Server(ServerErrorKind::NoPerm)
         ) || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
-        if denied {
-            ConnectError::Denied(error.to_string())
-        } else {
-            ConnectError::Failed(error.to_string())
+        let mut text = error.to_string();
+        if error.kind() == redis::ErrorKind::Parse {
+            text = "the answer is not in the protocol of Redis".to_owned();
         }
+        // An unknown command is answered with its arguments, which may be a whole script.
+        text.truncate(text.find(", with args beginning with").unwrap_or(text.len()));
+        if denied { ConnectError::Denied(text) } else { ConnectError::Failed(text) }
     }
 }
 

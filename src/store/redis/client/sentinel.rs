@@ -14,7 +14,7 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use super::config::{Address, Auth, TopologyConfig};
-use super::dialer::ClientContext;
+use super::dialer::{ClientContext, ConnectError};
 use super::loss_detector::NEW_MASTER;
 use super::misconfiguration::find_advice;
 use super::node::Node;
@@ -79,7 +79,7 @@ async fn log_missing_master(context: Arc<ClientContext>, suppressed: u64) {
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     let reason = match context.query(node, auth, &command).await {
         Ok(_) => format!("the sentinel names no master for {master:?}"),
-        Err(error) => error.to_string(),
+        Err(error) => ConnectError::from(error).to_string(),
     };
     let advice = find_advice(&context, node, auth, &reason).await;
     context.set_failure(node, &reason, advice.as_deref());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::cluster::{Cluster, TableUpdate};
 use super::config::Address;
-use super::dialer::ClientContext;
+use super::dialer::{ClientContext, ConnectError};
 use super::misconfiguration::find_advice;
 use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
 
@@ -63,7 +63,7 @@ async fn log_missing_table(context: Arc<ClientContext>, suppressed: u64) {
     let reply = context.query(node, auth, redis::cmd("CLUSTER").arg("SLOTS")).await;
     let reason = match reply {
         Ok(_) => "the slot table is empty or incomplete".to_owned(),
-        Err(error) => error.to_string(),
+        Err(error) => ConnectError::from(error).to_string(),
     };
     let advice = find_advice(&context, node, auth, &reason).await;
     context.set_failure(node, &reason, advice.as_deref());
