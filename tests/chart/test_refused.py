@@ -1,6 +1,10 @@
 """What the chart must not render, and what it says instead."""
 
+import re
 import unittest
+
+import jsonschema
+import yaml
 
 import chart
 
@@ -9,11 +13,28 @@ REDIS = {"mode": "redis", "redis": {"address": "redis:6379"}}
 
 # Values, and the words by which the refusal names the way out.
 TOGETHER = [
-    ({"policy": {}}, "policy.existingConfigMap"),
+    ({"image": {"repository": ""}}, "image.repository: this chart names no published image"),
+    ({**REDIS, "policy": {}}, "policy.existingConfigMap"),
+    ({"valkey": {"enabled": True}}, "needs mode redis"),
+    ({**REDIS, "valkey": {"enabled": True}}, "give one of them"),
+    ({"mode": "redis", "redis": {"tls": {"enabled": True}}, "valkey": {"enabled": True}}, "has no TLS"),
+    ({"debug": {"existingSecret": "s", "tokenFile": "/t"}}, "debug.existingSecret, debug.tokenFile"),
+    ({**REDIS, "autoscaling": {"enabled": True, "targetCPUPercent": 0}}, "autoscaling.metrics"),
+    ({"service": {"trafficDistribution": "PreferClose"}}, "service.headless: false"),
+    ({"service": {"clusterIP": "10.0.0.1"}}, "service.headless: false"),
+    ({"service": {"headless": False, "loadBalancerSourceRanges": ["192.0.2.0/24"]}}, "service.type LoadBalancer"),
+    ({"service": {"headless": False, "nodePorts": {"grpc": 30081}}}, "service.type NodePort"),
+    ({"settings": {"redis-url": "r:1"}}, "use redis.address"),
+    ({"settings": {"heders": "both"}}, "did you mean headers?"),
+    ({"settings": {"retry-aftr": "date"}}, "did you mean retry-after?"),
+    ({"settings": {"near-limit": 0.5}}, "did you mean near-limit-ratio?"),
+    ({"settings": {"xyzzy": 1}}, "`tidegate serve --help` lists them"),
+    ({"envoyGateway": {"enabled": True}, "policy": {}, "settings": {"xds-server": "a:1"}}, "use envoyGateway.serverUrl"),
     ({"policy": {**POLICY, "existingConfigMap": "limits"}}, "give one of them"),
     ({"policy": {"files": {"a.yaml": "x" * 1_000_001}}}, "1,000,000 bytes"),
     ({"replicaCount": 2}, "embedded.perReplicaLimits: true"),
     ({"autoscaling": {"enabled": True}}, "embedded.perReplicaLimits: true"),
+    ({"replicaCount": None}, "embedded.perReplicaLimits: true"),
     ({"mode": "redis"}, "redis.address"),
     ({"mode": "sentinel"}, "redis.sentinel.addresses"),
     ({"mode": "cluster"}, "redis.cluster.addresses"),
@@ -45,6 +66,19 @@ ALONE = [
     {"image": {"digest": "latest"}},
     {"podDisruptionBudget": {"maxUnavailable": 0}},
     {"settings": {"Headers": "both"}},
+    {"extraEnv": {"A": "b"}},
+    {"extraEnv": [{"value": "b"}]},
+    {"extraArgs": "--headers=both"},
+    {"extraVolumeMounts": [{"name": "v"}]},
+    {"extraContainers": [{"image": "i"}]},
+    {"updateStrategy": {"type": "OnDelete"}},
+    {"dnsPolicy": "none"},
+    {"service": {"ipFamilies": ["ipv4"]}},
+    {"service": {"loadBalancerSourceRanges": ["192.0.2.0"]}},
+    {"networkPolicy": {"callerNamespaces": ["Edge"]}},
+    {"debug": {"tokenFile": "token"}},
+    {"commonLabels": {"a": 1}},
+    {"topologySpreadConstraints": [{"maxSkew": 1}]},
 ]
 
 
@@ -58,8 +92,11 @@ class Refused(unittest.TestCase):
                 self.assertIn(words, told)
 
     def test_every_fault_is_told_at_once(self):
-        told = chart.refusal({"replicaCount": 2, "tls": {"enabled": True}})
-        for words in ("policy:", "more than one replica", "tls.existingSecret"):
+        told = chart.refusal({"replicaCount": 2, "tls": {"enabled": True}, "settings": {"heders": "both"}})
+        for words in ("more than one replica", "tls.existingSecret", "settings.heders"):
+            self.assertIn(words, told)
+        told = chart.refusal({**REDIS, "tls": {"enabled": True}})
+        for words in ("policy:", "tls.existingSecret"):
             self.assertIn(words, told)
 
     def test_unknown_and_malformed_values_are_refused(self):
@@ -78,21 +115,48 @@ class Refused(unittest.TestCase):
         given = set()
         for values in chart.cases().values():
             free = values.get("settings", {})
+            extra = {item["name"] for item in values.get("extraEnv", [])}
             names = {name.removeprefix("TIDEGATE_").lower().replace("_", "-")
-                     for name in chart.environment(chart.manifests(values))}
+                     for name in chart.environment(chart.manifests(values)) if name not in extra}
             given |= names - free.keys()
         for name in sorted(given):
             with self.subTest(setting=name):
                 self.assertIsNotNone(chart.refusal({"policy": POLICY, "settings": {name: "x"}}))
 
+    def test_a_message_names_values_that_exist(self):
+        text = (chart.CHART / "templates" / "_refuse.tpl").read_text()
+        owned = yaml.safe_load(re.sub(r"\{\{-.*?\}\}", "", text.split('define "tidegate.ownedSettings" -}}')[1].split("\n{{/*")[0])
+                               .replace("{{ . }}", "envoyGateway"))
+        self.assertGreater(len(owned), 40)
+        known = (chart.CHART / "files" / "settings.txt").read_text().split()
+        for name, instead in owned.items():
+            with self.subTest(setting=name):
+                self.assertIn(name, known)
+                for path in re.findall(r"[A-Za-z.]+", instead.replace(" or ", " ")):
+                    value = chart.defaults()
+                    for part in path.split("."):
+                        self.assertIn(part, value)
+                        value = value[part]
+
     def test_the_schema_is_closed_and_knows_every_value(self):
+        definitions = chart.schema()["definitions"]
+        jsonschema.Draft7Validator.check_schema(chart.schema())
+
         def walk(schema, values, path):
+            if "$ref" in schema:
+                schema = definitions[schema["$ref"].removeprefix("#/definitions/")]
             if "properties" not in schema:
                 return
-            self.assertIs(schema.get("additionalProperties"), False, f"{path} is open")
-            known = set(schema["properties"]) - {"global", "initialDelaySeconds", "successThreshold", "claims"}
-            self.assertEqual(known, set(values), path)
-            for name in known:
+            # Other charts of an umbrella chart read `global`, too.
+            if path != "values.global":
+                self.assertIs(schema.get("additionalProperties"), False, f"{path} is open")
+            if values == {}:
+                return  # a map that is empty by default
+            known = set(schema["properties"]) - {"initialDelaySeconds", "successThreshold", "claims"}
+            self.assertLessEqual(set(values), known, path)
+            if path != "values.valkey.resources":
+                self.assertEqual(known, set(values), path)
+            for name in known & set(values):
                 if isinstance(values[name], dict):
                     walk(schema["properties"][name], values[name], f"{path}.{name}")
 

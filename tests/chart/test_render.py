@@ -14,6 +14,10 @@ KUBERNETES = ["1.27", "1.31", "1.37"]
 OURS = {"ServiceMonitor": "servicemonitor.json", "PrometheusRule": "prometheusrule.json"}
 
 
+def ends_with(manifest, end):
+    return manifest["metadata"]["name"].endswith(end)
+
+
 def each_case(claim):
     """A claim about every case, which a failure names."""
 
@@ -55,12 +59,12 @@ class Render(unittest.TestCase):
 
     @each_case
     def test_names_labels_ports_and_mounts_belong_together(self, values, objects):
-        deployment, service = chart.one(objects, "Deployment"), chart.one(objects, "Service")
+        deployment, service = chart.one(objects, "Deployment"), chart.one(objects, "Service", "-tidegate")
         pod = deployment["spec"]["template"]
         labels = pod["metadata"]["labels"].items()
         selectors = [deployment["spec"]["selector"]["matchLabels"], service["spec"]["selector"]]
         for manifest in objects:
-            if manifest["kind"] in ("PodDisruptionBudget", "NetworkPolicy"):
+            if manifest["kind"] in ("PodDisruptionBudget", "NetworkPolicy") and not ends_with(manifest, "-valkey"):
                 spec = manifest["spec"]
                 selectors.append(spec.get("selector", spec.get("podSelector"))["matchLabels"])
             if manifest["kind"] == "HorizontalPodAutoscaler":
@@ -80,6 +84,48 @@ class Render(unittest.TestCase):
         for value in chart.environment(objects).values():
             if value and value.startswith("/"):
                 self.assertTrue(any(value == p or value.startswith(p + "/") for p in places), value)
+
+    @each_case
+    def test_a_selector_of_one_part_never_selects_the_pods_of_another(self, values, objects):
+        pods = {"tidegate": chart.one(objects, "Deployment")["spec"]["template"], "test": chart.one(objects, "Pod", "-test")}
+        selectors = {"tidegate": [chart.one(objects, "Service", "-tidegate")["spec"]["selector"]]}
+        if values.get("valkey"):
+            server, policy = chart.one(objects, "StatefulSet"), chart.one(objects, "NetworkPolicy", "-valkey")
+            pods["valkey"] = server["spec"]["template"]
+            selectors["valkey"] = [server["spec"]["selector"]["matchLabels"], policy["spec"]["podSelector"]["matchLabels"],
+                                   chart.one(objects, "Service", "-valkey")["spec"]["selector"]]
+            self.assertEqual(policy["spec"]["ingress"][0]["from"][0]["podSelector"]["matchLabels"], selectors["tidegate"][0])
+            egress = chart.one(objects, "NetworkPolicy", "-tidegate")["spec"]["egress"]
+            self.assertIn([{"podSelector": {"matchLabels": selectors["valkey"][0]}}], [rule.get("to") for rule in egress])
+        for part, some in selectors.items():
+            for selector in some:
+                for other, pod in pods.items():
+                    self.assertEqual(selector.items() <= pod["metadata"]["labels"].items(), part == other, (part, other))
+
+    @each_case
+    def test_every_object_has_the_namespace_and_the_common_labels(self, values, objects):
+        for manifest in objects:
+            if ends_with(manifest, "-proxy"):
+                continue  # an extra object, which is rendered as it is given
+            self.assertEqual(manifest["metadata"]["namespace"], chart.NAMESPACE)
+            labels = manifest["metadata"]["labels"]
+            self.assertEqual(labels["app.kubernetes.io/instance"], chart.RELEASE)
+            self.assertLessEqual(values.get("commonLabels", {}).items(), labels.items())
+            self.assertLessEqual(values.get("commonAnnotations", {}).items(), manifest["metadata"].get("annotations", {}).items())
+
+    def test_labels_of_the_user_never_break_a_selector(self):
+        mine = {"app.kubernetes.io/name": "x", "app.kubernetes.io/instance": "x"}
+        objects = chart.manifests({"commonLabels": mine, "podLabels": mine, "service": {"labels": mine}})
+        selector = chart.one(objects, "Service")["spec"]["selector"]
+        self.assertEqual(selector, {"app.kubernetes.io/name": "tidegate", "app.kubernetes.io/instance": "edge"})
+        self.assertLessEqual(selector.items(), chart.one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"].items())
+
+    def test_a_variable_that_the_chart_also_sets_occurs_once(self):
+        more = [{"name": "TIDEGATE_THREADS", "value": "7"}, {"name": "CONFIG_TYPE", "value": "FILE"}]
+        for values in ({"extraEnv": more}, {"extraEnv": more, "envoyGateway": {"enabled": True}}):
+            names = [item["name"] for item in chart.container(chart.manifests(values))["env"]]
+            self.assertEqual(len(names), len(set(names)))
+            self.assertEqual(chart.environment(chart.manifests(values))["TIDEGATE_THREADS"], "7")
 
     @each_case
     def test_the_pod_is_nobody_and_can_write_nothing(self, values, objects):
@@ -115,7 +161,9 @@ class Render(unittest.TestCase):
 
     @each_case
     def test_secrets_are_files(self, values, objects):
-        by_environment = [item["name"] for item in chart.container(objects)["env"] if "valueFrom" in item]
+        extra = [item["name"] for item in values.get("extraEnv", [])]
+        by_environment = [item["name"] for item in chart.container(objects)["env"]
+                          if "valueFrom" in item and item["name"] not in extra]
         sentinel = values.get("redis", {}).get("sentinel", {}).get("existingSecret")
         self.assertEqual(by_environment, ["TIDEGATE_REDIS_SENTINEL_AUTH"] if sentinel else [])
         self.assertFalse([o for o in objects if o["kind"] == "Secret"], "secrets are made elsewhere")
@@ -136,7 +184,7 @@ class Render(unittest.TestCase):
         self.assertIsNone(replicas("embedded"))
 
     def test_the_network_policy_lets_out_what_the_mode_needs_and_no_more(self):
-        out = lambda case: chart.one(chart.manifests(chart.cases()[case]), "NetworkPolicy")["spec"]["egress"]
+        out = lambda case: chart.one(chart.manifests(chart.cases()[case]), "NetworkPolicy", "-tidegate")["spec"]["egress"]
         ports = lambda case: [p["port"] for rule in out(case) for p in rule["ports"]]
         self.assertEqual(out("embedded"), [])
         self.assertEqual(ports("redis"), [53, 53, 6379])
@@ -150,6 +198,7 @@ class Render(unittest.TestCase):
     @each_case
     def test_notes_are_complete(self, values, objects):
         notes = chart.render(values)["NOTES.txt"]
+        self.assertEqual("EXAMPLE policy" in notes.splitlines()[0], "policy" not in values)
         self.assertIn("edge-tidegate.limits.svc.cluster.local", notes)
         self.assertNotIn("<no value>", notes)
         self.assertNotIn("<nil>", notes)

@@ -22,6 +22,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGET = ROOT / os.environ.get("CARGO_TARGET_DIR", "target")
 PORTS = (8081, 8080, 6070, 8000, 10000, 9901)
 # Everything but the build takes at most ten minutes.
 WAITS_SECONDS_MAX = 600
@@ -55,10 +56,12 @@ class Newcomer:
         self.started, self.waits, self.build_seconds, self.printed = [], [], 0.0, ""
         # Output is read from files: no buffering, no colours.
         self.environment = {**os.environ, "PYTHONUNBUFFERED": "1", "CARGO_TERM_COLOR": "never"}
+        # The README puts target/ on the PATH.
+        self.environment.pop("CARGO_TARGET_DIR", None)
 
     def type(self, line):
         """Runs a command, and returns its output when it has finished or, if it is a server, is ready."""
-        command = line.replace("REPOSITORY", str(ROOT))
+        command = re.sub(r"^git clone \S+", f"git clone {ROOT}", line)
         changes_shell = "cd " in line or line.startswith("export ")
         began = time.monotonic()
         log = tempfile.NamedTemporaryFile(mode="r")
@@ -80,9 +83,8 @@ class Newcomer:
         return self.printed
 
     def reuse_build(self):
-        if (self.directory / "Cargo.toml").exists() and (ROOT / "target").exists() \
-                and not (self.directory / "target").exists():
-            (self.directory / "target").symlink_to(ROOT / "target")
+        if (self.directory / "Cargo.toml").exists() and TARGET.exists() and not (self.directory / "target").exists():
+            (self.directory / "target").symlink_to(TARGET)
 
     @staticmethod
     def until(what, shell, log, ready, seconds):

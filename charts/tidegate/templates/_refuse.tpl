@@ -6,6 +6,9 @@ checks single values.
 {{- $faults := list -}}
 {{- $embedded := eq .Values.mode "embedded" -}}
 
+{{- if not .Values.image.repository -}}
+{{- $faults = append $faults "image.repository: this chart names no published image; build one (make release, or docker build), push it to a registry that the cluster can pull from, and give its name here" -}}
+{{- end -}}
 {{- $controlPlane := include "tidegate.controlPlane" . -}}
 {{- if and .Values.envoyGateway.enabled .Values.aiGateway.enabled -}}
 {{- $faults = append $faults "envoyGateway.enabled, aiGateway.enabled: enable one of them, and install the chart twice for both" -}}
@@ -19,8 +22,8 @@ checks single values.
 {{- if and .Values.envoyGateway.enabled (eq .Values.probes.type "grpc") -}}
 {{- $faults = append $faults "probes.type grpc with envoyGateway.enabled: the kubelet's gRPC probes do not support TLS; use http" -}}
 {{- end -}}
-{{- if and (not $controlPlane) (not .Values.policy.files) (not .Values.policy.existingConfigMap) -}}
-{{- $faults = append $faults "policy: give policy.files (name: text) or policy.existingConfigMap, or enable envoyGateway or aiGateway; there is no policy to serve" -}}
+{{- if not (or $embedded $controlPlane .Values.policy.files .Values.policy.existingConfigMap) -}}
+{{- $faults = append $faults "policy: give policy.files (name: text) or policy.existingConfigMap, or enable envoyGateway or aiGateway; only mode embedded serves an example policy" -}}
 {{- end -}}
 {{- if and .Values.policy.files .Values.policy.existingConfigMap -}}
 {{- $faults = append $faults "policy.files, policy.existingConfigMap: give one of them" -}}
@@ -37,13 +40,24 @@ checks single values.
 {{- if gt (.Values.replicaCount | int) 1 -}}
 {{- $faults = append $faults "mode embedded with more than one replica: each would have its own counters and admit the whole limit; use mode redis, or set embedded.perReplicaLimits: true" -}}
 {{- end -}}
-{{- if .Values.autoscaling.enabled -}}
+{{- if or .Values.autoscaling.enabled (kindIs "invalid" .Values.replicaCount) -}}
 {{- $faults = append $faults "mode embedded with autoscaling: each replica would count for itself and admit the whole limit; use mode redis, or say embedded.perReplicaLimits: true" -}}
 {{- end -}}
 {{- end -}}
 
-{{- if and (eq .Values.mode "redis") (not .Values.redis.address) -}}
-{{- $faults = append $faults "mode redis: give redis.address (host:port)" -}}
+{{- if and (eq .Values.mode "redis") (not .Values.redis.address) (not .Values.valkey.enabled) -}}
+{{- $faults = append $faults "mode redis: give redis.address (host:port), or try it out with valkey.enabled" -}}
+{{- end -}}
+{{- if .Values.valkey.enabled -}}
+{{- if ne .Values.mode "redis" -}}
+{{- $faults = append $faults "valkey.enabled: needs mode redis" -}}
+{{- end -}}
+{{- if .Values.redis.address -}}
+{{- $faults = append $faults "valkey.enabled, redis.address: give one of them" -}}
+{{- end -}}
+{{- if .Values.redis.tls.enabled -}}
+{{- $faults = append $faults "redis.tls.enabled with valkey.enabled: the bundled Valkey has no TLS; use a Redis of your own" -}}
+{{- end -}}
 {{- end -}}
 {{- if and (eq .Values.mode "sentinel") (not .Values.redis.sentinel.addresses) -}}
 {{- $faults = append $faults "mode sentinel: give redis.sentinel.addresses (host:port of each sentinel)" -}}
@@ -85,12 +99,36 @@ checks single values.
 {{- if gt (.Values.autoscaling.minReplicas | int) (.Values.autoscaling.maxReplicas | int) -}}
 {{- $faults = append $faults "autoscaling.minReplicas is more than autoscaling.maxReplicas" -}}
 {{- end -}}
-{{- if not (dig "requests" "cpu" "" .Values.resources) -}}
+{{- if not (or .Values.autoscaling.targetCPUPercent .Values.autoscaling.metrics) -}}
+{{- $faults = append $faults "autoscaling.targetCPUPercent 0: give autoscaling.metrics; there is nothing to scale by" -}}
+{{- end -}}
+{{- if and .Values.autoscaling.targetCPUPercent (not (dig "requests" "cpu" "" .Values.resources)) -}}
 {{- $faults = append $faults "autoscaling: targetCPUPercent is relative to resources.requests.cpu, which is not set" -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.service.headless (ne .Values.service.type "ClusterIP") -}}
 {{- $faults = append $faults "service.headless: only with service.type ClusterIP" -}}
+{{- end -}}
+{{- if .Values.service.headless -}}
+{{- range list "clusterIP" "trafficDistribution" "internalTrafficPolicy" "externalIPs" -}}
+{{- if get $.Values.service . -}}
+{{- $faults = append $faults (printf "service.%s: needs service.headless: false, because clients of a headless Service connect to the pods directly" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if ne .Values.service.type "LoadBalancer" -}}
+{{- range list "loadBalancerSourceRanges" "loadBalancerClass" -}}
+{{- if get $.Values.service . -}}
+{{- $faults = append $faults (printf "service.%s: only with service.type LoadBalancer" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if eq .Values.service.type "ClusterIP" -}}
+{{- range list "externalTrafficPolicy" "nodePorts" -}}
+{{- if get $.Values.service . -}}
+{{- $faults = append $faults (printf "service.%s: only with service.type NodePort or LoadBalancer" .) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- if and .Values.service.headless (or (ne (.Values.service.grpcPort | int) 8081) (ne (.Values.service.httpPort | int) 8080)) -}}
 {{- $faults = append $faults "service.headless: clients connect to the pods directly, on 8081 and 8080; do not change service.grpcPort and service.httpPort" -}}
@@ -99,7 +137,108 @@ checks single values.
 {{- $faults = append $faults "service.grpcPort, service.httpPort: they must be two ports" -}}
 {{- end -}}
 
-{{- if $faults -}}
-{{- fail (printf "\n\nThese values contradict each other:\n- %s\n" (join "\n- " $faults)) -}}
+{{- if and .Values.debug.existingSecret .Values.debug.tokenFile -}}
+{{- $faults = append $faults "debug.existingSecret, debug.tokenFile: give one of them" -}}
 {{- end -}}
+
+{{- $known := .Files.Lines "files/settings.txt" -}}
+{{- $owned := include "tidegate.ownedSettings" . | fromYaml -}}
+{{- range $name, $value := .Values.settings -}}
+{{- if hasKey $owned $name -}}
+{{- $faults = append $faults (printf "settings.%s: use %s instead" $name (get $owned $name)) -}}
+{{- else if not (has $name $known) -}}
+{{- $nearest := include "tidegate.nearest" (dict "name" $name "known" $known) -}}
+{{- $faults = append $faults (printf "settings.%s: there is no such setting; %s" $name (empty $nearest | ternary "`tidegate serve --help` lists them" (printf "did you mean %s?" $nearest))) -}}
+{{- end -}}
+{{- end -}}
+
+{{- if $faults -}}
+{{- fail (printf "\n\nThese values are wrong or contradict each other:\n- %s\n" (join "\n- " $faults)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Settings that other values of the chart set: the flag's name and the value. */}}
+{{- define "tidegate.ownedSettings" -}}
+policy: policy.files
+merge-domain-config: policy.mergeDomains
+runtime-root: policy.files
+runtime-subdirectory: policy.files
+runtime-appdirectory: policy.files
+runtime-watch-root: policy.files
+runtime-ignoredotfiles: policy.files
+grpc-host: service
+grpc-port: service.grpcPort
+grpc-uds: service
+http-host: service
+http-port: service.httpPort
+debug-token-file: debug.existingSecret or debug.tokenFile
+connections: connections
+threads: threads
+grpc-max-connection-age: maxConnectionAge
+drain-delay: drain.delaySeconds
+hard-limit: drain.hardLimitSeconds
+log-level: log.level
+log-format: log.format
+store: mode
+max-keys: embedded.maxKeys
+replicas: replicaCount or autoscaling.maxReplicas
+require-store: redis.requireAtStart
+store-budget: redis.budget
+cache-key-prefix: redis.keyPrefix
+key-secret: keySecret.existingSecret
+key-secret-file: keySecret.existingSecret
+otlp-endpoint: otlp.endpoint
+traces-ratio: otlp.tracesRatio
+redis-url: redis.address, redis.sentinel, or redis.cluster
+redis-type: mode
+redis-auth: redis.auth.existingSecret
+redis-auth-file: redis.auth.existingSecret
+redis-sentinel-auth: redis.sentinel.existingSecret
+redis-tls: redis.tls.enabled
+redis-tls-cacert: redis.tls.existingSecret
+redis-tls-client-cert: redis.tls.clientCertificate
+redis-tls-client-key: redis.tls.clientCertificate
+redis-tls-skip-hostname-verification: redis.tls.skipHostnameVerification
+redis-pool-size: redis.connections
+redis-timeout: redis.connectTimeout
+redis-info-poll: redis.infoPoll
+grpc-server-use-tls: tls.enabled
+grpc-server-tls-cert: tls.existingSecret
+grpc-server-tls-key: tls.existingSecret
+grpc-client-tls-cacert: tls.requireClientCertificate
+grpc-client-tls-san: tls.clientName
+{{- if .Values.envoyGateway.enabled }}
+use-prometheus: envoyGateway.metricsPort
+prometheus-addr: envoyGateway.metricsPort
+{{- end }}
+{{- with include "tidegate.controlPlane" . }}
+config-type: {{ . }}.enabled
+xds-server: {{ . }}.serverUrl
+xds-node-id: {{ . }}.nodeId
+{{- end }}
+{{- end -}}
+
+{{/*
+The word of `known` that is most like `name`, by the pairs of letters that they share; empty if none is. Templates have no
+arrays to change, so an edit distance would cost much more text.
+*/}}
+{{- define "tidegate.nearest" -}}
+{{- $name := .name -}}
+{{- $best := "" -}}
+{{- $score := 0 -}}
+{{- range .known -}}
+{{- $word := . -}}
+{{- $shared := 0 -}}
+{{- range $start := until (max 0 (sub (len $name) 1) | int) -}}
+{{- if contains (substr $start (add $start 2 | int) $name) $word -}}
+{{- $shared = add $shared 1 -}}
+{{- end -}}
+{{- end -}}
+{{- $percent := div (mul 200 $shared) (add (len $name) (len $word) -2 | max 1) -}}
+{{- if gt $percent $score -}}
+{{- $best = $word -}}
+{{- $score = $percent -}}
+{{- end -}}
+{{- end -}}
+{{- if ge ($score | int) 60 -}}{{ $best }}{{- end -}}
 {{- end -}}

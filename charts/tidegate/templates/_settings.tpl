@@ -1,6 +1,5 @@
 {{/*
-The process's settings as environment variables: a change of one changes the pod's template, so that
-it is rolled out. Secrets are not here: they are files.
+The process's settings, by flag name, as YAML: those that values of the chart make, and `settings`.
 */}}
 {{- define "tidegate.settings" -}}
 {{- $settings := dict
@@ -24,6 +23,9 @@ it is rolled out. Secrets are not here: they are files.
 {{- $_ := set $settings "grpc-server-tls-key" "/certs/tls.key" -}}
 {{- $_ := set $settings "use-prometheus" true -}}
 {{- $_ := set $settings "prometheus-addr" (printf ":%d" (.Values.envoyGateway.metricsPort | int)) -}}
+{{- end -}}
+{{- with empty .Values.debug.existingSecret | ternary .Values.debug.tokenFile "/etc/tidegate/debug-token/token" -}}
+{{- $_ := set $settings "debug-token-file" . -}}
 {{- end -}}
 {{- if .Values.otlp.endpoint -}}
 {{- $_ := set $settings "otlp-endpoint" .Values.otlp.endpoint -}}
@@ -79,9 +81,38 @@ it is rolled out. Secrets are not here: they are files.
 {{- $_ := set $settings $name $value -}}
 {{- end -}}
 {{- range $name, $value := $settings }}
-- name: TIDEGATE_{{ $name | replace "-" "_" | upper }}
-  value: {{ (kindIs "float64" $value | ternary ($value | toJson) ($value | toString)) | quote }}
+{{ $name }}: {{ (kindIs "float64" $value | ternary ($value | toJson) ($value | toString)) | quote }}
 {{- end }}
+{{- end -}}
+
+{{/*
+The environment of the container. A change of a setting changes the pod's template, so that it is rolled out. Secrets are
+not here: they are files. A variable of extraEnv replaces that of the chart, because a list with a name twice breaks
+upgrades.
+*/}}
+{{- define "tidegate.environment" -}}
+{{- $variables := list -}}
+{{- range $name, $value := include "tidegate.settings" . | fromYaml -}}
+{{- $variables = append $variables (dict "name" (printf "TIDEGATE_%s" ($name | replace "-" "_" | upper)) "value" $value) -}}
+{{- end -}}
+{{- range include "tidegate.otherVariables" . | fromYamlArray -}}
+{{- $variables = append $variables . -}}
+{{- end -}}
+{{- $replaced := list -}}
+{{- range .Values.extraEnv -}}
+{{- $replaced = append $replaced .name -}}
+{{- end -}}
+{{- $environment := list -}}
+{{- range $variables -}}
+{{- if not (has .name $replaced) -}}
+{{- $environment = append $environment . -}}
+{{- end -}}
+{{- end -}}
+{{- concat $environment .Values.extraEnv | toYaml -}}
+{{- end -}}
+
+{{/* Variables that are not settings by flag name. */}}
+{{- define "tidegate.otherVariables" -}}
 {{- with include "tidegate.controlPlane" . }}
 {{- $gateway := index $.Values . }}
 # The names of envoyproxy/ratelimit.
@@ -104,96 +135,5 @@ it is rolled out. Secrets are not here: they are files.
     secretKeyRef:
       name: {{ .Values.redis.sentinel.existingSecret }}
       key: {{ .Values.redis.sentinel.secretKey }}
-{{- end }}
-{{- end -}}
-
-{{/*
-The container's resources. Without a memory limit, it is computed from the bounds as values.yaml says.
-*/}}
-{{- define "tidegate.resources" -}}
-{{- $resources := deepCopy .Values.resources -}}
-{{- if not (dig "limits" "memory" "" $resources) -}}
-{{- $keys := eq .Values.mode "embedded" | ternary .Values.embedded.maxKeys 1000000 | int64 -}}
-{{- $connections := mul (.Values.connections | int64) 65536 -}}
-{{- $counters := mul $keys 96 -}}
-{{- $mebibytes := add 304 (div (add $connections $counters 1048575) 1048576) -}}
-{{- $limits := merge (dict "memory" (printf "%dMi" $mebibytes)) ($resources.limits | default dict) -}}
-{{- $_ := set $resources "limits" $limits -}}
-{{- end -}}
-{{- toYaml $resources -}}
-{{- end -}}
-
-{{/* Mounted directories: name, path, and source of the volume. */}}
-{{- define "tidegate.mounts" -}}
-{{- if not (include "tidegate.controlPlane" .) }}
-- {name: policy, mountPath: /etc/tidegate/policy, readOnly: true}
-{{- end }}
-{{- if .Values.envoyGateway.enabled }}
-- {name: certs, mountPath: /certs, readOnly: true}
-{{- end }}
-{{- if and (ne .Values.mode "embedded") .Values.redis.auth.existingSecret }}
-- {name: redis-auth, mountPath: /etc/tidegate/redis-auth, readOnly: true}
-{{- end }}
-{{- if and (ne .Values.mode "embedded") .Values.redis.tls.enabled .Values.redis.tls.existingSecret }}
-- {name: redis-tls, mountPath: /etc/tidegate/redis-tls, readOnly: true}
-{{- end }}
-{{- if and (ne .Values.mode "embedded") .Values.keySecret.existingSecret }}
-- {name: key-secret, mountPath: /etc/tidegate/key-secret, readOnly: true}
-{{- end }}
-{{- if .Values.tls.enabled }}
-- {name: tls, mountPath: /etc/tidegate/tls, readOnly: true}
-{{- end }}
-{{- end -}}
-
-{{- define "tidegate.volumes" -}}
-{{- if not (include "tidegate.controlPlane" .) }}
-# The directory, not a single file: the kubelet only updates directories.
-- name: policy
-  configMap:
-    name: {{ include "tidegate.policyConfigMap" . }}
-{{- end }}
-{{- if .Values.envoyGateway.enabled }}
-- name: certs
-  secret:
-    secretName: {{ .Values.envoyGateway.existingSecret }}
-    defaultMode: 0440
-{{- end }}
-{{- if and (ne .Values.mode "embedded") .Values.redis.auth.existingSecret }}
-- name: redis-auth
-  secret:
-    secretName: {{ .Values.redis.auth.existingSecret }}
-    defaultMode: 0440
-    items: [{key: {{ .Values.redis.auth.secretKey }}, path: password}]
-{{- end }}
-{{- if and (ne .Values.mode "embedded") .Values.redis.tls.enabled .Values.redis.tls.existingSecret }}
-- name: redis-tls
-  secret:
-    secretName: {{ .Values.redis.tls.existingSecret }}
-    defaultMode: 0440
-    items:
-      - {key: {{ .Values.redis.tls.caKey }}, path: ca.crt}
-      {{- if .Values.redis.tls.clientCertificate }}
-      - {key: {{ .Values.redis.tls.certKey }}, path: tls.crt}
-      - {key: {{ .Values.redis.tls.keyKey }}, path: tls.key}
-      {{- end }}
-{{- end }}
-{{- if and (ne .Values.mode "embedded") .Values.keySecret.existingSecret }}
-- name: key-secret
-  secret:
-    secretName: {{ .Values.keySecret.existingSecret }}
-    defaultMode: 0440
-    items: [{key: {{ .Values.keySecret.secretKey }}, path: key}]
-{{- end }}
-{{- if .Values.tls.enabled }}
-- name: tls
-  secret:
-    secretName: {{ .Values.tls.existingSecret }}
-    defaultMode: 0440
-    items:
-      - {key: {{ .Values.tls.certKey }}, path: tls.crt}
-      - {key: {{ .Values.tls.keyKey }}, path: tls.key}
-      {{- if .Values.tls.requireClientCertificate }}
-      - {key: {{ .Values.tls.clientCaKey }}, path: ca.crt}
-      {{- end }}
 {{- end }}
 {{- end -}}

@@ -249,15 +249,16 @@ impl Policy {
 
 /// Returns the entries that form the quota group of a descriptor with this rule.
 fn explain_quota_group(domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> Vec<String> {
-    let has = |key: &Box<str>| entries.iter().any(|entry| entry.key == key.as_bytes());
-    if !rule.quota_mode || !domain.quota_group.iter().any(has) {
+    let group = domain.quota_group.iter().map(|key| &**key);
+    let has = |key: &str| entries.iter().any(|entry| entry.key == key.as_bytes());
+    if !rule.quota_mode || !group.clone().any(has) {
         return Vec::new();
     }
-    let member = |key: &Box<str>| match entries.iter().find(|entry| entry.key == key.as_bytes()) {
+    let member = |key: &str| match entries.iter().find(|entry| entry.key == key.as_bytes()) {
         Some(entry) => format!("{key}={}", display_bytes(entry.value)),
         None => format!("no {key}"),
     };
-    domain.quota_group.iter().map(member).collect()
+    group.map(member).collect()
 }
 
 /// Formats a key or value for display: escapes control characters and invalid UTF-8.

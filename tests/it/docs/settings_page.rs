@@ -1,4 +1,4 @@
-//! `docs/SETTINGS.md` is generated from the table of settings.
+//! `docs/SETTINGS.md` and the chart's list of settings are generated from the table of settings.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -42,12 +42,24 @@ fn table() -> String {
     page
 }
 
+fn assert_generated(name: &str, expected: &str) {
+    let page = fs::read_to_string(repository(name)).expect("the page");
+    if page != expected {
+        let file_name = Path::new(name).file_name().expect("a file");
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file_name);
+        fs::write(&file, expected).expect("a writable directory");
+        panic!("{name} is not the table of settings; {} is", file.display());
+    }
+}
+
 #[test]
 fn the_settings_page_is_up_to_date() {
-    let page = fs::read_to_string(repository("docs/SETTINGS.md")).expect("the page");
-    if page != table() {
-        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("SETTINGS.md");
-        fs::write(&file, table()).expect("a writable directory");
-        panic!("docs/SETTINGS.md is not the table of settings; {} is", file.display());
-    }
+    assert_generated("docs/SETTINGS.md", &table());
+}
+
+/// The chart rejects any other name in its value `settings`.
+#[test]
+fn the_chart_knows_every_setting() {
+    let names: String = TABLE.iter().map(|row| format!("{}\n", row.name)).collect();
+    assert_generated("charts/tidegate/files/settings.txt", &names);
 }
