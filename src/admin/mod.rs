@@ -21,7 +21,10 @@ pub use debug_routes::{DebugHandlers, ExplainQuery, debug_routes};
 pub use http_server::{HttpLimits, serve};
 pub use live_page_routes::{LivePageHandlers, PolicyQuery, TryHandler, TryQuery};
 pub use metrics_page::{MetricsEndpoint, metrics_routes};
-pub use public_routes::{JsonHandler, JsonHandlers, JsonResponse, PublicHandlers, public_routes};
+pub use public_routes::{
+    AuthzHandler, AuthzQuery, DecisionResponse, JsonHandler, JsonHandlers, PublicHandlers,
+    public_routes,
+};
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Routes of the HTTP port: `/healthcheck`, `/healthz`, `/readyz`, `/metrics`, `/json`.
+//! Routes of the HTTP port: `/healthcheck`, `/healthz`, `/readyz`, `/metrics`, `/json`, `/authz`.
 //!
 //! `app` supplies the handlers; `wire` decodes JSON requests.
 
@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::RawQuery;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{HeaderMap, Request, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use futures_util::future::BoxFuture;
@@ -17,27 +18,47 @@ use hyper::body::Body as _;
 use tokio::time;
 
 use super::metrics_page::{MetricsEndpoint, metrics_routes};
-use super::text_response;
+use super::query::Query;
+use super::{bad_request, text_response};
 use crate::domain::{BudgetedBuffer, ByteBudget};
 
-/// Response to a `/json` request.
+/// Response to a `/json` or `/authz` request.
 #[derive(Clone, Debug)]
-pub struct JsonResponse {
-    /// HTTP status: 200 for OK, 429 for OVER_LIMIT, 400 for an invalid request, 503 for an unavailable
-    /// store.
+pub struct DecisionResponse {
+    /// HTTP status: 200 for OK, 429 (or 403, if `/authz` was asked for it) for OVER_LIMIT, 400 for an
+    /// invalid request, 503 for an unavailable store.
     pub status: u16,
-    /// Response body: JSON for status 200 and 429, otherwise one line of text.
+    /// Names and values of the response headers. Without a content type, the body is plain text.
+    pub headers: Vec<(String, String)>,
+    /// Response body; with status 400 and 503, one line of text.
     pub body: String,
 }
 
 /// Function that decides the rate limit request in the body of a `/json` request.
-pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, JsonResponse> + Send + Sync>;
+pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
 
-/// Handler of `/json`, with the limits on request bodies.
+/// Question of a proxy whether an HTTP request may pass.
+#[derive(Clone, Debug)]
+pub struct AuthzQuery {
+    /// Domain whose limits apply.
+    pub domain: String,
+    /// Status of the response if the request may not pass.
+    pub denied_status: u16,
+    /// Headers of the request, and those that describe it.
+    pub headers: HeaderMap,
+}
+
+/// Function that answers a proxy's question.
+pub type AuthzHandler =
+    Arc<dyn Fn(AuthzQuery) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
+
+/// Handlers of `/json` and `/authz`, with the limits on request bodies.
 #[derive(Clone)]
 pub struct JsonHandlers {
     /// Decides the rate limit request in a body.
     pub decide: JsonHandler,
+    /// Answers a proxy's question.
+    pub authorize: AuthzHandler,
     /// Maximum size of a request body, in bytes.
     pub body_bytes_max: usize,
     /// Memory budget for request bodies that are still being received.
@@ -54,7 +75,7 @@ pub struct PublicHandlers {
     pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     /// Handler of `/metrics`.
     pub metrics: Arc<MetricsEndpoint>,
-    /// Handler of `/json`; `None` if `/json` is disabled.
+    /// Handlers of `/json` and `/authz`; `None` if they are disabled.
     pub json: Option<JsonHandlers>,
 }
 
@@ -85,15 +106,45 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
         .route("/readyz", get(readyz))
         .merge(metrics_routes(handlers.metrics, "/metrics"));
     match handlers.json {
-        None => routes.route("/json", any(answer_json_disabled)),
+        None => routes
+            .route("/json", any(answer_json_disabled))
+            .route("/authz", any(answer_json_disabled)),
         Some(handlers) => {
-            routes.route("/json", any(async move |request| answer_json(&handlers, request).await))
+            let authorize = Arc::clone(&handlers.authorize);
+            let authz = any(async move |RawQuery(query): RawQuery, headers: HeaderMap| {
+                match parse_authz(query.as_deref(), headers) {
+                    Ok(query) => decision_response(authorize(query).await),
+                    Err(usage) => bad_request(&usage),
+                }
+            });
+            let json = any(async move |request| answer_json(&handlers, request).await);
+            routes.route("/json", json).route("/authz", authz)
         }
     }
 }
 
 /// Timeout for receiving the body of a `/json` request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Statuses that `/authz` can deny a request with. NGINX's `auth_request` denies requests only for
+/// 401 and 403; 401 would ask for a password.
+const DENIED_STATUSES: [u16; 2] = [429, 403];
+
+/// Parses the query of `/authz`. The body of the request is not read.
+fn parse_authz(query: Option<&str>, headers: HeaderMap) -> Result<AuthzQuery, String> {
+    let usage = "usage: domain=D, optionally &denied_status=403";
+    let query = Query::parse(query, &["domain", "denied_status"], &[], usage)?;
+    let domain = query.value("domain").ok_or(usage)?.to_owned();
+    let [default, _] = DENIED_STATUSES;
+    let denied_status = match query.value("denied_status") {
+        None => default,
+        Some(text) => {
+            let status = text.parse().ok().filter(|status| DENIED_STATUSES.contains(status));
+            status.ok_or("denied_status= must be 429 or 403")?
+        }
+    };
+    Ok(AuthzQuery { domain, denied_status, headers })
+}
 
 async fn answer_json(handlers: &JsonHandlers, request: Request<Body>) -> Response {
     // Browsers let any page send a body of another type to any address, without asking the server.
@@ -107,11 +158,20 @@ async fn answer_json(handlers: &JsonHandlers, request: Request<Body>) -> Respons
         Ok(body) => body,
         Err((status, reason)) => return json_error(status, reason),
     };
-    let answer = (handlers.decide)(body.into()).await;
+    decision_response((handlers.decide)(body.into()).await)
+}
+
+fn decision_response(answer: DecisionResponse) -> Response {
     let status = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let decided = [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS].contains(&status);
-    let kind = if decided { "application/json" } else { "text/plain; charset=utf-8" };
-    (status, [(CONTENT_TYPE, kind)], answer.body).into_response()
+    // Without headers, `into_response` sets the content type to plain text.
+    let mut response = (status, answer.body).into_response();
+    for (name, value) in answer.headers {
+        // The settings and the policy have validated the names and values.
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    response
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -152,6 +212,7 @@ async fn receive_body(
 }
 
 async fn answer_json_disabled() -> Response {
-    let reason = "/json is off because gRPC callers must show a certificate; --json on opens it\n";
+    let reason = "/json and /authz are off because gRPC callers must show a certificate; --json on \
+                  opens them\n";
     (StatusCode::NOT_FOUND, text_response(reason.to_owned())).into_response()
 }

@@ -243,7 +243,7 @@ fn node_state(report: NodeReport) -> NodeState {
     NodeState {
         connections: stats.connected.get(),
         open_breakers: stats.breaker_open.get(),
-        calls: stats.script_calls.get(),
+        calls: stats.calls.get(),
         losses: stats.losses.get(),
         address: report.address,
     }

@@ -367,7 +367,10 @@ pub(super) fn advice_on_path(path: &Path, error: &io::Error) -> String {
             None => "correct the path".to_owned(),
         },
         io::ErrorKind::PermissionDenied => {
-            "let the user that runs tidegate read it, for example with chmod a+r".to_owned()
+            let user = rustix::process::geteuid().as_raw();
+            format!(
+                "tidegate runs as user {user}: let it read the file, for example with chmod a+r"
+            )
         }
         _ => "correct the path".to_owned(),
     }

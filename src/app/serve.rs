@@ -89,7 +89,8 @@ async fn run(
     let token_file = settings.debug_token_file.clone();
     let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token_file)?;
     let rate_limit = RateLimit::new(Arc::clone(&decider), Clock::System, response_config)
-        .with_bounds(server_config::bounds(settings));
+        .with_bounds(server_config::bounds(settings))
+        .with_counter_access(server_config::counter_access(settings));
     let rate_limit = Arc::new(rate_limit);
     let health = Health::new();
 

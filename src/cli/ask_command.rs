@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::terminal;
 use super::terminal::Color;
+use super::{ask_batch, terminal};
 use crate::app::{self, Failure};
 use crate::wire::client::{
-    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls, WireError,
-    find_advice,
+    BatchRequest, CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
+    WireError, find_advice,
 };
 
 #[derive(Args, Debug)]
@@ -21,9 +21,10 @@ pub(super) struct Ask {
     #[arg(value_name = "HOST:PORT")]
     target: String,
     /// Domain of the request
+    #[arg(required_unless_present = "batch", default_value = "", hide_default_value = true)]
     domain: String,
     /// Descriptors, each as k=v,k2=v2 (write \, for a comma inside a value)
-    #[arg(required = true, value_name = "K=V,K2=V2")]
+    #[arg(required_unless_present = "batch", value_name = "K=V,K2=V2")]
     descriptors: Vec<String>,
     /// Hits charged by the request; 0 only checks the limits
     #[arg(long, default_value_t = 1)]
@@ -34,6 +35,10 @@ pub(super) struct Ask {
     /// Send the request this many times
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=REPEAT_MAX))]
     repeat: u32,
+    /// Send the requests of this file in batches: one request per line, as JSON like for /json
+    #[arg(long, value_name = "FILE",
+        conflicts_with_all = ["domain", "descriptors", "hits", "refund", "repeat"])]
+    batch: Option<PathBuf>,
     /// Print each response as one line of JSON
     #[arg(long)]
     json: bool,
@@ -63,19 +68,24 @@ Examples:
   tidegate ask localhost:8081 edge remote_address=10.0.0.1
   tidegate ask localhost:8081 edge user=ann plan=free --repeat 5
   tidegate ask localhost:8081 edge user=ann --hits 0 --json      only check the limits
+  tidegate ask localhost:8081 --batch requests.jsonl             many requests per call
 
 The exit code is 0 for every response, and 69 without one.";
 
 impl Ask {
     pub(super) fn run(self) -> Result<(), Failure> {
         let target = self.host_and_port()?;
-        let request = self.request()?;
         let settings = ClientSettings {
             target: target.to_owned(),
             timeout: Some(Duration::from_millis(self.timeout_ms)),
             tls: self.tls()?,
         };
+        let batch = self.batch.as_deref().map(ask_batch::read).transpose()?;
+        let request = self.request()?;
         app::block_on(async {
+            if let Some(requests) = batch {
+                return self.ask_batch(&settings, &requests).await;
+            }
             let mut response = None;
             let asked = self.ask(&settings, &request, &mut response).await;
             if let Some(response) = response.filter(|_| !self.json && asked.is_ok()) {
@@ -83,12 +93,24 @@ impl Ask {
             }
             match asked {
                 Ok(()) => Ok(()),
-                Err(error) => {
-                    let advice = find_advice(&settings, &error).await;
-                    Err(Failure::Ask { target: target.to_owned(), error, advice })
-                }
+                Err(error) => Err(with_advice(&settings, error).await),
             }
         })?
+    }
+
+    async fn ask_batch(
+        &self,
+        settings: &ClientSettings,
+        requests: &[BatchRequest],
+    ) -> Result<(), Failure> {
+        let sent = match Client::connect(settings).await {
+            Ok(mut client) => ask_batch::send(&mut client, requests, self.json).await,
+            Err(error) => Err(error),
+        };
+        match sent {
+            Ok(()) => Ok(()),
+            Err(error) => Err(with_advice(settings, error).await),
+        }
     }
 
     /// Sends the calls, and prints each response. Stores the last one in `last`.
@@ -214,6 +236,12 @@ impl Ask {
         }
         text
     }
+}
+
+/// Returns the failure of a call, with advice by what the server at the target speaks.
+async fn with_advice(settings: &ClientSettings, error: WireError) -> Failure {
+    let advice = find_advice(settings, &error).await;
+    Failure::Ask { target: settings.target.clone(), error, advice }
 }
 
 /// Reports whether `target` has the form `host:port`.

@@ -4,12 +4,14 @@
 //! unavailable · 70 bug in Tidegate. Subcommands call `app` to do their work.
 
 mod admin_commands;
+mod ask_batch;
 mod ask_command;
 mod check_command;
 mod check_formats;
 mod drop_in;
 mod explain_command;
 mod flags;
+mod man_command;
 mod serve_command;
 pub mod simulate;
 mod terminal;
@@ -63,6 +65,8 @@ enum Command {
         /// bash, elvish, fish, powershell or zsh
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages into a directory
+    Man(man_command::Man),
 }
 
 /// Runs the program with command-line arguments, the first of which is the program's name, and
@@ -104,6 +108,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
         Command::Simulate(simulate) => simulate.run(),
         Command::Schema => terminal::print(&(app::schema() + "\n")),
         Command::Completions { shell } => completions(shell),
+        Command::Man(man) => man.run(Cli::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -17,6 +17,9 @@ pub struct Bounds {
     /// checks. A policy is rejected when it is loaded if a request with one descriptor for each
     /// sequence of keys needs more.
     pub checks_max: usize,
+    /// Maximum number of requests per batch. `message_bytes_max` and `fields_max` also apply to a
+    /// batch as a whole.
+    pub batch_requests_max: usize,
 }
 
 impl Bounds {
@@ -34,12 +37,15 @@ impl Bounds {
     ///   a decoder allocates 72 bytes even for an empty entry, which is only two bytes long in the
     ///   message.
     /// - 2,048 checks: one per descriptor. A Redis script needs about 2 µs for each.
+    /// - 1,024 requests in a batch: beyond 100, a larger batch hardly saves more per request, and a
+    ///   batch occupies its worker thread until all of its requests are sent to the store.
     pub const DEFAULT: Bounds = Bounds {
         descriptors_max: 2_048,
         entries_max: 160,
         message_bytes_max: 1024 * 1024,
         fields_max: 65_536,
         checks_max: 2_048,
+        batch_requests_max: 1_024,
     };
 }
 

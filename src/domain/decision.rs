@@ -239,11 +239,13 @@ pub enum InvalidReason {
     OverrideUnit,
     /// The request needs too many checks.
     Checks,
+    /// A batch has no requests, or too many.
+    Requests,
 }
 
 impl InvalidReason {
     /// All variants, in the order of their discriminants.
-    pub const ALL: [InvalidReason; 10] = [
+    pub const ALL: [InvalidReason; 11] = [
         InvalidReason::Malformed,
         InvalidReason::MessageSize,
         InvalidReason::Fields,
@@ -254,6 +256,7 @@ impl InvalidReason {
         InvalidReason::EmptyKey,
         InvalidReason::OverrideUnit,
         InvalidReason::Checks,
+        InvalidReason::Requests,
     ];
 
     /// Returns the reason as in metric labels.
@@ -269,6 +272,7 @@ impl InvalidReason {
             InvalidReason::EmptyKey => "empty_key",
             InvalidReason::OverrideUnit => "override_unit",
             InvalidReason::Checks => "checks",
+            InvalidReason::Requests => "requests",
         }
     }
 }

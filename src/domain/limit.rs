@@ -89,12 +89,21 @@ pub struct Limit {
     pub charge: Charge,
     /// Action taken on the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// Hash that identifies the limit. It is the same on every replica and for all counters of the
+    /// Hash that identifies the limit; its highest bit marks a
+    /// [request override](Self::is_override). It is the same on every replica and for all counters of the
     /// limit. When the memory store is full, it gives each limit a fair share of its capacity.
     pub limit_id: u64,
 }
 
 impl Limit {
+    /// Bit of a [`limit_id`](Self::limit_id) that is set for request overrides only.
+    pub const OVERRIDE_BIT: u64 = 1 << 63;
+
+    /// Returns whether the limit is a request override. Its counter may be that of a rule.
+    pub fn is_override(&self) -> bool {
+        self.limit_id & Limit::OVERRIDE_BIT != 0
+    }
+
     /// Returns the limit under which bills are charged: this limit with [`Charge::Always`], or
     /// `None` if the limit does not charge bills in any case.
     pub fn for_bills(&self) -> Option<Limit> {

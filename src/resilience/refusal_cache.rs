@@ -31,6 +31,12 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 /// become visible in this one.
 const TTL_MAX: Micros = Micros::SECOND;
 
+/// Lifetime of the first refusal of a counter whose refusals may be [transient]: the hits in its way
+/// may be refunded within a round trip, and then the next call passes.
+///
+/// [transient]: Store::may_refuse_transiently
+const TRANSIENT_TTL: Micros = Micros(50_000);
+
 /// Time for which an expired entry still rejects calls while a single call asks the store again.
 /// Otherwise, every caller would hit the store at once (thundering herd). Many times the budget of
 /// a store call, because an answer may take longer than the budget on a busy machine.
@@ -82,6 +88,8 @@ struct CachedRefusal {
     key: RefusalKey,
     /// Time of the refusal by this process's clock, in microseconds since the Unix epoch.
     from: Micros,
+    /// Whether this is the first refusal in its window, of a counter that may refuse transiently.
+    is_first: bool,
     /// Time at which the entry becomes stale, so that one call may ask the store again.
     until: Micros,
     /// Whether a call is currently asking the store about this stale entry. Until it is answered,
@@ -168,6 +176,9 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Caches a refusal. Returns false if the refusal cannot be cached.
+    ///
+    /// The first refusal of a counter that may refuse transiently is cached for a short time only. It
+    /// is kept until its window ends, so that the next one is recognized as a repeated refusal.
     fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
             return false;
@@ -176,11 +187,18 @@ impl<S: Store> RefusalCache<S> {
             return false;
         }
         let retry_at = now.saturating_add(retry);
-        let until = now.saturating_add(TTL_MAX).min(retry_at);
+        let set = self.set(&check.key);
+        let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_repeated =
+            refusals.iter().any(|held| held.key == key && held.from <= now && now < held.retry_at);
+        let is_first = !is_repeated && self.inner.may_refuse_transiently(check);
+        let ttl = if is_first { TRANSIENT_TTL } else { TTL_MAX };
+        let until = now.saturating_add(ttl).min(retry_at);
         let expires = until.saturating_add(REVALIDATION_MAX).min(retry_at);
         let refusal = CachedRefusal {
             key,
             from: now,
+            is_first,
             until,
             is_revalidating: false,
             expires,
@@ -188,9 +206,10 @@ impl<S: Store> RefusalCache<S> {
             reset_at: now.saturating_add(outcome.reset_after),
             available: outcome.available,
         };
-        let set = self.set(&check.key);
-        let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.retain(|refusal| refusal.key != key && refusal.expires > now);
+        let is_useful = |held: &CachedRefusal| {
+            held.expires > now || held.is_first && held.from <= now && now < held.retry_at
+        };
+        refusals.retain(|held| held.key != key && is_useful(held));
         if refusals.len() == ENTRIES_PER_SET {
             let oldest = (0..ENTRIES_PER_SET).min_by_key(|at| refusals[*at].until);
             refusals.swap_remove(oldest.unwrap_or(0));

@@ -18,6 +18,19 @@ use x509_parser::prelude::FromDer as _;
 /// Value of [`Grant::domain`] that matches every domain.
 pub const EVERY_DOMAIN: &str = "*";
 
+/// Which methods of `tidegate.v1.Limits` for single counters callers may use, in the domains that
+/// they may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CounterAccess {
+    /// None of them.
+    #[default]
+    Off,
+    /// The methods that change no counter: `Peek` and `ReadCounters`.
+    Read,
+    /// All of them, also `Refund` and `ResetCounters`.
+    Write,
+}
+
 /// Permission for callers to use a domain. If at least one grant is configured, callers may use
 /// only the domains that are granted to them.
 #[derive(Clone, Debug, PartialEq, Eq)]

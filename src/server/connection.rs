@@ -13,12 +13,13 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::Response;
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time;
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -27,6 +28,8 @@ use super::authz::Caller;
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
 use super::handshake_log::HandshakeLog;
+use super::limits_stream;
+use super::limits_stream::StreamInput;
 use super::preface;
 use super::rls_service::Decide;
 use super::router::{Dispatched, ReceiveLimits, Router};
@@ -115,6 +118,10 @@ struct CallContext<D> {
     /// Memory budget for incomplete requests on this connection.
     incomplete_requests: Arc<ByteBudget>,
     receive_timeout: Duration,
+    /// Slots of the connection's streams.
+    streams: Arc<Semaphore>,
+    /// Whether the connection is shutting down, so that its streams must end.
+    closing: watch::Receiver<bool>,
 }
 
 impl<D: Decide> CallContext<D> {
@@ -122,6 +129,7 @@ impl<D: Decide> CallContext<D> {
         let mut call = match request {
             Dispatched::RateLimit(call) => call,
             Dispatched::Rejected(response) => return *response,
+            Dispatched::Stream(body) => return self.open_stream(body),
             Dispatched::TonicService(request) => {
                 self.activity.record_call();
                 let answer = Box::pin(self.router.call_tonic_service(*request));
@@ -139,10 +147,30 @@ impl<D: Decide> CallContext<D> {
                 // Boxed only now: the future of a decision takes 12 KB, which calls would take while
                 // their request is incomplete. Unboxed, it would be copied when the stream starts and
                 // when it ends, which costs 15 % of the CPU of a call with one descriptor.
-                Box::pin(self.router.decide(body, deadline, call.trace, &self.caller)).await
+                Box::pin(self.router.answer(call.method, body, deadline, call.trace, &self.caller))
+                    .await
             }
             Err(status) => self.reject(&status),
         }
+    }
+
+    /// Starts to answer the requests of a stream.
+    fn open_stream(&self, body: Incoming) -> Response<Body> {
+        self.activity.record_call();
+        let Ok(slot) = Arc::clone(&self.streams).try_acquire_owned() else {
+            let reason = format!("at most {} streams per connection", limits_stream::STREAMS_MAX);
+            return Status::resource_exhausted(reason).into_http();
+        };
+        limits_stream::respond(StreamInput {
+            rate_limit: Arc::clone(self.router.rate_limit()),
+            body,
+            caller: self.caller.clone(),
+            activity: Arc::clone(&self.activity),
+            budget: Arc::clone(&self.incomplete_requests),
+            receive_timeout: self.receive_timeout,
+            slot,
+            closing: self.closing.clone(),
+        })
     }
 
     /// Returns the error response for a request that was not received completely. Also counts the
@@ -250,6 +278,7 @@ impl<D: Decide> Worker<D> {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let bytes_max = self.limits.incomplete_bytes_per_connection_max;
+        let (close, closing) = watch::channel(false);
         let context = Arc::new(CallContext {
             router: Arc::clone(&self.router),
             caller,
@@ -257,6 +286,8 @@ impl<D: Decide> Worker<D> {
             stats: Arc::clone(&self.stats),
             incomplete_requests: Arc::new(ByteBudget::within(&self.incomplete_requests, bytes_max)),
             receive_timeout: self.limits.receive_timeout,
+            streams: Arc::new(Semaphore::new(limits_stream::STREAMS_MAX)),
+            closing,
         });
         let service = service_fn(|request| {
             let context = Arc::clone(&context);
@@ -284,6 +315,7 @@ impl<D: Decide> Worker<D> {
             }
             if !shutting_down && shutdown_due.as_mut().poll(cx).is_ready() {
                 shutting_down = true;
+                close.send_replace(true);
                 connection.as_mut().graceful_shutdown();
                 return connection.as_mut().poll(cx);
             }

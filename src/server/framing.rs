@@ -17,7 +17,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use bytes::{Buf as _, BufMut as _, Bytes};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -42,7 +42,7 @@ const ENCODE_BUFFER_BYTES: usize = 512;
 const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// Content type of gRPC requests and responses.
-const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
+pub(super) const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 /// Name of the header that carries the caller's timeout. A `static`, so that the name is not
 /// validated on every call.
 static GRPC_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("grpc-timeout");
@@ -103,6 +103,14 @@ where
         _ => not_one_message(),
     };
     status.into_http()
+}
+
+/// Appends a message with its prefix to the body of a response.
+pub(super) fn put_message(message: &[u8], body: &mut BytesMut) {
+    body.put_u8(0);
+    // No message is longer than 4 GiB.
+    body.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    body.put_slice(message);
 }
 
 pub(super) fn too_long(bytes_max: usize) -> Status {

@@ -9,8 +9,9 @@
 //! | `handshake_log` | logs failed TLS handshakes |
 //! | `authz` | domains that a caller may use, by its certificate |
 //! | `router` | maps request paths to services |
-//! | `receive`, `framing` | receives the body of a unary call; gRPC framing |
+//! | `receive`, `stream_reader`, `framing` | receives unary calls and streams; gRPC framing |
 //! | `rls_service`, `health` | the rate limit service and the health service |
+//! | `limits_service`, `limits_stream` | `tidegate.v1.Limits`: batches, streams, single counters |
 //! | `connection_registry` | open connections, to close the longest idle one at their bound |
 //! | `server_limits`, `connection_stats` | bounds and counters of connections |
 
@@ -21,20 +22,23 @@ mod connection_stats;
 mod framing;
 mod handshake_log;
 mod health;
+mod limits_service;
+mod limits_stream;
 mod listener;
 mod preface;
 mod receive;
 mod rls_service;
 mod router;
 mod server_limits;
+mod stream_reader;
 mod tls;
 mod workers;
 
-pub use authz::{EVERY_DOMAIN, Grant, TlsCounters};
+pub use authz::{CounterAccess, EVERY_DOMAIN, Grant, TlsCounters};
 pub use connection_stats::ConnectionStats;
 pub use health::{HEALTH_NAMES, Health};
 pub use listener::{Address, Drain, DrainReport, ListenSettings, Listener};
-pub use rls_service::{DEADLINE_MIN, Decide, RateLimit, SERVICE_NAME};
+pub use rls_service::{DEADLINE_MIN, DENIED_STATUS, Decide, RateLimit, SERVICE_NAME};
 pub use router::Router;
 pub use server_limits::ServerLimits;
 pub use tls::{Tls, TlsMaterial};

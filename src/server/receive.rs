@@ -16,6 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Incoming};
+use smallvec::SmallVec;
 use tokio::time;
 use tonic::Status;
 
@@ -24,7 +25,7 @@ use crate::domain::{BudgetedBuffer, ByteBudget, Reservation};
 
 /// Length of the prefix of each gRPC message, in bytes: one for the compression flag, four for the
 /// length.
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 /// Compression flag of an uncompressed message.
 const UNCOMPRESSED: u8 = 0;
@@ -36,7 +37,7 @@ const WAITING_CALL_BYTES: usize = 3 * 1024;
 /// Maximum length, in bytes, of a message whose memory reservation is released before its call is
 /// decided. Longer messages keep their reservation, so that calls waiting for the store cannot
 /// hold more memory than the budget.
-const UNCHARGED_BYTES_MAX: usize = 16 * 1024;
+pub(super) const UNCHARGED_BYTES_MAX: usize = 16 * 1024;
 
 /// Limits on the size of a request and on the memory for incomplete requests.
 #[derive(Clone, Copy, Debug)]
@@ -158,37 +159,20 @@ struct ReceiveBuffer {
 impl ReceiveBuffer {
     fn new(bounds: ReceiveBounds<'_>) -> Result<Self, Status> {
         let ReceiveBounds { message_bytes_max, budget } = bounds;
-        let reservation = budget.reserve(WAITING_CALL_BYTES).ok_or_else(over_budget)?;
-        Ok(ReceiveBuffer { message_bytes_max, body: BudgetedBuffer::new(reservation) })
+        let body = BudgetedBuffer::new(reserve_waiting_call(budget)?);
+        Ok(ReceiveBuffer { message_bytes_max, body })
     }
 
     /// Appends received bytes. Fails if the body cannot be a single uncompressed message within
     /// the size limit, or if it exceeds the memory budget.
     fn push(&mut self, chunk: &[u8]) -> Result<(), Status> {
-        let length_max = match self.prefix(chunk) {
-            None => PREFIX_BYTES,
-            Some((flag, _)) if flag != UNCOMPRESSED => return Err(framing::compressed_message()),
-            Some((_, message)) if message > self.message_bytes_max => {
-                return Err(framing::too_long(self.message_bytes_max));
-            }
-            Some((_, message)) => PREFIX_BYTES + message,
-        };
+        let prefix: SmallVec<[u8; PREFIX_BYTES]> =
+            self.body.bytes().chain(chunk).take(PREFIX_BYTES).copied().collect();
+        let length_max = parse_prefix(&prefix, self.message_bytes_max)?.unwrap_or(PREFIX_BYTES);
         if self.body.len() + chunk.len() > length_max {
             return Err(framing::not_one_message());
         }
         if self.body.push(chunk, length_max) { Ok(()) } else { Err(over_budget()) }
-    }
-
-    /// Returns the compression flag and the message length in the prefix. Returns `None` if the
-    /// prefix is incomplete even with `chunk`.
-    fn prefix(&self, chunk: &[u8]) -> Option<(u8, usize)> {
-        let mut prefix = self.body.bytes().chain(chunk);
-        let flag = *prefix.next()?;
-        let mut length = [0; 4];
-        for byte in &mut length {
-            *byte = *prefix.next()?;
-        }
-        Some((flag, usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX)))
     }
 
     fn finish(self) -> ReceivedBody {
@@ -198,7 +182,32 @@ impl ReceiveBuffer {
     }
 }
 
-fn over_budget() -> Status {
+/// Reserves memory for a call whose message is incomplete.
+pub(super) fn reserve_waiting_call(budget: &Arc<ByteBudget>) -> Result<Reservation, Status> {
+    budget.reserve(WAITING_CALL_BYTES).ok_or_else(over_budget)
+}
+
+/// Returns the length of the prefix and its message together; `None` if the prefix is incomplete.
+///
+/// # Errors
+///
+/// Returns UNIMPLEMENTED if the message is compressed, and INVALID_ARGUMENT if it is too long.
+pub(super) fn parse_prefix(
+    bytes: &[u8],
+    message_bytes_max: usize,
+) -> Result<Option<usize>, Status> {
+    if bytes.first().is_some_and(|flag| *flag != UNCOMPRESSED) {
+        return Err(framing::compressed_message());
+    }
+    let length = bytes.get(1..PREFIX_BYTES).and_then(|length| length.try_into().ok());
+    let Some(length) = length.map(u32::from_be_bytes) else { return Ok(None) };
+    match usize::try_from(length) {
+        Ok(length) if length <= message_bytes_max => Ok(Some(PREFIX_BYTES + length)),
+        Ok(_) | Err(_) => Err(framing::too_long(message_bytes_max)),
+    }
+}
+
+pub(super) fn over_budget() -> Status {
     Status::resource_exhausted("too many incomplete requests")
 }
 

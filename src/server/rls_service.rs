@@ -16,21 +16,23 @@ use http::HeaderMap;
 use prost::Message as _;
 use tonic::{Code, Status};
 
-use super::authz::Caller;
+use super::authz::{Caller, CounterAccess};
 use crate::clock::Clock;
-use crate::decide::{DecideError, Decider};
+use crate::decide::{CounterSnapshots, DecideError, Decider};
 use crate::domain::{
-    Bounds, Decision, InvalidReason, Micros, Observer, Request, RpcOutcome, Trace,
+    Bounds, Decision, Entry, InvalidReason, Micros, Observer, Request, RpcOutcome, Trace,
 };
 use crate::policy::Policy;
+use crate::policy::spec::HttpMapping;
 use crate::store::{Store, current_trace};
 use crate::wire::decode::{self, DecodeError, DecodedRequest};
 use crate::wire::encode::ResponseInput;
+use crate::wire::forward_auth;
+use crate::wire::forward_auth::MissingHeader;
 use crate::wire::messages::RateLimitResponse;
-use crate::wire::proto_json;
-use crate::wire::proto_json::JsonReply;
 use crate::wire::response_config::ResponseConfig;
 use crate::wire::traceparent;
+use crate::wire::{HttpReply, proto_json};
 
 /// Full name of the rate limit service, as used in health checks and reflection.
 pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -59,6 +61,32 @@ pub trait Decide: Send + Sync + 'static {
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> impl Future<Output = Result<R, DecideError>> + Send;
 
+    /// Returns the decision that `request` would get, and charges nothing. Passes it to `respond`
+    /// like [`decide`](Self::decide).
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`DecideError`].
+    fn peek<R: Send>(
+        &self,
+        request: &Request<'_>,
+        now: Micros,
+        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
+    ) -> impl Future<Output = Result<R, DecideError>> + Send;
+
+    /// Reads the counters of a descriptor, or resets them first. Passes their states to `respond`.
+    fn counters<R: Send>(
+        &self,
+        domain: &str,
+        entries: &[Entry<'_>],
+        now: Micros,
+        reset: bool,
+        respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
+    ) -> impl Future<Output = R> + Send;
+
+    /// Returns the mapping from HTTP requests to descriptors; `None` if the domain has none.
+    fn http_mapping(&self, domain: &str) -> Option<Arc<HttpMapping>>;
+
     /// Returns the observer that is notified of decisions and calls.
     fn observer(&self) -> &dyn Observer {
         &()
@@ -78,6 +106,37 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
         Ok(respond(&decision, &policy))
     }
 
+    async fn peek<R: Send>(
+        &self,
+        request: &Request<'_>,
+        now: Micros,
+        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
+    ) -> Result<R, DecideError> {
+        let policy = self.policy();
+        let dry_run = self.dry_run(&policy, request, now).await?;
+        Ok(respond(&dry_run.decision, &policy))
+    }
+
+    async fn counters<R: Send>(
+        &self,
+        domain: &str,
+        entries: &[Entry<'_>],
+        now: Micros,
+        reset: bool,
+        respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
+    ) -> R {
+        let policy = self.policy();
+        if reset {
+            respond(&self.reset(&policy, domain, entries, now).await)
+        } else {
+            respond(&self.inspect_counters(&policy, domain, entries, now).await)
+        }
+    }
+
+    fn http_mapping(&self, domain: &str) -> Option<Arc<HttpMapping>> {
+        self.policy().http_mapping(domain).cloned()
+    }
+
     fn observer(&self) -> &dyn Observer {
         Decider::<S, O>::observer(self)
     }
@@ -86,11 +145,13 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
 /// Rate limit service that answers encoded requests with encoded responses.
 #[derive(Debug)]
 pub struct RateLimit<D> {
-    decider: Arc<D>,
-    clock: Clock,
-    response_config: ResponseConfig,
+    pub(super) decider: Arc<D>,
+    pub(super) clock: Clock,
+    pub(super) response_config: ResponseConfig,
     /// Bounds on the size of a request.
-    bounds: Bounds,
+    pub(super) bounds: Bounds,
+    /// Which methods for single counters callers may use.
+    pub(super) counter_access: CounterAccess,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
     random_state: RandomState,
@@ -104,6 +165,7 @@ impl<D: Decide> RateLimit<D> {
             clock,
             response_config,
             bounds: Bounds::DEFAULT,
+            counter_access: CounterAccess::Off,
             random_state: RandomState::new(),
         }
     }
@@ -112,6 +174,12 @@ impl<D: Decide> RateLimit<D> {
     #[must_use]
     pub fn with_bounds(self, bounds: Bounds) -> Self {
         RateLimit { bounds, ..self }
+    }
+
+    /// Sets which methods of `tidegate.v1.Limits` for single counters callers may use.
+    #[must_use]
+    pub fn with_counter_access(self, counter_access: CounterAccess) -> Self {
+        RateLimit { counter_access, ..self }
     }
 
     /// Returns the maximum size of an encoded request, in bytes.
@@ -146,16 +214,18 @@ impl<D: Decide> RateLimit<D> {
         trace: Option<Arc<Trace>>,
     ) -> Result<RateLimitResponse, Status> {
         let observer = self.decider.observer();
+        let now = self.clock.now();
         if !observer.wants_timing() && trace.is_none() {
-            return self.decide_encoded(message, deadline, None, caller, None).await;
+            let times = CallTimes { now, began: None };
+            return self.decide_encoded(message, deadline, times, caller, None).await;
         }
         let began = self.clock.monotonic();
+        let times = CallTimes { now, began: Some(began) };
         let answered = match &trace {
-            None => self.decide_encoded(message, deadline, Some(began), caller, None).await,
+            None => self.decide_encoded(message, deadline, times, caller, None).await,
             // Boxed, so that the future of calls without a trace stays small.
             Some(trace) => {
-                let answer =
-                    self.decide_encoded(message, deadline, Some(began), caller, Some(trace));
+                let answer = self.decide_encoded(message, deadline, times, caller, Some(trace));
                 Box::pin(current_trace::scope(Arc::clone(trace), answer)).await
             }
         };
@@ -181,32 +251,28 @@ impl<D: Decide> RateLimit<D> {
         })
     }
 
-    /// Decodes a request, decides it, and builds the response. `began` is the time at which the
-    /// call started, or `None` if its duration is not needed.
-    async fn decide_encoded(
+    /// Decodes a request, decides it, and builds the response.
+    pub(super) async fn decide_encoded(
         &self,
         encoded: Bytes,
         deadline: Option<Duration>,
-        began: Option<Instant>,
+        times: CallTimes,
         caller: &Caller,
         trace: Option<&Trace>,
     ) -> Result<RateLimitResponse, Status> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(deadline_exceeded());
         }
-        let invalid = |error: DecodeError| {
-            self.decider.observer().on_invalid(error.reason());
-            error
-        };
+        let invalid = |error| self.invalid(error);
         let bounds = &self.bounds;
         let message = decode::decode_message(encoded.clone(), bounds).map_err(invalid)?;
         let decoded = DecodedRequest::new(&message, bounds).map_err(invalid)?;
         if !caller.is_authorized(decoded.domain) {
-            return Err(Status::permission_denied("this caller is not authorized for this domain"));
+            return Err(unauthorized());
         }
         let descriptors = decoded.descriptors();
         let request = decoded.request(&descriptors);
-        let now = self.clock.now();
+        let CallTimes { now, began } = times;
         let random = self.random(&encoded, now);
         let response_config = &self.response_config;
         // Reuses the start of a timed call, because reading the clock is the main cost of timing.
@@ -228,14 +294,25 @@ impl<D: Decide> RateLimit<D> {
             }
             None => decision.await,
         };
-        decision.map_err(|error| match error {
+        decision.map_err(|error| self.undecided(error))
+    }
+
+    /// Counts an invalid request, and returns its error as a status.
+    pub(super) fn invalid(&self, error: DecodeError) -> Status {
+        self.count_invalid(error.reason());
+        error.into()
+    }
+
+    /// Returns the status of a request that was not decided.
+    pub(super) fn undecided(&self, error: DecideError) -> Status {
+        match error {
             DecideError::Unavailable => Status::unavailable("the store gave no answer in time"),
             DecideError::TooManyChecks { checks_max } => {
-                self.decider.observer().on_invalid(InvalidReason::Checks);
+                self.count_invalid(InvalidReason::Checks);
                 let message = format!("the request needs more than {checks_max} checks");
                 Status::invalid_argument(message)
             }
-        })
+        }
     }
 
     /// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, for callers in
@@ -257,7 +334,7 @@ impl<D: Decide> RateLimit<D> {
 
     /// Returns a pseudo-random number for the jitter of `Retry-After`, or 0 if no jitter is
     /// configured.
-    fn random(&self, encoded: &[u8], now: Micros) -> u64 {
+    pub(super) fn random(&self, encoded: &[u8], now: Micros) -> u64 {
         if self.response_config.retry_spread_percent == 0 {
             0
         } else {
@@ -268,28 +345,81 @@ impl<D: Decide> RateLimit<D> {
     /// Answers a `RateLimitRequest` in proto-JSON, like the `/json` endpoint of
     /// envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, and 400 for an invalid request. If
     /// the store is unavailable, returns 503, whereas envoyproxy/ratelimit returns 400.
-    pub async fn answer_json(&self, body: &[u8]) -> JsonReply {
+    pub async fn answer_json(&self, body: &[u8]) -> HttpReply {
         let message = match proto_json::request(body, self.bounds.message_bytes_max) {
             Ok(message) => message,
             Err(fault) => {
                 self.decider.observer().on_invalid(fault.reason());
-                return JsonReply::bad_request(&fault.to_string());
+                return HttpReply::bad_request(&fault.to_string());
             }
         };
-        // Unrestricted, because the settings reject `/json` together with grants: its callers
-        // present no certificate.
-        match self.answer(message, None, &Caller::Unrestricted, None).await {
-            Ok(response) => JsonReply::from_response(&response),
-            Err(status) if status.code() == Code::Unavailable => {
-                JsonReply::unavailable(status.message())
-            }
-            Err(status) => JsonReply::bad_request(status.message()),
+        match self.answer_http(message).await {
+            Ok(response) => HttpReply::json(&response),
+            Err(reply) => reply,
         }
+    }
+
+    /// Answers a proxy that asks about an HTTP request with these headers: 200 if it may pass,
+    /// `denied_status` if not, 400 if the domain or a header of the proxy is missing, and 503 if the
+    /// store is unavailable.
+    ///
+    /// The mapping may be that of the policy before a reload, and the decision that of the policy
+    /// after it, as if the proxy had built the descriptors.
+    pub async fn answer_forward_auth(
+        &self,
+        domain: &str,
+        headers: &HeaderMap,
+        denied_status: u16,
+    ) -> HttpReply {
+        let Some(mapping) = self.decider.http_mapping(domain) else {
+            self.count_invalid(InvalidReason::Domain);
+            let message = format!("the policy has no `http` for domain {domain:?}");
+            return HttpReply::bad_request(&message);
+        };
+        let message = match forward_auth::build_request(domain, headers, &mapping) {
+            Ok(Some(message)) => message,
+            // Envoy does not ask without descriptors.
+            Ok(None) => return HttpReply::ok(),
+            Err(MissingHeader(name)) => {
+                self.count_invalid(InvalidReason::Malformed);
+                return HttpReply::bad_request(&format!("the proxy sent no valid {name}"));
+            }
+        };
+        match self.answer_http(message).await {
+            Ok(response) => HttpReply::forward_auth(response, denied_status),
+            Err(reply) => reply,
+        }
+    }
+
+    async fn answer_http(&self, message: Bytes) -> Result<RateLimitResponse, HttpReply> {
+        // Unrestricted, because the settings reject the HTTP endpoints together with grants: their
+        // callers present no certificate.
+        let answer = self.answer(message, None, &Caller::Unrestricted, None).await;
+        answer.map_err(|status| match status.code() {
+            Code::Unavailable => HttpReply::unavailable(status.message()),
+            _ => HttpReply::bad_request(status.message()),
+        })
     }
 }
 
+/// Status of a denied HTTP request if the proxy does not ask for another one.
+pub const DENIED_STATUS: u16 = 429;
+
+/// Times of a call, which are read once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallTimes {
+    /// Wall-clock time of the decision.
+    pub(super) now: Micros,
+    /// Monotonic time at which the call began; `None` if its duration is not needed.
+    pub(super) began: Option<Instant>,
+}
+
+pub(super) fn unauthorized() -> Status {
+    Status::permission_denied("this caller is not authorized for this domain")
+}
+
 /// Classifies the result of a call for the metrics.
-fn classify_outcome(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
+pub(super) fn classify_outcome(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
     match answered.as_ref().map_err(Status::code) {
         Ok(_) => RpcOutcome::Decided,
         Err(Code::DeadlineExceeded) => RpcOutcome::Late,

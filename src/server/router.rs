@@ -17,6 +17,8 @@ use tower_service::Service as _;
 use super::authz::Caller;
 use super::framing;
 use super::health::Health;
+use super::limits_service::LimitsMethod;
+use super::limits_stream;
 use super::receive;
 use super::receive::{Arrived, ReceiveBounds, ReceivedBody};
 use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
@@ -32,14 +34,25 @@ const SERVICE_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 pub(crate) enum Dispatched {
     /// An error response to a request that is not a gRPC call.
     Rejected(Box<Response<Body>>),
-    /// A call to a method other than `ShouldRateLimit`.
+    /// A call to the health or the reflection service, or to an unknown method.
     TonicService(Box<Request<Incoming>>),
+    /// A unary call to the rate limit service or to `tidegate.v1.Limits`.
     RateLimit(RateLimitCall),
+    /// A stream of `tidegate.v1.Limits`.
+    Stream(Incoming),
+}
+
+/// Method of a unary call that is not answered by a tonic service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UnaryMethod {
+    ShouldRateLimit,
+    Limits(LimitsMethod),
 }
 
 /// Rate limit call whose body has not been received yet.
 #[derive(Debug)]
 pub(crate) struct RateLimitCall {
+    pub(crate) method: UnaryMethod,
     pub(crate) body: Incoming,
     /// Time until the caller's deadline; `None` if it has none.
     pub(crate) deadline: Option<Duration>,
@@ -109,14 +122,32 @@ impl<D: Decide> Router<D> {
         if let Some(rejection) = framing::reject_as_http(&request) {
             return Dispatched::Rejected(Box::new(rejection));
         }
-        if request.uri().path() != SHOULD_RATE_LIMIT_PATH {
-            return Dispatched::TonicService(Box::new(request));
+        let path = request.uri().path();
+        if path == SHOULD_RATE_LIMIT_PATH {
+            return Dispatched::RateLimit(RateLimitCall {
+                method: UnaryMethod::ShouldRateLimit,
+                deadline: framing::deadline(request.headers()),
+                trace: self.rate_limit.start_trace(request.headers()),
+                body: request.into_body(),
+            });
         }
-        Dispatched::RateLimit(RateLimitCall {
-            deadline: framing::deadline(request.headers()),
-            trace: self.rate_limit.start_trace(request.headers()),
-            body: request.into_body(),
-        })
+        if path == limits_stream::PATH {
+            return Dispatched::Stream(request.into_body());
+        }
+        match LimitsMethod::from_path(path) {
+            Some(method) => Dispatched::RateLimit(RateLimitCall {
+                method: UnaryMethod::Limits(method),
+                deadline: framing::deadline(request.headers()),
+                trace: None,
+                body: request.into_body(),
+            }),
+            None => Dispatched::TonicService(Box::new(request)),
+        }
+    }
+
+    /// Returns the rate limit service.
+    pub(crate) fn rate_limit(&self) -> &Arc<RateLimit<D>> {
+        &self.rate_limit
     }
 
     /// Answers a call to the health or the reflection service.
@@ -161,22 +192,32 @@ impl<D: Decide> Router<D> {
         Ok((body, deadline.map(|deadline| deadline.saturating_sub(waited))))
     }
 
-    /// Decides a rate limit call from `caller` whose body has been received.
-    pub(crate) async fn decide(
+    /// Answers a unary call from `caller` whose body has been received.
+    pub(crate) async fn answer(
         &self,
+        method: UnaryMethod,
         body: ReceivedBody,
         deadline: Option<Duration>,
         mut trace: Option<Arc<Trace>>,
         caller: &Caller,
     ) -> Response<Body> {
-        let method = |message: Bytes| {
+        let rate_limit = &self.rate_limit;
+        let answer = |message: Bytes| {
             let trace = trace.take();
             async move {
-                let answer = self.rate_limit.answer(message, deadline, caller, trace).await?;
-                Ok(tonic::Response::new(answer.encode_to_vec()))
+                let answer = match method {
+                    UnaryMethod::ShouldRateLimit => {
+                        rate_limit.answer(message, deadline, caller, trace).await?.encode_to_vec()
+                    }
+                    // Boxed, so that the future of a single decision stays small.
+                    UnaryMethod::Limits(method) => {
+                        Box::pin(rate_limit.call_limits(method, message, deadline, caller)).await?
+                    }
+                };
+                Ok(tonic::Response::new(answer))
             }
         };
         let ReceivedBody { bytes, reservation: _held } = body;
-        framing::respond(bytes, self.rate_limit.message_bytes_max(), method).await
+        framing::respond(bytes, rate_limit.message_bytes_max(), answer).await
     }
 }

@@ -23,8 +23,8 @@ pub use precedence::{Origin, SettingValue, Sources, TextMap, report};
 pub use redis_settings::{RedisAddress, RedisSettings, RedisTls, RedisTopology, parse_login};
 pub use table::{SettingRow, Settings, TABLE};
 pub use value_types::{
-    ChargeSetting, HeaderFamily, LogFormat, LogLevel, OnOff, PolicySourceKind, RedisType,
-    ResetSetting, RetryAfterSetting, SecretText, StoreKind, TopValues,
+    ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
+    PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, StoreKind, TopValues,
 };
 
 use std::fmt;

@@ -14,11 +14,12 @@ use super::otlp_settings::{TraceSampler, parse_exporter};
 use super::precedence;
 use super::precedence::{SettingValue, Sources};
 use super::value_types::{
-    ChargeSetting, HeaderFamily, LogFormat, LogLevel, OnOff, PolicySourceKind, RedisType,
-    ResetSetting, RetryAfterSetting, SecretText, StoreKind, TopValues, duration_or_millis_parser,
-    duration_parser, number_parser, pairs_parser, parse_address, parse_flag, parse_header_list,
-    parse_host, parse_key_prefix, parse_on_off, parse_path, parse_paths, parse_ratio, parse_secret,
-    parse_secret_line, parse_server, parse_text, size_parser,
+    ChargeSetting, CounterAccessSetting, HeaderFamily, LogFormat, LogLevel, OnOff,
+    PolicySourceKind, RedisType, ResetSetting, RetryAfterSetting, SecretText, StoreKind, TopValues,
+    duration_or_millis_parser, duration_parser, number_parser, pairs_parser, parse_address,
+    parse_flag, parse_header_list, parse_host, parse_key_prefix, parse_on_off, parse_path,
+    parse_paths, parse_ratio, parse_secret, parse_secret_line, parse_server, parse_text,
+    size_parser,
 };
 
 /// How to display a setting's value in `--print-settings` and in errors.
@@ -194,7 +195,7 @@ settings! {
     grpc_port "grpc-port" ["PORT"]: u16 = "8081", number_parser(0, 65_535), Plain, ["GRPC_PORT"];
     /// Unix socket for gRPC instead of the port.
     grpc_uds "grpc-uds" ["SOCKET"]: Option<PathBuf> = "", parse_path, Plain, ["GRPC_UDS"];
-    /// Address of the HTTP port (probes, metrics, /json).
+    /// Address of the HTTP port (probes, metrics, /json, /authz).
     http_host "http-host" ["HOST"]: String = "0.0.0.0", parse_host, Plain, ["HOST"];
     /// The HTTP port; 0 picks a free one.
     http_port "http-port" ["PORT"]: u16 = "8080", number_parser(0, 65_535), Plain, ["PORT"];
@@ -214,7 +215,7 @@ settings! {
     prometheus_path "prometheus-path" ["PATH"]: String = "/metrics", parse_text, Plain, ["PROMETHEUS_PATH"];
     /// Also export metrics under the Prometheus names of envoyproxy/ratelimit.
     ratelimit_metric_names "ratelimit-metric-names" ["true|false"]: bool = "false", parse_flag, Plain, [];
-    /// Serve /json on the HTTP port: auto (off if client certificates are required), on, off.
+    /// Serve /json and /authz on the HTTP port: auto (off if client certificates are required), on, off.
     json "json" [OnOff::NAMES]: OnOff = "auto", OnOff::read, Plain, [];
 
     section "TLS on the gRPC port";
@@ -231,6 +232,10 @@ settings! {
     /// Which callers may use which domains (`edge=a.test,spiffe://b; *=c.test`); if empty, all may
     /// use all.
     grpc_client_domains "grpc-client-domains" ["GRANTS"]: Vec<DomainGrant> = "", parse_grants, Plain, [];
+
+    /// Methods of tidegate.v1.Limits for single counters that callers may use in their domains: off,
+    /// read (Peek, ReadCounters), write (also Refund, ResetCounters).
+    counter_access "counter-access" [CounterAccessSetting::NAMES]: CounterAccessSetting = "off", CounterAccessSetting::read, Plain, [];
 
     section "gRPC server";
     /// Worker threads for gRPC; 0 starts one per core of the machine or container.
@@ -326,6 +331,8 @@ settings! {
     redis_pool_size "redis-pool-size" ["NUMBER"]: usize = "2", number_parser(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
     /// Timeout for connecting to Redis; --store-budget limits calls.
     redis_timeout "redis-timeout" ["DURATION"]: Duration = "1s", duration_parser(10, 60_000), Plain, ["REDIS_TIMEOUT"];
+    /// Charge fixed windows far from their limit by INCRBY instead of a script (Redis 7 or newer).
+    redis_plain_commands "redis-plain-commands" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
     redis_info_poll "redis-info-poll" ["DURATION"]: Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
 

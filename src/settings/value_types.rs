@@ -82,6 +82,15 @@ macro_rules! words {
 }
 
 words! {
+    /// Which methods of `tidegate.v1.Limits` for single counters callers may use.
+    CounterAccessSetting {
+        /// None of them.
+        "off" Off,
+        /// Those that change nothing.
+        "read" Read,
+        /// All of them.
+        "write" Write,
+    }
     /// Setting that is on, off, or determined by other settings.
     OnOff {
         /// Determined by other settings.

@@ -79,6 +79,13 @@ pub trait Store: Send + Sync + 'static {
     fn counter_losses(&self) -> u64 {
         0
     }
+
+    /// Returns whether a refusal of the check may be due to hits that another call holds for a
+    /// moment, so that the next call may pass. A refusal cache then trusts only the second refusal.
+    fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
+        let _ = check;
+        false
+    }
 }
 
 /// Store in this process's memory, which answers without waiting. It takes over when a remote
@@ -141,4 +148,12 @@ pub struct SharedStoreStats {
     /// Number of charges that were refunded because a check in a different hash slot rejected the
     /// call.
     pub refunds: u64,
+    /// Number of calls decided by plain commands, without a script.
+    pub plain_calls: u64,
+    /// Number of calls decided by scripts.
+    pub script_calls: u64,
+    /// Number of calls whose plain charges did not decide them, so that the scripts did.
+    pub plain_undecided: u64,
+    /// Number of plain charges refunded, because they did not decide their call.
+    pub plain_refunds: u64,
 }

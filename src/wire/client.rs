@@ -4,19 +4,21 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::Value;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 pub use super::error::WireError;
+use super::messages::limits_client::LimitsClient;
 use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
 use super::messages::rate_limit_service_client::RateLimitServiceClient;
 use super::messages::{
-    HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit,
-    rate_limit_response as wire,
+    CheckRequest, CheckResult, HeaderValue, RateLimitDescriptor, RateLimitRequest,
+    RateLimitResponse, RateLimitUnit, check_result, rate_limit_response as wire,
 };
 use super::proto_json;
 use super::struct_json::struct_to_json;
-use crate::domain::{Override, Unit, with_causes};
+use crate::domain::{Bounds, Override, Unit, with_causes};
 use crate::peer_protocol::{Peer, examine};
 
 /// Settings of a client connection.
@@ -123,6 +125,37 @@ pub struct ResponseLimit {
 #[derive(Clone, Debug)]
 pub struct Client {
     service: RateLimitServiceClient<Channel>,
+    limits: LimitsClient<Channel>,
+}
+
+/// Request of a batch.
+#[derive(Clone, Debug)]
+pub struct BatchRequest(Bytes);
+
+impl BatchRequest {
+    /// Parses a `RateLimitRequest` in proto-JSON, as for `/json`.
+    ///
+    /// # Errors
+    ///
+    /// Returns a message that names the invalid field.
+    pub fn from_json(text: &str) -> Result<Self, String> {
+        let request = proto_json::request(text.as_bytes(), Bounds::DEFAULT.message_bytes_max);
+        request.map(BatchRequest).map_err(|error| error.to_string())
+    }
+}
+
+/// Result of one request of a batch.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BatchResult {
+    /// The decision.
+    Response(Box<CallResponse>),
+    /// The request was not decided.
+    Error {
+        /// Name of the gRPC status code, such as `InvalidArgument`.
+        code: String,
+        /// Message of the server.
+        message: String,
+    },
 }
 
 impl Client {
@@ -146,7 +179,8 @@ impl Client {
             endpoint = endpoint.tls_config(tls.config()).map_err(failed)?;
         }
         let channel = endpoint.connect().await.map_err(failed)?;
-        Ok(Client { service: RateLimitServiceClient::new(channel) })
+        let limits = LimitsClient::new(channel.clone());
+        Ok(Client { service: RateLimitServiceClient::new(channel), limits })
     }
 
     /// Sends one call and returns the response.
@@ -160,6 +194,32 @@ impl Client {
             .map(|answer| decode_response(&answer.into_inner()))
             .map_err(|status| WireError::Refused { status: Box::new(status) })
     }
+
+    /// Sends a batch to `tidegate.v1.Limits` and returns one result per request, in the same order.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`WireError::Refused`] with the gRPC status if the batch as a whole fails.
+    pub async fn send_batch(
+        &mut self,
+        requests: &[BatchRequest],
+    ) -> Result<Vec<BatchResult>, WireError> {
+        let requests = requests.iter().map(|BatchRequest(request)| request.clone()).collect();
+        let answer = self.limits.check(CheckRequest { requests }).await;
+        let answer = answer.map_err(|status| WireError::Refused { status: Box::new(status) })?;
+        Ok(answer.into_inner().results.into_iter().map(decode_result).collect())
+    }
+}
+
+fn decode_result(CheckResult { result }: CheckResult) -> BatchResult {
+    let (code, message) = match result {
+        Some(check_result::Result::Response(response)) => {
+            return BatchResult::Response(Box::new(decode_response(&response)));
+        }
+        Some(check_result::Result::Error(error)) => (error.code.into(), error.message),
+        None => (tonic::Code::Unknown, "the server sent no result".to_owned()),
+    };
+    BatchResult::Error { code: format!("{code:?}"), message }
 }
 
 /// Returns what to change so that a call gets an answer, by what the server at the target speaks;

@@ -72,6 +72,10 @@ pub(crate) enum DecodeError {
     KeyEmpty { descriptor: usize },
     /// The request override of the descriptor with this index has an unknown unit.
     OverrideUnit { descriptor: usize, unit: i32 },
+    /// The bytes are not the encoded message with this name.
+    NotA(&'static str),
+    /// A batch has no requests, or more than `requests_max`.
+    BatchSize { requests_max: usize },
 }
 
 impl From<prost::DecodeError> for DecodeError {
@@ -107,6 +111,10 @@ impl fmt::Display for DecodeError {
                 "descriptors[{descriptor}].limit.unit: {unit} is none of SECOND, MINUTE, HOUR, \
                  DAY, MONTH, YEAR"
             ),
+            DecodeError::NotA(message) => write!(f, "the message is not an encoded {message}"),
+            DecodeError::BatchSize { requests_max } => {
+                write!(f, "requests: 1 to {requests_max} in one batch")
+            }
         }
     }
 }
@@ -115,7 +123,8 @@ impl DecodeError {
     /// Returns the reason as counted by metrics.
     pub(crate) fn reason(&self) -> InvalidReason {
         match self {
-            DecodeError::Malformed => InvalidReason::Malformed,
+            DecodeError::Malformed | DecodeError::NotA(_) => InvalidReason::Malformed,
+            DecodeError::BatchSize { .. } => InvalidReason::Requests,
             DecodeError::MessageTooLong { .. } => InvalidReason::MessageSize,
             DecodeError::TooManyFields => InvalidReason::Fields,
             DecodeError::DomainEmpty | DecodeError::DomainNotText => InvalidReason::Domain,
@@ -154,6 +163,77 @@ pub(crate) fn decode_message(
         count_fields(&encoded, MessageType::Request, bounds.entries_max, &mut left)?;
     }
     Ok(RateLimitRequest::decode(encoded)?)
+}
+
+/// Returns the requests of an encoded `CheckRequest`, each of which is still encoded.
+///
+/// # Errors
+///
+/// Returns an error for a batch that is malformed, is too long, has too many fields in all its
+/// requests together, or has no requests or too many. A malformed request in it is not an error.
+pub(crate) fn split_batch(encoded: &Bytes, bounds: &Bounds) -> Result<Vec<Bytes>, DecodeError> {
+    let bytes_max = bounds.message_bytes_max;
+    if encoded.len() > bytes_max {
+        return Err(DecodeError::MessageTooLong { bytes_max });
+    }
+    let requests_max = bounds.batch_requests_max;
+    let malformed = DecodeError::NotA("CheckRequest");
+    let mut rest: &[u8] = encoded;
+    let mut requests = Vec::new();
+    // The requests in flight are decoded at the same time, so they share one bound.
+    let mut fields_left = bounds.fields_max;
+    while !rest.is_empty() {
+        let (field, wire_type) = decode_key(&mut rest).map_err(|_| malformed)?;
+        fields_left = fields_left.checked_sub(1).ok_or(DecodeError::TooManyFields)?;
+        if field != 1 {
+            skip_field(wire_type, field, &mut rest, DecodeContext::default())
+                .map_err(|_| malformed)?;
+            continue;
+        }
+        if wire_type != WireType::LengthDelimited {
+            return Err(malformed);
+        }
+        let (request, after) = split_message(rest).map_err(|_| malformed)?;
+        if requests.len() == requests_max {
+            return Err(DecodeError::BatchSize { requests_max });
+        }
+        if encoded.len() > UNCOUNTED_BYTES_MAX {
+            let counted = count_fields(request, MessageType::Request, usize::MAX, &mut fields_left);
+            // The request's own decoding reports any other error.
+            if counted == Err(DecodeError::TooManyFields) {
+                return Err(DecodeError::TooManyFields);
+            }
+        }
+        requests.push(encoded.slice_ref(request));
+        rest = after;
+    }
+    match requests.is_empty() {
+        true => Err(DecodeError::BatchSize { requests_max }),
+        false => Ok(requests),
+    }
+}
+
+/// Checks the bounds of an encoded `CountersRequest` before it is decoded: its length and, if it is
+/// long, the number of its fields.
+///
+/// # Errors
+///
+/// Returns an error for a message that is too long, or has too many fields or entries.
+pub(crate) fn check_counters_request(encoded: &[u8], bounds: &Bounds) -> Result<(), DecodeError> {
+    let bytes_max = bounds.message_bytes_max;
+    if encoded.len() > bytes_max {
+        return Err(DecodeError::MessageTooLong { bytes_max });
+    }
+    // The domain and the descriptor have the fields of a request's domain and first descriptor.
+    let mut left = bounds.fields_max;
+    count_fields(encoded, MessageType::Request, bounds.entries_max, &mut left)
+}
+
+/// Splits a message that follows its length from the bytes after it.
+fn split_message(mut bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
+    let length = usize::try_from(decode_varint(&mut bytes)?);
+    let split = length.ok().and_then(|length| bytes.split_at_checked(length));
+    split.ok_or(DecodeError::Malformed)
 }
 
 /// Messages of which a request consists.
@@ -222,9 +302,7 @@ fn count_fields(
             return Err(DecodeError::Malformed);
         }
         nested += usize::from(!matches!(inner_type, MessageType::Override));
-        let length = usize::try_from(decode_varint(&mut message)?);
-        let split = length.ok().and_then(|length| message.split_at_checked(length));
-        let (inner, rest) = split.ok_or(DecodeError::Malformed)?;
+        let (inner, rest) = split_message(message)?;
         count_fields(inner, inner_type, entries_max, left)?;
         message = rest;
     }

@@ -113,10 +113,10 @@ impl std::fmt::Display for WireError {
                 write!(f, "a spread of {percent} % is above 100 %")
             }
             WireError::Certificate => {
-                f.write_str("not a certificate chain in PEM (-----BEGIN CERTIFICATE-----)")
+                f.write_str("no PEM certificate in it (-----BEGIN CERTIFICATE-----)")
             }
             WireError::PrivateKey => {
-                f.write_str("not a private key in PEM (-----BEGIN PRIVATE KEY-----)")
+                f.write_str("no PEM private key in it (-----BEGIN PRIVATE KEY-----)")
             }
             WireError::ClientAuthority => {
                 f.write_str("the CA file for client certificates is not a PEM list of certificates")

@@ -22,6 +22,11 @@ pub(crate) use envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse, rate_limit_response, rate_limit_service_client,
 };
 pub(crate) use envoy::r#type::v3::RateLimitUnit;
+pub(crate) use google::rpc::Status as ErrorStatus;
+pub(crate) use tidegate::v1::{
+    CheckRequest, CheckResponse, CheckResult, Counter, CountersRequest, CountersResponse,
+    StreamRequest, StreamResponse, check_result, limits_client,
+};
 
 /// Encoded `google.protobuf.FileDescriptorSet` of the service, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

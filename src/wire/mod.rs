@@ -10,6 +10,9 @@
 //! | `response_headers`, `refusal_body`, `dynamic_metadata` | parts of a response |
 //! | `response_config` | settings of these parts |
 //! | `proto_json`, `struct_json` | request and response in proto-JSON |
+//! | `limits_messages` | messages of `tidegate.v1.Limits` |
+//! | `forward_auth` | request for a decision from the headers of `/authz` |
+//! | `http_reply` | response of `/json` and `/authz` |
 //! | `traceparent` | parses the caller's trace context |
 //! | `client` | gRPC client of `tidegate ask` |
 
@@ -18,6 +21,9 @@ pub(crate) mod decode;
 mod dynamic_metadata;
 pub(crate) mod encode;
 mod error;
+pub(crate) mod forward_auth;
+mod http_reply;
+pub(crate) mod limits_messages;
 pub(crate) mod messages;
 pub(crate) mod proto_json;
 mod refusal_body;
@@ -28,8 +34,8 @@ pub(crate) mod traceparent;
 
 pub use decode::{DESCRIPTORS_MAX, ENTRIES_MAX, MESSAGE_BYTES_MAX, SLOT_KEY};
 pub use error::{HeaderNameError, WireError};
+pub use http_reply::HttpReply;
 pub use messages::FILE_DESCRIPTOR_SET;
-pub use proto_json::JsonReply;
 pub use refusal_body::BODY_BYTES_MAX;
 pub use response_config::{
     LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,

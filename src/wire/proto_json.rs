@@ -21,37 +21,6 @@ use super::messages::{
 use super::struct_json::struct_to_json;
 use crate::domain::InvalidReason;
 
-/// HTTP response of the `/json` endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JsonReply {
-    /// HTTP status: 200, 400, 429, 500, or 503.
-    pub status: u16,
-    /// Response as proto-JSON; with status 400 or 503, an error message of one line.
-    pub body: String,
-}
-
-impl JsonReply {
-    /// Converts a response. The HTTP status is 200 for OK and 429 for OVER_LIMIT.
-    pub(crate) fn from_response(response: &RateLimitResponse) -> Self {
-        let status = match response.overall_code() {
-            wire::Code::Ok => 200,
-            wire::Code::OverLimit => 429,
-            wire::Code::Unknown => 500,
-        };
-        JsonReply { status, body: self::response(response).to_string() }
-    }
-
-    /// Creates a response with HTTP status 400 and an error message.
-    pub(crate) fn bad_request(message: &str) -> Self {
-        JsonReply { status: 400, body: message.to_owned() }
-    }
-
-    /// Returns status 503 with an error message.
-    pub(crate) fn unavailable(message: &str) -> Self {
-        JsonReply { status: 503, body: message.to_owned() }
-    }
-}
-
 /// Reason why a JSON body is not a `RateLimitRequest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JsonError {

@@ -86,6 +86,10 @@ class Gateways(unittest.TestCase):
             self.assertEqual(startup["httpGet"], {"path": "/healthcheck", "port": "http"})
             self.assertEqual(startup["periodSeconds"] * startup["failureThreshold"], 300)
             self.assertEqual(container["readinessProbe"]["httpGet"]["path"], "/healthcheck")
+            hour = given({**values, "probes": {"startup": {"failureThreshold": 360}}})[2]["startupProbe"]
+            self.assertEqual(hour["periodSeconds"] * hour["failureThreshold"], 3600)
+        grpc = given({**AI_GATEWAY, "probes": {"type": "grpc"}})[2]["startupProbe"]
+        self.assertEqual(grpc["periodSeconds"] * grpc["failureThreshold"], 300)
 
     def test_the_network_policy_lets_it_reach_the_control_plane(self):
         for values, control_plane in ((ENVOY_GATEWAY, 18001), (AI_GATEWAY, 18002)):

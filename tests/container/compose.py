@@ -16,7 +16,8 @@ import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "config"
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", ROOT / "target" / "debug" / "tidegate"))
+DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
+PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
 PATIENCE_SECONDS = 30
 
 def envoy():

@@ -17,7 +17,8 @@ import urllib.error
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", ROOT / "target" / "debug" / "tidegate"))
+DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
+PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
 SOURCE = ROOT / "tests/control_planes/go"
 PATIENCE_SECONDS = 60
 

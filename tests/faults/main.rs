@@ -24,7 +24,7 @@
 mod admission_oracle;
 mod fault_proxy;
 mod grpc_caller;
-#[path = "../../load/clients/rust/messages.rs"]
+#[path = "../../load/generator/messages.rs"]
 mod messages;
 mod metric_samples;
 mod open_loop_load;

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::decide::{DecideError, Decider, GlobalModes};
+use tidegate::decide::{CounterSnapshots, DecideError, Decider, GlobalModes};
 use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Request};
+use tidegate::policy::spec::HttpMapping;
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
 use tidegate::server::{Decide, RateLimit};
 use tidegate::store::memory::MemoryStore;
@@ -97,6 +98,30 @@ impl Decide for Looking {
         let answer = decided.await;
         *self.met.lock().unwrap() = (met.0, met.1, *refused.lock().unwrap());
         answer
+    }
+
+    async fn peek<R: Send>(
+        &self,
+        request: &Request<'_>,
+        now: Micros,
+        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
+    ) -> Result<R, DecideError> {
+        self.decide(request, now, None, respond).await
+    }
+
+    async fn counters<R: Send>(
+        &self,
+        _: &str,
+        _: &[Entry<'_>],
+        _: Micros,
+        _: bool,
+        respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
+    ) -> R {
+        respond(&CounterSnapshots { each: Vec::new(), source: tidegate::domain::Source::Memory })
+    }
+
+    fn http_mapping(&self, _: &str) -> Option<Arc<HttpMapping>> {
+        None
     }
 }
 

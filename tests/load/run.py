@@ -15,7 +15,7 @@ import unittest
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DEBUG = ROOT / "target" / "debug"
+DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
 PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
 K6 = pathlib.Path(sys.executable).parent / "k6"
 PATIENCE_SECONDS = 120

@@ -10,7 +10,8 @@ import tempfile
 from browser import until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", ROOT / "target" / "debug" / "tidegate"))
+DEBUG = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "debug"
+PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", DEBUG / "tidegate"))
 
 POLICY = """\
 domain: edge

@@ -6,8 +6,8 @@ use super::otlp_exporters::{OtlpExporters, SignalStats};
 use super::store_setup::ServiceDecider;
 use super::{control_plane_metrics, process_metrics, server_config, store_metrics};
 use crate::admin::{
-    AdminHandlers, DebugHandlers, ExplainQuery, JsonHandler, JsonHandlers, JsonResponse,
-    MetricsEndpoint, PublicHandlers,
+    AdminHandlers, AuthzHandler, AuthzQuery, DebugHandlers, DecisionResponse, ExplainQuery,
+    JsonHandler, JsonHandlers, MetricsEndpoint, PublicHandlers,
 };
 use crate::app::exit_codes::Failure;
 use crate::app::runtime_overrides::RuntimeOverrides;
@@ -19,6 +19,7 @@ use crate::server::{ConnectionStats, Health, RateLimit, TlsCounters};
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::otlp::export_metrics;
 use crate::telemetry::{AllMetrics, MetricsPage, Telemetry};
+use crate::wire::HttpReply;
 
 /// Components of the service that the HTTP ports expose.
 pub(crate) struct AdminWiring<'a> {
@@ -98,13 +99,19 @@ impl AdminWiring<'_> {
         let body_bytes_max = rate_limit.message_bytes_max();
         let decide: JsonHandler = Arc::new(move |body| {
             let rate_limit = Arc::clone(&rate_limit);
+            Box::pin(async move { decision_response(rate_limit.answer_json(&body).await) })
+        });
+        let rate_limit = Arc::clone(&self.rate_limit);
+        let authorize: AuthzHandler = Arc::new(move |query| {
+            let rate_limit = Arc::clone(&rate_limit);
             Box::pin(async move {
-                let reply = rate_limit.answer_json(&body).await;
-                JsonResponse { status: reply.status, body: reply.body }
+                let AuthzQuery { domain, denied_status, headers } = query;
+                let reply = rate_limit.answer_forward_auth(&domain, &headers, denied_status).await;
+                decision_response(reply)
             })
         });
         let incomplete_requests = Arc::clone(&self.incomplete_requests);
-        JsonHandlers { decide, body_bytes_max, incomplete_requests }
+        JsonHandlers { decide, authorize, body_bytes_max, incomplete_requests }
     }
 
     /// Returns the handlers of the debug port.
@@ -152,4 +159,9 @@ impl AdminWiring<'_> {
             actions,
         }
     }
+}
+
+fn decision_response(reply: HttpReply) -> DecisionResponse {
+    let HttpReply { status, headers, body } = reply;
+    DecisionResponse { status, headers, body }
 }

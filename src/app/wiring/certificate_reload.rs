@@ -46,13 +46,16 @@ impl CertificateReloader {
     /// Returns an error if a file cannot be read or is invalid.
     pub(crate) fn new(settings: &Settings) -> Result<Option<CertificateReloader>, Failure> {
         let Some(material) = read_material(settings)? else { return Ok(None) };
-        let tls = Tls::new(&material).map_err(|error| of_files(settings, error))?;
+        let tls = Tls::new(&material).map_err(|error| of_files(settings, &material, error))?;
         let expires_secs = tls.counters().expires_secs.load(Ordering::Relaxed);
         let now_secs = Clock::System.now().0 / 1_000_000;
         if expires_secs <= now_secs {
             let file = settings.grpc_server_tls_cert.as_deref().map(printable);
-            let expired_days = (now_secs - expires_secs) / 86_400;
-            tracing::warn!(file, expires_secs, expired_days, "the server certificate has expired");
+            let second = i64::try_from(expires_secs).ok();
+            let expired = second.and_then(|second| jiff::Timestamp::from_second(second).ok());
+            let expired = expired.map(|time| time.to_string());
+            let advice = "callers refuse it: renew it; it is read again without a restart";
+            tracing::warn!(file, expired, advice, "the server certificate has expired");
         }
         let state = FileState::Content(hash(&material));
         let settings = settings.clone();
@@ -118,7 +121,7 @@ fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Adds the flags and files that an error is about.
-fn of_files(settings: &Settings, error: WireError) -> Failure {
+fn of_files(settings: &Settings, material: &TlsMaterial, error: WireError) -> Failure {
     let named = |flag: &str, path: &Option<PathBuf>| {
         path.as_deref().map(|path| format!("{flag} {}", printable(path)))
     };
@@ -131,7 +134,15 @@ fn of_files(settings: &Settings, error: WireError) -> Failure {
         WireError::ClientAuthority => authority.into_iter().collect(),
         _ => certificate.into_iter().chain(key).collect(),
     };
-    Failure::Certificate { files: files.join(", "), error: Box::new(Failure::Wire(error)) }
+    let holds_key = String::from_utf8_lossy(&material.certificate).contains("PRIVATE KEY-----");
+    let error = match error {
+        WireError::Certificate if holds_key => Failure::Usage(
+            "it holds a private key: are --grpc-server-tls-cert and --grpc-server-tls-key swapped?"
+                .to_owned(),
+        ),
+        error => Failure::Wire(error),
+    };
+    Failure::Certificate { files: files.join(", "), error: Box::new(error) }
 }
 
 fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {

@@ -73,6 +73,7 @@ pub(crate) fn redis_config(
         breaker_clock: Some(monotonic_clock()),
         worker_runtimes,
         info_interval: settings.info_interval,
+        plain_commands: settings.plain_commands,
     })
 }
 

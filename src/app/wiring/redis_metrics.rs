@@ -44,7 +44,8 @@ metrics! { COUNTERS: NodeStats,
     node_counter "redis_dial_failures" "Failed attempts to connect to Redis", |node| node.connect_failures.get();
     node_counter "redis_losses" "Connections to Redis that were lost or closed", |node| node.losses.get();
     node_counter "redis_writes" "Writes to Redis, each one pipeline", |node| node.writes.get();
-    node_counter "redis_items" "Script calls written to Redis", |node| node.script_calls.get();
+    node_counter "redis_items" "Calls written to Redis, as a script call or as plain commands", |node| node.calls.get();
+    node_counter "redis_plain_items" "Calls written to Redis as plain commands", |node| node.plain_calls.get();
     node_counter "redis_stale" "Script calls not written because their callers had given up", |node| node.abandoned.get();
     node_counter "redis_not_connected" "Script calls without a connection", |node| node.not_connected.get();
     node_counter "redis_queue_full" "Script calls rejected because the queue was full", |node| node.queue_full.get();
@@ -82,9 +83,7 @@ const HISTOGRAMS: [NodeHistogram; 3] = [
         .in_unit(MetricUnit::Seconds),
         |node| node.round_trips.snapshot(),
     ),
-    (node_histogram("redis_write_items", "Script calls per write"), |node| {
-        node.write_sizes.snapshot()
-    }),
+    (node_histogram("redis_write_items", "Calls per write"), |node| node.write_sizes.snapshot()),
 ];
 
 const BREAKER_STATE: MetricFamily =

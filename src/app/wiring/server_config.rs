@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use crate::app::exit_codes::Failure;
 use crate::domain::Bounds;
-use crate::server::{Address, ListenSettings, Listener, ServerLimits, Tls};
-use crate::settings::{HeaderFamily, OnOff, ResetSetting, RetryAfterSetting, Settings};
+use crate::server::{Address, CounterAccess, ListenSettings, Listener, ServerLimits, Tls};
+use crate::settings::{
+    CounterAccessSetting, HeaderFamily, OnOff, ResetSetting, RetryAfterSetting, Settings,
+};
 use crate::wire::{
     LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat, WireError,
 };
@@ -133,6 +135,15 @@ pub(crate) fn resolve(
         address: address(),
         error: std::io::ErrorKind::AddrNotAvailable.into(),
     })
+}
+
+/// Returns which methods for single counters callers may use.
+pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
+    match settings.counter_access {
+        CounterAccessSetting::Off => CounterAccess::Off,
+        CounterAccessSetting::Read => CounterAccess::Read,
+        CounterAccessSetting::Write => CounterAccess::Write,
+    }
 }
 
 /// Returns the bounds on the size of a call.

@@ -70,6 +70,10 @@ metrics! { REDIS: RedisStack,
     counter "redis_two_rounds" "Calls that used one slot before the others", |stack| stack.remote().shared_stats().two_rounds;
     counter "redis_data_losses" "Times that Redis may have lost counters: restarts and failovers", |stack| stack.remote().counter_losses();
     counter "redis_refunded" "Charges refunded because another slot rejected the call", |stack| stack.remote().shared_stats().refunds;
+    counter "redis_script_decisions" "Calls decided by scripts", |stack| stack.remote().shared_stats().script_calls;
+    counter "redis_plain_decisions" "Calls decided by plain commands, without a script", |stack| stack.remote().shared_stats().plain_calls;
+    counter "redis_plain_undecided" "Calls charged by plain commands that the scripts had to decide", |stack| stack.remote().shared_stats().plain_undecided;
+    counter "redis_plain_refunded" "Charges by plain commands refunded because they did not decide their call", |stack| stack.remote().shared_stats().plain_refunds;
 }
 
 // Decisions made without Redis, by the fallback store.

@@ -3,7 +3,7 @@
 //! Not here: reading the limit itself (`rate_limit`, `tiers`).
 
 use super::limit_numbers::{BoundsError, stable_hash};
-use crate::domain::{Charge, OnStoreFailure};
+use crate::domain::{Charge, Limit, OnStoreFailure};
 use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
@@ -47,10 +47,10 @@ impl LimitContext<'_> {
 }
 
 /// Hashes the parts of a limit's identity to compute its `limit_id`, which is the same on every
-/// replica.
+/// replica and never has the bit of a request override.
 pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
-    stable_hash(&parts)
+    stable_hash(&parts) & !Limit::OVERRIDE_BIT
 }
 
 /// Reports a bounds error at the key that must change, or at the limit if that key is absent.

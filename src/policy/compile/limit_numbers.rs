@@ -309,11 +309,12 @@ pub fn compile_override(domain: &str, request_override: &Override, charge: Charg
         rate,
         charge,
         on_store_failure: OnStoreFailure::default(),
-        limit_id: stable_hash(&[
-            domain.as_bytes(),
-            b"override".as_slice(),
-            length.0.to_be_bytes().as_slice(),
-        ]),
+        limit_id: Limit::OVERRIDE_BIT
+            | stable_hash(&[
+                domain.as_bytes(),
+                b"override".as_slice(),
+                length.0.to_be_bytes().as_slice(),
+            ]),
     }
 }
 

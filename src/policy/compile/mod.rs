@@ -8,6 +8,7 @@ pub(crate) mod body;
 pub(crate) mod class_limits;
 pub(crate) mod colocation;
 pub(crate) mod descriptor;
+pub(crate) mod http_request;
 pub(crate) mod limit_context;
 pub(crate) mod limit_numbers;
 pub(crate) mod metadata;
@@ -26,7 +27,7 @@ use self::descriptor::value_text;
 use self::limit_context::DomainDefaults;
 use self::limit_numbers::stable_hash;
 use self::rate_limit::{read_charge, read_on_store_failure};
-use self::spec::{Body, DomainSpec, NodeSpec, SourceLocation};
+use self::spec::{Body, DomainSpec, HttpMapping, NodeSpec, SourceLocation};
 use super::source::resource::Resource;
 use super::source::{Options, Source};
 use super::syntax::diagnostic::{
@@ -240,6 +241,7 @@ struct DomainSettings {
     on_store_failure: Option<OnStoreFailure>,
     charge: Option<Charge>,
     body: Option<Arc<Body>>,
+    http: Option<Arc<HttpMapping>>,
 }
 
 fn compile_files(
@@ -262,6 +264,7 @@ fn compile_files(
             charge,
             hash_tag: settings.hash_tag.unwrap_or_default().into_iter().map(Into::into).collect(),
             body: settings.body,
+            http: settings.http,
             nodes,
         };
         domains.push(MergedDomain { spec, files: group, origins });
@@ -307,6 +310,11 @@ fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
             .flatten(),
         charge: read_charge(&mut reader, &fields, &keywords::DOMAIN_CHARGE).ok().flatten(),
         body: reader.read_map(&fields, &keywords::DOMAIN_BODY, body::read).ok().flatten(),
+        http: reader
+            .read_map(&fields, &keywords::DOMAIN_HTTP, http_request::read)
+            .ok()
+            .flatten()
+            .map(Arc::new),
     };
     PolicyFile { reader, fields: Some(fields), domain, settings }
 }
@@ -367,6 +375,7 @@ fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettin
         }),
         charge: agreed_value(files, group, &keywords::DOMAIN_CHARGE, |settings| &settings.charge),
         body: agreed_value(files, group, &keywords::DOMAIN_BODY, |settings| &settings.body),
+        http: agreed_value(files, group, &keywords::DOMAIN_HTTP, |settings| &settings.http),
     }
 }
 

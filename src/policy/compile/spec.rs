@@ -24,6 +24,8 @@ pub struct DomainSpec {
     pub quota_group: Box<[Box<str>]>,
     /// Response body for rejections by rules that have no `body` of their own.
     pub body: Option<Arc<Body>>,
+    /// How `/authz` builds descriptors; `None` if it does not answer for this domain.
+    pub http: Option<Arc<HttpMapping>>,
     /// First level of the tree, in file order.
     pub nodes: Vec<NodeSpec>,
 }
@@ -188,4 +190,39 @@ pub struct Body {
     pub content_type: Box<str>,
     /// Text with the placeholders `{name}` and `{retry_after_seconds}`.
     pub text: Box<str>,
+}
+
+/// Mapping from an HTTP request to descriptors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpMapping {
+    /// Number of trusted proxies that append to `X-Forwarded-For`; at least 1.
+    pub trusted_hops: usize,
+    /// Entries of each descriptor, in file order.
+    pub descriptors: Box<[Box<[HttpEntry]>]>,
+}
+
+/// Entry of a descriptor that is built from an HTTP request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpEntry {
+    /// Key of the entry.
+    pub key: Box<str>,
+    /// Source of its value.
+    pub source: HttpSource,
+}
+
+/// Source of an entry's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HttpSource {
+    /// First value of the header with this name, which is in lower case.
+    Header(Box<str>),
+    /// This text.
+    Value(Box<str>),
+    /// Method of the request.
+    Method,
+    /// Path of the request, without the query.
+    Path,
+    /// Host of the request.
+    Host,
+    /// Address of the client.
+    RemoteAddress,
 }

@@ -102,6 +102,7 @@ impl TreeBuilder {
             charge: spec.charge,
             hash_tag: spec.hash_tag.clone(),
             quota_group: spec.quota_group.clone(),
+            http: spec.http.clone(),
             root,
         });
         let tree = &mut self.tree;

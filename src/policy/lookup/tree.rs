@@ -19,7 +19,7 @@ use hashbrown::HashTable;
 use super::counter_key::Secret;
 use super::patterns::Patterns;
 use crate::domain::{Accounting, Charge, Entry, Limit, RuleId};
-use crate::policy::compile::spec::{Body, LimitSpec, SourceLocation, ValueSpec};
+use crate::policy::compile::spec::{Body, HttpMapping, LimitSpec, SourceLocation, ValueSpec};
 
 /// Policy compiled for lookup. A policy is immutable; each reload builds a new one.
 #[derive(Debug)]
@@ -152,6 +152,7 @@ pub(crate) struct Domain {
     pub charge: Charge,
     pub hash_tag: Box<[Box<str>]>,
     pub quota_group: Box<[Box<str>]>,
+    pub http: Option<Arc<HttpMapping>>,
     pub root: NodeId,
 }
 
@@ -228,6 +229,11 @@ impl Policy {
     /// Returns whether the policy has a domain with this name.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.tree.domain(domain).is_some()
+    }
+
+    /// Returns the mapping from HTTP requests to descriptors of a domain; `None` if it has none.
+    pub fn http_mapping(&self, domain: &str) -> Option<&Arc<HttpMapping>> {
+        self.tree.domain(domain)?.http.as_ref()
     }
 
     pub(crate) fn replaced_name(&self, name: NameId) -> Option<String> {

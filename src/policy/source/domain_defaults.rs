@@ -16,13 +16,14 @@ use crate::policy::syntax::reader::Reader;
 use crate::policy::syntax::yaml::{Node, Value};
 
 /// Keys that apply to the whole domain.
-pub(crate) const DOMAIN_KEYS: [Key; 6] = [
+pub(crate) const DOMAIN_KEYS: [Key; 7] = [
     keywords::ACCOUNTING,
     keywords::HASH_TAG,
     keywords::QUOTA_GROUP,
     keywords::DOMAIN_CHARGE,
     keywords::DOMAIN_FAILURE,
     keywords::DOMAIN_BODY,
+    keywords::DOMAIN_HTTP,
 ];
 
 /// Keys that apply to each limit of the domain.

@@ -17,10 +17,13 @@ pub(crate) enum Level {
     Tiers,
     Class,
     Body,
+    Http,
+    HttpDescriptor,
+    HttpEntry,
 }
 
 impl Level {
-    pub(crate) const ALL: [Level; 7] = [
+    pub(crate) const ALL: [Level; 10] = [
         Level::File,
         Level::Descriptor,
         Level::RateLimit,
@@ -28,6 +31,9 @@ impl Level {
         Level::Tiers,
         Level::Class,
         Level::Body,
+        Level::Http,
+        Level::HttpDescriptor,
+        Level::HttpEntry,
     ];
 
     /// Returns the level's name in messages and documentation.
@@ -40,6 +46,9 @@ impl Level {
             Level::Tiers => "`tiers`",
             Level::Class => "a class of `tiers`",
             Level::Body => "`body`",
+            Level::Http => "`http`",
+            Level::HttpDescriptor => "a descriptor of `http`",
+            Level::HttpEntry => "an entry of `http`",
         }
     }
 
@@ -53,6 +62,9 @@ impl Level {
             Level::Tiers => "tiers",
             Level::Class => "class",
             Level::Body => "body",
+            Level::Http => "http",
+            Level::HttpDescriptor => "http_descriptor",
+            Level::HttpEntry => "http_entry",
         }
     }
 
@@ -191,6 +203,8 @@ keys! {
         "`charge` of the domain's limits that have none of their own (default: the setting --charge).";
     DOMAIN_BODY: File "body", ValueType::Map(Level::Body),
         "Response body of this domain's refusals.";
+    DOMAIN_HTTP: File "http", ValueType::Map(Level::Http),
+        "How /authz builds the descriptors of an HTTP request that a proxy asks about.";
     DESCRIPTORS: File "descriptors", ValueType::List(Level::Descriptor),
         "First level of the descriptor tree.";
 
@@ -275,6 +289,23 @@ keys! {
         "Content-Type header (default application/json).";
     BODY_TEXT: Body "text" (required), text(BODY_BYTES_MAX),
         "Text of the body. {name} and {retry_after_seconds} are replaced.";
+
+    HTTP_DESCRIPTORS: Http "descriptors" (required), ValueType::List(Level::HttpDescriptor),
+        "Descriptors to build, at most 16. One is left out if the request lacks one of its headers.";
+    HTTP_TRUSTED_HOPS: Http "trusted_hops", number(1, 16),
+        "Number of proxies that append to X-Forwarded-For, up to the one that asks (default 1). The client's address is at this position from the right.";
+
+    HTTP_ENTRIES: HttpDescriptor "entries" (required), ValueType::List(Level::HttpEntry),
+        "Entries of the descriptor, at most 16, in the order of the path to the limit.";
+
+    HTTP_KEY: HttpEntry "key" (required), ValueType::Name,
+        "Key of the entry.";
+    HTTP_HEADER: HttpEntry "header", ValueType::Name,
+        "Header whose first value is the entry's value. An entry has one of `header`, `request`, and `value`.";
+    HTTP_REQUEST: HttpEntry "request", one_of(&["remote_address", "method", "path", "host"]),
+        "Part of the request that is the entry's value, from X-Forwarded-For, -Method, -Uri (without the query), or -Host.";
+    HTTP_VALUE: HttpEntry "value", ValueType::Name,
+        "Text that is the entry's value.";
 }
 
 /// Returns the levels at which a key called `name` is allowed.

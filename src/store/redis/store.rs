@@ -9,12 +9,14 @@ use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::client::node_stats::{BreakerState, NodeReport};
+use super::client::plain_charge::PlainCharges;
 use super::client::topology::RedisClient;
 use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
 use super::multi_slot;
 use super::multi_slot::{SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
+use super::plain_calls::{self, PlainCalls, PlainResult, PlainStats};
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICT};
 use super::script::reply::{CounterStatus, ReplyError, ScriptReply};
@@ -56,6 +58,8 @@ pub struct RedisStats {
     pub two_rounds: AtomicU64,
     /// Number of charges refunded because a check in another hash slot rejected the call.
     pub refunded: AtomicU64,
+    /// Number of calls decided by scripts.
+    pub script_calls: AtomicU64,
 }
 
 /// Store that keeps its counters in Redis. Every call is decided by a script on the server.
@@ -68,6 +72,8 @@ pub struct RedisStore<T> {
     /// [`TimeSource::Call`].
     latest: AtomicU64,
     hints: NearLimitHints,
+    /// Calls that need no script; `None` if plain commands are disabled.
+    plain: Option<PlainCalls>,
     stats: RedisStats,
 }
 
@@ -83,14 +89,27 @@ impl SharedStore for RedisStore<RedisClient> {
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
-        let RedisStats { clamped, unreadable, multi_slot_calls, two_rounds, refunded } =
-            &self.stats;
+        let RedisStats {
+            clamped,
+            unreadable,
+            multi_slot_calls,
+            two_rounds,
+            refunded,
+            script_calls,
+        } = &self.stats;
+        let of_plain = |of: fn(&PlainStats) -> &AtomicU64| {
+            self.plain.as_ref().map_or(0, |plain| of(&plain.stats).load(Ordering::Relaxed))
+        };
         SharedStoreStats {
             clamped: clamped.load(Ordering::Relaxed),
             unreadable: unreadable.load(Ordering::Relaxed),
             multi_slot_calls: multi_slot_calls.load(Ordering::Relaxed),
             two_rounds: two_rounds.load(Ordering::Relaxed),
             refunds: refunded.load(Ordering::Relaxed),
+            plain_calls: of_plain(|stats| &stats.decided),
+            script_calls: script_calls.load(Ordering::Relaxed),
+            plain_undecided: of_plain(|stats| &stats.undecided),
+            plain_refunds: of_plain(|stats| &stats.refunded),
             ..SharedStoreStats::default()
         }
     }
@@ -115,10 +134,24 @@ impl<T: Transport> RedisStore<T> {
             TimeSource::Server => &*PRODUCTION,
             TimeSource::Call => &*STRICT,
         };
+        // Plain commands use the server's clock.
+        let plain = (timing == TimeSource::Server && transport.can_charge())
+            .then(|| PlainCalls::new(prefix.clone(), transport.is_cluster()));
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
         let (latest, hints, stats) =
             (AtomicU64::new(0), NearLimitHints::new(), RedisStats::default());
-        RedisStore { transport, encoder, timing, latest, hints, stats }
+        RedisStore { transport, encoder, timing, latest, hints, plain, stats }
+    }
+
+    /// Lets one call in `interval` be charged by plain commands although a counter may be near its
+    /// limit, so that tests meet wrong hints.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_wrong_hints(mut self, interval: u64) -> Self {
+        if let Some(plain) = &mut self.plain {
+            plain.force(interval);
+        }
+        self
     }
 
     /// Returns the transport over which script calls are sent.
@@ -138,6 +171,55 @@ impl<T: Transport> RedisStore<T> {
             TimeSource::Call => {
                 self.latest.store(call.now.0, Ordering::Relaxed);
                 Some(call.now)
+            }
+        }
+    }
+
+    /// Decides a call with scripts, and records their answers as hints for plain commands.
+    async fn by_script(&self, call: &Call<'_>) -> Answers {
+        let answers = if !self.transport.is_cluster() {
+            self.single_slot(call).await
+        } else {
+            let groups =
+                multi_slot::group_by_slot(call.checks, |check| keys::counter_slot(&check.key));
+            if groups.len() < 2 {
+                self.single_slot(call).await
+            } else {
+                // Boxed, so that the future of a single-slot call stays small.
+                Box::pin(self.multi_slot(call, groups)).await
+            }
+        };
+        self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(plain) = &self.plain {
+            plain.record(call, &answers.each);
+        }
+        answers
+    }
+
+    /// Decides a call by plain commands and, unless their answers decide it, by scripts.
+    async fn by_plain_commands(
+        &self,
+        call: &Call<'_>,
+        plain: &PlainCalls,
+        charges: PlainCharges,
+    ) -> Answers {
+        let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
+        let Some(replies) = self.transport.charge(charges, until).await else {
+            return self.by_script(call).await;
+        };
+        match plain.judge(call, &replies) {
+            PlainResult::Decided(answers) => answers,
+            PlainResult::Refund(receipts) => {
+                // Before the scripts decide, so that they do not refuse the call because of its own
+                // hits. Never resent: a lost refund only leaves the counter stricter.
+                let _lost = self.transport.send(self.refund_calls(&receipts, None)).await;
+                self.by_script(call).await
+            }
+            PlainResult::Unknown(answers, receipts) => {
+                for script_call in self.refund_calls(&receipts, None) {
+                    self.transport.send_in_background(script_call);
+                }
+                answers
             }
         }
     }
@@ -354,18 +436,17 @@ fn source(reply: Option<&Result<Value, SendError>>) -> Source {
 
 impl<T: Transport> Store for RedisStore<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        if !self.transport.is_cluster() {
-            self.single_slot(call).await
-        } else {
-            let groups =
-                multi_slot::group_by_slot(call.checks, |check| keys::counter_slot(&check.key));
-            if groups.len() < 2 {
-                self.single_slot(call).await
-            } else {
-                // Boxed, so that the future of a single-slot call stays small.
-                Box::pin(self.multi_slot(call, groups)).await
-            }
+        if let Some(plain) = &self.plain
+            && let Some(charges) = plain.plan(call)
+        {
+            // Boxed, so that the future of a script call stays small.
+            return Box::pin(self.by_plain_commands(call, plain, charges)).await;
         }
+        self.by_script(call).await
+    }
+
+    fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
+        self.plain.is_some() && plain_calls::may_refuse_transiently(check)
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

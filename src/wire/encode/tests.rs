@@ -35,6 +35,7 @@ fn table(rules: Vec<RuleSpec>) -> Policy {
         charge: Charge::Admitted,
         hash_tag: Box::default(),
         quota_group: Box::default(),
+        http: None,
         body: None,
         nodes: rules.into_iter().enumerate().map(node).collect(),
     };

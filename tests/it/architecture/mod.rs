@@ -47,6 +47,7 @@ const OUTSIDE: &[(&str, &[&str], &str)] = &[
     ("axum", &["admin"], "only the HTTP side names its framework"),
     ("clap", &["cli"], "only the command line names its parser"),
     ("clap_complete", &["cli"], "only the command line names its parser"),
+    ("clap_mangen", &["cli"], "only the command line names its parser"),
     ("redis", &["store::redis"], "only the Redis store speaks Redis"),
     ("deadpool_redis", &["store::redis"], "only the Redis store speaks Redis"),
     ("rustls_native_certs", &["pem"], "the system's CAs are read in one place"),

@@ -5,6 +5,7 @@ mod admin_actions;
 mod debug_port;
 mod degraded_service;
 mod exit_codes;
+mod forward_auth;
 mod http_ports;
 mod policy_reload;
 mod ratelimit_compatibility;

@@ -1,5 +1,7 @@
 //! What each subcommand prints.
 
+use std::fs;
+
 use serde_json::Value;
 
 use crate::support::tidegate_process::{
@@ -301,6 +303,33 @@ fn schema_is_json_and_completions_are_for_every_shell() {
     for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
         assert!(run(&["completions", shell]).with_code(0).out.contains("tidegate"), "{shell}");
     }
+}
+
+#[test]
+fn man_writes_a_page_for_every_subcommand_with_every_setting() {
+    let pages = directory(&[]);
+    run(&["man", &pages.path().display().to_string()]).with_code(0);
+    let page = |name: &str| fs::read_to_string(pages.path().join(name)).expect(name);
+    assert!(page("tidegate.1").contains(concat!("tidegate ", env!("CARGO_PKG_VERSION"))));
+    assert!(
+        page("tidegate.1").contains("\n.nf\n\\&  tidegate check config/"),
+        "one example per line"
+    );
+    let help = run(&["serve", "--help"]).with_code(0).out;
+    let serve = page("tidegate-serve.1").replace('\\', "");
+    let flags: Vec<&str> = help
+        .split_whitespace()
+        .filter(|word| {
+            word.starts_with("--")
+                && word.chars().skip(2).all(|c| c.is_ascii_lowercase() || c == '-')
+        })
+        .collect();
+    assert!(flags.len() > 100, "{flags:?}");
+    for flag in flags {
+        assert!(serve.contains(flag), "{flag}");
+    }
+    let missing = pages.path().join("missing").display().to_string();
+    assert!(run(&["man", &missing]).with_code(64).err.contains(&missing));
 }
 
 #[test]

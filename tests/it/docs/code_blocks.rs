@@ -40,9 +40,9 @@ const PAGES: [&str; 26] = [
     "docs/REDIS.md",
     "docs/SECURITY.md",
     "docs/SETTINGS.md",
+    "clients/README.md",
     "config/examples/failed-logins/README.md",
     "load/README.md",
-    "load/clients/README.md",
     "load/scenarios/README.md",
 ];
 

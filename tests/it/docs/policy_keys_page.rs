@@ -12,7 +12,7 @@ const BEGIN: &str = "<!-- generated: policy keys -->\n";
 const END: &str = "\n<!-- end generated -->";
 
 /// The levels in reading order, with the headings of their tables.
-const LEVELS: [(&str, &str); 7] = [
+const LEVELS: [(&str, &str); 10] = [
     ("file", "Top level of the file"),
     ("descriptor", "An entry of `descriptors`"),
     ("rate_limit", "`rate_limit`, or an entry of `rate_limits`"),
@@ -20,6 +20,9 @@ const LEVELS: [(&str, &str); 7] = [
     ("tiers", "`tiers`"),
     ("class", "A class of `tiers`"),
     ("body", "`body`"),
+    ("http", "`http`"),
+    ("http_descriptor", "An entry of `descriptors` in `http`"),
+    ("http_entry", "An entry of `entries` in `http`"),
 ];
 
 fn tables() -> String {

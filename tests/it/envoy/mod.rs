@@ -14,6 +14,8 @@ mod error_statuses;
 mod examples;
 mod failed_logins;
 mod failover;
+mod forward_auth;
+mod haproxy_asks;
 pub mod http_client;
 mod layered_limits;
 mod nginx_auth_request;

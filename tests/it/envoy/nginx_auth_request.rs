@@ -2,25 +2,20 @@
 //! admitted requests, and an unreachable Tidegate.
 
 use super::backend::Backend;
+use super::forward_auth::{LIMIT, policy};
 use super::http_client::get;
 use super::nginx_process::Nginx;
 use super::stack::written;
 use super::tidegate_behind_envoy::Tidegate;
 
-/// A token's limit here, with a window that no test outlasts.
-const LIMIT: usize = 3;
 /// The example's patience is Envoy's; on a busy machine an answer may take longer.
 const PATIENT: [(&str, &str); 2] = [
     ("proxy_connect_timeout 20ms", "proxy_connect_timeout 20s"),
     ("proxy_read_timeout 20ms", "proxy_read_timeout 20s"),
 ];
 
-fn policy() -> String {
-    format!(
-        "{{domain: edge, descriptors: [{{key: api_token, rate_limit: {{name: token, unit: year, \
-         requests_per_unit: {LIMIT}}}}}]}}"
-    )
-}
+/// The limit headers that the example passes on.
+const HEADERS: [(&str, &str); 1] = [("TIDEGATE_HEADERS", "x-ratelimit")];
 
 fn asking(tidegate: &Tidegate, backend: &Backend) -> Nginx {
     let (asked, served) = (tidegate.http.to_string(), backend.address.to_string());
@@ -31,12 +26,19 @@ fn asking(tidegate: &Tidegate, backend: &Backend) -> Nginx {
 #[test]
 fn nginx_refuses_what_tidegate_refuses_and_passes_what_nobody_decides() {
     let file = written(&policy());
-    let (backend, mut tidegate) = (Backend::start(), Tidegate::start(file.path(), &[]));
+    let (backend, mut tidegate) = (Backend::start(), Tidegate::start(file.path(), &HEADERS));
     let nginx = asking(&tidegate, &backend);
     let of = |token: &str| get("/?a=1").with("x-api-token", token).send(nginx.address);
-    assert!((0..LIMIT).all(|_| of("one").status == 200));
+    for left in (0..LIMIT).rev() {
+        let passed = of("one");
+        assert_eq!(passed.status, 200);
+        assert_eq!(passed.header("x-ratelimit-remaining"), Some(&*left.to_string()));
+    }
     let refusal = of("one");
     assert_eq!((refusal.status, refusal.header("content-type")), (429, Some("application/json")));
+    assert_eq!(refusal.header("x-ratelimit-remaining"), Some("0"));
+    let wait = refusal.header("retry-after").expect("how long to wait");
+    assert!(wait.parse::<u64>().is_ok_and(|seconds| seconds > 60), "{wait}");
     assert_eq!(of("two").status, 200, "another token");
     assert_eq!(backend.served(), LIMIT as u64 + 1);
     tidegate.kill();
@@ -44,14 +46,33 @@ fn nginx_refuses_what_tidegate_refuses_and_passes_what_nobody_decides() {
 }
 
 #[test]
-fn a_token_that_would_forge_the_question_is_counted_as_none() {
+fn a_client_cannot_choose_the_counter_of_somebody_else() {
     let file = written(&policy());
     let (backend, tidegate) = (Backend::start(), Tidegate::start(file.path(), &[]));
     let nginx = asking(&tidegate, &backend);
     let forged = r#"x"}]}, {"entries": [{"key": "api_token", "value": "victim"#;
     let sent = |token: &str| get("/").with("x-api-token", token).send(nginx.address).status;
     assert!((0..LIMIT).all(|_| sent(forged) == 200));
-    assert_eq!(sent("a b"), 429, "all odd tokens are one");
+    assert_eq!(sent(forged), 429, "an odd token is a token like any other");
+    assert_eq!(sent("a b"), 200);
     let left = tidegate.left("edge", "api_token=victim");
     assert_eq!(left.into_values().collect::<Vec<_>>(), [LIMIT as u64]);
+
+    let elsewhere = || get("/").with("x-forwarded-for", "192.0.2.1").send(nginx.address);
+    assert_eq!(elsewhere().status, 200);
+    let left = tidegate.left("edge", "remote_address=192.0.2.1");
+    assert_eq!(left.into_values().collect::<Vec<_>>(), [600], "not the client's word");
+}
+
+#[test]
+fn a_client_cannot_escape_its_limit_with_long_headers() {
+    let file = written(&policy());
+    let (backend, tidegate) = (Backend::start(), Tidegate::start(file.path(), &[]));
+    let nginx = asking(&tidegate, &backend);
+    // Headers that NGINX accepts, and that together are longer than Tidegate reads.
+    let long = "x".repeat(8_000);
+    let padded = get("/").with("x-api-token", "one").with("x-more", &long).with("x-most", &long);
+    let padded = || padded.clone().with("x-last", &long).send(nginx.address).status;
+    assert!((0..LIMIT).all(|_| padded() == 200));
+    assert_eq!(padded(), 429);
 }

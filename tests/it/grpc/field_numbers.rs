@@ -1,4 +1,4 @@
-//! Every protobuf field has Envoy's number.
+//! Every protobuf field has Envoy's number, and those of our own service keep theirs.
 
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type};
@@ -59,6 +59,30 @@ envoy.type.v3.RateLimitUnit MONTH = 5
 envoy.type.v3.RateLimitUnit SECOND = 1
 envoy.type.v3.RateLimitUnit UNKNOWN = 0
 envoy.type.v3.RateLimitUnit YEAR = 6
+google.rpc.Status.code = 1 int32
+google.rpc.Status.message = 2 string
+tidegate.v1.CheckRequest.requests = 1 repeated envoy.service.ratelimit.v3.RateLimitRequest
+tidegate.v1.CheckResponse.results = 1 repeated tidegate.v1.CheckResult
+tidegate.v1.CheckResult.error = 2 google.rpc.Status
+tidegate.v1.CheckResult.response = 1 envoy.service.ratelimit.v3.RateLimitResponse
+tidegate.v1.Counter.available = 4 uint64
+tidegate.v1.Counter.capacity = 3 uint64
+tidegate.v1.Counter.limit = 2 string
+tidegate.v1.Counter.reset_after = 5 google.protobuf.Duration
+tidegate.v1.Counter.rule = 1 string
+tidegate.v1.CountersRequest.descriptor = 2 envoy.extensions.common.ratelimit.v3.RateLimitDescriptor
+tidegate.v1.CountersRequest.domain = 1 string
+tidegate.v1.CountersResponse.counters = 1 repeated tidegate.v1.Counter
+tidegate.v1.Limits.Check(tidegate.v1.CheckRequest) tidegate.v1.CheckResponse
+tidegate.v1.Limits.Peek(envoy.service.ratelimit.v3.RateLimitRequest) envoy.service.ratelimit.v3.RateLimitResponse
+tidegate.v1.Limits.ReadCounters(tidegate.v1.CountersRequest) tidegate.v1.CountersResponse
+tidegate.v1.Limits.Refund(envoy.service.ratelimit.v3.RateLimitRequest) envoy.service.ratelimit.v3.RateLimitResponse
+tidegate.v1.Limits.ResetCounters(tidegate.v1.CountersRequest) tidegate.v1.CountersResponse
+tidegate.v1.Limits.Stream(stream tidegate.v1.StreamRequest) stream tidegate.v1.StreamResponse
+tidegate.v1.StreamRequest.id = 1 uint64
+tidegate.v1.StreamRequest.request = 2 envoy.service.ratelimit.v3.RateLimitRequest
+tidegate.v1.StreamResponse.id = 1 uint64
+tidegate.v1.StreamResponse.result = 2 tidegate.v1.CheckResult
 ";
 
 fn enum_lines(scope: &str, of: &EnumDescriptorProto, into: &mut Vec<String>) {
@@ -75,6 +99,8 @@ fn message_lines(scope: &str, of: &DescriptorProto, into: &mut Vec<String>) {
             Type::String => "string",
             Type::Bytes => "bytes",
             Type::Uint32 => "uint32",
+            Type::Uint64 => "uint64",
+            Type::Int32 => "int32",
             Type::Bool => "bool",
             Type::Message | Type::Enum => field.type_name().trim_start_matches('.'),
             other => panic!("{other:?}"),
@@ -94,12 +120,15 @@ fn every_field_has_the_name_and_number_that_envoy_gives_it() {
         file.message_type.iter().for_each(|of| message_lines(file.package(), of, &mut lines));
         for service in &file.service {
             for method in &service.method {
+                let stream = |on: bool| if on { "stream " } else { "" };
                 lines.push(format!(
-                    "{}.{}.{}({}) {}",
+                    "{}.{}.{}({}{}) {}{}",
                     file.package(),
                     service.name(),
                     method.name(),
+                    stream(method.client_streaming()),
                     method.input_type().trim_start_matches('.'),
+                    stream(method.server_streaming()),
                     method.output_type().trim_start_matches('.'),
                 ));
             }

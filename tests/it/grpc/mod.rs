@@ -10,4 +10,4 @@ mod malformed_calls;
 mod mutual_tls;
 mod request_validation;
 mod server_limits;
-mod test_server;
+pub(crate) mod test_server;

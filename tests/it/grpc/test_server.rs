@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::decide::DecideError;
+use tidegate::decide::{CounterSnapshots, DecideError};
 use tidegate::domain::{
-    Code, Decision, Hits, LimitedBy, Micros, Rate, Request, Source, Status, StatusLimit, Unit,
-    WaitPrecision,
+    Code, Decision, Entry, Hits, LimitedBy, Micros, Rate, Request, Source, Status, StatusLimit,
+    Unit, WaitPrecision,
 };
+use tidegate::policy::spec::HttpMapping;
 use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
     Address, ConnectionStats, Decide, Drain, DrainReport, Health, ListenSettings, Listener,
@@ -85,6 +86,30 @@ impl Decide for Bench {
             domain => domain == "refuse",
         };
         Ok(respond(&decision(request, refuse), &Policy::build(Vec::new(), Secret::default())))
+    }
+
+    async fn peek<R: Send>(
+        &self,
+        request: &Request<'_>,
+        now: Micros,
+        respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
+    ) -> Result<R, DecideError> {
+        self.decide(request, now, None, respond).await
+    }
+
+    async fn counters<R: Send>(
+        &self,
+        _: &str,
+        _: &[Entry<'_>],
+        _: Micros,
+        _: bool,
+        respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
+    ) -> R {
+        respond(&CounterSnapshots { each: Vec::new(), source: Source::Memory })
+    }
+
+    fn http_mapping(&self, _: &str) -> Option<Arc<HttpMapping>> {
+        None
     }
 }
 

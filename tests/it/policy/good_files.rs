@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, OnStoreFailure, Refill, Window};
-use tidegate::policy::spec::{LimitSpec, NodeSpec, RuleSpec, ValueSpec};
+use tidegate::policy::spec::{HttpEntry, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use tidegate::policy::{Compiled, Options, compile};
 
 use super::compile_helpers::{dir, entries, source, stem};
@@ -17,6 +17,14 @@ pub fn told(compiled: &Compiled) -> String {
             keys => format!(" quota_group {keys}"),
         };
         writeln!(text, "[{}] {:?}{groups}", domain.name, domain.accounting).unwrap();
+        if let Some(http) = &domain.http {
+            writeln!(text, "http, {} trusted hops", http.trusted_hops).unwrap();
+            for entries in &http.descriptors {
+                let entry = |it: &HttpEntry| format!("{}: {:?}", it.key, it.source);
+                let entries: Vec<String> = entries.iter().map(entry).collect();
+                writeln!(text, "- {}", entries.join(", ")).unwrap();
+            }
+        }
         domain.nodes.iter().for_each(|node| tell(node, "", &mut text));
     }
     text

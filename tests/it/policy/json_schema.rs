@@ -143,6 +143,15 @@ fn the_reader_and_the_schema_know_the_same_keys_on_every_level() {
             "domain: a\ndescriptors: [{key: a, rate_limit: {algorithm: token_bucket, unit: day, requests_per_unit: 5, tiers: {method: shared, classes: {x: {floor: 0%, ZZZZZZ: 1}}}}}]\n",
         ),
         ("body", "domain: a\nbody: {text: '{}', ZZZZZZ: 1}\n"),
+        ("http", "domain: a\nhttp: {descriptors: [{entries: [{key: a, value: b}]}], ZZZZZZ: 1}\n"),
+        (
+            "http_descriptor",
+            "domain: a\nhttp: {descriptors: [{entries: [{key: a, value: b}], ZZZZZZ: 1}]}\n",
+        ),
+        (
+            "http_entry",
+            "domain: a\nhttp: {descriptors: [{entries: [{key: a, value: b, ZZZZZZ: 1}]}]}\n",
+        ),
     ];
     assert_eq!(schema["$defs"].as_object().unwrap().len(), stranger.len());
     for (level, text) in stranger {

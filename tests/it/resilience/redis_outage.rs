@@ -343,7 +343,7 @@ async fn a_call_that_cannot_be_answered_in_time_is_not_written() {
     let stack = replica(server.port, 1, PATIENT).await;
     let limit = limit(1_000_000);
     let written =
-        || -> u64 { stack.remote().nodes().iter().map(|node| node.stats.script_calls.get()).sum() };
+        || -> u64 { stack.remote().nodes().iter().map(|node| node.stats.calls.get()).sum() };
     let before = written();
     let soon = Clock::default().monotonic() + Duration::from_millis(1);
     assert_eq!(answer_to(&stack, 1, &limit, Some(soon)).await.1, Source::Shed);

@@ -19,6 +19,7 @@ const START: u64 = 1_763_596_800_000_000;
 struct CountingStore {
     store: MemoryStore,
     asked: Arc<AtomicU64>,
+    refuses_transiently: bool,
 }
 
 impl Store for CountingStore {
@@ -32,6 +33,10 @@ impl Store for CountingStore {
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
     }
+
+    fn may_refuse_transiently(&self, _: &Check<'_>) -> bool {
+        self.refuses_transiently
+    }
 }
 
 struct Bench {
@@ -41,8 +46,12 @@ struct Bench {
 
 impl Bench {
     fn new(splits: bool) -> Bench {
-        let asked = Arc::default();
-        let inner = CountingStore { store: MemoryStore::new(1_000_000), asked: Arc::clone(&asked) };
+        Bench::with(splits, false)
+    }
+
+    fn with(splits: bool, refuses_transiently: bool) -> Bench {
+        let (store, asked) = (MemoryStore::new(1_000_000), Arc::default());
+        let inner = CountingStore { store, asked: Arc::clone(&asked), refuses_transiently };
         Bench { store: RefusalCache::new(inner, splits), asked }
     }
 
@@ -354,4 +363,32 @@ async fn it_never_admits_what_the_store_would_refuse() {
         assert_eq!(verdict, expected.verdict, "step {step}");
         assert_eq!(wait, expected.retry_after.map(|wait| wait.0), "step {step}");
     }
+}
+
+/// Rule 10 of plain commands.
+#[tokio::test]
+async fn the_first_refusal_that_may_be_transient_is_cached_for_50_ms_only() {
+    let bench = Bench::with(false, true);
+    let limit = window(1, 60 * SECOND);
+    let asks_at = async |micros| bench.one(START + micros, take(1, &limit, 1)).await.2;
+    assert!(asks_at(0).await, "the only hit");
+    assert!(asks_at(0).await, "the first refusal");
+    assert!(!asks_at(49_999).await);
+    assert!(asks_at(50_000).await, "the second refusal");
+    assert!(!asks_at(1_049_999).await);
+    assert!(asks_at(1_050_000).await, "as any other refusal");
+    assert!(!asks_at(2_049_999).await);
+    // Nobody asks for long, and still it is not the first one in its window.
+    assert!(asks_at(30 * SECOND).await);
+    assert!(!asks_at(31 * SECOND - 1).await);
+    // The next window has a first refusal again.
+    assert!(asks_at(60 * SECOND).await && asks_at(60 * SECOND).await);
+    assert!(!asks_at(60 * SECOND + 49_999).await);
+    assert!(asks_at(60 * SECOND + 50_000).await);
+    // A first refusal that nobody repeats for long stays the first one.
+    let slow = Bench::with(false, true);
+    let asks_at = async |micros| slow.one(START + micros, take(1, &limit, 1)).await.2;
+    assert!(asks_at(0).await && asks_at(0).await);
+    assert!(asks_at(20 * SECOND).await, "the second refusal");
+    assert!(!asks_at(21 * SECOND - 1).await);
 }

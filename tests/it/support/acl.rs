@@ -8,18 +8,18 @@ pub const PASSWORD: &str = "only-in-tests";
 
 /// On a single server (`+select` besides, where a database other than 0 is used).
 pub const SINGLE: &str = "~tg1* resetchannels -@all +hello +ping +client|setname +script|load +evalsha \
-                          +info +get +mget +set +incr +incrby +time +strlen +getrange +append +pexpire \
+                          +info +get +mget +set +incr +incrby +expire +time +strlen +getrange +append +pexpire \
                           +zcount +zrange +zscore +zadd +zrem +zremrangebyscore";
 /// On a master that sentinels watch, and on its replicas.
 pub const SENTINEL_MASTER: &str = "~tg1* resetchannels -@all +hello +ping +client|setname +script|load \
-                                   +evalsha +info +get +mget +set +incr +incrby +time +role +strlen \
+                                   +evalsha +info +get +mget +set +incr +incrby +expire +time +role +strlen \
                                    +getrange +append +pexpire +zcount +zrange +zscore +zadd +zrem \
                                    +zremrangebyscore";
 /// On the sentinels themselves.
 pub const SENTINEL: &str = "resetchannels -@all +hello +sentinel|get-master-addr-by-name";
 /// On every node of a cluster.
 pub const CLUSTER: &str = "~tg1* resetchannels -@all +hello +ping +client|setname +script|load +evalsha \
-                           +info +get +mget +set +incr +incrby +time +strlen +getrange +append +pexpire \
+                           +info +get +mget +set +incr +incrby +expire +time +strlen +getrange +append +pexpire \
                            +zcount +zrange +zscore +zadd +zrem +zremrangebyscore +cluster|shards \
                            +cluster|slots +cluster|nodes +asking";
 

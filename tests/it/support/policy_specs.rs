@@ -17,6 +17,7 @@ pub fn domain<const N: usize>(name: &str, nodes: [Node; N]) -> DomainSpec {
         charge: Charge::Admitted,
         hash_tag: Box::default(),
         quota_group: Box::default(),
+        http: None,
         body: None,
         nodes: nodes.into_iter().map(|node| node.0).collect(),
     }

@@ -65,7 +65,7 @@ async fn a_call_is_sent_in_one_write() {
     let replies = connections.send(ten.collect()).await;
     assert!(replies.iter().all(|reply| *reply == Ok(Value::Int(1))), "{replies:?}");
     assert_eq!(total(&connections, |node| &node.writes), 1);
-    assert_eq!(total(&connections, |node| &node.script_calls), 10);
+    assert_eq!(total(&connections, |node| &node.calls), 10);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -171,17 +171,16 @@ async fn a_script_call_whose_caller_gave_up_is_not_written() {
     };
     // Two writes may be under way, so that what follows them has to queue.
     let first = call();
-    until("the first lies at the server", || total(&connections, |node| &node.script_calls) == 1)
-        .await;
+    until("the first lies at the server", || total(&connections, |node| &node.calls) == 1).await;
     let second = call();
-    until("the second too", || total(&connections, |node| &node.script_calls) == 2).await;
+    until("the second too", || total(&connections, |node| &node.calls) == 2).await;
     let gone: Vec<_> = (0..5).map(|_| call()).collect();
     drop(gone);
     server.ask(&["CLIENT", "UNPAUSE"]);
     assert_eq!(first.await, Ok(Value::Int(1)));
     assert_eq!(second.await, Ok(Value::Int(2)));
     assert_eq!(count_one(&connections, "tg1z:{a}").await, Ok(Value::Int(3)));
-    assert_eq!(total(&connections, |node| &node.script_calls), 3);
+    assert_eq!(total(&connections, |node| &node.calls), 3);
     assert_eq!(total(&connections, |node| &node.abandoned), 5);
 }
 

@@ -40,7 +40,7 @@ const REDIRECT_TARGETS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Cluster {
     pub(crate) context: Arc<ClientContext>,
-    table: ArcSwap<SlotTable>,
+    pub(super) table: ArcSwap<SlotTable>,
     /// Origin of `table`, behind the mutex that serializes replacements of `table`. Script calls
     /// lock it only to open the target of a redirect.
     update: Mutex<TableOrigin>,
@@ -99,7 +99,7 @@ impl Cluster {
                 pending.push((owner, reply));
                 continue;
             };
-            let (command, reply) = node.prepare(call, false);
+            let (command, reply) = node.prepare_script(call);
             pending.push((owner, reply));
             let Some(command) = command else { continue };
             match batches.iter_mut().find(|(held, _)| *held == owner) {
@@ -116,6 +116,8 @@ impl Cluster {
             let result = match reply.wait().await {
                 CommandReply::Value(value) => Ok(value),
                 CommandReply::Failed(error) => Err(error),
+                // Only charges are answered so.
+                CommandReply::Charged(_) => Err(SendError::LOST),
                 CommandReply::Redirect(redirect, call) => match table.node(owner) {
                     // Boxed, so that the future of a call without redirects stays small.
                     Some(from) => {
@@ -211,6 +213,7 @@ impl Cluster {
             match node.send_one(call, asking).wait().await {
                 CommandReply::Value(value) => return Ok(value),
                 CommandReply::Failed(error) => return Err(error),
+                CommandReply::Charged(_) => return Err(SendError::LOST),
                 CommandReply::Redirect(next, returned) => {
                     redirect = next;
                     call = returned;
@@ -318,7 +321,7 @@ impl Cluster {
 }
 
 /// Sleeps until the deadline, or forever if there is none.
-async fn sleep_until_deadline(deadline: Option<Instant>) {
+pub(super) async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,

@@ -195,6 +195,9 @@ pub struct RedisConfig {
     pub worker_runtimes: Vec<tokio::runtime::Handle>,
     /// Interval between INFO polls of each node; `None` disables polling.
     pub info_interval: Option<Duration>,
+    /// Whether counters far from their limit are charged by plain commands, without a script. Needs
+    /// `breaker_clock`.
+    pub plain_commands: bool,
 }
 
 /// Monotonic clock that counts microseconds since its creation. It gets the time from a function,
@@ -252,6 +255,7 @@ impl Default for RedisConfig {
             breaker_clock: None,
             worker_runtimes: Vec::new(),
             info_interval: None,
+            plain_commands: true,
         }
     }
 }

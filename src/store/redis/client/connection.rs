@@ -2,7 +2,8 @@
 //!
 //! Each write contains all commands queued since the previous write; there is no timer. While the
 //! connection is down, queued commands fail immediately, so no caller waits for a reconnect. Not
-//! here: choosing a connection (`node`), following redirections (`cluster`), connecting (`dialer`).
+//! here: building a write (`connection_write`), choosing a connection (`node`), following
+//! redirections (`cluster`), connecting (`dialer`).
 //!
 //! Invariant: a command is written a second time only if the server answered that it did not run.
 //! If a written command is dropped without a reply, its outcome is unknown.
@@ -16,7 +17,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{Arg, Pipeline, RedisResult, Value};
+use redis::{Pipeline, RedisResult, Value};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Sleep;
 
@@ -24,23 +25,20 @@ use super::backoff::Backoff;
 use super::circuit_breaker::PROBE_INTERVAL;
 use super::connection_load::{ConnectionLoad, LoadMeter};
 use super::connection_probe::ProbeResult;
-use super::dialer::{ConnectError, ConnectionSignal, Dialer, script_load};
+use super::dialer::{ConnectError, ConnectionSignal, Dialer};
 use super::error_reply::{ErrorReply, Redirect};
 use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
+use super::plain_charge::is_denied;
+use super::server_time::{ServerTime, TimeKnownUntil};
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
+use crate::store::redis::script::reply::server_time;
 
 /// Maximum number of commands in one write. Redis answers a batch of 128 in about 0.5 ms. A batch
 /// of 1024 takes 8 ms, which is half of the budget that Envoy's default timeout allows.
-const COMMANDS_MAX: usize = 128;
-/// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
-/// before it serves the next one.
-const BYTES_MAX: usize = 16 * 1024;
-/// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line
-/// endings.
-const ARGUMENT_OVERHEAD: usize = 8;
+pub(super) const COMMANDS_MAX: usize = 128;
 /// Maximum number of writes in flight per connection. Two keep the server busy while a reply is on
 /// the way. More would make the batches smaller, and a command sent alone costs Redis twice as
 /// much as one in a batch of sixteen.
@@ -65,6 +63,8 @@ pub(crate) struct Connection {
     /// Whether the connection is open and accepts commands.
     pub(crate) ready: Arc<AtomicBool>,
     pub(crate) load: Arc<ConnectionLoad>,
+    /// Time until which plain charges may be written.
+    pub(crate) time_known_until: Arc<TimeKnownUntil>,
     pub(crate) meter: LoadMeter,
     pub(crate) stats: Arc<NodeStats>,
     /// Notified when the connection fails or when an error reply suggests that the topology has
@@ -89,10 +89,10 @@ pub(super) enum CloseReason {
 }
 
 /// Batch of commands that was written but not answered yet.
-struct InFlightBatch {
-    pipeline: Pipeline,
-    commands: Vec<InFlight>,
-    sent: Option<Micros>,
+pub(super) struct InFlightBatch {
+    pub(super) pipeline: Pipeline,
+    pub(super) commands: Vec<InFlight>,
+    pub(super) sent: Option<Micros>,
 }
 
 impl Connection {
@@ -208,7 +208,7 @@ impl Connection {
         let mut silence = SilenceTimer::new(silence_max);
         let reason = loop {
             while batches.len() < BATCHES_IN_FLIGHT_MAX
-                && let Some(batch) = self.write_batch(&mut outstanding.pending)
+                && let Some(batch) = self.write_batch(&mut outstanding)
             {
                 outstanding.record_write(&batch);
                 if batch.sent.is_some() && !silence.is_set {
@@ -285,14 +285,16 @@ impl Connection {
     ) -> Result<(), CloseReason> {
         outstanding.in_flight -= batch.commands.len();
         outstanding.sent.pop_front();
-        self.dispatch_replies(batch, result, &mut outstanding.pending)
+        self.dispatch_replies(batch, result, outstanding)
     }
 
-    /// Rejects the commands that were not written. Counts those that were written but not
+    /// Forgets the server's time, and rejects the commands that were not written. Counts those that were written but not
     /// answered, because their outcome is unknown.
     fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
         let Outstanding { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
+        // The next connection may lead to another server, and this one may have lost its role.
+        self.time_known_until.set(Micros::ZERO);
         self.stats.unknown.add(in_flight as u64);
         let kind = match reason {
             CloseReason::BreakerOpened => SendErrorKind::BreakerOpen,
@@ -322,54 +324,6 @@ impl Connection {
         Some(self.dialer.config().silence_max.saturating_sub(silent))
     }
 
-    /// Builds a batch from pending commands. Drops commands whose callers have stopped waiting,
-    /// and rejects those that can no longer be answered in time. Returns `None` if no command
-    /// remains.
-    fn write_batch(&self, pending: &mut VecDeque<PendingCommand>) -> Option<InFlightBatch> {
-        let mut pipeline = Pipeline::with_capacity(pending.len().min(COMMANDS_MAX));
-        let mut commands = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
-        let mut bytes = 0;
-        let mut loaded = Vec::new();
-        let now = self.breaker.as_ref().map(|breaker| breaker.clock.now());
-        // A reply to a command written now arrives at this time at the earliest.
-        let earliest =
-            now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
-        while commands.len() < COMMANDS_MAX && bytes < BYTES_MAX {
-            let Some(command) = pending.pop_front() else { break };
-            if command.is_abandoned() {
-                self.load.remove(1);
-                self.stats.abandoned.add(1);
-                continue;
-            }
-            if command.deadline < earliest {
-                self.load.remove(1);
-                self.stats.shed.add(1);
-                command.reject(SendErrorKind::Overload);
-                continue;
-            }
-            let before = pipeline.len();
-            let script = command.call.script;
-            if command.loads > 0 && !loaded.iter().any(|held| std::ptr::eq(*held, script)) {
-                pipeline.add_command(script_load(script));
-                loaded.push(script);
-            }
-            if command.asking {
-                pipeline.cmd("ASKING");
-            }
-            bytes += wire_size(&command);
-            let (command, in_flight) = command.split(pipeline.len() - before);
-            pipeline.add_command(command);
-            commands.push(in_flight);
-        }
-        if commands.is_empty() {
-            return None;
-        }
-        self.stats.writes.add(1);
-        self.stats.script_calls.add(commands.len() as u64);
-        self.stats.write_sizes.record(commands.len() as u64);
-        Some(InFlightBatch { pipeline, commands, sent: now })
-    }
-
     /// Passes each reply in a batch to its caller. Commands answered with NOSCRIPT return to
     /// `pending`.
     ///
@@ -380,7 +334,7 @@ impl Connection {
         &mut self,
         batch: InFlightBatch,
         result: RedisResult<Vec<Value>>,
-        pending: &mut VecDeque<PendingCommand>,
+        outstanding: &mut Outstanding,
     ) -> Result<(), CloseReason> {
         let InFlightBatch { pipeline, commands, sent } = batch;
         let answers = commands.len();
@@ -408,9 +362,21 @@ impl Connection {
         let mut demoted = false;
         let mut errors = 0;
         for in_flight in commands {
+            if in_flight.charges > 0 {
+                let span = sent.and_then(|sent| outstanding.server_time.span(sent, now));
+                let charged = replies.by_ref().take(in_flight.charges);
+                at += in_flight.charges;
+                let failures = self.complete_charges(in_flight, charged, span);
+                demoted |= failures.is_demoted;
+                errors += u64::from(failures.is_out_of_service);
+                continue;
+            }
             at += in_flight.skip;
             let reply = replies.by_ref().nth(in_flight.skip).unwrap_or_default();
             let Value::ServerError(error) = reply else {
+                if let (Some(sent), Some(server)) = (sent, server_time(&reply)) {
+                    self.record_server_time(&mut outstanding.server_time, server, sent, now);
+                }
                 in_flight.complete(CommandReply::Value(reply));
                 at += 1;
                 continue;
@@ -421,9 +387,13 @@ impl Connection {
             let command = || pipeline.cmd_iter().nth(at).cloned();
             if let Some(command) = self.handle_error(reply, in_flight, command) {
                 self.load.add(1);
-                pending.push_back(command);
+                outstanding.pending.push_back(command);
             }
             at += 1;
+        }
+        // Left are the replies to EXPIRE. Without it, a charge might leave a key for ever.
+        if replies.any(|reply| is_denied(&reply, self.dialer.address())) {
+            self.forbid_charges(&mut outstanding.server_time);
         }
         if let Some(breaker) = &self.breaker {
             breaker.record_answers(answers, errors, now);
@@ -446,7 +416,7 @@ impl Connection {
                 if in_flight.loads < RELOADS_MAX
                     && let Some(command) = command()
                 {
-                    return Some(in_flight.reload(command));
+                    return in_flight.reload(command);
                 }
                 SendError::not_executed(SendErrorKind::Script)
             }
@@ -512,10 +482,13 @@ pub(super) async fn dial(
     }
 }
 
-/// Commands that a connection has removed from its queue and that are not answered yet.
-struct Outstanding {
+/// Commands that a connection has removed from its queue and that are not answered yet, and what
+/// it knows of its server as long as it stays open.
+pub(super) struct Outstanding {
     /// Commands that have not been written yet.
-    pending: VecDeque<PendingCommand>,
+    pub(super) pending: VecDeque<PendingCommand>,
+    /// Bounds of the server's clock. They end with the connection.
+    pub(super) server_time: ServerTime,
     /// Number of commands that have been written but not answered.
     in_flight: usize,
     /// Times at which the batches in flight were written, oldest first.
@@ -526,6 +499,7 @@ impl Default for Outstanding {
     fn default() -> Self {
         Outstanding {
             pending: VecDeque::with_capacity(COMMANDS_MAX),
+            server_time: ServerTime::default(),
             in_flight: 0,
             sent: VecDeque::with_capacity(BATCHES_IN_FLIGHT_MAX),
         }
@@ -579,13 +553,4 @@ async fn send(
     let count = batch.pipeline.len();
     let result = connection.req_packed_commands(&batch.pipeline, 0, count).await;
     (batch, result)
-}
-
-/// Returns the approximate size of an encoded command, in bytes.
-fn wire_size(command: &PendingCommand) -> usize {
-    let length = |argument: Arg<&[u8]>| match argument {
-        Arg::Simple(bytes) => bytes.len() + ARGUMENT_OVERHEAD,
-        _ => ARGUMENT_OVERHEAD,
-    };
-    command.call.command.args_iter().map(length).sum()
 }

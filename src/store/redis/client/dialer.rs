@@ -26,6 +26,7 @@ use super::log_limiter::LogLimiter;
 use super::loss_detector::{self, LossCount, LossDetector, ServerReplies};
 use super::misconfiguration::{find_advice, has_several_masters, server_mode};
 use super::node_stats::NodeStats;
+use super::plain_charge;
 use crate::store::redis::script::library::Script;
 
 /// Idle time before the first TCP keepalive probe. After three unanswered probes, one second apart,
@@ -262,6 +263,8 @@ pub(crate) struct Dialer {
     stats: Arc<NodeStats>,
     signal: Arc<ConnectionSignal>,
     loss_detector: Arc<LossDetector>,
+    /// Whether the server of the latest connection can execute plain charges.
+    supports_charges: AtomicBool,
 }
 
 /// Signal that wakes the task of a connection when the connection breaks or the node's circuit
@@ -308,7 +311,18 @@ impl Dialer {
         signal: Arc<ConnectionSignal>,
         loss_detector: Arc<LossDetector>,
     ) -> Dialer {
-        Dialer { context, address, pool: None, stats, signal, loss_detector }
+        let supports_charges = AtomicBool::new(false);
+        Dialer { context, address, pool: None, stats, signal, loss_detector, supports_charges }
+    }
+
+    /// Returns whether the server of the latest connection can execute plain charges.
+    pub(crate) fn supports_charges(&self) -> bool {
+        self.supports_charges.load(Ordering::Relaxed)
+    }
+
+    /// Records that the server denied a part of a plain charge. The next connection asks again.
+    pub(crate) fn forbid_charges(&self) {
+        self.supports_charges.store(false, Ordering::Relaxed);
     }
 
     /// Returns the client's configuration.
@@ -436,6 +450,9 @@ impl Dialer {
         // Two commands, because servers before 7.0 accept a single section.
         commands.cmd("INFO").arg("server");
         commands.cmd("INFO").arg("memory");
+        if config.plain_commands {
+            commands.cmd("EXPIRE").arg(&meta_key).arg(META_EXPIRY_S).arg("NX");
+        }
         let meta_before = self.loss_detector.known_meta();
         let replies = connection.req_packed_commands(&commands, 0, commands.len()).await?;
         let mut replies = replies.into_iter();
@@ -456,9 +473,8 @@ impl Dialer {
         });
         let info = replies.next().unwrap_or_default();
         self.require_all_slots(connection, &info).await?;
-        let run_id = redis::from_redis_value::<String>(info)
-            .ok()
-            .and_then(|info| loss_detector::run_id(&info));
+        let info = redis::from_redis_value::<String>(info).ok();
+        let run_id = info.as_deref().and_then(loss_detector::run_id);
         // Before the connection accepts script calls.
         if let Some(sign) =
             self.loss_detector.compare(meta_before, ServerReplies { run_id, has_meta })
@@ -469,6 +485,9 @@ impl Dialer {
             self.compare_meta(connection, &meta_key, stored).await;
         }
         self.check_eviction(replies.next().unwrap_or_default());
+        let expire = replies.next().unwrap_or_default();
+        let supports_charges = plain_charge::is_supported(info.as_deref(), &expire, &self.address);
+        self.supports_charges.store(supports_charges, Ordering::Relaxed);
         Ok(())
     }
 

@@ -6,8 +6,11 @@
 //! | [`topology`] | [`RedisClient`](topology::RedisClient), which implements that trait over one topology |
 //! | `single_master`, `sentinel` | one server; following the master that the sentinels name |
 //! | `cluster`, [`slot_table`], `slot_refresh` | Redis Cluster: routing, the slot table, its refresh |
+//! | `cluster_charge` | plain charges on a cluster |
 //! | `node` | one Redis server: its connections, circuit breaker, and statistics |
 //! | `connection`, `pending_command` | one pipelined connection; commands queued for it and in flight |
+//! | `connection_write` | building a write |
+//! | [`plain_charge`], [`server_time`] | charges without a script; the server's time, by which they are judged |
 //! | `connection_probe` | what a connection does while the circuit breaker is open |
 //! | `connection_load` | whether a call can be answered in time |
 //! | `circuit_breaker`, `node_breaker` | state machine of a circuit breaker; the breaker shared by all callers of a node |
@@ -24,10 +27,12 @@ mod backoff;
 mod circuit_breaker;
 mod client_tls;
 mod cluster;
+mod cluster_charge;
 pub mod config;
 mod connection;
 mod connection_load;
 mod connection_probe;
+mod connection_write;
 mod dialer;
 pub mod error_reply;
 pub mod info;
@@ -39,7 +44,9 @@ mod node;
 mod node_breaker;
 pub mod node_stats;
 mod pending_command;
+pub mod plain_charge;
 mod sentinel;
+pub mod server_time;
 mod single_master;
 mod slot_refresh;
 pub mod slot_table;

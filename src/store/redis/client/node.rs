@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::mpsc::error::TrySendError;
@@ -18,7 +19,8 @@ use super::info::NodeInfo;
 use super::loss_detector::LossDetector;
 use super::node_breaker::NodeBreaker;
 use super::node_stats::{NodeReport, NodeStats};
-use super::pending_command::{Batch, PendingCommand, PendingReply};
+use super::pending_command::{Batch, NodeCommand, PendingCommand, PendingReply};
+use super::server_time::TimeKnownUntil;
 use super::transport::{ScriptCall, SendErrorKind};
 use crate::domain::Micros;
 
@@ -55,6 +57,7 @@ struct ConnectionHandle {
     /// Whether the connection is open and accepts commands.
     ready: Arc<AtomicBool>,
     load: Arc<ConnectionLoad>,
+    time_known_until: Arc<TimeKnownUntil>,
 }
 
 impl Node {
@@ -81,6 +84,7 @@ impl Node {
         let open_connection = |(index, signal): (usize, Arc<ConnectionSignal>)| {
             let (sender, queue) = mpsc::channel(QUEUE_MAX);
             let (ready, load): (Arc<AtomicBool>, Arc<ConnectionLoad>) = Default::default();
+            let time_known_until: Arc<TimeKnownUntil> = Arc::default();
             let stats = Arc::clone(&stats);
             let dialer = Dialer::new(
                 Arc::clone(context),
@@ -95,6 +99,7 @@ impl Node {
                 signal,
                 ready: Arc::clone(&ready),
                 load: Arc::clone(&load),
+                time_known_until: Arc::clone(&time_known_until),
                 meter: LoadMeter::default(),
                 stats,
                 refresh_needed: Arc::clone(refresh_needed),
@@ -107,7 +112,7 @@ impl Node {
                     connection.run().await;
                 })),
             }
-            ConnectionHandle { queue: sender, ready, load }
+            ConnectionHandle { queue: sender, ready, load, time_known_until }
         };
         let connections = signals.into_iter().enumerate().map(open_connection).collect();
         Node {
@@ -214,18 +219,47 @@ impl Node {
         }
     }
 
+    /// Returns whether plain charges can be sent now: the connection that this thread prefers knows
+    /// the server's time or, on other threads, every open connection does.
+    pub(crate) fn can_charge(&self) -> bool {
+        let Some(breaker) = &self.breaker else { return false };
+        let now = breaker.clock.now();
+        let is_ready = |connection: &&ConnectionHandle| connection.ready.load(Ordering::Acquire);
+        if let Some(worker) = WORKER_INDEX.get() {
+            let preferred = self.connections.get(worker % self.connections.len().max(1));
+            return preferred
+                .filter(is_ready)
+                .is_some_and(|connection| connection.time_known_until.is_known_at(now));
+        }
+        let mut ready = self.connections.iter().filter(is_ready).peekable();
+        ready.peek().is_some()
+            && ready.all(|connection| connection.time_known_until.is_known_at(now))
+    }
+
     /// Queues one script call and returns its pending reply. If `asking`, sends ASKING before it.
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
-        let (command, reply) = self.prepare(call, asking);
+        let deadline = call.deadline;
+        let (command, reply) = self.prepare(NodeCommand::Script(call), deadline, asking);
         self.enqueue(command.into_iter().collect());
         reply
     }
 
-    /// Returns the command for a script call and its pending reply. If the circuit breaker rejects
-    /// the call, the command is `None` and the reply is an error.
-    pub(crate) fn prepare(
+    /// Returns the command for a script call and its pending reply, as
+    /// [`prepare`](Self::prepare) does.
+    pub(crate) fn prepare_script(
         &self,
         call: ScriptCall,
+    ) -> (Option<PendingCommand>, PendingReply) {
+        let deadline = call.deadline;
+        self.prepare(NodeCommand::Script(call), deadline, false)
+    }
+
+    /// Returns the command for a call and its pending reply. If the circuit breaker rejects the
+    /// call, the command is `None` and the reply is an error.
+    pub(crate) fn prepare(
+        &self,
+        call: NodeCommand,
+        deadline: Option<Instant>,
         asking: bool,
     ) -> (Option<PendingCommand>, PendingReply) {
         let (mut command, receiver) = PendingCommand::new(call, asking);
@@ -239,7 +273,7 @@ impl Node {
         }
         let clock = &breaker.clock;
         command.queued_at = clock.now();
-        if let Some(deadline) = command.call.deadline {
+        if let Some(deadline) = deadline {
             command.deadline = clock.micros_at(deadline);
         }
         let tracker = Some(breaker.track(command.queued_at));

@@ -198,7 +198,7 @@ impl CallTracker {
         self.reported = true;
         let address = &self.breaker.address;
         let error = match reply {
-            CommandReply::Value(_) | CommandReply::Redirect(..) => None,
+            CommandReply::Value(_) | CommandReply::Charged(_) | CommandReply::Redirect(..) => None,
             CommandReply::Failed(SendError { kind, .. }) => Some(*kind),
         };
         let waited = match error {
@@ -207,6 +207,7 @@ impl CallTracker {
                 SendErrorKind::NotConnected
                 | SendErrorKind::QueueFull
                 | SendErrorKind::Overload
+                | SendErrorKind::UnknownTime
                 | SendErrorKind::BreakerOpen,
             ) => self.elapsed(),
             Some(_) | None => self.record_wait(),

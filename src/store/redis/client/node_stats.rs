@@ -50,8 +50,10 @@ pub struct NodeStats {
     /// Number of writes to a socket. Each write is a pipeline of all commands queued since the
     /// previous one.
     pub writes: Counter,
-    /// Number of script calls written to a socket.
-    pub script_calls: Counter,
+    /// Number of calls written to a socket: script calls, and calls as plain commands.
+    pub calls: Counter,
+    /// Number of these calls that are plain commands.
+    pub plain_calls: Counter,
     /// Number of script calls answered, with a result or an error.
     pub(crate) answers: Counter,
     /// Number of script calls not written because their callers had stopped waiting.
@@ -93,7 +95,7 @@ pub struct NodeStats {
     /// Histogram of the time from a write to the last of its replies, in microseconds. It includes
     /// the network and the execution of the scripts.
     pub round_trips: DurationHistogram,
-    /// Histogram of the number of script calls per write.
+    /// Histogram of the number of calls per write.
     pub write_sizes: SizeHistogram,
     /// Whether the node may evict counters, as of the most recent connection (gauge: 0 or 1).
     pub may_evict: Counter,

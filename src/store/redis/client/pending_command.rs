@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::error_reply::Redirect;
 use super::node_breaker::CallTracker;
+use super::plain_charge::{ChargeReplies, PlainCharges};
 use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::redis::script::library::Script;
@@ -25,14 +26,25 @@ pub(crate) enum CommandReply {
     /// The script did not run, because another node owns the hash slot. Contains the script call,
     /// so that it can be sent there.
     Redirect(Redirect, ScriptCall),
+    /// The plain charges were written, and each has a reply.
+    Charged(ChargeReplies),
     /// The command was rejected, answered with an error, or lost.
     Failed(SendError),
+}
+
+/// What is sent to a node for one call: a script call, or several charges without a script.
+#[derive(Debug)]
+pub(crate) enum NodeCommand {
+    /// Script call.
+    Script(ScriptCall),
+    /// INCRBY commands, which are written together and answered together.
+    Charges(PlainCharges),
 }
 
 /// Command that waits in the queue of a connection.
 #[derive(Debug)]
 pub(crate) struct PendingCommand {
-    pub(crate) call: ScriptCall,
+    pub(crate) call: NodeCommand,
     /// Whether to send ASKING before the command.
     pub(crate) asking: bool,
     /// Number of times that the server answered NOSCRIPT. If above 0, SCRIPT LOAD is sent before
@@ -52,8 +64,11 @@ pub(crate) struct PendingCommand {
 pub(crate) struct InFlight {
     /// Number of replies (to SCRIPT LOAD and ASKING) that precede the command's own reply.
     pub(crate) skip: usize,
+    /// Number of replies to plain charges; 0 for a script call, which has one reply.
+    pub(crate) charges: usize,
     pub(crate) loads: u8,
-    script: &'static Script,
+    /// Script of the call; `None` for plain charges, which are never sent again.
+    script: Option<&'static Script>,
     slot: Option<u16>,
     call_deadline: Option<Instant>,
     queued_at: Micros,
@@ -65,7 +80,7 @@ pub(crate) struct InFlight {
 impl PendingCommand {
     /// Creates a command and the receiver of its reply.
     pub(crate) fn new(
-        call: ScriptCall,
+        call: NodeCommand,
         asking: bool,
     ) -> (PendingCommand, oneshot::Receiver<CommandReply>) {
         let (reply, receiver) = oneshot::channel();
@@ -74,10 +89,10 @@ impl PendingCommand {
 
     /// Creates a command whose reply is discarded.
     pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
-        PendingCommand::of(call)
+        PendingCommand::of(NodeCommand::Script(call))
     }
 
-    fn of(call: ScriptCall) -> PendingCommand {
+    fn of(call: NodeCommand) -> PendingCommand {
         PendingCommand {
             call,
             asking: false,
@@ -88,9 +103,22 @@ impl PendingCommand {
         }
     }
 
-    /// Returns whether the caller has stopped waiting for the reply.
+    /// Returns whether the caller has stopped waiting for the reply, so that the command need not be
+    /// written. A refund is written even so: nobody else would return its hits.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        let is_refund = match &self.call {
+            NodeCommand::Script(call) => call.script.is_refund(),
+            NodeCommand::Charges(_) => false,
+        };
+        !is_refund && self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+
+    /// Returns the script of the call; `None` for plain charges.
+    pub(crate) fn script(&self) -> Option<&'static Script> {
+        match &self.call {
+            NodeCommand::Script(call) => Some(call.script),
+            NodeCommand::Charges(_) => None,
+        }
     }
 
     /// Fails the command, which has not been written, with an error of this kind.
@@ -101,24 +129,40 @@ impl PendingCommand {
         }
     }
 
-    /// Splits the command into the bytes to write and the state for handling the reply. `skip` is
-    /// the number of replies that precede the command's own reply.
-    pub(crate) fn split(self, skip: usize) -> (Cmd, InFlight) {
+    /// Splits the command into what to write and the state for handling the reply. `skip` is the
+    /// number of replies that precede the command's own.
+    pub(crate) fn split(self, skip: usize) -> (Written, InFlight) {
         let PendingCommand { call, asking, loads, queued_at, deadline, reply } = self;
-        let ScriptCall { script, command, slot, deadline: call_deadline } = call;
-        let in_flight = InFlight {
+        let mut in_flight = InFlight {
             skip,
+            charges: 0,
             loads,
-            script,
-            slot,
-            call_deadline,
+            script: None,
+            slot: None,
+            call_deadline: None,
             queued_at,
             deadline,
             asking,
             reply,
         };
-        (command, in_flight)
+        match call {
+            NodeCommand::Script(ScriptCall { script, command, slot, deadline }) => {
+                in_flight.script = Some(script);
+                (in_flight.slot, in_flight.call_deadline) = (slot, deadline);
+                (Written::Script(command), in_flight)
+            }
+            NodeCommand::Charges(charges) => {
+                in_flight.charges = charges.len();
+                (Written::Charges(charges), in_flight)
+            }
+        }
     }
+}
+
+/// What a command adds to a write.
+pub(crate) enum Written {
+    Script(Cmd),
+    Charges(PlainCharges),
 }
 
 impl InFlight {
@@ -130,19 +174,23 @@ impl InFlight {
         }
     }
 
-    /// Converts the command back into a pending one, which is sent again after a SCRIPT LOAD.
-    pub(crate) fn reload(self, command: Cmd) -> PendingCommand {
+    /// Converts a script call back into a pending one, which is sent again after a SCRIPT LOAD.
+    /// Plain charges are never sent again, so their caller is told that they were lost.
+    pub(crate) fn reload(self, command: Cmd) -> Option<PendingCommand> {
         let InFlight {
             loads, script, slot, call_deadline, queued_at, deadline, asking, reply, ..
         } = self;
-        let call = ScriptCall { script, command, slot, deadline: call_deadline };
-        PendingCommand { call, asking, loads: loads + 1, queued_at, deadline, reply }
+        let call = ScriptCall { script: script?, command, slot, deadline: call_deadline };
+        let call = NodeCommand::Script(call);
+        Some(PendingCommand { call, asking, loads: loads + 1, queued_at, deadline, reply })
     }
 
     /// Passes the redirection and the script call to the caller, which sends the call to the other
     /// node.
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
         let InFlight { script, slot, call_deadline: deadline, .. } = self;
+        // Dropped without a script, it is reported as lost.
+        let Some(script) = script else { return };
         let call = ScriptCall { script, command, slot, deadline };
         self.complete(CommandReply::Redirect(redirect, call));
     }
@@ -160,7 +208,7 @@ pub(crate) struct PendingReply {
 impl PendingReply {
     /// Creates the error reply to a call that was not sent to any node.
     pub(crate) fn rejected(call: ScriptCall, kind: SendErrorKind) -> PendingReply {
-        let (command, receiver) = PendingCommand::new(call, false);
+        let (command, receiver) = PendingCommand::new(NodeCommand::Script(call), false);
         command.reject(kind);
         PendingReply { receiver, tracker: None }
     }

@@ -4,13 +4,15 @@
 //! Not here: finding the master (`sentinel` does, and replaces the node).
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
 use redis::Value;
 use smallvec::SmallVec;
 
 use super::node::Node;
-use super::pending_command::{Batch, CommandReply, PendingReply};
+use super::pending_command::{Batch, CommandReply, NodeCommand, PendingReply};
+use super::plain_charge::{ChargeReplies, PlainCharges, charge_replies};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
 /// Topology in which one master holds all keys. Has no node until the master is known.
@@ -38,7 +40,7 @@ impl SingleMaster {
             Some(node) => {
                 let mut batch = Batch::new();
                 for call in calls {
-                    let (command, reply) = node.prepare(call, false);
+                    let (command, reply) = node.prepare_script(call);
                     batch.extend(command);
                     pending.push(reply);
                 }
@@ -54,6 +56,24 @@ impl SingleMaster {
             replies.push(without_redirect(reply.wait().await));
         }
         replies
+    }
+
+    /// Charges counters by plain commands. Returns `None`, and has sent nothing, if the master is
+    /// not known or does not know its time.
+    pub(crate) async fn charge(
+        &self,
+        charges: PlainCharges,
+        deadline: Option<Instant>,
+    ) -> Option<ChargeReplies> {
+        let count = charges.len();
+        let reply = {
+            let node = self.node.load();
+            let node = node.as_ref().filter(|node| node.can_charge())?;
+            let (command, reply) = node.prepare(NodeCommand::Charges(charges), deadline, false);
+            node.enqueue(command.into_iter().collect());
+            reply
+        };
+        Some(charge_replies(reply.wait().await, count))
     }
 
     /// Sends a script call and discards its reply. The call is dropped if the master is not known
@@ -72,5 +92,7 @@ fn without_redirect(reply: CommandReply) -> Result<Value, SendError> {
         CommandReply::Value(value) => Ok(value),
         CommandReply::Redirect(..) => Err(SendError::not_executed(SendErrorKind::Reconfiguring)),
         CommandReply::Failed(error) => Err(error),
+        // Only charges are answered so.
+        CommandReply::Charged(_) => Err(SendError::LOST),
     }
 }

@@ -15,6 +15,7 @@ use super::info_poll::poll_info;
 use super::loss_detector::LossCount;
 use super::node::Node;
 use super::node_stats::NodeReport;
+use super::plain_charge::{ChargeReplies, PlainCharges};
 use super::sentinel::follow_master;
 use super::single_master::SingleMaster;
 use super::slot_refresh::refresh_slot_table;
@@ -51,6 +52,7 @@ pub struct RedisClient {
     losses: Arc<LossCount>,
     /// Whether a connection to every master has been open since the start.
     was_connected: AtomicBool,
+    can_charge: bool,
 }
 
 impl RedisClient {
@@ -67,6 +69,7 @@ impl RedisClient {
         scripts: Vec<&'static Script>,
     ) -> Result<RedisClient, RedisConfigError> {
         let topology = config.topology.clone();
+        let can_charge = config.plain_commands && config.breaker_clock.is_some();
         let context = Arc::new(ClientContext::new(config, scripts)?);
         let (refresh_needed, losses) = (Arc::new(Notify::new()), Arc::clone(&context.losses));
         let topology = match topology {
@@ -93,7 +96,8 @@ impl RedisClient {
         if let Some(interval) = context.config.info_interval {
             tokio::spawn(poll_info(Arc::downgrade(&topology), Arc::clone(&context), interval));
         }
-        Ok(RedisClient { topology, context, losses, was_connected: AtomicBool::new(false) })
+        let was_connected = AtomicBool::new(false);
+        Ok(RedisClient { topology, context, losses, was_connected, can_charge })
     }
 
     /// Returns whether a connection is open to the master or, on a cluster, to the owner of every
@@ -151,6 +155,21 @@ impl Transport for RedisClient {
             // There is a single script call, so there are no partial results to keep at a deadline.
             Topology::SingleMaster(master) => master.send(calls).await,
             Topology::Cluster(cluster) => cluster.send(calls, deadline).await,
+        }
+    }
+
+    fn can_charge(&self) -> bool {
+        self.can_charge
+    }
+
+    async fn charge(
+        &self,
+        charges: PlainCharges,
+        deadline: Option<Instant>,
+    ) -> Option<ChargeReplies> {
+        match &*self.topology {
+            Topology::SingleMaster(master) => master.charge(charges, deadline).await,
+            Topology::Cluster(cluster) => cluster.charge(charges, deadline).await,
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
+use super::plain_charge::{ChargeReplies, PlainCharges};
 use crate::domain::ExecutionStatus;
 use crate::store::redis::script::library::Script;
 
@@ -62,6 +63,8 @@ pub enum SendErrorKind {
     QueueFull,
     /// The node was not expected to answer before the caller's deadline.
     Overload,
+    /// The connection does not know the server's time, so plain charges were not sent.
+    UnknownTime,
     /// The node's circuit breaker is open.
     BreakerOpen,
     /// The connection was lost or the call timed out after the call was written, so the script may
@@ -93,6 +96,7 @@ impl SendErrorKind {
             SendErrorKind::NotConnected => "not_connected",
             SendErrorKind::QueueFull => "queue_full",
             SendErrorKind::Overload => "overload",
+            SendErrorKind::UnknownTime => "unknown_time",
             SendErrorKind::BreakerOpen => "open",
             SendErrorKind::Lost => "lost",
             SendErrorKind::Reconfiguring => "moving",
@@ -132,6 +136,25 @@ pub trait Transport: Send + Sync + 'static {
             let in_time = tokio::time::timeout_at(deadline.into(), sent).await;
             in_time.unwrap_or_else(|_| (0..count).map(|_| Err(SendError::LOST)).collect())
         }
+    }
+
+    /// Returns whether [`charge`](Self::charge) may send anything.
+    fn can_charge(&self) -> bool {
+        false
+    }
+
+    /// Charges counters by plain commands, without a script, and waits for the replies. Charges
+    /// that are not answered by `deadline` fail as [`Lost`](SendErrorKind::Lost).
+    ///
+    /// Returns `None`, and has sent nothing, unless every node knows its server's time. A charge is
+    /// sent at most once, and never redirected to another node.
+    fn charge(
+        &self,
+        charges: PlainCharges,
+        deadline: Option<Instant>,
+    ) -> impl Future<Output = Option<ChargeReplies>> + Send {
+        let _ = (charges, deadline);
+        async { None }
     }
 
     /// Sends a script call at most once, in the background, and discards its reply. The call is

@@ -23,6 +23,16 @@ pub struct Script {
     pub sha: String,
 }
 
+impl Script {
+    /// Returns whether the script refunds charges.
+    pub(crate) fn is_refund(&self) -> bool {
+        self.name == REFUND
+    }
+}
+
+/// Name of the script that refunds charges.
+const REFUND: &str = "refund";
+
 macro_rules! lua {
     ($($path:literal),* $(,)?) => {
         &[$(($path, include_str!(concat!("../../../../lua/", $path)))),*]
@@ -95,7 +105,7 @@ impl Scripts {
             single_sliding_window: script("single_sliding_window"),
             multi_check: script("multi_check"),
             apply: script("apply"),
-            refund: script("refund"),
+            refund: script(REFUND),
         }
     }
 }

@@ -122,6 +122,23 @@ impl ScriptReply {
     }
 }
 
+/// Returns the server's time in the reply of a script that decides a call: the second number of a
+/// line, or the first of an array. `None` for the replies of other scripts.
+pub(crate) fn server_time(reply: &Value) -> Option<Micros> {
+    let number = match reply {
+        Value::BulkString(line) => {
+            let word = line.split(|byte| *byte == b' ').nth(1)?;
+            std::str::from_utf8(word).ok()?.parse().ok()?
+        }
+        Value::Array(numbers) => match numbers.first()? {
+            Value::Int(number) => *number,
+            _ => return None,
+        },
+        _ => return None,
+    };
+    parse_micros(number).ok().filter(|time| *time > Micros::ZERO)
+}
+
 /// Decodes the reply of a `single_*.lua` script: one line of numbers that describe the counter's
 /// state.
 fn decode_single(

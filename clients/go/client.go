@@ -1,0 +1,255 @@
+package tidegate
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+)
+
+const (
+	// timeoutDefault is Envoy's own.
+	timeoutDefault = 20 * time.Millisecond
+	// pendingMaxDefault: at 20 ms each, 1,000 waiting calls are 50,000 decisions a second.
+	pendingMaxDefault = 1000
+	// responseBytesMax: a status and its limit for each descriptor, headers, a body of the policy.
+	responseBytesMax = 256 * 1024
+	// releaseTimeout is the timeout of a release, for which nobody waits.
+	releaseTimeout = time.Second
+	// releasesMax is the maximum number of releases on their way. A further one is dropped, and its lease ends.
+	releasesMax = 1000
+)
+
+// OnFailure says what happens to a request for which there is no decision.
+type OnFailure int
+
+const (
+	// Allow: the request passes. A limiter must not take down what it protects.
+	Allow OnFailure = iota
+	// Deny: the request is answered with 503 or UNAVAILABLE. One too many is worse than one too few.
+	Deny
+)
+
+// Config has the settings of a client.
+type Config struct {
+	// Address is http://HOST:PORT or, with TLS, https://HOST:PORT.
+	Address string
+	// Domain of the policy.
+	Domain string
+	// Timeout of a decision (default 20 ms). Connecting counts, too.
+	Timeout time.Duration
+	// OnFailure says what happens without a decision (default: the request passes).
+	OnFailure OnFailure
+	// PendingMax is how many calls may wait for a decision at a time (default 1,000). One more fails at once.
+	PendingMax int
+	// CAPEM has the CA certificates that verify the server (default: the system's).
+	CAPEM []byte
+	// CertificatePEM and KeyPEM are the client's certificate chain and private key.
+	CertificatePEM, KeyPEM []byte
+	// ServerName is the name that the server's certificate must have (default: the host of the address).
+	ServerName string
+}
+
+// Counters say how many calls ended how, since the client was made. Failed calls had no decision.
+type Counters struct{ Allowed, Rejected, Failed uint64 }
+
+// Client of a rate limit service. Share one in the whole process.
+type Client struct {
+	connection                *grpc.ClientConn
+	domain                    string
+	timeout                   time.Duration
+	onFailure                 OnFailure
+	pendingMax                int64
+	pending, releases         atomic.Int64
+	allowed, rejected, failed atomic.Uint64
+}
+
+// New makes a client. It connects with the first call, and again whenever the connection is lost.
+func New(config Config) (*Client, error) {
+	if config.Domain == "" {
+		return nil, errors.New("the domain must not be empty")
+	}
+	if config.Timeout < 0 || config.PendingMax < 0 {
+		return nil, errors.New("Timeout and PendingMax must not be negative")
+	}
+	if config.Timeout == 0 {
+		config.Timeout = timeoutDefault
+	}
+	if config.PendingMax == 0 {
+		config.PendingMax = pendingMaxDefault
+	}
+	target, transport, err := config.transport()
+	if err != nil {
+		return nil, err
+	}
+	connection, err := grpc.NewClient(target,
+		grpc.WithTransportCredentials(transport),
+		// A rate limiter is next door, whatever the environment says about proxies.
+		grpc.WithNoProxy(),
+		// A call is never repeated in the path of a request.
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig(),
+		// gRPC's default waits for up to two minutes before it connects again.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second,
+			},
+			MinConnectTimeout: time.Second,
+		}),
+		// A server that disappears without closing the connection is noticed after these two together.
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{
+			Time: 10 * time.Second, Timeout: 2 * time.Second, PermitWithoutStream: true,
+		}),
+		grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{}), grpc.MaxCallRecvMsgSize(responseBytesMax)),
+	)
+	if err != nil {
+		return nil, err
+	}
+	return &Client{
+		connection: connection, domain: config.Domain, timeout: config.Timeout, onFailure: config.OnFailure,
+		pendingMax: int64(config.PendingMax),
+	}, nil
+}
+
+// Check asks for a decision. It returns within the timeout, never sleeps, and never repeats a call.
+//
+// A call without descriptors passes without asking, as in Envoy, and is not counted.
+func (c *Client) Check(ctx context.Context, call Call) Decision {
+	return c.check(ctx, call, "")
+}
+
+// Hold asks for a decision, and takes the slots of the descriptors with Hold. The function releases them, in the
+// background; it is never nil and may be called more than once. Slots that are never released, for example because the
+// process was killed, become free when the policy's lease ends.
+func (c *Client) Hold(ctx context.Context, call Call) (Decision, func()) {
+	if !call.holds() {
+		return c.check(ctx, call, ""), func() {}
+	}
+	var name [16]byte
+	_, _ = rand.Read(name[:]) // never fails
+	holder := hex.EncodeToString(name[:])
+	decision := c.check(ctx, call, holder)
+	release := sync.OnceFunc(func() { c.release(call, holder) })
+	switch {
+	case decision.Outcome == Rejected:
+		return decision, func() {}
+	case decision.Outcome == Failed:
+		// Whether a slot was taken is unknown, and the request may run without one.
+		release()
+	}
+	return decision, release
+}
+
+// Refund refunds what the call charged, for example because the work failed. Slots are not refunded. The error is a
+// *Failure: the service may not have refunded it.
+func (c *Client) Refund(ctx context.Context, call Call) error {
+	message := call.refundMessage(c.domain)
+	if message == nil {
+		return nil
+	}
+	if _, failure := c.send(ctx, message); failure != nil {
+		return failure
+	}
+	return nil
+}
+
+// Counters returns how many calls ended how.
+func (c *Client) Counters() Counters {
+	return Counters{c.allowed.Load(), c.rejected.Load(), c.failed.Load()}
+}
+
+// Close closes the connection.
+func (c *Client) Close() error { return c.connection.Close() }
+
+func (c *Client) check(ctx context.Context, call Call, holder string) Decision {
+	if len(call.Descriptors) == 0 {
+		return Decision{Passes: true}
+	}
+	answer, failure := c.send(ctx, call.checkMessage(c.domain, holder))
+	if failure != nil {
+		// A caller that went away is not a failure of the service.
+		if ctx.Err() == nil {
+			c.failed.Add(1)
+		}
+		return Decision{Outcome: Failed, Passes: c.onFailure == Allow, Failure: failure}
+	}
+	decision := decide(answer, time.Now())
+	if decision.Passes {
+		c.allowed.Add(1)
+	} else {
+		c.rejected.Add(1)
+	}
+	return decision
+}
+
+func (c *Client) send(ctx context.Context, message []byte) (*response, *Failure) {
+	defer c.pending.Add(-1)
+	if c.pending.Add(1) > c.pendingMax {
+		return nil, &Failure{Code: codes.ResourceExhausted, Busy: true}
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+	answer := new(response)
+	if err := c.connection.Invoke(ctx, method, message, answer); err != nil {
+		return nil, failureOf(err)
+	}
+	return answer, nil
+}
+
+// release releases slots without anybody waiting. One that fails leaves the slot to its lease.
+func (c *Client) release(call Call, holder string) {
+	if c.releases.Add(1) > releasesMax {
+		c.releases.Add(-1)
+		return
+	}
+	go func() {
+		defer c.releases.Add(-1)
+		ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+		defer cancel()
+		_ = c.connection.Invoke(ctx, method, call.releaseMessage(c.domain, holder), new(response))
+	}()
+}
+
+func (config *Config) transport() (string, credentials.TransportCredentials, error) {
+	address, err := url.Parse(config.Address)
+	if err != nil || address.Scheme != "http" && address.Scheme != "https" || address.Hostname() == "" ||
+		address.Port() == "" || address.Path != "" && address.Path != "/" {
+		return "", nil, fmt.Errorf("%s: expected http://HOST:PORT or https://HOST:PORT", config.Address)
+	}
+	certificates := config.CAPEM != nil || config.CertificatePEM != nil || config.ServerName != ""
+	if address.Scheme == "http" {
+		if certificates {
+			return "", nil, errors.New("certificates are set, but the address does not start with https://")
+		}
+		return address.Host, insecure.NewCredentials(), nil
+	}
+	settings := &tls.Config{ServerName: config.ServerName}
+	if config.CAPEM != nil {
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(config.CAPEM) {
+			return "", nil, errors.New("CAPEM has no certificate")
+		}
+	}
+	if config.CertificatePEM != nil {
+		pair, err := tls.X509KeyPair(config.CertificatePEM, config.KeyPEM)
+		if err != nil {
+			return "", nil, err
+		}
+		settings.Certificates = []tls.Certificate{pair}
+	}
+	return address.Host, credentials.NewTLS(settings), nil
+}

@@ -1,0 +1,149 @@
+package tidegate
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	// headersMax is the maximum number of response headers that are taken from a response.
+	headersMax = 32
+	// headerBytesMax is the maximum length of such a header's value; a longer one is left out.
+	headerBytesMax = 1024
+	// retryAfterSecondsMax is the longest wait that is believed: a hundred years.
+	retryAfterSecondsMax = 100 * 365 * 86_400
+)
+
+// forbidden are headers of the connection or of the response's framing, which a rate limiter must not set.
+var forbidden = []string{"connection", "content-length", "host", "proxy-authenticate", "proxy-authorization", "te",
+	"trailer", "transfer-encoding", "upgrade"}
+
+// Outcome says how a call ended.
+type Outcome int
+
+const (
+	// Allowed: the limits let the request pass.
+	Allowed Outcome = iota
+	// Rejected: a limit rejected the request.
+	Rejected
+	// Failed: there was no decision. Config.OnFailure says whether the request passes.
+	Failed
+)
+
+func (o Outcome) String() string {
+	return [...]string{"allowed", "rejected", "failed"}[o]
+}
+
+// Failure says why there was no decision.
+type Failure struct {
+	// Code is ResourceExhausted for a busy client, DeadlineExceeded for a timeout, otherwise the status of the call.
+	Code codes.Code
+	// Busy: as many calls as allowed were already waiting for a decision. None was sent.
+	Busy    bool
+	Message string
+}
+
+func (f *Failure) Error() string {
+	switch {
+	case f.Busy:
+		return "too many calls are waiting for a decision"
+	case f.Code == codes.DeadlineExceeded:
+		return "no decision within the timeout"
+	}
+	return fmt.Sprintf("%s: %s", f.Code, f.Message)
+}
+
+// MayPassLater says whether the same call can succeed later.
+func (f *Failure) MayPassLater() bool {
+	switch f.Code {
+	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated, codes.Unimplemented:
+		return false
+	}
+	return true
+}
+
+func failureOf(err error) *Failure {
+	found := status.Convert(err)
+	return &Failure{Code: found.Code(), Message: found.Message()}
+}
+
+// Decision is the result of a call.
+type Decision struct {
+	Outcome Outcome
+	// Passes: it was allowed, or there was no decision and the client fails open.
+	Passes bool
+	// Failure says why there was no decision; nil if there was one.
+	Failure *Failure
+	// RetryAfter is the time until a retry may pass. On a rejection, HasRetryAfter is false if waiting does not help.
+	RetryAfter    time.Duration
+	HasRetryAfter bool
+	// Header is for the response, such as Retry-After.
+	Header http.Header
+	// Body is for the response to a rejected request; empty if the policy has none.
+	Body []byte
+}
+
+// decide turns a response into a decision. Only overall_code decides. now turns a date in Retry-After into a wait.
+func decide(given *response, now time.Time) Decision {
+	decision := Decision{Passes: true, Header: http.Header{}}
+	rejected := given.code == overLimit
+	if rejected {
+		decision.Outcome, decision.Passes, decision.Body = Rejected, false, given.body
+	}
+	for _, header := range given.headers[:min(len(given.headers), headersMax)] {
+		name := strings.ToLower(header.name)
+		if len(header.value) > headerBytesMax || !isHeaderName(name) || !isHeaderValue(header.value) {
+			continue
+		}
+		// Envoy takes the type of a body from here, which only a rejection has.
+		noBody := name == "content-type" && !rejected
+		if noBody || slices.Contains(forbidden, name) || strings.HasPrefix(name, "grpc-") {
+			continue
+		}
+		if rejected && name == "retry-after" && !decision.HasRetryAfter {
+			decision.RetryAfter, decision.HasRetryAfter = retryAfter(header.value, now)
+		}
+		decision.Header.Add(name, header.value)
+	}
+	return decision
+}
+
+// retryAfter reads Retry-After: seconds, or a date of HTTP. A date in the past is 0.
+func retryAfter(value string, now time.Time) (time.Duration, bool) {
+	isDigit := func(r rune) bool { return '0' <= r && r <= '9' }
+	if value != "" && strings.TrimFunc(value, isDigit) == "" {
+		seconds, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || seconds > retryAfterSecondsMax {
+			seconds = retryAfterSecondsMax
+		}
+		return time.Duration(seconds) * time.Second, true
+	}
+	date, err := http.ParseTime(value)
+	if err != nil {
+		return 0, false
+	}
+	return min(max(0, date.Sub(now)), retryAfterSecondsMax*time.Second), true
+}
+
+func isHeaderName(name string) bool {
+	const special = "!#$%&'*+-.^_`|~"
+	return name != "" && strings.IndexFunc(name, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || '0' <= r && r <= '9' || strings.ContainsRune(special, r))
+	}) < 0
+}
+
+func isHeaderValue(value string) bool {
+	for _, b := range []byte(value) {
+		if b < ' ' && b != '\t' || b == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,140 @@
+package tidegate
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Messages of Envoy's Rate Limit Service, as far as this client uses them. They are encoded by hand: generated
+// types register their file names in the whole process, which panics if another package has registered them, and
+// reject header values that are not UTF-8, which would make the call fail instead of counting them.
+
+const method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+
+// overLimit is the overall_code of a rejected request.
+const overLimit = 2
+
+// slotKey is the key of the entry that names the holder of a concurrency slot.
+const slotKey = "tidegate.slot"
+
+var errMalformed = errors.New("the response is not an encoded RateLimitResponse")
+
+type header struct{ name, value string }
+
+type response struct {
+	code    uint64
+	headers []header
+	body    []byte
+}
+
+// codec passes encoded requests on, and decodes responses.
+type codec struct{}
+
+func (codec) Name() string { return "proto" }
+
+func (codec) Marshal(value any) ([]byte, error) {
+	message, ok := value.([]byte)
+	if !ok {
+		return nil, fmt.Errorf("unexpected %T", value)
+	}
+	return message, nil
+}
+
+func (codec) Unmarshal(data []byte, value any) error {
+	into, ok := value.(*response)
+	if !ok {
+		return fmt.Errorf("unexpected %T", value)
+	}
+	return eachField(data, func(number protowire.Number, varint uint64, content []byte) error {
+		switch number {
+		case 1:
+			into.code = varint
+		case 3:
+			var found header
+			into.headers = append(into.headers, found)
+			last := &into.headers[len(into.headers)-1]
+			return eachField(content, func(number protowire.Number, _ uint64, content []byte) error {
+				switch number {
+				case 1:
+					last.name = string(content)
+				case 2:
+					last.value = string(content)
+				}
+				return nil
+			})
+		case 5:
+			into.body = append([]byte(nil), content...)
+		}
+		return nil
+	})
+}
+
+// eachField calls see for the fields that are numbers or have a length; it skips the others.
+func eachField(data []byte, see func(protowire.Number, uint64, []byte) error) error {
+	for len(data) > 0 {
+		number, kind, length := protowire.ConsumeTag(data)
+		if length < 0 {
+			return errMalformed
+		}
+		data = data[length:]
+		var varint uint64
+		var content []byte
+		switch kind {
+		case protowire.VarintType:
+			varint, length = protowire.ConsumeVarint(data)
+		case protowire.BytesType:
+			content, length = protowire.ConsumeBytes(data)
+		default:
+			length = protowire.ConsumeFieldValue(number, kind, data)
+		}
+		if length < 0 {
+			return errMalformed
+		}
+		data = data[length:]
+		if err := see(number, varint, content); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// encode encodes a RateLimitRequest.
+func encode(domain string, descriptors [][]byte, hits uint32) []byte {
+	message := appendBytes(nil, 1, domain)
+	for _, descriptor := range descriptors {
+		message = protowire.AppendTag(message, 2, protowire.BytesType)
+		message = protowire.AppendBytes(message, descriptor)
+	}
+	if hits > 0 {
+		message = protowire.AppendTag(message, 3, protowire.VarintType)
+		message = protowire.AppendVarint(message, uint64(hits))
+	}
+	return message
+}
+
+// encodeDescriptor encodes a RateLimitDescriptor. Without hits, those of the request count.
+func encodeDescriptor(entries []Entry, hits *uint64, negative bool) []byte {
+	var message []byte
+	for _, entry := range entries {
+		encoded := appendBytes(appendBytes(nil, 1, entry.Key), 2, entry.Value)
+		message = protowire.AppendTag(message, 1, protowire.BytesType)
+		message = protowire.AppendBytes(message, encoded)
+	}
+	if hits != nil {
+		// A google.protobuf.UInt64Value: present and 0 is different from absent.
+		value := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), *hits)
+		message = protowire.AppendTag(message, 3, protowire.BytesType)
+		message = protowire.AppendBytes(message, value)
+	}
+	if negative {
+		message = protowire.AppendTag(message, 4, protowire.VarintType)
+		message = protowire.AppendVarint(message, 1)
+	}
+	return message
+}
+
+func appendBytes(message []byte, number protowire.Number, text string) []byte {
+	return protowire.AppendString(protowire.AppendTag(message, number, protowire.BytesType), text)
+}

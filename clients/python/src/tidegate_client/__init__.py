@@ -1,0 +1,22 @@
+"""Client of Tidegate and of other servers of Envoy's Rate Limit Service, and ASGI middleware."""
+
+from ._asgi import Admission, RateLimitMiddleware
+from ._call import VALUE_BYTES_MAX, Call, Descriptor
+from ._client import Client, Counters
+from ._decision import Decision, Failure, Outcome
+from ._mapping import Mapping, MappingError
+
+__all__ = [
+    "VALUE_BYTES_MAX",
+    "Admission",
+    "Call",
+    "Client",
+    "Counters",
+    "Decision",
+    "Descriptor",
+    "Failure",
+    "Mapping",
+    "MappingError",
+    "Outcome",
+    "RateLimitMiddleware",
+]

@@ -1,0 +1,285 @@
+"""The client: one shared connection, a bounded number of pending calls, a timeout for each."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+import random
+import secrets
+import ssl
+import time
+import urllib.parse
+
+import grpc
+
+from . import _messages
+from ._call import Call
+from ._decision import Decision, Failure, Outcome, of_response
+
+# Envoy's own default.
+_TIMEOUT_SECONDS = 0.02
+# At 20 ms each, 1,000 waiting calls are 50,000 decisions a second.
+_PENDING_MAX = 1_000
+# Timeout of a release, for which nobody waits, and how many may be on their way.
+_RELEASE_SECONDS = 1.0
+_RELEASES_MAX = 1_000
+# First back-off of `wait` after a call without a decision; each further one is up to twice as long.
+_BACKOFF_SECONDS_FIRST = 0.1
+_BACKOFF_SECONDS_MAX = 2.0
+# `wait` lengthens Retry-After by up to this much, so that clients that were rejected together do not return
+# together.
+_JITTER = 0.1
+_OPTIONS = [
+    # A status and its limit for each descriptor, headers, a body of the policy.
+    ("grpc.max_receive_message_length", 256 * 1024),
+    # gRPC's default waits for up to two minutes before it connects again.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A server that disappears without closing the connection is noticed after these two together.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A rate limiter is next door, whatever the environment says about proxies.
+    ("grpc.enable_http_proxy", 0),
+    # A call is never repeated in the path of a request.
+    ("grpc.enable_retries", 0),
+]
+
+
+@dataclasses.dataclass
+class Counters:
+    """How many calls ended how, since the client was built. `failed` calls had no decision."""
+
+    allowed: int = 0
+    rejected: int = 0
+    failed: int = 0
+
+
+class Client:
+    """Client of a rate limit service. Share one in the whole process.
+
+    address: http://HOST:PORT or, with TLS, https://HOST:PORT.
+    domain: of the policy.
+    timeout: of a decision, in seconds; connecting counts, too.
+    on_failure: what happens to a request without a decision: "allow" or "deny" (503).
+    pending_max: how many calls may wait for a decision at a time. One more fails at once.
+    ca_pem: CA certificates that verify the server; None means the system's.
+    identity_pem: the client's certificate chain and private key.
+    server_name: name that the server's certificate must have; None means the host of the address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        domain: str,
+        *,
+        timeout: float = _TIMEOUT_SECONDS,
+        on_failure: str = "allow",
+        pending_max: int = _PENDING_MAX,
+        ca_pem: bytes | None = None,
+        identity_pem: tuple[bytes, bytes] | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        self._secure, self._target = _target(address)
+        if not domain:
+            raise ValueError("the domain must not be empty")
+        if on_failure not in ("allow", "deny"):
+            raise ValueError(f'on_failure: "allow" or "deny", not {on_failure!r}')
+        if timeout <= 0 or pending_max <= 0:
+            raise ValueError("timeout and pending_max must be greater than 0")
+        if not self._secure and (ca_pem or identity_pem or server_name):
+            raise ValueError("certificates are set, but the address does not start with https://")
+        self._domain = domain
+        self._timeout = timeout
+        self._fails_open = on_failure == "allow"
+        self._pending_max = pending_max
+        self._pending = 0
+        self._ca_pem = ca_pem
+        self._identity_pem = identity_pem
+        self._server_name = server_name
+        self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._send = None
+        self._releases: set[asyncio.Task] = set()
+        self.counters = Counters()
+
+    async def check(self, call: Call) -> Decision:
+        """Asks for a decision. Returns within the timeout, never sleeps, and never repeats a call.
+
+        A call without descriptors passes without asking, as in Envoy, and is not counted.
+        """
+        return await self._check(call, b"")
+
+    def hold(self, call: Call) -> Hold:
+        """Asks for a decision, and takes the slots of descriptors with `hold`, which are released at the end:
+
+            async with client.hold(call) as decision:
+                ...
+        """
+        return Hold(self, call)
+
+    async def refund(self, call: Call) -> None:
+        """Refunds what the call charged, for example because the work failed. Slots are not refunded.
+
+        Raises Failure if the service may not have refunded it.
+        """
+        message = call._refund_message(self._domain)
+        if message.descriptors:
+            await self._ask(message)
+
+    async def wait(self, call: Call, patience: float) -> Decision:
+        """Repeats the call until it passes, at most for `patience` seconds. For batch jobs: in the path of a
+        request, use `check`.
+
+        After a rejection it sleeps as long as Retry-After says, plus up to 10 % at random. It returns a decision
+        that does not pass at once if waiting does not help, or if the wait would exceed `patience`. If the client
+        denies on failure, calls without a decision are repeated after a random time of up to 100 ms, then up to
+        200 ms, and so on up to 2 s.
+        """
+        deadline = time.monotonic() + patience
+        bound = _BACKOFF_SECONDS_FIRST
+        while True:
+            decision = await self.check(call)
+            if decision.passes:
+                return decision
+            if decision.failure is None:
+                if decision.retry_after is None:
+                    return decision
+                sleep = decision.retry_after * random.uniform(1, 1 + _JITTER)
+            else:
+                if not decision.failure.may_pass_later():
+                    return decision
+                sleep = random.uniform(0, bound)
+                bound = min(_BACKOFF_SECONDS_MAX, bound * 2)
+            if time.monotonic() + sleep > deadline:
+                return decision
+            await asyncio.sleep(sleep)
+
+    async def close(self) -> None:
+        """Closes the connection, after the releases that are on their way."""
+        if self._releases:
+            await asyncio.wait(self._releases)
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = self._send = self._loop = None
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        await self.close()
+
+    async def _check(self, call: Call, holder: bytes) -> Decision:
+        if not call.descriptors:
+            return Decision(Outcome.ALLOWED, True)
+        try:
+            response = await self._ask(call._check_message(self._domain, holder))
+        except Failure as failure:
+            self.counters.failed += 1
+            return Decision(Outcome.FAILED, self._fails_open, failure)
+        decision = of_response(response, datetime.datetime.now(datetime.timezone.utc))
+        if decision.passes:
+            self.counters.allowed += 1
+        else:
+            self.counters.rejected += 1
+        return decision
+
+    async def _ask(self, message):
+        if self._pending >= self._pending_max:
+            raise Failure("busy")
+        self._pending += 1
+        try:
+            return await self._stub()(message, timeout=self._timeout)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise Failure("timeout", error.code()) from None
+            raise Failure("status", error.code(), error.details() or "") from None
+        finally:
+            self._pending -= 1
+
+    def _stub(self):
+        """The method on the shared connection, which is made for the loop of the first call."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            options = list(_OPTIONS)
+            if self._secure:
+                if self._server_name:
+                    options.append(("grpc.ssl_target_name_override", self._server_name))
+                certificate, key = self._identity_pem or (None, None)
+                authorities = self._ca_pem or _system_authorities()
+                credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
+                self._channel = grpc.aio.secure_channel(self._target, credentials, options)
+            else:
+                self._channel = grpc.aio.insecure_channel(self._target, options)
+            self._send = self._channel.unary_unary(
+                _messages.METHOD,
+                request_serializer=_messages.RateLimitRequest.SerializeToString,
+                response_deserializer=_messages.RateLimitResponse.FromString,
+            )
+            self._loop = loop
+        return self._send
+
+    def _release(self, call: Call, holder: bytes) -> None:
+        """Releases slots without anybody waiting. One that fails leaves the slot to its lease."""
+        if len(self._releases) >= _RELEASES_MAX:
+            return
+        task = asyncio.get_running_loop().create_task(self._send_release(call, holder))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    async def _send_release(self, call: Call, holder: bytes) -> None:
+        try:
+            await self._stub()(call._release_message(self._domain, holder), timeout=_RELEASE_SECONDS)
+        except grpc.aio.AioRpcError:
+            pass
+
+
+class Hold:
+    """Slots that a request holds, as an asynchronous context. See `Client.hold`."""
+
+    def __init__(self, client: Client, call: Call) -> None:
+        self._client = client
+        self._call = call
+        self._holder = secrets.token_hex(16).encode()
+        self._takes = any(descriptor.hold for descriptor in call.descriptors)
+
+    async def __aenter__(self) -> Decision:
+        decision = None
+        try:
+            decision = await self._client._check(self._call, self._holder)
+            return decision
+        finally:
+            # Without an answer, whether a slot was taken is unknown. A caller that goes away holds none.
+            if decision is None or decision.outcome is Outcome.FAILED:
+                self._release()
+            elif decision.outcome is Outcome.REJECTED:
+                self._takes = False
+
+    async def __aexit__(self, *_) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        if self._takes:
+            self._takes = False
+            self._client._release(self._call, self._holder)
+
+
+def _target(address: str) -> tuple[bool, str]:
+    wrong = ValueError(f"{address}: expected http://HOST:PORT or https://HOST:PORT")
+    parts = urllib.parse.urlsplit(address)
+    try:
+        port = parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port is None or parts.path not in ("", "/"):
+        raise wrong
+    return parts.scheme == "https", parts.netloc
+
+
+def _system_authorities() -> bytes | None:
+    """The system's CA certificates; None, which means those in gRPC's package, if there are none."""
+    found = ssl.create_default_context().get_ca_certs(binary_form=True)
+    return "".join(ssl.DER_cert_to_PEM_cert(der) for der in found).encode() or None

@@ -1,0 +1,21 @@
+#![doc = include_str!("../README.md")]
+
+mod builder;
+mod call;
+mod client;
+mod decision;
+mod hold;
+mod layer;
+mod mapping;
+mod messages;
+mod response_body;
+mod wait;
+
+pub use builder::{BuildError, Builder, OnFailure};
+pub use call::{Call, Descriptor, VALUE_BYTES_MAX};
+pub use client::{Client, Counters};
+pub use decision::{Decision, Failure, Outcome};
+pub use hold::Hold;
+pub use layer::{Admission, RateLimit, RateLimitLayer};
+pub use mapping::{Mapping, MappingError, PeerAddr, RequestParts};
+pub use response_body::ResponseBody;

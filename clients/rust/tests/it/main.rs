@@ -1,0 +1,17 @@
+//! The client against a real Tidegate, over TLS with client certificates of a throw-away authority.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::disallowed_methods,
+    unreachable_pub,
+    reason = "a test fails by panicking, and waits for processes"
+)]
+
+mod client;
+mod frozen_clock;
+mod holds;
+mod layer;
+mod support;
+mod without_tidegate;

@@ -1,0 +1,120 @@
+//! Reads `http`: how `/authz` builds descriptors from the headers that a proxy sends.
+//!
+//! Not here: building them (`wire::forward_auth`).
+
+use super::spec::{HttpEntry, HttpMapping, HttpSource};
+use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
+use crate::policy::syntax::keywords::{
+    HTTP_DESCRIPTORS, HTTP_ENTRIES, HTTP_HEADER, HTTP_KEY, HTTP_REQUEST, HTTP_TRUSTED_HOPS,
+    HTTP_VALUE, Key,
+};
+use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
+
+/// Maximum number of descriptors of a mapping. Each is matched for every request.
+pub(crate) const DESCRIPTORS_MAX: usize = 16;
+
+/// Maximum number of entries of a descriptor in a mapping. With 16 descriptors of 16 entries, a
+/// header would have to be longer than 4 KiB to exceed the maximum size of a request.
+pub(crate) const ENTRIES_MAX: usize = 16;
+
+/// Default of `trusted_hops`: only the proxy that asks.
+const TRUSTED_HOPS: u64 = 1;
+
+/// Reads the mapping of a domain.
+pub(crate) fn read<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<HttpMapping, ErrorReported> {
+    let trusted_hops = reader.read_number(fields, &HTTP_TRUSTED_HOPS);
+    let descriptors =
+        read_list(reader, fields, &HTTP_DESCRIPTORS, DESCRIPTORS_MAX, |reader, fields| {
+            let entries = read_list(reader, fields, &HTTP_ENTRIES, ENTRIES_MAX, read_entry)?;
+            Ok(entries.into_boxed_slice())
+        });
+    let (trusted_hops, descriptors) = (trusted_hops?.unwrap_or(TRUSTED_HOPS), descriptors?);
+    Ok(HttpMapping {
+        trusted_hops: usize::try_from(trusted_hops).unwrap_or(usize::MAX),
+        descriptors: descriptors.into(),
+    })
+}
+
+/// Reads a list of 1 to `most` maps.
+fn read_list<'d, T>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    key: &Key,
+    most: usize,
+    read: impl Fn(&mut Reader<'d>, &Fields<'d>) -> Result<T, ErrorReported>,
+) -> Result<Vec<T>, ErrorReported> {
+    let (mut items, mut count, mut reported) = (Vec::new(), 0, None);
+    reader.for_each(fields, key, |reader, _, fields| {
+        count += 1;
+        if count <= most {
+            match read(reader, fields) {
+                Ok(item) => items.push(item),
+                Err(error) => reported = Some(error),
+            }
+        }
+    })?;
+    if let Some(error) = reported {
+        return Err(error);
+    }
+    if count > most {
+        let message = format!("`{}` has {count} items, and may have {most}; remove some", key.name);
+        return Err(reader.report_key(key, DiagnosticKind::TooLarge, message));
+    }
+    if items.is_empty() {
+        let message = format!("`{}` needs at least one item", key.name);
+        let kind = DiagnosticKind::Missing;
+        return Err(match fields.mentions(key) {
+            true => reader.report_key(key, kind, message),
+            false => reader.report(Target::Key, kind, message),
+        });
+    }
+    Ok(items)
+}
+
+fn read_entry<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<HttpEntry, ErrorReported> {
+    let key = reader.read_string(fields, &HTTP_KEY);
+    let header = read_header(reader, fields);
+    let request = reader.read_one_of(fields, &HTTP_REQUEST);
+    let value = reader.read_string(fields, &HTTP_VALUE);
+    let key = key?.filter(|key| !key.is_empty());
+    let (header, request, value) = (header?, request?, value?);
+    let Some(key) = key else {
+        let message = "an entry needs `key`, the key of the descriptor's entry";
+        return Err(reader.report(Target::Value, DiagnosticKind::Missing, message));
+    };
+    let request = request.map(|word| match word {
+        "method" => HttpSource::Method,
+        "path" => HttpSource::Path,
+        "host" => HttpSource::Host,
+        _ => HttpSource::RemoteAddress,
+    });
+    let value = value.map(|text| HttpSource::Value(text.into()));
+    let mut sources = [header, request, value].into_iter().flatten();
+    match (sources.next(), sources.next()) {
+        (Some(source), None) => Ok(HttpEntry { key: key.into(), source }),
+        _ => {
+            let message = "an entry has one of `header`, `request`, and `value`";
+            Err(reader.report(Target::Value, DiagnosticKind::BadValue, message))
+        }
+    }
+}
+
+fn read_header<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+) -> Result<Option<HttpSource>, ErrorReported> {
+    let Some(name) = reader.read_string(fields, &HTTP_HEADER)? else { return Ok(None) };
+    // The characters of a header name (RFC 9110).
+    let legal = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    if name.is_empty() || !name.chars().all(legal) {
+        let message = "`header` is the name of an HTTP header, such as x-tenant";
+        return Err(reader.report_key(&HTTP_HEADER, DiagnosticKind::BadValue, message));
+    }
+    Ok(Some(HttpSource::Header(name.to_ascii_lowercase().into())))
+}

@@ -1,0 +1,250 @@
+//! `tidegate.v1.Limits`: many decisions in one call, and single counters by permission.
+//!
+//! Each request of a batch takes the path of a single call through decoding, authorization, deciding,
+//! and the metrics. What it saves is HTTP/2, the gRPC framing, and a clock reading. Calls of this
+//! service are not traced.
+//!
+//! Not here: streams (`limits_stream`), the messages (`wire::limits_messages`).
+
+use std::future::{Future, poll_fn};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+use prost::Message as _;
+use tonic::Status;
+
+use super::authz::{Caller, CounterAccess};
+use super::rls_service::{CallTimes, Decide, RateLimit, classify_outcome, unauthorized};
+use crate::decide::{CounterSnapshot, CounterSnapshots};
+use crate::wire::decode::{self, DecodedRequest};
+use crate::wire::encode::ResponseInput;
+use crate::wire::limits_messages;
+use crate::wire::messages::{Counter, RateLimitResponse};
+
+/// Unary method of `tidegate.v1.Limits`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LimitsMethod {
+    Check,
+    Peek,
+    Refund,
+    ReadCounters,
+    ResetCounters,
+}
+
+impl LimitsMethod {
+    /// Returns the method with this HTTP path.
+    pub(crate) fn from_path(path: &str) -> Option<LimitsMethod> {
+        Some(match path.strip_prefix("/tidegate.v1.Limits/")? {
+            "Check" => LimitsMethod::Check,
+            "Peek" => LimitsMethod::Peek,
+            "Refund" => LimitsMethod::Refund,
+            "ReadCounters" => LimitsMethod::ReadCounters,
+            "ResetCounters" => LimitsMethod::ResetCounters,
+            _ => return None,
+        })
+    }
+
+    /// Returns the access that the method requires.
+    fn required_access(self) -> CounterAccess {
+        match self {
+            LimitsMethod::Check => CounterAccess::Off,
+            LimitsMethod::Peek | LimitsMethod::ReadCounters => CounterAccess::Read,
+            LimitsMethod::Refund | LimitsMethod::ResetCounters => CounterAccess::Write,
+        }
+    }
+}
+
+impl<D: Decide> RateLimit<D> {
+    /// Answers an encoded request from `caller` with an encoded response.
+    ///
+    /// # Errors
+    ///
+    /// Returns PERMISSION_DENIED if `--counter-access` does not permit the method, and otherwise the
+    /// errors of [`answer`](Self::answer). For a batch, these are errors of the batch as a whole.
+    pub(crate) async fn call_limits(
+        &self,
+        method: LimitsMethod,
+        message: Bytes,
+        deadline: Option<Duration>,
+        caller: &Caller,
+    ) -> Result<Vec<u8>, Status> {
+        if method.required_access() > self.counter_access {
+            return Err(Status::permission_denied("--counter-access does not permit this method"));
+        }
+        match method {
+            LimitsMethod::Check => {
+                let batch = decode::split_batch(&message, &self.bounds);
+                let requests = batch.map_err(|error| self.invalid(error))?;
+                let results = self.decide_batch(requests, deadline, caller).await;
+                Ok(limits_messages::encode_results(results))
+            }
+            LimitsMethod::Peek => Ok(self.peek(message, caller).await?.encode_to_vec()),
+            LimitsMethod::Refund => {
+                let refund = self.to_refund(message)?;
+                Ok(self.answer(refund, deadline, caller, None).await?.encode_to_vec())
+            }
+            LimitsMethod::ReadCounters => self.counters(message, caller, false).await,
+            LimitsMethod::ResetCounters => self.counters(message, caller, true).await,
+        }
+    }
+
+    /// Decides each request on its own. All are sent to the store before the first answer is awaited,
+    /// so that the commands for a Redis node leave in one write.
+    async fn decide_batch(
+        &self,
+        requests: Vec<Bytes>,
+        deadline: Option<Duration>,
+        caller: &Caller,
+    ) -> Vec<Result<RateLimitResponse, Status>> {
+        let observer = self.decider.observer();
+        let began = observer.wants_timing().then(|| self.clock.monotonic());
+        let times = CallTimes { now: self.clock.now(), began };
+        let decide = |at: usize| {
+            // Reads past the end do not happen; an empty request would be rejected as invalid.
+            let request = requests.get(at).cloned().unwrap_or_default();
+            self.decide_encoded(request, deadline, times, caller, None)
+        };
+        let results = run_concurrently(requests.len(), decide).await;
+        if let Some(began) = began {
+            let took = self.clock.monotonic() - began;
+            results.iter().for_each(|it| observer.on_response(classify_outcome(it), took));
+        }
+        results
+    }
+
+    /// Answers a request without charging it.
+    async fn peek(&self, message: Bytes, caller: &Caller) -> Result<RateLimitResponse, Status> {
+        let invalid = |error| self.invalid(error);
+        let now = self.clock.now();
+        let random = self.random(&message, now);
+        let message = decode::decode_message(message, &self.bounds).map_err(invalid)?;
+        let decoded = DecodedRequest::new(&message, &self.bounds).map_err(invalid)?;
+        if !caller.is_authorized(decoded.domain) {
+            return Err(unauthorized());
+        }
+        let descriptors = decoded.descriptors();
+        let request = decoded.request(&descriptors);
+        let response_config = &self.response_config;
+        let peeked = self.decider.peek(&request, now, |decision, rules| {
+            let (request, descriptors) = (&decoded, &*descriptors);
+            ResponseInput { request, descriptors, decision, rules, response_config, now, random }
+                .message()
+        });
+        peeked.await.map_err(|error| self.undecided(error))
+    }
+
+    /// Returns an encoded request whose descriptors all refund their hits.
+    fn to_refund(&self, message: Bytes) -> Result<Bytes, Status> {
+        let decoded = decode::decode_message(message, &self.bounds);
+        let mut request = decoded.map_err(|error| self.invalid(error))?;
+        for descriptor in &mut request.descriptors {
+            descriptor.is_negative_hits = true;
+        }
+        Ok(request.encode_to_vec().into())
+    }
+
+    /// Reads the counters of a descriptor, or resets them first.
+    async fn counters(
+        &self,
+        message: Bytes,
+        caller: &Caller,
+        reset: bool,
+    ) -> Result<Vec<u8>, Status> {
+        let invalid = |error| self.invalid(error);
+        let request = limits_messages::decode_counters_request(message, &self.bounds);
+        let request = request.map_err(invalid)?;
+        let decoded = DecodedRequest::new(&request, &self.bounds).map_err(invalid)?;
+        if !caller.is_authorized(decoded.domain) {
+            return Err(unauthorized());
+        }
+        let descriptors = decoded.descriptors();
+        let entries = descriptors.first().map_or(&[][..], |descriptor| descriptor.entries);
+        let now = self.clock.now();
+        let respond = |counters: &CounterSnapshots<'_>| {
+            if reset {
+                // The log names only the rule, because a descriptor's values may be personal data.
+                let rule = counters.each.first().map_or("", |counter| counter.rule);
+                tracing::warn!(rule, counters = counters.each.len(), "counters reset by a caller");
+            }
+            limits_messages::encode_counters(counters.each.iter().map(counter).collect())
+        };
+        Ok(self.decider.counters(decoded.domain, entries, now, reset, respond).await)
+    }
+}
+
+fn counter(snapshot: &CounterSnapshot<'_>) -> Counter {
+    let state = snapshot.outcome.map(|outcome| (outcome.available, outcome.reset_after));
+    limits_messages::counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
+}
+
+/// Runs `count` tasks at the same time and returns their outputs in order. `task` returns the future
+/// of the task with a given index.
+///
+/// One future runs tasks in turn for as long as they do not have to wait, because the future of a
+/// decision takes 12 KB: with the embedded store, one allocation of that size serves the whole batch.
+/// Whenever a task has to wait, another such future goes on with the remaining ones.
+async fn run_concurrently<F: Future>(count: usize, task: impl Fn(usize) -> F) -> Vec<F::Output> {
+    let next = AtomicUsize::new(0);
+    let run_in_turn = || async {
+        let mut outputs = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return outputs;
+            }
+            outputs.push((index, task(index).await));
+        }
+    };
+    let mut waiting = FuturesUnordered::new();
+    let mut all = Vec::with_capacity(count);
+    while next.load(Ordering::Relaxed) < count {
+        let mut run = Box::pin(run_in_turn());
+        match poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await {
+            Poll::Ready(outputs) => all.extend(outputs),
+            Poll::Pending => waiting.push(run),
+        }
+    }
+    while let Some(outputs) = waiting.next().await {
+        all.extend(outputs);
+    }
+    all.sort_unstable_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, output)| output).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use tokio::sync::Semaphore;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_tasks_start_before_the_first_one_ends_and_outputs_keep_their_order() {
+        let (started, gate) = (Cell::new(0), Semaphore::new(0));
+        let task = |index: usize| {
+            let (started, gate) = (&started, &gate);
+            async move {
+                started.set(started.get() + 1);
+                if index % 2 == 1 {
+                    if started.get() == 100 {
+                        gate.add_permits(100);
+                    }
+                    drop(gate.acquire().await);
+                }
+                index
+            }
+        };
+        let outputs = run_concurrently(100, task).await;
+        assert_eq!(outputs, (0..100).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn no_tasks_have_no_outputs() {
+        assert!(run_concurrently(0, |index| async move { index }).await.is_empty());
+    }
+}

@@ -1,0 +1,183 @@
+//! `tidegate.v1.Limits/Stream`: decides the requests of a stream as they arrive.
+//!
+//! Each request takes the path of a single call. The stream applies backpressure: at
+//! [`IN_FLIGHT_MAX`] requests without an answer, and while the client does not read its answers, it
+//! reads no further requests, so that the client runs into the HTTP/2 flow control window. When the
+//! connection shuts down, the stream answers the requests that it has read and ends with UNAVAILABLE.
+//!
+//! Not here: reading the messages (`stream_reader`), batches (`limits_service`).
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::{self, FuturesUnordered};
+use http::header::CONTENT_TYPE;
+use http::{HeaderMap, Response};
+use http_body_util::StreamBody;
+use hyper::body::{Frame, Incoming};
+use tokio::sync::{OwnedSemaphorePermit, watch};
+use tonic::Status;
+use tonic::body::Body;
+
+use super::authz::Caller;
+use super::connection_registry::Activity;
+use super::framing;
+use super::receive::{ReceiveBounds, ReceivedBody};
+use super::rls_service::{Decide, RateLimit};
+use super::stream_reader::StreamReader;
+use crate::domain::ByteBudget;
+use crate::wire::limits_messages;
+
+/// HTTP path of the method.
+pub(crate) const PATH: &str = "/tidegate.v1.Limits/Stream";
+
+/// Maximum number of requests of a stream that are being decided. Enough to keep Redis busy over a
+/// round trip of 1 ms at 250,000 requests per second; each takes about 13 KB while it waits.
+pub(crate) const IN_FLIGHT_MAX: usize = 256;
+
+/// Maximum number of open streams per connection. A client needs one; a limit for each keeps the
+/// memory of a connection's requests below 64 MB.
+pub(crate) const STREAMS_MAX: usize = 16;
+
+/// Size, in bytes, at which collected answers are sent: that of an HTTP/2 frame.
+const ANSWERS_BYTES: usize = 16 * 1024;
+
+/// Stream that a client has opened.
+pub(super) struct StreamInput<D> {
+    pub(super) rate_limit: Arc<RateLimit<D>>,
+    pub(super) body: Incoming,
+    pub(super) caller: Caller,
+    pub(super) activity: Arc<Activity>,
+    /// Memory budget for incomplete requests on the connection.
+    pub(super) budget: Arc<ByteBudget>,
+    /// Maximum time for a request to arrive, from its first byte to its last.
+    pub(super) receive_timeout: Duration,
+    /// Slot of the stream among those of the connection.
+    pub(super) slot: OwnedSemaphorePermit,
+    /// Whether the connection is shutting down.
+    pub(super) closing: watch::Receiver<bool>,
+}
+
+/// Returns the response of a stream, whose body decides the requests while it is sent.
+pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
+    let answers = stream::unfold(Some(AnswerStream::new(input)), |state| async {
+        let mut state = state?;
+        let chunk = std::future::poll_fn(|cx| state.poll_chunk(cx)).await;
+        Some(match chunk {
+            Chunk::Answers(bytes) => (Ok::<_, Infallible>(Frame::data(bytes)), Some(state)),
+            Chunk::End(status) => {
+                let mut trailers = HeaderMap::new();
+                // The statuses have no metadata, so that this cannot fail.
+                let _ = status.add_header(&mut trailers);
+                (Ok(Frame::trailers(trailers)), None)
+            }
+        })
+    });
+    let mut response = Response::new(Body::new(StreamBody::new(answers)));
+    response.headers_mut().insert(CONTENT_TYPE, framing::GRPC_CONTENT_TYPE);
+    response
+}
+
+/// Next part of the response.
+enum Chunk {
+    Answers(Bytes),
+    /// No answers follow.
+    End(Status),
+}
+
+/// State of a stream.
+struct AnswerStream<D> {
+    rate_limit: Arc<RateLimit<D>>,
+    caller: Caller,
+    activity: Arc<Activity>,
+    reader: StreamReader,
+    in_flight: FuturesUnordered<BoxFuture<'static, Vec<u8>>>,
+    closing: BoxFuture<'static, ()>,
+    _slot: OwnedSemaphorePermit,
+    /// Status of the stream, once no further requests are read.
+    ended: Option<Status>,
+}
+
+impl<D: Decide> AnswerStream<D> {
+    fn new(input: StreamInput<D>) -> Self {
+        let StreamInput { rate_limit, body, caller, activity, budget, .. } = input;
+        let (receive_timeout, slot, mut closing) =
+            (input.receive_timeout, input.slot, input.closing);
+        let message_bytes_max = rate_limit.message_bytes_max();
+        let bounds = ReceiveBounds { message_bytes_max, budget: &budget };
+        AnswerStream {
+            reader: StreamReader::new(body, bounds, receive_timeout),
+            rate_limit,
+            caller,
+            activity,
+            in_flight: FuturesUnordered::new(),
+            closing: Box::pin(async move {
+                // An error means that the connection is gone, which is the same.
+                let _ = closing.wait_for(|closing| *closing).await;
+            }),
+            _slot: slot,
+            ended: None,
+        }
+    }
+
+    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Chunk> {
+        if self.ended.is_none() && self.closing.as_mut().poll(cx).is_ready() {
+            let closing = "the server closes the connection; requests without an answer were not \
+                           decided";
+            self.ended = Some(Status::unavailable(closing));
+        }
+        let mut answers = BytesMut::new();
+        loop {
+            self.read_requests(cx);
+            let mut answered = false;
+            while answers.len() < ANSWERS_BYTES
+                && let Poll::Ready(Some(answer)) = self.in_flight.poll_next_unpin(cx)
+            {
+                framing::put_message(&answer, &mut answers);
+                answered = true;
+            }
+            if answers.len() >= ANSWERS_BYTES || (!answered && !answers.is_empty()) {
+                return Poll::Ready(Chunk::Answers(answers.freeze()));
+            }
+            if answered {
+                continue;
+            }
+            return match self.ended.take_if(|_| self.in_flight.is_empty()) {
+                Some(status) => Poll::Ready(Chunk::End(status)),
+                None => Poll::Pending,
+            };
+        }
+    }
+
+    /// Starts to decide the requests that have arrived.
+    fn read_requests(&mut self, cx: &mut Context<'_>) {
+        while self.ended.is_none() && self.in_flight.len() < IN_FLIGHT_MAX {
+            let started = match self.reader.poll_message(cx) {
+                Poll::Pending => return,
+                Poll::Ready(Ok(Some(message))) => self.start(message),
+                Poll::Ready(Ok(None)) => Err(Status::ok("")),
+                Poll::Ready(Err(status)) => Err(status),
+            };
+            self.ended = started.err();
+        }
+    }
+
+    fn start(&mut self, message: ReceivedBody) -> Result<(), Status> {
+        self.activity.record_call();
+        let ReceivedBody { bytes, reservation } = message;
+        let decoded = limits_messages::decode_stream_request(bytes);
+        let (id, request) = decoded.map_err(|error| self.rate_limit.invalid(error))?;
+        let (rate_limit, caller) = (Arc::clone(&self.rate_limit), self.caller.clone());
+        self.in_flight.push(Box::pin(async move {
+            let _held = reservation;
+            let result = rate_limit.answer(request, None, &caller, None).await;
+            limits_messages::encode_answer(id, result)
+        }));
+        Ok(())
+    }
+}

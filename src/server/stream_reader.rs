@@ -1,0 +1,137 @@
+//! Reads the messages of a client's stream, bounded in bytes and in time.
+//!
+//! A message that is within one HTTP/2 frame is a slice of it. Any other one is copied as it arrives,
+//! is charged to the budgets of the connection and the process, and has to be complete in time.
+//!
+//! Not here: unary calls (`receive`), what a message means (`limits_stream`).
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use hyper::body::{Body as _, Incoming};
+use tokio::time::{self, Sleep};
+use tonic::Status;
+
+use super::receive::{
+    PREFIX_BYTES, ReceiveBounds, ReceivedBody, UNCHARGED_BYTES_MAX, over_budget, parse_prefix,
+    reserve_waiting_call,
+};
+use crate::domain::{BudgetedBuffer, ByteBudget};
+
+/// Reader of one stream.
+pub(super) struct StreamReader {
+    body: Incoming,
+    budget: Arc<ByteBudget>,
+    message_bytes_max: usize,
+    timeout: Duration,
+    /// Received bytes that belong to no message yet.
+    chunk: Bytes,
+    incomplete: Option<IncompleteMessage>,
+}
+
+/// Message that spans several frames.
+struct IncompleteMessage {
+    buffer: BudgetedBuffer,
+    /// Length of the prefix and the message; that of the prefix while the prefix is incomplete.
+    length: usize,
+    late: Pin<Box<Sleep>>,
+}
+
+impl StreamReader {
+    /// Creates a reader. A message must be complete within `timeout` of its first byte.
+    pub(super) fn new(body: Incoming, bounds: ReceiveBounds<'_>, timeout: Duration) -> Self {
+        let ReceiveBounds { message_bytes_max, budget } = bounds;
+        let budget = Arc::clone(budget);
+        StreamReader {
+            body,
+            budget,
+            message_bytes_max,
+            timeout,
+            chunk: Bytes::new(),
+            incomplete: None,
+        }
+    }
+
+    /// Returns the next message, or `None` at the end of the stream.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`read_rest`](super::receive::read_rest), after which no further
+    /// message can be read.
+    pub(super) fn poll_message(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<ReceivedBody>, Status>> {
+        loop {
+            if let Some(message) = self.take_message()? {
+                return Poll::Ready(Ok(Some(message)));
+            }
+            let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
+                if let Some(incomplete) = &mut self.incomplete {
+                    ready!(incomplete.late.as_mut().poll(cx));
+                    let late = "the request did not arrive in time";
+                    return Poll::Ready(Err(Status::deadline_exceeded(late)));
+                }
+                return Poll::Pending;
+            };
+            match frame {
+                Some(Ok(frame)) => self.chunk = frame.into_data().unwrap_or_default(),
+                Some(Err(_)) => {
+                    return Poll::Ready(Err(Status::cancelled("the stream ended early")));
+                }
+                None if self.incomplete.is_some() => {
+                    let incomplete = "the stream ended within a message";
+                    return Poll::Ready(Err(Status::invalid_argument(incomplete)));
+                }
+                None => return Poll::Ready(Ok(None)),
+            }
+        }
+    }
+
+    /// Takes a message from the received bytes; `None` if it is incomplete.
+    fn take_message(&mut self) -> Result<Option<ReceivedBody>, Status> {
+        let mut incomplete = match self.incomplete.take() {
+            Some(incomplete) => incomplete,
+            None if self.chunk.is_empty() => return Ok(None),
+            None => {
+                let length = parse_prefix(&self.chunk, self.message_bytes_max)?;
+                if let Some(length) = length
+                    && length <= self.chunk.len()
+                {
+                    let bytes = self.chunk.split_to(length).slice(PREFIX_BYTES..);
+                    return Ok(Some(ReceivedBody { bytes, reservation: None }));
+                }
+                IncompleteMessage {
+                    buffer: BudgetedBuffer::new(reserve_waiting_call(&self.budget)?),
+                    length: PREFIX_BYTES,
+                    late: Box::pin(time::sleep(self.timeout)),
+                }
+            }
+        };
+        while incomplete.buffer.len() < incomplete.length && !self.chunk.is_empty() {
+            let missing = incomplete.length - incomplete.buffer.len();
+            let part = self.chunk.split_to(missing.min(self.chunk.len()));
+            if !incomplete.buffer.push(&part, incomplete.length) {
+                return Err(over_budget());
+            }
+            if incomplete.buffer.len() == PREFIX_BYTES {
+                let prefix: Vec<u8> = incomplete.buffer.bytes().copied().collect();
+                let length = parse_prefix(&prefix, self.message_bytes_max)?;
+                incomplete.length = length.unwrap_or(PREFIX_BYTES);
+            }
+        }
+        if incomplete.buffer.len() < incomplete.length || incomplete.buffer.len() < PREFIX_BYTES {
+            self.incomplete = Some(incomplete);
+            return Ok(None);
+        }
+        let (bytes, reservation) = incomplete.buffer.into_parts();
+        let mut bytes = Bytes::from(bytes);
+        bytes.advance(PREFIX_BYTES);
+        let long = bytes.len() > UNCHARGED_BYTES_MAX;
+        Ok(Some(ReceivedBody { bytes, reservation: Some(reservation).filter(|_| long) }))
+    }
+}

@@ -1,0 +1,74 @@
+//! Plain charges on a cluster: one round over any number of slots and nodes.
+//!
+//! Not here: script calls and redirections (`cluster`).
+
+use std::time::Instant;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use smallvec::SmallVec;
+
+use super::cluster::{Cluster, sleep_until_deadline};
+use super::pending_command::NodeCommand;
+use super::plain_charge::{ChargeReplies, ChargeReply, PlainCharges, charge_replies};
+use super::transport::SendError;
+
+/// Charges of one node, and their places in the call.
+struct NodeCharges {
+    owner: u16,
+    places: SmallVec<[usize; 4]>,
+    charges: PlainCharges,
+}
+
+impl Cluster {
+    /// Sends each charge to the node that owns its slot, and waits for the replies until the
+    /// deadline. Returns `None`, and has sent nothing, unless every node knows its server's time.
+    pub(crate) async fn charge(
+        &self,
+        charges: PlainCharges,
+        deadline: Option<Instant>,
+    ) -> Option<ChargeReplies> {
+        let table = self.table.load_full();
+        let count = charges.len();
+        let mut nodes: SmallVec<[NodeCharges; 3]> = SmallVec::new();
+        for (place, charge) in charges.into_iter().enumerate() {
+            let owner = table.owner(charge.slot);
+            match nodes.iter_mut().find(|node| node.owner == owner) {
+                Some(node) => {
+                    node.places.push(place);
+                    node.charges.push(charge);
+                }
+                None => {
+                    table.node(owner).filter(|node| node.can_charge())?;
+                    let (places, charges) =
+                        (SmallVec::from_iter([place]), PlainCharges::from_iter([charge]));
+                    nodes.push(NodeCharges { owner, places, charges });
+                }
+            }
+        }
+        // A charge without a reply at the deadline is one with an unknown outcome.
+        let mut replies: ChargeReplies =
+            std::iter::repeat_n(ChargeReply::failed(SendError::LOST), count).collect();
+        let mut waits = FuturesUnordered::new();
+        for NodeCharges { owner, places, charges } in nodes {
+            let Some(node) = table.node(owner) else { continue };
+            let (command, reply) = node.prepare(NodeCommand::Charges(charges), deadline, false);
+            node.enqueue(command.into_iter().collect());
+            waits.push(async move { (reply.wait().await, places) });
+        }
+        let timer = sleep_until_deadline(deadline);
+        tokio::pin!(timer);
+        loop {
+            tokio::select! {
+                biased;
+                next = waits.next() => {
+                    let Some((reply, places)) = next else { return Some(replies) };
+                    let charged = charge_replies(reply, places.len());
+                    for (place, reply) in places.into_iter().zip(charged) {
+                        replies[place] = reply;
+                    }
+                }
+                () = &mut timer => return Some(replies),
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Building the writes of a connection, and what plain charges need besides: the server's time, and
+//! an expiry for each of their keys.
+//!
+//! Not here: when to write, and replies to script calls (`connection`).
+
+use redis::{Arg, Cmd, Pipeline, Value};
+
+use super::connection::{COMMANDS_MAX, Connection, InFlightBatch, Outstanding};
+use super::dialer::script_load;
+use super::error_reply::{ErrorReply, Redirect};
+use super::pending_command::{CommandReply, InFlight, NodeCommand, PendingCommand, Written};
+use super::plain_charge::{ChargeReplies, Expiries, charge_reply};
+use super::server_time::{ServerTime, ServerTimeSpan};
+use super::transport::SendErrorKind;
+use crate::domain::Micros;
+
+/// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
+/// before it serves the next one.
+const BYTES_MAX: usize = 16 * 1024;
+/// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line
+/// endings.
+const ARGUMENT_OVERHEAD: usize = 8;
+
+/// What the error replies to the charges of one call say about their node.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ChargeFailures {
+    pub(super) is_demoted: bool,
+    pub(super) is_out_of_service: bool,
+}
+
+impl Connection {
+    /// Builds a batch from pending commands. Drops commands whose callers have stopped waiting,
+    /// and rejects those that can no longer be answered in time. Returns `None` if no command
+    /// remains.
+    pub(super) fn write_batch(&self, outstanding: &mut Outstanding) -> Option<InFlightBatch> {
+        let Outstanding { pending, server_time, .. } = outstanding;
+        let mut pipeline = Pipeline::with_capacity(pending.len().min(COMMANDS_MAX));
+        let mut commands = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
+        let mut bytes = 0;
+        let mut loaded = Vec::new();
+        let mut expiries = Expiries::default();
+        let mut plain_calls = 0;
+        let now = self.breaker.as_ref().map(|breaker| breaker.clock.now());
+        // A reply to a command written now arrives at this time at the earliest.
+        let earliest =
+            now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
+        let is_time_known = now.is_some_and(|now| server_time.is_known_at(now));
+        while pipeline.len() + expiries.len() < COMMANDS_MAX && bytes < BYTES_MAX {
+            let Some(command) = pending.pop_front() else { break };
+            let Some(command) = self.checked(command, earliest, is_time_known) else { continue };
+            let before = pipeline.len();
+            if let Some(script) = command.script()
+                && command.loads > 0
+                && !loaded.iter().any(|held| std::ptr::eq(*held, script))
+            {
+                pipeline.add_command(script_load(script));
+                loaded.push(script);
+            }
+            if command.asking {
+                pipeline.cmd("ASKING");
+            }
+            let (written, in_flight) = command.split(pipeline.len() - before);
+            match written {
+                Written::Script(command) => {
+                    bytes += wire_size(&command);
+                    pipeline.add_command(command);
+                }
+                Written::Charges(charges) => {
+                    plain_calls += 1;
+                    for charge in charges {
+                        bytes += 2 * wire_size(&charge.command);
+                        expiries.add(&charge);
+                        pipeline.add_command(charge.command);
+                    }
+                }
+            }
+            commands.push(in_flight);
+        }
+        if commands.is_empty() {
+            return None;
+        }
+        expiries.write(&mut pipeline);
+        self.stats.writes.add(1);
+        self.stats.calls.add(commands.len() as u64);
+        self.stats.plain_calls.add(plain_calls);
+        self.stats.write_sizes.record(commands.len() as u64);
+        Some(InFlightBatch { pipeline, commands, sent: now })
+    }
+
+    /// Returns the command if it is to be written. Otherwise, rejects it.
+    fn checked(
+        &self,
+        command: PendingCommand,
+        earliest: Micros,
+        is_time_known: bool,
+    ) -> Option<PendingCommand> {
+        if command.is_abandoned() {
+            self.load.remove(1);
+            self.stats.abandoned.add(1);
+            return None;
+        }
+        if command.deadline < earliest {
+            self.load.remove(1);
+            self.stats.shed.add(1);
+            command.reject(SendErrorKind::Overload);
+            return None;
+        }
+        if !is_time_known && matches!(command.call, NodeCommand::Charges(_)) {
+            self.load.remove(1);
+            command.reject(SendErrorKind::UnknownTime);
+            return None;
+        }
+        Some(command)
+    }
+
+    /// Records the time that a script answered, if the server can execute plain charges.
+    pub(super) fn record_server_time(
+        &self,
+        known: &mut ServerTime,
+        server: Micros,
+        sent: Micros,
+        received: Micros,
+    ) {
+        if self.dialer.supports_charges() {
+            known.record(server, sent, received);
+            self.time_known_until.set(known.valid_until());
+        }
+    }
+
+    /// Stops plain charges on this connection.
+    pub(super) fn forbid_charges(&self, known: &mut ServerTime) {
+        self.dialer.forbid_charges();
+        *known = ServerTime::default();
+        self.time_known_until.set(Micros::ZERO);
+    }
+
+    /// Passes the replies to plain charges to their caller.
+    pub(super) fn complete_charges(
+        &self,
+        in_flight: InFlight,
+        replies: impl Iterator<Item = Value>,
+        span: Option<ServerTimeSpan>,
+    ) -> ChargeFailures {
+        let mut failures = ChargeFailures::default();
+        let mut charged = ChargeReplies::new();
+        for reply in replies {
+            let (reply, error) = charge_reply(&reply, self.dialer.address(), span);
+            charged.push(reply);
+            let Some(error) = error else { continue };
+            failures.is_out_of_service |= error.is_out_of_service();
+            failures.is_demoted |= reply.is_error(SendErrorKind::NotMaster);
+            match error {
+                ErrorReply::Redirect(redirect) => {
+                    match redirect {
+                        Redirect::Moved(_) => self.stats.moved.add(1),
+                        Redirect::Ask(_) => self.stats.ask.add(1),
+                        Redirect::TryAgain => self.stats.tryagain.add(1),
+                    }
+                    self.refresh_needed.notify_one();
+                }
+                ErrorReply::NoScript | ErrorReply::Failed(_) => self.stats.errors.add(1),
+            }
+        }
+        in_flight.complete(CommandReply::Charged(charged));
+        failures
+    }
+}
+
+/// Returns the approximate size of an encoded command, in bytes.
+fn wire_size(command: &Cmd) -> usize {
+    let length = |argument: Arg<&[u8]>| match argument {
+        Arg::Simple(bytes) => bytes.len() + ARGUMENT_OVERHEAD,
+        _ => ARGUMENT_OVERHEAD,
+    };
+    command.args_iter().map(length).sum()
+}

@@ -1,0 +1,232 @@
+//! Plain charges: the INCRBY commands of one call, which need no script.
+//!
+//! The value of a fixed window contains the window's number and the count, so the reply to an INCRBY
+//! says both. Each write ends with one `EXPIRE … NX` per counter that it charged. So no key is left
+//! without an expiry if an INCRBY created it, because the counter had been flushed or had expired.
+//!
+//! A charge is written only while the connection knows the server's time (`server_time`). It is
+//! never written twice, and never redirected: its caller asks the scripts instead. Not here: which
+//! calls are charged this way, and what their replies mean (`plain_calls`).
+
+use redis::{Cmd, Pipeline, Value};
+use smallvec::SmallVec;
+
+use super::config::Address;
+use super::error_reply::{ErrorReply, Redirect};
+use super::pending_command::CommandReply;
+use super::server_time::ServerTimeSpan;
+use super::transport::{SendError, SendErrorKind};
+
+/// Charge of one counter by one INCRBY.
+#[derive(Clone, Debug)]
+pub struct PlainCharge {
+    /// Identity of the counter, by which a write recognizes counters that it charges repeatedly.
+    pub counter: u128,
+    /// Encoded command: `INCRBY <key> <cost>`.
+    pub command: Cmd,
+    /// Time to live for a key without one, in seconds: at least one window.
+    pub expire_s: u64,
+    /// Hash slot of the key; `None` unless the transport is a cluster.
+    pub slot: Option<u16>,
+}
+
+/// Charges of one call. Usually there is one.
+pub type PlainCharges = SmallVec<[PlainCharge; 1]>;
+
+/// Reply to one charge.
+#[derive(Clone, Copy, Debug)]
+pub struct ChargeReply {
+    /// Counter's value after the charge.
+    pub value: Result<i64, SendError>,
+    /// Server's time during the charge; `None` if it is not known.
+    pub span: Option<ServerTimeSpan>,
+}
+
+impl ChargeReply {
+    /// Creates the reply to a charge that failed.
+    pub(crate) const fn failed(error: SendError) -> ChargeReply {
+        ChargeReply { value: Err(error), span: None }
+    }
+
+    /// Returns whether the charge failed for this reason.
+    pub(crate) fn is_error(&self, kind: SendErrorKind) -> bool {
+        self.value.is_err_and(|error| error.kind == kind)
+    }
+}
+
+/// Replies to the charges of one call, in the same order.
+pub type ChargeReplies = SmallVec<[ChargeReply; 1]>;
+
+/// Converts the reply to an INCRBY. An error means that nothing was charged: a single command fails
+/// before it writes.
+pub(crate) fn charge_reply(
+    reply: &Value,
+    node: &Address,
+    span: Option<ServerTimeSpan>,
+) -> (ChargeReply, Option<ErrorReply>) {
+    let (value, error) = match reply {
+        Value::Int(value) => (Ok(*value), None),
+        Value::ServerError(error) => {
+            let reply = ErrorReply::classify(error, node);
+            (Err(SendError::not_executed(error_kind(&reply))), Some(reply))
+        }
+        // INCRBY answers nothing else, so it is not known what happened.
+        _ => (Err(SendError::LOST), None),
+    };
+    (ChargeReply { value, span }, error)
+}
+
+fn error_kind(reply: &ErrorReply) -> SendErrorKind {
+    match reply {
+        ErrorReply::NoScript => SendErrorKind::Script,
+        ErrorReply::Redirect(Redirect::Moved(_) | Redirect::Ask(_) | Redirect::TryAgain) => {
+            SendErrorKind::Reconfiguring
+        }
+        ErrorReply::Failed(error) => error.kind,
+    }
+}
+
+/// Returns the replies to `count` charges from what a connection answered.
+pub(crate) fn charge_replies(reply: CommandReply, count: usize) -> ChargeReplies {
+    let error = match reply {
+        CommandReply::Charged(replies) if replies.len() == count => return replies,
+        CommandReply::Failed(error) => error,
+        CommandReply::Charged(_) | CommandReply::Value(_) | CommandReply::Redirect(..) => {
+            SendError::LOST
+        }
+    };
+    std::iter::repeat_n(ChargeReply::failed(error), count).collect()
+}
+
+/// Counters that one write charges, each of which gets one EXPIRE at the end of the write.
+#[derive(Debug, Default)]
+pub(crate) struct Expiries {
+    /// The counters' identities, sorted; their keys and times to live.
+    counters: Vec<(u128, Cmd)>,
+}
+
+impl Expiries {
+    /// Notes a charge that is about to be written.
+    pub(crate) fn add(&mut self, charge: &PlainCharge) {
+        let Err(place) = self.counters.binary_search_by_key(&charge.counter, |(held, _)| *held)
+        else {
+            return;
+        };
+        let Some(redis::Arg::Simple(key)) = charge.command.args_iter().nth(1) else { return };
+        let mut command = Cmd::with_capacity(4, key.len() + 24);
+        command.arg("EXPIRE").arg(key).arg(charge.expire_s).arg("NX");
+        self.counters.insert(place, (charge.counter, command));
+    }
+
+    /// Returns the number of commands that [`write`](Self::write) would add.
+    pub(crate) fn len(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// Appends the commands to the write.
+    pub(crate) fn write(self, pipeline: &mut Pipeline) {
+        for (_, command) in self.counters {
+            pipeline.add_command(command);
+        }
+    }
+}
+
+/// Returns whether the reply to an EXPIRE says that the server never executes it. A redirection and
+/// a node that cannot serve for a while executed no INCRBY either.
+pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
+    let Value::ServerError(error) = expire else { return false };
+    match ErrorReply::classify(error, node) {
+        ErrorReply::NoScript | ErrorReply::Redirect(_) => false,
+        ErrorReply::Failed(error) => {
+            matches!(error.kind, SendErrorKind::Denied | SendErrorKind::Script)
+        }
+    }
+}
+
+/// Oldest major version of Redis that knows `EXPIRE … NX`.
+const REDIS_MAJOR_MIN: u32 = 7;
+
+/// Returns whether a server can execute plain charges. `info` is its reply to `INFO server`, and
+/// `expire` its reply to an `EXPIRE … NX` of any key. An ACL without EXPIRE denies it; a cluster node
+/// that permits it may redirect it.
+pub(crate) fn is_supported(info: Option<&str>, expire: &Value, node: &Address) -> bool {
+    let is_permitted = match expire {
+        Value::Int(_) => true,
+        Value::ServerError(error) => {
+            matches!(ErrorReply::classify(error, node), ErrorReply::Redirect(_))
+        }
+        _ => false,
+    };
+    is_permitted && info.and_then(redis_major).is_some_and(|major| major >= REDIS_MAJOR_MIN)
+}
+
+/// Returns the major version in a reply to INFO. Valkey reports the Redis version that it is
+/// compatible with.
+fn redis_major(info: &str) -> Option<u32> {
+    let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"))?;
+    version.trim().split('.').next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_redis_7_with_the_permission_for_expire_is_charged_plainly() {
+        let node = Address::Tcp("127.0.0.1".into(), 6379);
+        let error =
+            |line: &str| redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        let info = |version| format!("# Server\r\nredis_version:{version}\r\nrun_id:0a\r\n");
+        let new = info("7.0.15");
+        assert!(is_supported(Some(&new), &Value::Int(0), &node));
+        assert!(is_supported(Some(&info("8.2.1")), &Value::Int(1), &node));
+        let moved = error("MOVED 3999 127.0.0.1:6381");
+        assert!(is_supported(Some(&new), &moved, &node), "another node holds the key");
+        assert!(!is_supported(Some(&info("6.2.14")), &Value::Int(0), &node));
+        assert!(!is_supported(None, &Value::Int(0), &node), "INFO is denied");
+        assert!(!is_supported(Some("# Server\r\n"), &Value::Int(0), &node));
+        for denied in ["NOPERM no permissions", "ERR Unsupported option NX"] {
+            assert!(!is_supported(Some(&new), &error(denied), &node), "{denied}");
+        }
+        assert!(!is_supported(Some(&new), &Value::Nil, &node));
+    }
+
+    #[test]
+    fn a_denied_expire_differs_from_one_that_another_node_would_execute() {
+        let node = Address::Tcp("127.0.0.1".into(), 6379);
+        let error =
+            |line: &str| redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        for denied in ["NOPERM no permissions", "ERR syntax error"] {
+            assert!(is_denied(&error(denied), &node), "{denied}");
+        }
+        for other in ["MOVED 1 127.0.0.1:1", "ASK 1 127.0.0.1:1", "CLUSTERDOWN", "READONLY"] {
+            assert!(!is_denied(&error(other), &node), "{other}");
+        }
+        assert!(!is_denied(&Value::Int(0), &node));
+    }
+
+    #[test]
+    fn a_write_expires_each_counter_once() {
+        let charge = |counter: u128, cost: u64| {
+            let mut command = redis::cmd("INCRBY");
+            command.arg(format!("tg1w:{{{counter}}}")).arg(cost);
+            PlainCharge { counter, command, expire_s: 61, slot: None }
+        };
+        let mut expiries = Expiries::default();
+        for charge in [charge(2, 1), charge(1, 1), charge(2, 5), charge(1, 1)] {
+            expiries.add(&charge);
+        }
+        assert_eq!(expiries.len(), 2);
+        let mut pipeline = Pipeline::new();
+        expiries.write(&mut pipeline);
+        let commands: Vec<Vec<u8>> =
+            pipeline.cmd_iter().map(|command| command.get_packed_command()).collect();
+        let mut expected = Pipeline::new();
+        for counter in [1, 2] {
+            expected.cmd("EXPIRE").arg(format!("tg1w:{{{counter}}}")).arg(61).arg("NX");
+        }
+        let expected: Vec<Vec<u8>> =
+            expected.cmd_iter().map(|command| command.get_packed_command()).collect();
+        assert_eq!(commands, expected);
+    }
+}

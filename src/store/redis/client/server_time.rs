@@ -1,0 +1,167 @@
+//! Bounds of a server's clock, as seen over one connection.
+//!
+//! A script answers the time at which it ran. That was after its command was written and before its
+//! reply was read, which bounds the difference between the server's clock and ours. Plain commands
+//! do not answer a time, so their replies are judged by these bounds.
+//!
+//! The bounds belong to one connection: a new one may lead to another server. Not here: what the
+//! bounds decide (`plain_charge`, `plain_calls`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::domain::Micros;
+
+/// Age up to which a script's reply bounds the server's clock. In a second, two clocks that are
+/// slewed by 500 ppm in opposite directions drift apart by [`DRIFT_MAX`].
+const AGE_MAX: Micros = Micros::SECOND;
+
+/// Difference that the drift of both clocks can add to the bounds within [`AGE_MAX`].
+const DRIFT_MAX: Micros = Micros(1_000);
+
+/// Age from which a reply replaces the present one even if it took longer.
+const REFRESH_AGE: Micros = Micros(250_000);
+
+/// Interval of the server's clock, in microseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerTimeSpan {
+    /// The server's clock showed at least this time.
+    pub earliest: Micros,
+    /// The server's clock showed at most this time.
+    pub latest: Micros,
+    /// Whether the bounds hold. If not, they were too old, and only estimate the time.
+    pub is_certain: bool,
+}
+
+/// Bounds of the server's clock, from the script replies on one connection.
+#[derive(Debug, Default)]
+pub(crate) struct ServerTime {
+    sample: Option<Sample>,
+}
+
+/// Time that a script answered, and when its command was written and its reply read.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    server: Micros,
+    sent: Micros,
+    received: Micros,
+}
+
+impl Sample {
+    /// Returns the bounds at a time, without a check of the sample's age.
+    fn at(&self, now: Micros) -> (Micros, Micros) {
+        let at_script = |ours: Micros| now.saturating_add(self.server).saturating_sub(ours);
+        let (earliest, latest) = (at_script(self.received), at_script(self.sent));
+        (earliest.saturating_sub(DRIFT_MAX), latest.saturating_add(DRIFT_MAX))
+    }
+
+    fn width(&self) -> Micros {
+        self.received.saturating_sub(self.sent)
+    }
+
+    fn is_valid_at(&self, now: Micros) -> bool {
+        now.saturating_sub(self.sent) <= AGE_MAX
+    }
+}
+
+impl ServerTime {
+    /// Records that a script, written at `sent` and read at `received`, answered the time `server`.
+    pub(crate) fn record(&mut self, server: Micros, sent: Micros, received: Micros) {
+        let new = Sample { server, sent, received };
+        let keeps = self.sample.as_ref().is_some_and(|held| {
+            let (earliest, latest) = held.at(received);
+            let (new_earliest, new_latest) = new.at(received);
+            // Bounds that contradict each other mean that the server's clock was set.
+            let agrees = new_earliest <= latest && earliest <= new_latest;
+            let is_recent = received.saturating_sub(held.sent) < REFRESH_AGE;
+            agrees && is_recent && held.width() < new.width()
+        });
+        if !keeps {
+            self.sample = Some(new);
+        }
+    }
+
+    /// Returns the time until which the bounds hold; zero if there are none.
+    pub(crate) fn valid_until(&self) -> Micros {
+        self.sample.as_ref().map_or(Micros::ZERO, |sample| sample.sent.saturating_add(AGE_MAX))
+    }
+
+    /// Returns whether the bounds hold at `now`.
+    pub(crate) fn is_known_at(&self, now: Micros) -> bool {
+        self.sample.as_ref().is_some_and(|sample| sample.is_valid_at(now))
+    }
+
+    /// Returns the interval in which the server executed a command that was written at `sent` and
+    /// answered at `received`. `None` if the server's time was never known.
+    pub(crate) fn span(&self, sent: Micros, received: Micros) -> Option<ServerTimeSpan> {
+        let sample = self.sample.as_ref()?;
+        let ((earliest, _), (_, latest)) = (sample.at(sent), sample.at(received));
+        // Replies come in order, so the sample's command was not written after this one.
+        Some(ServerTimeSpan { earliest, latest, is_certain: sample.is_valid_at(received) })
+    }
+}
+
+/// Time until which a connection knows its server's time, for the callers that choose whether to
+/// send plain commands. In microseconds of the breaker's clock; zero if it does not know.
+#[derive(Debug, Default)]
+pub(crate) struct TimeKnownUntil(AtomicU64);
+
+impl TimeKnownUntil {
+    pub(crate) fn set(&self, until: Micros) {
+        self.0.store(until.0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_known_at(&self, now: Micros) -> bool {
+        now.0 <= self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SERVER: Micros = Micros(1_763_596_800_000_000);
+
+    fn known(sent: u64, received: u64) -> ServerTime {
+        let mut time = ServerTime::default();
+        time.record(SERVER, Micros(sent), Micros(received));
+        time
+    }
+
+    #[test]
+    fn a_command_runs_between_the_bounds_at_sending_and_at_receiving() {
+        let span = known(1_000, 1_400).span(Micros(2_000), Micros(2_500)).unwrap();
+        assert!(span.is_certain);
+        // The script ran 600 to 1,000 us before the command was written; 1 ms of drift on each side.
+        assert_eq!(span.earliest, Micros(SERVER.0 + 600 - 1_000));
+        assert_eq!(span.latest, Micros(SERVER.0 + 1_500 + 1_000));
+    }
+
+    #[test]
+    fn the_bounds_hold_for_one_second() {
+        let time = known(1_000, 1_400);
+        assert!(time.is_known_at(Micros(1_001_000)) && !time.is_known_at(Micros(1_001_001)));
+        assert!(time.span(Micros(2_000), Micros(1_001_000)).unwrap().is_certain);
+        let late = time.span(Micros(2_000), Micros(1_001_001)).unwrap();
+        assert!(!late.is_certain, "an answer after a freeze proves nothing");
+        assert!(ServerTime::default().span(Micros(1), Micros(2)).is_none());
+    }
+
+    #[test]
+    fn a_reply_that_was_read_after_the_command_was_written_bounds_it_too() {
+        let span = known(1_000, 1_400).span(Micros(1_200), Micros(1_500)).unwrap();
+        assert_eq!(span.earliest, Micros(SERVER.0 - 200 - 1_000));
+        assert_eq!(span.latest, Micros(SERVER.0 + 500 + 1_000));
+    }
+
+    #[test]
+    fn a_slower_reply_replaces_a_faster_one_only_if_that_is_old_or_wrong() {
+        let at = |micros| Micros(SERVER.0 + micros);
+        let mut time = known(1_000, 1_100);
+        time.record(at(4_000), Micros(2_000), Micros(6_000));
+        assert_eq!(time.valid_until(), Micros(1_001_000), "the faster one is kept");
+        time.record(at(300_000), Micros(299_000), Micros(303_000));
+        assert_eq!(time.valid_until(), Micros(1_299_000), "it is old");
+        time.record(at(9_000_000), Micros(300_000), Micros(310_000));
+        assert_eq!(time.valid_until(), Micros(1_300_000), "the server's clock was set");
+    }
+}

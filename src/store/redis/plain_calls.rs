@@ -1,0 +1,302 @@
+//! Calls that are charged by plain commands, without a script.
+//!
+//! The value of a fixed window is the window's number above ten digits of count. So an INCRBY charges
+//! and answers everything, at a fraction of a script's CPU. A call is charged so if all its counters
+//! were far from their limits when last seen. It is admitted if every answer is within its limit, and
+//! if the server's time was, from sending to receiving, in the window that the answer names.
+//! Otherwise its charges are refunded by receipt, through the script that compares windows, and the
+//! scripts decide it. Never an INCRBY of a negative number: a late one would reduce another window.
+//! A charge whose outcome is unknown is never sent again and never refunded.
+//!
+//! For one round trip, a call that will be refunded holds hits, and another one may be rejected
+//! because of them. No limit is ever exceeded: an admitted call was counted with all calls admitted
+//! before it.
+//!
+//! Not here: writing the commands (`client::plain_charge`), the hints (`plain_hints`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::client::plain_charge::{ChargeReplies, ChargeReply, PlainCharge, PlainCharges};
+use super::client::server_time::ServerTimeSpan;
+use super::keys::{self, Prefix};
+use super::plain_hints::PlainHints;
+use crate::algorithm::{self, State, fixed_window};
+use crate::domain::{
+    Algorithm, Answer, Answers, Call, Charge, ChargeRecord, Check, ExecutionStatus, Micros, Op,
+    Outcome, Receipt, RepeatedCounters, Source, Verdict, Window,
+};
+
+/// Largest cost of a plain charge, in hits. More than 87,000 of them have to be in flight on one
+/// counter, beyond the largest count, before their sum reaches the window's digits.
+pub(crate) const COST_MAX: u64 = 65_535;
+
+/// Shortest window whose counters are charged plainly. In a shorter one, too many answers arrive
+/// after its end.
+const LENGTH_MIN: Micros = Micros::from_secs(2);
+
+/// Maximum number of checks of a plain call. A call with more fills a large part of a write, and
+/// its script costs little per check.
+const CHECKS_MAX: usize = 32;
+
+/// Factor between a window's number and the count in a stored value.
+const COUNT_SPAN: u64 = 10_000_000_000;
+
+/// Modulus of a window's number in a stored value.
+const NUMBERS: u64 = 900_000_000;
+
+/// Largest hit count that a window stores.
+const COUNT_MAX: u64 = u32::MAX as u64;
+
+/// Statistics of plain calls, as totals since the process started.
+#[derive(Debug, Default)]
+pub(super) struct PlainStats {
+    /// Number of calls decided by plain commands.
+    pub(super) decided: AtomicU64,
+    /// Number of calls whose plain charges did not decide them, so that the scripts did.
+    pub(super) undecided: AtomicU64,
+    /// Number of plain charges refunded.
+    pub(super) refunded: AtomicU64,
+}
+
+/// Chooses the calls to charge plainly, and judges their answers.
+#[derive(Debug)]
+pub(super) struct PlainCalls {
+    prefix: Prefix,
+    is_cluster: bool,
+    hints: PlainHints,
+    /// For tests: one call in so many counts as far from every limit. 0 for none.
+    forced_interval: u64,
+    calls: AtomicU64,
+    pub(super) stats: PlainStats,
+}
+
+/// What the answers to plain charges mean for their call.
+pub(super) enum PlainResult {
+    /// They decide the call.
+    Decided(Answers),
+    /// They do not. The charges must be refunded by these receipts before the scripts decide.
+    Refund(Vec<Receipt>),
+    /// Some charges have an unknown outcome. The call is answered so, and the charges that would
+    /// otherwise be repeated are refunded.
+    Unknown(Answers, Vec<Receipt>),
+}
+
+/// Meaning of one answer.
+enum ChargeResult {
+    Passed(Outcome),
+    /// The charge must be refunded if it has a record; the call must be decided again.
+    Repeated(Option<ChargeRecord>),
+    /// The command may have run.
+    Unknown,
+}
+
+impl PlainCalls {
+    pub(super) fn new(prefix: Prefix, is_cluster: bool) -> PlainCalls {
+        PlainCalls {
+            prefix,
+            is_cluster,
+            hints: PlainHints::new(),
+            forced_interval: 0,
+            calls: AtomicU64::new(0),
+            stats: PlainStats::default(),
+        }
+    }
+
+    /// Lets one call in `interval` count as far from every limit, so that tests meet wrong hints.
+    pub(super) fn force(&mut self, interval: u64) {
+        self.forced_interval = interval;
+    }
+
+    /// Returns the charges of a call if it is to be charged plainly.
+    pub(super) fn plan(&self, call: &Call<'_>) -> Option<PlainCharges> {
+        let checks = call.checks;
+        if checks.is_empty() || checks.len() > CHECKS_MAX || !checks.iter().all(is_eligible) {
+            return None;
+        }
+        let is_forced = self.forced_interval > 0
+            && self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.forced_interval);
+        let is_far = |check: &Check<'_>| self.hints.is_far(check, hits(check), call.now);
+        if !is_forced && !checks.iter().all(is_far) {
+            return None;
+        }
+        if !RepeatedCounters::of_checks(checks).is_empty() {
+            return None;
+        }
+        Some(checks.iter().map(|check| self.charge(check)).collect())
+    }
+
+    fn charge(&self, check: &Check<'_>) -> PlainCharge {
+        let key = self.prefix.key(&check.key, &check.limit.algorithm);
+        let mut command = redis::Cmd::with_capacity(3, key.len() + 16);
+        command.arg("INCRBY").arg(key.as_slice()).arg(check.cost().0);
+        PlainCharge {
+            counter: check.key.identity,
+            command,
+            // One window and a second, so that the key outlives any window that it may count.
+            expire_s: length(check).0.div_ceil(Micros::SECOND.0) + 1,
+            slot: self.is_cluster.then(|| keys::counter_slot(&check.key)),
+        }
+    }
+
+    /// Records the counts in the answers of the scripts.
+    pub(super) fn record(&self, call: &Call<'_>, answers: &[Answer]) {
+        for (check, answer) in call.checks.iter().zip(answers) {
+            if let Answer::Decided(outcome) = answer
+                && is_eligible(check)
+            {
+                self.hints.record(check, outcome, hits(check), call.now);
+            }
+        }
+    }
+
+    /// Judges the answers to the charges of a call.
+    pub(super) fn judge(&self, call: &Call<'_>, replies: &ChargeReplies) -> PlainResult {
+        let judged = call.checks.iter().zip(replies);
+        let mut judged = judged.map(|(check, reply)| self.judge_charge(check, reply, call.now));
+        let mut each = Vec::with_capacity(call.checks.len());
+        let first_other = judged.by_ref().find_map(|result| match result {
+            ChargeResult::Passed(outcome) => {
+                each.push(Answer::Decided(outcome));
+                None
+            }
+            ChargeResult::Repeated(_) | ChargeResult::Unknown => Some(result),
+        });
+        let Some(first_other) = first_other else {
+            self.stats.decided.fetch_add(1, Ordering::Relaxed);
+            return PlainResult::Decided(Answers { each, source: Source::Redis });
+        };
+        let passed = each.iter().filter_map(Answer::outcome).copied().map(ChargeResult::Passed);
+        let results: Vec<ChargeResult> = passed.chain([first_other]).chain(judged).collect();
+        self.stats.undecided.fetch_add(1, Ordering::Relaxed);
+        let is_unknown = |result: &ChargeResult| matches!(result, ChargeResult::Unknown);
+        let has_unknown = results.iter().any(is_unknown);
+        let receipts: Vec<Receipt> = call
+            .checks
+            .iter()
+            .zip(&results)
+            .filter_map(|(check, result)| {
+                let taken = match result {
+                    // Charges beside an unknown one stand, as after any call that was not answered.
+                    ChargeResult::Passed(_) if has_unknown => return None,
+                    ChargeResult::Passed(outcome) => outcome.taken?,
+                    ChargeResult::Repeated(taken) => (*taken)?,
+                    ChargeResult::Unknown => return None,
+                };
+                Some(Receipt { key: check.key, limit: check.limit.clone(), taken })
+            })
+            .collect();
+        self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
+        match has_unknown {
+            true => PlainResult::Unknown(answers(&results), receipts),
+            false => PlainResult::Refund(receipts),
+        }
+    }
+
+    fn judge_charge(&self, check: &Check<'_>, reply: &ChargeReply, now: Micros) -> ChargeResult {
+        let value = match reply.value {
+            Ok(value) => value,
+            Err(error) => {
+                return match error.executed {
+                    ExecutionStatus::NotExecuted => ChargeResult::Repeated(None),
+                    ExecutionStatus::Unknown => ChargeResult::Unknown,
+                };
+            }
+        };
+        // Charges are written only while the server's time is known.
+        let Some(span) = reply.span else { return ChargeResult::Repeated(None) };
+        let Some((start, count)) = named_window(check, value, &span) else {
+            return ChargeResult::Repeated(None);
+        };
+        let (cost, end) = (check.cost(), start.saturating_add(length(check)));
+        let window = ChargeRecord { hits: cost, at: span.earliest, window: start, entry: 0 };
+        if !span.is_certain || span.earliest < start || span.latest >= end {
+            return ChargeResult::Repeated(Some(window));
+        }
+        let state = fixed_window::State { start, count: saturate(count - cost.0.min(count)) };
+        let state = State::FixedWindow(state);
+        let outcome = algorithm::apply(Some(&state), check.limit, check.op, span.earliest).outcome;
+        if count > hits(check) || outcome.verdict == Verdict::Refuse {
+            self.hints.record_above_limit(check, outcome.reset_after, now);
+            return ChargeResult::Repeated(Some(window));
+        }
+        self.hints.record(check, &outcome, hits(check), now);
+        ChargeResult::Passed(outcome)
+    }
+}
+
+/// Returns whether a check can ever be charged by a plain command.
+pub(super) fn is_eligible(check: &Check<'_>) -> bool {
+    let is_small_take = match check.op {
+        Op::Take { cost } => (1..=COST_MAX).contains(&cost.0),
+        Op::Peek { .. } | Op::Refund { .. } => false,
+    };
+    let limit = check.limit;
+    let is_long_window = match &limit.algorithm {
+        Algorithm::FixedWindow(window) => match window.window {
+            Window::Epoch { length } => length >= LENGTH_MIN,
+            Window::Calendar(_) => false,
+        },
+        Algorithm::SlidingWindow(_)
+        | Algorithm::SlidingLog(_)
+        | Algorithm::Bucket(_)
+        | Algorithm::Hybrid(_)
+        | Algorithm::Concurrency(_) => false,
+    };
+    is_small_take
+        && !check.is_quota()
+        && is_long_window
+        && limit.charge == Charge::Admitted
+        && !limit.is_override()
+}
+
+/// Returns whether a call may be rejected because another one holds hits that it will refund.
+pub(super) fn may_refuse_transiently(check: &Check<'_>) -> bool {
+    is_eligible(check)
+}
+
+/// Returns the start of the window that a counter's value names, and its count. Returns `None` if no
+/// script will ever read that window again, so that its charge needs no refund: the window was over
+/// when the charge was sent, or the value is none that a script wrote.
+fn named_window(check: &Check<'_>, value: i64, span: &ServerTimeSpan) -> Option<(Micros, u64)> {
+    let value = u64::try_from(value).ok()?;
+    let (number, count, length) = (value / COUNT_SPAN, value % COUNT_SPAN, length(check).0);
+    let first = span.earliest.0 / length;
+    // A clock that steps back may leave a window that has not begun.
+    let last = span.latest.0 / length + 1;
+    let ahead = (number + NUMBERS).checked_sub(first % NUMBERS)? % NUMBERS;
+    let is_live = number < NUMBERS && first.saturating_add(ahead) <= last;
+    is_live.then(|| (Micros((first + ahead) * length), count))
+}
+
+/// Returns the window length of an eligible check.
+fn length(check: &Check<'_>) -> Micros {
+    match &check.limit.algorithm {
+        Algorithm::FixedWindow(window) => match window.window {
+            Window::Epoch { length } => Micros(length.0.max(1)),
+            Window::Calendar(_) => LENGTH_MIN,
+        },
+        Algorithm::SlidingWindow(_)
+        | Algorithm::SlidingLog(_)
+        | Algorithm::Bucket(_)
+        | Algorithm::Hybrid(_)
+        | Algorithm::Concurrency(_) => LENGTH_MIN,
+    }
+}
+
+/// Returns the hits that the check's window admits.
+fn hits(check: &Check<'_>) -> u64 {
+    check.limit.capacity().0.min(COUNT_MAX)
+}
+
+fn saturate(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn answers(results: &[ChargeResult]) -> Answers {
+    let each = results.iter().map(|result| match result {
+        ChargeResult::Passed(outcome) => Answer::Decided(*outcome),
+        ChargeResult::Repeated(_) => Answer::Unanswered { executed: ExecutionStatus::NotExecuted },
+        ChargeResult::Unknown => Answer::Unanswered { executed: ExecutionStatus::Unknown },
+    });
+    Answers { each: each.collect(), source: Source::Redis }
+}

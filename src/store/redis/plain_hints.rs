@@ -1,0 +1,214 @@
+//! Hints of which counters are far from their limit, so that a call on them needs no script.
+//!
+//! A wrong hint only costs a refund and a second round trip: an answer is judged by the counter's
+//! value, never by its hint. So the table has a fixed size and no locks, a counter overwrites
+//! whatever its entry holds, and words of one entry may be of different calls.
+//!
+//! Not here: which checks a hint may matter for (`plain_calls`); hints of counters near their limit,
+//! for calls over several slots (`near_limit_hints`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::domain::{Check, Micros, Outcome};
+
+/// Number of table entries, 24 bytes each. Only counters that are charged ten times a second or
+/// more benefit from an entry.
+const HINT_COUNT: usize = 8_192;
+
+/// Age up to which an answer shows that its counter is far from the limit, in milliseconds.
+const AGE_MAX_MS: u32 = 100;
+
+/// Longest time to a window's end that an entry can hold, in milliseconds: 20 days. Milliseconds
+/// wrap after 49 days, and the sign of a difference after half of that.
+const END_MAX_MS: u64 = 20 * 86_400_000;
+
+/// Difference, in milliseconds, up to which two ends are those of one window. An end is computed
+/// from our clock and the time that the server said was left, and a window is at least twice as long.
+const SAME_END_MS: u32 = 1_000;
+
+/// Count of a counter that has answered above its limit: it is never far in this window.
+const ABOVE_LIMIT: u32 = u32::MAX;
+
+/// Fixed-size table of the counts that were last answered.
+#[derive(Debug)]
+pub(super) struct PlainHints {
+    entries: Box<[Hint]>,
+}
+
+#[derive(Debug, Default)]
+struct Hint {
+    /// Low 64 bits of the counter's identity; 0 for an empty entry.
+    counter: AtomicU64,
+    /// High 32 bits: the end of the window. Low 32 bits: the time of the answer. Both in
+    /// milliseconds of this process's wall clock, wrapping after 49 days.
+    times: AtomicU64,
+    /// High 32 bits: the count. Low 32 bits: its growth since the answer before.
+    counts: AtomicU64,
+}
+
+impl PlainHints {
+    pub(super) fn new() -> PlainHints {
+        PlainHints { entries: (0..HINT_COUNT).map(|_| Hint::default()).collect() }
+    }
+
+    /// Records the hits in a check's window, which has the capacity `hits`, after an answer.
+    pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, hits: u64, now: Micros) {
+        let count = hits.saturating_sub(outcome.available.0);
+        self.store(check, count, outcome.reset_after, now);
+    }
+
+    /// Records that a plain command answered a count above the limit, `rest` before the window's
+    /// end. The scripts decide until then.
+    pub(super) fn record_above_limit(&self, check: &Check<'_>, rest: Micros, now: Micros) {
+        self.store(check, u64::from(ABOVE_LIMIT), rest, now);
+    }
+
+    fn store(&self, check: &Check<'_>, count: u64, rest: Micros, now: Micros) {
+        let (counter, hint) = self.entry(check);
+        let now_ms = millis_u32(now);
+        let end = now_ms.wrapping_add((rest.0 / 1_000).min(END_MAX_MS) as u32);
+        let mut count = u32::try_from(count).unwrap_or(ABOVE_LIMIT);
+        // Nothing is known of the counts before the first answer in a window.
+        let mut growth = count;
+        if hint.counter.load(Ordering::Relaxed) == counter {
+            let held_end = (hint.times.load(Ordering::Relaxed) >> 32) as u32;
+            if held_end.wrapping_sub(end).cast_signed().unsigned_abs() < SAME_END_MS {
+                let held = (hint.counts.load(Ordering::Relaxed) >> 32) as u32;
+                growth = count.saturating_sub(held);
+                if held == ABOVE_LIMIT {
+                    count = ABOVE_LIMIT;
+                }
+            }
+        }
+        hint.counter.store(counter, Ordering::Relaxed);
+        hint.times.store(u64::from(end) << 32 | u64::from(now_ms), Ordering::Relaxed);
+        hint.counts.store(u64::from(count) << 32 | u64::from(growth), Ordering::Relaxed);
+    }
+
+    /// Returns whether the check's counter, with the capacity `hits`, was far from its limit when
+    /// last seen: at most 100 ms ago, in the present window, and twice its count plus four times
+    /// its last growth is within the limit. The cost of the check counts as if it were charged.
+    pub(super) fn is_far(&self, check: &Check<'_>, hits: u64, now: Micros) -> bool {
+        let (counter, hint) = self.entry(check);
+        if hint.counter.load(Ordering::Relaxed) != counter {
+            return false;
+        }
+        let (times, counts) =
+            (hint.times.load(Ordering::Relaxed), hint.counts.load(Ordering::Relaxed));
+        let (end, seen, now_ms) = ((times >> 32) as u32, times as u32, millis_u32(now));
+        let is_recent = now_ms.wrapping_sub(seen) <= AGE_MAX_MS;
+        let is_in_window = end.wrapping_sub(now_ms).cast_signed() > 0;
+        let (count, growth) = ((counts >> 32) + check.cost().0, counts & u64::from(u32::MAX));
+        is_recent && is_in_window && 2 * count + 4 * growth <= hits
+    }
+
+    fn entry(&self, check: &Check<'_>) -> (u64, &Hint) {
+        let counter = (check.key.identity as u64).max(1);
+        (counter, &self.entries[counter as usize % HINT_COUNT])
+    }
+}
+
+/// Returns the time in milliseconds, truncated to 32 bits.
+fn millis_u32(now: Micros) -> u32 {
+    (now.0 / 1_000) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::{
+        Algorithm, Charge, CounterKey, FixedWindow, Hits, Limit, OnStoreFailure, Op, Rate, Role,
+        Unit, Window,
+    };
+
+    const NOW: Micros = Micros(1_763_596_800_000_000);
+    const HITS: u64 = 1_000;
+
+    fn limit() -> Arc<Limit> {
+        let window = Window::Epoch { length: Micros::from_secs(60) };
+        Arc::new(Limit {
+            algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(HITS), window }),
+            rate: Rate { requests_per_unit: 1, unit: Some(Unit::Minute), unit_multiplier: 1 },
+            charge: Charge::Admitted,
+            on_store_failure: OnStoreFailure::Local,
+            limit_id: 1,
+        })
+    }
+
+    fn take(identity: u128, cost: u64, limit: &Arc<Limit>) -> Check<'_> {
+        let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(cost) });
+        Check { key, limit, op, role: Role::Required, holder: None }
+    }
+
+    fn after(millis: u64) -> Micros {
+        Micros(NOW.0 + millis * 1_000)
+    }
+
+    /// Records a count that was answered some milliseconds after `NOW`, in a window that ends 30 s
+    /// after `NOW`.
+    fn answered(hints: &PlainHints, check: &Check<'_>, count: u64, millis: u64) {
+        let reset_after = Micros(30_000_000 - millis * 1_000);
+        let outcome = Outcome { reset_after, ..Outcome::pass(Hits(HITS - count)) };
+        hints.record(check, &outcome, HITS, after(millis));
+    }
+
+    #[test]
+    fn rule_6_far_is_an_answer_of_the_last_100_ms_well_within_the_limit() {
+        let (hints, limit) = (PlainHints::new(), limit());
+        let check = take(7, 1, &limit);
+        let is_far = |millis| hints.is_far(&check, HITS, after(millis));
+        assert!(!is_far(0), "nothing is known");
+        answered(&hints, &check, 1, 0);
+        assert!(is_far(0) && is_far(100));
+        assert!(!is_far(101), "the answer is too old");
+        answered(&hints, &check, 490, 200);
+        assert!(!is_far(200), "it grew by 489 since the answer before");
+        answered(&hints, &check, 494, 210);
+        assert!(!is_far(210), "twice 495 and four times 4 are 1,006");
+        answered(&hints, &check, 495, 220);
+        assert!(is_far(220), "twice 496 and four times 1 are 996");
+        assert!(!hints.is_far(&take(7, 4, &limit), HITS, after(220)), "a cost of 4 does not fit");
+        let neighbour = take(7 + HINT_COUNT as u128, 1, &limit);
+        assert!(!hints.is_far(&neighbour, HITS, after(220)), "another counter's entry");
+        answered(&hints, &neighbour, 1, 220);
+        assert!(!is_far(220), "its entry was overwritten");
+    }
+
+    #[test]
+    fn rule_6_an_answer_of_another_window_says_nothing() {
+        let (hints, limit) = (PlainHints::new(), limit());
+        let check = take(7, 1, &limit);
+        let outcome = Outcome { reset_after: Micros(50_000), ..Outcome::pass(Hits(HITS - 1)) };
+        hints.record(&check, &outcome, HITS, NOW);
+        assert!(hints.is_far(&check, HITS, after(49)));
+        assert!(!hints.is_far(&check, HITS, after(50)), "the window has ended");
+    }
+
+    #[test]
+    fn rule_8_a_counter_above_its_limit_is_never_far_in_that_window() {
+        let (hints, limit) = (PlainHints::new(), limit());
+        let check = take(7, 1, &limit);
+        hints.record_above_limit(&check, Micros(30_000_000), NOW);
+        answered(&hints, &check, 1, 10);
+        answered(&hints, &check, 2, 20);
+        assert!(!hints.is_far(&check, HITS, after(20)));
+        let next_window =
+            Outcome { reset_after: Micros(60_000_000), ..Outcome::pass(Hits(HITS - 1)) };
+        hints.record(&check, &next_window, HITS, after(30_000));
+        assert!(hints.is_far(&check, HITS, after(30_000)));
+    }
+
+    #[test]
+    fn windows_of_more_than_24_days_are_held_too() {
+        let (hints, limit) = (PlainHints::new(), limit());
+        let check = take(7, 1, &limit);
+        let year = Micros::from_secs(365 * 86_400);
+        for millis in [0, 50] {
+            let outcome = Outcome { reset_after: year, ..Outcome::pass(Hits(HITS - 1)) };
+            hints.record(&check, &outcome, HITS, after(millis));
+            assert!(hints.is_far(&check, HITS, after(millis)));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Builds the rate limit request for an HTTP request that a proxy asks about (forward
+//! authentication), from the headers of the proxy's request and the domain's `http` mapping.
+//!
+//! Not here: reading the mapping (`policy::compile::http_request`), HTTP (`admin`).
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use prost::Message as _;
+
+use super::messages::rate_limit_descriptor::Entry;
+use super::messages::{RateLimitDescriptor, RateLimitRequest};
+use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource};
+
+/// Headers in which a proxy describes the request that it asks about. NGINX and HAProxy send them as
+/// configured; Caddy and Traefik always do.
+const FORWARDED_METHOD: &str = "x-forwarded-method";
+const FORWARDED_URI: &str = "x-forwarded-uri";
+const FORWARDED_HOST: &str = "x-forwarded-host";
+const FORWARDED_FOR: &str = "x-forwarded-for";
+
+/// Header that a proxy has to send, and that is missing or invalid.
+///
+/// It is an error, because no client can remove it: the proxy is configured wrongly. Without the
+/// error, the limits of such a domain would never apply, and nobody would notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MissingHeader(pub(crate) &'static str);
+
+/// Builds the encoded request. A descriptor is left out if the client did not send one of its
+/// headers, as Envoy does. Returns `None` if no descriptor is left.
+///
+/// # Errors
+///
+/// Returns an error if the proxy did not send a header that the mapping needs.
+pub(crate) fn build_request(
+    domain: &str,
+    headers: &HeaderMap,
+    mapping: &HttpMapping,
+) -> Result<Option<Bytes>, MissingHeader> {
+    let mut request = RateLimitRequest::default();
+    for entries in &mapping.descriptors {
+        let mut descriptor = RateLimitDescriptor::default();
+        for HttpEntry { key, source } in entries {
+            let Some(value) = find_value(headers, source, mapping.trusted_hops)? else { break };
+            let key = Bytes::copy_from_slice(key.as_bytes());
+            descriptor.entries.push(Entry { key, value });
+        }
+        if descriptor.entries.len() == entries.len() {
+            request.descriptors.push(descriptor);
+        }
+    }
+    if request.descriptors.is_empty() {
+        return Ok(None);
+    }
+    request.domain = Bytes::copy_from_slice(domain.as_bytes());
+    Ok(Some(request.encode_to_vec().into()))
+}
+
+fn find_value(
+    headers: &HeaderMap,
+    source: &HttpSource,
+    trusted_hops: usize,
+) -> Result<Option<Bytes>, MissingHeader> {
+    let forwarded = |name| match headers.get(name) {
+        Some(value) if !value.is_empty() => Ok(value.as_bytes()),
+        Some(_) | None => Err(MissingHeader(name)),
+    };
+    let value = match source {
+        // The first value, as Envoy does.
+        HttpSource::Header(name) => match headers.get(&**name) {
+            Some(value) => value.as_bytes(),
+            None => return Ok(None),
+        },
+        HttpSource::Value(text) => text.as_bytes(),
+        HttpSource::Method => forwarded(FORWARDED_METHOD)?,
+        HttpSource::Host => forwarded(FORWARDED_HOST)?,
+        HttpSource::Path => {
+            let uri = forwarded(FORWARDED_URI)?;
+            uri.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
+        }
+        HttpSource::RemoteAddress => {
+            let address = remote_address(headers, trusted_hops);
+            let address = address.ok_or(MissingHeader(FORWARDED_FOR))?;
+            return Ok(Some(address.to_string().into()));
+        }
+    };
+    Ok(Some(Bytes::copy_from_slice(value)))
+}
+
+/// Returns the client's address: each trusted proxy appends the address that it got the request from,
+/// so it is the one at position `trusted_hops` from the right. Addresses further left come from the
+/// client, who may have made them up. If there are fewer, trusted proxies wrote all of them, and the
+/// client's is the first.
+///
+/// The address is written in its canonical form, without a port, so that one client has one counter.
+fn remote_address(headers: &HeaderMap, trusted_hops: usize) -> Option<IpAddr> {
+    let values = headers.get_all(FORWARDED_FOR).into_iter().rev();
+    let mut addresses = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
+    let mut found = addresses.next()?;
+    for _ in 1..trusted_hops {
+        let Some(further) = addresses.next() else { break };
+        found = further;
+    }
+    let text = std::str::from_utf8(found).ok()?.trim();
+    let bracketed = || text.strip_prefix('[')?.strip_suffix(']')?.parse().ok();
+    let with_port = || text.parse().ok().map(|address: SocketAddr| address.ip());
+    text.parse().ok().or_else(bracketed).or_else(with_port).map(|ip: IpAddr| ip.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::decode;
+
+    fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in list {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    fn entry(key: &str, source: HttpSource) -> HttpEntry {
+        HttpEntry { key: key.into(), source }
+    }
+
+    fn mapping(descriptors: &[&[HttpEntry]]) -> HttpMapping {
+        let descriptors = descriptors.iter().map(|entries| (*entries).into()).collect();
+        HttpMapping { trusted_hops: 1, descriptors }
+    }
+
+    /// The descriptors as text.
+    fn built(sent: &[(&'static str, &str)], mapping: &HttpMapping) -> Vec<String> {
+        let Some(request) = build_request("web", &headers(sent), mapping).unwrap() else {
+            return Vec::new();
+        };
+        let request = decode::decode_message(request, &crate::domain::Bounds::DEFAULT).unwrap();
+        assert_eq!(request.domain, "web");
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        let entry = |entry: &Entry| format!("{}={}", text(&entry.key), text(&entry.value));
+        let descriptor =
+            |it: &RateLimitDescriptor| it.entries.iter().map(entry).collect::<Vec<_>>().join(",");
+        request.descriptors.iter().map(descriptor).collect()
+    }
+
+    #[test]
+    fn every_source_has_a_value() {
+        let mapping = mapping(&[
+            &[entry("tenant", HttpSource::Header("x-tenant".into()))],
+            &[entry("method", HttpSource::Method), entry("path", HttpSource::Path)],
+            &[entry("host", HttpSource::Host), entry("source", HttpSource::Value("authz".into()))],
+            &[entry("remote_address", HttpSource::RemoteAddress)],
+        ]);
+        let sent = [
+            ("x-tenant", "acme"),
+            ("x-tenant", "other"),
+            ("x-forwarded-method", "POST"),
+            ("x-forwarded-uri", "/a/b?c=d"),
+            ("x-forwarded-host", "example.org"),
+            ("x-forwarded-for", "203.0.113.9"),
+        ];
+        let expected = [
+            "tenant=acme",
+            "method=POST,path=/a/b",
+            "host=example.org,source=authz",
+            "remote_address=203.0.113.9",
+        ];
+        assert_eq!(built(&sent, &mapping), expected);
+    }
+
+    #[test]
+    fn a_missing_header_of_the_client_drops_its_descriptor() {
+        let mapping = mapping(&[
+            &[
+                entry("a", HttpSource::Header("x-a".into())),
+                entry("b", HttpSource::Value("1".into())),
+            ],
+            &[entry("b", HttpSource::Header("x-b".into()))],
+        ]);
+        assert_eq!(built(&[("x-b", "2")], &mapping), ["b=2"]);
+        assert_eq!(built(&[("x-b", "")], &mapping), ["b="]);
+        assert!(built(&[], &mapping).is_empty());
+    }
+
+    #[test]
+    fn a_missing_header_of_the_proxy_is_an_error() {
+        let sources = [
+            (HttpSource::Method, "x-forwarded-method"),
+            (HttpSource::Path, "x-forwarded-uri"),
+            (HttpSource::Host, "x-forwarded-host"),
+            (HttpSource::RemoteAddress, "x-forwarded-for"),
+        ];
+        for (source, name) in sources {
+            let mapping = mapping(&[&[entry("k", source)]]);
+            for sent in [&[][..], &[(name, "")]] {
+                let built = build_request("web", &headers(sent), &mapping);
+                assert_eq!(built, Err(MissingHeader(name)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_client_cannot_choose_its_address() {
+        let address = |hops, values: &[&str]| {
+            let list: Vec<_> = values.iter().map(|value| (FORWARDED_FOR, *value)).collect();
+            remote_address(&headers(&list), hops).map(|address| address.to_string())
+        };
+        let made_up = "192.0.2.1, 198.51.100.7, 203.0.113.9";
+        assert_eq!(address(1, &[made_up]).as_deref(), Some("203.0.113.9"));
+        assert_eq!(address(2, &[made_up]).as_deref(), Some("198.51.100.7"));
+        assert_eq!(address(9, &[made_up]).as_deref(), Some("192.0.2.1"));
+        assert_eq!(address(2, &["192.0.2.1", "203.0.113.9"]).as_deref(), Some("192.0.2.1"));
+        // Not what is further right, which would be the address of a proxy.
+        assert_eq!(address(2, &["nonsense, 203.0.113.9"]), None);
+        assert_eq!(address(1, &["192.0.2.1,"]), None);
+        for text in ["192.0.2.1", " 192.0.2.1 ", "192.0.2.1:8080", "::ffff:192.0.2.1"] {
+            assert_eq!(address(1, &[text]).as_deref(), Some("192.0.2.1"), "{text}");
+        }
+        for text in ["2001:DB8::1", "[2001:db8::1]", "[2001:db8:0::1]:443"] {
+            assert_eq!(address(1, &[text]).as_deref(), Some("2001:db8::1"), "{text}");
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Response to a request for a decision over HTTP.
+//!
+//! Not here: the HTTP server (`admin`).
+
+use super::messages::{HeaderValue, RateLimitResponse, rate_limit_response as wire};
+use super::proto_json;
+
+/// Name of the header that a body of the policy brings along.
+const CONTENT_TYPE: &str = "content-type";
+
+/// HTTP response of `/json` or `/authz`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpReply {
+    /// HTTP status: 200, 400, 403, 429, 500, or 503.
+    pub status: u16,
+    /// Names and values of the headers. Without a content type, the body is plain text.
+    pub headers: Vec<(String, String)>,
+    /// Body; with status 400 or 503, an error message of one line.
+    pub body: String,
+}
+
+impl HttpReply {
+    /// Converts a response to proto-JSON. The HTTP status is 200 for OK and 429 for OVER_LIMIT. The
+    /// response headers are those that Envoy would add, except for the type of the policy's body,
+    /// which is a field of the JSON.
+    pub(crate) fn json(response: &RateLimitResponse) -> Self {
+        let mut headers = headers(response, |name| !name.eq_ignore_ascii_case(CONTENT_TYPE));
+        headers.push((CONTENT_TYPE.to_owned(), "application/json".to_owned()));
+        let body = proto_json::response(response).to_string();
+        HttpReply { status: status(response, 429), headers, body }
+    }
+
+    /// Converts a response to the answer that a proxy passes on to its client: status 200 for OK,
+    /// `denied_status` for OVER_LIMIT, and headers and body as Envoy would send them.
+    pub(crate) fn forward_auth(response: RateLimitResponse, denied_status: u16) -> Self {
+        let headers = headers(&response, |_| true);
+        let status = status(&response, denied_status);
+        // The body of a policy is text.
+        let body = String::from_utf8(response.raw_body).unwrap_or_default();
+        HttpReply { status, headers, body }
+    }
+
+    /// Returns status 200 without headers and body.
+    pub(crate) fn ok() -> Self {
+        HttpReply { status: 200, headers: Vec::new(), body: String::new() }
+    }
+
+    /// Returns status 400 with an error message.
+    pub(crate) fn bad_request(message: &str) -> Self {
+        HttpReply { status: 400, headers: Vec::new(), body: message.to_owned() }
+    }
+
+    /// Returns status 503 with an error message.
+    pub(crate) fn unavailable(message: &str) -> Self {
+        HttpReply { status: 503, headers: Vec::new(), body: message.to_owned() }
+    }
+}
+
+fn status(response: &RateLimitResponse, denied_status: u16) -> u16 {
+    match response.overall_code() {
+        wire::Code::Ok => 200,
+        wire::Code::OverLimit => denied_status,
+        wire::Code::Unknown => 500,
+    }
+}
+
+fn headers(response: &RateLimitResponse, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let added = response.response_headers_to_add.iter().filter(|header| wanted(&header.key));
+    added.map(|HeaderValue { key, value, .. }| (key.clone(), value.clone())).collect()
+}

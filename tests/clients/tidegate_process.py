@@ -1,0 +1,61 @@
+"""A Tidegate that serves a policy over TLS, and waiting for processes."""
+
+import contextlib
+import os
+import pathlib
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+PROGRAM = pathlib.Path(os.environ.get("TIDEGATE", TARGET / "debug" / "tidegate"))
+PATIENCE_SECONDS = 60
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def until(process, log, attempt):
+    """Tries until there is a result, while the process runs."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        with contextlib.suppress(OSError):
+            if result := attempt():
+                return result
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.02)
+
+
+def start(test, directory, command, **more):
+    """Starts a process that ends with the test, and returns it with its log."""
+    log = tempfile.NamedTemporaryFile(dir=directory, delete=False)
+    started = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                               **more)
+    for clean in (log.close, started.wait, started.kill):
+        test.addCleanup(clean)
+    return started, pathlib.Path(log.name)
+
+
+def serve(test, directory, policy, *arguments, grpc_port=None, client_certificates=False):
+    """Serves a policy with the certificates in the directory; returns the address and the process."""
+    assert PROGRAM.exists(), f"{PROGRAM} is missing: cargo build --bin tidegate"
+    ports = {name: free_port() for name in ("GRPC_PORT", "HTTP_PORT", "DEBUG_PORT")}
+    ports["GRPC_PORT"] = grpc_port or ports["GRPC_PORT"]
+    environment = {f"TIDEGATE_{name}": str(port) for name, port in ports.items()}
+    environment |= {"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": str(directory / "server.pem"),
+                    "GRPC_SERVER_TLS_KEY": str(directory / "server.key")}
+    if client_certificates:
+        environment["GRPC_CLIENT_TLS_CACERT"] = str(directory / "ca.pem")
+    file = directory / "policy.yaml"
+    file.write_text(policy)
+    process, log = start(test, directory, [PROGRAM, "serve", "--policy", file, *arguments], env=environment)
+    ready = f"http://127.0.0.1:{ports['HTTP_PORT']}/readyz"
+    until(process, log, lambda: urllib.request.urlopen(ready, timeout=5).close() or True)
+    return f"https://localhost:{ports['GRPC_PORT']}", process

@@ -1,0 +1,6 @@
+//! `tidegate.v1.Limits`, asked by a client generated from its proto: batches, streams, and counters.
+
+mod batches;
+mod counters;
+mod messages;
+mod streams;
