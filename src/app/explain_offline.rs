@@ -82,9 +82,9 @@ pub(super) fn explain_descriptor(
 /// Maximum number of domains that are listed for an unknown one.
 const DOMAINS_MAX: usize = 10;
 
-/// Lists the domains of the policy's rules, or the one that was probably meant.
+/// Lists the domains of the policy, or the one that was probably meant.
 fn describe_domains(policy: &Policy, unknown: &str) -> String {
-    let domains: BTreeSet<&str> = policy.rules().iter().map(|rule| &*rule.domain).collect();
+    let domains: BTreeSet<&str> = policy.domain_names().collect();
     if let Some(meant) = nearest_word(unknown, domains.iter().copied()) {
         return format!("  did you mean {}?\n", escaped(meant));
     }
