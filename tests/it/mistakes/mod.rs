@@ -4,7 +4,7 @@
 //! `command` has environment variables, one per line, then the command line, and then, for a service
 //! that starts all the same, `until TEXT`: it is stopped when its log has this text. `as nobody`
 //! drops the right to read any file. Names in braces are ports of real servers. `message` has the
-//! exit code and everything that is printed, without times and without log lines of normal events.
+//! exit code and everything that is printed, without times, and without log lines of other events.
 
 mod servers;
 
@@ -23,8 +23,16 @@ use crate::support::heavy;
 use crate::support::tidegate_process::tidegate;
 use crate::support::wait::until;
 
-/// Line of a log that only says that something normal happened.
-const NORMAL: [&str; 2] = [" INFO ", "setting notice name=\"--"];
+/// Parts of log lines that are no answer to a mistake: normal events, notices about other settings,
+/// and how an outage goes on.
+const OTHER: [&str; 4] = [
+    " INFO ",
+    "setting notice name=\"--",
+    "the circuit breaker opened",
+    "answering without the store",
+];
+/// How a connection ends that the server closes; which of them depends on the moment.
+const CLOSED: [&str; 2] = ["broken pipe", "Connection reset by peer (os error 104)"];
 /// The user and group that own nothing, on every Linux.
 const NOBODY: u32 = 65_534;
 
@@ -128,24 +136,31 @@ fn run(mut command: Command, directory: &Path, ends_with: Option<&str>) -> Strin
     for line in read(&out).lines() {
         writeln!(text, "{line}").unwrap();
     }
-    for line in read(&err).lines() {
-        if !NORMAL.iter().any(|normal| line.contains(normal)) {
-            writeln!(text, "{}", without_time(line)).unwrap();
+    let (mut logged, mut printed) = (Vec::new(), String::new());
+    for line in read(&err).lines().filter(|line| !OTHER.iter().any(|other| line.contains(other))) {
+        match without_time(line) {
+            Some(line) => logged.push(line.to_owned()),
+            None => writeln!(printed, "{line}").unwrap(),
         }
     }
+    // The search for advice runs beside the start, so the order of their lines varies.
+    logged.sort();
+    logged.iter().for_each(|line| writeln!(text, "{line}").unwrap());
+    text.push_str(&printed);
     let place = directory.display().to_string();
-    text.replace(&format!("{place}/"), "")
+    let user = match rustix::process::getuid() {
+        root if root.is_root() => NOBODY,
+        user => user.as_raw(),
+    };
+    let text = text.replace(&format!("{place}/"), "");
+    let text = text.replace(&format!("runs as user {user}:"), "runs as user {user}:");
+    CLOSED.iter().fold(text, |text, closed| text.replace(closed, "{closed}"))
 }
 
-/// Removes the time at the beginning of a log line.
-fn without_time(line: &str) -> &str {
-    match line.split_once("Z  ") {
-        Some((time, rest)) if time.starts_with("20") => rest,
-        _ => match line.split_once("Z ") {
-            Some((time, rest)) if time.starts_with("20") => rest,
-            _ => line,
-        },
-    }
+/// Returns a log line without its time; `None` if it is none.
+fn without_time(line: &str) -> Option<&str> {
+    let (time, rest) = line.split_once("Z ")?;
+    time.starts_with("20").then(|| rest.trim_start())
 }
 
 #[test]
