@@ -1,69 +1,134 @@
-//! Tidegate answers one question, very often: *may this request pass?*
+//! Rate limits as a library: the decision engine of the Tidegate service, embedded in your program.
 //!
-//! A request takes this path through the modules:
+//! A [`Limiter`] reads limits from YAML and answers one question, very often: *may this call pass?*
+//! The policy language, the six algorithms and the arithmetic are those of the service. A call is
+//! decided by all of its limits at once and, by default, charges nothing if any of them rejects it.
 //!
-//! ```text
-//! bytes → wire::decode → Request → policy::Matcher → Checks
-//!       → Store::apply → Outcomes → Decision → wire::encode → bytes
+//! ```
+//! use tidegate::{Descriptor, Limiter};
+//!
+//! #[tokio::main(flavor = "current_thread")]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let limiter = Limiter::from_yaml(
+//!         "domain: api
+//! descriptors:
+//!   - key: user
+//!     rate_limit: {algorithm: token_bucket, unit: hour, requests_per_unit: 5}
+//! ",
+//!     )?;
+//!     for _ in 1..=5 {
+//!         let decision = limiter.check("api", &[Descriptor::new([("user", "alice")])]).await?;
+//!         assert!(decision.is_admitted());
+//!     }
+//!     let sixth = limiter.check("api", &[Descriptor::new([("user", "alice")])]).await?;
+//!     assert!(!sixth.is_admitted());
+//!     let wait = sixth.retry_after_secs().ok_or("waiting helps")?;
+//!     assert!((600..=720).contains(&wait), "one hit refills in twelve minutes");
+//!     Ok(())
+//! }
 //! ```
 //!
-//! | module | responsibility |
+//! # Where the counters are
+//!
+//! - **In memory** ([`Limiter::from_yaml`]): each process has its own counters. A call never suspends, and
+//!   works with any async runtime. The memory is bounded by
+//!   [`max_counters`](LimiterBuilder::max_counters).
+//! - **In Redis or Valkey** ([`LimiterBuilder::redis`], feature `redis`, on tokio): all processes share
+//!   the counters, also with Tidegate services. Every call is one round trip, bounded in time; without
+//!   an answer, the process decides by itself with its share of the limit.
+//!
+//! # Calls
+//!
+//! A call names a domain, which selects a policy file, and descriptors, which rules match. A
+//! [`Descriptor`] is a list of keys and values. One that matches no rule has no limit.
+//!
+//! - [`Limiter::check`] decides and charges; [`Limiter::peek`] only predicts.
+//! - [`Limiter::refund`] returns hits, and releases the slots of `algorithm: concurrency`.
+//! - [`Limiter::replace_policy`] changes limits at run time, and keeps what was counted.
+//!
+//! Bounds of one call: 2,048 descriptors of 160 entries each, 1 MiB of keys and values, 2,048 limits.
+//! A call beyond them is a [`CheckError`]; a rejection is not an error.
+//!
+//! # Features
+//!
+//! | feature | adds |
 //! |---|---|
-//! | [`server`] | sockets, TLS, HTTP/2 and the gRPC services |
-//! | [`wire`] | decodes bytes into a [`domain::Request`], encodes a [`domain::Decision`] into bytes |
-//! | [`decide`] | decides a request: match, apply, combine |
-//! | [`control_plane`] | receives policies over xDS |
-//! | [`policy`] | compiles YAML into rules, and finds the checks that a request must pass |
-//! | [`store`] | keeps counters: the [`store::Store`] contract, in memory and in Redis |
-//! | [`algorithm`] | the arithmetic of each algorithm, as pure functions |
-//! | [`resilience`] | deadline, fallback and refusal cache; each wraps a store |
-//! | [`domain`] | types that all modules share |
-//! | [`pem`], [`peer_protocol`] | parses certificates; finds out what a server speaks |
-//! | [`clock`] | the only module that reads the operating system's clocks |
-//! | [`telemetry`], [`admin`] | metrics, traces, logs, HTTP ports |
-//! | [`settings`], [`app`], [`cli`] | configuration, composition and the command line |
+//! | none (`default-features = false`) | the limiter with counters in memory |
+//! | `redis` | [`RedisOptions`]: counters in Redis, on tokio and rustls |
+//! | `server` (default) | the service and its command line, which a library user does not need |
+//!
+//! # Stability
+//!
+//! The public interface is the items on this page, the policy language, and the format of counters in
+//! Redis. They follow semantic versioning. Modules that this page does not show are internal, even
+//! where they can be reached.
 
 #[cfg(feature = "server")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod server;
 
 #[cfg(feature = "server")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod wire;
 
+#[cfg_attr(doc, doc(hidden))]
 pub mod decide;
 
 #[cfg(feature = "server")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod control_plane;
 
+#[cfg_attr(doc, doc(hidden))]
 pub mod policy;
 
+#[cfg_attr(doc, doc(hidden))]
 pub mod store;
 
+#[cfg_attr(doc, doc(hidden))]
 pub mod algorithm;
 
 #[cfg(feature = "redis")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod resilience;
 
+#[cfg_attr(doc, doc(hidden))]
 pub mod domain;
 
 #[cfg(feature = "redis")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod pem;
 
 #[cfg(feature = "redis")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod peer_protocol;
 
+#[cfg_attr(doc, doc(hidden))]
 pub mod clock;
 
 #[cfg(feature = "server")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod telemetry;
 
 #[cfg(feature = "server")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod admin;
 
 #[cfg(feature = "server")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod settings;
 
 #[cfg(feature = "server")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod app;
 
 #[cfg(feature = "server")]
+#[cfg_attr(doc, doc(hidden))]
 pub mod cli;
+
+mod limiter;
+
+#[cfg(feature = "redis")]
+pub use limiter::RedisOptions;
+pub use limiter::{
+    CheckError, ConfigError, Decision, Descriptor, DescriptorStatus, Limiter, LimiterBuilder,
+};

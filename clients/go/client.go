@@ -28,6 +28,8 @@ const (
 	pendingMaxDefault = 1000
 	// responseBytesMax: a status and its limit for each descriptor, headers, a body of the policy.
 	responseBytesMax = 256 * 1024
+	// batchResponseBytesMax: a batch of 1,024 calls, which is the service's bound, with 4 KiB each.
+	batchResponseBytesMax = 4 * 1024 * 1024
 	// releaseTimeout is the timeout of a release, for which nobody waits.
 	releaseTimeout = time.Second
 	// releasesMax is the maximum number of releases on their way. A further one is dropped, and its lease ends.
@@ -127,9 +129,56 @@ func New(config Config) (*Client, error) {
 
 // Check asks for a decision. It returns within the timeout, never sleeps, and never repeats a call.
 //
-// A call without descriptors passes without asking, as in Envoy, and is not counted.
+// A call without descriptors passes without asking, as in Envoy, and is not counted. Slots that a call takes here are
+// free when their lease ends; use Hold to release them.
 func (c *Client) Check(ctx context.Context, call Call) Decision {
 	return c.check(ctx, call, "")
+}
+
+// CheckMany asks for many decisions in one call of Tidegate's own service; other servers do not have it. There is one
+// decision for each call, in the same order. A call may pass while others do not.
+//
+// The timeout is that of one decision. The service takes up to 1,024 calls at once; beyond, all fail.
+func (c *Client) CheckMany(ctx context.Context, calls []Call) []Decision {
+	var requests [][]byte
+	for _, call := range calls {
+		if len(call.Descriptors) > 0 {
+			requests = append(requests, call.checkMessage(c.domain, ""))
+		}
+	}
+	var answer batchResponse
+	var failure *Failure
+	if requests != nil {
+		message, bound := encodeBatch(requests), grpc.MaxCallRecvMsgSize(batchResponseBytesMax)
+		failure = c.send(ctx, methodMany, message, &answer, bound)
+		if failure == nil && len(answer.results) != len(requests) {
+			failure = &Failure{Code: codes.Internal, Message: "a batch with missing results"}
+		}
+	}
+	decisions := make([]Decision, 0, len(calls))
+	for _, call := range calls {
+		switch {
+		case len(call.Descriptors) == 0:
+			decisions = append(decisions, Decision{Passes: true})
+		case failure != nil:
+			decisions = append(decisions, c.decide(ctx, nil, failure))
+		default:
+			next := answer.results[0]
+			answer.results = answer.results[1:]
+			decisions = append(decisions, c.decide(ctx, next.response, next.failure()))
+		}
+	}
+	return decisions
+}
+
+func (r result) failure() *Failure {
+	switch {
+	case r.response != nil:
+		return nil
+	case r.code == 0:
+		return &Failure{Code: codes.Internal, Message: "a batch with missing results"}
+	}
+	return &Failure{Code: codes.Code(r.code), Message: r.message}
 }
 
 // Hold asks for a decision, and takes the slots of the descriptors with Hold. The function releases them, in the
@@ -161,7 +210,7 @@ func (c *Client) Refund(ctx context.Context, call Call) error {
 	if message == nil {
 		return nil
 	}
-	if _, failure := c.send(ctx, message); failure != nil {
+	if failure := c.send(ctx, method, message, new(response)); failure != nil {
 		return failure
 	}
 	return nil
@@ -179,7 +228,13 @@ func (c *Client) check(ctx context.Context, call Call, holder string) Decision {
 	if len(call.Descriptors) == 0 {
 		return Decision{Passes: true}
 	}
-	answer, failure := c.send(ctx, call.checkMessage(c.domain, holder))
+	answer := new(response)
+	failure := c.send(ctx, method, call.checkMessage(c.domain, holder), answer)
+	return c.decide(ctx, answer, failure)
+}
+
+// decide turns an answer into a decision, and counts it.
+func (c *Client) decide(ctx context.Context, answer *response, failure *Failure) Decision {
 	if failure != nil {
 		// A caller that went away is not a failure of the service.
 		if ctx.Err() == nil {
@@ -196,18 +251,17 @@ func (c *Client) check(ctx context.Context, call Call, holder string) Decision {
 	return decision
 }
 
-func (c *Client) send(ctx context.Context, message []byte) (*response, *Failure) {
+func (c *Client) send(ctx context.Context, method string, message []byte, into any, options ...grpc.CallOption) *Failure {
 	defer c.pending.Add(-1)
 	if c.pending.Add(1) > c.pendingMax {
-		return nil, &Failure{Code: codes.ResourceExhausted, Busy: true}
+		return &Failure{Code: codes.ResourceExhausted, Busy: true}
 	}
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	answer := new(response)
-	if err := c.connection.Invoke(ctx, method, message, answer); err != nil {
-		return nil, failureOf(err)
+	if err := c.connection.Invoke(ctx, method, message, into, options...); err != nil {
+		return failureOf(err)
 	}
-	return answer, nil
+	return nil
 }
 
 // release releases slots without anybody waiting. One that fails leaves the slot to its lease.

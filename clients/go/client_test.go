@@ -108,6 +108,47 @@ func TestWaitingGivesUpAtOnceWhereItCannotHelp(t *testing.T) {
 	}
 }
 
+func TestABatchHasADecisionForEachCall(t *testing.T) {
+	client := serve(t).client(t)
+	calls := make([]Call, 6, 9)
+	for index := range calls {
+		calls[index] = ask("user", "ann")
+	}
+	calls = append(calls, Call{}, ask("", "an entry without a key"), ask("user", "ben"))
+	decisions := client.CheckMany(t.Context(), calls)
+	rejected := 0
+	for _, decision := range decisions[:6] {
+		if decision.Outcome == Rejected {
+			rejected++
+		}
+	}
+	if len(decisions) != 9 || rejected != 1 || client.Counters() != (Counters{6, 1, 1}) {
+		t.Errorf("%+v", decisions)
+	}
+	for index, expected := range []Outcome{Allowed, Failed, Allowed} {
+		outcome(t, decisions[6+index], expected)
+	}
+	if len(client.CheckMany(t.Context(), nil)) != 0 {
+		t.Error("no call, no decision")
+	}
+}
+
+func TestABatchBeyondTheBoundFailsAsAWhole(t *testing.T) {
+	client := serve(t).client(t)
+	calls := make([]Call, 1025)
+	for index := range calls {
+		calls[index] = ask("user", "ann")
+	}
+	for _, decision := range client.CheckMany(t.Context(), calls) {
+		outcome(t, decision, Failed)
+	}
+	// The largest batch, each with a rejection.
+	client.CheckMany(t.Context(), calls[1:])
+	if found := client.Counters(); found != (Counters{5, 1019, 1025}) {
+		t.Error(found)
+	}
+}
+
 func TestASlotIsReleased(t *testing.T) {
 	client := serve(t).client(t)
 	decision, release := client.Hold(t.Context(), export)

@@ -11,7 +11,10 @@ import (
 // types register their file names in the whole process, which panics if another package has registered them, and
 // reject header values that are not UTF-8, which would make the call fail instead of counting them.
 
-const method = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+const (
+	method     = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+	methodMany = "/tidegate.v1.Limits/Check"
+)
 
 // overLimit is the overall_code of a rejected request.
 const overLimit = 2
@@ -43,10 +46,16 @@ func (codec) Marshal(value any) ([]byte, error) {
 }
 
 func (codec) Unmarshal(data []byte, value any) error {
-	into, ok := value.(*response)
-	if !ok {
-		return fmt.Errorf("unexpected %T", value)
+	switch into := value.(type) {
+	case *response:
+		return into.decode(data)
+	case *batchResponse:
+		return into.decode(data)
 	}
+	return fmt.Errorf("unexpected %T", value)
+}
+
+func (into *response) decode(data []byte) error {
 	return eachField(data, func(number protowire.Number, varint uint64, content []byte) error {
 		switch number {
 		case 1:
@@ -69,6 +78,54 @@ func (codec) Unmarshal(data []byte, value any) error {
 		}
 		return nil
 	})
+}
+
+// batchResponse is a CheckResponse of tidegate.v1.Limits.
+type batchResponse struct{ results []result }
+
+// result of one call: a response or, if that is nil, an error.
+type result struct {
+	response *response
+	code     uint64
+	message  string
+}
+
+func (into *batchResponse) decode(data []byte) error {
+	return eachField(data, func(number protowire.Number, _ uint64, content []byte) error {
+		if number != 1 {
+			return nil
+		}
+		into.results = append(into.results, result{})
+		last := &into.results[len(into.results)-1]
+		return eachField(content, func(number protowire.Number, _ uint64, content []byte) error {
+			switch number {
+			case 1:
+				last.response = new(response)
+				return last.response.decode(content)
+			case 2: // a google.rpc.Status
+				return eachField(content, func(number protowire.Number, varint uint64, content []byte) error {
+					switch number {
+					case 1:
+						last.code = varint
+					case 2:
+						last.message = string(content)
+					}
+					return nil
+				})
+			}
+			return nil
+		})
+	})
+}
+
+// encodeBatch encodes a CheckRequest.
+func encodeBatch(requests [][]byte) []byte {
+	var message []byte
+	for _, request := range requests {
+		message = protowire.AppendTag(message, 1, protowire.BytesType)
+		message = protowire.AppendBytes(message, request)
+	}
+	return message
 }
 
 // eachField calls see for the fields that are numbers or have a length; it skips the others.

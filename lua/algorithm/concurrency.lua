@@ -227,8 +227,9 @@ local function save(key, state)
       redis.call('ZREM', key, member(holder, nth))
     end
   end
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', now)
-  local last = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
+  -- A cluster answers these with an error if the last member is gone and the slot is moving.
+  redis.pcall('ZREMRANGEBYSCORE', key, '-inf', now)
+  local last = redis.pcall('ZRANGE', key, -1, -1, 'WITHSCORES')[2]
   if last then
     redis.call('PEXPIRE', key, loadfile('ttl.lua')(last - now, extra_ms))
   end

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::wiring::store_setup::{RedisStack, ServiceDecider};
+use super::wiring::store_setup::ServiceDecider;
+use crate::limiter::redis_stack::RedisStack;
 use crate::policy::{Policy, RuleOverride};
 
 /// Maximum number of active overrides. Each one slows down policy reloads slightly, and more would

@@ -31,9 +31,16 @@ pub struct StatusLimit<'p> {
     pub rate: Rate,
     /// Name of the limit; empty if it has none.
     pub name: &'p str,
-    /// Capacity of the limit, in hits. If the capacity exceeds `requests_per_unit`, response
-    /// headers report the capacity instead.
+    /// Capacity of the limit, in hits.
     pub capacity: Hits,
+}
+
+impl StatusLimit<'_> {
+    /// Returns the limit to report beside `remaining`, which must not exceed it: a bucket's burst can
+    /// exceed `requests_per_unit`.
+    pub fn reported(&self) -> Hits {
+        Hits(u64::from(self.rate.requests_per_unit)).max(self.capacity)
+    }
 }
 
 /// Status of one descriptor in the response.

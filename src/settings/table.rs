@@ -335,6 +335,9 @@ settings! {
     redis_plain_commands "redis-plain-commands" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
     redis_info_poll "redis-info-poll" ["DURATION"]: Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
+    /// On a cluster, decide all limits of a call that lie on one node with one script, not with one
+    /// per hash slot.
+    redis_node_scripts "redis-node-scripts" ["true|false"]: bool = "true", parse_flag, Plain, [];
 
     section "Decisions and responses";
     /// Decide and count as usual, but let every call pass.

@@ -8,7 +8,8 @@
 //! `tests/it/store_contract/` runs one list of cases against every store and quotes these numbers.
 //!
 //! 1. **Atomic.** All checks of a call are decided and written at one instant, isolated from other
-//!    calls. (On a cluster: all checks that share a tag.)
+//!    calls. (On a cluster: all checks that share a tag and, where scripts for nodes are used, all
+//!    checks on one node.)
 //! 2. **Refunds first.** `Op::Refund` is applied before all other operations, in order, even if the
 //!    call is rejected. It passes, charges nothing, never lifts a counter above its capacity, and
 //!    has no effect on a counter that does not exist.
@@ -139,12 +140,20 @@ pub struct SharedStoreStats {
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
-    /// Number of calls whose counters were spread over several hash slots of a Redis Cluster.
+    /// Number of calls that took several script calls on a Redis Cluster.
     pub multi_slot_calls: u64,
     /// Number of multi-slot calls that were sent in up to two round trips. The first asks only the
     /// hash slot of the counter nearest to its limit. The second asks the other slots, unless the
     /// first has ended the call.
     pub two_rounds: u64,
+    /// Number of script calls that decided checks in several hash slots of one cluster node.
+    pub node_calls: u64,
+    /// Number of script calls for a cluster node that were sent again slot by slot, because the node
+    /// did not hold every key. They charged nothing.
+    pub not_here: u64,
+    /// Number of times that the scripts for cluster nodes were turned off, because they reach other
+    /// nodes than the slot table names.
+    pub node_scripts_off: u64,
     /// Number of charges that were refunded because a check in a different hash slot rejected the
     /// call.
     pub refunds: u64,

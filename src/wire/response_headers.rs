@@ -9,7 +9,7 @@ use super::messages::HeaderValue;
 use super::response_config::{
     RETRY_AFTER_HEADER, ResetFormat, ResponseConfig, RetryAfterFormat, STANDARD_RESET_HEADER,
 };
-use crate::domain::{Code, Decision, Hits, LimitedBy, Micros, Status};
+use crate::domain::{Code, Decision, LimitedBy, Micros, Status};
 
 /// Maximum length in bytes of a limit name in a header, after percent-encoding. A limit without a
 /// name is named by its path in the policy, which may be longer and is then truncated.
@@ -93,8 +93,7 @@ fn append_limit_headers(
     into: &mut Vec<HeaderValue>,
 ) {
     let Some(shown) = &status.shown else { return };
-    // A bucket's burst can exceed `requests_per_unit`, but `remaining` must not exceed the limit.
-    let limit = Hits(u64::from(shown.rate.requests_per_unit)).max(shown.capacity);
+    let limit = shown.reported();
     for names in &response_config.families {
         into.push(build_header(&names.limit, limit.to_string()));
         into.push(build_header(&names.remaining, status.remaining.to_string()));

@@ -24,6 +24,7 @@ mod envoy;
 mod gateways;
 mod grpc;
 mod hostile;
+mod library;
 mod limits_service;
 mod lua;
 mod matcher;

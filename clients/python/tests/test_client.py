@@ -76,6 +76,26 @@ class Decisions(TidegateCase):
         self.assertEqual(client.counters, Counters(allowed=1, rejected=2, failed=0))
 
 
+    async def test_a_batch_has_a_decision_for_each_call(self):
+        client = self.client(self.serve()[0])
+        others = [Call([]), call("", "an entry without a key"), call("user", "ben")]
+        decisions = await client.check_many([call("user", "ann")] * 6 + others)
+        outcomes = [decision.outcome for decision in decisions]
+        self.assertEqual(outcomes[:6].count(Outcome.REJECTED), 1)
+        self.assertEqual(outcomes[6:], [Outcome.ALLOWED, Outcome.FAILED, Outcome.ALLOWED])
+        self.assertEqual(client.counters, Counters(allowed=6, rejected=1, failed=1))
+        self.assertEqual(await client.check_many([]), [])
+
+    async def test_a_batch_beyond_the_bound_fails_as_a_whole(self):
+        client = self.client(self.serve()[0])
+        calls = [call("user", "ann")] * 1_025
+        decisions = await client.check_many(calls)
+        self.assertEqual({(it.outcome, it.passes) for it in decisions}, {(Outcome.FAILED, True)})
+        # The largest batch, each with a rejection.
+        decisions = await client.check_many(calls[1:])
+        self.assertEqual([it.outcome for it in decisions].count(Outcome.REJECTED), 1_019)
+
+
 class Holds(TidegateCase):
     async def test_a_slot_is_released_at_the_end_of_its_context(self):
         client = self.client(self.serve()[0])

@@ -21,11 +21,14 @@ use crate::decision::{Decision, Failure, Outcome};
 use crate::hold::{self, Hold};
 use crate::layer::RateLimitLayer;
 use crate::mapping::Mapping;
-use crate::messages::{RateLimitRequest, RateLimitResponse};
+use crate::messages::{CheckRequest, CheckResponse, RateLimitRequest, RateLimitResponse};
 
 const CHECK: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const CHECK_MANY: &str = "/tidegate.v1.Limits/Check";
 /// Maximum size of a response: a status and its limit for each descriptor, headers, a body of the policy.
 const RESPONSE_BYTES_MAX: usize = 256 * 1024;
+/// Maximum size of the response to a batch of 1,024 calls, which is the service's bound: 4 KiB each.
+const BATCH_RESPONSE_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Timeout of a release, for which nobody waits.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of releases on their way. A further one is dropped, and its lease ends by itself.
@@ -82,9 +85,44 @@ impl Client {
 
     /// Asks for a decision. Returns within the timeout, never sleeps, and never repeats a call.
     ///
-    /// A call without descriptors passes without asking, as in Envoy, and is not counted.
+    /// A call without descriptors passes without asking, as in Envoy, and is not counted. Slots that a call takes
+    /// here are free when their lease ends; use [`Client::hold`] to release them.
     pub async fn check(&self, call: &Call) -> Decision {
         self.check_as(call, &Bytes::new()).await
+    }
+
+    /// Asks for many decisions in one call of Tidegate's own service; other servers do not have it. There is one
+    /// decision for each call, in the same order. A call may pass while others do not.
+    ///
+    /// The timeout is that of one decision. The service takes up to 1,024 calls at once; beyond, all fail.
+    pub async fn check_many(&self, calls: &[Call]) -> Vec<Decision> {
+        let asks = |call: &&Call| !call.descriptors.is_empty();
+        let message = |call: &Call| call.check_message(&self.shared.domain, &Bytes::new());
+        let requests: Vec<RateLimitRequest> = calls.iter().filter(asks).map(message).collect();
+        let expected = requests.len();
+        let answer: Result<CheckResponse, Failure> = if requests.is_empty() {
+            Ok(CheckResponse::default())
+        } else {
+            self.send(CHECK_MANY, CheckRequest { requests }, BATCH_RESPONSE_BYTES_MAX).await
+        };
+        let mut results = answer.and_then(|answer| {
+            let complete = answer.results.len() == expected;
+            if complete { Ok(answer.results.into_iter()) } else { Err(Failure::malformed()) }
+        });
+        calls
+            .iter()
+            .map(|call| {
+                if call.descriptors.is_empty() {
+                    return Decision::allowed();
+                }
+                self.decide(match &mut results {
+                    Err(failure) => Err(failure.clone()),
+                    Ok(results) => {
+                        results.next().ok_or_else(Failure::malformed).and_then(Failure::of_result)
+                    }
+                })
+            })
+            .collect()
     }
 
     /// Asks for a decision, and takes the slots of the descriptors with [`crate::Descriptor::hold`]. They
@@ -118,7 +156,8 @@ impl Client {
         if message.descriptors.is_empty() {
             return Ok(());
         }
-        self.send(message).await.map(drop)
+        let sent = self.send::<_, RateLimitResponse>(CHECK, message, RESPONSE_BYTES_MAX);
+        sent.await.map(drop)
     }
 
     /// Returns a layer for axum, tonic, and other tower services.
@@ -140,8 +179,13 @@ impl Client {
         if call.descriptors.is_empty() {
             return Decision::allowed();
         }
-        let response = self.send(call.check_message(&self.shared.domain, holder)).await;
-        let decision = match response {
+        let message = call.check_message(&self.shared.domain, holder);
+        self.decide(self.send(CHECK, message, RESPONSE_BYTES_MAX).await)
+    }
+
+    /// Turns an answer into a decision, and counts it.
+    fn decide(&self, answer: Result<RateLimitResponse, Failure>) -> Decision {
+        let decision = match answer {
             Ok(response) => Decision::of_response(response, SystemTime::now()),
             Err(failure) => Decision::failed(failure, self.shared.on_failure == OnFailure::Allow),
         };
@@ -155,10 +199,20 @@ impl Client {
         decision
     }
 
-    async fn send(&self, message: RateLimitRequest) -> Result<RateLimitResponse, Failure> {
+    async fn send<M, R>(
+        &self,
+        path: &'static str,
+        message: M,
+        bytes_max: usize,
+    ) -> Result<R, Failure>
+    where
+        M: prost::Message + 'static,
+        R: prost::Message + Default + 'static,
+    {
         let shared = &self.shared;
         let _pending = shared.pending.try_acquire().map_err(|_| Failure::Busy)?;
-        let sent = timeout(shared.timeout, unary(&shared.channel, message, shared.timeout));
+        let sent = unary(&shared.channel, path, message, bytes_max, shared.timeout);
+        let sent = timeout(shared.timeout, sent);
         match sent.await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(status)) => Err(Failure::of(&status)),
@@ -176,7 +230,13 @@ impl Client {
         let message = call.release_message(&self.shared.domain, holder);
         let shared = Arc::clone(&self.shared);
         self.shared.runtime.spawn(async move {
-            let call = unary(&shared.channel, message, RELEASE_TIMEOUT);
+            let call = unary::<_, RateLimitResponse>(
+                &shared.channel,
+                CHECK,
+                message,
+                RESPONSE_BYTES_MAX,
+                RELEASE_TIMEOUT,
+            );
             // A release that fails leaves the slot to its lease.
             drop(timeout(RELEASE_TIMEOUT, call).await);
             shared.counts.releases.fetch_sub(1, Ordering::AcqRel);
@@ -188,16 +248,22 @@ impl Client {
     }
 }
 
-async fn unary(
+async fn unary<M, R>(
     channel: &Channel,
-    message: RateLimitRequest,
+    path: &'static str,
+    message: M,
+    bytes_max: usize,
     deadline: Duration,
-) -> Result<RateLimitResponse, Status> {
-    let mut service = Grpc::new(channel.clone()).max_decoding_message_size(RESPONSE_BYTES_MAX);
+) -> Result<R, Status>
+where
+    M: prost::Message + 'static,
+    R: prost::Message + Default + 'static,
+{
+    let mut service = Grpc::new(channel.clone()).max_decoding_message_size(bytes_max);
     service.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let mut request = Request::new(message);
     // Tells the service, too, so that it does not work for nobody.
     request.set_timeout(deadline);
-    let path = PathAndQuery::from_static(CHECK);
+    let path = PathAndQuery::from_static(path);
     Ok(service.unary(request, path, ProstCodec::default()).await?.into_inner())
 }

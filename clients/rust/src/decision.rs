@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderName, HeaderValue};
 use tonic::{Code, Status};
 
-use crate::messages::{OVER_LIMIT, RateLimitResponse};
+use crate::messages::{CheckResult, OVER_LIMIT, RateLimitResponse};
 
 /// Maximum number of response headers that are taken from a response.
 pub(crate) const HEADERS_MAX: usize = 32;
@@ -67,6 +67,20 @@ impl Failure {
                 };
                 Failure::Status(code, message)
             }
+        }
+    }
+
+    /// A batch has another number of results than calls, or an empty one.
+    pub(crate) fn malformed() -> Failure {
+        Failure::Status(Code::Internal, "a batch with missing results".to_owned())
+    }
+
+    /// The response to one call of a batch.
+    pub(crate) fn of_result(result: CheckResult) -> Result<RateLimitResponse, Failure> {
+        match (result.response, result.error) {
+            (Some(response), _) => Ok(response),
+            (None, Some(error)) => Err(Failure::of(&Status::new(error.code.into(), error.message))),
+            (None, None) => Err(Failure::malformed()),
         }
     }
 

@@ -60,3 +60,34 @@ pub(crate) struct HeaderValue {
     #[prost(bytes = "bytes", tag = "2")]
     pub(crate) value: Bytes,
 }
+
+/// Request of `tidegate.v1.Limits/Check`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct CheckRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) requests: Vec<RateLimitRequest>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct CheckResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) results: Vec<CheckResult>,
+}
+
+/// One of the two.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct CheckResult {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) response: Option<RateLimitResponse>,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) error: Option<RpcStatus>,
+}
+
+/// `google.rpc.Status`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(crate) struct RpcStatus {
+    #[prost(int32, tag = "1")]
+    pub(crate) code: i32,
+    #[prost(string, tag = "2")]
+    pub(crate) message: String,
+}

@@ -18,14 +18,9 @@ use crate::settings::{
 };
 use crate::store::redis::client::config;
 use crate::store::redis::client::config::{
-    Address, Auth, MonotonicClock, Password, REPLY_TIMEOUT, RedisConfig, SILENCE_MAX, Tls,
-    TlsReloader,
+    Address, Auth, MonotonicClock, Password, RedisConfig, Tls, TlsReloader,
 };
-use crate::store::redis::keys::Prefix;
-
-/// Version of the key and state formats that this build uses in Redis. Replicas with different
-/// versions do not share counters.
-const STATE_FORMAT: &str = "tg1";
+use crate::store::redis::keys::{Prefix, key_format};
 
 /// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, so that
 /// each worker's calls can use a connection on its own runtime.
@@ -63,17 +58,14 @@ pub(crate) fn redis_config(
         tls_reloader: settings.tls.clone().map(tls_reloader).transpose()?,
         db: i64::from(settings.database),
         prefix,
-        meta: format!("{STATE_FORMAT} {}", secret.fingerprint()),
+        meta: key_format(&secret.fingerprint()),
         connections_per_node: settings.connections,
         connect_timeout: settings.connect_timeout,
-        // At least twice the budget of a call, so that a slow call does not close the connection.
-        reply_timeout: REPLY_TIMEOUT.max(settings.budget * 2),
-        // Half of the default budget. Who gives Redis more time also gives it more time to be silent.
-        silence_max: SILENCE_MAX.max(settings.budget / 2),
         breaker_clock: Some(monotonic_clock()),
         worker_runtimes,
         info_interval: settings.info_interval,
         plain_commands: settings.plain_commands,
+        ..RedisConfig::with_budget(settings.budget)
     })
 }
 

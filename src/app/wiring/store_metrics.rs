@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::redis_metrics;
-use super::store_setup::{RedisStack, ServiceDecider};
+use super::store_setup::ServiceDecider;
 use crate::clock::Clock;
+use crate::limiter::redis_stack::RedisStack;
 use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
 use crate::store::{SharedStore as _, Store as _, memory};
@@ -66,10 +67,13 @@ metrics! { REDIS: RedisStack,
     counter "redis_spared" "Calls answered from the refusal cache alone", |stack| stack.remote().shared_stats().cached_calls;
     counter "redis_clamped" "Counters from the far future, read as full", |stack| stack.remote().shared_stats().clamped;
     counter "redis_unreadable" "Replies that no script can send", |stack| stack.remote().shared_stats().unreadable;
-    counter "redis_split_calls" "Calls over several slots of a cluster", |stack| stack.remote().shared_stats().multi_slot_calls;
-    counter "redis_two_rounds" "Calls that used one slot before the others", |stack| stack.remote().shared_stats().two_rounds;
+    counter "redis_split_calls" "Calls that took several script calls on a cluster", |stack| stack.remote().shared_stats().multi_slot_calls;
+    counter "redis_two_rounds" "Calls that used one node or slot before the others", |stack| stack.remote().shared_stats().two_rounds;
+    counter "redis_node_calls" "Script calls that decided several slots of a cluster node", |stack| stack.remote().shared_stats().node_calls;
+    counter "redis_node_calls_not_here" "Script calls for a cluster node that were sent again slot by slot, because a slot had moved or was moving", |stack| stack.remote().shared_stats().not_here;
+    counter "redis_node_scripts_off" "Times that scripts for cluster nodes were turned off for ten minutes, because the service routes them to other nodes", |stack| stack.remote().shared_stats().node_scripts_off;
     counter "redis_data_losses" "Times that Redis may have lost counters: restarts and failovers", |stack| stack.remote().counter_losses();
-    counter "redis_refunded" "Charges refunded because another slot rejected the call", |stack| stack.remote().shared_stats().refunds;
+    counter "redis_refunded" "Charges refunded because another node or slot rejected the call", |stack| stack.remote().shared_stats().refunds;
     counter "redis_script_decisions" "Calls decided by scripts", |stack| stack.remote().shared_stats().script_calls;
     counter "redis_plain_decisions" "Calls decided by plain commands, without a script", |stack| stack.remote().shared_stats().plain_calls;
     counter "redis_plain_undecided" "Calls charged by plain commands that the scripts had to decide", |stack| stack.remote().shared_stats().plain_undecided;

@@ -35,6 +35,16 @@ pub const PREFIX_BYTES_MAX: usize = 64;
 /// Text of a Redis key. Kept on the stack, because no key is longer than the inline capacity.
 pub type KeyText = SmallVec<[u8; PREFIX_BYTES_MAX + TAIL_BYTES_MAX]>;
 
+/// Version of the key and state formats that this build uses in Redis. Replicas with different
+/// versions do not share counters.
+const STATE_FORMAT: &str = "tg1";
+
+/// Returns the text that replicas compare to find out whether they share counters: the version of
+/// the formats, and the fingerprint of the key secret.
+pub fn key_format(secret_fingerprint: &str) -> String {
+    format!("{STATE_FORMAT} {secret_fingerprint}")
+}
+
 /// Validated prefix of all Redis keys (`CACHE_KEY_PREFIX`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix(String);

@@ -8,6 +8,7 @@
 //! | [`store`] | turns a call into script calls, and their replies into answers |
 //! | [`keys`] | the key of a counter, and its cluster slot |
 //! | `multi_slot`, `near_limit_hints` | calls over several slots of a cluster |
+//! | `node_scripts` | one script per node of a cluster, and when it is used |
 //! | `plain_calls`, `plain_hints` | calls far from every limit, which need no script |
 //! | [`script`] | chooses a script, encodes its arguments, decodes its reply |
 //! | [`client`] | connections, topologies, circuit breakers |
@@ -18,6 +19,7 @@ pub mod client;
 pub mod keys;
 mod multi_slot;
 mod near_limit_hints;
+mod node_scripts;
 mod plain_calls;
 mod plain_hints;
 pub mod script;

@@ -1,5 +1,5 @@
 //! Plans calls whose counters are in several slots of a cluster: groups checks by slot, and decides
-//! which group is sent first.
+//! which group is sent first. `node_scripts` groups them by node instead.
 //!
 //! Each group is one atomic script call. All groups are sent at once, unless a check was near its
 //! limit when last seen: then its group is sent alone first, so that a refusal there holds no hits
@@ -17,11 +17,27 @@ use smallvec::SmallVec;
 use super::near_limit_hints::Nearness;
 use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Role};
 
-/// Checks of a call whose counters are in the same hash slot, as indices into the call.
+/// Checks of a call that one script call decides, as indices into the call: those whose counters
+/// are in the same hash slot or, with scripts for nodes, on the same node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotGroup {
+    /// Hash slot of the first check's counter.
     pub(super) slot: u16,
+    /// Whether the counters are in several slots, so that only a node's script can decide them.
+    pub(super) spans_slots: bool,
     pub(super) checks: SmallVec<[usize; 4]>,
+}
+
+impl SlotGroup {
+    /// Creates the group of one check.
+    pub(super) fn of(slot: u16, check: usize) -> SlotGroup {
+        SlotGroup { slot, spans_slots: false, checks: SmallVec::from_iter([check]) }
+    }
+
+    /// Returns whether only a node's script can decide the checks together.
+    pub(super) fn needs_node_script(&self) -> bool {
+        self.spans_slots && self.checks.len() > 1
+    }
 }
 
 pub(super) type SlotGroups = SmallVec<[SlotGroup; 4]>;
@@ -35,7 +51,7 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
         let slot = slot(check);
         match places.place(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot)) {
             Some(place) => groups[place].checks.push(at),
-            None => groups.push(SlotGroup { slot, checks: SmallVec::from_iter([at]) }),
+            None => groups.push(SlotGroup::of(slot, at)),
         }
     }
     groups

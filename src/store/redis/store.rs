@@ -16,10 +16,11 @@ use super::keys::{self, Prefix};
 use super::multi_slot;
 use super::multi_slot::{SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
+use super::node_scripts::{self, NodeScripts};
 use super::plain_calls::{self, PlainCalls, PlainResult, PlainStats};
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICT};
-use super::script::reply::{CounterStatus, ReplyError, ScriptReply};
+use super::script::reply::{CounterStatus, ReplyError, ScriptReply, is_not_here};
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
 };
@@ -51,11 +52,16 @@ pub struct RedisStats {
     pub clamped: AtomicU64,
     /// Number of script replies that could not be decoded.
     pub unreadable: AtomicU64,
-    /// Number of calls whose counters were in several hash slots of the Redis Cluster.
+    /// Number of calls that took several script calls on the Redis Cluster.
     pub multi_slot_calls: AtomicU64,
     /// Number of multi-slot calls that were sent in up to two round trips: first to the hash slot of
     /// the counter nearest to its limit, then, unless that ended the call, to the others.
     pub two_rounds: AtomicU64,
+    /// Number of script calls that decided checks in several hash slots of one node.
+    pub node_calls: AtomicU64,
+    /// Number of script calls for a node that were sent again slot by slot, because the node did not
+    /// hold every key.
+    pub not_here: AtomicU64,
     /// Number of charges refunded because a check in another hash slot rejected the call.
     pub refunded: AtomicU64,
     /// Number of calls decided by scripts.
@@ -72,6 +78,7 @@ pub struct RedisStore<T> {
     /// [`TimeSource::Call`].
     latest: AtomicU64,
     hints: NearLimitHints,
+    node_scripts: NodeScripts,
     /// Calls that need no script; `None` if plain commands are disabled.
     plain: Option<PlainCalls>,
     stats: RedisStats,
@@ -94,6 +101,8 @@ impl SharedStore for RedisStore<RedisClient> {
             unreadable,
             multi_slot_calls,
             two_rounds,
+            node_calls,
+            not_here,
             refunded,
             script_calls,
         } = &self.stats;
@@ -105,6 +114,9 @@ impl SharedStore for RedisStore<RedisClient> {
             unreadable: unreadable.load(Ordering::Relaxed),
             multi_slot_calls: multi_slot_calls.load(Ordering::Relaxed),
             two_rounds: two_rounds.load(Ordering::Relaxed),
+            node_calls: node_calls.load(Ordering::Relaxed),
+            not_here: not_here.load(Ordering::Relaxed),
+            node_scripts_off: self.node_scripts.times_off(),
             refunds: refunded.load(Ordering::Relaxed),
             plain_calls: of_plain(|stats| &stats.decided),
             script_calls: script_calls.load(Ordering::Relaxed),
@@ -140,7 +152,16 @@ impl<T: Transport> RedisStore<T> {
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
         let (latest, hints, stats) =
             (AtomicU64::new(0), NearLimitHints::new(), RedisStats::default());
-        RedisStore { transport, encoder, timing, latest, hints, plain, stats }
+        let node_scripts = NodeScripts::new(transport.is_cluster());
+        RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
+    }
+
+    /// Turns the scripts for nodes of a cluster on, which is the default, or off. If they are off,
+    /// every hash slot gets a script call of its own.
+    #[must_use]
+    pub fn with_node_scripts(self, enabled: bool) -> Self {
+        let node_scripts = NodeScripts::new(enabled && self.transport.is_cluster());
+        RedisStore { node_scripts, ..self }
     }
 
     /// Lets one call in `interval` be charged by plain commands although a counter may be near its
@@ -177,17 +198,16 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decides a call with scripts, and records their answers as hints for plain commands.
     async fn by_script(&self, call: &Call<'_>) -> Answers {
-        let answers = if !self.transport.is_cluster() {
-            self.single_slot(call).await
-        } else {
-            let groups =
-                multi_slot::group_by_slot(call.checks, |check| keys::counter_slot(&check.key));
-            if groups.len() < 2 {
-                self.single_slot(call).await
-            } else {
-                // Boxed, so that the future of a single-slot call stays small.
-                Box::pin(self.multi_slot(call, groups)).await
+        let answers = if self.transport.is_cluster() {
+            let groups = self.groups(call);
+            // The others are boxed, so that the future of a single-slot call stays small.
+            match groups.as_slice() {
+                [group] if group.needs_node_script() => Box::pin(self.single_node(call)).await,
+                [] | [_] => self.single_slot(call).await,
+                [_, _, ..] => Box::pin(self.multi_slot(call, groups)).await,
             }
+        } else {
+            self.single_slot(call).await
         };
         self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
         if let Some(plain) = &self.plain {
@@ -251,7 +271,80 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call whose counters are in several hash slots, with one script call per slot, in
+    /// Groups the checks of a call by node or, where the scripts for nodes are off, by hash slot.
+    fn groups(&self, call: &Call<'_>) -> SlotGroups {
+        let slot = |check: &Check<'_>| keys::counter_slot(&check.key);
+        if !self.node_scripts.is_on(call.now) {
+            return multi_slot::group_by_slot(call.checks, slot);
+        }
+        let node = |slot| {
+            let node = self.transport.node_of(slot);
+            node.filter(|_| self.node_scripts.allows(slot, call.now))
+        };
+        node_scripts::group_by_node(call.checks, slot, node)
+    }
+
+    /// Decides a call whose counters are in several hash slots of one node, with one script call. If
+    /// the node does not hold every key, nothing was charged, and the call is sent slot by slot.
+    async fn single_node(&self, call: &Call<'_>) -> Answers {
+        let redirects = self.transport.redirects();
+        let script_call = self.node_call(call.checks, call, false);
+        let reply = self.transport.send(smallvec![script_call]).await.pop();
+        if !self.is_not_here(reply.as_ref()) {
+            let source = source(reply.as_ref());
+            return Answers {
+                each: self.decode_reply(reply, call.checks, call.accounting),
+                source,
+            };
+        }
+        let missed: SmallVec<[usize; 8]> = (0..call.checks.len()).collect();
+        let groups = self.groups_of_missed(call, &missed);
+        let answers = self.multi_slot(call, groups).await;
+        self.record_not_here(call, &missed, &answers.each, redirects);
+        answers
+    }
+
+    /// Returns the script call that decides these checks of one node before the call's deadline.
+    fn node_call(&self, checks: &[Check<'_>], call: &Call<'_>, is_part: bool) -> ScriptCall {
+        let (now, accounting) = (self.now(call), call.accounting);
+        let script_call = self.encoder.encode_node_call(checks, accounting, is_part, now, call.now);
+        self.stats.node_calls.fetch_add(1, Ordering::Relaxed);
+        ScriptCall { deadline: call.deadline, ..script_call }
+    }
+
+    /// Returns whether a node's script answered that the node does not hold every key. Counts the
+    /// answer.
+    fn is_not_here(&self, reply: Option<&Result<Value, SendError>>) -> bool {
+        match reply {
+            Some(Ok(reply)) if is_not_here(reply) => {
+                self.stats.not_here.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            Some(Ok(_)) => {
+                self.node_scripts.record_answer();
+                false
+            }
+            Some(Err(_)) | None => false,
+        }
+    }
+
+    /// Learns from the answers to checks that were sent slot by slot because a node's script
+    /// answered `not here`. `redirects` is the number of redirects before that script was sent.
+    fn record_not_here(
+        &self,
+        call: &Call<'_>,
+        missed: &[usize],
+        answers: &[Answer],
+        redirects: u64,
+    ) {
+        let is_decided = |at: &usize| matches!(answers[*at], Answer::Decided(_));
+        let served = self.transport.redirects() == redirects && missed.iter().all(is_decided);
+        if served && self.node_scripts.record_unexplained(call.now) {
+            tracing::warn!("scripts for cluster nodes reach other nodes and are turned off");
+        }
+    }
+
+    /// Decides a call whose counters are in several hash slots, with one script call per group, in
     /// one or two round trips.
     async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
         let each = vec![Answer::NotAsked; call.checks.len()];
@@ -300,7 +393,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Sends one script call per group, and stores the decoded answers and each counter's status
-    /// without the call's charges.
+    /// without the call's charges. Sends groups that are not on their node again, slot by slot.
     async fn send_groups(
         &self,
         call: &Call<'_>,
@@ -308,23 +401,52 @@ impl<T: Transport> RedisStore<T> {
         answers: &mut Answers,
         uncharged: &mut Uncharged,
     ) {
-        type Checks<'a> = SmallVec<[Check<'a>; 8]>;
-        let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
-        let parts: SmallVec<[Checks<'_>; 4]> =
-            groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
-        let script_calls: ScriptCalls =
-            parts.iter().map(|part| self.part_call(part, call)).collect();
-        if script_calls.is_empty() {
+        let redirects = self.transport.redirects();
+        let missed = self.send_once(call, groups, answers, uncharged).await;
+        if missed.is_empty() {
             return;
+        }
+        let slots = self.groups_of_missed(call, &missed);
+        // No group spans slots, so none is missed again.
+        self.send_once(call, &slots, answers, uncharged).await;
+        self.record_not_here(call, &missed, &answers.each, redirects);
+    }
+
+    /// Sends one script call per group, and stores the answers. Returns the checks of the groups
+    /// that are not on their node.
+    async fn send_once(
+        &self,
+        call: &Call<'_>,
+        groups: &[SlotGroup],
+        answers: &mut Answers,
+        uncharged: &mut Uncharged,
+    ) -> SmallVec<[usize; 8]> {
+        let is_part = call.accounting == Accounting::AllOrNothing;
+        let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
+        let parts: SmallVec<[SmallVec<[Check<'_>; 8]>; 4]> =
+            groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
+        let script_call = |(group, part): (&SlotGroup, &SmallVec<[Check<'_>; 8]>)| match group
+            .needs_node_script()
+        {
+            true => self.node_call(part, call, is_part),
+            false => self.part_call(part, call),
+        };
+        let script_calls: ScriptCalls = groups.iter().zip(&parts).map(script_call).collect();
+        let mut missed = SmallVec::new();
+        if script_calls.is_empty() {
+            return missed;
         }
         let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
         let mut replies = self.transport.send_until(script_calls, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
             let reply = replies.next();
+            if group.needs_node_script() && self.is_not_here(reply.as_ref()) {
+                missed.extend_from_slice(&group.checks);
+                continue;
+            }
             if source(reply.as_ref()) == Source::Shed {
                 answers.source = Source::Shed;
             }
-            let is_part = call.accounting == Accounting::AllOrNothing;
             let decode = |reply: &Value| match is_part {
                 true => ScriptReply::decode_part(reply, part),
                 false => ScriptReply::decode(reply, part, call.accounting),
@@ -345,6 +467,20 @@ impl<T: Transport> RedisStore<T> {
                 }
             }
         }
+        missed
+    }
+
+    /// Groups the checks of node scripts that answered `not here` by slot, and turns the node
+    /// scripts for those slots off for a while.
+    fn groups_of_missed(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
+        let slot = |at: &usize| keys::counter_slot(&call.checks[*at].key);
+        self.node_scripts.record_not_here(missed.iter().map(slot), call.now);
+        let checks: SmallVec<[Check<'_>; 8]> = missed.iter().map(|at| call.checks[*at]).collect();
+        let mut groups = multi_slot::group_by_slot(&checks, |check| keys::counter_slot(&check.key));
+        for at in groups.iter_mut().flat_map(|group| &mut group.checks) {
+            *at = missed[*at];
+        }
+        groups
     }
 
     /// Decodes a script's reply into one answer per check. Counts clamps and unreadable replies.

@@ -3,7 +3,8 @@
 //! `yaml policy` compiles without a warning · `yaml defaults` are valid · `yaml envoy` is accepted by Envoy as the descriptors of
 //! a host · `sh run` runs, line by line, beside `config/first.yaml` being served · `sh make` names
 //! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
-//! tried in `redis_page` · `text output` is what the block before it printed last, but for numbers ·
+//! tried in `redis_page` · `toml library`, `yaml library`, `rust library` and `text library` are a crate and what it prints, in
+//! `library::new_crate` · `text output` is what the block before it printed last, but for numbers ·
 //! `text` is a drawing.
 
 use std::fs;
@@ -17,7 +18,7 @@ use crate::envoy::bootstrap::{Bootstrap, repository};
 use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 
-const PAGES: [&str; 26] = [
+const PAGES: [&str; 27] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -33,6 +34,7 @@ const PAGES: [&str; 26] = [
     "docs/ENVOY.md",
     "docs/INTEGRATIONS.md",
     "docs/LAYERS.md",
+    "docs/LIBRARY.md",
     "docs/METRICS.md",
     "docs/MIGRATION.md",
     "docs/OPERATING.md",
@@ -88,7 +90,7 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 10] = [
+    const KINDS: [&str; 14] = [
         "yaml policy",
         "yaml defaults",
         "yaml envoy",
@@ -96,6 +98,10 @@ fn every_block_says_what_it_is() {
         "sh make",
         "sh newcomer",
         "sh redis",
+        "toml library",
+        "yaml library",
+        "rust library",
+        "text library",
         "text acl",
         "text output",
         "text",

@@ -10,6 +10,7 @@ mod extreme_numbers;
 mod key_layout;
 mod lua_equals_memory;
 mod multi_slot;
+mod node_scripts;
 mod reply_decoder;
 mod script_headers;
 

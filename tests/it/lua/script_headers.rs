@@ -254,6 +254,34 @@ fn apply_gets_what_its_header_and_each_algorithm_name() {
 }
 
 #[test]
+fn a_node_script_gets_the_same_arguments_and_then_the_keys() {
+    let (w, a) = (window(5, SECOND), bucket(5, 10));
+    let checks = [take(key(1), &w, 1), take(key(2), &a, 2)];
+    let twice = [checks[0], checks[0]];
+    for (checks, one_slot, node, words_before) in [
+        (&checks, "multi_check.lua", "node_check.lua", 2),
+        (&twice, "apply.lua", "node_apply.lua", 4),
+    ] {
+        let accounting = Accounting::AllOrNothing;
+        let expected = words(&encoder().encode_call(checks, accounting, None, START));
+        let call = encoder().encode_node_call(checks, accounting, false, None, START);
+        assert_eq!(format!("{}.lua", call.script.name), node);
+        let sent = words(&call);
+        assert_eq!(sent[..words_before], expected);
+        let mut names = argv(one_slot);
+        names.push("keys");
+        assert_eq!(argv(node), names);
+        let keys = checks
+            .iter()
+            .map(|check| Prefix::default().key(&check.key, &check.limit.algorithm).to_vec());
+        assert_eq!(sent[words_before..], keys.collect::<Vec<_>>());
+    }
+    let part =
+        words(&encoder().encode_node_call(&twice, Accounting::AllOrNothing, true, None, START));
+    assert_eq!(part[1], b"part");
+}
+
+#[test]
 fn a_receipt_is_sent_with_what_the_header_names() {
     let path = "refund.lua";
     assert_eq!(argv(path), ["now_us", "stride", "receipts"]);
@@ -301,7 +329,9 @@ fn every_file_says_its_purpose_and_every_script_its_keys_arguments_state_reply_a
 #[test]
 fn production_runs_the_same_text_without_the_first_line() {
     for (plain, strict) in PRODUCTION.all().iter().zip(STRICT.all()) {
-        assert_eq!(format!("#!lua\n{}", plain.text), strict.text);
+        let flags =
+            if plain.name.starts_with("node_") { " flags=allow-cross-slot-keys" } else { "" };
+        assert_eq!(format!("#!lua{flags}\n{}", plain.text), strict.text);
         assert!(!plain.text.contains("loadfile"), "every file was found");
         assert_eq!(plain.sha.len(), 40);
         assert_ne!(plain.sha, strict.sha);

@@ -153,7 +153,7 @@ fn run(mut command: Command, directory: &Path, ends_with: Option<&str>) -> Strin
         user => user.as_raw(),
     };
     let text = text.replace(&format!("{place}/"), "");
-    let text = text.replace(&format!("runs as user {user}:"), "runs as user {user}:");
+    let text = text.replace(&format!("as user {user}:"), "as user {user}:");
     CLOSED.iter().fold(text, |text, closed| text.replace(closed, "{closed}"))
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::domain::{
-    Accounting, Answer, ChargeRecord, Check, ExecutionStatus, Hits, Limit, Micros, Receipt, Role,
-    Unit, Verdict,
+    Accounting, Answer, Answers, ChargeRecord, Check, ExecutionStatus, Hits, Limit, Micros,
+    Receipt, Role, Source, Unit, Verdict,
 };
 use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::{SharedStore, Store};
@@ -31,8 +31,10 @@ async fn a_call_far_from_its_limits_is_one_command_per_counter() {
     bench.all(&checks).await;
     let (before, number) = (bench.stats(), window_now(HOUR));
     bench.learn_time().await;
-    let answers = bench.all(&checks).await;
+    let Answers { each: answers, source } =
+        apply(&bench.store, &checks, Accounting::AllOrNothing).await;
     let stats = bench.stats();
+    assert_eq!(source, Source::Redis);
     assert_eq!((stats.plain_calls - before.plain_calls, stats.plain_undecided), (1, 0));
     assert_eq!(stats.script_calls - before.script_calls, 1, "which told the time");
     let outcomes: Vec<_> = answers.iter().map(|answer| answer.outcome().unwrap()).collect();
@@ -344,6 +346,19 @@ async fn rule_11_a_setting_turns_plain_commands_off() {
     assert_eq!((bench.stats().plain_calls, bench.stats().plain_undecided), (0, 0));
     let page = std::fs::read_to_string("docs/POLICY.md").unwrap();
     assert!(page.contains("--redis-plain-commands false"), "docs/POLICY.md says what is given up");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_permission_for_incrby_one_call_is_decided_twice() {
+    let bench = Bench::new().await;
+    let limit = window(1_000, HOUR);
+    bench.command::<()>(&["ACL", "SETUSER", "tidegate", "-incrby"]).await;
+    for calls in 1..=5 {
+        let outcome = bench.plainly(take(key(1), &limit, 1)).await;
+        assert_eq!(outcome.available, Hits(1_000 - calls));
+    }
+    let stats = bench.stats();
+    assert_eq!((stats.plain_calls, stats.plain_undecided, stats.plain_refunds), (0, 1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -44,6 +44,11 @@ pub struct Replicas {
 impl Replicas {
     /// `place`: the type of Redis, and where it is.
     pub fn start(policy: &str, place: &[String; 2]) -> Replicas {
+        Replicas::start_with(policy, place, &[])
+    }
+
+    /// The same with more flags.
+    pub fn start_with(policy: &str, place: &[String; 2], flags: &[&str]) -> Replicas {
         let [kind, url] = place;
         let auth = format!("{}:{}", acl::USER, acl::PASSWORD);
         let arguments = [
@@ -55,8 +60,8 @@ impl Replicas {
             ["--refusal-cache", "false"],
             ["--require-store", "true"],
         ];
-        let flat = arguments.as_flattened();
-        let each = (0..REPLICAS).map(|_| Tidegate::policy(policy, flat)).collect();
+        let all = [arguments.as_flattened(), flags].concat();
+        let each = (0..REPLICAS).map(|_| Tidegate::policy(policy, &all)).collect();
         Replicas { each, asked: AtomicU64::new(0) }
     }
 

@@ -17,7 +17,7 @@ use tidegate::store::redis::client::config::{
     Address, Auth, Password, RedisConfig, TopologyConfig,
 };
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::Transport;
+use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys::{self, Prefix};
 use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::store::TimeSource;
@@ -28,10 +28,9 @@ use super::store_under_test::{Bench, START};
 use crate::support::acl;
 use crate::support::heavy;
 use crate::support::plain_transport::Plain;
-use crate::support::redis_cluster::Cluster;
+use crate::support::redis_cluster::{Cluster, text};
 use crate::support::redis_sentinel::{Group, NAME};
-use crate::support::redis_server::PATIENCE;
-use crate::support::redis_server::Server;
+use crate::support::redis_server::{PATIENCE, Server, until};
 
 /// Where the masters' slots begin, as `redis-cli --cluster create` deals them to three.
 const SLOTS_BEGIN: [u16; 3] = [0, 5_461, 10_923];
@@ -66,6 +65,15 @@ impl<T: Transport> Watched<T> {
     }
 }
 
+/// Where the counters of a bench are in a cluster.
+#[derive(Clone, Copy)]
+enum Placement {
+    /// In one slot.
+    OneTag,
+    /// In slots of the first of three nodes.
+    OneNode,
+}
+
 /// Shared by all benches of one set of servers.
 pub struct Shared<T>(Arc<Watched<T>>);
 
@@ -96,16 +104,17 @@ impl<T: Transport> Store for Shared<T> {
 
 pub struct RedisBench<T> {
     store: Shared<T>,
+    placement: Placement,
     clock: ManualClock,
     salt: u64,
     _server: Option<Server>,
 }
 
 impl<T: Transport> RedisBench<T> {
-    fn on(store: Shared<T>, server: Option<Server>) -> RedisBench<T> {
+    fn on(store: Shared<T>, server: Option<Server>, placement: Placement) -> RedisBench<T> {
         static BENCHES: AtomicU64 = AtomicU64::new(1);
         let salt = BENCHES.fetch_add(1, Ordering::Relaxed);
-        RedisBench { store, clock: ManualClock::at(START), salt, _server: server }
+        RedisBench { store, placement, clock: ManualClock::at(START), salt, _server: server }
     }
 }
 
@@ -114,7 +123,7 @@ impl RedisBench<Plain> {
         let server = Server::start(&[]);
         let connection = server.connect().await;
         let watched = Watched::new(Plain(connection.clone()), vec![connection]);
-        RedisBench::on(Shared(watched), Some(server))
+        RedisBench::on(Shared(watched), Some(server), Placement::OneTag)
     }
 }
 
@@ -138,11 +147,57 @@ impl<T: Transport> Bench for RedisBench<T> {
     }
 
     fn key(&self, n: u64) -> CounterKey {
-        CounterKey { identity: spread(self.salt, n), tag: Some(spread(self.salt, u64::MAX)) }
+        match self.placement {
+            Placement::OneTag => {
+                let tag = Some(spread(self.salt, u64::MAX));
+                CounterKey { identity: spread(self.salt, n), tag }
+            }
+            Placement::OneNode => {
+                let tries = (0..).map(|nth| spread(self.salt, n << 8 | nth));
+                let mut keys = tries.map(|identity| CounterKey { identity, tag: None });
+                keys.find(|key| keys::counter_slot(key) < SLOTS_BEGIN[1]).unwrap()
+            }
+        }
     }
 }
 
 contract!(standalone, crate::store_contract::redis_store::RedisBench::new().await);
+
+/// A server that is a whole cluster, so that a script for its node decides every call of several
+/// slots.
+pub struct OneNode(Plain);
+
+impl Transport for OneNode {
+    fn is_cluster(&self) -> bool {
+        true
+    }
+
+    fn node_of(&self, _: u16) -> Option<u16> {
+        Some(0)
+    }
+
+    async fn send(&self, calls: ScriptCalls) -> Replies {
+        self.0.send(calls).await
+    }
+
+    fn send_in_background(&self, call: ScriptCall) {
+        panic!("a call on one node needs no refund: {}", call.script.name);
+    }
+}
+
+impl RedisBench<OneNode> {
+    pub async fn one_node() -> RedisBench<OneNode> {
+        let server = Server::start(&["cluster-enabled yes"]);
+        server.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        let is_up = || text(server.ask(&["CLUSTER", "INFO"])).contains("cluster_state:ok");
+        until("the cluster is up", is_up).await;
+        let connection = server.connect().await;
+        let watched = Watched::new(OneNode(Plain(connection.clone())), vec![connection]);
+        RedisBench::on(Shared(watched), Some(server), Placement::OneNode)
+    }
+}
+
+contract!(one_node, crate::store_contract::redis_store::RedisBench::one_node().await);
 
 /// The service's connections, and an operator's to each of the masters.
 async fn connected(
@@ -181,7 +236,7 @@ async fn the_contract_holds_behind_sentinel() {
     let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: auth() };
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
     let store = connected(topology, &sentinels, &[group.servers[0].port]).await;
-    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None));
+    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -193,5 +248,5 @@ async fn the_contract_holds_on_a_cluster_for_counters_of_one_tag() {
         assert_eq!(cluster.owner(0, *begin), at, "the slots are dealt as this test thinks");
     }
     let store = connected(TopologyConfig::Cluster, &ports[3..4], &ports[..3]).await;
-    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None));
+    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
 }

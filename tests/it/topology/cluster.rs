@@ -93,8 +93,17 @@ async fn a_call_takes_one_write_per_node() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_planned_failover_and_a_full_reshard_lose_and_repeat_no_charge() {
+    lose_and_repeat_no_charge(Load::start).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_node_scripts_a_failover_and_a_reshard_lose_and_repeat_no_charge() {
+    lose_and_repeat_no_charge(Load::start_without_node_scripts).await;
+}
+
+async fn lose_and_repeat_no_charge(start: fn(RedisClient, Vec<CounterRecord>) -> Load) {
     let Bench { cluster, connections, _turn } = bench(false).await;
-    let load = Load::start(connections, spread(&cluster));
+    let load = start(connections, spread(&cluster));
     load.progress("every key is charged", |_| true, 40).await;
 
     assert_eq!(load.connections().counter_losses(), 0);

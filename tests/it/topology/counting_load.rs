@@ -163,7 +163,15 @@ impl Load {
     /// Starts callers that charge all counters in turn, two per call, until they are stopped. The two
     /// counters of a call are on the same node; on a cluster in two slots.
     pub fn start(connections: RedisClient, book: Vec<CounterRecord>) -> Load {
-        let (store, limit) = counted(connections, BUDGET);
+        Load::start_on(counted(connections, BUDGET), book)
+    }
+
+    /// The same, with a script call for each slot.
+    pub fn start_without_node_scripts(connections: RedisClient, book: Vec<CounterRecord>) -> Load {
+        Load::start_on(counted_with(connections, BUDGET, false), book)
+    }
+
+    fn start_on((store, limit): (BudgetedStore, Arc<Limit>), book: Vec<CounterRecord>) -> Load {
         let store = Arc::new(store);
         let (book, stop) = (Arc::new(book), Arc::new(AtomicBool::new(false)));
         let mut callers = JoinSet::new();
@@ -253,7 +261,17 @@ impl Load {
 
 /// The store with the layers of the service, and a limit that nobody reaches.
 pub fn counted(connections: RedisClient, budget: Duration) -> (BudgetedStore, Arc<Limit>) {
-    let redis = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
+    counted_with(connections, budget, true)
+}
+
+/// The same, with or without scripts for the nodes of a cluster.
+pub fn counted_with(
+    connections: RedisClient,
+    budget: Duration,
+    node_scripts: bool,
+) -> (BudgetedStore, Arc<Limit>) {
+    let redis = RedisStore::new(connections, Prefix::default(), TimeSource::Server)
+        .with_node_scripts(node_scripts);
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
     let limit = Arc::new(Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(CAPACITY), window }),

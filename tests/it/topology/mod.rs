@@ -7,5 +7,6 @@
 mod cluster;
 mod counting_load;
 mod credentials;
+mod moving_slots;
 mod sentinel;
 mod single;

@@ -8,7 +8,8 @@ and a header value that is not UTF-8 is counted instead of making the call fail.
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-METHOD = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+CHECK = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+CHECK_MANY = "/tidegate.v1.Limits/Check"
 # `overall_code` of a rejected request.
 OVER_LIMIT = 2
 
@@ -18,10 +19,18 @@ _TYPES = descriptor_pb2.FieldDescriptorProto
 _FIELDS = {
     "Entry": [("key", 1, "bytes"), ("value", 2, "bytes")],
     "UInt64Value": [("value", 1, "uint64")],
-    "RateLimitDescriptor": [("entries", 1, "*Entry"), ("hits_addend", 3, "UInt64Value"), ("is_negative_hits", 4, "bool")],
-    "RateLimitRequest": [("domain", 1, "string"), ("descriptors", 2, "*RateLimitDescriptor"), ("hits_addend", 3, "uint32")],
+    "RateLimitDescriptor": [
+        ("entries", 1, "*Entry"), ("hits_addend", 3, "UInt64Value"), ("is_negative_hits", 4, "bool")],
+    "RateLimitRequest": [
+        ("domain", 1, "string"), ("descriptors", 2, "*RateLimitDescriptor"), ("hits_addend", 3, "uint32")],
     "HeaderValue": [("key", 1, "bytes"), ("value", 2, "bytes")],
-    "RateLimitResponse": [("overall_code", 1, "int32"), ("response_headers_to_add", 3, "*HeaderValue"), ("raw_body", 5, "bytes")],
+    "RateLimitResponse": [
+        ("overall_code", 1, "int32"), ("response_headers_to_add", 3, "*HeaderValue"), ("raw_body", 5, "bytes")],
+    # Of tidegate.v1.Limits. A result has one of the two; Status is google.rpc.Status.
+    "CheckRequest": [("requests", 1, "*RateLimitRequest")],
+    "CheckResponse": [("results", 1, "*CheckResult")],
+    "CheckResult": [("response", 1, "RateLimitResponse"), ("error", 2, "Status")],
+    "Status": [("code", 1, "int32"), ("message", 2, "string")],
 }
 
 
@@ -46,3 +55,5 @@ def _classes():
 _MADE = _classes()
 RateLimitRequest = _MADE["RateLimitRequest"]
 RateLimitResponse = _MADE["RateLimitResponse"]
+CheckRequest = _MADE["CheckRequest"]
+CheckResponse = _MADE["CheckResponse"]

@@ -109,3 +109,33 @@ async fn waiting_gives_up_at_once_where_it_cannot_help() {
     assert_eq!(decision.outcome(), Outcome::Rejected);
     assert_eq!(client.counters(), Counters { allowed: 1, rejected: 2, failed: 0 });
 }
+
+#[tokio::test]
+async fn a_batch_has_a_decision_for_each_call() {
+    let tidegate = Tidegate::serve(&[]);
+    let client = tidegate.client();
+    let mut calls = vec![call("user", "ann"); 6];
+    calls.push(Call::new([]));
+    calls.push(call("", "an entry without a key"));
+    calls.push(call("user", "ben"));
+    let outcomes: Vec<Outcome> =
+        client.check_many(&calls).await.iter().map(tidegate_client::Decision::outcome).collect();
+    let of_ann = outcomes[..6].iter().filter(|it| **it == Outcome::Rejected).count();
+    assert_eq!(of_ann, 1, "{outcomes:?}");
+    assert_eq!(outcomes[6..], [Outcome::Allowed, Outcome::Failed, Outcome::Allowed]);
+    assert_eq!(client.counters(), Counters { allowed: 6, rejected: 1, failed: 1 });
+    assert!(client.check_many(&[]).await.is_empty());
+}
+
+#[tokio::test]
+async fn a_batch_beyond_the_bound_fails_as_a_whole() {
+    let tidegate = Tidegate::serve(&[]);
+    let client = tidegate.client();
+    let calls = vec![call("user", "ann"); 1_025];
+    let decisions = client.check_many(&calls).await;
+    assert_eq!(decisions.len(), 1_025);
+    assert!(decisions.iter().all(|it| it.outcome() == Outcome::Failed && it.passes()));
+    // The largest batch, each with a rejection.
+    let decisions = client.check_many(&calls[1..]).await;
+    assert_eq!(decisions.iter().filter(|it| it.outcome() == Outcome::Rejected).count(), 1_019);
+}

@@ -5,6 +5,7 @@
 //! (`slot_refresh`). Not here: connections (`connection`), classifying error replies
 //! (`error_reply`), computing the slot of a key (`store`).
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,8 @@ pub(crate) struct Cluster {
     pub(crate) refresh_needed: Arc<Notify>,
     /// Node to query first at the next refresh: the target of the last MOVED redirect.
     refresh_hint: Mutex<Option<Address>>,
+    /// Number of redirects that were followed.
+    redirects: AtomicU64,
 }
 
 /// Origin of the slot table, with the addresses of nodes that redirects added to the table.
@@ -81,6 +84,7 @@ impl Cluster {
             update: Mutex::default(),
             refresh_needed,
             refresh_hint: Mutex::new(None),
+            redirects: AtomicU64::new(0),
         }
     }
 
@@ -182,6 +186,7 @@ impl Cluster {
         let mut asking = false;
         let (mut redirects, mut retries) = (0, 0);
         loop {
+            self.redirects.fetch_add(1, Ordering::Relaxed);
             match redirect {
                 Redirect::Moved(address) => {
                     redirects += 1;
@@ -312,6 +317,18 @@ impl Cluster {
     /// Returns all nodes in the slot table, including those that own no hash slots.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         self.table.load().nodes().to_vec()
+    }
+
+    /// Returns the index of the node that owns a hash slot, or `None` if no node does.
+    pub(crate) fn node_of(&self, slot: u16) -> Option<u16> {
+        let table = self.table.load();
+        let owner = table.owner(Some(slot));
+        table.node(owner).map(|_| owner)
+    }
+
+    /// Returns the number of redirects that were followed.
+    pub(crate) fn redirects(&self) -> u64 {
+        self.redirects.load(Ordering::Relaxed)
     }
 
     /// Returns whether every hash slot belongs to a node with an open connection.

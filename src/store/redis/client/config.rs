@@ -235,6 +235,21 @@ impl fmt::Debug for MonotonicClock {
     }
 }
 
+impl RedisConfig {
+    /// Returns the default configuration for calls that wait for Redis for at most `budget`.
+    pub fn with_budget(budget: Duration) -> Self {
+        RedisConfig {
+            // At least twice the budget of a call, so that a slow call does not close the
+            // connection.
+            reply_timeout: REPLY_TIMEOUT.max(budget * 2),
+            // Half of the default budget. Who gives Redis more time also gives it more time to be
+            // silent.
+            silence_max: SILENCE_MAX.max(budget / 2),
+            ..RedisConfig::default()
+        }
+    }
+}
+
 impl Default for RedisConfig {
     /// Returns the configuration for a single server at 127.0.0.1:6379 without TLS, circuit
     /// breakers, or INFO polls.

@@ -359,7 +359,7 @@ impl Connection {
         }
         let mut replies = replies.into_iter();
         let mut at = 0;
-        let mut demoted = false;
+        let (mut demoted, mut denied) = (false, false);
         let mut errors = 0;
         for in_flight in commands {
             if in_flight.charges > 0 {
@@ -369,6 +369,7 @@ impl Connection {
                 let failures = self.complete_charges(in_flight, charged, span);
                 demoted |= failures.is_demoted;
                 errors += u64::from(failures.is_out_of_service);
+                denied |= failures.is_denied;
                 continue;
             }
             at += in_flight.skip;
@@ -392,7 +393,7 @@ impl Connection {
             at += 1;
         }
         // Left are the replies to EXPIRE. Without it, a charge might leave a key for ever.
-        if replies.any(|reply| is_denied(&reply, self.dialer.address())) {
+        if denied || replies.any(|reply| is_denied(&reply, self.dialer.address())) {
             self.forbid_charges(&mut outstanding.server_time);
         }
         if let Some(breaker) = &self.breaker {

@@ -26,6 +26,8 @@ const ARGUMENT_OVERHEAD: usize = 8;
 pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
     pub(super) is_out_of_service: bool,
+    /// The ACL does not permit INCRBY.
+    pub(super) is_denied: bool,
 }
 
 impl Connection {
@@ -149,6 +151,7 @@ impl Connection {
             let Some(error) = error else { continue };
             failures.is_out_of_service |= error.is_out_of_service();
             failures.is_demoted |= reply.is_error(SendErrorKind::NotMaster);
+            failures.is_denied |= reply.is_error(SendErrorKind::Denied);
             match error {
                 ErrorReply::Redirect(redirect) => {
                     match redirect {

@@ -180,6 +180,20 @@ impl Transport for RedisClient {
         }
     }
 
+    fn node_of(&self, slot: u16) -> Option<u16> {
+        match &*self.topology {
+            Topology::SingleMaster(_) => None,
+            Topology::Cluster(cluster) => cluster.node_of(slot),
+        }
+    }
+
+    fn redirects(&self) -> u64 {
+        match &*self.topology {
+            Topology::SingleMaster(_) => 0,
+            Topology::Cluster(cluster) => cluster.redirects(),
+        }
+    }
+
     fn counter_losses(&self) -> u64 {
         self.losses.get()
     }

@@ -162,6 +162,17 @@ pub trait Transport: Send + Sync + 'static {
     /// high until its window ends.
     fn send_in_background(&self, call: ScriptCall);
 
+    /// Returns a number for the node that owns a hash slot of a cluster, the same for all its slots.
+    /// `None` if it is unknown, or if scripts cannot use several slots of a node.
+    fn node_of(&self, _slot: u16) -> Option<u16> {
+        None
+    }
+
+    /// Returns the number of redirects that were followed.
+    fn redirects(&self) -> u64 {
+        0
+    }
+
     /// Returns the number of times that a server may have lost counters.
     fn counter_losses(&self) -> u64 {
         0

@@ -66,10 +66,7 @@ impl Encoder {
         now: Option<Micros>,
         clock: Micros,
     ) -> ScriptCall {
-        let word = match accounting {
-            Accounting::AllOrNothing => "all_or_nothing",
-            Accounting::Independent => "independent",
-        };
+        let word = accounting_word(accounting, false);
         self.encode(checks, accounting, word, now, clock)
     }
 
@@ -81,7 +78,43 @@ impl Encoder {
         now: Option<Micros>,
         clock: Micros,
     ) -> ScriptCall {
-        self.encode(checks, Accounting::AllOrNothing, "part", now, clock)
+        let accounting = Accounting::AllOrNothing;
+        self.encode(checks, accounting, accounting_word(accounting, true), now, clock)
+    }
+
+    /// Encodes the script call that decides `checks`, whose keys are in several hash slots of one
+    /// node. The node answers [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all of them.
+    /// The reply is otherwise that of [`encode_part`](Self::encode_part) if `is_part`, or else that
+    /// of [`encode_call`](Self::encode_call).
+    pub fn encode_node_call(
+        &self,
+        checks: &[Check<'_>],
+        accounting: Accounting,
+        is_part: bool,
+        now: Option<Micros>,
+        clock: Micros,
+    ) -> ScriptCall {
+        let word = accounting_word(accounting, is_part);
+        let selection = ScriptSelection::for_checks(checks);
+        let (script, takes_word) = match selection {
+            ScriptSelection::Multi => (&self.scripts.node_check, false),
+            ScriptSelection::Single(_) | ScriptSelection::Apply => (&self.scripts.node_apply, true),
+        };
+        let order = selection.order(checks).map(|at| &checks[at]);
+        // Redis checks that all KEYS are in one slot, so these keys are arguments.
+        let mut command = Cmd::with_capacity(7 + checks.len(), 64 + checks.len() * BYTES_PER_CHECK);
+        command.arg("EVALSHA").arg(script.sha.as_str()).arg(0);
+        add_time(&mut command, now);
+        if takes_word {
+            command.arg(word);
+            add_lists(&mut command, order.clone().map(|check| pack_check(check, clock)));
+        } else {
+            command.arg(pack_multi(order.clone(), accounting).as_slice());
+        }
+        for check in order {
+            command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
+        }
+        self.script_call(script, command, checks.first().map(|check| &check.key))
     }
 
     fn encode(
@@ -151,6 +184,16 @@ fn evalsha(script: &Script, keys: usize) -> Cmd {
     let mut command = Cmd::with_capacity(7 + keys, 64 + keys * BYTES_PER_CHECK);
     command.arg("EVALSHA").arg(script.sha.as_str()).arg(keys);
     command
+}
+
+/// Returns the name that `apply.lua` expects of an accounting. `is_part` tells whether the other
+/// checks of an all-or-nothing call are decided elsewhere.
+fn accounting_word(accounting: Accounting, is_part: bool) -> &'static str {
+    match accounting {
+        Accounting::AllOrNothing if is_part => "part",
+        Accounting::AllOrNothing => "all_or_nothing",
+        Accounting::Independent => "independent",
+    }
 }
 
 fn add_time(command: &mut Cmd, now: Option<Micros>) {

@@ -46,7 +46,12 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "single_sliding_window.lua",
     "multi_check.lua",
     "apply.lua",
+    "node_check.lua",
+    "node_apply.lua",
     "refund.lua",
+    "decide_windows_and_buckets.lua",
+    "decide_any.lua",
+    "node_read.lua",
     "algorithms.lua",
     "algorithm/fixed_window.lua",
     "algorithm/bucket.lua",
@@ -63,6 +68,9 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
 /// undeclared keys.
 const SHEBANG: &str = "#!lua\n";
 
+/// First line, in strict mode, of the scripts for one node of a cluster, which use several slots.
+const NODE_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
+
 /// All scripts that the store calls, for one mode: production or strict.
 #[derive(Debug)]
 pub struct Scripts {
@@ -76,45 +84,55 @@ pub struct Scripts {
     pub multi_check: Script,
     /// Decides any call. Slower than the other scripts, which are preferred where they apply.
     pub apply: Script,
+    /// Decides on one node of a cluster what `multi_check` decides in one slot.
+    pub node_check: Script,
+    /// Decides on one node of a cluster what `apply` decides in one slot.
+    pub node_apply: Script,
     /// Refunds charges, given their receipts.
     pub refund: Script,
 }
 
 impl Scripts {
     /// Returns all scripts, for SCRIPT LOAD on a new connection.
-    pub fn all(&self) -> [&Script; 6] {
+    pub fn all(&self) -> [&Script; 8] {
         [
             &self.single_fixed_window,
             &self.single_bucket,
             &self.single_sliding_window,
             &self.multi_check,
             &self.apply,
+            &self.node_check,
+            &self.node_apply,
             &self.refund,
         ]
     }
 
-    fn bundle(first_line: &str) -> Scripts {
-        let script = |name: &'static str| {
+    fn bundle(first_line: &str, first_line_of_node_scripts: &str) -> Scripts {
+        let bundle = |name: &'static str, first_line: &str| {
             let text = format!("{first_line}{}", bundle_file(&format!("{name}.lua")));
             let sha = redis::Script::new(&text).get_hash().to_owned();
             Script { name, text, sha }
         };
+        let script = |name| bundle(name, first_line);
+        let node_script = |name| bundle(name, first_line_of_node_scripts);
         Scripts {
             single_fixed_window: script("single_fixed_window"),
             single_bucket: script("single_bucket"),
             single_sliding_window: script("single_sliding_window"),
             multi_check: script("multi_check"),
             apply: script("apply"),
+            node_check: node_script("node_check"),
+            node_apply: node_script("node_apply"),
             refund: script(REFUND),
         }
     }
 }
 
 /// Scripts in production mode, which the service runs.
-pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(""));
+pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle("", ""));
 
 /// Scripts in strict mode, for tests. Needs Redis 7.
-pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(SHEBANG));
+pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(SHEBANG, NODE_SHEBANG));
 
 /// Returns the text of a file without its first line and comments. Replaces each `loadfile('path')`
 /// by a function with the text of that file, because Redis has no `loadfile`. An unknown path is

@@ -21,6 +21,15 @@ use crate::domain::{
 /// Reply of `apply.lua` if the server's clock is outside the calendar windows in the call.
 const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
 
+/// Reply of the scripts for one node of a cluster if that node does not hold all keys. Then the
+/// script has written nothing.
+pub const NOT_HERE: &[u8] = b"not here";
+
+/// Returns whether a node's script answered [`NOT_HERE`].
+pub fn is_not_here(reply: &Value) -> bool {
+    matches!(reply, Value::BulkString(text) if text == NOT_HERE)
+}
+
 /// Largest hit count that a reply for a fixed window can contain, because scripts store it in at
 /// most ten decimal digits.
 const STORED_COUNT_MAX: u64 = 9_999_999_999;

@@ -1,0 +1,108 @@
+#!lua
+-- Decides checks of any kind: decide(keys, now_us, accounting, stride, packed) -> reply. Reads and decides
+-- everything before the first write. apply.lua describes the arguments and the reply.
+local keys, now_us, accounting, stride, packed = ...
+local now, extra_ms = loadfile('clock.lua')(now_us)
+local all_or_nothing, is_part = accounting ~= 'independent', accounting == 'part'
+stride = stride + 0
+local width, args = is_part and 8 or 6, { cmsgpack.unpack(packed) }
+-- Many values come as one array, because they would not fit on Lua's stack.
+args = args[2] and args or args[1]
+local checks, algorithms = #keys, {}
+
+-- Within a call, a counter has two states. `certain` is its state if the call is rejected: the stored
+-- state after refunds and debts. `admitted` is its state if the call is admitted; nil until a take passes.
+-- `certain_at` and `admitted_at` are the indices of the limits under which they changed, false if they
+-- did not.
+local counters, debts = {}, {}
+local reply, clamped = { now, 0, 0, 0, 0, 0, 0, 0 }, 0
+local refused, quotas = false, false
+for i = 1, checks do
+  local at, key, _ = (i - 1) * stride, keys[i], nil
+  local letter, op, role, cost, limit = args[at + 1], args[at + 2], args[at + 3], args[at + 4], at + 4
+  local algorithm, counter = algorithms[letter], counters[key]
+  if not algorithm then
+    algorithm = loadfile('algorithms.lua')(letter, now, extra_ms)
+    algorithms[letter] = algorithm
+  end
+  if not counter then
+    local state, err = algorithm.load(key, args, limit)
+    if err then
+      return err
+    end
+    counter = { certain = state, admitted = nil, certain_at = false, admitted_at = false }
+    counters[key] = counter
+  end
+
+  local passes, wait, charged, since, entry, write, far =
+    algorithm.step(counter.admitted or counter.certain, op, cost, args, limit)
+  local r = width * (i - 1) + 3
+  reply[r], reply[r + 1], reply[r + 2] = passes, wait, 0
+  reply[r + 3], reply[r + 4], reply[r + 5] = charged, since, entry
+  if role == 'required' then
+    refused = refused or not passes
+  elseif role ~= 'shadow' then
+    -- Whether all checks of the quota group pass.
+    quotas = quotas or {}
+    quotas[role] = quotas[role] ~= false and passes or false
+  end
+  if far then
+    clamped = clamped + 1
+  end
+
+  if op == 'take' and passes then
+    counter.admitted, counter.admitted_at, write = write, limit, nil
+    if far then
+      _, _, _, _, _, write = algorithm.step(counter.certain, 'peek', 1, args, limit)
+    end
+  elseif counter.admitted then
+    if write then
+      counter.admitted, counter.admitted_at = write, limit
+    end
+    _, _, charged, since, entry, write =
+      algorithm.step(counter.certain, op == 'debt' and op or 'peek', cost, args, limit)
+  end
+  if write then
+    counter.certain, counter.certain_at = write, limit
+  end
+  if op == 'debt' then
+    -- The charge that remains if the call is rejected.
+    debts[i] = { charged, since, entry }
+  end
+end
+
+local quota_passes = not quotas
+if quotas then
+  for _, passes in pairs(quotas) do
+    quota_passes = quota_passes or passes
+  end
+end
+local charges = not all_or_nothing or not refused and quota_passes
+reply[2] = clamped
+-- Reports come before writes, because some of them read stored values.
+for i = 1, checks do
+  local at, r, counter = (i - 1) * stride, width * (i - 1) + 3, counters[keys[i]]
+  local state = charges and counter.admitted or counter.certain
+  local available, reset = algorithms[args[at + 1]].report(state, args, at + 4)
+  reply[r], reply[r + 2] = reply[r] and available or -1 - available, reset
+  if debts[i] and not charges then
+    reply[r + 3], reply[r + 4], reply[r + 5] = unpack(debts[i])
+  end
+  if not (charges or debts[i]) or reply[r + 3] == 0 and reply[r + 5] == 0 then
+    reply[r + 3], reply[r + 4], reply[r + 5] = 0, 0, 0
+  end
+  if is_part then
+    reply[r + 6], reply[r + 7] = algorithms[args[at + 1]].report(counter.certain, args, at + 4)
+  end
+end
+for i = 1, checks do
+  local counter, save = counters[keys[i]], algorithms[args[(i - 1) * stride + 1]].save
+  if charges and counter.admitted then
+    save(keys[i], counter.admitted, args, counter.admitted_at)
+  elseif counter.certain_at then
+    save(keys[i], counter.certain, args, counter.certain_at)
+  end
+  -- The same counter may occur again later in the call.
+  counter.admitted, counter.certain_at = nil, false
+end
+return reply

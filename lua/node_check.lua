@@ -1,0 +1,18 @@
+#!lua
+-- Decides on one node of a cluster what multi_check.lua decides in one slot: several checks, all of
+-- different fixed windows and buckets, in any slots of the node. Called without KEYS, which may not be in
+-- several slots.
+--
+-- KEYS[i]  none
+-- ARGV[1]  now_us: see clock.lua
+-- ARGV[2]  numbers: as of multi_check.lua
+-- ARGV[3]  keys: from here on, the counter of each check, in the order of multi_check.lua
+--
+-- State    as in each algorithm's file
+-- Reply    as of multi_check.lua; 'not here' if the node does not hold every key: then nothing was written
+-- Cost     TIME once, one GET per counter and one more, one write per counter; refused: no write
+local keys, values = loadfile('node_read.lua')('GET', ARGV, 3)
+if not keys then
+  return 'not here'
+end
+return loadfile('decide_windows_and_buckets.lua')(keys, values, ARGV[1], ARGV[2])

@@ -1,0 +1,73 @@
+//! Store behind a decider: the memory store, or Redis with the memory store as its fallback. The
+//! service and the library share it.
+//!
+//! Not here: the layers over Redis (`redis_stack`).
+
+#[cfg(feature = "redis")]
+use super::redis_stack::RedisStack;
+use crate::domain::{Answers, Call, Receipt};
+#[cfg(feature = "redis")]
+use crate::store::SharedStore as _;
+use crate::store::Store;
+use crate::store::memory::MemoryStore;
+
+/// Store of a decider, selected at run time. Both variants are boxed, so that the enum stays small.
+#[derive(Debug)]
+pub(crate) enum AnyStore {
+    /// Counters in the memory of this process.
+    Memory(Box<MemoryStore>),
+    /// Counters in Redis, shared by all replicas.
+    #[cfg(feature = "redis")]
+    Redis(Box<RedisStack>),
+}
+
+impl AnyStore {
+    /// Creates a store in memory for at most `keys_max` counters.
+    pub(crate) fn in_memory(keys_max: usize) -> AnyStore {
+        AnyStore::Memory(Box::new(MemoryStore::new(keys_max)))
+    }
+
+    /// Waits until Redis is connected. Returns immediately if the counters are in memory.
+    pub(crate) async fn until_connected(&self) {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.redis() {
+            redis.remote().until_connected().await;
+        }
+    }
+
+    /// Clears the refusal cache, because a new policy may admit what the previous policy rejected.
+    pub(crate) fn clear_refusals(&self) {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.redis() {
+            redis.remote().clear_refusals();
+        }
+    }
+
+    /// Returns the memory store, which is the fallback if counters are in Redis.
+    pub(crate) fn memory(&self) -> &MemoryStore {
+        match self {
+            AnyStore::Memory(memory) => memory,
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(redis) => redis.local(),
+        }
+    }
+}
+
+impl Store for AnyStore {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        match self {
+            AnyStore::Memory(memory) => memory.apply(call).await,
+            // Boxed, because this future is twice as large as the memory store's.
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(redis) => Box::pin(redis.apply(call)).await,
+        }
+    }
+
+    async fn refund(&self, receipts: &[Receipt]) {
+        match self {
+            AnyStore::Memory(memory) => memory.refund(receipts).await,
+            #[cfg(feature = "redis")]
+            AnyStore::Redis(redis) => redis.refund(receipts).await,
+        }
+    }
+}

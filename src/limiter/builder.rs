@@ -1,0 +1,116 @@
+//! Builder of limiters: policy files, options, and their bounds.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::any_store::AnyStore;
+use super::error::ConfigError;
+#[cfg(feature = "redis")]
+use super::redis_options::RedisOptions;
+use super::{Engine, Limiter, compile_policy};
+use crate::clock::Clock;
+use crate::decide::{Decider, GlobalModes};
+use crate::policy::{Secret, Source};
+
+/// Number of counters in memory, unless the builder sets another one. Together they take up to 60 MB.
+const COUNTERS_DEFAULT: usize = 1_000_000;
+
+/// Number of counters in memory that may be set: those of the setting `--max-keys`.
+const COUNTERS: RangeInclusive<usize> = 1_024..=1_000_000_000;
+
+/// Builder of a [`Limiter`], with a policy and options.
+///
+/// ```
+/// use tidegate::Limiter;
+///
+/// let limiter = Limiter::builder()
+///     .policy("api.yaml", "domain: api\ndescriptors: [{key: user, rate_limit: {unit: second}}]")
+///     .policy("jobs.yaml", "domain: jobs\ndescriptors: [{key: tenant, rate_limit: {unit: day}}]")
+///     .max_counters(50_000)
+///     .build()?;
+/// # Ok::<(), tidegate::ConfigError>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct LimiterBuilder {
+    files: Vec<Source>,
+    secret: Secret,
+    counters_max: usize,
+    #[cfg(feature = "redis")]
+    redis: Option<RedisOptions>,
+}
+
+impl Default for LimiterBuilder {
+    fn default() -> Self {
+        LimiterBuilder {
+            files: Vec::new(),
+            secret: Secret::default(),
+            counters_max: COUNTERS_DEFAULT,
+            #[cfg(feature = "redis")]
+            redis: None,
+        }
+    }
+}
+
+impl LimiterBuilder {
+    /// Adds a policy file: its name, which errors mention, and its text, UTF-8 of at most 4 MiB. Each
+    /// domain must be in a file of its own. At least one file is needed, and all together may have
+    /// 64 MiB.
+    pub fn policy(mut self, name: impl Into<String>, text: impl Into<Vec<u8>>) -> LimiterBuilder {
+        self.files.push(Source { name: name.into(), text: text.into() });
+        self
+    }
+
+    /// Sets the maximum number of counters in the memory of this process, from 1,024 to
+    /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes; each 48 bytes of a sliding
+    /// log, of concurrency slots, or of a hybrid counter count as one more.
+    ///
+    /// If the memory is full, new keys of the rule with the most counters share counters: they may be
+    /// rejected too early, but together they are never admitted too often. Over Redis, these counters
+    /// are used only while Redis does not answer.
+    pub fn max_counters(self, counters: usize) -> LimiterBuilder {
+        LimiterBuilder { counters_max: counters, ..self }
+    }
+
+    /// Sets the secret from which the keys of counters are hashed, any text, ideally with 128 random
+    /// bits (default: empty). Processes that share counters in Redis need the same secret: `KEY_SECRET`
+    /// in a Tidegate service.
+    pub fn key_secret(self, secret: &str) -> LimiterBuilder {
+        LimiterBuilder { secret: Secret::derive(secret), ..self }
+    }
+
+    /// Keeps the counters in Redis, where all processes share them. The limiter must then be built on
+    /// a tokio runtime. Needs the feature `redis`.
+    #[cfg(feature = "redis")]
+    pub fn redis(self, redis: RedisOptions) -> LimiterBuilder {
+        LimiterBuilder { redis: Some(redis), ..self }
+    }
+
+    /// Compiles the policy and builds the limiter. Over Redis, connections are opened in the
+    /// background; [`Limiter::until_connected`] waits for them.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`ConfigError`] if the policy has errors, an option is out of range, or a limiter over
+    /// Redis is not built on a tokio runtime.
+    pub fn build(self) -> Result<Limiter, ConfigError> {
+        if !COUNTERS.contains(&self.counters_max) {
+            let (min, max) = (COUNTERS.start(), COUNTERS.end());
+            let text = format!("max_counters: must be from {min} to {max}");
+            return Err(ConfigError::Option(text));
+        }
+        let policy = Arc::new(compile_policy(&self.files, &self.secret)?);
+        let store = self.open_store()?;
+        let decider = Decider::new(policy, store, (), GlobalModes::default());
+        let engine = Engine { decider, secret: self.secret, clock: Clock::System };
+        Ok(Limiter(Arc::new(engine)))
+    }
+
+    fn open_store(&self) -> Result<AnyStore, ConfigError> {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = &self.redis {
+            return redis.open_store(&self.secret, self.counters_max);
+        }
+        Ok(AnyStore::in_memory(self.counters_max))
+    }
+}

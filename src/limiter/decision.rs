@@ -1,0 +1,157 @@
+//! Decisions as the library's callers read them: values that borrow nothing.
+//!
+//! Not here: making a decision (`decide`).
+
+use std::time::Duration;
+
+use crate::domain;
+use crate::domain::{Code, HolderToken, Micros, WaitPrecision};
+
+/// Whether a call may pass, and what its limits have left.
+///
+/// Numbers round against the caller: what is left rounds down, waits round up. Waits are in whole
+/// microseconds unless a method says otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    is_admitted: bool,
+    is_domain_known: bool,
+    limited_by: Option<LimitedBy>,
+    descriptors: Vec<DescriptorStatus>,
+    slot: Option<HolderToken>,
+    source: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct LimitedBy {
+    name: Box<str>,
+    retry_after: Option<Micros>,
+    is_exact: bool,
+}
+
+/// What one descriptor of a call has left of its limit. If several limits apply to the descriptor, the
+/// one that is reported is the one that rejects it or, if none does, has the least left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescriptorStatus {
+    is_within_limit: bool,
+    limit: Option<u64>,
+    remaining: Option<u64>,
+    reset_after: Option<Micros>,
+}
+
+impl Decision {
+    pub(super) fn new(decision: &domain::Decision<'_>) -> Decision {
+        Decision {
+            is_admitted: decision.code == Code::Ok,
+            is_domain_known: decision.domain_known,
+            limited_by: decision.limited_by.map(|by| LimitedBy {
+                name: by.name.into(),
+                retry_after: by.retry_after,
+                is_exact: by.precision == WaitPrecision::Exact,
+            }),
+            descriptors: decision.statuses.iter().map(DescriptorStatus::new).collect(),
+            slot: decision.slot,
+            source: decision.source.as_str(),
+        }
+    }
+
+    /// Returns whether the call may pass. By default, a call that is rejected has charged nothing.
+    pub fn is_admitted(&self) -> bool {
+        self.is_admitted
+    }
+
+    /// Returns the time after which a rejected call may pass. `None` if the call was admitted, or if
+    /// waiting does not help, because the call costs more than the whole limit or the limit is 0.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.limited_by.as_ref()?.retry_after.map(to_duration)
+    }
+
+    /// Returns [`retry_after`](Self::retry_after) as the value of an HTTP header `Retry-After`: whole
+    /// seconds, rounded up, at least 1.
+    pub fn retry_after_secs(&self) -> Option<u64> {
+        let wait = self.limited_by.as_ref()?.retry_after?;
+        Some(wait.ceil_secs().max(1))
+    }
+
+    /// Returns whether the call passes after [`retry_after`](Self::retry_after) if no other call is
+    /// charged in the meantime. False if the wait is a lower bound, and for an admitted call.
+    pub fn is_retry_after_exact(&self) -> bool {
+        self.limited_by.as_ref().is_some_and(|by| by.is_exact)
+    }
+
+    /// Returns the limit that rejected the call: its `name` or, if it has none, the path of its rule,
+    /// such as `api.user`. `None` if the call was admitted. If several limits rejected the call, this
+    /// is the one with the longest wait.
+    pub fn limited_by(&self) -> Option<&str> {
+        self.limited_by.as_ref().map(|by| &*by.name)
+    }
+
+    /// Returns the status of each descriptor, in the order of the call.
+    pub fn descriptors(&self) -> &[DescriptorStatus] {
+        &self.descriptors
+    }
+
+    /// Returns the generated holder of the concurrency slots that the call acquired, 32 hexadecimal
+    /// digits. Pass it to [`Descriptor::holder`](crate::Descriptor::holder) to release the slots.
+    /// `None` if the call acquired no slot or named its holder.
+    pub fn slot(&self) -> Option<&str> {
+        self.slot.as_ref().map(HolderToken::as_str)
+    }
+
+    /// Returns whether the policy contains the domain of the call. If not, no limit applied.
+    pub fn is_domain_known(&self) -> bool {
+        self.is_domain_known
+    }
+
+    /// Returns what decided the call:
+    ///
+    /// | source | meaning |
+    /// |---|---|
+    /// | `memory` | the counters of this process |
+    /// | `redis` | the counters in Redis |
+    /// | `local` | the counters of this process, because Redis did not answer in time |
+    /// | `shed` | the same, because there was no time or no room to ask Redis |
+    /// | `cached` | a rejection that Redis has recently answered |
+    /// | `policy` | the policy alone, because no limit applied |
+    pub fn source(&self) -> &'static str {
+        self.source
+    }
+}
+
+impl DescriptorStatus {
+    fn new(status: &domain::Status<'_>) -> DescriptorStatus {
+        DescriptorStatus {
+            is_within_limit: status.code == Code::Ok,
+            limit: status.shown.map(|limit| limit.reported().0),
+            remaining: status.shown.map(|_| u64::from(status.remaining)),
+            reset_after: status.reset,
+        }
+    }
+
+    /// Returns whether the descriptor is within its limits. True if no limit applies to it.
+    pub fn is_within_limit(&self) -> bool {
+        self.is_within_limit
+    }
+
+    /// Returns the limit, in hits: `requests_per_unit` or, if that is larger, the capacity of the
+    /// bucket. `None` if no limit applies.
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
+    }
+
+    /// Returns the number of hits that are left of the limit after the call, rounded down. `None` if
+    /// no limit applies.
+    pub fn remaining(&self) -> Option<u64> {
+        self.remaining
+    }
+
+    /// Returns the time until the full limit is available again or, for a descriptor over its limit,
+    /// the time until a retry may pass. `None` if no limit applies, if waiting does not help, or if
+    /// the state of the counter is unknown.
+    pub fn reset_after(&self) -> Option<Duration> {
+        self.reset_after.map(to_duration)
+    }
+}
+
+fn to_duration(time: Micros) -> Duration {
+    Duration::from_micros(time.0)
+}

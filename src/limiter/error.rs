@@ -1,0 +1,107 @@
+//! Errors of the library. A rejected call is not an error.
+
+use std::fmt;
+
+/// Reason why a [`Limiter`](crate::Limiter) cannot be built or its policy cannot be replaced. A retry
+/// with the same arguments fails again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The policy is invalid. The text has one line for each error, with the name of the file, line,
+    /// column, path, and usually a fix, such as `policy.yaml:2:30: descriptors[0].rate_limit.unit: …`.
+    Policy(String),
+    /// An option is out of range, or the Redis options are invalid. The text names the option.
+    Option(String),
+    /// The options contain Redis, and the limiter was not built on a tokio runtime.
+    NoRuntime,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::Policy(text) | ConfigError::Option(text) => f.write_str(text),
+            ConfigError::NoRuntime => {
+                f.write_str("a limiter over Redis must be built on a tokio runtime")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// Reason why a call was not decided.
+///
+/// Only [`Unavailable`](Self::Unavailable) can have a different result on a retry. The other variants
+/// say which bound the call exceeds; its limits were not charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// Redis did not answer in time, and a limit of the call has `on_store_failure: error`. Never
+    /// returned by an embedded limiter. Whether to admit such a call is up to the caller.
+    Unavailable,
+    /// The domain is empty.
+    EmptyDomain,
+    /// The call has no descriptors.
+    NoDescriptors,
+    /// The call has too many descriptors.
+    TooManyDescriptors {
+        /// Maximum number of descriptors, 2,048.
+        max: usize,
+    },
+    /// A descriptor has too many entries.
+    TooManyEntries {
+        /// Position of the descriptor in the call, from 0.
+        descriptor: usize,
+        /// Maximum number of entries, 160.
+        max: usize,
+    },
+    /// The key of an entry is empty.
+    EmptyKey {
+        /// Position of the descriptor in the call, from 0.
+        descriptor: usize,
+    },
+    /// The domain, keys, values, and holders are too long together.
+    TooLarge {
+        /// Maximum size, 1 MiB, in bytes.
+        max: usize,
+    },
+    /// The call checks too many limits.
+    TooManyChecks {
+        /// Maximum number of limits that one call checks, 2,048.
+        max: usize,
+    },
+}
+
+impl CheckError {
+    /// Returns whether the same call may be decided later.
+    pub fn is_retryable(&self) -> bool {
+        *self == CheckError::Unavailable
+    }
+}
+
+impl fmt::Display for CheckError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CheckError::Unavailable => f.write_str("Redis did not answer in time"),
+            CheckError::EmptyDomain => f.write_str("the domain must not be empty"),
+            CheckError::NoDescriptors => f.write_str("a call needs at least one descriptor"),
+            CheckError::TooManyDescriptors { max } => {
+                write!(f, "at most {max} descriptors in one call")
+            }
+            CheckError::TooManyEntries { descriptor, max } => {
+                write!(f, "descriptors[{descriptor}]: at most {max} entries")
+            }
+            CheckError::EmptyKey { descriptor } => {
+                write!(f, "descriptors[{descriptor}]: a key must not be empty")
+            }
+            CheckError::TooLarge { max } => {
+                write!(f, "the descriptors of a call may have at most {max} bytes together")
+            }
+            CheckError::TooManyChecks { max } => {
+                write!(f, "the call checks more than {max} limits")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CheckError {}

@@ -1,0 +1,262 @@
+//! Limiter of library users: the decision engine without a server. The crate's documentation shows
+//! how to use it.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `builder` | options, and building a limiter |
+//! | `redis_options` | options of a limiter over Redis |
+//! | `descriptor`, `decision`, `error` | what callers pass, and what they get |
+//! | `any_store`, `redis_stack` | the store, which the service has, too |
+//!
+//! Not here: the engine itself (`policy`, `decide`, `store`).
+
+pub(crate) mod any_store;
+mod builder;
+mod decision;
+mod descriptor;
+mod error;
+#[cfg(feature = "redis")]
+mod redis_options;
+#[cfg(feature = "redis")]
+pub(crate) mod redis_stack;
+
+use std::sync::Arc;
+
+use self::any_store::AnyStore;
+pub use self::builder::LimiterBuilder;
+pub use self::decision::{Decision, DescriptorStatus};
+pub use self::descriptor::Descriptor;
+pub use self::error::{CheckError, ConfigError};
+#[cfg(feature = "redis")]
+pub use self::redis_options::RedisOptions;
+use crate::clock::Clock;
+use crate::decide::{DecideError, Decider};
+use crate::domain::{Bounds, Request};
+use crate::policy::{Options, Policy, Secret, Source, compile};
+
+/// Number of slots that one sweep checks, which takes about 10 ms.
+const SWEEP_SLOTS: usize = 131_072;
+
+/// Decides calls by the limits of a policy. Counters are in the memory of this process or in Redis.
+///
+/// A clone shares the policy and the counters of the original. All methods take `&self`, and calls
+/// from several threads or tasks are decided concurrently: together they are never admitted more than
+/// the limit.
+///
+/// A limiter with counters in memory answers without suspending and works with any async runtime. A
+/// limiter over Redis needs the tokio runtime on which it was built. Its counters are those of a
+/// Tidegate service with the same Redis, key prefix, key secret, and policy.
+///
+/// The time is that of the system clock or, over Redis, that of the Redis server. If the clock steps
+/// back, no limit refills twice.
+#[derive(Clone, Debug)]
+pub struct Limiter(Arc<Engine>);
+
+#[derive(Debug)]
+struct Engine {
+    decider: Decider<AnyStore, ()>,
+    secret: Secret,
+    clock: Clock,
+}
+
+impl Limiter {
+    /// Creates a limiter with counters in memory from the text of one policy file.
+    /// [`builder`](Self::builder) has more options: several files, counters in Redis, the number of
+    /// counters.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ConfigError::Policy`] with all errors of the policy, each with its position.
+    ///
+    /// ```
+    /// use tidegate::Limiter;
+    ///
+    /// let error = Limiter::from_yaml("domain: api\ndescriptors:\n  - kye: user\n").unwrap_err();
+    /// assert!(error.to_string().contains("policy.yaml:3:5: descriptors[0].kye: unknown key"));
+    /// ```
+    pub fn from_yaml(policy: &str) -> Result<Limiter, ConfigError> {
+        Limiter::builder().policy("policy.yaml", policy).build()
+    }
+
+    /// Returns a builder without any policy.
+    pub fn builder() -> LimiterBuilder {
+        LimiterBuilder::default()
+    }
+
+    /// Decides whether a call may pass, and charges its limits.
+    ///
+    /// By default a call is all-or-nothing: if any limit rejects it, no counter changes. A descriptor
+    /// that matches no rule has no limit, and a domain that the policy does not contain has none
+    /// either.
+    ///
+    /// Over Redis, the call waits for at most the [`budget`](RedisOptions::budget); then the
+    /// `on_store_failure` of each limit applies. A future that is dropped may have charged the limits.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`CheckError`] if the call exceeds a bound or, over Redis, is not decided in time. A
+    /// rejection is not an error.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tidegate::{Descriptor, Limiter};
+    ///
+    /// let limiter = Limiter::from_yaml(
+    ///     "domain: api
+    /// descriptors:
+    ///   - key: user
+    ///     rate_limit: {algorithm: token_bucket, unit: hour, requests_per_unit: 60, burst: 10}
+    /// ",
+    /// )?;
+    /// let upload = [Descriptor::new([("user", "alice")]).hits(7)];
+    /// let decision = limiter.check("api", &upload).await?;
+    /// assert_eq!(decision.descriptors()[0].remaining(), Some(3));
+    ///
+    /// let decision = limiter.check("api", &upload).await?;
+    /// assert!(!decision.is_admitted());
+    /// assert_eq!(decision.limited_by(), Some("api.user"));
+    /// let wait = decision.retry_after_secs().ok_or("waiting helps")?;
+    /// assert!((200..=240).contains(&wait), "four hits are missing, one refills per minute");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn check(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) -> Result<Decision, CheckError> {
+        self.decide(domain, descriptors, false).await
+    }
+
+    /// Returns the decision that [`check`](Self::check) would return now, without charging any limit.
+    ///
+    /// If a descriptor has more than one hit, `retry_after` of a rejection is `None`, because the wait
+    /// is unknown. With hybrid consumer classes, a call of several hits may pass although the answer
+    /// was a rejection.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`CheckError`] in the same cases as [`check`](Self::check).
+    pub async fn peek(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) -> Result<Decision, CheckError> {
+        let Engine { decider, clock, .. } = &*self.0;
+        let descriptors = descriptor::to_domain(domain, descriptors, false, &Bounds::DEFAULT)?;
+        let request = Request { domain, descriptors: &descriptors };
+        let policy = decider.policy();
+        let dry_run = decider.dry_run(&policy, &request, clock.now()).await;
+        Ok(Decision::new(&dry_run.map_err(to_check_error)?.decision))
+    }
+
+    /// Refunds the hits of an earlier call, or releases its concurrency slots. Pass the descriptors of
+    /// that call; for slots, with its [`holder`](Descriptor::holder).
+    ///
+    /// A refund never lifts a counter above its limit, and has no effect on a counter that does not
+    /// exist anymore. Slots of a holder that has none are not released. A refund that Redis does not
+    /// answer in time may be lost; the counter then includes its hits until it refills.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`CheckError`] in the same cases as [`check`](Self::check).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tidegate::{Descriptor, Limiter};
+    ///
+    /// let limiter = Limiter::from_yaml(
+    ///     "domain: jobs
+    /// descriptors:
+    ///   - key: tenant
+    ///     rate_limit: {algorithm: concurrency, requests_per_unit: 1}
+    /// ",
+    /// )?;
+    /// let job = Descriptor::new([("tenant", "acme")]);
+    /// let running = limiter.check("jobs", &[job.clone()]).await?;
+    /// assert!(!limiter.check("jobs", &[job.clone()]).await?.is_admitted());
+    ///
+    /// let slot = running.slot().unwrap_or_default();
+    /// limiter.refund("jobs", &[job.clone().holder(slot)]).await?;
+    /// assert!(limiter.check("jobs", &[job]).await?.is_admitted());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn refund(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) -> Result<(), CheckError> {
+        self.decide(domain, descriptors, true).await.map(drop)
+    }
+
+    /// Replaces the policy by that of other policy files, each with a name and a text. Counters stay:
+    /// a limit whose numbers change keeps what it has counted. Calls in progress finish under the old
+    /// policy.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`ConfigError::Policy`] if the new policy has errors; the old one then stays in force.
+    pub fn replace_policy<N, T>(
+        &self,
+        files: impl IntoIterator<Item = (N, T)>,
+    ) -> Result<(), ConfigError>
+    where
+        N: Into<String>,
+        T: Into<Vec<u8>>,
+    {
+        let source = |(name, text): (N, T)| Source { name: name.into(), text: text.into() };
+        let files: Vec<Source> = files.into_iter().map(source).collect();
+        let policy = compile_policy(&files, &self.0.secret)?;
+        self.0.decider.replace_policy(Arc::new(policy));
+        self.0.decider.store().clear_refusals();
+        Ok(())
+    }
+
+    /// Removes expired counters from the memory of this process. Checks up to 131,072 places for
+    /// counters, which takes about 10 ms, and continues at the next call where this one has stopped.
+    ///
+    /// Optional: new counters take the places of expired ones by themselves, and the memory is bounded
+    /// by [`max_counters`](LimiterBuilder::max_counters). Call it once a second if the memory should
+    /// shrink after a flood of keys.
+    pub fn sweep(&self) {
+        let Engine { decider, clock, .. } = &*self.0;
+        decider.store().memory().sweep(clock.now(), SWEEP_SLOTS);
+    }
+
+    /// Waits until Redis is connected, without a bound in time. Returns immediately if the counters are
+    /// in memory. Calls before that are decided as if Redis did not answer.
+    pub async fn until_connected(&self) {
+        self.0.decider.store().until_connected().await;
+    }
+
+    async fn decide(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+        refund: bool,
+    ) -> Result<Decision, CheckError> {
+        let Engine { decider, clock, .. } = &*self.0;
+        let descriptors = descriptor::to_domain(domain, descriptors, refund, &Bounds::DEFAULT)?;
+        let request = Request { domain, descriptors: &descriptors };
+        let policy = decider.policy();
+        let decision = decider.decide(&policy, &request, clock.now()).await;
+        Ok(Decision::new(&decision.map_err(to_check_error)?))
+    }
+}
+
+fn to_check_error(error: DecideError) -> CheckError {
+    match error {
+        DecideError::Unavailable => CheckError::Unavailable,
+        DecideError::TooManyChecks { checks_max } => CheckError::TooManyChecks { max: checks_max },
+    }
+}
+
+/// Compiles policy files with the default options of the service.
+fn compile_policy(files: &[Source], secret: &Secret) -> Result<Policy, ConfigError> {
+    let compiled = compile(files, &Options::default());
+    let compiled = compiled.map_err(|errors| ConfigError::Policy(errors.to_string()))?;
+    Ok(Policy::build(compiled.domains, secret.clone()))
+}

@@ -1,0 +1,214 @@
+//! Options of a limiter over Redis: addresses, credentials, TLS, waits.
+//!
+//! Not here: the client (`store::redis::client`), the layers over it (`redis_stack`).
+
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::any_store::AnyStore;
+use super::error::ConfigError;
+use super::redis_stack::RedisStackConfig;
+use crate::clock::Clock;
+use crate::policy::Secret;
+use crate::resilience::deadline::BUDGET_DEFAULT;
+use crate::store::redis::client::config::{
+    Address, Auth, MonotonicClock, Password, RedisConfig, Tls, TopologyConfig,
+};
+use crate::store::redis::keys::{Prefix, key_format};
+
+/// Time that a call may wait for Redis: that of the setting `--store-budget`.
+const BUDGET: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+
+/// Number of replicas: those of the setting `--replicas`.
+const REPLICAS: RangeInclusive<u32> = 1..=10_000;
+
+/// Options of a [`Limiter`](crate::Limiter) whose counters are in Redis or Valkey. Needs the feature
+/// `redis`.
+///
+/// A Lua script decides each call in one round trip, with the clock of the Redis server. If Redis does
+/// not answer in time, the `on_store_failure` of each limit applies: by default this process decides
+/// with its share of the limit.
+///
+/// ```no_run
+/// use tidegate::{Descriptor, Limiter, RedisOptions};
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let redis = RedisOptions::single("redis.example", 6379).password("hunter2").replicas(3);
+///     let limiter = Limiter::builder()
+///         .policy("api.yaml", include_str!("../../config/first.yaml"))
+///         .redis(redis)
+///         .build()?;
+///     let connected = limiter.until_connected();
+///     tokio::time::timeout(std::time::Duration::from_secs(1), connected).await?;
+///     let decision = limiter.check("edge", &[Descriptor::new([("api_token", "t0")])]).await?;
+///     println!("{} by {}", decision.is_admitted(), decision.source());
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct RedisOptions {
+    client: RedisConfig,
+    key_prefix: String,
+    budget: Duration,
+    replicas: u32,
+}
+
+impl RedisOptions {
+    /// Counters are on one server, or behind an address that always leads to the master. `host` is a
+    /// name or an IP address, IPv6 without brackets.
+    pub fn single(host: impl Into<String>, port: u16) -> RedisOptions {
+        RedisOptions::new(TopologyConfig::Single, vec![Address::Tcp(host.into(), port)])
+    }
+
+    /// Counters are on one server that listens on a Unix socket.
+    pub fn unix_socket(path: impl Into<PathBuf>) -> RedisOptions {
+        RedisOptions::new(TopologyConfig::Single, vec![Address::Unix(path.into())])
+    }
+
+    /// Counters are on the master that sentinels report. `sentinels` are the addresses of all
+    /// sentinels, because a new master is believed only if the majority of them reports it.
+    pub fn sentinel<H: Into<String>>(
+        master: impl Into<String>,
+        sentinels: impl IntoIterator<Item = (H, u16)>,
+    ) -> RedisOptions {
+        let topology = TopologyConfig::Sentinel { master: master.into(), auth: Auth::default() };
+        RedisOptions::new(topology, tcp(sentinels))
+    }
+
+    /// Counters are on a Redis Cluster. `nodes` are the addresses of some nodes, at least one; the
+    /// others are discovered.
+    pub fn cluster<H: Into<String>>(nodes: impl IntoIterator<Item = (H, u16)>) -> RedisOptions {
+        RedisOptions::new(TopologyConfig::Cluster, tcp(nodes))
+    }
+
+    fn new(topology: TopologyConfig, addresses: Vec<Address>) -> RedisOptions {
+        RedisOptions {
+            client: RedisConfig { topology, addresses, ..RedisConfig::default() },
+            key_prefix: String::new(),
+            budget: BUDGET_DEFAULT,
+            replicas: 1,
+        }
+    }
+
+    /// Logs in as an ACL user. Without it, a password is that of the default user.
+    pub fn user(mut self, user: impl Into<String>) -> RedisOptions {
+        self.client.auth.user = Some(user.into());
+        self
+    }
+
+    /// Logs in with a password.
+    pub fn password(mut self, password: impl Into<String>) -> RedisOptions {
+        self.client.auth.password = Password::Fixed(password.into());
+        self
+    }
+
+    /// Logs in to the sentinels with a password, and a user unless it is `None`. Without it,
+    /// connections to sentinels do not log in. Has no effect without sentinels.
+    pub fn sentinel_login(
+        mut self,
+        user: Option<String>,
+        password: impl Into<String>,
+    ) -> RedisOptions {
+        if let TopologyConfig::Sentinel { auth, .. } = &mut self.client.topology {
+            *auth = Auth { user, password: Password::Fixed(password.into()) };
+        }
+        self
+    }
+
+    /// Selects a database (default 0). A cluster has only database 0.
+    pub fn database(mut self, number: u32) -> RedisOptions {
+        self.client.db = i64::from(number);
+        self
+    }
+
+    /// Connects over TLS. Certificates of servers must be issued for the host names of their addresses
+    /// by a certificate authority of the operating system.
+    pub fn tls(mut self) -> RedisOptions {
+        self.client.tls.get_or_insert_default();
+        self
+    }
+
+    /// Connects over TLS, and trusts these certificate authorities only: certificates as PEM text.
+    pub fn tls_ca(mut self, pem: impl Into<Vec<u8>>) -> RedisOptions {
+        self.client.tls.get_or_insert_with(Tls::default).ca = Some(pem.into());
+        self
+    }
+
+    /// Connects over TLS with a client certificate: its chain and its private key, both as PEM text.
+    pub fn tls_client_certificate(
+        mut self,
+        chain_pem: impl Into<Vec<u8>>,
+        key_pem: impl Into<Vec<u8>>,
+    ) -> RedisOptions {
+        let client = Some((chain_pem.into(), key_pem.into()));
+        self.client.tls.get_or_insert_with(Tls::default).client = client;
+        self
+    }
+
+    /// Sets the prefix of all keys in Redis, at most 64 bytes without braces, white space and control
+    /// characters (default: empty). It is `CACHE_KEY_PREFIX` of a Tidegate service.
+    pub fn key_prefix(self, prefix: impl Into<String>) -> RedisOptions {
+        RedisOptions { key_prefix: prefix.into(), ..self }
+    }
+
+    /// Sets the maximum time that a call waits for Redis, from 1 ms to 60 s (default 100 ms). The
+    /// timer has a resolution of 1 ms.
+    pub fn budget(self, budget: Duration) -> RedisOptions {
+        RedisOptions { budget, ..self }
+    }
+
+    /// Sets the number of processes that share the limits, from 1 to 10,000 (default 1). While Redis
+    /// does not answer, each admits this fraction of every limit.
+    pub fn replicas(self, replicas: u32) -> RedisOptions {
+        RedisOptions { replicas, ..self }
+    }
+
+    /// Starts connecting, and returns the store.
+    pub(super) fn open_store(
+        &self,
+        secret: &Secret,
+        keys_max: usize,
+    ) -> Result<AnyStore, ConfigError> {
+        if !BUDGET.contains(&self.budget) {
+            return Err(ConfigError::Option("budget: must be from 1 ms to 60 s".to_owned()));
+        }
+        if !REPLICAS.contains(&self.replicas) {
+            return Err(ConfigError::Option("replicas: must be from 1 to 10000".to_owned()));
+        }
+        let RedisConfig { topology, addresses, auth, tls, db, .. } = self.client.clone();
+        if db != 0 && topology == TopologyConfig::Cluster {
+            return Err(ConfigError::Option("database: a cluster has database 0 only".to_owned()));
+        }
+        let prefix = Prefix::new(&self.key_prefix)
+            .map_err(|error| ConfigError::Option(format!("key_prefix: {error}")))?;
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Err(ConfigError::NoRuntime);
+        }
+        let client = RedisConfig {
+            topology,
+            addresses,
+            auth,
+            tls,
+            db,
+            prefix,
+            meta: key_format(&secret.fingerprint()),
+            breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic())),
+            ..RedisConfig::with_budget(self.budget)
+        };
+        let stack = RedisStackConfig {
+            node_scripts: true,
+            budget: self.budget,
+            replicas: self.replicas,
+            refusal_cache: true,
+            keys_max,
+        };
+        AnyStore::over_redis(client, stack).map_err(|error| ConfigError::Option(error.to_string()))
+    }
+}
+
+fn tcp<H: Into<String>>(addresses: impl IntoIterator<Item = (H, u16)>) -> Vec<Address> {
+    addresses.into_iter().map(|(host, port)| Address::Tcp(host.into(), port)).collect()
+}

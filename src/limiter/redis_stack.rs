@@ -1,0 +1,70 @@
+//! Redis store with all of its layers. The service and the library build it here, so that both have
+//! the same ones.
+//!
+//! Not here: the settings of the service (`app`), the options of the library (`redis_options`).
+
+use std::time::Duration;
+
+use super::any_store::AnyStore;
+use crate::clock::Clock;
+use crate::resilience::deadline::Deadline;
+use crate::resilience::fallback::{Fallback, FallbackConfig};
+use crate::resilience::refusal_cache::RefusalCache;
+use crate::store::memory::MemoryStore;
+use crate::store::redis::RedisStore;
+use crate::store::redis::client::config::{RedisConfig, RedisConfigError};
+use crate::store::redis::client::topology::RedisClient;
+use crate::store::redis::client::transport::Transport as _;
+use crate::store::redis::script::library::PRODUCTION;
+use crate::store::redis::store::TimeSource;
+
+/// Redis store with its wrappers, outermost first: fallback to the memory store, deadline, refusal
+/// cache.
+pub(crate) type RedisStack = Fallback<Deadline<RefusalCache<RedisStore<RedisClient>>>, MemoryStore>;
+
+/// Configuration of the wrappers of a [`RedisStack`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RedisStackConfig {
+    /// Maximum time that a call waits for Redis.
+    pub(crate) budget: Duration,
+    /// Number of replicas that share each limit while Redis does not respond; at least 1.
+    pub(crate) replicas: u32,
+    /// Whether recent refusals are repeated without asking Redis.
+    pub(crate) refusal_cache: bool,
+    /// Whether one script decides all limits of a call on one node of a Cluster.
+    pub(crate) node_scripts: bool,
+    /// Maximum number of counters in the memory store.
+    pub(crate) keys_max: usize,
+}
+
+impl AnyStore {
+    /// Creates a store over Redis. Connections are opened in the background, on the current tokio
+    /// runtime or on the worker runtimes of `client`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if there is no address or a certificate cannot be parsed.
+    pub(crate) fn over_redis(
+        client: RedisConfig,
+        config: RedisStackConfig,
+    ) -> Result<AnyStore, RedisConfigError> {
+        let prefix = client.prefix.clone();
+        let connections = RedisClient::open(client, PRODUCTION.all().to_vec())?;
+        let is_cluster = connections.is_cluster();
+        let store = RedisStore::new(connections, prefix, TimeSource::Server)
+            .with_node_scripts(config.node_scripts);
+        let cached = RefusalCache::new(store, is_cluster).enabled(config.refusal_cache);
+        let remote = Deadline::new(cached, config.budget, Clock::System);
+        let local = MemoryStore::new(config.keys_max);
+        let fallback = FallbackConfig { replicas: config.replicas };
+        Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, fallback))))
+    }
+
+    /// Returns the Redis store with its wrappers, or `None` if counters are in memory.
+    pub(crate) fn redis(&self) -> Option<&RedisStack> {
+        match self {
+            AnyStore::Memory(_) => None,
+            AnyStore::Redis(redis) => Some(redis),
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Scripts for one node of a cluster: groups the checks of a call by node, and decides for which
+//! slots a node's script is used.
+//!
+//! Redis requires the declared keys of a script to be in one slot. A script that declares none may
+//! use every slot of its node, so that one script call decides all checks of the call on that node,
+//! atomically. It first reads every key. If one cannot be read there, because its slot has moved or
+//! is moving, it writes nothing and answers `not here`. The checks are then sent slot by slot, where
+//! Redis answers with the address of the right node, and the node's script is not used for their
+//! slots for [`MOVED_FOR_MS`].
+//!
+//! Some services route a script call without keys to any node. There the script keeps answering `not
+//! here` for slots that the node serves, and is turned off for [`OFF_FOR`].
+//!
+//! Not here: sending the script calls (`store`), their arguments (`script`).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+
+use super::keys::SLOTS;
+use super::multi_slot::{GroupPlaces, SlotGroup, SlotGroups};
+use crate::domain::{Check, Micros};
+
+/// Time after `not here` during which the slots of the call are sent one by one, in milliseconds. A
+/// slot moves in less, and the slot table is read again within a fraction of it.
+const MOVED_FOR_MS: u32 = 1_000;
+
+/// Points for a `not here` of a node that then served the same slots without a redirect. An answered
+/// script call takes one point away. So the scripts stay on if four of five calls are answered:
+/// enough for a slot that moves on Redis 8.0, which answers so for each of its keys.
+const UNEXPLAINED_POINTS: u32 = 4;
+/// Number of points at which the scripts are turned off: eight unexplained `not here` in a row.
+const POINTS_MAX: u32 = 32;
+/// Time for which the scripts are then off. One call is tried afterwards.
+const OFF_FOR: Micros = Micros(600_000_000);
+
+/// State of the scripts for nodes: on or off, for all slots and for single ones.
+#[derive(Debug)]
+pub(super) struct NodeScripts {
+    /// For each slot the time of the last `not here` in milliseconds, wrapping after 49 days; 0 for
+    /// never. Empty if the scripts are never used. 64 KiB.
+    moved_at: Box<[AtomicU32]>,
+    points: AtomicU32,
+    /// Time until which the scripts are off, in microseconds.
+    off_until: AtomicU64,
+    /// Whether the scripts have been turned off at least once.
+    times_off: AtomicU64,
+}
+
+impl NodeScripts {
+    /// Creates the state. If not `enabled`, the scripts are never used.
+    pub(super) fn new(enabled: bool) -> NodeScripts {
+        let slots = if enabled { usize::from(SLOTS) } else { 0 };
+        NodeScripts {
+            moved_at: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            points: AtomicU32::new(0),
+            off_until: AtomicU64::new(0),
+            times_off: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns whether a node's script may be used now, for slots that [`allows`](Self::allows).
+    pub(super) fn is_on(&self, now: Micros) -> bool {
+        !self.moved_at.is_empty() && self.off_until.load(Ordering::Relaxed) <= now.0
+    }
+
+    /// Returns the number of times that the scripts were turned off because the service routes them
+    /// to other nodes.
+    pub(super) fn times_off(&self) -> u64 {
+        self.times_off.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a node's script may be used for a slot.
+    pub(super) fn allows(&self, slot: u16, now: Micros) -> bool {
+        let moved_at = self.moved_at.get(usize::from(slot));
+        let moved_at = moved_at.map_or(0, |moved_at| moved_at.load(Ordering::Relaxed));
+        moved_at == 0 || millis_u32(now).wrapping_sub(moved_at) >= MOVED_FOR_MS
+    }
+
+    /// Records that a node's script was answered.
+    pub(super) fn record_answer(&self) {
+        // Usually there are no points, and nothing is written.
+        if self.points.load(Ordering::Relaxed) > 0 {
+            let less = |points: u32| Some(points.saturating_sub(1));
+            // Never fails: the closure always returns a value.
+            let _ = self.points.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        }
+    }
+
+    /// Records that a node's script answered `not here` to a call that uses these slots.
+    pub(super) fn record_not_here(&self, slots: impl Iterator<Item = u16>, now: Micros) {
+        for slot in slots {
+            if let Some(moved_at) = self.moved_at.get(usize::from(slot)) {
+                moved_at.store(millis_u32(now).max(1), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Records that the node then served all slots of that call without a redirect, so that nothing
+    /// explains the answer. Returns whether this turned the scripts off.
+    pub(super) fn record_unexplained(&self, now: Micros) -> bool {
+        let points = self.points.fetch_add(UNEXPLAINED_POINTS, Ordering::Relaxed);
+        if points + UNEXPLAINED_POINTS < POINTS_MAX {
+            return false;
+        }
+        // One more unexplained answer after the pause is enough.
+        self.points.store(POINTS_MAX - UNEXPLAINED_POINTS, Ordering::Relaxed);
+        self.off_until.store(now.saturating_add(OFF_FOR).0, Ordering::Relaxed);
+        self.times_off.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+}
+
+/// Groups checks by node or, where `node` returns `None` for a slot, by slot. The groups are in the
+/// order of their first check.
+pub(super) fn group_by_node(
+    checks: &[Check<'_>],
+    slot: impl Fn(&Check<'_>) -> u16,
+    node: impl Fn(u16) -> Option<u16>,
+) -> SlotGroups {
+    let mut groups = SlotGroups::new();
+    let mut places = GroupPlaces::default();
+    // The numbers of nodes follow those of slots.
+    let mut owners: SmallVec<[u16; 4]> = SmallVec::new();
+    for (at, check) in checks.iter().enumerate() {
+        let slot = slot(check);
+        let owner = node(slot).and_then(|node| node.checked_add(SLOTS)).unwrap_or(slot);
+        match places.place(owner, |place| owners.get(place).copied()) {
+            Some(place) => {
+                let group = &mut groups[place];
+                group.spans_slots |= group.slot != slot;
+                group.checks.push(at);
+            }
+            None => {
+                owners.push(owner);
+                groups.push(SlotGroup::of(slot, at));
+            }
+        }
+    }
+    groups
+}
+
+/// Returns the time in milliseconds, truncated to 32 bits.
+fn millis_u32(now: Micros) -> u32 {
+    (now.0 / 1_000) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Micros = Micros(1_763_668_123_456_789);
+
+    fn later(millis: u64) -> Micros {
+        Micros(NOW.0 + millis * 1_000)
+    }
+
+    #[test]
+    fn a_slot_that_is_not_here_is_off_for_a_second_and_no_other_slot_is() {
+        let scripts = NodeScripts::new(true);
+        assert!(scripts.is_on(NOW) && scripts.allows(7, NOW));
+        scripts.record_not_here([7, 16_383].into_iter(), NOW);
+        for slot in [7, 16_383] {
+            assert!(!scripts.allows(slot, NOW) && !scripts.allows(slot, later(999)));
+            assert!(scripts.allows(slot, later(1_000)));
+        }
+        assert!(scripts.allows(8, NOW) && scripts.is_on(NOW));
+    }
+
+    #[test]
+    fn a_service_that_routes_scripts_elsewhere_is_learned_and_tried_again_once() {
+        let scripts = NodeScripts::new(true);
+        for _ in 0..7 {
+            assert!(!scripts.record_unexplained(NOW));
+        }
+        assert!(scripts.is_on(NOW));
+        assert!(scripts.record_unexplained(NOW));
+        assert!(!scripts.is_on(NOW) && !scripts.is_on(later(599_999)));
+        assert!(scripts.is_on(later(600_000)));
+        assert!(scripts.record_unexplained(later(600_000)), "the first one after the pause");
+        assert!(!scripts.is_on(later(600_001)));
+        assert_eq!(scripts.times_off(), 2);
+    }
+
+    #[test]
+    fn unexplained_answers_among_many_calls_turn_nothing_off() {
+        let scripts = NodeScripts::new(true);
+        for _ in 0..1_000 {
+            assert!(!scripts.record_unexplained(NOW));
+            (0..4).for_each(|_| scripts.record_answer());
+        }
+        assert!(scripts.is_on(NOW));
+        // One call of three reaches the right node by chance.
+        let off = (0..30).any(|n| {
+            let off = n % 3 != 0 && scripts.record_unexplained(NOW);
+            scripts.record_answer();
+            off
+        });
+        assert!(off);
+    }
+
+    #[test]
+    fn scripts_that_are_not_enabled_are_never_on() {
+        let scripts = NodeScripts::new(false);
+        assert!(!scripts.is_on(NOW));
+        scripts.record_not_here([7].into_iter(), NOW);
+    }
+}

@@ -1,0 +1,146 @@
+//! A limiter over a real Redis.
+
+use std::time::Duration;
+
+use tidegate::{CheckError, ConfigError, Descriptor, Limiter, RedisOptions};
+
+use crate::support::acl;
+use crate::support::certificate_authority::Authority;
+use crate::support::redis_server::{PATIENCE, Server, free_port};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
+
+/// The longest that a call may take, so that a busy machine does not make Redis look silent.
+const BUDGET: Duration = Duration::from_secs(2);
+
+async fn limiter(policy: &str, redis: RedisOptions) -> Limiter {
+    let limiter = Limiter::builder().policy("policy.yaml", policy).redis(redis).build().unwrap();
+    tokio::time::timeout(PATIENCE, limiter.until_connected()).await.unwrap();
+    limiter
+}
+
+fn ann() -> Descriptor<'static> {
+    Descriptor::new([("client", "ann")])
+}
+
+#[tokio::test]
+async fn a_limiter_and_a_service_share_a_counter() {
+    let server = Server::start(&[]);
+    let url = format!("127.0.0.1:{}", server.port);
+    let flags = [
+        "--redis-url",
+        &url,
+        "--store-budget",
+        "2s",
+        "--key-secret",
+        "s",
+        "--cache-key-prefix",
+        "p:",
+    ];
+    let service = Tidegate::policy(FIVE_A_DAY, &flags);
+    let redis = RedisOptions::single("127.0.0.1", server.port).budget(BUDGET).key_prefix("p:");
+    let builder = Limiter::builder().policy("policy.yaml", FIVE_A_DAY).key_secret("s").redis(redis);
+    let limiter = builder.build().unwrap();
+    tokio::time::timeout(PATIENCE, limiter.until_connected()).await.unwrap();
+    for left in [4, 2] {
+        let decision = limiter.check("edge", &[ann()]).await.unwrap();
+        assert_eq!(
+            (decision.source(), decision.descriptors()[0].remaining()),
+            ("redis", Some(left))
+        );
+        assert!(service.ask("ann").starts_with("OK"));
+    }
+    assert!(limiter.check("edge", &[ann()]).await.unwrap().is_admitted());
+    let sixth = limiter.check("edge", &[ann()]).await.unwrap();
+    assert!(!sixth.is_admitted() && sixth.retry_after().is_some());
+    assert_eq!(sixth.limited_by(), Some("daily"));
+    assert!(!service.ask("ann").starts_with("OK"));
+    limiter.refund("edge", &[ann().hits(2)]).await.unwrap();
+    assert!(limiter.peek("edge", &[ann()]).await.unwrap().is_admitted());
+    let refunded = limiter.check("edge", &[ann()]).await.unwrap();
+    assert_eq!(refunded.descriptors()[0].remaining(), Some(1));
+}
+
+#[tokio::test]
+async fn without_redis_each_process_has_its_share() {
+    let redis = RedisOptions::single("127.0.0.1", free_port()).replicas(5);
+    let builder = Limiter::builder().redis(redis);
+    let limiter = builder.clone().policy("policy.yaml", FIVE_A_DAY).build().unwrap();
+    let decision = limiter.check("edge", &[ann()]).await.unwrap();
+    assert_eq!((decision.is_admitted(), decision.source()), (true, "local"));
+    assert!(!limiter.check("edge", &[ann()]).await.unwrap().is_admitted(), "a fifth of five");
+
+    let strict = format!("on_store_failure: error\n{FIVE_A_DAY}");
+    let limiter = builder.policy("policy.yaml", strict).build().unwrap();
+    let error = limiter.check("edge", &[ann()]).await.unwrap_err();
+    assert_eq!((error, error.is_retryable()), (CheckError::Unavailable, true));
+}
+
+#[tokio::test]
+async fn tls_and_a_login_with_the_least_permissions_work() {
+    let authority = Authority::new();
+    let (own, client) = (authority.signs("localhost"), authority.signs("client"));
+    let directory = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| {
+        let path = directory.path().join(file);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let server = Server::start(&[
+        &format!("{} +select", acl::line(acl::SINGLE)),
+        "port 0",
+        "tls-port {port}",
+        "tls-auth-clients yes",
+        &format!("tls-ca-cert-file {}", write("ca.pem", &authority.certificate)),
+        &format!("tls-cert-file {}", write("cert.pem", &own.certificate)),
+        &format!("tls-key-file {}", write("key.pem", &own.key)),
+    ]);
+    let redis = RedisOptions::single("localhost", server.port)
+        .tls_ca(authority.certificate.clone())
+        .tls_client_certificate(client.certificate, client.key)
+        .user(acl::USER)
+        .password(acl::PASSWORD)
+        .database(3)
+        .budget(BUDGET);
+    let limiter = limiter(FIVE_A_DAY, redis).await;
+    assert_eq!(limiter.check("edge", &[ann()]).await.unwrap().source(), "redis");
+}
+
+#[tokio::test]
+async fn a_cluster_and_sentinels_are_options_too() {
+    let unreachable = [("127.0.0.1", free_port())];
+    for redis in [
+        RedisOptions::cluster(unreachable),
+        RedisOptions::sentinel("mymaster", unreachable).sentinel_login(None, "p"),
+        RedisOptions::unix_socket("/nonexistent/redis.sock"),
+    ] {
+        let limiter =
+            Limiter::builder().policy("policy.yaml", FIVE_A_DAY).redis(redis).build().unwrap();
+        assert_eq!(limiter.check("edge", &[ann()]).await.unwrap().source(), "local");
+    }
+}
+
+#[tokio::test]
+async fn invalid_options_are_named() {
+    let one = || RedisOptions::single("127.0.0.1", free_port());
+    let nowhere: [(&str, u16); 0] = [];
+    for (redis, names) in [
+        (one().budget(Duration::ZERO), "budget: "),
+        (one().budget(Duration::from_secs(61)), "budget: "),
+        (one().replicas(0), "replicas: "),
+        (one().key_prefix("{"), "key_prefix: "),
+        (one().tls_ca("no certificate"), "TLS towards Redis: "),
+        (RedisOptions::cluster([("127.0.0.1", 1)]).database(1), "database: "),
+        (RedisOptions::cluster(nowhere), "no Redis address"),
+    ] {
+        let error = Limiter::builder().policy("policy.yaml", FIVE_A_DAY).redis(redis).build();
+        let Err(ConfigError::Option(text)) = error else { panic!("{names}: {error:?}") };
+        assert!(text.starts_with(names), "{text}");
+    }
+}
+
+#[test]
+fn without_a_tokio_runtime_building_fails() {
+    let redis = RedisOptions::single("127.0.0.1", 6379);
+    let error = Limiter::builder().policy("policy.yaml", FIVE_A_DAY).redis(redis).build();
+    assert_eq!(error.unwrap_err(), ConfigError::NoRuntime);
+}
