@@ -98,6 +98,10 @@ pub mod domain;
 #[cfg_attr(doc, doc(hidden))]
 pub mod pem;
 
+#[cfg(feature = "redis")]
+#[cfg_attr(doc, doc(hidden))]
+pub mod peer_protocol;
+
 #[cfg_attr(doc, doc(hidden))]
 pub mod clock;
 

@@ -7,7 +7,7 @@ use super::exit_codes::Failure;
 ///
 /// # Errors
 ///
-/// Returns [`Failure::Usage`] if an entry has no key.
+/// Returns [`Failure::Usage`] if an entry has no key, or has a colon instead of `=`.
 pub fn parse_descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
     let mut entries = vec![String::new()];
     let mut chars = text.chars();
@@ -18,6 +18,13 @@ pub fn parse_descriptor(text: &str) -> Result<Vec<(String, String)>, Failure> {
             (c, Some(entry)) => entry.push(c),
             (_, None) => {}
         }
+    }
+    let looks_like_yaml = |entry: &String| !entry.contains('=') && entry.find(':') > Some(0);
+    if let Some((key, value)) =
+        entries.iter().find(|e| looks_like_yaml(e)).and_then(|e| e.split_once(':'))
+    {
+        let reason = format!("{text:?} has no `=`: write {key}={}", value.trim_start());
+        return Err(Failure::Usage(reason));
     }
     let pair = |entry: String| match entry.split_once('=').unwrap_or((&entry, "")) {
         ("", _) => Err(Failure::Usage(format!("{text:?}: write k=v,k2=v2; every entry has a key"))),
@@ -38,6 +45,9 @@ mod tests {
         assert_eq!(pairs("a"), [pair("a", "")]);
         assert_eq!(pairs("a=x=y"), [pair("a", "x=y")]);
         assert_eq!(pairs(r"a=1\,2"), [pair("a", "1,2")]);
+        assert_eq!(pairs(":path"), [pair(":path", "")]);
+        let error = parse_descriptor("remote_address: 10.0.0.1").unwrap_err().to_string();
+        assert!(error.ends_with("write remote_address=10.0.0.1"), "{error}");
         assert!(parse_descriptor("=v").is_err() && parse_descriptor("a=1,,b=2").is_err());
     }
 }

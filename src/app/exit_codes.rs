@@ -18,10 +18,19 @@ pub enum Failure {
     Settings(Vec<settings::SettingError>),
     /// A file named by a setting or a flag cannot be read or written, or is malformed.
     File(FileError),
+    /// The certificate, private key, or CA of the gRPC port cannot be read or used.
+    Certificate {
+        /// The flags and the files that they name.
+        files: String,
+        /// Why the files cannot be used.
+        error: Box<Failure>,
+    },
     /// Policy files are missing, unreadable or too large.
     PolicyFiles(PolicyFileError),
     /// A policy does not compile. Contains every error with its position.
     Policy(policy::Diagnostics),
+    /// A policy does not compile, and its errors were already printed in a format for programs.
+    Reported,
     /// A policy is valid but has warnings, and `--strict` is set.
     Strict {
         /// Number of warnings, at least 1.
@@ -29,6 +38,8 @@ pub enum Failure {
     },
     /// A listen address cannot be resolved or bound.
     Address {
+        /// Flags that set the address: first the host, then the port.
+        flags: [&'static str; 2],
         /// The address, as configured or as resolved.
         address: String,
         /// Error from resolving or binding the address.
@@ -45,6 +56,8 @@ pub enum Failure {
         target: String,
         /// Error from the gRPC client.
         error: WireError,
+        /// What to change; `None` if that is not known.
+        advice: Option<&'static str>,
     },
     /// The debug port of a service could not be reached or rejected the request.
     AdminRequest {
@@ -70,11 +83,15 @@ impl Failure {
     /// Returns the process exit code for this failure.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::Usage(_) | Failure::Settings(_) | Failure::File(_) => Failure::USAGE,
+            Failure::Usage(_)
+            | Failure::Settings(_)
+            | Failure::File(_)
+            | Failure::Certificate { .. } => Failure::USAGE,
             Failure::PolicyFiles(PolicyFileError::NotConfigured) => Failure::USAGE,
-            Failure::PolicyFiles(_) | Failure::Policy(_) | Failure::Strict { .. } => {
-                Failure::POLICY
-            }
+            Failure::PolicyFiles(_)
+            | Failure::Policy(_)
+            | Failure::Reported
+            | Failure::Strict { .. } => Failure::POLICY,
             Failure::Address { .. }
             | Failure::Store(_)
             | Failure::Ask { .. }
@@ -106,11 +123,13 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Failure::Usage(reason) | Failure::Store(reason) => f.write_str(reason),
+            Failure::Reported => f.write_str("the policy has errors"),
             Failure::Settings(errors) => {
                 let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
                 f.write_str(&lines.join("\n"))
             }
             Failure::File(error) => error.fmt(f),
+            Failure::Certificate { files, error } => write!(f, "{files}: {error}"),
             Failure::PolicyFiles(error) => error.fmt(f),
             Failure::Policy(diagnostics) => diagnostics.fmt(f),
             Failure::Strict { warnings: 1 } => {
@@ -119,17 +138,57 @@ impl fmt::Display for Failure {
             Failure::Strict { warnings } => {
                 write!(f, "{warnings} warnings; --strict treats them as errors")
             }
-            Failure::Address { address, error } => {
-                write!(f, "{address}: cannot listen: {error}")
+            Failure::Address { flags, address, error } => {
+                let advice = address_advice(*flags, error);
+                write!(f, "{address}: cannot listen: {error}; {advice}")
             }
             Failure::Wire(error) => f.write_str(&with_causes(error)),
-            Failure::Ask { target, error } => write!(f, "{target}: {}", with_causes(error)),
+            Failure::Ask { target, error, advice } => {
+                let Some(advice) = advice else {
+                    return write!(f, "{target}: {}", with_causes(error));
+                };
+                // With advice, only the last cause matters: the others describe the HTTP/2 library.
+                match error {
+                    WireError::Connect { source, .. } => {
+                        write!(f, "{target}: cannot connect: {}; {advice}", root_cause(source))
+                    }
+                    _ if error.has_response() => {
+                        write!(f, "{target}: {}; {advice}", with_causes(error))
+                    }
+                    _ => write!(f, "{target}: no answer to a gRPC call; {advice}"),
+                }
+            }
             Failure::AdminRequest { endpoint, reason } => {
                 write!(f, "{endpoint}: {}", reason.escape_debug())
             }
             Failure::Runtime(error) => write!(f, "cannot start a runtime: {error}"),
             Failure::Bug(what) => write!(f, "a bug in tidegate: {what}"),
         }
+    }
+}
+
+/// Returns the last cause of an error.
+fn root_cause<'e>(error: &'e (dyn error::Error + 'static)) -> &'e dyn error::Error {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause
+}
+
+/// Returns what to change so that an address can be listened on.
+fn address_advice([host, port]: [&str; 2], error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => {
+            format!("stop the process that uses this port, or choose another with {port}")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("ports below 1024 need privileges: choose another with {port}")
+        }
+        io::ErrorKind::AddrNotAvailable => {
+            format!("no interface of this machine has this address: correct {host}")
+        }
+        _ => format!("correct {host} or {port}"),
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! `policy` writes the explanation, `decide` makes the decision.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use super::load_policy::load_at;
 use super::offline_engine::{OfflineEngine, plain_descriptor, to_entries};
 use crate::clock::Clock;
 use crate::decide::REMAINING_UNLIMITED;
-use crate::domain::{Code, Decision, Descriptor, Entry, Request, Status};
+use crate::domain::{Code, Decision, Descriptor, Entry, Request, Status, escaped, nearest_word};
 use crate::policy::{MatchEnd, Policy};
 use crate::settings::Sources;
 use crate::store::redis::keys::Prefix;
@@ -65,6 +66,9 @@ pub(super) fn explain_descriptor(
 ) -> String {
     let explanation = policy.explain(domain, &to_entries(pairs));
     let mut text = format!("{explanation}\n");
+    if matches!(explanation.ending, MatchEnd::UnknownDomain) {
+        text.push_str(&describe_domains(policy, domain));
+    }
     if let MatchEnd::Rule(rule) = &explanation.ending {
         for limit in &rule.limits {
             let key = prefix.key(&limit.counter, &limit.algorithm);
@@ -73,6 +77,19 @@ pub(super) fn explain_descriptor(
         }
     }
     text
+}
+
+/// Maximum number of domains that are listed for an unknown one.
+const DOMAINS_MAX: usize = 10;
+
+/// Lists the domains of the policy, or the one that was probably meant.
+fn describe_domains(policy: &Policy, unknown: &str) -> String {
+    let domains: BTreeSet<&str> = policy.domain_names().collect();
+    if let Some(meant) = nearest_word(unknown, domains.iter().copied()) {
+        return format!("  did you mean {}?\n", escaped(meant));
+    }
+    let listed: Vec<&str> = domains.into_iter().take(DOMAINS_MAX).collect();
+    format!("  it has: {}\n", escaped(&listed.join(", ")))
 }
 
 /// Loads the policy at `paths`, explains how `request` matches it, and predicts the decision on its

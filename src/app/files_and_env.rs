@@ -3,6 +3,7 @@
 //! No other module reads the environment. `settings` interprets the values; `policy_files` reads
 //! policies.
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use std::{env, error, fmt, fs, io};
 
 use rustix::fs::OFlags;
 
-use super::policy_files::printable;
+use super::policy_files::{advice_on_path, printable};
 use crate::settings::TextMap;
 
 /// Maximum size of a settings file, 1 MiB in bytes. A file that sets every setting has about a
@@ -60,9 +61,10 @@ pub enum FileError {
 impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FileError::Unreadable { path, error } | FileError::Unwritable { path, error } => {
-                write!(f, "{}: {error}", printable(path))
+            FileError::Unreadable { path, error } => {
+                write!(f, "{}: {error}; {}", printable(path), advice_on_path(path, error))
             }
+            FileError::Unwritable { path, error } => write!(f, "{}: {error}", printable(path)),
             FileError::Malformed { path, reason } => write!(f, "{}: {reason}", printable(path)),
         }
     }
@@ -70,17 +72,19 @@ impl fmt::Display for FileError {
 
 impl error::Error for FileError {}
 
-/// Reads a settings file: a YAML mapping from flag names to scalars.
+/// Reads a settings file: a YAML mapping from flag names to scalars. Returns the values, and the
+/// place of each as `FILE:LINE`.
 ///
 /// # Errors
 ///
 /// Returns an error if the file cannot be read, exceeds 1 MiB, or is not a mapping from names to
 /// scalars.
-pub fn read_settings_file(path: &Path) -> Result<TextMap, FileError> {
+pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> {
     let malformed = |reason| FileError::Malformed { path: path.to_owned(), reason };
     let file = fs::File::open(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SETTINGS_BYTES_MAX)?;
-    let values: std::collections::BTreeMap<String, serde_yaml::Value> =
+    // A file without values is empty, or has only comments.
+    let values: Option<BTreeMap<String, serde_yaml::Value>> =
         serde_yaml::from_str(&text).map_err(|error| malformed(yaml_error(&error)))?;
     let scalar = |(name, value): (String, serde_yaml::Value)| match value {
         serde_yaml::Value::String(text) => Ok((name, text)),
@@ -89,9 +93,33 @@ pub fn read_settings_file(path: &Path) -> Result<TextMap, FileError> {
         serde_yaml::Value::Null => Ok((name, String::new())),
         serde_yaml::Value::Sequence(_)
         | serde_yaml::Value::Mapping(_)
-        | serde_yaml::Value::Tagged(_) => Err(malformed(format!("{name}: must be a single value"))),
+        | serde_yaml::Value::Tagged(_) => {
+            let at = line_of(&text, &name).map_or(String::new(), |line| format!("line {line}: "));
+            let reason = format!(
+                "{at}{name}: must be a single value; write a list as text, separated by commas"
+            );
+            Err(malformed(reason))
+        }
     };
-    values.into_iter().map(scalar).collect()
+    let values: TextMap =
+        values.unwrap_or_default().into_iter().map(scalar).collect::<Result<_, _>>()?;
+    let place = |name: &String| {
+        let line = line_of(&text, name)?;
+        Some((name.clone(), format!("{}:{line}", printable(path))))
+    };
+    let places = values.keys().filter_map(place).collect();
+    Ok((values, places))
+}
+
+/// Returns the line, from 1, on which a name of the settings file begins. The parser does not report
+/// the position of values. `None` if the file is in brackets, like JSON.
+fn line_of(text: &str, name: &str) -> Option<usize> {
+    let begins = |line: &str| {
+        let line = line.trim_start().trim_start_matches(['"', '\'']);
+        let after = line.strip_prefix(name).map(|rest| rest.trim_start_matches(['"', '\'', ' ']));
+        after.is_some_and(|rest| rest.starts_with(':'))
+    };
+    text.lines().position(begins).map(|line| line + 1)
 }
 
 /// Formats the line and column of a YAML error. The parser's own message is not used because it

@@ -35,10 +35,10 @@ impl HttpPorts {
     pub(super) async fn bind(settings: &Settings) -> Result<Self, Failure> {
         let (host, port) = &settings.prometheus_addr;
         Ok(HttpPorts {
-            public: bind(&settings.http_host, settings.http_port).await?,
-            debug: bind(&settings.debug_host, settings.debug_port).await?,
+            public: bind(&settings.http_host, settings.http_port, HTTP_FLAGS).await?,
+            debug: bind(&settings.debug_host, settings.debug_port, DEBUG_FLAGS).await?,
             prometheus: match settings.use_prometheus {
-                true => Some(bind(host, *port).await?),
+                true => Some(bind(host, *port, PROMETHEUS_FLAGS).await?),
                 false => None,
             },
         })
@@ -114,9 +114,15 @@ fn allowed_hosts(debug: &TcpListener) -> AllowedHosts {
     }
 }
 
-async fn bind(host: &str, port: u16) -> Result<TcpListener, Failure> {
-    let address = server_config::resolve(host, port)?;
-    TcpListener::bind(address)
-        .await
-        .map_err(|error| Failure::Address { address: address.to_string(), error })
+const HTTP_FLAGS: [&str; 2] = ["--http-host", "--http-port"];
+const DEBUG_FLAGS: [&str; 2] = ["--debug-host", "--debug-port"];
+const PROMETHEUS_FLAGS: [&str; 2] = ["--prometheus-addr", "--prometheus-addr"];
+
+async fn bind(host: &str, port: u16, flags: [&'static str; 2]) -> Result<TcpListener, Failure> {
+    let address = server_config::resolve(host, port, flags)?;
+    TcpListener::bind(address).await.map_err(|error| Failure::Address {
+        flags,
+        address: address.to_string(),
+        error,
+    })
 }

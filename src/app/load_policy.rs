@@ -3,15 +3,18 @@
 //!
 //! `policy_files` finds and reads the files; `policy` compiles them.
 
+use std::io::{self, Read};
 use std::path::PathBuf;
 
 use super::exit_codes::Failure;
 use super::files_and_env::read_secret_file;
 use super::policy_file_tracker::PolicyFileTracker;
-use super::policy_files::{Fingerprint, PolicyFiles};
+use super::policy_files::{Fingerprint, PolicyFileError, PolicyFiles};
 use super::wiring::server_config;
 use crate::domain::{Charge, RuleId};
-use crate::policy::{self, Diagnostic, LimitPair, Options, Policy, Secret, Source};
+use crate::policy::{
+    self, Diagnostic, FILE_BYTES_CEILING, LimitPair, Options, Policy, Secret, Source,
+};
 use crate::settings::{ChargeSetting, DropIn, Settings, Sources};
 
 /// Compiled policy with its warnings and the fingerprint of its files.
@@ -112,15 +115,56 @@ pub struct CheckedPolicy {
 /// # Errors
 ///
 /// Returns an error if a setting is invalid, a file is unreadable, or the policy does not compile.
+///
+/// The path `-` stands for standard input.
 pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failure> {
     // As a drop-in, only an unset `--charge` differs.
     let drop_in = Sources { drop_in: Some(DropIn::default()), ..sources.clone() };
-    let (loaded, _) = load_at(paths, sources)?;
-    let errors_if_billed = match load_at(paths, drop_in) {
+    let has_stdin = paths.iter().any(|path| path.as_os_str() == STDIN);
+    let load: Box<dyn Fn(Sources) -> Result<LoadedPolicy, Failure>> = match paths {
+        [_] if has_stdin => {
+            let text = Source { name: "<stdin>".to_owned(), text: read_stdin()? };
+            Box::new(move |sources| load_text(&text, sources))
+        }
+        _ if has_stdin => {
+            let reason = "- reads standard input: give it alone, without files".to_owned();
+            return Err(Failure::Usage(reason));
+        }
+        _ => Box::new(|sources| Ok(load_at(paths, sources)?.0)),
+    };
+    let loaded = load(sources)?;
+    let errors_if_billed = match load(drop_in) {
         Err(Failure::Policy(errors)) => errors.0.len(),
         Ok(_) | Err(_) => 0,
     };
     Ok(CheckedPolicy { loaded, errors_if_billed })
+}
+
+/// Path that stands for standard input.
+const STDIN: &str = "-";
+
+/// Reads a policy from standard input, up to the largest size that `--policy-file-size` can allow.
+fn read_stdin() -> Result<Vec<u8>, PolicyFileError> {
+    let (path, bytes_max) = (PathBuf::from("<stdin>"), FILE_BYTES_CEILING);
+    let mut text = Vec::new();
+    let read = io::stdin().lock().take(bytes_max as u64 + 1).read_to_end(&mut text);
+    match read {
+        Err(error) => {
+            let advice = "give the policy on standard input, or as a file".to_owned();
+            Err(PolicyFileError::Unreadable { path, error, advice })
+        }
+        Ok(bytes) if bytes > bytes_max => {
+            Err(PolicyFileError::TooLarge { path, bytes_max, setting: "policy-file-size" })
+        }
+        Ok(_) => Ok(text),
+    }
+}
+
+/// Compiles a policy that is not in a file.
+fn load_text(text: &Source, mut sources: Sources) -> Result<LoadedPolicy, Failure> {
+    sources.flags.insert("policy".to_owned(), STDIN.to_owned());
+    let (settings, _) = Settings::read(&sources).map_err(Failure::Settings)?;
+    PolicyLoader::new(&settings)?.compile(std::slice::from_ref(text), RuleId(0))
 }
 
 /// Loads the policy at `paths`. Also returns the parsed settings.

@@ -13,7 +13,7 @@ use std::{error, fmt};
 
 use super::exit_codes::Failure;
 use super::files_and_env::open_regular;
-use crate::domain::escaped;
+use crate::domain::{escaped, nearest_word};
 use crate::policy::{FILE_BYTES_MAX, Options, PolicyDefaults, Source};
 use crate::settings::Settings;
 
@@ -81,6 +81,8 @@ pub enum PolicyFileError {
         path: PathBuf,
         /// Error from the operating system.
         error: io::Error,
+        /// What to change.
+        advice: String,
     },
     /// The path is a pipe, a socket or a device. Reading it could block forever.
     NotAFile {
@@ -117,8 +119,8 @@ impl fmt::Display for PolicyFileError {
                 "no policy is configured: give --policy FILE|DIR, or RUNTIME_ROOT as in \
                  envoyproxy/ratelimit",
             ),
-            PolicyFileError::Unreadable { path, error } => {
-                write!(f, "{}: {error}", printable(path))
+            PolicyFileError::Unreadable { path, error, advice } => {
+                write!(f, "{}: {error}; {advice}", printable(path))
             }
             PolicyFileError::NotAFile { path } => {
                 write!(f, "{}: neither a file nor a directory", printable(path))
@@ -126,9 +128,13 @@ impl fmt::Display for PolicyFileError {
             PolicyFileError::Empty { paths, yaml_only } => {
                 let paths: Vec<_> = paths.iter().map(|path| printable(path)).collect();
                 let which = if *yaml_only { "no .yaml or .yml file" } else { "no file" };
+                let advice = match yaml_only {
+                    true => "rename the files to .yaml, or give each file by its own name",
+                    false => "correct the path",
+                };
                 write!(
                     f,
-                    "{}: {which} in it; names with a leading dot are skipped",
+                    "{}: {which} in it (names with a leading dot are skipped); {advice}",
                     paths.join(", ")
                 )
             }
@@ -181,7 +187,7 @@ impl PolicyFiles {
     pub(super) fn list(&self) -> Result<Vec<ListedFile>, PolicyFileError> {
         let mut found = Vec::new();
         for (root, path) in self.paths.iter().enumerate() {
-            let metadata = fs::metadata(path).map_err(|error| unreadable(path, error))?;
+            let metadata = fs::metadata(path).map_err(|error| self.missing_root(path, error))?;
             if metadata.is_dir() {
                 self.walk(root, path, 0, &mut found)?;
             } else if metadata.is_file() {
@@ -199,6 +205,18 @@ impl PolicyFiles {
             return Err(PolicyFileError::Empty { paths, yaml_only: !self.any_extension });
         }
         Ok(found)
+    }
+
+    /// Returns the error of a configured path that cannot be read.
+    fn missing_root(&self, path: &Path, error: io::Error) -> PolicyFileError {
+        match unreadable(path, error) {
+            PolicyFileError::Unreadable { path, error, .. } if self.any_extension => {
+                let advice = "the path is RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, and \
+                              RUNTIME_APPDIRECTORY (config, if not set): correct one of them";
+                PolicyFileError::Unreadable { path, error, advice: advice.to_owned() }
+            }
+            error => error,
+        }
     }
 
     fn walk(
@@ -334,7 +352,38 @@ pub(super) fn printable(path: &Path) -> String {
 }
 
 fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
-    PolicyFileError::Unreadable { path: path.to_owned(), error }
+    let advice = advice_on_path(path, &error);
+    PolicyFileError::Unreadable { path: path.to_owned(), error, advice }
+}
+
+/// Maximum number of names in a directory that are compared with a missing one.
+const NAMES_MAX: usize = 1_000;
+
+/// Returns what to change so that a path can be read, for example the name of a similar file.
+pub(super) fn advice_on_path(path: &Path, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => match similar_file(path) {
+            Some(similar) => format!("did you mean {}?", printable(&similar)),
+            None => "correct the path".to_owned(),
+        },
+        io::ErrorKind::PermissionDenied => {
+            let user = rustix::process::geteuid().as_raw();
+            format!(
+                "tidegate runs as user {user}: let it read the file, for example with chmod a+r"
+            )
+        }
+        _ => "correct the path".to_owned(),
+    }
+}
+
+/// Returns the file next to a missing one whose name is the most similar.
+fn similar_file(path: &Path) -> Option<PathBuf> {
+    let directory = path.parent()?;
+    let listed = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let entries = fs::read_dir(listed).ok()?.take(NAMES_MAX).flatten();
+    let names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+    let similar = nearest_word(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
+    Some(directory.join(similar))
 }
 
 /// Returns the metadata of a directory entry, or `None` if the entry was removed after it was

@@ -45,13 +45,13 @@ pub(super) struct CurrentRates {
     pub(super) rules: Vec<RuleRate>,
 }
 
-/// Hit rates of one rule, in hits per second.
+/// Rates of one rule, in calls per second.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct RuleRate {
     pub(super) domain: String,
     pub(super) rule: String,
-    pub(super) hits_per_second: f64,
-    pub(super) refused_hits_per_second: f64,
+    pub(super) calls_per_second: f64,
+    pub(super) refused_calls_per_second: f64,
 }
 
 impl RateSampler {
@@ -89,19 +89,19 @@ fn compute_rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> Curre
         before.rules.iter().map(|(name, sums)| (name, sums)).collect();
     let rules = after.rules.iter().filter_map(|(name, sums)| {
         let former = former.get(name).copied().copied().unwrap_or_default();
-        let hits = sums.asked.saturating_sub(former.asked);
-        (hits > 0).then(|| {
+        let calls = sums.asked.saturating_sub(former.asked);
+        (calls > 0).then(|| {
             let rate = RuleRate {
                 domain: name.domain.to_string(),
                 rule: name.path.to_string(),
-                hits_per_second: rate(former.asked, sums.asked),
-                refused_hits_per_second: rate(former.refused, sums.refused),
+                calls_per_second: rate(former.asked, sums.asked),
+                refused_calls_per_second: rate(former.refused, sums.refused),
             };
-            (hits, rate)
+            (calls, rate)
         })
     });
     let mut rules: Vec<(u64, RuleRate)> = rules.collect();
-    rules.sort_by_key(|(hits, _)| Reverse(*hits));
+    rules.sort_by_key(|(calls, _)| Reverse(*calls));
     rules.truncate(RULES_MAX);
     CurrentRates {
         over_seconds: Some(seconds),
@@ -131,8 +131,8 @@ mod tests {
         assert_eq!(rates.sample(at(0), || sums(10, 10)).over_seconds, None);
         let sample = rates.sample(at(2_000), || sums(30, 50));
         assert_eq!((sample.over_seconds, sample.admitted_per_second), (Some(2.0), Some(10.0)));
-        assert_eq!(sample.rules[0].hits_per_second, 20.0);
-        assert_eq!(sample.rules[0].refused_hits_per_second, 10.0);
+        assert_eq!(sample.rules[0].calls_per_second, 20.0);
+        assert_eq!(sample.rules[0].refused_calls_per_second, 10.0);
         let again = rates.sample(at(2_500), || panic!("read again too soon"));
         assert_eq!(again, sample, "every viewer gets the same");
         let idle = rates.sample(at(4_000), || sums(30, 50));

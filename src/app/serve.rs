@@ -27,7 +27,7 @@ use super::{Configuration, admin_actions, page_data, rlimit};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
-use crate::server::{Health, Listener, RateLimit, Router};
+use crate::server::{Health, RateLimit, Router};
 use crate::settings::{LogFormat, LogLevel, Settings};
 use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
 
@@ -78,7 +78,7 @@ async fn run(
     let tls = certificates.as_ref().map(CertificateReloader::tls);
     let mut signals = Signals::install()?;
     let Some(started) = StartedPolicy::start(settings, &mut signals).await? else { return Ok(()) };
-    let listener = Listener::bind(server_config::listen_settings(settings, tls.clone())?)?;
+    let listener = server_config::bind_grpc(settings, tls.clone())?;
     let http_ports = HttpPorts::bind(settings).await?;
 
     let telemetry = Arc::clone(&started.telemetry);
@@ -109,20 +109,27 @@ async fn run(
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.addresses().first().map(ToString::to_string));
     let http_ports = http_ports.serve(&wiring, actions, &overrides, metrics);
-    spawn_background_tasks(&decider, &overrides, log_level, Arc::clone(&telemetry));
-    tokio::select! {
+    tokio::spawn(drain_refused_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
+    let is_connected = tokio::select! {
         ready = decider.store().until_ready(settings) => ready?,
         // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
         _ = signals.stop(|| {}) => {
             tracing::info!("stopped before Redis was connected");
             return Ok(());
         }
-    }
+    };
+    // Not earlier: it would report a Redis that has had no time to connect as an outage.
+    tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&overrides), log_level));
     started.become_ready(settings, &health);
     let (files, rules) = (started.files, decider.policy().rules().len());
     let fingerprint = telemetry.policy_fingerprint();
     let watchers = Arc::new(watch_files(started, overrides, certificates)?);
-    tracing::info!(files, rules, fingerprint, "ready");
+    match is_connected {
+        true => tracing::info!(files, rules, fingerprint, "ready"),
+        false => {
+            tracing::warn!(files, rules, fingerprint, "ready, degraded: Redis is not connected");
+        }
+    }
     let hard_limit = settings.hard_limit;
     let reloading = Arc::clone(&watchers);
     let stop = async move {
@@ -165,17 +172,6 @@ fn exit_at_hard_limit(hard_limit: Duration) {
         tracing::warn!("hard limit reached, exiting during the drain");
         process::exit(0);
     });
-}
-
-/// Spawns the periodic tasks that run until the process exits.
-fn spawn_background_tasks(
-    decider: &Arc<ServiceDecider>,
-    overrides: &Arc<RuntimeOverrides>,
-    log_level: Arc<LogLevelControl>,
-    telemetry: Arc<Telemetry>,
-) {
-    tokio::spawn(drain_refused_keys(Arc::clone(decider), telemetry));
-    tokio::spawn(sweep(Arc::clone(decider), Arc::clone(overrides), log_level));
 }
 
 /// Once a second, removes expired counters, overrides and log levels. Also logs Redis outages,

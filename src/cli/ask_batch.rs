@@ -7,7 +7,7 @@ use std::path::Path;
 use super::terminal;
 use crate::app::{self, Failure};
 use crate::domain::Bounds;
-use crate::wire::client::{BatchRequest, BatchResult, CallResponse, Client};
+use crate::wire::client::{BatchRequest, BatchResult, CallResponse, Client, WireError};
 
 /// Reads a file with one request per line. Empty lines are skipped.
 ///
@@ -29,17 +29,19 @@ pub(super) fn read(path: &Path) -> Result<Vec<BatchRequest>, Failure> {
 }
 
 /// Sends the requests, and prints the results in the order of the requests.
+///
+/// # Errors
+///
+/// Returns an error if a batch as a whole gets no result.
 pub(super) async fn send(
     client: &mut Client,
     requests: &[BatchRequest],
     json: bool,
-    target: &str,
-) -> Result<(), Failure> {
+) -> Result<(), WireError> {
     for batch in requests.chunks(Bounds::DEFAULT.batch_requests_max) {
-        let sent = client.send_batch(batch).await;
-        let failed = |error| Failure::Ask { target: target.to_owned(), error };
-        for result in sent.map_err(failed)? {
-            terminal::print(&format_result(&result, json))?;
+        for result in client.send_batch(batch).await? {
+            // Never an error.
+            let _ = terminal::print(&format_result(&result, json));
         }
     }
     Ok(())

@@ -10,7 +10,8 @@ use super::terminal::Color;
 use super::{ask_batch, terminal};
 use crate::app::{self, Failure};
 use crate::wire::client::{
-    CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
+    BatchRequest, CallDescriptor, CallRequest, CallResponse, Client, ClientSettings, ClientTls,
+    WireError, find_advice,
 };
 
 #[derive(Args, Debug)]
@@ -73,33 +74,98 @@ The exit code is 0 for every response, and 69 without one.";
 
 impl Ask {
     pub(super) fn run(self) -> Result<(), Failure> {
-        if !is_host_and_port(&self.target) {
-            let reason = format!("{:?} is not HOST:PORT, such as localhost:8081", self.target);
-            return Err(Failure::Usage(reason));
-        }
+        let target = self.host_and_port()?;
         let settings = ClientSettings {
-            target: self.target.clone(),
+            target: target.to_owned(),
             timeout: Some(Duration::from_millis(self.timeout_ms)),
             tls: self.tls()?,
         };
         let batch = self.batch.as_deref().map(ask_batch::read).transpose()?;
         let request = self.request()?;
         app::block_on(async {
-            let failed = |error| Failure::Ask { target: self.target.clone(), error };
-            let mut client = Client::connect(&settings).await.map_err(failed)?;
             if let Some(requests) = batch {
-                return ask_batch::send(&mut client, &requests, self.json, &self.target).await;
+                return self.ask_batch(&settings, &requests).await;
             }
-            for _ in 0..self.repeat {
-                let response = client.send(&request).await.map_err(failed)?;
-                if self.json {
-                    terminal::print(&format!("{}\n", response.json))?;
-                } else {
-                    terminal::print(&self.format_response(&response))?;
-                }
+            let mut response = None;
+            let asked = self.ask(&settings, &request, &mut response).await;
+            if let Some(response) = response.filter(|_| !self.json && asked.is_ok()) {
+                self.explain_missing_limits(&response);
             }
-            Ok(())
+            match asked {
+                Ok(()) => Ok(()),
+                Err(error) => Err(with_advice(&settings, error).await),
+            }
         })?
+    }
+
+    async fn ask_batch(
+        &self,
+        settings: &ClientSettings,
+        requests: &[BatchRequest],
+    ) -> Result<(), Failure> {
+        let sent = match Client::connect(settings).await {
+            Ok(mut client) => ask_batch::send(&mut client, requests, self.json).await,
+            Err(error) => Err(error),
+        };
+        match sent {
+            Ok(()) => Ok(()),
+            Err(error) => Err(with_advice(settings, error).await),
+        }
+    }
+
+    /// Sends the calls, and prints each response. Stores the last one in `last`.
+    async fn ask(
+        &self,
+        settings: &ClientSettings,
+        request: &CallRequest,
+        last: &mut Option<CallResponse>,
+    ) -> Result<(), WireError> {
+        let mut client = Client::connect(settings).await?;
+        for _ in 0..self.repeat {
+            let response = client.send(request).await?;
+            let text = match self.json {
+                true => format!("{}\n", response.json),
+                false => self.format_response(&response),
+            };
+            // Never an error.
+            let _ = terminal::print(&text);
+            *last = Some(response);
+        }
+        Ok(())
+    }
+
+    /// Explains on standard error why no descriptor has a limit, which is probably a mistake. The
+    /// response does not tell an unknown domain from descriptors that no rule matches.
+    fn explain_missing_limits(&self, response: &CallResponse) {
+        let is_limited = response.statuses.iter().any(|status| status.limit.is_some());
+        if !is_limited && !response.refused {
+            terminal::print_hint(&format!(
+                "no limit applies: the policy has no domain {:?}, or no rule in it with a limit for \
+                 these keys and values; `tidegate explain --policy FILE {} {}` shows which",
+                self.domain,
+                self.domain,
+                self.descriptors.join(" ")
+            ));
+        }
+    }
+
+    /// Returns the address of the gRPC port, without a scheme.
+    fn host_and_port(&self) -> Result<&str, Failure> {
+        let target = self.target.as_str();
+        let is_https = target.starts_with("https://");
+        if is_https && self.ca.is_none() {
+            let reason = "https:// needs --ca FILE, with the CA of the service's certificate";
+            return Err(Failure::Usage(reason.to_owned()));
+        }
+        let schemes = ["http://", "https://", "grpc://"];
+        let bare = schemes.iter().find_map(|scheme| target.strip_prefix(scheme)).unwrap_or(target);
+        let bare = bare.strip_suffix('/').unwrap_or(bare);
+        match is_host_and_port(bare) {
+            true => Ok(bare),
+            false => Err(Failure::Usage(format!(
+                "{target:?} is not HOST:PORT; give the gRPC port, such as localhost:8081"
+            ))),
+        }
     }
 
     fn request(&self) -> Result<CallRequest, Failure> {
@@ -170,6 +236,12 @@ impl Ask {
         }
         text
     }
+}
+
+/// Returns the failure of a call, with advice by what the server at the target speaks.
+async fn with_advice(settings: &ClientSettings, error: WireError) -> Failure {
+    let advice = find_advice(settings, &error).await;
+    Failure::Ask { target: settings.target.clone(), error, advice }
 }
 
 /// Reports whether `target` has the form `host:port`.

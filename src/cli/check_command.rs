@@ -5,19 +5,23 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::check_formats::{Format, Report, Severity};
 use super::flags::{PolicyFlags, SettingFlags};
 use super::terminal;
 use super::terminal::Color;
 use crate::app::{self, CheckedPolicy, Failure, LoadedPolicy};
-use crate::policy::{Colocation, Diagnostic, DiagnosticKind};
+use crate::policy::{Colocation, Diagnostic, DiagnosticKind, Diagnostics};
 use crate::settings::TextMap;
 
 #[derive(Args, Debug)]
 #[command(after_help = AFTER_HELP)]
 pub(super) struct Check {
-    /// Policy files, or directories with .yaml and .yml files
+    /// Policy files, or directories with .yaml and .yml files; `-` reads standard input
     #[arg(required = true, value_name = "FILE|DIR")]
     paths: Vec<PathBuf>,
+    /// Format of the report
+    #[arg(long, value_enum, default_value_t = Format::Text, conflicts_with = "cluster")]
+    format: Format,
     /// Treat warnings, but not notes, as errors
     #[arg(long)]
     strict: bool,
@@ -34,6 +38,8 @@ Examples:
   tidegate check limits.yaml
   tidegate check --strict limits/        for CI: warnings fail too (exit code 65), notes do not
   tidegate check --cluster limits/       list which limits share a node of a Redis Cluster
+  kubectl get configmap limits -o jsonpath='{.data.edge\\.yaml}' | tidegate check -
+  tidegate check --format github limits/ annotate a pull request
 
 A Redis Cluster decides a call in one step if its counters are on one node. Two limits are
   joined         always on one node
@@ -43,7 +49,14 @@ A Redis Cluster decides a call in one step if its counters are on one node. Two 
 impl Check {
     pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
         let sources = self.settings.own_sources(environment)?;
-        let CheckedPolicy { loaded, errors_if_billed } = app::check(&self.paths, sources)?;
+        let output = ProgramOutput { format: self.format, strict: self.strict };
+        let checked = match (self.format, app::check(&self.paths, sources)) {
+            (Format::Text, checked) => checked?,
+            (_, Ok(checked)) => return output.print_report(&checked.loaded),
+            (_, Err(Failure::Policy(errors))) => return output.print_errors(errors),
+            (_, Err(failure)) => return Err(failure),
+        };
+        let CheckedPolicy { loaded, errors_if_billed } = checked;
         for warning in &loaded.warnings {
             terminal::print_warning(warning);
         }
@@ -77,6 +90,49 @@ impl Check {
             notes => format!(", {}", count(notes, "note")),
         };
         terminal::print(&format!("{ok}: {files}, {rules}, {warnings}{notes}\n"))
+    }
+}
+
+/// Output in a format for programs.
+#[derive(Clone, Copy)]
+struct ProgramOutput {
+    format: Format,
+    strict: bool,
+}
+
+impl ProgramOutput {
+    /// Prints a report.
+    fn print(self, report: &Report<'_>) -> Result<(), Failure> {
+        match self.format {
+            // Text is printed piece by piece.
+            Format::Text => Ok(()),
+            Format::Json => terminal::print(&report.to_json()),
+            Format::Sarif => terminal::print(&report.to_sarif()),
+            Format::Github => terminal::print(&report.to_github()),
+        }
+    }
+
+    fn print_report(self, loaded: &LoadedPolicy) -> Result<(), Failure> {
+        let warnings = loaded.warnings.iter().map(|warning| (Severity::Warning, warning));
+        let notes = loaded.notes.iter().map(|note| (Severity::Note, note));
+        let failed = self.strict && !loaded.warnings.is_empty();
+        self.print(&Report {
+            diagnostics: warnings.chain(notes).collect(),
+            policy: Some((loaded.files, loaded.policy.rules().len())),
+            passed: !failed,
+        })?;
+        match failed {
+            true => Err(Failure::Strict { warnings: loaded.warnings.len() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Prints the errors of a policy that does not compile. They are in the report alone, not also
+    /// on standard error.
+    fn print_errors(self, errors: Diagnostics) -> Result<(), Failure> {
+        let diagnostics = errors.0.iter().map(|error| (Severity::Error, error)).collect();
+        self.print(&Report { diagnostics, policy: None, passed: false })?;
+        Err(Failure::Reported)
     }
 }
 

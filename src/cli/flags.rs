@@ -68,12 +68,13 @@ impl<S: FlagSet> SettingFlags<S> {
     ///
     /// Returns an error if the settings file cannot be read.
     pub(super) fn sources(self, environment: &TextMap) -> Result<Sources, Failure> {
-        let file = match &self.settings {
+        let (file, file_places) = match &self.settings {
             Some(path) => app::read_settings_file(path)?,
-            None => TextMap::new(),
+            None => Default::default(),
         };
         let environment = environment.clone();
-        Ok(Sources { flags: self.flags.values, environment, file, ..Sources::default() })
+        let flags = self.flags.values;
+        Ok(Sources { flags, environment, file, file_places, ..Sources::default() })
     }
 
     /// Reads all sources, but drops settings that this subcommand does not use. For example, an
@@ -117,12 +118,13 @@ impl<S: FlagSet> Args for Flags<S> {
             }
             let flag = Arg::new(row.name)
                 .long(row.name)
-                .value_name("VALUE")
+                .value_name(row.value_name)
+                .help_heading(row.section)
                 .help(row.help.trim().trim_end_matches('.'))
                 .long_help(format!("{}\n[default: {shown}] [env: {names}]", row.help.trim()));
             // Accept several paths, because a shell expands a glob into several arguments.
             command.arg(if row.name == "policy" {
-                flag.num_args(1..).action(ArgAction::Append).value_name("FILE|DIR")
+                flag.num_args(1..).action(ArgAction::Append)
             } else if row.default == "false" {
                 let boolean = flag.num_args(0..=1).default_missing_value("true");
                 boolean.require_equals(S::PATHS_FOLLOW)

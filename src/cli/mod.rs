@@ -7,6 +7,7 @@ mod admin_commands;
 mod ask_batch;
 mod ask_command;
 mod check_command;
+mod check_formats;
 mod drop_in;
 mod explain_command;
 mod flags;

@@ -25,6 +25,7 @@ pub(super) fn print_failure(failure: &Failure) {
         Failure::Policy(errors) => {
             errors.0.iter().for_each(|error| print_diagnostic(Color::Red, "error", error));
         }
+        Failure::Reported => {}
         _ => print_failure_lines(failure),
     }
 }
@@ -62,6 +63,12 @@ pub(super) fn print_note(first: &Diagnostic, others: &[&Diagnostic]) {
         text.push_str(&format!("  = also at {}{rest}\n", escaped(&shown.join(", "))));
     }
     print_error(&format!("{text}\n"));
+}
+
+/// Prints a hint to standard error. Text from flags is escaped.
+pub(super) fn print_hint(text: &str) {
+    let severity = Color::Yellow.paint("hint", io::stderr().is_terminal());
+    print_error(&format!("{severity}: {}\n", escaped(text)));
 }
 
 fn print_diagnostic(color: Color, severity: &str, diagnostic: &Diagnostic) {

@@ -42,6 +42,6 @@ pub use outcome::{
 };
 pub use repeated_counters::RepeatedCounters;
 pub use request::{Descriptor, Entry, Override, Request};
-pub use text::{escaped, needs_escape, with_causes};
+pub use text::{escaped, nearest_word, needs_escape, with_causes};
 pub use time::{Hits, Micros};
 pub use trace::{NodeCall, Trace, TraceParent, TraceRecord, TracedDecision};

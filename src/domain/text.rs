@@ -1,4 +1,5 @@
-//! Text for logs and terminals: escapes untrusted characters, and adds the causes to an error.
+//! Text for logs and terminals: escapes untrusted characters, adds the causes to an error, and
+//! suggests spellings.
 //!
 //! Not here: validation of texts (`policy`, `settings`).
 
@@ -51,4 +52,97 @@ pub fn with_causes(error: &dyn Error) -> String {
         next = source.source();
     }
     text
+}
+
+/// Maximum length in bytes of a misspelled word for which to search. Every known word is shorter.
+const MISSPELLED_BYTES_MAX: usize = 48;
+
+/// Returns the known word that `given` is probably a misspelling of; `None` if none is similar.
+///
+/// Words are similar if they differ only in case, hyphens, and underscores, in one letter of up to
+/// five, or in two letters of a longer word. Swapped neighbors count as one letter. If no word is
+/// that close, an abbreviation of three letters or more gets the shortest word that begins with it.
+///
+/// ```
+/// use tidegate::domain::nearest_word;
+/// let units = ["second", "minute", "hour"];
+/// assert_eq!(nearest_word("minuet", units), Some("minute"));
+/// assert_eq!(nearest_word("mins", units), Some("minute"));
+/// assert_eq!(nearest_word("fortnight", units), None);
+/// ```
+pub fn nearest_word<'w>(given: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    if given.len() > MISSPELLED_BYTES_MAX {
+        return None;
+    }
+    let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "").into_bytes();
+    let given = plain(given);
+    let distance_max = if given.len() > 5 { 2 } else { 1 };
+    let stem = given.strip_suffix(b"s").unwrap_or(&given);
+    let rate = |word: &str| {
+        let word = plain(word);
+        let letters = edit_distance(&word, &given);
+        let is_abbreviated = stem.len() >= 3 && word.starts_with(stem);
+        match letters <= distance_max && letters < given.len() {
+            true => Some((0, letters)),
+            false => is_abbreviated.then_some((1, word.len())),
+        }
+    };
+    let rated = known.into_iter().filter_map(|word| Some((rate(word)?, word)));
+    rated.min_by_key(|(rating, _)| *rating).map(|(_, word)| word)
+}
+
+/// Returns the number of bytes to insert, remove, replace, or swap with a neighbor, to turn one
+/// text into the other (optimal string alignment).
+fn edit_distance(one: &[u8], other: &[u8]) -> usize {
+    let width = other.len() + 1;
+    let mut table: Vec<usize> = (0..width).collect();
+    table.resize(width * (one.len() + 1), 0);
+    for (row, a) in (1..).zip(one) {
+        table[row * width] = row;
+        for (column, b) in (1..).zip(other) {
+            let at = row * width + column;
+            let replaced = table[at - width - 1] + usize::from(a != b);
+            let mut least = replaced.min(table[at - 1] + 1).min(table[at - width] + 1);
+            let is_swapped = row > 1 && column > 1 && one[row - 2] == *b && other[column - 2] == *a;
+            if is_swapped {
+                least = least.min(table[at - 2 * width - 2] + 1);
+            }
+            table[at] = least;
+        }
+    }
+    table.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn letters_to_insert_remove_replace_and_swap_are_counted() {
+        for (one, other, letters) in
+            [("", "", 0), ("", "ab", 2), ("key", "kye", 1), ("unit", "units", 1), ("a", "b", 1)]
+        {
+            assert_eq!(edit_distance(one.as_bytes(), other.as_bytes()), letters, "{one} {other}");
+            assert_eq!(edit_distance(other.as_bytes(), one.as_bytes()), letters, "{other} {one}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_only_suggested_if_it_is_similar() {
+        let words = ["single", "sentinel", "cluster", "on", "off", "key"];
+        for (given, meant) in [
+            ("Cluster", Some("cluster")),
+            ("clutser", Some("cluster")),
+            ("sentinal", Some("sentinel")),
+            ("kye", Some("key")),
+            ("sent", Some("sentinel")),
+            ("of", Some("off")),
+            ("x", None),
+            ("standalone", None),
+            ("", None),
+        ] {
+            assert_eq!(nearest_word(given, words), meant, "{given}");
+        }
+        assert_eq!(nearest_word(&"cluster".repeat(100), words), None);
+    }
 }

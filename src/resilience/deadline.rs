@@ -83,6 +83,10 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
         self.store.is_available()
     }
 
+    fn failure(&self) -> Option<String> {
+        self.store.failure()
+    }
+
     fn clear_refusals(&self) {
         self.store.clear_refusals();
     }

@@ -335,6 +335,10 @@ impl<S: SharedStore> SharedStore for RefusalCache<S> {
         self.inner.is_available()
     }
 
+    fn failure(&self) -> Option<String> {
+        self.inner.failure()
+    }
+
     fn clear_refusals(&self) {
         self.clear();
     }

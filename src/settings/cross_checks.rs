@@ -64,7 +64,7 @@ impl Settings {
             conflict(is_broken, names, advice);
         }
 
-        if self.counts_in_redis() {
+        if self.counts_in_redis() && !lacks_url {
             match self.redis() {
                 Ok(redis)
                     if redis.tls.is_none() && self.has_redis_tls_settings() && !self.drop_in =>

@@ -47,6 +47,8 @@ pub enum SettingError {
     Unknown {
         /// The unknown name.
         name: String,
+        /// Place of the name in the settings file.
+        origin: Origin,
         /// Name of a similar setting to suggest; `None` if there is none.
         similar: Option<&'static str>,
     },
@@ -73,11 +75,11 @@ impl fmt::Display for SettingError {
             SettingError::Value { name, origin, shown, expected } => {
                 write!(f, "--{name} (from {origin}): {shown:?}: {expected}")
             }
-            SettingError::Unknown { name, similar: Some(similar) } => {
-                write!(f, "settings file: unknown setting {name:?}; did you mean {similar:?}?")
+            SettingError::Unknown { name, origin, similar: Some(similar) } => {
+                write!(f, "{origin}: unknown setting {name:?}; did you mean {similar:?}?")
             }
-            SettingError::Unknown { name, similar: None } => {
-                write!(f, "settings file: unknown setting {name:?}; --help lists all settings")
+            SettingError::Unknown { name, origin, similar: None } => {
+                write!(f, "{origin}: unknown setting {name:?}; `tidegate serve -h` lists all")
             }
             SettingError::Unsupported { name, advice } => write!(f, "{name}: {advice}"),
             SettingError::Conflict { names, advice } => write!(f, "{names}: {advice}"),

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::value_types::{OnOff, ValueError};
+use super::value_types::{OnOff, ValueError, not_a_word};
 use super::{SecretText, SettingError, Settings};
 
 /// Protocol of the OTLP export.
@@ -93,9 +93,15 @@ impl TraceSampler {
             "parentbased_always_off" => TraceSampler::ParentAlwaysOff,
             "parentbased_traceidratio" => TraceSampler::ParentRatio,
             _ => {
-                return Err("one of always_on, always_off, traceidratio, parentbased_always_on, \
-                            parentbased_always_off, parentbased_traceidratio"
-                    .to_owned());
+                let words = [
+                    "always_on",
+                    "always_off",
+                    "traceidratio",
+                    "parentbased_always_on",
+                    "parentbased_always_off",
+                    "parentbased_traceidratio",
+                ];
+                return Err(not_a_word(text, &words));
             }
         })
     }
@@ -119,7 +125,7 @@ pub(super) fn parse_exporter(text: &str) -> Result<bool, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "otlp" => Ok(true),
         "none" => Ok(false),
-        _ => Err("one of otlp none".to_owned()),
+        _ => Err(not_a_word(text, &["otlp", "none"])),
     }
 }
 

@@ -1,5 +1,5 @@
 //! Looks up the value of each setting: flag, else environment, else settings file, else default.
-//! Also formats the output of `--print-settings`.
+//! Also formats the output of `--print-settings`, which is a settings file.
 //!
 //! `app` reads the environment and the settings file; `value_types` parses values.
 
@@ -10,6 +10,7 @@ use super::SettingError;
 use super::drop_in::DropIn;
 use super::table::{Redaction, SettingRow};
 use super::value_types::ValueError;
+use crate::domain::{escaped, nearest_word};
 
 /// Map from the names of settings or environment variables to unparsed values.
 pub type TextMap = BTreeMap<String, String>;
@@ -23,8 +24,18 @@ pub struct Sources {
     pub environment: TextMap,
     /// Values in the settings file, by flag name.
     pub file: TextMap,
+    /// Path and line of each value in the settings file, as `FILE:LINE`, by flag name. A value
+    /// without an entry is only said to be in the settings file.
+    pub file_places: TextMap,
     /// How the process was started in place of envoyproxy/ratelimit; `None` if it was not.
     pub drop_in: Option<DropIn>,
+}
+
+impl Sources {
+    /// Returns the path and line of a value in the settings file; empty if they are not known.
+    fn place(&self, name: &str) -> String {
+        self.file_places.get(name).cloned().unwrap_or_default()
+    }
 }
 
 /// Source of a setting's value.
@@ -34,8 +45,8 @@ pub enum Origin {
     Flag,
     /// Environment variable, with its name.
     Environment(String),
-    /// Settings file.
-    File,
+    /// Settings file, with the place as `FILE:LINE`; empty if it is not known.
+    File(String),
     /// Built-in default, which applies if no source sets a value.
     Default,
     /// Default in place of envoyproxy/ratelimit, where it differs from the built-in one.
@@ -49,7 +60,8 @@ impl fmt::Display for Origin {
         match self {
             Origin::Flag => f.write_str("flag"),
             Origin::Environment(name) => write!(f, "environment {name}"),
-            Origin::File => f.write_str("settings file"),
+            Origin::File(place) if place.is_empty() => f.write_str("settings file"),
+            Origin::File(place) => write!(f, "settings file {place}"),
             Origin::Default => f.write_str("default"),
             Origin::DropInDefault => f.write_str("default as ratelimit"),
             Origin::ControlPlaneDefault => f.write_str("default with a control plane"),
@@ -157,7 +169,10 @@ fn find(row: &'static SettingRow, sources: &Sources) -> SettingValue {
             let compat = row.compat_names.iter().map(|name| (*name).to_owned());
             std::iter::once(row.variable()).chain(compat).find_map(|name| in_environment(&name))
         })
-        .or_else(|| sources.file.get(row.name).map(|text| (text, Origin::File)));
+        .or_else(|| {
+            let text = sources.file.get(row.name)?;
+            Some((text, Origin::File(sources.place(row.name))))
+        });
     let drop_in_default = sources.drop_in.as_ref().and_then(|_| row.drop_in_default());
     match (found, drop_in_default) {
         (Some((text, origin)), _) => SettingValue { row, text: text.clone(), origin },
@@ -189,15 +204,15 @@ pub(super) fn parse<T>(
 /// Returns an error for every unknown name in the settings file.
 pub(super) fn find_unknown_names(
     table: &'static [SettingRow],
-    file: &TextMap,
+    sources: &Sources,
 ) -> Vec<SettingError> {
-    file.keys()
-        .filter(|name| !table.iter().any(|row| row.name == name.as_str()))
-        .map(|name| SettingError::Unknown {
-            name: name.clone(),
-            similar: similar_name(table, name),
-        })
-        .collect()
+    let is_unknown = |name: &&String| !table.iter().any(|row| row.name == name.as_str());
+    let error = |name: &String| SettingError::Unknown {
+        name: name.clone(),
+        origin: Origin::File(sources.place(name)),
+        similar: similar_name(table, name),
+    };
+    sources.file.keys().filter(is_unknown).map(error).collect()
 }
 
 /// Returns an error for every envoyproxy/ratelimit variable in the environment that Tidegate would
@@ -219,29 +234,60 @@ pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
     errors
 }
 
-/// Returns a setting to suggest for an unknown name. Its name differs only in case, hyphens, and
-/// underscores, or starts with the unknown name.
+/// Returns a setting to suggest for an unknown name.
 pub(super) fn similar_name(table: &'static [SettingRow], name: &str) -> Option<&'static str> {
-    let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "");
-    let wanted = plain(name);
-    let same = table.iter().find(|row| plain(row.name) == wanted);
-    let longer =
-        || table.iter().find(|row| wanted.len() > 3 && plain(row.name).starts_with(&wanted));
-    same.or_else(longer).map(|row| row.name)
+    nearest_word(name, table.iter().map(|row| row.name))
 }
 
-/// Formats all settings with their values and sources, one per line.
+/// Formats all settings as a settings file. A comment after each value says where it comes from. A
+/// value with a secret is a comment as a whole, because the file would replace the secret with the
+/// masked value.
 pub fn report(values: &[SettingValue]) -> String {
     use fmt::Write;
-    let width = values.iter().map(|value| value.row.name.len()).max().unwrap_or(0);
+    let line = |value: &SettingValue| {
+        let (shown, name) = (value.shown(), value.row.name);
+        match shown == value.text {
+            true => format!("{name}: {}", yaml_scalar(&shown)),
+            false => format!("# {name}: {}", escaped(&shown)),
+        }
+    };
+    let lines: Vec<String> = values.iter().map(line).collect();
+    let is_short = |line: &&String| line.len() <= COMMENT_COLUMN_MAX;
+    let width = lines.iter().filter(is_short).map(String::len).max().unwrap_or(0);
     let mut out = String::new();
-    for value in values {
-        let shown = value.shown();
-        let shown = if shown.is_empty() { "\"\"" } else { shown.as_str() };
+    for (line, value) in lines.iter().zip(values) {
         // Writing into a String cannot fail.
-        let _ = writeln!(out, "{:width$}  {}  ({})", value.row.name, shown, value.origin);
+        let _ = writeln!(out, "{line:width$}  # {}", escaped(&value.origin.to_string()));
     }
     out
+}
+
+/// Maximum column of the comments in [`report`]. Longer lines do not move the comments of others.
+const COMMENT_COLUMN_MAX: usize = 50;
+
+/// Units of numbers that are safe as plain YAML scalars. Other text that begins with a digit may be
+/// a number or a date.
+const PLAIN_UNITS: [&str; 8] = ["", "ms", "s", "m", "h", "KiB", "MiB", "GiB"];
+
+/// Words that YAML reads as a boolean or as null.
+const YAML_WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
+
+/// Formats text as a YAML scalar that is read back as the same text.
+fn yaml_scalar(text: &str) -> String {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_number = unit.len() < text.len()
+        && PLAIN_UNITS.contains(&unit)
+        && (text.len() - unit.len() == 1 || !text.starts_with('0'))
+        // More digits do not fit into 64 bits.
+        && text.len() - unit.len() < 19;
+    let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/_.-".contains(&byte))
+        && !YAML_WORDS.contains(&text.to_ascii_lowercase().as_str());
+    match text {
+        "true" | "false" => text.to_owned(),
+        _ if is_number || is_word => text.to_owned(),
+        _ => format!("'{}'", text.replace('\'', "''")),
+    }
 }
 
 #[cfg(test)]
@@ -264,7 +310,7 @@ mod tests {
         let mut sources = Sources::default();
         assert_eq!(origin_of(&sources, "grpc-port"), ("8081".into(), Origin::Default));
         sources.file = texts(&[("grpc-port", "1")]);
-        assert_eq!(origin_of(&sources, "grpc-port"), ("1".into(), Origin::File));
+        assert_eq!(origin_of(&sources, "grpc-port"), ("1".into(), Origin::File(String::new())));
         sources.environment = texts(&[("GRPC_PORT", "2")]);
         let compat = Origin::Environment("GRPC_PORT".into());
         assert_eq!(origin_of(&sources, "grpc-port"), ("2".into(), compat));
@@ -299,12 +345,14 @@ mod tests {
         let environment = texts(&[("REDIS_AUTH", "hunter2"), ("REDIS_URL", "redis://u:pw@h:1")]);
         let printed = report(&find_all(TABLE, &Sources { environment, ..Sources::default() }));
         assert!(!printed.contains("hunter2") && !printed.contains("pw@"), "{printed}");
-        assert!(printed.contains("(environment REDIS_AUTH)"), "{printed}");
+        let masked = |line: &str| line.starts_with("# redis-") && line.contains("(hidden)");
+        assert_eq!(printed.lines().filter(|line| masked(line)).count(), 2, "{printed}");
     }
 
     #[test]
     fn an_unknown_name_in_the_file_gets_a_suggestion() {
-        let errors = find_unknown_names(TABLE, &texts(&[("grpc_port", "1"), ("nonsense", "1")]));
+        let file = texts(&[("grpc_port", "1"), ("nonsense", "1")]);
+        let errors = find_unknown_names(TABLE, &Sources { file, ..Sources::default() });
         assert_eq!(errors.len(), 2);
         assert!(errors[0].to_string().contains("did you mean \"grpc-port\""), "{}", errors[0]);
     }

@@ -36,10 +36,14 @@ pub enum Redaction {
 /// Row of the settings table, with everything known about one setting except its parser.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingRow {
+    /// Heading in `--help` and in docs/SETTINGS.md.
+    pub section: &'static str,
     /// Name of the field in [`Settings`].
     pub field: &'static str,
     /// Name of the flag, without leading hyphens, and key in the settings file.
     pub name: &'static str,
+    /// Form of the value in `--help`, such as `DURATION`, or the valid words, separated by `|`.
+    pub value_name: &'static str,
     /// Default value, as text.
     pub default: &'static str,
     /// How to display the value, for example with the password masked.
@@ -63,25 +67,27 @@ impl SettingRow {
 }
 
 macro_rules! settings {
-    ($( $(#[doc = $help:literal])+ $field:ident $name:literal : $type:ty = $default:literal, $parser:expr, $redaction:ident, [$($compat:literal),*]; )+) => {
+    ($( section $section:literal; $( $(#[doc = $help:literal])+ $field:ident $name:literal [$value_name:expr]: $type:ty = $default:literal, $parser:expr, $redaction:ident, [$($compat:literal),*]; )+ )+) => {
         /// All settings of the process, parsed and validated.
         #[derive(Clone, Debug)]
         pub struct Settings {
-            $( $(#[doc = $help])+ pub $field: $type, )+
+            $($( $(#[doc = $help])+ pub $field: $type, )+)+
             /// Whether the process runs in place of envoyproxy/ratelimit, so that settings without
             /// an effect there are not errors.
             pub drop_in: bool,
         }
 
         /// Rows of all settings, in the order of `--help` and docs/SETTINGS.md.
-        pub const TABLE: &[SettingRow] = &[ $( SettingRow {
+        pub const TABLE: &[SettingRow] = &[ $($( SettingRow {
+            section: $section,
             field: stringify!($field),
             name: $name,
+            value_name: $value_name,
             default: $default,
             redaction: Redaction::$redaction,
             compat_names: &[$($compat),*],
             help: concat!($($help),+),
-        }, )+ ];
+        }, )+)+ ];
 
         impl Settings {
             /// Parses and validates all settings.
@@ -93,11 +99,11 @@ macro_rules! settings {
                 sources: &Sources,
             ) -> Result<(Settings, Vec<SettingValue>), Vec<SettingError>> {
                 let values = precedence::find_all(TABLE, sources);
-                let mut errors = precedence::find_unknown_names(TABLE, &sources.file);
+                let mut errors = precedence::find_unknown_names(TABLE, sources);
                 errors.extend(precedence::find_unsupported(&sources.environment));
-                $( let $field = precedence::parse(&values, stringify!($field), $parser, &mut errors); )+
+                $($( let $field = precedence::parse(&values, stringify!($field), $parser, &mut errors); )+)+
                 let drop_in = sources.drop_in.is_some();
-                let all = || Some(Settings { $( $field: $field?, )+ drop_in });
+                let all = || Some(Settings { $($( $field: $field?, )+)+ drop_in });
                 match all() {
                     Some(settings) if errors.is_empty() => {
                         let conflicts = settings.find_conflicts();
@@ -114,297 +120,306 @@ macro_rules! settings {
 const DAY_MS: u64 = 86_400_000;
 
 settings! {
+    section "Policy files";
     /// Policy files and directories, separated by commas.
-    policy "policy": Vec<PathBuf> = "", parse_paths, Plain, [];
+    policy "policy" ["FILE|DIR"]: Vec<PathBuf> = "", parse_paths, Plain, [];
     /// Interval at which policy files are checked for changes.
-    policy_poll "policy-poll": Duration = "1s", duration_parser(50, 3_600_000), Plain, [];
+    policy_poll "policy-poll" ["DURATION"]: Duration = "1s", duration_parser(50, 3_600_000), Plain, [];
     /// Maximum size of one policy file, up to 16MiB.
-    policy_file_size "policy-file-size": usize = "4MiB", size_parser(1_024, 16 << 20), Plain, [];
+    policy_file_size "policy-file-size" ["SIZE"]: usize = "4MiB", size_parser(1_024, 16 << 20), Plain, [];
     /// Maximum total size of all policy files, up to 64MiB.
-    policy_size "policy-size": usize = "64MiB", size_parser(1_024, 64 << 20), Plain, [];
+    policy_size "policy-size" ["SIZE"]: usize = "64MiB", size_parser(1_024, 64 << 20), Plain, [];
     /// Allow several files for one domain.
-    merge_domain_config "merge-domain-config": bool = "false", parse_flag, Plain, ["MERGE_DOMAIN_CONFIG"];
+    merge_domain_config "merge-domain-config" ["true|false"]: bool = "false", parse_flag, Plain, ["MERGE_DOMAIN_CONFIG"];
     /// Root directory of the policy in envoyproxy/ratelimit; ignored if --policy is set.
-    runtime_root "runtime-root": Option<PathBuf> = "", parse_path, Plain, ["RUNTIME_ROOT"];
+    runtime_root "runtime-root" ["DIR"]: Option<PathBuf> = "", parse_path, Plain, ["RUNTIME_ROOT"];
     /// Directory below --runtime-root.
-    runtime_subdirectory "runtime-subdirectory": String = "", parse_text, Plain, ["RUNTIME_SUBDIRECTORY"];
+    runtime_subdirectory "runtime-subdirectory" ["DIR"]: String = "", parse_text, Plain, ["RUNTIME_SUBDIRECTORY"];
     /// Directory below --runtime-subdirectory whose files are read.
-    runtime_appdirectory "runtime-appdirectory": String = "config", parse_text, Plain, ["RUNTIME_APPDIRECTORY"];
+    runtime_appdirectory "runtime-appdirectory" ["DIR"]: String = "config", parse_text, Plain, ["RUNTIME_APPDIRECTORY"];
     /// Accepted and ignored: files and symbolic links are always watched.
-    runtime_watch_root "runtime-watch-root": bool = "true", parse_flag, Plain, ["RUNTIME_WATCH_ROOT"];
+    runtime_watch_root "runtime-watch-root" ["true|false"]: bool = "true", parse_flag, Plain, ["RUNTIME_WATCH_ROOT"];
     /// Ignore files and directories below --runtime-root that start with a dot.
-    runtime_ignoredotfiles "runtime-ignoredotfiles": bool = "true", parse_flag, Plain, ["RUNTIME_IGNOREDOTFILES"];
+    runtime_ignoredotfiles "runtime-ignoredotfiles" ["true|false"]: bool = "true", parse_flag, Plain, ["RUNTIME_IGNOREDOTFILES"];
 
+    section "Control plane";
     /// Source of policies: file, or grpc_xds_sotw (a control plane).
-    config_type "config-type": PolicySourceKind = "file", PolicySourceKind::read, Plain, ["CONFIG_TYPE"];
+    config_type "config-type" [PolicySourceKind::NAMES]: PolicySourceKind = "file", PolicySourceKind::read, Plain, ["CONFIG_TYPE"];
     /// File with defaults for what the messages of a control plane cannot say.
-    policy_defaults "policy-defaults": Option<PathBuf> = "", parse_path, Plain, [];
+    policy_defaults "policy-defaults" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Control plane: host:port.
-    xds_server "xds-server": (String, u16) = "localhost:18000", parse_server, Plain, ["CONFIG_GRPC_XDS_SERVER_URL"];
+    xds_server "xds-server" ["HOST:PORT"]: (String, u16) = "localhost:18000", parse_server, Plain, ["CONFIG_GRPC_XDS_SERVER_URL"];
     /// Name of this client, by which the control plane chooses a policy.
-    xds_node_id "xds-node-id": String = "default", parse_text, Plain, ["CONFIG_GRPC_XDS_NODE_ID"];
+    xds_node_id "xds-node-id" ["ID"]: String = "default", parse_text, Plain, ["CONFIG_GRPC_XDS_NODE_ID"];
     /// Metadata of this client for the control plane: name=value, separated by commas.
-    xds_node_metadata "xds-node-metadata": Vec<(String, String)> = "", pairs_parser('='), Plain, ["CONFIG_GRPC_XDS_NODE_METADATA"];
+    xds_node_metadata "xds-node-metadata" ["NAME=VALUE,…"]: Vec<(String, String)> = "", pairs_parser('='), Plain, ["CONFIG_GRPC_XDS_NODE_METADATA"];
     /// Headers of the stream to the control plane: name:value, separated by commas.
-    xds_headers "xds-headers": SecretText = "", parse_header_list, Hidden, ["CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"];
+    xds_headers "xds-headers" ["NAME:VALUE,…"]: SecretText = "", parse_header_list, Hidden, ["CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"];
     /// Connect to the control plane with TLS.
-    xds_tls "xds-tls": bool = "false", parse_flag, Plain, ["CONFIG_GRPC_XDS_SERVER_USE_TLS"];
+    xds_tls "xds-tls" ["true|false"]: bool = "false", parse_flag, Plain, ["CONFIG_GRPC_XDS_SERVER_USE_TLS"];
     /// Client certificate for the control plane, PEM; read again when it changes.
-    xds_tls_cert "xds-tls-cert": Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT"];
+    xds_tls_cert "xds-tls-cert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT"];
     /// Private key of the client certificate for the control plane, PEM.
-    xds_tls_key "xds-tls-key": Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_CLIENT_TLS_KEY"];
+    xds_tls_key "xds-tls-key" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_CLIENT_TLS_KEY"];
     /// PEM file with the CAs that verify the control plane; if empty, the system's CAs do.
-    xds_tls_cacert "xds-tls-cacert": Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"];
+    xds_tls_cacert "xds-tls-cacert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"];
     /// Name that the control plane's certificate must have; if empty, the host of --xds-server.
-    xds_tls_san "xds-tls-san": String = "", parse_text, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_SAN"];
+    xds_tls_san "xds-tls-san" ["NAME"]: String = "", parse_text, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_SAN"];
     /// Timeout for connecting to the control plane.
-    xds_connect_timeout "xds-connect-timeout": Duration = "5s", duration_parser(10, 60_000), Plain, [];
+    xds_connect_timeout "xds-connect-timeout" ["DURATION"]: Duration = "5s", duration_parser(10, 60_000), Plain, [];
     /// Wait after a failed attempt to connect to the control plane; 0s waits as --xds-backoff-initial
     /// says.
-    xds_connect_retry "xds-connect-retry": Duration = "0s", duration_parser(0, 3_600_000), Plain, ["CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL"];
+    xds_connect_retry "xds-connect-retry" ["DURATION"]: Duration = "0s", duration_parser(0, 3_600_000), Plain, ["CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL"];
     /// Wait after the first failure of the control plane; it doubles with each further one.
-    xds_backoff_initial "xds-backoff-initial": Duration = "500ms", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"];
+    xds_backoff_initial "xds-backoff-initial" ["DURATION"]: Duration = "500ms", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"];
     /// Maximum wait after a failure of the control plane.
-    xds_backoff_max "xds-backoff-max": Duration = "5s", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_MAX_INTERVAL"];
+    xds_backoff_max "xds-backoff-max" ["DURATION"]: Duration = "5s", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_MAX_INTERVAL"];
     /// Part of each wait that is random, from 0 to 1.
-    xds_backoff_random "xds-backoff-random": f64 = "0.5", parse_ratio, Plain, ["XDS_CLIENT_BACKOFF_RANDOM_FACTOR"];
+    xds_backoff_random "xds-backoff-random" ["RATIO"]: f64 = "0.5", parse_ratio, Plain, ["XDS_CLIENT_BACKOFF_RANDOM_FACTOR"];
     /// Shorten waits at random, so that replicas do not all reconnect at once.
-    xds_backoff_jitter "xds-backoff-jitter": bool = "true", parse_flag, Plain, ["XDS_CLIENT_BACKOFF_JITTER"];
+    xds_backoff_jitter "xds-backoff-jitter" ["true|false"]: bool = "true", parse_flag, Plain, ["XDS_CLIENT_BACKOFF_JITTER"];
     /// Interval of TCP keepalive probes to the control plane; 0s disables them.
-    xds_keepalive_interval "xds-keepalive-interval": Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
+    xds_keepalive_interval "xds-keepalive-interval" ["DURATION"]: Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
     /// Maximum size of a response of the control plane.
-    xds_message_size "xds-message-size": usize = "64MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
+    xds_message_size "xds-message-size" ["SIZE"]: usize = "64MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
     /// Start without waiting for the first policy of the control plane; until it comes, every call is
     /// OK.
-    force_start_without_initial_config "force-start-without-initial-config": bool = "false", parse_flag, Plain, ["FORCE_START_WITHOUT_INITIAL_CONFIG"];
+    force_start_without_initial_config "force-start-without-initial-config" ["true|false"]: bool = "false", parse_flag, Plain, ["FORCE_START_WITHOUT_INITIAL_CONFIG"];
     /// With a control plane: become ready only with the first policy.
-    healthy_with_at_least_one_config_loaded "healthy-with-at-least-one-config-loaded": bool = "false", parse_flag, Plain, ["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"];
+    healthy_with_at_least_one_config_loaded "healthy-with-at-least-one-config-loaded" ["true|false"]: bool = "false", parse_flag, Plain, ["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"];
 
+    section "Ports";
     /// Address of the gRPC port.
-    grpc_host "grpc-host": String = "0.0.0.0", parse_host, Plain, ["GRPC_HOST"];
+    grpc_host "grpc-host" ["HOST"]: String = "0.0.0.0", parse_host, Plain, ["GRPC_HOST"];
     /// The gRPC port; 0 picks a free one.
-    grpc_port "grpc-port": u16 = "8081", number_parser(0, 65_535), Plain, ["GRPC_PORT"];
+    grpc_port "grpc-port" ["PORT"]: u16 = "8081", number_parser(0, 65_535), Plain, ["GRPC_PORT"];
     /// Unix socket for gRPC instead of the port.
-    grpc_uds "grpc-uds": Option<PathBuf> = "", parse_path, Plain, ["GRPC_UDS"];
+    grpc_uds "grpc-uds" ["SOCKET"]: Option<PathBuf> = "", parse_path, Plain, ["GRPC_UDS"];
     /// Address of the HTTP port (probes, metrics, /json, /authz).
-    http_host "http-host": String = "0.0.0.0", parse_host, Plain, ["HOST"];
+    http_host "http-host" ["HOST"]: String = "0.0.0.0", parse_host, Plain, ["HOST"];
     /// The HTTP port; 0 picks a free one.
-    http_port "http-port": u16 = "8080", number_parser(0, 65_535), Plain, ["PORT"];
+    http_port "http-port" ["PORT"]: u16 = "8080", number_parser(0, 65_535), Plain, ["PORT"];
     /// Address of the debug port.
-    debug_host "debug-host": String = "127.0.0.1", parse_host, Plain, ["DEBUG_HOST"];
+    debug_host "debug-host" ["HOST"]: String = "127.0.0.1", parse_host, Plain, ["DEBUG_HOST"];
     /// The debug port; 0 picks a free one.
-    debug_port "debug-port": u16 = "6070", number_parser(0, 65_535), Plain, ["DEBUG_PORT"];
+    debug_port "debug-port" ["PORT"]: u16 = "6070", number_parser(0, 65_535), Plain, ["DEBUG_PORT"];
     /// File with the token for changes on the debug port; without it, the port is read-only.
-    debug_token_file "debug-token-file": Option<PathBuf> = "", parse_path, Plain, [];
+    debug_token_file "debug-token-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Values of rejected keys on the debug port: hashed (the counter only) or shortened (24 bytes).
-    top_values "top-values": TopValues = "hashed", TopValues::read, Plain, [];
+    top_values "top-values" [TopValues::NAMES]: TopValues = "hashed", TopValues::read, Plain, [];
     /// Also serve metrics on --prometheus-addr.
-    use_prometheus "use-prometheus": bool = "false", parse_flag, Plain, ["USE_PROMETHEUS"];
+    use_prometheus "use-prometheus" ["true|false"]: bool = "false", parse_flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.
-    prometheus_addr "prometheus-addr": (String, u16) = ":9090", parse_address, Plain, ["PROMETHEUS_ADDR"];
+    prometheus_addr "prometheus-addr" ["HOST:PORT"]: (String, u16) = ":9090", parse_address, Plain, ["PROMETHEUS_ADDR"];
     /// Path of the metrics on --prometheus-addr.
-    prometheus_path "prometheus-path": String = "/metrics", parse_text, Plain, ["PROMETHEUS_PATH"];
+    prometheus_path "prometheus-path" ["PATH"]: String = "/metrics", parse_text, Plain, ["PROMETHEUS_PATH"];
     /// Also export metrics under the Prometheus names of envoyproxy/ratelimit.
-    ratelimit_metric_names "ratelimit-metric-names": bool = "false", parse_flag, Plain, [];
+    ratelimit_metric_names "ratelimit-metric-names" ["true|false"]: bool = "false", parse_flag, Plain, [];
     /// Serve /json and /authz on the HTTP port: auto (off if client certificates are required), on, off.
-    json "json": OnOff = "auto", OnOff::read, Plain, [];
+    json "json" [OnOff::NAMES]: OnOff = "auto", OnOff::read, Plain, [];
 
+    section "TLS on the gRPC port";
     /// Use TLS on the gRPC port.
-    grpc_server_use_tls "grpc-server-use-tls": bool = "false", parse_flag, Plain, ["GRPC_SERVER_USE_TLS"];
+    grpc_server_use_tls "grpc-server-use-tls" ["true|false"]: bool = "false", parse_flag, Plain, ["GRPC_SERVER_USE_TLS"];
     /// Certificate chain of the gRPC port, PEM.
-    grpc_server_tls_cert "grpc-server-tls-cert": Option<PathBuf> = "", parse_path, Plain, ["GRPC_SERVER_TLS_CERT"];
+    grpc_server_tls_cert "grpc-server-tls-cert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["GRPC_SERVER_TLS_CERT"];
     /// Private key of the gRPC port's certificate, PEM.
-    grpc_server_tls_key "grpc-server-tls-key": Option<PathBuf> = "", parse_path, Plain, ["GRPC_SERVER_TLS_KEY"];
+    grpc_server_tls_key "grpc-server-tls-key" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["GRPC_SERVER_TLS_KEY"];
     /// CA of client certificates, PEM; if set, clients must present a certificate.
-    grpc_client_tls_cacert "grpc-client-tls-cacert": Option<PathBuf> = "", parse_path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
+    grpc_client_tls_cacert "grpc-client-tls-cacert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
     /// DNS name required in client certificates.
-    grpc_client_tls_san "grpc-client-tls-san": String = "", parse_text, Plain, ["GRPC_CLIENT_TLS_SAN"];
+    grpc_client_tls_san "grpc-client-tls-san" ["NAME"]: String = "", parse_text, Plain, ["GRPC_CLIENT_TLS_SAN"];
     /// Which callers may use which domains (`edge=a.test,spiffe://b; *=c.test`); if empty, all may
     /// use all.
-    grpc_client_domains "grpc-client-domains": Vec<DomainGrant> = "", parse_grants, Plain, [];
+    grpc_client_domains "grpc-client-domains" ["GRANTS"]: Vec<DomainGrant> = "", parse_grants, Plain, [];
 
     /// Methods of tidegate.v1.Limits for single counters that callers may use in their domains: off,
     /// read (Peek, ReadCounters), write (also Refund, ResetCounters).
-    counter_access "counter-access": CounterAccessSetting = "off", CounterAccessSetting::read, Plain, [];
+    counter_access "counter-access" [CounterAccessSetting::NAMES]: CounterAccessSetting = "off", CounterAccessSetting::read, Plain, [];
 
+    section "gRPC server";
     /// Worker threads for gRPC; 0 starts one per core of the machine or container.
-    threads "threads": usize = "0", number_parser(0, 1_024), Plain, [];
+    threads "threads" ["NUMBER"]: usize = "0", number_parser(0, 1_024), Plain, [];
     /// Maximum number of open gRPC connections; beyond it, a new one closes the longest idle one.
-    connections "connections": usize = "10000", number_parser(1, 1_000_000), Plain, [];
+    connections "connections" ["NUMBER"]: usize = "10000", number_parser(1, 1_000_000), Plain, [];
     /// Maximum number of calls in flight per gRPC connection; the client queues further calls.
-    streams "streams": u32 = "1000", number_parser(1, 100_000), Plain, [];
+    streams "streams" ["NUMBER"]: u32 = "1000", number_parser(1, 100_000), Plain, [];
     /// Maximum size of the message of a gRPC call and of the body of a /json request.
-    message_size "message-size": usize = "1MiB", size_parser(65_536, 4 << 20), Plain, [];
+    message_size "message-size" ["SIZE"]: usize = "1MiB", size_parser(65_536, 4 << 20), Plain, [];
     /// Maximum number of descriptors in a call; Envoy lets calls beyond the bounds pass by default.
-    descriptors "descriptors": usize = "2048", number_parser(1, 2_048), Plain, [];
+    descriptors "descriptors" ["NUMBER"]: usize = "2048", number_parser(1, 2_048), Plain, [];
     /// Maximum number of entries in a descriptor.
-    entries "entries": usize = "160", number_parser(1, 160), Plain, [];
+    entries "entries" ["NUMBER"]: usize = "160", number_parser(1, 160), Plain, [];
     /// Maximum number of limits that a call checks.
-    checks "checks": usize = "2048", number_parser(1, 2_048), Plain, [];
+    checks "checks" ["NUMBER"]: usize = "2048", number_parser(1, 2_048), Plain, [];
     /// HTTP/2 flow control window of a gRPC connection.
-    connection_window "connection-window": u32 = "32MiB", size_parser(65_535, (1 << 31) - 1), Plain, [];
+    connection_window "connection-window" ["SIZE"]: u32 = "32MiB", size_parser(65_535, (1 << 31) - 1), Plain, [];
     /// Maximum size of the headers of a gRPC call; with tracing, clients can lengthen them
     /// (tracestate).
-    header_size "header-size": u32 = "64KiB", size_parser(1_024, 1 << 20), Plain, [];
+    header_size "header-size" ["SIZE"]: u32 = "64KiB", size_parser(1_024, 1 << 20), Plain, [];
     /// Maximum number of calls that a client may reset before they are processed; beyond it, the
     /// connection is closed.
-    pending_resets "pending-resets": usize = "1024", number_parser(20, 1_000_000), Plain, [];
+    pending_resets "pending-resets" ["NUMBER"]: usize = "1024", number_parser(20, 1_000_000), Plain, [];
     /// Maximum number of streams per connection that are reset because of client errors.
-    local_error_resets "local-error-resets": usize = "1024", number_parser(20, 1_000_000), Plain, [];
+    local_error_resets "local-error-resets" ["NUMBER"]: usize = "1024", number_parser(20, 1_000_000), Plain, [];
     /// Timeout of a TLS handshake.
-    handshake_timeout "handshake-timeout": Duration = "5s", duration_parser(10, 60_000), Plain, [];
+    handshake_timeout "handshake-timeout" ["DURATION"]: Duration = "5s", duration_parser(10, 60_000), Plain, [];
     /// Timeout for a new connection to start HTTP/2.
-    preface_timeout "preface-timeout": Duration = "5s", duration_parser(10, 60_000), Plain, [];
+    preface_timeout "preface-timeout" ["DURATION"]: Duration = "5s", duration_parser(10, 60_000), Plain, [];
     /// Interval of HTTP/2 keepalive pings; 0s disables them.
-    keepalive_interval "keepalive-interval": Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
+    keepalive_interval "keepalive-interval" ["DURATION"]: Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
     /// Timeout for the reply to a keepalive ping.
-    keepalive_timeout "keepalive-timeout": Duration = "10s", duration_parser(10, 600_000), Plain, [];
+    keepalive_timeout "keepalive-timeout" ["DURATION"]: Duration = "10s", duration_parser(10, 600_000), Plain, [];
     /// Age of a gRPC connection at which its client is asked to reconnect, to spread load; 0s
     /// disables this.
-    grpc_max_connection_age "grpc-max-connection-age": Duration = "24h", duration_parser(0, 30 * DAY_MS), Plain, ["GRPC_MAX_CONNECTION_AGE"];
+    grpc_max_connection_age "grpc-max-connection-age" ["DURATION"]: Duration = "24h", duration_parser(0, 30 * DAY_MS), Plain, ["GRPC_MAX_CONNECTION_AGE"];
     /// Time between SIGTERM (health turns NOT_SERVING) and closing connections.
-    drain_delay "drain-delay": Duration = "5s", duration_parser(0, 600_000), Plain, [];
+    drain_delay "drain-delay" ["DURATION"]: Duration = "5s", duration_parser(0, 600_000), Plain, [];
     /// Maximum time between SIGTERM and exit.
-    hard_limit "hard-limit": Duration = "25s", duration_parser(100, 3_600_000), Plain, [];
+    hard_limit "hard-limit" ["DURATION"]: Duration = "25s", duration_parser(100, 3_600_000), Plain, [];
 
+    section "Counters";
     /// Store of the counters: auto (redis if --redis-url is set, else memory), memory, redis.
-    store "store": StoreKind = "auto", StoreKind::read, Plain, [];
+    store "store" [StoreKind::NAMES]: StoreKind = "auto", StoreKind::read, Plain, [];
     /// Maximum number of counters in memory.
-    max_keys "max-keys": usize = "1000000", number_parser(1_024, 1_000_000_000), Plain, [];
+    max_keys "max-keys" ["NUMBER"]: usize = "1000000", number_parser(1_024, 1_000_000_000), Plain, [];
     /// Secret key of the hash in counter keys; must be the same on every replica.
-    key_secret "key-secret": SecretText = "", parse_secret, Hidden, [];
+    key_secret "key-secret" ["SECRET"]: SecretText = "", parse_secret, Hidden, [];
     /// File with the key secret.
-    key_secret_file "key-secret-file": Option<PathBuf> = "", parse_path, Plain, [];
+    key_secret_file "key-secret-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Maximum time that a call waits for Redis; at most four fifths of the call's deadline.
-    store_budget "store-budget": Duration = "100ms", duration_parser(1, 60_000), Plain, [];
+    store_budget "store-budget" ["DURATION"]: Duration = "100ms", duration_parser(1, 60_000), Plain, [];
     /// Exit if Redis is not reached within ten seconds of startup.
-    require_store "require-store": bool = "false", parse_flag, Plain, [];
+    require_store "require-store" ["true|false"]: bool = "false", parse_flag, Plain, [];
     /// Number of replicas that share the limits while Redis is down.
-    replicas "replicas": u32 = "1", number_parser(1, 10_000), Plain, [];
+    replicas "replicas" ["NUMBER"]: u32 = "1", number_parser(1, 10_000), Plain, [];
     /// Prefix of every key in Redis.
-    cache_key_prefix "cache-key-prefix": String = "", parse_key_prefix, Plain, ["CACHE_KEY_PREFIX"];
+    cache_key_prefix "cache-key-prefix" ["PREFIX"]: String = "", parse_key_prefix, Plain, ["CACHE_KEY_PREFIX"];
     /// Cache rejections and repeat them without asking Redis until their retry-after time has
     /// passed, for at most one second.
-    refusal_cache "refusal-cache": bool = "true", parse_flag, Plain, [];
+    refusal_cache "refusal-cache" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Accepted and ignored: the refusal cache has a fixed size, see --refusal-cache.
-    local_cache_size_in_bytes "local-cache-size-in-bytes": usize = "0", size_parser(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
+    local_cache_size_in_bytes "local-cache-size-in-bytes" ["SIZE"]: usize = "0", size_parser(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
     /// Accepted and ignored: a rejected call never charges anything.
-    stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit": bool = "false", parse_flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
+    stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit" ["true|false"]: bool = "false", parse_flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
 
+    section "Redis";
     /// Redis: host:port, redis://, rediss://, or a unix socket; for sentinel and cluster, a list.
-    redis_url "redis-url": SecretText = "", parse_secret_line, Address, ["REDIS_URL"];
+    redis_url "redis-url" ["ADDRESS"]: SecretText = "", parse_secret_line, Address, ["REDIS_URL"];
     /// single, sentinel (redis-url: master name, then sentinels), or cluster (redis-url: nodes).
-    redis_type "redis-type": RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
+    redis_type "redis-type" [RedisType::NAMES]: RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
     /// Network of --redis-url, tcp or unix; if empty, it follows from the address.
-    redis_socket_type "redis-socket-type": String = "", parse_text, Plain, ["REDIS_SOCKET_TYPE"];
+    redis_socket_type "redis-socket-type" ["tcp|unix"]: String = "", parse_text, Plain, ["REDIS_SOCKET_TYPE"];
     /// Password of Redis, or user:password.
-    redis_auth "redis-auth": SecretText = "", parse_secret, Hidden, ["REDIS_AUTH"];
+    redis_auth "redis-auth" ["PASSWORD"]: SecretText = "", parse_secret, Hidden, ["REDIS_AUTH"];
     /// File with the Redis password, or user:password; read again every second.
-    redis_auth_file "redis-auth-file": Option<PathBuf> = "", parse_path, Plain, [];
+    redis_auth_file "redis-auth-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Password of the sentinels, or user:password.
-    redis_sentinel_auth "redis-sentinel-auth": SecretText = "", parse_secret, Hidden, ["REDIS_SENTINEL_AUTH"];
+    redis_sentinel_auth "redis-sentinel-auth" ["PASSWORD"]: SecretText = "", parse_secret, Hidden, ["REDIS_SENTINEL_AUTH"];
     /// Connect to Redis with TLS.
-    redis_tls "redis-tls": bool = "false", parse_flag, Plain, ["REDIS_TLS"];
+    redis_tls "redis-tls" ["true|false"]: bool = "false", parse_flag, Plain, ["REDIS_TLS"];
     /// PEM file with the CAs that verify the Redis server's certificate, or with a self-signed
     /// server certificate; if empty, the system's CAs do.
-    redis_tls_cacert "redis-tls-cacert": Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CACERT"];
+    redis_tls_cacert "redis-tls-cacert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CACERT"];
     /// Client certificate for Redis, PEM.
-    redis_tls_client_cert "redis-tls-client-cert": Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CLIENT_CERT"];
+    redis_tls_client_cert "redis-tls-client-cert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CLIENT_CERT"];
     /// Private key of the Redis client certificate, PEM.
-    redis_tls_client_key "redis-tls-client-key": Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CLIENT_KEY"];
+    redis_tls_client_key "redis-tls-client-key" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CLIENT_KEY"];
     /// Accept a Redis server certificate that was issued for another host name.
-    redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification": bool = "false", parse_flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
+    redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification" ["true|false"]: bool = "false", parse_flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
     /// Number of connections to each Redis server; calls share them, so a few are enough.
-    redis_pool_size "redis-pool-size": usize = "2", number_parser(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
+    redis_pool_size "redis-pool-size" ["NUMBER"]: usize = "2", number_parser(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
     /// Timeout for connecting to Redis; --store-budget limits calls.
-    redis_timeout "redis-timeout": Duration = "1s", duration_parser(10, 60_000), Plain, ["REDIS_TIMEOUT"];
+    redis_timeout "redis-timeout" ["DURATION"]: Duration = "1s", duration_parser(10, 60_000), Plain, ["REDIS_TIMEOUT"];
     /// Charge fixed windows far from their limit by INCRBY instead of a script (Redis 7 or newer).
-    redis_plain_commands "redis-plain-commands": bool = "true", parse_flag, Plain, [];
+    redis_plain_commands "redis-plain-commands" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
-    redis_info_poll "redis-info-poll": Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
+    redis_info_poll "redis-info-poll" ["DURATION"]: Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
     /// On a cluster, decide all limits of a call that lie on one node with one script, not with one
     /// per hash slot.
-    redis_node_scripts "redis-node-scripts": bool = "true", parse_flag, Plain, [];
+    redis_node_scripts "redis-node-scripts" ["true|false"]: bool = "true", parse_flag, Plain, [];
 
+    section "Decisions and responses";
     /// Decide and count as usual, but let every call pass.
-    shadow_mode "shadow-mode": bool = "false", parse_flag, Plain, ["SHADOW_MODE"];
+    shadow_mode "shadow-mode" ["true|false"]: bool = "false", parse_flag, Plain, ["SHADOW_MODE"];
     /// Which hits count even beyond a limit, for domains and limits without `charge`: admitted
     /// (none), billed (hits above 0 that a descriptor names), always (all).
-    charge "charge": ChargeSetting = "admitted", ChargeSetting::read, Plain, [];
+    charge "charge" [ChargeSetting::NAMES]: ChargeSetting = "admitted", ChargeSetting::read, Plain, [];
     /// Treat every descriptor as a quota descriptor.
-    quota_mode "quota-mode": bool = "false", parse_flag, Plain, ["QUOTA_MODE"];
+    quota_mode "quota-mode" ["true|false"]: bool = "false", parse_flag, Plain, ["QUOTA_MODE"];
     /// Fraction of a limit above which hits count as near the limit, 0 to 1.
-    near_limit_ratio "near-limit-ratio": f64 = "0.8", parse_ratio, Plain, ["NEAR_LIMIT_RATIO"];
+    near_limit_ratio "near-limit-ratio" ["RATIO"]: f64 = "0.8", parse_ratio, Plain, ["NEAR_LIMIT_RATIO"];
     /// Family of rate limit headers to send: none, ratelimit, x-ratelimit, both.
-    headers "headers": HeaderFamily = "none", HeaderFamily::read, Plain, [];
+    headers "headers" [HeaderFamily::NAMES]: HeaderFamily = "none", HeaderFamily::read, Plain, [];
     /// Send limit headers under the names in --limit-limit-header, --limit-remaining-header and
     /// --limit-reset-header.
-    limit_response_headers_enabled "limit-response-headers-enabled": bool = "false", parse_flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
+    limit_response_headers_enabled "limit-response-headers-enabled" ["true|false"]: bool = "false", parse_flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
     /// Name of the header with the limit.
-    limit_limit_header "limit-limit-header": String = "RateLimit-Limit", parse_text, Plain, ["LIMIT_LIMIT_HEADER"];
+    limit_limit_header "limit-limit-header" ["NAME"]: String = "RateLimit-Limit", parse_text, Plain, ["LIMIT_LIMIT_HEADER"];
     /// Name of the header with the remaining hits.
-    limit_remaining_header "limit-remaining-header": String = "RateLimit-Remaining", parse_text, Plain, ["LIMIT_REMAINING_HEADER"];
+    limit_remaining_header "limit-remaining-header" ["NAME"]: String = "RateLimit-Remaining", parse_text, Plain, ["LIMIT_REMAINING_HEADER"];
     /// Name of the header with the time of the reset.
-    limit_reset_header "limit-reset-header": String = "RateLimit-Reset", parse_text, Plain, ["LIMIT_RESET_HEADER"];
+    limit_reset_header "limit-reset-header" ["NAME"]: String = "RateLimit-Reset", parse_text, Plain, ["LIMIT_RESET_HEADER"];
     /// Format of the reset header: seconds (from now) or unix (since 1970); RateLimit-Reset is always in seconds.
-    header_reset "header-reset": ResetSetting = "seconds", ResetSetting::read, Plain, [];
+    header_reset "header-reset" [ResetSetting::NAMES]: ResetSetting = "seconds", ResetSetting::read, Plain, [];
     /// Format of Retry-After on rejections: off, seconds, date.
-    retry_after "retry-after": RetryAfterSetting = "seconds", RetryAfterSetting::read, Plain, [];
+    retry_after "retry-after" [RetryAfterSetting::NAMES]: RetryAfterSetting = "seconds", RetryAfterSetting::read, Plain, [];
     /// Lengthen Retry-After at random by up to this percentage, to spread retries.
-    retry_after_spread "retry-after-spread": u8 = "0", number_parser(0, 100), Plain, [];
+    retry_after_spread "retry-after-spread" ["PERCENT"]: u8 = "0", number_parser(0, 100), Plain, [];
     /// Header for the name of the exceeded limit, sent with rejections; if empty, no header is
     /// sent.
-    limit_name_header "limit-name-header": String = "", parse_text, Plain, [];
+    limit_name_header "limit-name-header" ["NAME"]: String = "", parse_text, Plain, [];
     /// Send a JSON body with rejections for which the policy has none.
-    refusal_body "refusal-body": bool = "false", parse_flag, Plain, [];
+    refusal_body "refusal-body" ["true|false"]: bool = "false", parse_flag, Plain, [];
     /// Add dynamic metadata in the format of envoyproxy/ratelimit.
-    response_dynamic_metadata "response-dynamic-metadata": bool = "false", parse_flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
+    response_dynamic_metadata "response-dynamic-metadata" ["true|false"]: bool = "false", parse_flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
 
+    section "Metrics, traces, and logs";
     /// OTLP collector for metrics and traces, such as http://collector:4317; if empty, there is no
     /// default collector.
-    otlp_endpoint "otlp-endpoint": String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
+    otlp_endpoint "otlp-endpoint" ["URL"]: String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
     /// OTLP collector for metrics, if different from --otlp-endpoint.
-    otlp_metrics_endpoint "otlp-metrics-endpoint": String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
+    otlp_metrics_endpoint "otlp-metrics-endpoint" ["URL"]: String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
     /// OTLP collector for traces, if different from --otlp-endpoint.
-    otlp_traces_endpoint "otlp-traces-endpoint": String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
+    otlp_traces_endpoint "otlp-traces-endpoint" ["URL"]: String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
     /// Headers for OTLP requests: name=value, separated by commas.
-    otlp_headers "otlp-headers": SecretText = "", parse_secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
+    otlp_headers "otlp-headers" ["NAME=VALUE,…"]: SecretText = "", parse_secret, Hidden, ["OTEL_EXPORTER_OTLP_HEADERS"];
     /// CA of the collectors' certificates, PEM; if empty, the system's CAs are used.
-    otlp_certificate "otlp-certificate": Option<PathBuf> = "", parse_path, Plain, ["OTEL_EXPORTER_OTLP_CERTIFICATE"];
+    otlp_certificate "otlp-certificate" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["OTEL_EXPORTER_OTLP_CERTIFICATE"];
     /// OTLP protocol: grpc, http/protobuf (or http); with any other value nothing is sent.
-    otlp_protocol "otlp-protocol": String = "grpc", parse_text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL", "TRACING_EXPORTER_PROTOCOL"];
+    otlp_protocol "otlp-protocol" ["grpc|http/protobuf"]: String = "grpc", parse_text, Plain, ["OTEL_EXPORTER_OTLP_PROTOCOL", "TRACING_EXPORTER_PROTOCOL"];
     /// Timeout of OTLP requests; a number without a unit is in milliseconds.
-    otlp_timeout "otlp-timeout": Duration = "10s", duration_or_millis_parser(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
+    otlp_timeout "otlp-timeout" ["DURATION"]: Duration = "10s", duration_or_millis_parser(1, 600_000), Plain, ["OTEL_EXPORTER_OTLP_TIMEOUT"];
     /// Interval of metric exports; a number without a unit is in milliseconds.
-    otlp_metrics_interval "otlp-metrics-interval": Duration = "60s", duration_or_millis_parser(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
+    otlp_metrics_interval "otlp-metrics-interval" ["DURATION"]: Duration = "60s", duration_or_millis_parser(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
     /// Metrics exporter, otlp or none; /metrics works with either.
-    metrics_exporter "metrics-exporter": bool = "otlp", parse_exporter, Plain, ["OTEL_METRICS_EXPORTER"];
+    metrics_exporter "metrics-exporter" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, ["OTEL_METRICS_EXPORTER"];
     /// Whether to export traces: auto (if there is a collector for them), on (by default to
     /// localhost), off.
-    tracing_enabled "tracing-enabled": OnOff = "auto", parse_on_off, Plain, ["TRACING_ENABLED"];
+    tracing_enabled "tracing-enabled" ["auto|on|off"]: OnOff = "auto", parse_on_off, Plain, ["TRACING_ENABLED"];
     /// Traces exporter, otlp or none.
-    traces_exporter "traces-exporter": bool = "otlp", parse_exporter, Plain, ["OTEL_TRACES_EXPORTER"];
+    traces_exporter "traces-exporter" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, ["OTEL_TRACES_EXPORTER"];
     /// Which calls are traced; by default, the caller's trace context decides, and without one
     /// --traces-ratio.
-    traces_sampler "traces-sampler": TraceSampler = "parentbased_traceidratio", TraceSampler::read, Plain, ["OTEL_TRACES_SAMPLER"];
+    traces_sampler "traces-sampler" ["SAMPLER"]: TraceSampler = "parentbased_traceidratio", TraceSampler::read, Plain, ["OTEL_TRACES_SAMPLER"];
     /// Fraction of calls that are traced, 0 to 1.
-    traces_ratio "traces-ratio": f64 = "0.01", parse_ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
+    traces_ratio "traces-ratio" ["RATIO"]: f64 = "0.01", parse_ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
     /// Service name in metrics and traces.
-    service_name "service-name": String = "tidegate", parse_text, Plain, ["OTEL_SERVICE_NAME", "TRACING_SERVICE_NAME"];
+    service_name "service-name" ["NAME"]: String = "tidegate", parse_text, Plain, ["OTEL_SERVICE_NAME", "TRACING_SERVICE_NAME"];
     /// Namespace of the service in metrics and traces (service.namespace).
-    service_namespace "service-namespace": String = "", parse_text, Plain, ["TRACING_SERVICE_NAMESPACE"];
+    service_namespace "service-namespace" ["NAME"]: String = "", parse_text, Plain, ["TRACING_SERVICE_NAMESPACE"];
     /// Id of this process in metrics and traces (service.instance.id); if empty, a random one.
-    service_instance_id "service-instance-id": String = "", parse_text, Plain, ["TRACING_SERVICE_INSTANCE_ID"];
+    service_instance_id "service-instance-id" ["ID"]: String = "", parse_text, Plain, ["TRACING_SERVICE_INSTANCE_ID"];
     /// Resource attributes: name=value, separated by commas.
-    resource_attributes "resource-attributes": String = "", parse_text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
+    resource_attributes "resource-attributes" ["NAME=VALUE,…"]: String = "", parse_text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
     /// Disable OTLP export.
-    otel_sdk_disabled "otel-sdk-disabled": bool = "false", parse_flag, Plain, ["OTEL_SDK_DISABLED"];
+    otel_sdk_disabled "otel-sdk-disabled" ["true|false"]: bool = "false", parse_flag, Plain, ["OTEL_SDK_DISABLED"];
     /// Count and time decisions; false only serves to measure the cost.
-    metrics "metrics": bool = "true", parse_flag, Plain, [];
+    metrics "metrics" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Least severe level that is logged: off, error, warn, info, debug, trace.
-    log_level "log-level": LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];
+    log_level "log-level" [LogLevel::NAMES]: LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];
     /// Log format: text or json.
-    log_format "log-format": LogFormat = "text", LogFormat::read, Plain, ["LOG_FORMAT"];
+    log_format "log-format" [LogFormat::NAMES]: LogFormat = "text", LogFormat::read, Plain, ["LOG_FORMAT"];
 }
 
 #[cfg(test)]

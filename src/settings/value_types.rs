@@ -7,6 +7,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::domain::nearest_word;
+
 /// Description of the valid values of a setting, used as an error message.
 pub(super) type ValueError = String;
 
@@ -44,6 +46,20 @@ impl fmt::Debug for SecretText {
     }
 }
 
+/// Describes the valid words of a setting whose value is none of them.
+pub(super) fn not_a_word(text: &str, words: &[&'static str]) -> ValueError {
+    let hint = match nearest_word(text, words.iter().copied()) {
+        Some(word) => format!("; did you mean {word:?}?"),
+        None => String::new(),
+    };
+    format!("must be one of: {}{hint}", words.join(", "))
+}
+
+/// Joins words with `|` at compile time.
+macro_rules! separated {
+    ($first:literal $(, $word:literal)*) => { concat!($first $(, "|", $word)*) };
+}
+
 /// Defines enums whose variants are parsed from keywords, ignoring case.
 macro_rules! words {
     ($( $(#[doc = $doc:literal])* $name:ident { $( $(#[doc = $each:literal])* $word:literal $variant:ident ),+ $(,)? } )+) => { $(
@@ -52,10 +68,13 @@ macro_rules! words {
         pub enum $name { $( $(#[doc = $each])* $variant ),+ }
 
         impl $name {
+            /// The valid words, separated by `|`.
+            pub(super) const NAMES: &str = separated!($($word),+);
+
             pub(super) fn read(text: &str) -> Result<Self, ValueError> {
                 match text.to_ascii_lowercase().as_str() {
                     $( $word => Ok($name::$variant), )+
-                    _ => Err(concat!("one of", $( " ", $word ),+).to_owned()),
+                    _ => Err(not_a_word(text, &[$($word),+])),
                 }
             }
         }
@@ -297,7 +316,14 @@ pub(super) fn number_parser<T: TryFrom<u64>>(
     min: u64,
     max: u64,
 ) -> impl Fn(&str) -> Result<T, ValueError> {
-    move |input| check_bounds(input.replace('_', "").parse().ok(), min, max, &min, &max)
+    move |input| {
+        let number = input.replace('_', "").parse().ok();
+        let expected = |error| match number {
+            Some(_) => error,
+            None => format!("{error}, a whole number"),
+        };
+        check_bounds(number, min, max, &min, &max).map_err(expected)
+    }
 }
 
 /// Parses a decimal fraction from 0 to 1.
@@ -314,11 +340,42 @@ pub(super) fn duration_parser(
     max_ms: u64,
 ) -> impl Fn(&str) -> Result<Duration, ValueError> {
     move |input| {
-        let (min, max) = (Duration::from_millis(min_ms), Duration::from_millis(max_ms));
-        check_bounds(parse_millis(input), min_ms, max_ms, &format!("{min:?}"), &format!("{max:?}"))
+        let (min, max) = (short_duration(min_ms), short_duration(max_ms));
+        check_bounds(parse_millis(input), min_ms, max_ms, &min, &max)
             .map(Duration::from_millis)
-            .map_err(|error| format!("{error}, with a unit: 250ms, 5s, 1m30s, 24h"))
+            .map_err(|error| {
+                let hint = match with_go_unit(input) {
+                    Some(meant) => format!("; did you mean {meant:?}?"),
+                    None => String::new(),
+                };
+                format!("{error}, with a unit: 250ms, 5s, 1m30s, 24h{hint}")
+            })
     }
+}
+
+/// Formats a duration in its largest unit without a fraction, such as `10m`.
+fn short_duration(millis: u64) -> String {
+    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let whole = units.into_iter().find(|(unit, _)| millis % unit == 0 && millis >= *unit);
+    match whole {
+        Some((unit, name)) => format!("{}{name}", millis / unit),
+        None if millis == 0 => "0s".to_owned(),
+        None => format!("{millis}ms"),
+    }
+}
+
+/// Returns the duration that was meant by a number without a unit, or with its unit in words.
+fn with_go_unit(input: &str) -> Option<String> {
+    let word = input.trim_start_matches(|c: char| c.is_ascii_digit());
+    let number = &input[..input.len() - word.len()];
+    let unit = match word.trim().to_ascii_lowercase().as_str() {
+        "" | "sec" | "secs" | "second" | "seconds" => "s",
+        "msec" | "millis" | "millisecond" | "milliseconds" => "ms",
+        "min" | "mins" | "minute" | "minutes" => "m",
+        "hour" | "hours" => "h",
+        _ => return None,
+    };
+    (!number.is_empty()).then(|| format!("{number}{unit}"))
 }
 
 /// Returns a parser for durations from `min_ms` to `max_ms`. A number without a unit means

@@ -115,8 +115,12 @@ pub trait SharedStore: Store {
     /// Returns the store's statistics, including those of its wrappers.
     fn shared_stats(&self) -> SharedStoreStats;
 
-    /// Returns whether every server accepts calls, that is, whether no circuit breaker is open.
+    /// Returns whether every server accepts calls, that is, whether all have been connected since
+    /// the start and no circuit breaker is open.
     fn is_available(&self) -> bool;
+
+    /// Returns why a server could not be reached, with advice, as last logged; `None` if all could.
+    fn failure(&self) -> Option<String>;
 
     /// Removes all entries from the refusal cache. Called when the policy changes.
     fn clear_refusals(&self);

@@ -133,7 +133,8 @@ impl Telemetry {
         let refused = |worker: &WorkerCounters| {
             worker.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
         };
-        self.refusal_log.write(self.workers.iter().map(refused).sum());
+        let refused = self.workers.iter().map(refused).sum();
+        self.refusal_log.write(refused, &self.tables.load());
     }
 
     /// Logs a warning, once, if bills have been rejected. Call this about once a second.

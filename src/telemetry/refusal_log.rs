@@ -1,5 +1,5 @@
 //! Logs rejected calls: at most one line per second, about one rejected call, with the number of
-//! rejections since the previous line.
+//! rejections since the previous line: of all calls, and of the checks of its own rule.
 //!
 //! A call only records its data. A background task writes the line, so that standard error never
 //! delays a decision.
@@ -7,11 +7,14 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::domain::{Decision, Source};
+use super::rule_counters::{RuleCounters, RuleTables};
+use crate::domain::{Decision, RuleId, Source};
 
 /// Data about a rejected call for the log. Contains nothing that the caller sent.
 #[derive(Debug)]
 struct LoggedRefusal {
+    /// Rule of the limit; `None` for a request override.
+    rule: Option<RuleId>,
     limit: String,
     source: Source,
     /// Time until a retry can succeed, in milliseconds; `None` if waiting does not help.
@@ -38,6 +41,7 @@ impl RefusalLog {
         }
         let limited = decision.limited_by.as_ref();
         let refusal = LoggedRefusal {
+            rule: limited.and_then(|limited| limited.rule),
             limit: limited.map_or(String::new(), |limited| limited.name.to_owned()),
             source: decision.source,
             retry_after_ms: limited.and_then(|l| l.retry_after).map(|wait| wait.ceil_millis()),
@@ -46,14 +50,32 @@ impl RefusalLog {
     }
 
     /// Logs the recorded call, if any, and lets the next rejected call be recorded. `refused` is
-    /// the total number of rejections since the process started.
-    pub(super) fn write(&self, refused: u64) {
+    /// the total number of rejected calls since the process started.
+    pub(super) fn write(&self, refused: u64, rules: &RuleTables) {
         let recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(LoggedRefusal { limit, source, retry_after_ms }) = recorded {
+        if let Some(LoggedRefusal { rule, limit, source, retry_after_ms }) = recorded {
             let refusals =
                 refused.saturating_sub(self.refused_before.swap(refused, Ordering::Relaxed));
+            let counters = rule.and_then(|rule| rules.get(rule));
+            // A rule with `detailed_metric` is counted by its values, and has no count of its own.
+            let rule_refusals =
+                counters.map(RuleCounters::refused_since_logged).filter(|refused| *refused > 0);
+            let name = rule.and_then(|rule| rules.name(rule));
+            let (domain, rule) = match name {
+                Some(name) => (Some(&*name.domain), &*name.path),
+                None => (None, "request override"),
+            };
             let source = source.as_str();
-            tracing::info!(limit, source, retry_after_ms, refusals, "a call was refused");
+            tracing::info!(
+                domain,
+                rule,
+                limit,
+                source,
+                retry_after_ms,
+                rule_refusals,
+                refusals,
+                "a call was refused"
+            );
         }
         self.wanted.store(true, Ordering::Relaxed);
     }

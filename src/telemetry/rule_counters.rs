@@ -66,6 +66,8 @@ pub(super) struct RuleCounters {
     /// bills rather than requests for several hits at once.
     has_questions: AtomicBool,
     has_lost_bill: AtomicBool,
+    /// Number of refused checks when the rule was last named in the log of rejected calls.
+    refused_when_logged: AtomicU64,
 }
 
 impl RuleCounters {
@@ -107,6 +109,13 @@ impl RuleCounters {
             LossCause::DebtBound => {}
         }
         Some(lost)
+    }
+
+    /// Returns the number of checks that the rule has refused since the previous call of this
+    /// method.
+    pub(super) fn refused_since_logged(&self) -> u64 {
+        let refused = self.refused.iter().map(|checks| checks.load(Ordering::Relaxed)).sum();
+        u64::saturating_sub(refused, self.refused_when_logged.swap(refused, Ordering::Relaxed))
     }
 
     /// Returns whether the rule has rejected a bill.
@@ -179,6 +188,14 @@ impl RuleTable {
         let at = id.0.wrapping_sub(self.first) as usize;
         self.by_id.get(at).map(Arc::as_ref)
     }
+
+    /// Returns the name of a rule. Searches all rules, which for 100,000 rules takes less than a
+    /// millisecond and happens at most once a second, for the log.
+    fn name(&self, id: RuleId) -> Option<&RuleName> {
+        let wanted = self.by_id.get(id.0.wrapping_sub(self.first) as usize)?;
+        let mut rules = self.by_name.iter();
+        rules.find(|(_, counters)| Arc::ptr_eq(counters, wanted)).map(|(name, _)| name)
+    }
 }
 
 /// Rule counters of the current and the previous policy. A call that is in flight during a reload
@@ -192,6 +209,11 @@ pub(super) struct RuleTables {
 impl RuleTables {
     pub(super) fn get(&self, id: RuleId) -> Option<&RuleCounters> {
         self.present.get(id).or_else(|| self.former.get(id))
+    }
+
+    /// Returns the name of a rule.
+    pub(super) fn name(&self, id: RuleId) -> Option<&RuleName> {
+        self.present.name(id).or_else(|| self.former.name(id))
     }
 
     /// Returns the counters of request overrides in a domain; `None` if it has no rules.

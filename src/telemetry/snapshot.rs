@@ -5,9 +5,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::counters::Telemetry;
-use super::hit_counts::HitCounts;
 use super::lost_bills;
-use super::rule_counters::RuleName;
+use super::rule_counters::{RuleCounters, RuleName};
 
 /// Decision counts since the process started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,13 +19,21 @@ pub struct Snapshot {
     pub rules: Vec<(RuleName, RuleSnapshot)>,
 }
 
-/// Hits of one rule since the process started.
+/// Checks of one rule since the process started. A call checks a rule once for each descriptor that
+/// matches it, so nearly always once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSnapshot {
-    /// Requested hits, whether admitted or rejected.
+    /// Checks, whether passed or refused.
     pub asked: u64,
-    /// Hits over the limit, whether the limit is enforced or in shadow mode.
+    /// Checks over the limit, whether the limit is enforced or in shadow mode.
     pub refused: u64,
+}
+
+impl RuleSnapshot {
+    fn of(counters: &RuleCounters) -> RuleSnapshot {
+        let [passed, refused] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
+        RuleSnapshot { asked: passed + refused, refused }
+    }
 }
 
 /// Percentiles, since the process started, of the time from receiving a call to sending its
@@ -62,16 +69,18 @@ impl Telemetry {
     pub fn snapshot(&self) -> Snapshot {
         let totals = self.sum_workers();
         let tables = self.rule_tables();
-        let mut detailed: HashMap<RuleName, HitCounts> = HashMap::new();
+        let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
         for row in self.detailed_counters().rows() {
-            detailed.entry(row.rule).or_default().add(&row.counters.hits());
+            let (sums, more) =
+                (detailed.entry(row.rule).or_default(), RuleSnapshot::of(&row.counters));
+            sums.asked += more.asked;
+            sums.refused += more.refused;
         }
         let rules = tables.present.by_name.iter().map(|(name, counters)| {
-            let mut hits = counters.hits();
-            if let Some(more) = detailed.get(name) {
-                hits.add(more);
-            }
-            (name.clone(), RuleSnapshot { asked: hits.total, refused: hits.over })
+            let (sums, more) =
+                (RuleSnapshot::of(counters), detailed.get(name).copied().unwrap_or_default());
+            let (asked, refused) = (sums.asked + more.asked, sums.refused + more.refused);
+            (name.clone(), RuleSnapshot { asked, refused })
         });
         Snapshot {
             admitted: totals.decided[0].iter().sum(),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
-use super::error::WireError;
+pub use super::error::WireError;
 use super::messages::limits_client::LimitsClient;
 use super::messages::rate_limit_descriptor::{Entry, RateLimitOverride};
 use super::messages::rate_limit_service_client::RateLimitServiceClient;
@@ -18,7 +18,8 @@ use super::messages::{
 };
 use super::proto_json;
 use super::struct_json::struct_to_json;
-use crate::domain::{Bounds, Override, Unit};
+use crate::domain::{Bounds, Override, Unit, with_causes};
+use crate::peer_protocol::{Peer, examine};
 
 /// Settings of a client connection.
 #[derive(Clone, Debug, Default)]
@@ -219,6 +220,48 @@ fn decode_result(CheckResult { result }: CheckResult) -> BatchResult {
         None => (tonic::Code::Unknown, "the server sent no result".to_owned()),
     };
     BatchResult::Error { code: format!("{code:?}"), message }
+}
+
+/// Returns what to change so that a call gets an answer, by what the server at the target speaks;
+/// `None` if the address fits.
+pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option<&'static str> {
+    if let WireError::Refused { status } = error
+        && status.code() == tonic::Code::Unimplemented
+    {
+        return Some("this gRPC server is no rate limit service: correct the address");
+    }
+    let (host, port) = settings.target.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let step_max = settings.timeout.unwrap_or(EXAMINATION_STEP_MAX);
+    let uses_tls = settings.tls.is_some();
+    Some(match examine(host, port.parse().ok()?, step_max).await {
+        Peer::UnknownHost => "the host name cannot be resolved",
+        Peer::NothingListens => {
+            "nothing listens there: start `tidegate serve`, or correct the address; the gRPC port \
+             is 8081 by default"
+        }
+        Peer::Http => "this is an HTTP port: give the gRPC port, which is 8081 by default",
+        Peer::Redis => "this is a Redis port: give the gRPC port of Tidegate, 8081 by default",
+        Peer::Tls if !uses_tls => "this port uses TLS: add --ca FILE with the CA's certificate",
+        Peer::Http2 | Peer::Silent if uses_tls => "this port uses no TLS: remove --ca",
+        Peer::Tls if says(error, "UnknownIssuer") => {
+            "the CA in --ca did not sign the server's certificate"
+        }
+        Peer::Tls if says(error, "not valid for name") => {
+            "give the name in the server's certificate with --server-name"
+        }
+        Peer::Tls if says(error, "CertificateRequired") => {
+            "the server requires a client certificate: add --cert and --key"
+        }
+        Peer::Tls | Peer::Http2 | Peer::Silent => return None,
+    })
+}
+
+/// Maximum time of each step to find out what a server speaks, if calls have no timeout.
+const EXAMINATION_STEP_MAX: Duration = Duration::from_secs(1);
+
+fn says(error: &WireError, word: &str) -> bool {
+    with_causes(error).contains(word)
 }
 
 impl ClientTls {

@@ -112,10 +112,17 @@ impl std::fmt::Display for WireError {
             WireError::Spread { percent } => {
                 write!(f, "a spread of {percent} % is above 100 %")
             }
-            WireError::Certificate => f.write_str("the certificate is not a PEM chain"),
-            WireError::PrivateKey => f.write_str("the key is not a PEM private key"),
+            WireError::Certificate => {
+                f.write_str("no PEM certificate in it (-----BEGIN CERTIFICATE-----)")
+            }
+            WireError::PrivateKey => {
+                f.write_str("no PEM private key in it (-----BEGIN PRIVATE KEY-----)")
+            }
             WireError::ClientAuthority => {
                 f.write_str("the CA file for client certificates is not a PEM list of certificates")
+            }
+            WireError::Tls { source: rustls::Error::InconsistentKeys(_) } => {
+                f.write_str("the private key is not that of the certificate; give both of one pair")
             }
             WireError::Tls { source } => write!(f, "certificate and key cannot be used: {source}"),
             WireError::Expired => f.write_str("the certificate has expired"),
@@ -135,10 +142,19 @@ impl std::fmt::Display for WireError {
     }
 }
 
+impl WireError {
+    /// Returns whether a gRPC server answered the call with an error, rather than the transport.
+    pub fn has_response(&self) -> bool {
+        let WireError::Refused { status } = self else { return false };
+        std::error::Error::source(&**status).is_none()
+    }
+}
+
 impl std::error::Error for WireError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             WireError::Bind { source, .. } | WireError::Thread { source } => Some(source),
+            WireError::Tls { source: rustls::Error::InconsistentKeys(_) } => None,
             WireError::Tls { source } => Some(source),
             WireError::Connect { source, .. } => Some(source),
             WireError::Refused { status } => Some(status.as_ref()),

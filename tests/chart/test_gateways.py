@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 import kubernetes_validate
+import yaml
 
 import chart
 from test_render import KUBERNETES
@@ -107,10 +108,12 @@ class Gateways(unittest.TestCase):
                 os.symlink(chart.PROGRAM, program)
                 ran = subprocess.run([program, "--print-settings"], env=environment, capture_output=True, text=True, timeout=60)
             self.assertEqual(ran.returncode, 0, ran.stderr)
-            lines = {line.split()[0]: line for line in ran.stdout.splitlines()}
-            self.assertIn(f"{server}  (environment CONFIG_GRPC_XDS_SERVER_URL)", lines["xds-server"])
-            self.assertIn("grpc_xds_sotw", lines["config-type"].lower())
-            self.assertIn("(default as ratelimit)", lines["charge"])
+            settings = yaml.safe_load(ran.stdout)
+            self.assertEqual(settings["xds-server"], server)
+            self.assertEqual(settings["config-type"].lower(), "grpc_xds_sotw")
+            origins = dict(line.split(":", 1) for line in ran.stdout.splitlines())
+            self.assertTrue(origins["xds-server"].endswith("# environment CONFIG_GRPC_XDS_SERVER_URL"), origins)
+            self.assertTrue(origins["charge"].endswith("# default as ratelimit"), origins)
 
     def test_values_that_a_control_plane_makes_useless_are_refused(self):
         for more, words in [

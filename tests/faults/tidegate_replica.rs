@@ -81,7 +81,8 @@ impl Tidegate {
             assert!(ended.is_none(), "it ended with {ended:?}: {}", this.log());
             this.logged("listening")
         });
-        found("tidegate to be ready", || this.logged("ready"));
+        let degraded = "ready, degraded: Redis is not connected";
+        found("tidegate to be ready", || this.logged("ready").or(this.logged(degraded)));
         for (name, value) in listening.as_object().unwrap() {
             if let Some(address) = value.as_str().and_then(|text| text.parse().ok()) {
                 this.ports.insert(name.clone(), address);

@@ -29,6 +29,7 @@ mod limits_service;
 mod lua;
 mod matcher;
 mod migration;
+mod mistakes;
 mod plain_commands;
 mod policy;
 mod race;

@@ -6,15 +6,18 @@
 //! two polls read the same contents, because a writer may have replaced the certificate but not yet
 //! the key.
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread;
 
 use crate::app::exit_codes::Failure;
+use crate::app::policy_files::printable;
 use crate::app::read_pem_file;
 use crate::app::watcher_thread::WatcherSignals;
 use crate::clock::Clock;
 use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
+use crate::wire::WireError;
 
 /// Reloader of the gRPC port's TLS configuration, for when its files change.
 pub(crate) struct CertificateReloader {
@@ -43,10 +46,16 @@ impl CertificateReloader {
     /// Returns an error if a file cannot be read or is invalid.
     pub(crate) fn new(settings: &Settings) -> Result<Option<CertificateReloader>, Failure> {
         let Some(material) = read_material(settings)? else { return Ok(None) };
-        let tls = Tls::new(&material)?;
+        let tls = Tls::new(&material).map_err(|error| of_files(settings, &material, error))?;
         let expires_secs = tls.counters().expires_secs.load(Ordering::Relaxed);
-        if expires_secs <= Clock::System.now().0 / 1_000_000 {
-            tracing::warn!(expires_secs, "the server certificate has expired");
+        let now_secs = Clock::System.now().0 / 1_000_000;
+        if expires_secs <= now_secs {
+            let file = settings.grpc_server_tls_cert.as_deref().map(printable);
+            let second = i64::try_from(expires_secs).ok();
+            let expired = second.and_then(|second| jiff::Timestamp::from_second(second).ok());
+            let expired = expired.map(|time| time.to_string());
+            let advice = "callers refuse it: renew it; it is read again without a restart";
+            tracing::warn!(file, expired, advice, "the server certificate has expired");
         }
         let state = FileState::Content(hash(&material));
         let settings = settings.clone();
@@ -105,6 +114,37 @@ impl CertificateReloader {
     }
 }
 
+/// Reads a file; an error names the flag.
+fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    read_pem_file(path)
+        .map_err(|error| Failure::Certificate { files: flag.to_owned(), error: Box::new(error) })
+}
+
+/// Adds the flags and files that an error is about.
+fn of_files(settings: &Settings, material: &TlsMaterial, error: WireError) -> Failure {
+    let named = |flag: &str, path: &Option<PathBuf>| {
+        path.as_deref().map(|path| format!("{flag} {}", printable(path)))
+    };
+    let certificate = named("--grpc-server-tls-cert", &settings.grpc_server_tls_cert);
+    let key = named("--grpc-server-tls-key", &settings.grpc_server_tls_key);
+    let authority = named("--grpc-client-tls-cacert", &settings.grpc_client_tls_cacert);
+    let files: Vec<String> = match error {
+        WireError::Certificate => certificate.into_iter().collect(),
+        WireError::PrivateKey => key.into_iter().collect(),
+        WireError::ClientAuthority => authority.into_iter().collect(),
+        _ => certificate.into_iter().chain(key).collect(),
+    };
+    let holds_key = String::from_utf8_lossy(&material.certificate).contains("PRIVATE KEY-----");
+    let error = match error {
+        WireError::Certificate if holds_key => Failure::Usage(
+            "it holds a private key: are --grpc-server-tls-cert and --grpc-server-tls-key swapped?"
+                .to_owned(),
+        ),
+        error => Failure::Wire(error),
+    };
+    Failure::Certificate { files: files.join(", "), error: Box::new(error) }
+}
+
 fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
     let (Some(certificate), Some(key), true) = (
         &settings.grpc_server_tls_cert,
@@ -119,12 +159,12 @@ fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
         callers: callers.clone(),
     };
     Ok(Some(TlsMaterial {
-        certificate: read_pem_file(certificate)?,
-        private_key: read_pem_file(key)?,
+        certificate: read("--grpc-server-tls-cert", certificate)?,
+        private_key: read("--grpc-server-tls-key", key)?,
         client_authority: settings
             .grpc_client_tls_cacert
             .as_deref()
-            .map(read_pem_file)
+            .map(|path| read("--grpc-client-tls-cacert", path))
             .transpose()?,
         allowed_callers: (!san.is_empty()).then(|| san.clone()).into_iter().collect(),
         grants: settings.grpc_client_domains.iter().map(grant).collect(),

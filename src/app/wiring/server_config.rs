@@ -7,27 +7,43 @@ use std::time::Duration;
 
 use crate::app::exit_codes::Failure;
 use crate::domain::Bounds;
-use crate::server::{Address, CounterAccess, ListenSettings, ServerLimits, Tls};
+use crate::server::{Address, CounterAccess, ListenSettings, Listener, ServerLimits, Tls};
 use crate::settings::{
     CounterAccessSetting, HeaderFamily, OnOff, ResetSetting, RetryAfterSetting, Settings,
 };
 use crate::wire::{
-    LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat,
+    LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat, WireError,
 };
 
 /// Maximum time reserved at the end of `--hard-limit` for the steps after the gRPC drain: closing
 /// the HTTP ports and exiting. A short hard limit reserves only a tenth of its time.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// Flags of the host and the port of the gRPC listener.
+const GRPC_FLAGS: [&str; 2] = ["--grpc-host", "--grpc-port"];
+
+/// Binds the gRPC listener.
+///
+/// # Errors
+///
+/// Returns [`Failure::Address`] if the address cannot be bound.
+pub(crate) fn bind_grpc(settings: &Settings, tls: Option<Tls>) -> Result<Listener, Failure> {
+    let flags = match settings.grpc_uds {
+        Some(_) => ["--grpc-uds", "--grpc-uds"],
+        None => GRPC_FLAGS,
+    };
+    Listener::bind(listen_settings(settings, tls)?).map_err(|error| match error {
+        WireError::Bind { address, source } => Failure::Address { flags, address, error: source },
+        error => Failure::Wire(error),
+    })
+}
+
 /// Returns the configuration of the gRPC listener. Resolves the listen address if it is a host
 /// name.
-pub(crate) fn listen_settings(
-    settings: &Settings,
-    tls: Option<Tls>,
-) -> Result<ListenSettings, Failure> {
+fn listen_settings(settings: &Settings, tls: Option<Tls>) -> Result<ListenSettings, Failure> {
     let address = match &settings.grpc_uds {
         Some(path) => Address::Unix(path.clone()),
-        None => Address::Tcp(resolve(&settings.grpc_host, settings.grpc_port)?),
+        None => Address::Tcp(resolve(&settings.grpc_host, settings.grpc_port, GRPC_FLAGS)?),
     };
     let granted = available_parallelism().unwrap_or(NonZeroUsize::MIN);
     Ok(ListenSettings {
@@ -102,12 +118,20 @@ pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Fai
 }
 
 /// Resolves a host name to its first address. Listen addresses are resolved once, at startup.
-pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, Failure> {
+/// `flags` set the host and the port, for errors.
+pub(crate) fn resolve(
+    host: &str,
+    port: u16,
+    flags: [&'static str; 2],
+) -> Result<SocketAddr, Failure> {
     let address = || format!("{host}:{port}");
-    let mut found = (host, port)
-        .to_socket_addrs()
-        .map_err(|error| Failure::Address { address: address(), error })?;
+    let mut found = (host, port).to_socket_addrs().map_err(|error| Failure::Address {
+        flags,
+        address: address(),
+        error,
+    })?;
     found.next().ok_or_else(|| Failure::Address {
+        flags,
         address: address(),
         error: std::io::ErrorKind::AddrNotAvailable.into(),
     })

@@ -12,6 +12,7 @@ use crate::limiter::any_store::AnyStore;
 use crate::limiter::redis_stack::RedisStackConfig;
 use crate::policy::Secret;
 use crate::settings::Settings;
+use crate::store::SharedStore as _;
 use crate::telemetry::Telemetry;
 
 /// Decider of the running service. It uses the configured store and reports its decisions to
@@ -48,25 +49,32 @@ impl AnyStore {
 
     /// Waits until Redis is connected, so that the first calls to a new replica do not fail.
     /// Without `--require-store`, the wait is short, because calls can be decided without Redis.
+    /// Returns whether the store is connected.
     ///
     /// # Errors
     ///
     /// Returns [`Failure::Store`] if `--require-store` is set and Redis was not reached within ten
     /// seconds.
-    pub(crate) async fn until_ready(&self, settings: &Settings) -> Result<(), Failure> {
-        if self.redis().is_none() {
-            return Ok(());
-        }
+    pub(crate) async fn until_ready(&self, settings: &Settings) -> Result<bool, Failure> {
+        let Some(redis) = self.redis() else { return Ok(true) };
         let is_required = settings.require_store;
         let wait_max = if is_required { REQUIRED_CONNECT_MAX } else { settings.redis_timeout };
         match tokio::time::timeout(wait_max, self.until_connected()).await {
-            Ok(()) => tracing::info!("Redis is connected"),
-            Err(_) if is_required => {
-                let reason = format!("--require-store: Redis was not reached within {wait_max:?}");
-                return Err(Failure::Store(reason));
+            Ok(()) => {
+                tracing::info!("Redis is connected");
+                Ok(true)
             }
-            Err(_) => tracing::warn!("Redis is not connected, starting without it"),
+            Err(_) if is_required => {
+                let cause =
+                    redis.remote().failure().map_or(String::new(), |why| format!(": {why}"));
+                Err(Failure::Store(format!(
+                    "--require-store: Redis was not reached within {wait_max:?}{cause}"
+                )))
+            }
+            Err(_) => {
+                tracing::warn!("Redis is not connected, starting without it");
+                Ok(false)
+            }
         }
-        Ok(())
     }
 }

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::Deserialize;
 
+use crate::domain::nearest_word;
+
 /// The `parameters` section of a scenario file, which is parsed before `${name}` placeholders are
 /// replaced.
 #[derive(Debug, Deserialize)]
@@ -186,11 +188,36 @@ impl fmt::Display for ScenarioError {
         match self {
             ScenarioError::Format(what) => write!(f, "invalid scenario: {what}"),
             ScenarioError::Range(what) => f.write_str(what),
-            ScenarioError::UnknownParameter(name) => {
-                write!(f, "the scenario has no entry `{name}` under `parameters`")
-            }
+            ScenarioError::UnknownParameter(name) => write!(
+                f,
+                "the scenario has no entry `{name}` under `parameters`; add one, for which \
+                 ${{{name}}} stands"
+            ),
         }
     }
+}
+
+/// Returns a suggestion for an unknown key. The parser quotes the key and then all known ones.
+fn suggestion(error: &str) -> String {
+    let mut quoted = error.split('`').skip(1).step_by(2);
+    let given = quoted.next().filter(|_| error.contains("unknown field"));
+    match given.and_then(|given| nearest_word(given, quoted)) {
+        Some(known) => format!("; did you mean `{known}`?"),
+        None => String::new(),
+    }
+}
+
+/// Replaces each `${name}` with a number, so that the text is YAML before the values are known.
+fn without_placeholders(text: &str) -> String {
+    let mut pieces = text.split("${");
+    let mut replaced = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        match piece.split_once('}') {
+            Some((_, after)) => replaced.extend(["0", after]),
+            None => replaced.extend(["${", piece]),
+        }
+    }
+    replaced
 }
 
 /// Maximum duration of a scenario, one day in seconds.
@@ -207,8 +234,19 @@ impl Scenario {
     ///
     /// Returns an error if the YAML, a number or a parameter is invalid.
     pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
-        let format = |error: serde_yaml::Error| ScenarioError::Format(error.to_string());
-        let raw: ParametersOnly = serde_yaml::from_str(text).map_err(format)?;
+        if text.lines().any(|line| line.starts_with("descriptors:")) {
+            let reason = "this is a policy; a scenario has it under `policy: |`, beside `lasts_s` \
+                          and `groups`";
+            return Err(ScenarioError::Format(reason.to_owned()));
+        }
+        let format = |error: serde_yaml::Error| {
+            let text = error.to_string();
+            let hint = suggestion(&text);
+            ScenarioError::Format(text + &hint)
+        };
+        // In a flow map, `${rate}` alone is not YAML.
+        let raw: ParametersOnly =
+            serde_yaml::from_str(&without_placeholders(text)).map_err(format)?;
         let mut values = BTreeMap::new();
         for (name, value) in &raw.parameters {
             let value = serde_yaml::to_string(value).map_err(format)?;
@@ -285,6 +323,13 @@ groups:
         assert_eq!(error, ScenarioError::UnknownParameter("other".to_owned()));
         let error = Scenario::read(&TEXT.replace("${limit}", "${limt}"), &[]).unwrap_err();
         assert_eq!(error, ScenarioError::UnknownParameter("limt".to_owned()));
+    }
+
+    #[test]
+    fn a_parameter_can_stand_in_a_flow_map_without_quotes() {
+        let text = TEXT.replace("{rate: 2}", "{rate: ${limit}}");
+        let scenario = Scenario::read(&text, &[("limit", "2.5")]).unwrap();
+        assert!(matches!(scenario.groups[0].arrivals, Arrivals::Constant { rate: 2.5 }));
     }
 
     #[test]

@@ -71,6 +71,13 @@ pub(crate) struct LimitSite<'a> {
     pub(crate) label: String,
 }
 
+impl LimitSite<'_> {
+    /// Returns the keys of the entries in the limit's counter key.
+    pub(crate) fn counted_keys(&self) -> impl Iterator<Item = &str> {
+        self.key_entries.iter().map(|(key, _)| *key)
+    }
+}
+
 /// Returns the limits of a domain. If several paths differ only in their values and their limits
 /// count by the same keys, returns only the limits of the first path, because a descriptor matches
 /// at most one of these paths.

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use super::colocation;
 use super::colocation::Colocation;
 use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
+use crate::domain::nearest_word;
 use crate::policy::syntax::diagnostic::{
     DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, Target, quoted,
 };
@@ -77,6 +78,11 @@ pub(crate) fn find_warnings(
     let mut linter = Linter { domain, origins, documents, entries_max, found };
     for check in CHECKS {
         check(&mut linter);
+    }
+    for document in files.iter().filter_map(|file| documents.get(*file)) {
+        if document.root().get(keywords::HASH_TAG.name).is_some() {
+            linter.found.warnings.extend(unknown_hash_tags(domain, document));
+        }
     }
     if let (Some(file), true) = (files.first(), !has_rule(&domain.nodes)) {
         let message = "this domain has no limit, so every request passes; add `rate_limit`";
@@ -372,6 +378,24 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
         );
         linter.warn(&at, |p| p.key("key"), DiagnosticKind::NoLimitWhenAbsent, message);
     }
+}
+
+/// Returns a warning for each entry of `hash_tag` that no limit of the domain counts by, so that it
+/// joins no counters.
+fn unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagnostic> {
+    let limits = colocation::limit_sites(domain);
+    let known: HashSet<&str> = limits.iter().flat_map(|limit| limit.counted_keys()).collect();
+    let unknown = domain.hash_tag.iter().enumerate().filter(|(_, key)| !known.contains(&***key));
+    let warning = |(at, key): (usize, &Box<str>)| {
+        let way_out = match nearest_word(key, known.iter().copied()) {
+            Some(known) => format!("did you mean `{known}`?"),
+            None => "name an entry of every limit that should share a slot".to_owned(),
+        };
+        let message = format!("no limit counts by {}; {way_out}", quoted(key));
+        let path = Path::default().key(keywords::HASH_TAG.name).index(at);
+        document.diagnostic(&path, Target::Value, DiagnosticKind::UnknownHashTag, message)
+    };
+    unknown.map(warning).take(DIAGNOSTICS_MAX).collect()
 }
 
 /// Notes limits that one request can hit and whose counters Redis Cluster may store in different

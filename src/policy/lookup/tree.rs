@@ -231,6 +231,11 @@ impl Policy {
         self.tree.domain(domain).is_some()
     }
 
+    /// Returns the names of all domains.
+    pub fn domain_names(&self) -> impl Iterator<Item = &str> {
+        self.tree.domains.iter().map(|domain| &*domain.name)
+    }
+
     /// Returns the mapping from HTTP requests to descriptors of a domain; `None` if it has none.
     pub fn http_mapping(&self, domain: &str) -> Option<&Arc<HttpMapping>> {
         self.tree.domain(domain)?.http.as_ref()

@@ -182,6 +182,8 @@ pub enum DiagnosticKind {
     StarInKey,
     /// Warning: `replaces` names a limit that does not exist.
     UnknownReplaces,
+    /// Warning: `hash_tag` names an entry that no rule has, so it joins no counters.
+    UnknownHashTag,
     /// Warning: `requests_per_unit` is absent, so the limit is 0 and refuses every request.
     DeniesAll,
     /// Warning: the descriptor has neither a limit nor children, and is no exception to a limit.
@@ -201,6 +203,74 @@ pub enum DiagnosticKind {
 }
 
 impl DiagnosticKind {
+    /// Returns the name of the kind in the machine-readable output of `tidegate check`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DiagnosticKind::Empty => "empty",
+            DiagnosticKind::Encoding => "encoding",
+            DiagnosticKind::TooLarge => "too-large",
+            DiagnosticKind::Syntax => "syntax",
+            DiagnosticKind::SecondDocument => "second-document",
+            DiagnosticKind::ForeignFile => "foreign-file",
+            DiagnosticKind::DuplicateKey => "duplicate-key",
+            DiagnosticKind::UnknownKey => "unknown-key",
+            DiagnosticKind::MisplacedKey => "misplaced-key",
+            DiagnosticKind::WrongType => "wrong-type",
+            DiagnosticKind::BadValue => "bad-value",
+            DiagnosticKind::OutOfRange => "out-of-range",
+            DiagnosticKind::Missing => "missing",
+            DiagnosticKind::Conflict => "conflict",
+            DiagnosticKind::Duplicate => "duplicate",
+            DiagnosticKind::NeverMatches => "never-matches",
+            DiagnosticKind::StarInKey => "star-in-key",
+            DiagnosticKind::UnknownReplaces => "unknown-replaces",
+            DiagnosticKind::UnknownHashTag => "unknown-hash-tag",
+            DiagnosticKind::DeniesAll => "denies-all",
+            DiagnosticKind::NoLimit => "no-limit",
+            DiagnosticKind::NoRules => "no-rules",
+            DiagnosticKind::OneCounterForAll => "one-counter-for-all",
+            DiagnosticKind::NoLimitWhenAbsent => "no-limit-when-absent",
+            DiagnosticKind::PathAsKey => "path-as-key",
+            DiagnosticKind::SplitOverSlots => "split-over-slots",
+        }
+    }
+
+    /// Returns a sentence that describes all diagnostics of the kind.
+    pub const fn summary(self) -> &'static str {
+        match self {
+            DiagnosticKind::Empty => "A policy file is missing or empty",
+            DiagnosticKind::Encoding => {
+                "The file is not UTF-8, or has a character that YAML forbids"
+            }
+            DiagnosticKind::TooLarge => "The file is too large, too deep, or has too many errors",
+            DiagnosticKind::Syntax => "The file is not YAML",
+            DiagnosticKind::SecondDocument => "The file has a second YAML document",
+            DiagnosticKind::ForeignFile => "The file is input for another program",
+            DiagnosticKind::DuplicateKey => "A map has the same key twice",
+            DiagnosticKind::UnknownKey => "The key does not exist",
+            DiagnosticKind::MisplacedKey => "The key belongs to another level",
+            DiagnosticKind::WrongType => "The value has the wrong type",
+            DiagnosticKind::BadValue => "The value is invalid for its key",
+            DiagnosticKind::OutOfRange => "The number is out of range",
+            DiagnosticKind::Missing => "A required key is missing",
+            DiagnosticKind::Conflict => "Two keys exclude each other",
+            DiagnosticKind::Duplicate => "A descriptor or domain occurs twice",
+            DiagnosticKind::NeverMatches => "The rule never matches, or the key has no effect",
+            DiagnosticKind::StarInKey => "A wildcard in a key has no effect",
+            DiagnosticKind::UnknownReplaces => "`replaces` names a limit that does not exist",
+            DiagnosticKind::UnknownHashTag => "`hash_tag` names an entry that no rule has",
+            DiagnosticKind::DeniesAll => "The limit rejects every request",
+            DiagnosticKind::NoLimit => "The descriptor has no effect",
+            DiagnosticKind::NoRules => "The domain has no limit",
+            DiagnosticKind::OneCounterForAll => "All callers share one counter",
+            DiagnosticKind::NoLimitWhenAbsent => "A request without this entry has no limit",
+            DiagnosticKind::PathAsKey => "`:path` has the query string",
+            DiagnosticKind::SplitOverSlots => {
+                "A Redis Cluster may keep counters of one call in two slots"
+            }
+        }
+    }
+
     /// Returns whether the kind is a warning, which leaves the policy valid.
     pub fn is_warning(self) -> bool {
         (DiagnosticKind::NeverMatches..DiagnosticKind::OneCounterForAll).contains(&self)

@@ -5,6 +5,7 @@ use super::diagnostic::{DiagnosticKind, quoted};
 use super::keywords::{Level, levels_of};
 use super::scalar::{self, Scalar};
 use super::yaml::{Node, Value};
+use crate::domain::nearest_word;
 
 /// Returns a hint on how to write the value as a whole number, or an empty string if the value
 /// does not look like a number.
@@ -14,6 +15,8 @@ pub(crate) fn number_hint(value: Node<'_>) -> &'static str {
         "; remove the quotes"
     } else if text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) {
         "; a leading 0 means octal, so remove it"
+    } else if text.starts_with(|c: char| c.is_ascii_digit()) {
+        "; write digits only"
     } else {
         ""
     }
@@ -24,43 +27,18 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
     let title = level.title();
     let levels: Vec<&str> = levels_of(name).map(Level::title).collect();
     if !levels.is_empty() {
-        let message = format!("`{name}` belongs to {}, not to {title}", levels.join(" or "));
+        let message =
+            format!("`{name}` belongs to {}, not to {title}; move it there", levels.join(" or "));
         return (DiagnosticKind::MisplacedKey, message);
     }
-    let near = level.keys().find(|key| distance(key.name, name) <= DISTANCE_MAX);
-    let way_out = match near {
-        Some(key) => format!("did you mean `{}`?", key.name),
+    let way_out = match nearest_word(name, level.keys().map(|key| key.name)) {
+        Some(key) => format!("did you mean `{key}`?"),
         None => {
             let all: Vec<&str> = level.keys().map(|key| key.name).collect();
             format!("{title} takes: {}", all.join(", "))
         }
     };
     (DiagnosticKind::UnknownKey, format!("unknown key {}; {way_out}", quoted(name)))
-}
-
-/// Maximum Levenshtein distance between an unknown key and a suggested one.
-const DISTANCE_MAX: usize = 2;
-
-/// Maximum length in bytes of an unknown key for which to search for a suggestion. Every known key
-/// is shorter.
-const MISTYPED_BYTES_MAX: usize = 32;
-
-/// Returns the Levenshtein distance between two texts, in bytes.
-fn distance(known: &str, given: &str) -> usize {
-    if given.len() > MISTYPED_BYTES_MAX {
-        return usize::MAX;
-    }
-    let mut row: Vec<usize> = (0..=given.len()).collect();
-    for (i, a) in known.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in given.bytes().enumerate() {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[given.len()]
 }
 
 /// Returns the name of a value's type, for messages.
@@ -96,11 +74,22 @@ pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
         Some(ENVOY_ACTIONS)
     } else if has("max_value") && has("seconds") {
         Some(LIMITADOR)
+    } else if has("groups") && has("lasts_s") {
+        Some(SCENARIO)
+    } else if SETTINGS.iter().any(|name| root.get(name).is_some()) {
+        Some(SETTINGS_FILE)
     } else {
         None
     }
 }
 
+/// Settings that nearly every settings file has; none is a key of a policy.
+const SETTINGS: [&str; 6] =
+    ["policy", "grpc-port", "http-port", "redis-url", "redis-type", "log-level"];
+
+const SETTINGS_FILE: &str = "this is a settings file, not a policy; pass it to `tidegate serve` with \
+                             --settings";
+const SCENARIO: &str = "this is a scenario, not a policy; run it with `tidegate simulate`";
 const CONFIG_MAP: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below its \
                           `data` as a file of its own, or mount the ConfigMap and use the directory";
 const MANIFEST: &str =

@@ -7,6 +7,7 @@ use super::keywords::{Key, ValueType};
 use super::reader::{ErrorReported, Fields, ReadResult, Reader, spelling};
 use super::scalar::{self, Scalar};
 use super::suggestions::number_hint;
+use crate::domain::nearest_word;
 
 /// 2^63. Whole numbers of this magnitude or more may be read as floats by `scalar`.
 const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
@@ -81,9 +82,11 @@ impl<'d> Reader<'d> {
             if let Some(word) = words.iter().find(same) {
                 return Ok(Some(*word));
             }
+            let near = nearest_word(&text, words.iter().copied());
+            let hint = near.map_or(String::new(), |word| format!("; did you mean `{word}`?"));
             let words = words.join(", ");
             let (name, text) = (key.name, quoted(&text));
-            let message = format!("`{name}` must be one of: {words}; not {text}");
+            let message = format!("`{name}` must be one of: {words}; not {text}{hint}");
             Err(reader.report(Target::Value, DiagnosticKind::BadValue, message))
         })
     }

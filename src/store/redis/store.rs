@@ -13,8 +13,7 @@ use super::client::plain_charge::PlainCharges;
 use super::client::topology::RedisClient;
 use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
 use super::keys::{self, Prefix};
-use super::multi_slot;
-use super::multi_slot::{SlotGroup, SlotGroups};
+use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
 use super::node_scripts::{self, NodeScripts};
 use super::plain_calls::{self, PlainCalls, PlainResult, PlainStats};
@@ -128,9 +127,11 @@ impl SharedStore for RedisStore<RedisClient> {
 
     fn is_available(&self) -> bool {
         let open = |node: &NodeReport| node.breaker == Some(BreakerState::Open);
-        !self.transport.report().iter().any(open)
+        self.transport.was_connected() && !self.transport.report().iter().any(open)
     }
-
+    fn failure(&self) -> Option<String> {
+        self.transport.failure()
+    }
     fn clear_refusals(&self) {}
 }
 

@@ -232,7 +232,7 @@ pub fn read_until_ready(pipe: impl std::io::Read + Send + 'static, mut log: File
     thread::spawn(move || {
         let mut lines = BufReader::new(pipe);
         let mut line = String::new();
-        while !line.contains("\"ready\"") {
+        while !line.contains("\"ready") {
             line.clear();
             if lines.read_line(&mut line).unwrap_or(0) == 0 {
                 return;

@@ -10,16 +10,17 @@ use source_reader::{Line, SourceFile, all_files};
 const ARROWS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
     ("cli", &["app", "settings", "policy", "domain", "wire::client"]),
-    ("settings", &[]),
+    ("settings", &["domain"]),
     ("domain", &[]),
     ("clock", &["domain"]),
     ("pem", &[]),
+    ("peer_protocol", &[]),
     ("algorithm", &["domain"]),
     ("policy", &["domain"]),
     ("control_plane", &["wire", "policy", "domain", "clock", "pem"]),
     ("store", &["domain"]),
     ("store::memory", &["store", "algorithm", "domain"]),
-    ("store::redis", &["store", "algorithm", "domain", "pem"]),
+    ("store::redis", &["store", "algorithm", "domain", "pem", "peer_protocol"]),
     ("resilience", &["store", "domain", "clock"]),
     ("decide", &["policy", "store", "domain"]),
     (
@@ -36,7 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("server", &["wire", "policy", "decide", "store", "domain", "clock", "pem"]),
-    ("wire", &["policy", "domain"]),
+    ("wire", &["policy", "domain", "peer_protocol"]),
     ("telemetry", &["domain", "pem"]),
     ("admin", &["telemetry", "domain"]),
 ];

@@ -267,7 +267,9 @@ fn refusals_are_logged_once_a_second_with_a_count_and_without_request_data() {
         serving.logged("a call was refused")
     });
     assert_eq!((&refused["limit"], &refused["source"]), (&"daily".into(), &"memory".into()));
+    assert_eq!((&refused["domain"], &refused["rule"]), (&"edge".into(), &"edge.client".into()));
     assert!(refused["refusals"].as_u64().unwrap() > 0 && refused["retry_after_ms"].is_u64());
+    assert_eq!(refused["rule_refusals"], refused["refusals"], "there is one rule");
     assert!(serving.log().lines().count() < 20, "{}", serving.log());
     assert!(!serving.log().contains("somebody-private"));
 }

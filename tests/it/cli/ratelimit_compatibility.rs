@@ -74,7 +74,7 @@ fn every_supported_variable_of_ratelimit_takes_effect() {
     command.args(["serve", "--print-settings"]).envs(HONOURED.iter().copied());
     let printed = ran(&mut command).with_code(0).out;
     for (name, _) in HONOURED {
-        assert!(printed.contains(&format!("(environment {name})")), "{name}:\n{printed}");
+        assert!(printed.contains(&format!("  # environment {name}\n")), "{name}:\n{printed}");
     }
 }
 

@@ -10,7 +10,7 @@ fn printed(arguments: &[&str], environment: &[(&str, &str)]) -> String {
 }
 
 fn line<'a>(printed: &'a str, name: &str) -> &'a str {
-    let is = |line: &&str| line.split_whitespace().next() == Some(name);
+    let is = |line: &&str| line.trim_start_matches("# ").starts_with(&format!("{name}: "));
     printed.lines().find(is).unwrap_or_else(|| panic!("no {name} in:\n{printed}"))
 }
 
@@ -22,26 +22,107 @@ fn every_setting_is_printed_with_its_origin() {
         &["--settings", &file, "--grpc-port", "4"],
         &[("GRPC_PORT", "2"), ("TIDEGATE_STREAMS", "5"), ("TIDEGATE_CONNECTIONS", "")],
     );
-    assert!(line(&printed, "grpc-port").ends_with("4  (flag)"));
-    assert!(line(&printed, "streams").ends_with("5  (environment TIDEGATE_STREAMS)"));
-    assert!(line(&printed, "connections").ends_with("8  (settings file)"));
-    assert!(line(&printed, "threads").ends_with("9  (settings file)"));
-    assert!(line(&printed, "drain-delay").ends_with("5s  (default)"));
+    let parts = |name: &str| {
+        let (value, origin) = line(&printed, name).split_once("  # ").expect("a comment");
+        (value.trim_end().to_owned(), origin.to_owned())
+    };
+    let expected = |value: &str, origin: &str| (value.to_owned(), origin.to_owned());
+    assert_eq!(parts("grpc-port"), expected("grpc-port: 4", "flag"));
+    assert_eq!(parts("streams"), expected("streams: 5", "environment TIDEGATE_STREAMS"));
+    let place = |line: u32| format!("settings file {file}:{line}");
+    assert_eq!(parts("connections"), expected("connections: 8", &place(2)));
+    assert_eq!(parts("threads"), expected("threads: 9", &place(3)));
+    assert_eq!(parts("drain-delay"), expected("drain-delay: 5s", "default"));
+}
+
+#[test]
+fn printed_settings_are_a_settings_file_with_the_same_values() {
+    let odd = [
+        ("OTEL_RESOURCE_ATTRIBUTES", "team='a': #1,b=\"2\""),
+        ("TRACING_SERVICE_NAME", "yes"),
+        ("TRACING_SERVICE_NAMESPACE", "0x1F"),
+        ("TRACING_SERVICE_INSTANCE_ID", "1e3"),
+        ("CONFIG_GRPC_XDS_NODE_ID", "007"),
+        ("NEAR_LIMIT_RATIO", "0.80"),
+        ("TIDEGATE_LIMIT_NAME_HEADER", "null"),
+        ("TIDEGATE_DRAIN_DELAY", "1m30s"),
+        ("GRPC_HOST", "::1"),
+    ];
+    let first = printed(&["--policy", "a b.yaml", "c,d.yaml"], &odd);
+    let files = directory(&[("s.yaml", &first)]);
+    let file = files.path().join("s.yaml").display().to_string();
+    let second = printed(&["--settings", &file], &[]);
+    let values = |printed: &str| -> Vec<String> {
+        let value =
+            |line: &str| line.rsplit_once("  # ").expect("an origin").0.trim_end().to_owned();
+        printed.lines().map(value).collect()
+    };
+    assert_eq!(values(&first), values(&second));
+    assert!(second.lines().all(|line| line.contains("  # settings file ")), "{second}");
+}
+
+#[test]
+fn a_printed_secret_is_a_comment_that_a_settings_file_ignores() {
+    let first =
+        printed(&[], &[("REDIS_URL", "redis://ann:hunter2@h:1"), ("REDIS_AUTH", "hunter2")]);
+    assert!(line(&first, "redis-url").starts_with("# redis-url: redis://ann:(hidden)@h:1"));
+    let files = directory(&[("s.yaml", &first)]);
+    let file = files.path().join("s.yaml").display().to_string();
+    let second = printed(&["--settings", &file, "--redis-url", "h:1"], &[]);
+    assert!(line(&second, "redis-url").starts_with("redis-url: 'h:1'"), "{second}");
+    assert!(line(&second, "redis-auth").ends_with("  # default"), "{second}");
+}
+
+#[test]
+fn help_has_headings_and_says_what_a_value_looks_like() {
+    let help = run(&["serve", "-h"]).with_code(0).out;
+    for part in [
+        "\nPolicy files:\n",
+        "\nPorts:\n",
+        "\nRedis:\n",
+        "--redis-type <single|sentinel|cluster>",
+        "--drain-delay <DURATION>",
+        "--grpc-port <PORT>",
+        "--shadow-mode [<true|false>]",
+    ] {
+        assert!(help.contains(part), "{part:?} in\n{help}");
+    }
+    assert!(!help.contains("<VALUE>"), "{help}");
+}
+
+#[test]
+fn a_misspelt_value_gets_a_suggestion_with_its_place() {
+    let files = directory(&[("s.yaml", "# comment\nredis-type: clutser\nlog-level: warm\n")]);
+    let mut command = tidegate();
+    command.args(["serve", "--settings", "s.yaml", "--headers", "ratelimits"]);
+    let ran = ran(command.current_dir(files.path())).with_code(64);
+    for line in [
+        "--redis-type (from settings file s.yaml:2): \"clutser\": must be one of: single, sentinel, \
+         cluster; did you mean \"cluster\"?",
+        "--log-level (from settings file s.yaml:3): \"warm\":",
+        "--headers (from flag): \"ratelimits\": must be one of: none, ratelimit, x-ratelimit, both; \
+         did you mean \"ratelimit\"?",
+    ] {
+        assert!(ran.err.contains(line), "{line} in\n{}", ran.err);
+    }
 }
 
 #[test]
 fn bills_are_charged_by_default_in_place_of_envoyproxy_ratelimit() {
-    assert!(line(&printed(&[], &[]), "charge").ends_with("admitted  (default)"));
+    assert!(line(&printed(&[], &[]), "charge").ends_with("  # default"));
     let root = [("RUNTIME_ROOT", "/data")];
-    assert!(line(&printed(&[], &root), "charge").ends_with("admitted  (default)"));
+    assert!(line(&printed(&[], &root), "charge").ends_with("  # default"));
     let drop_in = |arguments: &[&str]| {
         let mut command = tidegate();
         command.args(["--print-settings"]).args(arguments).envs(root);
         ran(&mut command).with_code(0).out
     };
     let told = drop_in(&[]);
-    assert!(line(&told, "charge").ends_with("billed  (default as ratelimit)"));
-    assert!(line(&drop_in(&["--charge", "admitted"]), "charge").ends_with("admitted  (flag)"));
+    assert!(line(&told, "charge").starts_with("charge: billed "));
+    assert!(line(&told, "charge").ends_with("  # default as ratelimit"));
+    let given = drop_in(&["--charge", "admitted"]);
+    assert!(line(&given, "charge").starts_with("charge: admitted "));
+    assert!(line(&given, "charge").ends_with("  # flag"));
 }
 
 #[test]
@@ -105,8 +186,10 @@ fn a_misspelt_variable_is_logged_at_the_start() {
 #[test]
 fn a_boolean_flag_needs_no_value() {
     let printed = printed(&["--shadow-mode", "--quota-mode=false"], &[]);
-    assert!(line(&printed, "shadow-mode").ends_with("true  (flag)"));
-    assert!(line(&printed, "quota-mode").ends_with("false  (flag)"));
+    for (name, value) in [("shadow-mode", "true"), ("quota-mode", "false")] {
+        assert!(line(&printed, name).starts_with(&format!("{name}: {value} ")), "{printed}");
+        assert!(line(&printed, name).ends_with("  # flag"), "{printed}");
+    }
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
+use crate::support::tidegate_process::{
+    FIVE_A_DAY, ProcessOutput, Tidegate, directory, ran, run, tidegate,
+};
 
 #[test]
 fn check_counts_files_rules_and_warnings() {
@@ -61,6 +63,130 @@ descriptors:
     let expected = "on a Redis Cluster: 3 pairs of limits, 1 joined, 0 joinable, 2 not joinable";
     assert!(summary.starts_with(expected), "{summary}");
     assert_eq!(summary.lines().count(), 2, "{summary}");
+}
+
+/// A policy with an error, a warning's place after it, and a name that formats must escape.
+const THREE_KINDS: [(&str, &str); 3] = [
+    ("bad, 50%.yaml", "domain: bad\ndescriptors:\n  - key: \"a\\nb\"\n    vlue: x\n"),
+    (
+        "warned.yaml",
+        "domain: warned\ndescriptors:\n  - {key: remote_address, rate_limit: {unit: day, \
+         requests_per_unit: 5}}\n  - key: tenant\n",
+    ),
+    (
+        "noted.yaml",
+        "domain: noted\ndescriptors:\n  - {key: generic_key, value: a, rate_limit: {unit: day, \
+         requests_per_unit: 5}}\n",
+    ),
+];
+
+/// Runs `check --format` on one of these files, in its directory.
+fn checked(format: &str, nth: usize, more: &[&str]) -> ProcessOutput {
+    let files = directory(&THREE_KINDS);
+    let mut command = tidegate();
+    command.args(["check", "--format", format, THREE_KINDS[nth].0]).args(more);
+    ran(command.current_dir(files.path()))
+}
+
+#[test]
+fn check_reports_in_json() {
+    let report = |nth, more: &[&str], code| -> Value {
+        let ran = checked("json", nth, more).with_code(code);
+        serde_json::from_str(&ran.out).expect("one line of JSON")
+    };
+    let failed = report(0, &[], 65);
+    assert_eq!((&failed["passed"], &failed["rules"]), (&false.into(), &Value::Null));
+    let error = &failed["diagnostics"][0];
+    let place = (&error["file"], &error["line"], &error["column"]);
+    assert_eq!(place, (&"bad, 50%.yaml".into(), &4.into(), &5.into()));
+    assert_eq!((&error["severity"], &error["kind"]), (&"error".into(), &"unknown-key".into()));
+    assert!(error["message"].as_str().unwrap().contains("did you mean `value`?"));
+    let warned = report(1, &[], 0);
+    assert_eq!((&warned["passed"], &warned["rules"]), (&true.into(), &1.into()));
+    assert_eq!(warned["diagnostics"][0]["severity"], "warning");
+    assert_eq!(report(1, &["--strict"], 65)["passed"], false);
+    assert_eq!(report(2, &["--strict"], 0)["diagnostics"][0]["severity"], "note");
+}
+
+/// The parts of SARIF 2.1.0 that its schema requires, and those that GitHub reads.
+#[test]
+fn check_reports_in_sarif() {
+    for (nth, level, code) in [(0, "error", 65), (1, "warning", 0), (2, "note", 0)] {
+        let ran = checked("sarif", nth, &[]).with_code(code);
+        let log: Value = serde_json::from_str(&ran.out).expect("JSON");
+        assert_eq!(log["version"], "2.1.0");
+        assert!(log["$schema"].as_str().unwrap().ends_with("/sarif-schema-2.1.0.json"));
+        let run = &log["runs"][0];
+        let driver = &run["tool"]["driver"];
+        assert_eq!(
+            (&driver["name"], &run["columnKind"]),
+            (&"tidegate".into(), &"unicodeCodePoints".into())
+        );
+        assert_eq!(driver["semanticVersion"], env!("CARGO_PKG_VERSION"));
+        let results = run["results"].as_array().expect("results");
+        assert!(!results.is_empty());
+        for result in results {
+            let rule = &driver["rules"][result["ruleIndex"].as_u64().unwrap() as usize];
+            assert_eq!(rule["id"], result["ruleId"]);
+            assert!(rule["shortDescription"]["text"].is_string());
+            assert_eq!(result["level"], level);
+            assert!(result["message"]["text"].as_str().is_some_and(|text| !text.is_empty()));
+            let place = &result["locations"][0]["physicalLocation"];
+            let uri = place["artifactLocation"]["uri"].as_str().unwrap();
+            let expected = ["bad%2C%2050%25.yaml", "warned.yaml", "noted.yaml"][nth];
+            assert_eq!(uri, expected);
+            let region = &place["region"];
+            assert!(
+                region["startLine"].as_u64() >= Some(1)
+                    && region["startColumn"].as_u64() >= Some(1)
+            );
+        }
+    }
+}
+
+#[test]
+fn check_reports_in_commands_of_github() {
+    let of = |nth| checked("github", nth, &[]).out;
+    let bad = of(0);
+    let first = bad.lines().next().unwrap();
+    let head =
+        "::error file=bad%2C 50%25.yaml,line=4,col=5,title=unknown-key::descriptors[0].vlue: ";
+    assert!(first.starts_with(head), "{bad}");
+    assert!(bad.lines().all(|line| line.starts_with("::error ")), "{bad}");
+    assert!(of(1).lines().any(|line| line.starts_with("::warning ")), "{}", of(1));
+    assert!(of(2).lines().all(|line| line.starts_with("::notice ")), "{}", of(2));
+}
+
+#[test]
+fn check_reads_standard_input() {
+    let files = directory(&[("p.yaml", FIVE_A_DAY), ("q.yaml", "domain: 1\nx: y\n")]);
+    let piped = |name: &str, more: &[&str]| {
+        let mut command = tidegate();
+        let input = std::fs::File::open(files.path().join(name)).expect("a file");
+        ran(command.args(["check", "-"]).args(more).stdin(input))
+    };
+    assert!(piped("p.yaml", &[]).with_code(0).out.contains("ok: 1 file, 1 rule"));
+    assert!(piped("q.yaml", &[]).with_code(65).err.contains("--> <stdin>:2:1"));
+    let more = files.path().join("p.yaml").display().to_string();
+    assert!(piped("p.yaml", &[&more]).with_code(64).err.contains("give it alone"));
+    let mut endless = tidegate();
+    endless.args(["check", "-"]).stdin(std::fs::File::open("/dev/zero").expect("a device"));
+    let ran = ran(&mut endless).with_code(65);
+    assert!(ran.err.contains("<stdin>: more than 16777216 bytes"), "{}", ran.err);
+}
+
+#[test]
+fn check_warns_about_a_hash_tag_that_no_limit_counts_by() {
+    let policy = format!("hash_tag: [clinet]\n{FIVE_A_DAY}");
+    let files = directory(&[("p.yaml", &policy)]);
+    let path = files.path().join("p.yaml").display().to_string();
+    let ran = run(&["check", "--strict", &path]).with_code(65);
+    assert!(ran.err.contains("no limit counts by \"clinet\""), "{}", ran.err);
+    assert!(
+        ran.err.contains("p.yaml:1:12") && ran.err.contains("did you mean `client`?"),
+        "{}",
+        ran.err
+    );
 }
 
 #[test]
@@ -137,6 +263,19 @@ fn ask_reads_several_descriptors_and_escaped_commas() {
     let ran = run(&["ask", &target, "edge", r"client=a\,b", "unknown=x"]).with_code(0);
     assert!(ran.out.contains("unknown=x: OK, no limit"), "{}", ran.out);
     run(&["ask", &target, "edge", "=x"]).with_code(64);
+}
+
+#[test]
+fn ask_takes_a_url_and_says_why_there_may_be_no_limit() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
+    let target = format!("http://{}/", serving.port("grpc"));
+    let known = run(&["ask", &target, "edge", "client=ann"]).with_code(0);
+    assert!(known.out.contains("4 left") && known.err.is_empty(), "{}", known.err);
+    let unknown = run(&["ask", &target, "egde", "client=ann"]).with_code(0);
+    assert!(unknown.out.contains("no limit"), "{}", unknown.out);
+    assert!(unknown.err.starts_with("hint: no limit applies: the policy has no domain \"egde\""));
+    let json = run(&["ask", &target, "egde", "client=ann", "--json"]).with_code(0);
+    assert!(json.err.is_empty(), "{}", json.err);
 }
 
 #[test]

@@ -15,14 +15,21 @@ Every setting is a flag (`--grpc-port 8081`), an environment variable (`TIDEGATE
 envoyproxy/ratelimit uses), and a key of the settings file (`--settings FILE`, with `grpc-port: 8081`). A flag overrides
 the environment, which overrides the file. `tidegate serve --print-settings` prints the values in force. `check` and
 `explain` read the settings that concern policy files and counter keys in the same way.
+";
 
+const TABLE_HEAD: &str = "\
 | flag | default | envoyproxy/ratelimit | meaning |
 |---|---|---|---|
 ";
 
 fn table() -> String {
     let mut page = HEAD.to_owned();
+    let mut section = "";
     for row in TABLE {
+        if row.section != section {
+            section = row.section;
+            page.push_str(&format!("\n## {section}\n\n{TABLE_HEAD}"));
+        }
         let compat = row.compat_names.join(", ");
         let mut default =
             if row.default.is_empty() { String::new() } else { format!("`{}`", row.default) };

@@ -1,4 +1,4 @@
-//! Every shipped policy compiles without a diagnostic.
+//! Every shipped policy compiles without a diagnostic, and tells editors its schema.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -34,5 +34,22 @@ fn text(file: &Path) -> String {
 fn every_policy_that_ships_is_flawless() {
     for file in policies() {
         assert_flawless(&file.display().to_string(), &text(&file));
+    }
+}
+
+/// Editors with a YAML language server check a file against the schema that this line names.
+#[test]
+fn every_example_names_the_schema_on_its_first_line() {
+    let mut files = policies();
+    files.extend(["config/compose/policy/edge.yaml", "load/ghz/policy.yaml"].map(repository));
+    assert!(files.len() >= 14, "only {}", files.len());
+    let schema = fs::canonicalize(repository("config/policy.schema.json")).expect("the schema");
+    for file in files {
+        let text = text(&file);
+        let line = text.lines().next().unwrap_or_default();
+        let path = line.strip_prefix("# yaml-language-server: $schema=");
+        let path = path.unwrap_or_else(|| panic!("{}: begins with {line:?}", file.display()));
+        let named = fs::canonicalize(file.parent().expect("a folder").join(path));
+        assert_eq!(named.expect("a file"), schema, "{}", file.display());
     }
 }

@@ -218,7 +218,10 @@ fn a_known_key_in_the_wrong_place_is_refused_and_the_right_place_named() {
     let text = rate_limit("unit: second, requests_per_unit: 5, shadow_mode: true");
     let faults = bad(text);
     assert_eq!(faults[0].kind, DiagnosticKind::MisplacedKey);
-    assert_eq!(faults[0].message, "`shadow_mode` belongs to the descriptor, not to `rate_limit`");
+    assert_eq!(
+        faults[0].message,
+        "`shadow_mode` belongs to the descriptor, not to `rate_limit`; move it there"
+    );
     assert_eq!(kinds("domain: a\nunit: second\n"), [DiagnosticKind::MisplacedKey]);
 }
 

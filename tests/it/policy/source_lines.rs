@@ -51,11 +51,11 @@ error: `unit` must be one of: second, minute, hour, day, week, month, year
 #[test]
 fn a_syntax_error_shows_where_the_parser_stopped() {
     let expected = "
-error: this is not YAML: did not find expected '-' indicator, while parsing a block collection
+error: this is not YAML: this line is neither in the list entry above nor a new one
   --> p.yaml:10:4
    |
 10 |    value: b
-   |    ^
+   |    ^ indent it like the entry's other keys, or begin it with `- `
 ";
     let text = "domain: edge\n\n\n\n\n\n\ndescriptors:\n  - key: a\n   value: b\n";
     assert_eq!(report(text), &expected[1..]);

@@ -94,6 +94,10 @@ impl SharedStore for Remote {
         true
     }
 
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     fn clear_refusals(&self) {}
 }
 

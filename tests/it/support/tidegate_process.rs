@@ -87,7 +87,8 @@ impl Tidegate {
     /// Starts a command that serves; `kept` lives as long as it.
     pub(crate) fn start(command: &mut Command, kept: TempDir) -> Tidegate {
         let serving = Tidegate::start_listening(command, kept);
-        serving.logged_in_time("ready");
+        let degraded = "ready, degraded: Redis is not connected";
+        until("tidegate to be ready", || serving.logged("ready").or(serving.logged(degraded)));
         serving
     }
 

@@ -12,6 +12,8 @@ use crate::policy::syntax::diagnostic::DiagnosticKind;
 /// the error comes before the events for these brackets. A test fails if the wording changes.
 const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
+const TAB_ERROR: &str = "a tab in the indentation; YAML allows only spaces";
+
 /// Converts a parser error to a [`YamlError`] with its position in the file.
 pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> YamlError {
     let line = error.marker().line();
@@ -21,9 +23,17 @@ pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> 
     }
     let blanks = |c: char| c == ' ' || c == '\t';
     let source = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+    if error.info().contains("found a tab") {
+        // The parser reports the beginning of the text before the tab.
+        let indent = |line: &str| line.chars().take_while(|c| blanks(*c)).position(|c| c == '\t');
+        let mut below = text.lines().enumerate().skip(line.saturating_sub(1));
+        if let Some((nth, tab)) = below.find_map(|(nth, line)| Some((nth, indent(line)?))) {
+            let span = Span::at(nth + 1, tab + 1);
+            return YamlError::new(DiagnosticKind::Syntax, TAB_ERROR, span);
+        }
+    }
     if let Some(tab) = source.chars().take_while(|c| blanks(*c)).position(|c| c == '\t') {
-        let message = "a tab in the indentation; YAML allows only spaces";
-        return YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, tab + 1));
+        return YamlError::new(DiagnosticKind::Syntax, TAB_ERROR, Span::at(line, tab + 1));
     }
     let message = format!("this is not YAML: {}", reword_error(error.info()));
     YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
@@ -43,6 +53,14 @@ fn reword_error(info: &str) -> String {
         }
         "did not find expected <document start>" => {
             "this belongs to nothing above; check the indentation".to_owned()
+        }
+        "mapping values are not allowed in this context" => {
+            "a second `: ` in a value; put text that contains `: ` in quotes".to_owned()
+        }
+        "while parsing a block collection, did not find expected '-' indicator" => {
+            "this line is neither in the list entry above nor a new one; indent it like the \
+             entry's other keys, or begin it with `- `"
+                .to_owned()
         }
         "while parsing node, found unknown anchor" => "unknown anchor".to_owned(),
         _ => match info.strip_prefix("while ").and_then(|rest| rest.split_once(", ")) {

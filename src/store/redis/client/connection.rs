@@ -470,10 +470,12 @@ pub(super) async fn dial(
             Err(error) => error,
         };
         stats.connect_failures.add(1);
-        if !backoff.is_repeated() {
-            dialer.log_failure(&error);
+        let (is_repeated, is_denied) =
+            (backoff.is_repeated(), matches!(error, ConnectError::Denied(_)));
+        if !is_repeated {
+            dialer.log_failure(error);
         }
-        backoff.record_failure(matches!(error, ConnectError::Denied(_)));
+        backoff.record_failure(is_denied);
         if let Some(breaker) = breaker {
             breaker.record_connect_failure();
         }

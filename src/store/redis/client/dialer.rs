@@ -2,8 +2,9 @@
 //!
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
@@ -23,6 +24,7 @@ use super::config::{Address, Auth, Password, RedisConfig, RedisConfigError, Topo
 use super::info::NodeInfo;
 use super::log_limiter::LogLimiter;
 use super::loss_detector::{self, LossCount, LossDetector, ServerReplies};
+use super::misconfiguration::{find_advice, has_several_masters, server_mode};
 use super::node_stats::NodeStats;
 use super::plain_charge;
 use crate::store::redis::script::library::Script;
@@ -49,6 +51,8 @@ pub(crate) struct ClientContext {
     tls: Option<ClientTls>,
     pub(crate) log_limiter: LogLimiter,
     pub(crate) losses: Arc<LossCount>,
+    /// Latest failure that was logged, with advice.
+    failure: Mutex<Option<String>>,
 }
 
 impl ClientContext {
@@ -67,7 +71,22 @@ impl ClientContext {
         let parse = |tls| ClientTls::new(tls, config.tls_reloader.clone());
         let tls = config.tls.as_ref().map(parse).transpose()?;
         let log_limiter = LogLimiter::new(config.breaker_clock.clone());
-        Ok(ClientContext { config, scripts, tls, log_limiter, losses: Arc::default() })
+        let (losses, failure) = (Arc::default(), Mutex::default());
+        Ok(ClientContext { config, scripts, tls, log_limiter, losses, failure })
+    }
+
+    /// Stores why a node cannot be used, for [`failure`](Self::failure).
+    pub(crate) fn set_failure(&self, node: &Address, reason: &str, advice: Option<&str>) {
+        let text = match advice {
+            Some(advice) => format!("{node}: {reason}; {advice}"),
+            None => format!("{node}: {reason}"),
+        };
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+    }
+
+    /// Returns the latest failure that was logged, with advice; `None` if there was none.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Counts and logs that the server at `node` may have lost counters.
@@ -204,6 +223,15 @@ pub(crate) enum ConnectError {
     Failed(String),
 }
 
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ConnectError::NotMaster => "the server is a replica, not a master",
+            ConnectError::Denied(reason) | ConnectError::Failed(reason) => reason,
+        })
+    }
+}
+
 impl From<RedisError> for ConnectError {
     fn from(error: RedisError) -> Self {
         let denied = matches!(
@@ -211,11 +239,13 @@ impl From<RedisError> for ConnectError {
             redis::ErrorKind::AuthenticationFailed
                 | redis::ErrorKind::Server(ServerErrorKind::NoPerm)
         ) || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
-        if denied {
-            ConnectError::Denied(error.to_string())
-        } else {
-            ConnectError::Failed(error.to_string())
+        let mut text = error.to_string();
+        if error.kind() == redis::ErrorKind::Parse {
+            text = "the answer is not in the protocol of Redis".to_owned();
         }
+        // An unknown command is answered with its arguments, which may be a whole script.
+        text.truncate(text.find(", with args beginning with").unwrap_or(text.len()));
+        if denied { ConnectError::Denied(text) } else { ConnectError::Failed(text) }
     }
 }
 
@@ -309,21 +339,31 @@ impl Dialer {
         &self.context.log_limiter
     }
 
-    /// Logs a failed connection attempt, at most once a minute and node.
-    pub(crate) fn log_failure(&self, error: &ConnectError) {
-        let node = &self.address;
-        let Some(suppressed) = self.log_limiter().admit("connect failure", node) else { return };
-        match error {
-            ConnectError::NotMaster => {
-                tracing::warn!(%node, suppressed, "the Redis node is not a master");
+    /// Logs a failed connection attempt, at most once a minute and node, in a task of its own that
+    /// looks for the cause. Meanwhile, the connection is dialed again.
+    pub(crate) fn log_failure(&self, error: ConnectError) {
+        let Some(suppressed) = self.log_limiter().admit("connect failure", &self.address) else {
+            return;
+        };
+        let (context, node) = (Arc::clone(&self.context), self.address.clone());
+        tokio::spawn(async move {
+            let reason = error.to_string();
+            let advice = find_advice(&context, &node, &context.config.auth, &reason).await;
+            context.set_failure(&node, &reason, advice.as_deref());
+            match error {
+                ConnectError::NotMaster => {
+                    tracing::warn!(%node, suppressed, "the Redis node is not a master");
+                }
+                ConnectError::Denied(_) => {
+                    tracing::error!(
+                        %node, reason, advice, suppressed, "Redis denied our login or a command"
+                    );
+                }
+                ConnectError::Failed(_) => {
+                    tracing::warn!(%node, reason, advice, suppressed, "cannot connect to Redis");
+                }
             }
-            ConnectError::Denied(reason) => {
-                tracing::error!(%node, reason, suppressed, "Redis denied our login or a command");
-            }
-            ConnectError::Failed(reason) => {
-                tracing::warn!(%node, reason, suppressed, "cannot connect to Redis");
-            }
-        }
+        });
     }
 
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
@@ -432,6 +472,7 @@ impl Dialer {
             stored => Some(*stored != Value::Nil),
         });
         let info = replies.next().unwrap_or_default();
+        self.require_all_slots(connection, &info).await?;
         let info = redis::from_redis_value::<String>(info).ok();
         let run_id = info.as_deref().and_then(loss_detector::run_id);
         // Before the connection accepts script calls.
@@ -448,6 +489,25 @@ impl Dialer {
         let supports_charges = plain_charge::is_supported(info.as_deref(), &expire, &self.address);
         self.supports_charges.store(supports_charges, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Returns an error if the server is to be the only one, but is one of several masters of a
+    /// cluster. It would redirect the calls for most keys. Does nothing if the ACL does not permit
+    /// INFO or CLUSTER INFO.
+    async fn require_all_slots(
+        &self,
+        connection: &mut MultiplexedConnection,
+        info: &Value,
+    ) -> Result<(), ConnectError> {
+        let is_single = matches!(self.context.config.topology, TopologyConfig::Single);
+        if !is_single || server_mode(info.clone()).as_deref() != Some("cluster") {
+            return Ok(());
+        }
+        let reply = connection.req_packed_command(redis::cmd("CLUSTER").arg("INFO")).await?;
+        match has_several_masters(reply) {
+            true => Err(ConnectError::Failed("the server holds only a part of the keys".into())),
+            false => Ok(()),
+        }
     }
 
     /// Logs a warning if Redis may evict keys, because an evicted counter silently resets its

@@ -15,6 +15,7 @@
 //! | `connection_load` | whether a call can be answered in time |
 //! | `circuit_breaker`, `node_breaker` | state machine of a circuit breaker; the breaker shared by all callers of a node |
 //! | `dialer`, `client_tls`, `backoff` | opening connections, TLS, waits between connection attempts |
+//! | `misconfiguration` | settings that do not fit the server, recognized by what it says |
 //! | `loss_detector` | whether Redis may have lost counters |
 //! | [`error_reply`] | classification of error replies: did the script run, does a retry help |
 //! | [`info`], `info_poll` | parsing INFO, and polling it |
@@ -38,6 +39,7 @@ pub mod info;
 mod info_poll;
 mod log_limiter;
 mod loss_detector;
+mod misconfiguration;
 mod node;
 mod node_breaker;
 pub mod node_stats;

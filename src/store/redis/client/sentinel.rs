@@ -14,8 +14,9 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use super::config::{Address, Auth, TopologyConfig};
-use super::dialer::ClientContext;
+use super::dialer::{ClientContext, ConnectError};
 use super::loss_detector::NEW_MASTER;
+use super::misconfiguration::find_advice;
 use super::node::Node;
 use super::single_master::SingleMaster;
 
@@ -58,7 +59,7 @@ pub(crate) async fn follow_master(
             }
             None if known.is_none() => {
                 if let Some(suppressed) = context.log_limiter.admit("no master", name) {
-                    tracing::warn!(master = name, suppressed, "no sentinel names a master");
+                    tokio::spawn(log_missing_master(Arc::clone(&context), suppressed));
                 }
             }
             Some(_) | None => {}
@@ -68,6 +69,21 @@ pub(crate) async fn follow_master(
         // The result does not matter: both a timeout and a notification lead to the next query.
         let _ = tokio::time::timeout(INTERVAL, refresh_needed.notified()).await;
     }
+}
+
+/// Logs that no sentinel names a master, with the answer of the first configured one.
+async fn log_missing_master(context: Arc<ClientContext>, suppressed: u64) {
+    let TopologyConfig::Sentinel { master, auth } = &context.config.topology else { return };
+    let Some(node) = context.config.addresses.first() else { return };
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+    let reason = match context.query(node, auth, &command).await {
+        Ok(_) => format!("the sentinel names no master for {master:?}"),
+        Err(error) => ConnectError::from(error).to_string(),
+    };
+    let advice = find_advice(&context, node, auth, &reason).await;
+    context.set_failure(node, &reason, advice.as_deref());
+    tracing::warn!(master, %node, reason, advice, suppressed, "no sentinel names a master");
 }
 
 /// Addresses that sentinels name as the master, each with the number of those sentinels.

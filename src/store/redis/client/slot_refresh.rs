@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::cluster::{Cluster, TableUpdate};
 use super::config::Address;
-use super::dialer::ClientContext;
+use super::dialer::{ClientContext, ConnectError};
+use super::misconfiguration::find_advice;
 use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
 
 /// Interval between refreshes of the slot table while there are no failures or redirections.
@@ -37,7 +38,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
             }
             None => {
                 if let Some(suppressed) = context.log_limiter.admit("no slot table", &"") {
-                    tracing::warn!(suppressed, "no cluster node returned the slot table");
+                    tokio::spawn(log_missing_table(Arc::clone(&context), suppressed));
                 }
                 false
             }
@@ -53,6 +54,20 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
             let _ = tokio::time::timeout(INTERVAL, refresh_needed.notified()).await;
         }
     }
+}
+
+/// Logs that no node returned the slot table, with the answer of the first configured one.
+async fn log_missing_table(context: Arc<ClientContext>, suppressed: u64) {
+    let Some(node) = context.config.addresses.first() else { return };
+    let auth = &context.config.auth;
+    let reply = context.query(node, auth, redis::cmd("CLUSTER").arg("SLOTS")).await;
+    let reason = match reply {
+        Ok(_) => "the slot table is empty or incomplete".to_owned(),
+        Err(error) => ConnectError::from(error).to_string(),
+    };
+    let advice = find_advice(&context, node, auth, &reason).await;
+    context.set_failure(node, &reason, advice.as_deref());
+    tracing::warn!(%node, reason, advice, suppressed, "no cluster node returned the slot table");
 }
 
 /// Queries one node after the other until the slot table of one is accepted. Returns `None` if none

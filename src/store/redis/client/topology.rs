@@ -3,6 +3,7 @@
 //! Not here: the topologies (`single_master`, `sentinel`, `cluster`), the commands (`script`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
@@ -47,7 +48,10 @@ impl Topology {
 #[derive(Debug)]
 pub struct RedisClient {
     topology: Arc<Topology>,
+    context: Arc<ClientContext>,
     losses: Arc<LossCount>,
+    /// Whether a connection to every master has been open since the start.
+    was_connected: AtomicBool,
     can_charge: bool,
 }
 
@@ -90,9 +94,10 @@ impl RedisClient {
         };
         let topology = Arc::new(topology);
         if let Some(interval) = context.config.info_interval {
-            tokio::spawn(poll_info(Arc::downgrade(&topology), context, interval));
+            tokio::spawn(poll_info(Arc::downgrade(&topology), Arc::clone(&context), interval));
         }
-        Ok(RedisClient { topology, losses, can_charge })
+        let was_connected = AtomicBool::new(false);
+        Ok(RedisClient { topology, context, losses, was_connected, can_charge })
     }
 
     /// Returns whether a connection is open to the master or, on a cluster, to the owner of every
@@ -102,6 +107,21 @@ impl RedisClient {
             Topology::SingleMaster(master) => master.node().is_some_and(|node| node.is_connected()),
             Topology::Cluster(cluster) => cluster.is_connected(),
         }
+    }
+
+    /// Returns whether [`is_connected`](Self::is_connected) has been true since the start. Later,
+    /// the circuit breakers tell whether the nodes answer.
+    pub fn was_connected(&self) -> bool {
+        let was_connected = self.was_connected.load(Ordering::Relaxed) || self.is_connected();
+        if was_connected {
+            self.was_connected.store(true, Ordering::Relaxed);
+        }
+        was_connected
+    }
+
+    /// Returns the latest failure that was logged, with advice; `None` if there was none.
+    pub fn failure(&self) -> Option<String> {
+        self.context.failure()
     }
 
     /// Waits until [`is_connected`](Self::is_connected) returns true. Used at startup and in tests.

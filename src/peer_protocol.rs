@@ -1,0 +1,108 @@
+//! Finds out which protocol a server speaks at an address, for advice on wrong addresses and flags.
+//!
+//! Not here: the advice (`store::redis::client`, `wire::client`).
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::crypto::ring;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// Maximum number of bytes that are read of a server's answer. The first few tell the protocol.
+const FIRST_BYTES_MAX: usize = 16;
+/// Request that both an HTTP server and Redis answer at once. Redis takes it for GET with a wrong
+/// number of arguments.
+const HTTP_REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
+
+/// Start of an HTTP/2 connection: the magic text, and an empty SETTINGS frame.
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// What answers at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// Nothing: the host name has no address.
+    UnknownHost,
+    /// Nothing: the connection is refused.
+    NothingListens,
+    /// A server that does not answer, or not in time.
+    Silent,
+    /// Redis, without TLS.
+    Redis,
+    /// Any server with TLS.
+    Tls,
+    /// HTTP/1, without TLS.
+    Http,
+    /// HTTP/2 or gRPC, without TLS.
+    Http2,
+}
+
+/// Finds out what answers at an address: sends a request in plain text and, if that is not answered,
+/// the beginning of an HTTP/2 connection and of a TLS handshake. Each step takes at most `step_max`.
+pub(crate) async fn examine(host: &str, port: u16, step_max: Duration) -> Peer {
+    let within = |future| tokio::time::timeout(step_max, future);
+    match tokio::time::timeout(step_max, tokio::net::lookup_host((host, port))).await {
+        Ok(Err(_)) => return Peer::UnknownHost,
+        Err(_) => return Peer::Silent,
+        Ok(Ok(_)) => {}
+    }
+    match within(first_bytes(host, port, HTTP_REQUEST)).await {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            return Peer::NothingListens;
+        }
+        Ok(Ok(bytes)) if bytes.starts_with(b"HTTP/") => return Peer::Http,
+        Ok(Ok(bytes)) if bytes.starts_with(b"-") || bytes.starts_with(b"+") => {
+            return Peer::Redis;
+        }
+        Ok(_) | Err(_) => {}
+    }
+    // The answer is a SETTINGS or GOAWAY frame: three bytes of length, then the type.
+    if let Ok(Ok(bytes)) = within(first_bytes(host, port, HTTP2_PREFACE)).await
+        && matches!(bytes.get(..4), Some([0, 0, _, 4 | 7]))
+    {
+        return Peer::Http2;
+    }
+    let Some(hello) = client_hello() else { return Peer::Silent };
+    match within(first_bytes(host, port, &hello)).await {
+        // The type of a TLS record, alert or handshake, and the major version.
+        Ok(Ok(bytes)) if matches!(bytes.get(..2), Some([0x15 | 0x16, 3])) => Peer::Tls,
+        Ok(_) | Err(_) => Peer::Silent,
+    }
+}
+
+/// Sends a request over a new connection and returns the beginning of the answer.
+async fn first_bytes(host: &str, port: u16, request: &[u8]) -> io::Result<Vec<u8>> {
+    let mut socket = TcpStream::connect((host, port)).await?;
+    socket.write_all(request).await?;
+    let mut bytes = vec![0; FIRST_BYTES_MAX];
+    let read = socket.read(&mut bytes).await?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// Returns the first message of a TLS handshake.
+fn client_hello() -> Option<Vec<u8>> {
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .ok()?
+        .with_root_certificates(RootCertStore::empty())
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").ok()?;
+    let mut connection = ClientConnection::new(Arc::new(config), name).ok()?;
+    let mut hello = Vec::new();
+    connection.write_tls(&mut hello).ok()?;
+    Some(hello)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handshake_begins_with_a_tls_record() {
+        assert_eq!(client_hello().unwrap()[..2], [0x16, 3]);
+    }
+}

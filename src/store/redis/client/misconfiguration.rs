@@ -1,0 +1,201 @@
+//! Recognizes settings that do not fit the Redis server, by what the server says: which protocol it
+//! speaks, and in which mode it runs. Returns advice for the log, with the flag to change.
+//!
+//! Runs only for a failure that is logged, so at most once a minute for each node, and in a task of
+//! its own. Not here: connecting (`dialer`).
+
+use redis::{RedisError, Value};
+
+use super::config::{Address, Auth, TopologyConfig};
+use super::dialer::ClientContext;
+use crate::peer_protocol::{Peer, examine};
+
+/// Maximum number of master names of a sentinel that the advice lists.
+const MASTERS_MAX: usize = 5;
+
+/// Returns what to change so that the server can be used, or `None` if the settings fit it as far as
+/// can be told. `error` is the text of the failure.
+pub(crate) async fn find_advice(
+    context: &ClientContext,
+    address: &Address,
+    auth: &Auth,
+    error: &str,
+) -> Option<String> {
+    let uses_tls = match address {
+        Address::Tcp(host, port) => {
+            let uses_tls = context.config.tls.is_some();
+            let peer = examine(host, *port, context.config.connect_timeout).await;
+            if let Some(advice) = advice_on_peer(peer, uses_tls) {
+                return Some(advice.to_owned());
+            }
+            uses_tls
+        }
+        Address::Unix(_) => false,
+    };
+    let info = context.query(address, auth, redis::cmd("INFO").arg("server")).await;
+    let mode = match info.map(server_mode) {
+        Ok(mode) => mode?,
+        Err(own) => return advice_on_error(error, &own, uses_tls).map(str::to_owned),
+    };
+    match &context.config.topology {
+        TopologyConfig::Sentinel { master, .. } if mode == "sentinel" => {
+            advice_on_master(context, address, auth, master).await
+        }
+        topology => advice_on_mode(topology, &mode).map(str::to_owned),
+    }
+}
+
+/// Returns the mode in INFO: `standalone`, `cluster`, or `sentinel`.
+pub(crate) fn server_mode(info: Value) -> Option<String> {
+    let info = redis::from_redis_value::<String>(info).ok()?;
+    let mode = info.lines().find_map(|line| line.strip_prefix("redis_mode:"))?;
+    Some(mode.trim().to_owned())
+}
+
+/// Returns whether a reply to CLUSTER INFO says that several masters share the slots.
+pub(crate) fn has_several_masters(info: Value) -> bool {
+    let Ok(info) = redis::from_redis_value::<String>(info) else { return false };
+    let size = info.lines().find_map(|line| line.strip_prefix("cluster_size:"));
+    size.and_then(|size| size.trim().parse::<u32>().ok()).is_some_and(|size| size > 1)
+}
+
+fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
+    Some(match peer {
+        Peer::UnknownHost => "the host name cannot be resolved: correct --redis-url",
+        Peer::NothingListens => "nothing listens there: start Redis, or correct --redis-url",
+        Peer::Http => "an HTTP server answers there, not Redis: correct --redis-url",
+        Peer::Http2 => "an HTTP/2 or gRPC server answers there, not Redis: correct --redis-url",
+        Peer::Tls if !uses_tls => {
+            "this port speaks TLS: add --redis-tls, or write rediss:// in --redis-url"
+        }
+        Peer::Redis if uses_tls => {
+            "this port speaks plain text: give the TLS port, or remove --redis-tls and rediss://"
+        }
+        Peer::Silent => {
+            "the server accepts connections but does not answer: is it Redis? correct --redis-url"
+        }
+        Peer::Redis | Peer::Tls => return None,
+    })
+}
+
+fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str> {
+    Some(match (topology, mode) {
+        (TopologyConfig::Single, "cluster") => {
+            "the server is a node of a Redis Cluster: set --redis-type cluster"
+        }
+        (TopologyConfig::Single | TopologyConfig::Cluster, "sentinel") => {
+            "this is a sentinel: set --redis-type sentinel, and --redis-url to the master's name, \
+             then the sentinels"
+        }
+        (TopologyConfig::Cluster, "standalone") => {
+            "the server is not part of a Redis Cluster: set --redis-type single"
+        }
+        (TopologyConfig::Sentinel { .. }, "standalone") => {
+            "this is a Redis server, not a sentinel: set --redis-type single, or give the \
+             sentinels' addresses in --redis-url"
+        }
+        (TopologyConfig::Sentinel { .. }, "cluster") => {
+            "this is a node of a Redis Cluster, not a sentinel: set --redis-type cluster, and \
+             --redis-url to nodes only"
+        }
+        _ => return None,
+    })
+}
+
+/// Returns advice on a failure that the server explained. `error` and `own` are the original failure
+/// and that of a second attempt.
+fn advice_on_error(error: &str, own: &RedisError, uses_tls: bool) -> Option<&'static str> {
+    let text = format!("{error} {own}");
+    let says = |word: &str| text.contains(word);
+    Some(match () {
+        () if says("NOAUTH") => {
+            "the server wants a password: set --redis-auth or --redis-auth-file"
+        }
+        () if says("WRONGPASS") || says("AUTH failed") || says("AuthenticationFailed") => {
+            "the server rejects the user or password: correct --redis-auth or --redis-auth-file"
+        }
+        () if !uses_tls => return None,
+        () if says("UnknownIssuer") => {
+            "an unknown CA signed the server's certificate: give that CA with --redis-tls-cacert"
+        }
+        () if says("not valid for name") || says("NotValidForName") => {
+            "the server's certificate is for another name: correct --redis-url, or set \
+             --redis-tls-skip-hostname-verification"
+        }
+        () if says("expired") || says("Expired") => "renew the server's certificate",
+        () if says("CertificateRequired") || says("HandshakeFailure") => {
+            "the server wants a client certificate: set --redis-tls-client-cert and \
+             --redis-tls-client-key"
+        }
+        () => return None,
+    })
+}
+
+/// Returns advice on a master name that a sentinel does not know.
+async fn advice_on_master(
+    context: &ClientContext,
+    address: &Address,
+    auth: &Auth,
+    master: &str,
+) -> Option<String> {
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("MASTERS");
+    let Value::Array(masters) = context.query(address, auth, &command).await.ok()? else {
+        return None;
+    };
+    let known: Vec<String> = masters.into_iter().filter_map(master_name).collect();
+    if known.iter().any(|known| known == master) {
+        return None;
+    }
+    let shown: Vec<&str> = known.iter().take(MASTERS_MAX).map(String::as_str).collect();
+    Some(match shown.is_empty() {
+        true => "the sentinel monitors no master: correct its configuration".to_owned(),
+        false => format!(
+            "the sentinel monitors {}: correct the master's name, the first entry of --redis-url",
+            shown.join(", ")
+        ),
+    })
+}
+
+/// Returns the name in an entry of the reply to SENTINEL MASTERS, which is a map or, before RESP3, a
+/// list of names and values.
+fn master_name(entry: Value) -> Option<String> {
+    let text = |value: Value| redis::from_redis_value::<String>(value).ok();
+    match entry {
+        Value::Map(fields) => fields
+            .into_iter()
+            .find_map(|(name, value)| (text(name)? == "name").then_some(value).and_then(text)),
+        Value::Array(fields) => {
+            let mut fields = fields.into_iter();
+            (text(fields.next()?)? == "name").then(|| fields.next())?.and_then(text)
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_of_a_server_and_the_size_of_its_cluster_are_read() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let mode = server_mode(text("# Server\r\nredis_version:7.0.15\r\nredis_mode:cluster\r\n"));
+        assert_eq!(mode.as_deref(), Some("cluster"));
+        assert_eq!(server_mode(text("")), None);
+        assert_eq!(server_mode(Value::Nil), None);
+        assert!(has_several_masters(text("cluster_state:ok\r\ncluster_size:3\r\n")));
+        assert!(!has_several_masters(text("cluster_state:ok\r\ncluster_size:1\r\n")));
+        assert!(!has_several_masters(text("cluster_size:x\r\n")));
+    }
+
+    #[test]
+    fn the_name_of_a_master_is_read_from_a_map_and_from_a_list() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let map = Value::Map(vec![(text("ip"), text("::1")), (text("name"), text("counters"))]);
+        assert_eq!(master_name(map).as_deref(), Some("counters"));
+        let list = Value::Array(vec![text("name"), text("counters"), text("ip"), text("::1")]);
+        assert_eq!(master_name(list).as_deref(), Some("counters"));
+        assert_eq!(master_name(Value::Nil), None);
+    }
+}

@@ -1,0 +1,188 @@
+//! Mistakes of new users, and the whole message that each of them gets. A folder of `tests/mistakes`
+//! is one mistake: its input files, the file `command`, and the file `message`.
+//!
+//! `command` has environment variables, one per line, then the command line, and then, for a service
+//! that starts all the same, `until TEXT`: it is stopped when its log has this text. `as nobody`
+//! drops the right to read any file. Names in braces are ports of real servers. `message` has the
+//! exit code and everything that is printed, without times, and without log lines of other events.
+
+mod servers;
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tempfile::TempDir;
+
+use self::servers::Servers;
+use crate::envoy::bootstrap::repository;
+use crate::support::heavy;
+use crate::support::tidegate_process::tidegate;
+use crate::support::wait::until;
+
+/// Parts of log lines that are no answer to a mistake: normal events, notices about other settings,
+/// and how an outage goes on.
+const OTHER: [&str; 4] = [
+    " INFO ",
+    "setting notice name=\"--",
+    "the circuit breaker opened",
+    "answering without the store",
+];
+/// How a connection ends that the server closes; which of them depends on the moment.
+const CLOSED: [&str; 2] = ["broken pipe", "Connection reset by peer (os error 104)"];
+/// The user and group that own nothing, on every Linux.
+const NOBODY: u32 = 65_534;
+
+fn mistakes() -> Vec<PathBuf> {
+    let folder = repository("tests/mistakes");
+    let entries = fs::read_dir(folder).expect("the folder").map(|entry| entry.unwrap().path());
+    let mut folders: Vec<PathBuf> = entries.filter(|path| path.is_dir()).collect();
+    folders.sort();
+    folders
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let target = to.join(entry.file_name());
+        if entry.path().is_dir() {
+            fs::create_dir(&target).expect("writable");
+            copy(&entry.path(), &target);
+        } else if !["command", "message"].contains(&&*entry.file_name().to_string_lossy()) {
+            fs::copy(entry.path(), target).expect("writable");
+        }
+    }
+}
+
+/// Runs a mistake: the exit code and everything printed.
+fn message(folder: &Path, servers: &Servers) -> String {
+    let directory = TempDir::new().expect("a directory");
+    copy(folder, directory.path());
+    servers.write_certificates(directory.path());
+    let written = fs::read_to_string(folder.join("command")).expect("a command");
+    let mut command = tidegate();
+    command.current_dir(directory.path()).env("NO_COLOR", "1");
+    let (mut ends_with, mut is_nobody) = (None, false);
+    for line in written.lines() {
+        if let Some(text) = line.strip_prefix("until ") {
+            ends_with = Some(text.to_owned());
+        } else if line == "as nobody" {
+            is_nobody = true;
+        } else if let Some(arguments) = line.strip_prefix("tidegate") {
+            let arguments = servers.fill(arguments);
+            let (arguments, input) = match arguments.split_once(" < ") {
+                Some((arguments, input)) => (arguments, Some(input)),
+                None => (arguments.as_str(), None),
+            };
+            command.args(arguments.split_whitespace());
+            if let Some(input) = input {
+                command.stdin(File::open(directory.path().join(input)).expect("a file"));
+            }
+        } else {
+            let (name, value) = line.split_once('=').expect("NAME=VALUE");
+            command.env(name, servers.fill(value));
+        }
+    }
+    if is_nobody {
+        deny_reading(directory.path(), &mut command);
+    }
+    let printed = run(command, directory.path(), ends_with.as_deref());
+    servers.forget_ports(&printed)
+}
+
+/// Makes the policy unreadable. Root can read everything, so it becomes nobody.
+fn deny_reading(directory: &Path, command: &mut Command) {
+    let mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    mode(directory, 0o755);
+    mode(&directory.join("policy.yaml"), 0o000);
+    if rustix::process::getuid().is_root() {
+        // The binary's folder may be closed to others.
+        let program = directory.join("tidegate");
+        fs::copy(command.get_program(), &program).expect("the binary");
+        mode(&program, 0o755);
+        let mut as_nobody = Command::new(&program);
+        as_nobody.args(command.get_args()).env_clear().env("NO_COLOR", "1");
+        as_nobody.current_dir(directory).uid(NOBODY).gid(NOBODY);
+        *command = as_nobody;
+    }
+}
+
+fn run(mut command: Command, directory: &Path, ends_with: Option<&str>) -> String {
+    let (out, err) = (directory.join(".out"), directory.join(".err"));
+    command.stdout(File::create(&out).unwrap()).stderr(File::create(&err).unwrap());
+    if ends_with.is_some() {
+        command.stdin(Stdio::null());
+    }
+    let mut child = command.spawn().expect("tidegate starts");
+    let read = |path: &Path| fs::read_to_string(path).expect("UTF-8");
+    if let Some(text) = ends_with {
+        // Advice is sought beside the start, and may come after it.
+        let is_explained = |log: &str| !text.contains("degraded") || log.contains("advice=");
+        until(&format!("{text:?} in the log of {command:?}"), || {
+            let log = read(&err);
+            (log.contains(text) && is_explained(&log)).then_some(())
+        });
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    }
+    let status = until(&format!("{command:?} to end"), || child.try_wait().unwrap());
+    let mut text = String::new();
+    writeln!(text, "exit code {}", status.code().expect("a code")).unwrap();
+    for line in read(&out).lines() {
+        writeln!(text, "{line}").unwrap();
+    }
+    let (mut logged, mut printed) = (Vec::new(), String::new());
+    for line in read(&err).lines().filter(|line| !OTHER.iter().any(|other| line.contains(other))) {
+        match without_time(line) {
+            Some(line) => logged.push(line.to_owned()),
+            None => writeln!(printed, "{line}").unwrap(),
+        }
+    }
+    // The search for advice runs beside the start, so the order of their lines varies.
+    logged.sort();
+    logged.iter().for_each(|line| writeln!(text, "{line}").unwrap());
+    text.push_str(&printed);
+    let place = directory.display().to_string();
+    let user = match rustix::process::getuid() {
+        root if root.is_root() => NOBODY,
+        user => user.as_raw(),
+    };
+    let text = text.replace(&format!("{place}/"), "");
+    let text = text.replace(&format!("as user {user}:"), "as user {user}:");
+    CLOSED.iter().fold(text, |text, closed| text.replace(closed, "{closed}"))
+}
+
+/// Returns a log line without its time; `None` if it is none.
+fn without_time(line: &str) -> Option<&str> {
+    let (time, rest) = line.split_once("Z ")?;
+    time.starts_with("20").then(|| rest.trim_start())
+}
+
+#[test]
+fn every_mistake_gets_a_message_with_its_place_its_cause_and_the_way_out() {
+    let _turn = heavy::blocking_turn();
+    let folders = mistakes();
+    assert!(folders.len() >= 40, "only {} mistakes", folders.len());
+    let servers = Servers::start();
+    let mut wrong = Vec::new();
+    for folder in &folders {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        let found = message(folder, &servers);
+        let expected = fs::read_to_string(folder.join("message")).unwrap_or_default();
+        if found != expected {
+            let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("mistakes").join(&name);
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join("message"), &found).unwrap();
+            wrong.push(format!(
+                "{name}: {} has\n{found}\nbut expected is\n{expected}",
+                place.display()
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{} messages differ:\n{}", wrong.len(), wrong.join("\n"));
+}
