@@ -14,9 +14,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 REPOSITORY, IMAGE = "https://git.example.org/team/tidegate", "images.example.org/team/tidegate"
 NAMED = ["README.md", "docs/INTEGRATIONS.md", "charts/tidegate/README.md", "charts/tidegate/values.yaml",
          "charts/tidegate/Chart.yaml", "Cargo.toml"]
-# What only something published can be asked for.
-PUBLISHED = re.compile(r"docker pull|helm repo add|helm (?:install|pull)[^\n]*oci://|cargo install tidegate|"
-                       r"cargo add tidegate|pip install tidegate|npm install tidegate|/releases/(?:latest|download)")
+# What only something published can be asked for; a folder can be installed from without.
+PUBLISHED = re.compile(r"docker pull|helm repo add|helm (?:install|pull)[^\n]*oci://|/releases/(?:latest|download)|"
+                       r"cargo (?:install|add) tidegate(?![^\n]*--path)|(?:pip|npm) install tidegate(?!\S*/)")
 
 
 def tracked(*patterns):
