@@ -253,7 +253,7 @@ async fn no_limit_is_exceeded_and_the_counters_hold_what_was_admitted() {
     }
     let (plain, script, undecided, refunds) = plain(&stores);
     println!("plain {plain}, script {script}, undecided {undecided}, refunds {refunds}");
-    assert!(plain > script, "most calls are far from every limit");
+    assert!(plain > undecided, "most plain charges decide their call");
     assert!(undecided > 0 && refunds > 0, "hints were wrong");
 }
 
