@@ -6,8 +6,6 @@
 use std::path::Path;
 use std::process::Command;
 
-use bytes::Bytes;
-
 use super::grpc::{self, Server};
 use super::{Scale, calls, drive};
 
@@ -31,7 +29,11 @@ pub fn run(other: &str, scale: Scale) {
             let server = |path| Server::serve(&mut Command::new(path), &policy, &[]);
             grpc::paired(&server(other), &server(this), &bodies, scale)
         };
-        let counts = [other, this].map(|path| instructions(path, &policy, &bodies));
+        let drive = |server: &Server, calls| {
+            drive::run(server.port, &bodies, calls, grpc::CONNECTIONS, grpc::STREAMS);
+        };
+        let counts =
+            [other, this].map(|path| instructions(path, &policy, drive, 512, COUNTED_CALLS));
         let counted = counts[1] / counts[0];
         println!(
             "{:<16} {others:>9.2} {ours:>9.2} {ratio:>7.3} {:>14.0} {:>14.0} {counted:>7.3}",
@@ -42,20 +44,25 @@ pub fn run(other: &str, scale: Scale) {
     }
 }
 
-/// Instructions per call: those of a run with calls without those of a run that only starts.
-fn instructions(path: &str, policy: &Path, bodies: &[Bytes]) -> f64 {
-    let counted = |calls| {
+/// Instructions per call: those of a run with calls without those of a run that only starts. `drive`
+/// makes a number of calls, `warm_up` of them in both runs.
+pub fn instructions(
+    path: &str,
+    policy: &Path,
+    drive: impl Fn(&Server, usize),
+    warm_up: usize,
+    calls: usize,
+) -> f64 {
+    let counted = |calls: &[usize]| {
         let mut command = Command::new("valgrind");
         command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null", path]);
         let server = Server::serve(&mut command, policy, &[]);
         // Connections and first allocations are in both runs.
-        for calls in [512, calls] {
-            drive::run(server.port, bodies, calls, grpc::CONNECTIONS, grpc::STREAMS);
-        }
+        calls.iter().for_each(|calls| drive(&server, *calls));
         let log = server.terminate();
         let line = log.iter().find_map(|line| line.split_once("Collected : "));
         line.expect("valgrind counts").1.trim().parse::<f64>().expect("a number")
     };
-    let most = counted(COUNTED_CALLS + 64);
-    (most - counted(64)) / COUNTED_CALLS as f64
+    let most = counted(&[warm_up, warm_up + calls]);
+    (most - counted(&[warm_up, warm_up])) / calls as f64
 }

@@ -6,7 +6,7 @@ use h2::client::SendRequest;
 use http::Request;
 use tokio::net::TcpStream;
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// What a run saw.
 #[derive(Debug, Default, Clone, Copy)]
@@ -21,6 +21,18 @@ pub struct Seen {
 
 /// Drives `calls` calls with `connections` × `streams` in flight; `bodies` are taken in turn.
 pub fn run(port: u16, bodies: &[Bytes], calls: usize, connections: usize, streams: usize) -> Seen {
+    run_path(PATH, port, bodies, calls, connections, streams)
+}
+
+/// The same with another method.
+pub fn run_path(
+    path: &'static str,
+    port: u16,
+    bodies: &[Bytes],
+    calls: usize,
+    connections: usize,
+    streams: usize,
+) -> Seen {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut tasks = Vec::new();
@@ -30,7 +42,7 @@ pub fn run(port: u16, bodies: &[Bytes], calls: usize, connections: usize, stream
                 let nth = connection * streams + stream;
                 let share = calls / (connections * streams);
                 let bodies = bodies.to_vec();
-                tasks.push(tokio::spawn(caller(sender.clone(), bodies, nth, share)));
+                tasks.push(tokio::spawn(caller(path, sender.clone(), bodies, nth, share)));
             }
         }
         let mut total = Seen::default();
@@ -58,7 +70,13 @@ pub async fn connect(port: u16) -> SendRequest<Bytes> {
     sender
 }
 
-async fn caller(sender: SendRequest<Bytes>, bodies: Vec<Bytes>, nth: usize, calls: usize) -> Seen {
+async fn caller(
+    path: &str,
+    sender: SendRequest<Bytes>,
+    bodies: Vec<Bytes>,
+    nth: usize,
+    calls: usize,
+) -> Seen {
     let mut seen = Seen::default();
     let mut sender = Some(sender);
     for call in 0..calls {
@@ -66,7 +84,8 @@ async fn caller(sender: SendRequest<Bytes>, bodies: Vec<Bytes>, nth: usize, call
             seen.failed += calls - call;
             return seen;
         };
-        match one(&mut ready, bodies[(nth + call) % bodies.len()].clone()).await {
+        let body = bodies[(nth + call) % bodies.len()].clone();
+        match call_path(path, &mut ready, body).await {
             Ok(bytes) => {
                 seen.answered += 1;
                 seen.bytes += bytes;
@@ -79,7 +98,15 @@ async fn caller(sender: SendRequest<Bytes>, bodies: Vec<Bytes>, nth: usize, call
 }
 
 pub async fn one(sender: &mut SendRequest<Bytes>, body: Bytes) -> Result<usize, h2::Error> {
-    let head = Request::post(format!("http://127.0.0.1{PATH}"))
+    call_path(PATH, sender, body).await
+}
+
+async fn call_path(
+    path: &str,
+    sender: &mut SendRequest<Bytes>,
+    body: Bytes,
+) -> Result<usize, h2::Error> {
+    let head = Request::post(format!("http://127.0.0.1{path}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(())

@@ -18,6 +18,7 @@
 
 mod algorithms;
 mod answers;
+mod batches;
 mod calls;
 mod compare;
 mod cpu;
@@ -103,6 +104,10 @@ fn run(part: Option<&str>, scale: Scale) {
     }
     if wanted("algorithms") {
         algorithms::run(scale);
+    }
+    if wanted("batches") {
+        // Counting instructions takes a minute.
+        batches::run(scale, part.is_some());
     }
     if part == Some("scripts") {
         scripts::run(scale);

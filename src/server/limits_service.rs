@@ -6,7 +6,7 @@
 //!
 //! Not here: streams (`limits_stream`), the messages (`wire::limits_messages`).
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -20,9 +20,10 @@ use tonic::Status;
 use super::authz::{Caller, CounterAccess};
 use super::rls_service::{CallTimes, Decide, RateLimit, classify_outcome, unauthorized};
 use crate::decide::{CounterSnapshot, CounterSnapshots};
+use crate::domain::RpcOutcome;
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::ResponseInput;
-use crate::wire::limits_messages;
+use crate::wire::limits_messages::{self, EncodedResults};
 use crate::wire::messages::{Counter, RateLimitResponse};
 
 /// Unary method of `tidegate.v1.Limits`.
@@ -79,8 +80,7 @@ impl<D: Decide> RateLimit<D> {
             LimitsMethod::Check => {
                 let batch = decode::split_batch(&message, &self.bounds);
                 let requests = batch.map_err(|error| self.invalid(error))?;
-                let results = self.decide_batch(requests, deadline, caller).await;
-                Ok(limits_messages::encode_results(results))
+                Ok(self.decide_batch(&requests, deadline, caller).await)
             }
             LimitsMethod::Peek => Ok(self.peek(message, caller).await?.encode_to_vec()),
             LimitsMethod::Refund => {
@@ -94,26 +94,52 @@ impl<D: Decide> RateLimit<D> {
 
     /// Decides each request on its own. All are sent to the store before the first answer is awaited,
     /// so that the commands for a Redis node leave in one write.
+    ///
+    /// One future decides requests in turn for as long as they do not have to wait, because the future
+    /// of a decision takes 12 KB: with the embedded store, one allocation of that size serves the whole
+    /// batch. Whenever a request has to wait, another such future goes on with the remaining ones.
     async fn decide_batch(
         &self,
-        requests: Vec<Bytes>,
+        requests: &[Bytes],
         deadline: Option<Duration>,
         caller: &Caller,
-    ) -> Vec<Result<RateLimitResponse, Status>> {
+    ) -> Vec<u8> {
         let observer = self.decider.observer();
         let began = observer.wants_timing().then(|| self.clock.monotonic());
         let times = CallTimes { now: self.clock.now(), began };
-        let decide = |at: usize| {
-            // Reads past the end do not happen; an empty request would be rejected as invalid.
-            let request = requests.get(at).cloned().unwrap_or_default();
-            self.decide_encoded(request, deadline, times, caller, None)
+        let next = AtomicUsize::new(0);
+        let decide_in_turn = || async {
+            let mut part = BatchPart::default();
+            loop {
+                let position = next.fetch_add(1, Ordering::Relaxed);
+                let Some(request) = requests.get(position) else { return part };
+                let result =
+                    self.decide_encoded(request.clone(), deadline, times, caller, None).await;
+                part.outcomes[classify_outcome(&result) as usize] += 1;
+                part.results.push(position, result);
+            }
         };
-        let results = run_concurrently(requests.len(), decide).await;
+        let mut waiting = FuturesUnordered::new();
+        let mut parts = Vec::new();
+        while next.load(Ordering::Relaxed) < requests.len() {
+            waiting.push(decide_in_turn());
+            // Polls only the new future, and those that were woken meanwhile.
+            if let Poll::Ready(part) = poll_fn(|cx| Poll::Ready(waiting.poll_next_unpin(cx))).await
+            {
+                parts.extend(part);
+            }
+        }
+        while let Some(part) = waiting.next().await {
+            parts.push(part);
+        }
         if let Some(began) = began {
             let took = self.clock.monotonic() - began;
-            results.iter().for_each(|it| observer.on_response(classify_outcome(it), took));
+            for outcome in RpcOutcome::ALL {
+                let count: usize = parts.iter().map(|part| part.outcomes[outcome as usize]).sum();
+                (0..count).for_each(|_| observer.on_response(outcome, took));
+            }
         }
-        results
+        EncodedResults::join(parts.into_iter().map(|part| part.results).collect())
     }
 
     /// Answers a request without charging it.
@@ -181,70 +207,10 @@ fn counter(snapshot: &CounterSnapshot<'_>) -> Counter {
     limits_messages::counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
 }
 
-/// Runs `count` tasks at the same time and returns their outputs in order. `task` returns the future
-/// of the task with a given index.
-///
-/// One future runs tasks in turn for as long as they do not have to wait, because the future of a
-/// decision takes 12 KB: with the embedded store, one allocation of that size serves the whole batch.
-/// Whenever a task has to wait, another such future goes on with the remaining ones.
-async fn run_concurrently<F: Future>(count: usize, task: impl Fn(usize) -> F) -> Vec<F::Output> {
-    let next = AtomicUsize::new(0);
-    let run_in_turn = || async {
-        let mut outputs = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= count {
-                return outputs;
-            }
-            outputs.push((index, task(index).await));
-        }
-    };
-    let mut waiting = FuturesUnordered::new();
-    let mut all = Vec::with_capacity(count);
-    while next.load(Ordering::Relaxed) < count {
-        let mut run = Box::pin(run_in_turn());
-        match poll_fn(|cx| Poll::Ready(run.as_mut().poll(cx))).await {
-            Poll::Ready(outputs) => all.extend(outputs),
-            Poll::Pending => waiting.push(run),
-        }
-    }
-    while let Some(outputs) = waiting.next().await {
-        all.extend(outputs);
-    }
-    all.sort_unstable_by_key(|(index, _)| *index);
-    all.into_iter().map(|(_, output)| output).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use tokio::sync::Semaphore;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn all_tasks_start_before_the_first_one_ends_and_outputs_keep_their_order() {
-        let (started, gate) = (Cell::new(0), Semaphore::new(0));
-        let task = |index: usize| {
-            let (started, gate) = (&started, &gate);
-            async move {
-                started.set(started.get() + 1);
-                if index % 2 == 1 {
-                    if started.get() == 100 {
-                        gate.add_permits(100);
-                    }
-                    drop(gate.acquire().await);
-                }
-                index
-            }
-        };
-        let outputs = run_concurrently(100, task).await;
-        assert_eq!(outputs, (0..100).collect::<Vec<_>>());
-    }
-
-    #[tokio::test]
-    async fn no_tasks_have_no_outputs() {
-        assert!(run_concurrently(0, |index| async move { index }).await.is_empty());
-    }
+/// Results of some requests of a batch.
+#[derive(Default)]
+struct BatchPart {
+    results: EncodedResults,
+    /// Number of results by outcome.
+    outcomes: [usize; RpcOutcome::ALL.len()],
 }

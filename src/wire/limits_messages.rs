@@ -4,20 +4,73 @@
 
 use bytes::Bytes;
 use prost::Message as _;
+use prost::encoding::{self, WireType, encode_key, encode_varint, encoded_len_varint};
 use prost_types::Duration;
 use tonic::Status;
 
 use super::decode::DecodeError;
 use super::messages::{
-    CheckResponse, CheckResult, Counter, CountersRequest, CountersResponse, ErrorStatus,
-    RateLimitRequest, RateLimitResponse, StreamRequest, StreamResponse, check_result,
+    CheckResult, Counter, CountersRequest, CountersResponse, ErrorStatus, RateLimitRequest,
+    RateLimitResponse, StreamRequest, StreamResponse, check_result,
 };
 use crate::domain::{Bounds, Hits, Micros};
 
-/// Encodes the results of a batch.
-pub(crate) fn encode_results(results: Vec<Result<RateLimitResponse, Status>>) -> Vec<u8> {
-    CheckResponse { results: results.into_iter().map(check_result).collect() }.encode_to_vec()
+/// Results of a batch, or of a part of it. Each is encoded as soon as it is known. As a
+/// `CheckResponse`, which prost encodes as a whole, a batch would cost 9 % more instructions: prost
+/// computes the length of each nested message four times.
+#[derive(Default)]
+pub(crate) struct EncodedResults {
+    bytes: Vec<u8>,
+    /// Position of each result in the batch, and the end of its bytes.
+    ends: Vec<(usize, usize)>,
 }
+
+impl EncodedResults {
+    /// Appends the result of the request at this position of the batch.
+    pub(crate) fn push(&mut self, position: usize, result: Result<RateLimitResponse, Status>) {
+        let bytes = &mut self.bytes;
+        match result {
+            Ok(response) => {
+                let length = response.encoded_len();
+                // The key of a field takes one byte.
+                let result_length = 1 + encoded_len_varint(length as u64) + length;
+                encode_key(RESULTS_FIELD, WireType::LengthDelimited, bytes);
+                encode_varint(result_length as u64, bytes);
+                encode_key(RESPONSE_FIELD, WireType::LengthDelimited, bytes);
+                encode_varint(length as u64, bytes);
+                response.encode_raw(bytes);
+            }
+            Err(status) => {
+                encoding::message::encode(RESULTS_FIELD, &check_result(Err(status)), bytes);
+            }
+        }
+        self.ends.push((position, bytes.len()));
+    }
+
+    /// Joins the parts of a batch into an encoded `CheckResponse`, in the order of the requests.
+    pub(crate) fn join(mut parts: Vec<EncodedResults>) -> Vec<u8> {
+        if let [part] = &mut parts[..] {
+            // A single part has decided the requests in order.
+            return std::mem::take(&mut part.bytes);
+        }
+        let mut results = Vec::new();
+        for part in &parts {
+            let mut begin = 0;
+            for (position, end) in &part.ends {
+                results.push((*position, &part.bytes[begin..*end]));
+                begin = *end;
+            }
+        }
+        results.sort_unstable_by_key(|(position, _)| *position);
+        let mut bytes = Vec::with_capacity(results.iter().map(|(_, result)| result.len()).sum());
+        results.iter().for_each(|(_, result)| bytes.extend_from_slice(result));
+        bytes
+    }
+}
+
+/// Numbers of `CheckResponse.results` and of `CheckResult.response`.
+const RESULTS_FIELD: u32 = 1;
+const RESPONSE_FIELD: u32 = 1;
 
 /// Encodes the answer to the stream's request with this id.
 pub(crate) fn encode_answer(id: u64, result: Result<RateLimitResponse, Status>) -> Vec<u8> {
@@ -96,5 +149,38 @@ fn duration(micros: Micros) -> Duration {
     Duration {
         seconds: i64::try_from(micros.0 / second).unwrap_or(i64::MAX),
         nanos: i32::try_from(micros.0 % second * 1_000).unwrap_or(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_encoded_like_a_check_response_whatever_part_they_are_in() {
+        let result = |position: usize| match position % 3 {
+            0 => Ok(RateLimitResponse::default()),
+            1 => Ok(RateLimitResponse {
+                overall_code: 2,
+                raw_body: vec![7; position * 20],
+                ..RateLimitResponse::default()
+            }),
+            _ => Err(Status::unavailable("away")),
+        };
+        let mut expected = Vec::new();
+        for position in 0..20 {
+            let result = check_result(result(position));
+            encoding::message::encode(RESULTS_FIELD, &result, &mut expected);
+        }
+        let of = |positions: &[usize]| {
+            let mut part = EncodedResults::default();
+            positions.iter().for_each(|position| part.push(*position, result(*position)));
+            part
+        };
+        let all: Vec<usize> = (0..20).collect();
+        assert_eq!(EncodedResults::join(vec![of(&all)]), expected);
+        let (even, odd): (Vec<_>, Vec<_>) = all.iter().partition(|position| *position % 2 == 0);
+        assert_eq!(EncodedResults::join(vec![of(&odd), of(&[]), of(&even)]), expected);
+        assert!(EncodedResults::join(Vec::new()).is_empty());
     }
 }

@@ -24,8 +24,8 @@ pub(crate) use envoy::service::ratelimit::v3::{
 pub(crate) use envoy::r#type::v3::RateLimitUnit;
 pub(crate) use google::rpc::Status as ErrorStatus;
 pub(crate) use tidegate::v1::{
-    CheckRequest, CheckResponse, CheckResult, Counter, CountersRequest, CountersResponse,
-    StreamRequest, StreamResponse, check_result, limits_client,
+    CheckRequest, CheckResult, Counter, CountersRequest, CountersResponse, StreamRequest,
+    StreamResponse, check_result, limits_client,
 };
 
 /// Encoded `google.protobuf.FileDescriptorSet` of the service, for gRPC reflection.

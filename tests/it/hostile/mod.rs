@@ -11,4 +11,4 @@ mod http2_abuse;
 mod key_flood;
 mod secret_leaks;
 mod target;
-mod tls_callers;
+pub(crate) mod tls_callers;

@@ -1,5 +1,6 @@
 //! `tidegate.v1.Limits`, asked by a client generated from its proto: batches, streams, and counters.
 
+mod authorization;
 mod batches;
 mod counters;
 mod messages;

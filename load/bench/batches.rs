@@ -1,0 +1,146 @@
+//! What a decision costs in a batch of `tidegate.v1.Limits`, against a call of its own: CPU of the
+//! service, in memory and with Redis, and with valgrind its instructions.
+
+use std::path::Path;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::calls::{self, Request};
+use super::grpc::{self, Server};
+use super::redis_server::RedisServer;
+use super::{Scale, compare, cpu, drive};
+
+const CHECK_PATH: &str = "/tidegate.v1.Limits/Check";
+const BATCHES: [usize; 3] = [1, 10, 100];
+/// Requests of a run, in bodies of one batch each.
+const REQUESTS: usize = 1_000;
+/// Decisions in the run whose instructions are counted.
+const COUNTED: usize = 12_800;
+
+/// The message of a batch, by field number.
+#[derive(Clone, PartialEq, Message)]
+struct CheckRequest {
+    #[prost(message, repeated, tag = "1")]
+    requests: Vec<Request>,
+}
+
+/// Calls of one kind: how many requests each has, and their bodies.
+struct Kind {
+    name: String,
+    path: &'static str,
+    size: usize,
+    bodies: Vec<Bytes>,
+}
+
+fn kinds() -> Vec<Kind> {
+    let requests: Vec<Request> =
+        (0..REQUESTS).map(|client| calls::request(grpc::DOMAIN, 1, client)).collect();
+    let single = Kind {
+        name: "single call".to_owned(),
+        path: drive::PATH,
+        size: 1,
+        bodies: requests.iter().map(calls::framed).collect(),
+    };
+    let batch = |size| Kind {
+        name: format!("batch of {size}"),
+        path: CHECK_PATH,
+        size,
+        bodies: requests
+            .chunks(size)
+            .map(|batch| calls::framed(&CheckRequest { requests: batch.to_vec() }))
+            .collect(),
+    };
+    std::iter::once(single).chain(BATCHES.map(batch)).collect()
+}
+
+pub fn run(scale: Scale, count_instructions: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let text = calls::policy(grpc::DOMAIN, 1);
+    let policy = grpc::write_policy(dir.path(), "batches.yaml", &text);
+    let redis = RedisServer::start();
+    let (memory, with_redis) = (Server::tidegate(&policy, &[]), in_redis(&policy, &redis));
+    println!(
+        "\nCPU of the service per decision with one descriptor, single calls against batches (median of {} pairs)",
+        scale.pairs
+    );
+    println!(
+        "{:<14} {:>10} {:>7} {:>12} {:>7} {:>10} {:>7} {:>9}",
+        "call", "memory us", "times", "instructions", "times", "redis us", "times", "its own"
+    );
+    let kinds = kinds();
+    let mut single_instructions = 0.0;
+    for kind in &kinds {
+        let counted = match count_instructions {
+            true => instructions(&policy, kind),
+            false => 0.0,
+        };
+        if kind.path == drive::PATH {
+            single_instructions = counted;
+        }
+        let (in_memory, times) = paired(&memory, &kinds[0], kind, scale);
+        let before = cpu::of_process(redis.pid());
+        let (redis_us, redis_times) = paired(&with_redis, &kinds[0], kind, scale);
+        let own = cpu::of_process(redis.pid()) - before;
+        let decisions = 2 * scale.pairs * decisions(scale) + 2 * warm_up(scale);
+        let own = own.as_secs_f64() * 1e6 / decisions as f64;
+        println!(
+            "{:<14} {in_memory:>10.2} {times:>7.1} {counted:>12.0} {:>7.1} {redis_us:>10.2} {redis_times:>7.1} {own:>9.2}",
+            kind.name,
+            single_instructions / counted
+        );
+    }
+}
+
+fn in_redis(policy: &Path, redis: &RedisServer) -> Server {
+    let url = redis.address();
+    Server::tidegate(policy, &[("REDIS_URL", &url), ("TIDEGATE_STORE_BUDGET", "2s")])
+}
+
+/// Decisions of one run: a whole number of batches of every size, for each call in flight.
+fn decisions(scale: Scale) -> usize {
+    let whole = 100 * grpc::CONNECTIONS * grpc::STREAMS;
+    scale.calls.div_ceil(whole) * whole
+}
+
+fn warm_up(scale: Scale) -> usize {
+    decisions(Scale { calls: scale.calls / 4, ..scale })
+}
+
+/// CPU microseconds per decision of one run.
+fn cost(server: &Server, kind: &Kind, decisions: usize) -> f64 {
+    let before = cpu::of_process(server.pid());
+    drive_kind(server, kind, decisions);
+    (cpu::of_process(server.pid()) - before).as_secs_f64() * 1e6 / decisions as f64
+}
+
+fn drive_kind(server: &Server, kind: &Kind, decisions: usize) {
+    let (connections, streams) = (grpc::CONNECTIONS, grpc::STREAMS);
+    let calls = decisions / kind.size;
+    let seen = drive::run_path(kind.path, server.port, &kind.bodies, calls, connections, streams);
+    assert_eq!((seen.failed, seen.answered), (0, calls), "every call is answered");
+}
+
+/// The median cost of a decision in calls of this kind, and how many times that of a single call is
+/// more, pair by pair.
+fn paired(server: &Server, single: &Kind, kind: &Kind, scale: Scale) -> (f64, f64) {
+    for kind in [single, kind] {
+        cost(server, kind, warm_up(scale));
+    }
+    let (mut costs, mut times) = (Vec::new(), Vec::new());
+    for _ in 0..scale.pairs {
+        std::thread::sleep(scale.settle);
+        let one = cost(server, single, decisions(scale));
+        let other = cost(server, kind, decisions(scale));
+        costs.push(other);
+        times.push(one / other);
+    }
+    (cpu::median(costs), cpu::median(times))
+}
+
+/// Instructions per decision of the service, embedded store.
+fn instructions(policy: &Path, kind: &Kind) -> f64 {
+    let whole = 100 * grpc::CONNECTIONS * grpc::STREAMS;
+    let drive = |server: &Server, decisions| drive_kind(server, kind, decisions);
+    compare::instructions(env!("CARGO_BIN_EXE_tidegate"), policy, drive, whole, COUNTED)
+}
