@@ -124,11 +124,10 @@ async fn run(
     let (files, rules) = (started.files, decider.policy().rules().len());
     let fingerprint = telemetry.policy_fingerprint();
     let watchers = Arc::new(watch_files(started, overrides, certificates)?);
-    match is_connected {
-        true => tracing::info!(files, rules, fingerprint, "ready"),
-        false => {
-            tracing::warn!(files, rules, fingerprint, "ready, degraded: Redis is not connected");
-        }
+    if is_connected {
+        tracing::info!(files, rules, fingerprint, "ready");
+    } else {
+        tracing::warn!(files, rules, fingerprint, "ready, degraded: Redis is not connected");
     }
     let hard_limit = settings.hard_limit;
     let reloading = Arc::clone(&watchers);

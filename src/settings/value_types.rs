@@ -356,7 +356,7 @@ pub(super) fn duration_parser(
 /// Formats a duration in its largest unit without a fraction, such as `10m`.
 fn short_duration(millis: u64) -> String {
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
-    let whole = units.into_iter().find(|(unit, _)| millis % unit == 0 && millis >= *unit);
+    let whole = units.into_iter().find(|(unit, _)| millis.is_multiple_of(*unit) && millis >= *unit);
     match whole {
         Some((unit, name)) => format!("{}{name}", millis / unit),
         None if millis == 0 => "0s".to_owned(),

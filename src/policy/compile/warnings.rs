@@ -385,8 +385,9 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
 fn unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagnostic> {
     let limits = colocation::limit_sites(domain);
     let known: HashSet<&str> = limits.iter().flat_map(|limit| limit.counted_keys()).collect();
-    let unknown = domain.hash_tag.iter().enumerate().filter(|(_, key)| !known.contains(&***key));
-    let warning = |(at, key): (usize, &Box<str>)| {
+    let keys = domain.hash_tag.iter().map(|key| &**key);
+    let unknown = keys.enumerate().filter(|(_, key)| !known.contains(key));
+    let warning = |(at, key): (usize, &str)| {
         let way_out = match nearest_word(key, known.iter().copied()) {
             Some(known) => format!("did you mean `{known}`?"),
             None => "name an entry of every limit that should share a slot".to_owned(),
