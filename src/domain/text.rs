@@ -81,10 +81,11 @@ pub fn nearest_word<'w>(given: &str, known: impl IntoIterator<Item = &'w str>) -
     let rate = |word: &str| {
         let word = plain(word);
         let letters = edit_distance(&word, &given);
-        let is_abbreviated = stem.len() >= 3 && word.starts_with(stem);
+        let begins_with_it = word.starts_with(stem);
         match letters <= distance_max && letters < given.len() {
-            true => Some((0, letters)),
-            false => is_abbreviated.then_some((1, word.len())),
+            // Of two words as close, "off" rather than "on" was meant by "of".
+            true => Some((0, letters, !begins_with_it)),
+            false => (stem.len() >= 3 && begins_with_it).then_some((1, word.len(), false)),
         }
     };
     let rated = known.into_iter().filter_map(|word| Some((rate(word)?, word)));

@@ -312,7 +312,7 @@ mod tests {
         let read = |text| {
             Settings::read(&Sources { environment: environment_of(text), ..Sources::default() })
         };
-        assert!(read("GRPC_XDS_DELTA").unwrap_err()[0].to_string().contains("file grpc_xds_sotw"));
+        assert!(read("GRPC_XDS_DELTA").unwrap_err()[0].to_string().contains("file, grpc_xds_sotw"));
         assert!(read("GRPC_XDS_SOTW").is_ok());
         assert!(find_unsupported(&environment(&[("BACKEND_TYPE", "redis")])).is_empty());
     }

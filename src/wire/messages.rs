@@ -14,6 +14,10 @@
 
 include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 
+pub(crate) use self::tidegate::v1::{
+    CheckRequest, CheckResult, Counter, CountersRequest, CountersResponse, StreamRequest,
+    StreamResponse, check_result, limits_client,
+};
 pub(crate) use envoy::config::core::v3::HeaderValue;
 pub(crate) use envoy::extensions::common::ratelimit::v3::{
     RateLimitDescriptor, rate_limit_descriptor,
@@ -23,10 +27,6 @@ pub(crate) use envoy::service::ratelimit::v3::{
 };
 pub(crate) use envoy::r#type::v3::RateLimitUnit;
 pub(crate) use google::rpc::Status as ErrorStatus;
-pub(crate) use tidegate::v1::{
-    CheckRequest, CheckResult, Counter, CountersRequest, CountersResponse, StreamRequest,
-    StreamResponse, check_result, limits_client,
-};
 
 /// Encoded `google.protobuf.FileDescriptorSet` of the service, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
