@@ -46,9 +46,10 @@ fn printed_settings_are_a_settings_file_with_the_same_values() {
         ("NEAR_LIMIT_RATIO", "0.80"),
         ("TIDEGATE_LIMIT_NAME_HEADER", "null"),
         ("TIDEGATE_DRAIN_DELAY", "1m30s"),
+        ("TIDEGATE_HARD_LIMIT", "2m"),
         ("GRPC_HOST", "::1"),
     ];
-    let first = printed(&["--policy", "a b.yaml", "c,d.yaml"], &odd);
+    let first = printed(&["--policy", "a b.yaml", "c.yaml"], &odd);
     let files = directory(&[("s.yaml", &first)]);
     let file = files.path().join("s.yaml").display().to_string();
     let second = printed(&["--settings", &file], &[]);

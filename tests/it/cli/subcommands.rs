@@ -67,7 +67,7 @@ descriptors:
 
 /// A policy with an error, a warning's place after it, and a name that formats must escape.
 const THREE_KINDS: [(&str, &str); 3] = [
-    ("bad, 50%.yaml", "domain: bad\ndescriptors:\n  - key: \"a\\nb\"\n    vlue: x\n"),
+    ("bad: 50%.yaml", "domain: bad\ndescriptors:\n  - key: a\n    vlue: x\n"),
     (
         "warned.yaml",
         "domain: warned\ndescriptors:\n  - {key: remote_address, rate_limit: {unit: day, \
@@ -98,7 +98,7 @@ fn check_reports_in_json() {
     assert_eq!((&failed["passed"], &failed["rules"]), (&false.into(), &Value::Null));
     let error = &failed["diagnostics"][0];
     let place = (&error["file"], &error["line"], &error["column"]);
-    assert_eq!(place, (&"bad, 50%.yaml".into(), &4.into(), &5.into()));
+    assert_eq!(place, (&"bad: 50%.yaml".into(), &4.into(), &5.into()));
     assert_eq!((&error["severity"], &error["kind"]), (&"error".into(), &"unknown-key".into()));
     assert!(error["message"].as_str().unwrap().contains("did you mean `value`?"));
     let warned = report(1, &[], 0);
@@ -133,7 +133,7 @@ fn check_reports_in_sarif() {
             assert!(result["message"]["text"].as_str().is_some_and(|text| !text.is_empty()));
             let place = &result["locations"][0]["physicalLocation"];
             let uri = place["artifactLocation"]["uri"].as_str().unwrap();
-            let expected = ["bad%2C%2050%25.yaml", "warned.yaml", "noted.yaml"][nth];
+            let expected = ["bad%3A%2050%25.yaml", "warned.yaml", "noted.yaml"][nth];
             assert_eq!(uri, expected);
             let region = &place["region"];
             assert!(
@@ -150,7 +150,7 @@ fn check_reports_in_commands_of_github() {
     let bad = of(0);
     let first = bad.lines().next().unwrap();
     let head =
-        "::error file=bad%2C 50%25.yaml,line=4,col=5,title=unknown-key::descriptors[0].vlue: ";
+        "::error file=bad%3A 50%25.yaml,line=4,col=5,title=unknown-key::descriptors[0].vlue: ";
     assert!(first.starts_with(head), "{bad}");
     assert!(bad.lines().all(|line| line.starts_with("::error ")), "{bad}");
     assert!(of(1).lines().any(|line| line.starts_with("::warning ")), "{}", of(1));
