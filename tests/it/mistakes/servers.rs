@@ -34,7 +34,7 @@ pub(super) struct Servers {
 
 impl Servers {
     pub(super) fn start() -> Servers {
-        let (authority, other) = (Authority::new(), Authority::new());
+        let (authority, other) = (Authority::new(), Authority::named("another authority"));
         let (identity, expired) =
             (authority.signs("localhost"), authority.signed_long_ago("localhost"));
         let files = directory(&[

@@ -21,9 +21,15 @@ pub struct Authority {
 impl Authority {
     /// One that nobody has seen before.
     pub fn new() -> Authority {
+        Authority::named("an authority of the tests")
+    }
+
+    /// With a name of its own. A certificate of a stranger with the same name has a wrong signature
+    /// rather than an unknown issuer.
+    pub fn named(name: &str) -> Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.distinguished_name.push(DnType::CommonName, "an authority of the tests");
+        params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).unwrap().pem();
         Authority { certificate, issuer: Issuer::new(params, key) }

@@ -115,7 +115,8 @@ fn advice_on_error(error: &str, own: &RedisError, uses_tls: bool) -> Option<&'st
             "the server rejects the user or password: correct --redis-auth or --redis-auth-file"
         }
         () if !uses_tls => return None,
-        () if says("UnknownIssuer") => {
+        // A CA of the same name has another key, and a self-signed certificate is its own CA.
+        () if says("UnknownIssuer") || says("BadSignature") || says("CaUsedAsEndEntity") => {
             "an unknown CA signed the server's certificate: give that CA with --redis-tls-cacert"
         }
         () if says("not valid for name") || says("NotValidForName") => {
