@@ -72,8 +72,11 @@ impl Simulate {
         let read = |values: &[(&str, &str)]| {
             let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             let parameters: Vec<(&str, &str)> = set.chain(values.iter().copied()).collect();
-            Scenario::read(&text, &parameters)
-                .map_err(|error| Failure::Usage(format!("{}: {error}", path.display())))
+            let file = path.display().to_string();
+            match Scenario::read(&text, &parameters) {
+                Ok(scenario) => Ok(Scenario { file, ..scenario }),
+                Err(error) => Err(Failure::Usage(format!("{file}: {error}"))),
+            }
         };
         let mut results = Vec::new();
         let scenario = if let Some((name, values)) = &self.sweep {
@@ -117,7 +120,7 @@ fn parse_sweep(text: &str) -> Result<(String, Vec<String>), &'static str> {
 /// Returns [`Failure::Policy`] with all errors in the scenario's policy.
 pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
     let source = policy::Source {
-        name: "the scenario's policy".to_owned(),
+        name: format!("the policy in {}", scenario.file),
         text: scenario.policy.as_bytes().to_vec(),
     };
     let compiled = policy::compile(&[source], &Options::default()).map_err(Failure::Policy)?;

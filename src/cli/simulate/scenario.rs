@@ -21,8 +21,12 @@ struct ParametersOnly {
 pub struct Scenario {
     /// Description of the scenario. Its first line is the title of the chart.
     pub about: String,
-    /// Policy under test, as the text of a policy file.
+    /// Policy under test, as the text of a policy file. Blank lines before it give each line its
+    /// number in the scenario file, for error messages.
     pub policy: String,
+    /// Name of the scenario file; empty if there is none.
+    #[serde(skip)]
+    pub file: String,
     /// Start of the simulated time, in seconds since the Unix epoch. It determines where aligned
     /// windows begin.
     #[serde(default = "default_start")]
@@ -190,8 +194,9 @@ impl fmt::Display for ScenarioError {
             ScenarioError::Range(what) => f.write_str(what),
             ScenarioError::UnknownParameter(name) => write!(
                 f,
-                "the scenario has no entry `{name}` under `parameters`; add one, for which \
-                 ${{{name}}} stands"
+                "the scenario has no parameter `{name}`; add `{name}` with its value under \
+                 `parameters` and write ${{{name}}} where it is used, or do not set it with --set \
+                 or --sweep"
             ),
         }
     }
@@ -266,7 +271,10 @@ impl Scenario {
             let name = unknown.split_once('}').map_or(unknown, |(name, _)| name);
             return Err(ScenarioError::UnknownParameter(name.to_owned()));
         }
-        let scenario: Scenario = serde_yaml::from_str(&filled).map_err(format)?;
+        let mut scenario: Scenario = serde_yaml::from_str(&filled).map_err(format)?;
+        if let Some(line) = filled.lines().position(|line| line.starts_with("policy: |")) {
+            scenario.policy.insert_str(0, &"\n".repeat(line + 1));
+        }
         scenario.validate()
     }
 

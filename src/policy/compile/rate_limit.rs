@@ -104,7 +104,7 @@ fn check_unlimited_alone<'d>(
     let mut reported = Ok(());
     if let Some(unit) = reader.read_string(fields, &keywords::UNIT)? {
         if parse_unit(&unit).is_some() {
-            let message = "`unlimited` and `unit` exclude each other; remove one of the two";
+            let message = "`unit` has no meaning beside `unlimited`; remove it, or `unlimited`";
             reported = Err(reader.report_key(
                 &keywords::UNIT,
                 DiagnosticKind::Conflict,
@@ -116,7 +116,8 @@ fn check_unlimited_alone<'d>(
         }
     }
     for key in COUNTING_KEYS.iter().filter(|key| fields.has(key)) {
-        let message = format!("`{}` has no meaning beside `unlimited`; remove it", key.name);
+        let message =
+            format!("`{}` has no meaning beside `unlimited`; remove it, or `unlimited`", key.name);
         reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
     }
     reported

@@ -382,7 +382,7 @@ fn simulate_reports_errors_with_their_file() {
     let files = directory(&[("s.yaml", &burst_of_twelve()), ("bad.yaml", &bad)]);
     let path = |name: &str| files.path().join(name).display().to_string();
     let fault = run(&["simulate", &path("bad.yaml")]).with_code(65).err;
-    assert!(fault.contains("the scenario's policy"), "{fault}");
+    assert!(fault.contains("the policy in "), "{fault}");
     let fault = run(&["simulate", &path("s.yaml"), "--set", "limt=1"]).with_code(64).err;
     assert!(fault.contains("s.yaml") && fault.contains("`limt`"), "{fault}");
     run(&["simulate", &path("s.yaml"), "--sweep", "limit"]).with_code(64);

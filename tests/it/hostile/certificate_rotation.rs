@@ -112,12 +112,20 @@ async fn certificates_that_cannot_be_used_are_refused_and_the_old_ones_stay() {
     let (one, other) = (ours.signs(SERVER), ours.signs(SERVER));
     let half = one.certificate[..one.certificate.len() / 2].to_owned();
     let bad = [
-        (Identity { key: other.key, ..one.clone() }, ours.certificate.as_str(), "cannot be used"),
-        (Identity { certificate: half, ..one.clone() }, &ours.certificate, "not a PEM chain"),
+        (
+            Identity { key: other.key, ..one.clone() },
+            ours.certificate.as_str(),
+            "not that of the certificate",
+        ),
+        (
+            Identity { certificate: half, ..one.clone() },
+            &ours.certificate,
+            "no PEM certificate in it",
+        ),
         (
             Identity { key: String::new(), ..one.clone() },
             &ours.certificate,
-            "not a PEM private key",
+            "no PEM private key in it",
         ),
         (one.clone(), "", "not a PEM list"),
         (ours.signed_long_ago(SERVER), &ours.certificate, "has expired"),

@@ -91,8 +91,8 @@ fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str>
             "the server is not part of a Redis Cluster: set --redis-type single"
         }
         (TopologyConfig::Sentinel { .. }, "standalone") => {
-            "this is a Redis server, not a sentinel: set --redis-type single, or give the \
-             sentinels' addresses in --redis-url"
+            "this is a Redis server, not a sentinel: give the sentinels' addresses after the master's \
+             name, or set --redis-type single and --redis-url to this address alone"
         }
         (TopologyConfig::Sentinel { .. }, "cluster") => {
             "this is a node of a Redis Cluster, not a sentinel: set --redis-type cluster, and \
@@ -112,7 +112,8 @@ fn advice_on_error(error: &str, own: &RedisError, uses_tls: bool) -> Option<&'st
             "the server wants a password: set --redis-auth or --redis-auth-file"
         }
         () if says("WRONGPASS") || says("AUTH failed") || says("AuthenticationFailed") => {
-            "the server rejects the user or password: correct --redis-auth or --redis-auth-file"
+            "the server rejects the user or password: correct it in --redis-url, --redis-auth, or \
+             --redis-auth-file"
         }
         () if !uses_tls => return None,
         // A CA of the same name has another key, and a self-signed certificate is its own CA.
