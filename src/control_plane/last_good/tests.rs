@@ -132,7 +132,7 @@ fn every_fault_that_ratelimit_rejects_is_named_with_resource_and_path() {
         ),
         (
             nested(RateLimitPolicy { unlimited: true, ..hourly() }),
-            "r: descriptors[0].descriptors[0].rate_limit.unit: `unlimited` and `unit` exclude",
+            "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` has no meaning beside",
         ),
         (
             nested(replaces("x")),
