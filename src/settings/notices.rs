@@ -128,8 +128,10 @@ pub fn find_notices(
         }
         if name.starts_with("TIDEGATE_") && !TABLE.iter().any(|row| row.variable() == *name) {
             let plain = name.trim_start_matches("TIDEGATE_");
-            let hint = similar_name(TABLE, plain)
-                .map_or(String::new(), |name| format!("; did you mean --{name}?"));
+            let similar = similar_name(TABLE, plain);
+            let row = TABLE.iter().find(|row| similar == Some(row.name));
+            let hint =
+                row.map_or(String::new(), |row| format!("; did you mean {}?", row.variable()));
             notice(name, format!("is not a setting and has no effect{hint}"));
         }
     }
@@ -301,7 +303,7 @@ mod tests {
     #[test]
     fn a_misspelt_tidegate_variable_gets_a_notice() {
         let notices = notices_of(&[("TIDEGATE_GRPCPORT", "1")]);
-        assert!(notices[0].contains("did you mean --grpc-port?"), "{notices:?}");
+        assert!(notices[0].contains("did you mean TIDEGATE_GRPC_PORT?"), "{notices:?}");
     }
 
     #[test]

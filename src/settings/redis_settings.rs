@@ -140,7 +140,7 @@ impl Settings {
             .iter()
             .map(|item| parse_url(item, port, unix))
             .collect::<Result<_, _>>()
-            .map_err(|expected| error(&expected))?;
+            .map_err(|advice| SettingError::Conflict { names: "--redis-url", advice })?;
         self.assemble(master, urls).ok_or_else(|| {
             error(
                 "a cluster has database 0 only, and neither cluster nodes nor sentinels can be \
@@ -221,7 +221,14 @@ fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<ParsedRedisUrl
         }
         "" | "redis" | "tcp" => false,
         "rediss" => true,
-        _ => return Err("the scheme must be redis://, rediss:// or unix:///path".to_owned()),
+        _ => {
+            // A scheme has no password in it, but text before `://` may be no scheme.
+            let is_scheme = scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            let given = if is_scheme { format!(", not {scheme}://") } else { String::new() };
+            return Err(format!(
+                "an address begins with redis://, rediss:// or unix:///path{given}"
+            ));
+        }
     };
     let (authority, database) = rest.split_once('/').unwrap_or((rest, ""));
     let database = match database {

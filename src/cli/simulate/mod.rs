@@ -40,6 +40,17 @@ pub struct Simulate {
 }
 
 const AFTER_HELP: &str = "\
+A scenario:
+  about: one user who calls twice a second
+  policy: |
+    domain: edge
+    descriptors:
+      - key: user
+        rate_limit: {unit: minute, requests_per_unit: 100}
+  lasts_s: 60
+  groups:
+    - {name: users, descriptor: 'user=u{client}', arrivals: {constant: {rate: 2}}}
+
 Examples:
   tidegate simulate load/scenarios/retry-storm.yaml
   tidegate simulate load/scenarios/burst.yaml --sweep burst=100,300,1000

@@ -241,7 +241,7 @@ impl Scenario {
     pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
         if text.lines().any(|line| line.starts_with("descriptors:")) {
             let reason = "this is a policy; a scenario has it under `policy: |`, beside `lasts_s` \
-                          and `groups`";
+                          and `groups`; `tidegate simulate --help` shows one";
             return Err(ScenarioError::Format(reason.to_owned()));
         }
         let format = |error: serde_yaml::Error| {

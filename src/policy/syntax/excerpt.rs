@@ -33,8 +33,10 @@ impl Excerpt {
         [" ".repeat(indent), "^".repeat(width)].concat()
     }
 
-    /// Creates an excerpt. `line` starts `skipped` characters after the start of the source line.
-    fn new(mut line: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
+    /// Creates an excerpt. `line` starts `skipped` characters after the start of the source line. A
+    /// tab is shown as an arrow, one character wide, because its width would move the underline.
+    fn new(line: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
+        let mut line = line.map(|c| if c == '\t' { '→' } else { c });
         let before: String = line.by_ref().take(column(span) - skipped).collect();
         let mut rest: Vec<char> = line.take(AFTER_CHARS_MAX + 1).collect();
         let is_cut = rest.len() > AFTER_CHARS_MAX;

@@ -180,7 +180,9 @@ fn a_misspelt_variable_is_logged_at_the_start() {
     let notice = serving.logged("setting notice").expect("a warning");
     assert_eq!(notice["name"], "TIDEGATE_DRAINDELAY");
     assert!(
-        notice["text"].as_str().is_some_and(|text| text.contains("did you mean --drain-delay?"))
+        notice["text"]
+            .as_str()
+            .is_some_and(|text| text.contains("did you mean TIDEGATE_DRAIN_DELAY?"))
     );
 }
 

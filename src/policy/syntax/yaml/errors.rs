@@ -12,7 +12,8 @@ use crate::policy::syntax::diagnostic::DiagnosticKind;
 /// the error comes before the events for these brackets. A test fails if the wording changes.
 const PARSER_DEPTH_ERROR: &str = "recursion limit exceeded";
 
-const TAB_ERROR: &str = "a tab in the indentation; YAML allows only spaces";
+const TAB_ERROR: &str =
+    "a tab in the indentation; replace it by spaces, here and on the lines below";
 
 /// Converts a parser error to a [`YamlError`] with its position in the file.
 pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> YamlError {

@@ -149,11 +149,12 @@ async fn advice_on_master(
     if known.iter().any(|known| known == master) {
         return None;
     }
-    let shown: Vec<&str> = known.iter().take(MASTERS_MAX).map(String::as_str).collect();
+    let shown: Vec<String> =
+        known.iter().take(MASTERS_MAX).map(|name| format!("{name:?}")).collect();
     Some(match shown.is_empty() {
         true => "the sentinel monitors no master: correct its configuration".to_owned(),
         false => format!(
-            "the sentinel monitors {}: correct the master's name, the first entry of --redis-url",
+            "the sentinel knows only {}: correct the master's name, the first entry of --redis-url",
             shown.join(", ")
         ),
     })
