@@ -96,8 +96,9 @@ const MANIFEST: &str =
     "this is a Kubernetes manifest, not a policy; a policy begins with `domain: NAME`";
 const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, not a policy; move them to \
                              Envoy's route, and list here the descriptors that they produce";
-const ENVOY_CONFIG_HINT: &str = "this is Envoy's configuration, not a policy; a policy begins \
-                                   with the `domain` that Envoy's rate limit filter names";
+const ENVOY_CONFIG_HINT: &str = "this is Envoy's configuration, not a policy; leave it to Envoy, and \
+                                 write a policy in a file of its own, with the `domain` that \
+                                 Envoy's rate limit filter names";
 const LIMITADOR: &str = "this is a limits file of Limitador, not a policy; make its `namespace` \
                          the `domain`, each of `variables` the `key` of a descriptor, and \
                          `max_value` in `seconds` its `rate_limit`";

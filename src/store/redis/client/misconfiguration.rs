@@ -35,7 +35,14 @@ pub(crate) async fn find_advice(
     let info = context.query(address, auth, redis::cmd("INFO").arg("server")).await;
     let mode = match info.map(server_mode) {
         Ok(mode) => mode?,
-        Err(own) => return advice_on_error(error, &own, uses_tls).map(str::to_owned),
+        Err(own) => {
+            let tls = context.config.tls.as_ref().filter(|_| uses_tls);
+            let trust = tls.map(|tls| match tls.ca.is_some() {
+                true => Trust::ConfiguredCa,
+                false => Trust::SystemCas,
+            });
+            return advice_on_error(error, &own, trust).map(str::to_owned);
+        }
     };
     match &context.config.topology {
         TopologyConfig::Sentinel { master, .. } if mode == "sentinel" => {
@@ -69,7 +76,8 @@ fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
             "this port speaks TLS: add --redis-tls, or write rediss:// in --redis-url"
         }
         Peer::Redis if uses_tls => {
-            "this port speaks plain text: give the TLS port, or remove --redis-tls and rediss://"
+            "this port speaks plain text: give the TLS port, or turn TLS off (redis:// in \
+             --redis-url, no --redis-tls)"
         }
         Peer::Silent => {
             "the server accepts connections but does not answer: is it Redis? correct --redis-url"
@@ -102,9 +110,18 @@ fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str>
     })
 }
 
+/// Certificate authorities that a TLS connection trusts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// Those of `--redis-tls-cacert`.
+    ConfiguredCa,
+    /// Those of the operating system.
+    SystemCas,
+}
+
 /// Returns advice on a failure that the server explained. `error` and `own` are the original failure
-/// and that of a second attempt.
-fn advice_on_error(error: &str, own: &RedisError, uses_tls: bool) -> Option<&'static str> {
+/// and that of a second attempt. `trust` is `None` without TLS.
+fn advice_on_error(error: &str, own: &RedisError, trust: Option<Trust>) -> Option<&'static str> {
     let text = format!("{error} {own}");
     let says = |word: &str| text.contains(word);
     Some(match () {
@@ -115,10 +132,19 @@ fn advice_on_error(error: &str, own: &RedisError, uses_tls: bool) -> Option<&'st
             "the server rejects the user or password: correct it in --redis-url, --redis-auth, or \
              --redis-auth-file"
         }
-        () if !uses_tls => return None,
+        () if trust.is_none() => return None,
         // A CA of the same name has another key, and a self-signed certificate is its own CA.
         () if says("UnknownIssuer") || says("BadSignature") || says("CaUsedAsEndEntity") => {
-            "an unknown CA signed the server's certificate: give that CA with --redis-tls-cacert"
+            match trust {
+                Some(Trust::ConfiguredCa) => {
+                    "the CA in --redis-tls-cacert did not sign the server's certificate: give the \
+                     CA that did"
+                }
+                Some(Trust::SystemCas) | None => {
+                    "a CA that this system does not know signed the server's certificate: give \
+                     that CA with --redis-tls-cacert"
+                }
+            }
         }
         () if says("not valid for name") || says("NotValidForName") => {
             "the server's certificate is for another name: correct --redis-url, or set \
