@@ -104,7 +104,8 @@ fn check_unlimited_alone<'d>(
     let mut reported = Ok(());
     if let Some(unit) = reader.read_string(fields, &keywords::UNIT)? {
         if parse_unit(&unit).is_some() {
-            let message = "`unit` has no meaning beside `unlimited`; remove it, or `unlimited`";
+            let message = "`unit` has no meaning beside `unlimited`; remove `unlimited` to have a \
+                           limit, or `unit` and `requests_per_unit` to have none";
             reported = Err(reader.report_key(
                 &keywords::UNIT,
                 DiagnosticKind::Conflict,

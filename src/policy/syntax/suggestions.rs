@@ -94,8 +94,11 @@ const CONFIG_MAP: &str = "this is a Kubernetes ConfigMap, not a policy; save the
                           `data` as a file of its own, or mount the ConfigMap and use the directory";
 const MANIFEST: &str =
     "this is a Kubernetes manifest, not a policy; a policy begins with `domain: NAME`";
-const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, not a policy; move them to \
-                             Envoy's route, and list here the descriptors that they produce";
+const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, not a policy; leave them in \
+                             Envoy's route, and write a policy with `domain: NAME` and, for an \
+                             action such as remote_address, `descriptors: [{key: \
+                             remote_address, rate_limit: {unit: minute, requests_per_unit: \
+                             100}}]`";
 const ENVOY_CONFIG_HINT: &str = "this is Envoy's configuration, not a policy; leave it to Envoy, and \
                                  write a policy in a file of its own, with the `domain` that \
                                  Envoy's rate limit filter names";
