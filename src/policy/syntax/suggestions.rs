@@ -102,6 +102,7 @@ const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, not a policy;
 const ENVOY_CONFIG_HINT: &str = "this is Envoy's configuration, not a policy; leave it to Envoy, and \
                                  write a policy in a file of its own, with the `domain` that \
                                  Envoy's rate limit filter names";
-const LIMITADOR: &str = "this is a limits file of Limitador, not a policy; make its `namespace` \
-                         the `domain`, each of `variables` the `key` of a descriptor, and \
-                         `max_value` in `seconds` its `rate_limit`";
+const LIMITADOR: &str = "this is a limits file of Limitador, not a policy; `namespace` becomes \
+                         `domain`, each of `variables` the `key` of a descriptor, `max_value` \
+                         `requests_per_unit`, and `seconds` the `unit` (1 second, 60 minute, \
+                         3600 hour, 86400 day)";

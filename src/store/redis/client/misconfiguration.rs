@@ -92,8 +92,8 @@ fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str>
             "the server is a node of a Redis Cluster: set --redis-type cluster"
         }
         (TopologyConfig::Single | TopologyConfig::Cluster, "sentinel") => {
-            "this is a sentinel: set --redis-type sentinel, and --redis-url to the master's name, \
-             then the sentinels"
+            "this is a sentinel: set --redis-type sentinel, and --redis-url to \
+             MASTER,HOST:PORT,HOST:PORT: the master's name, then the sentinels"
         }
         (TopologyConfig::Cluster, "standalone") => {
             "the server is not part of a Redis Cluster: set --redis-type single"
