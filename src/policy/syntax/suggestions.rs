@@ -27,8 +27,13 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
     let title = level.title();
     let levels: Vec<&str> = levels_of(name).map(Level::title).collect();
     if !levels.is_empty() {
+        // A descriptor without a limit has no `rate_limit` yet.
+        let way_out = match levels.first() {
+            Some(&"`rate_limit`") => "write it below `rate_limit:`",
+            _ => "move it there",
+        };
         let message =
-            format!("`{name}` belongs to {}, not to {title}; move it there", levels.join(" or "));
+            format!("`{name}` belongs to {}, not to {title}; {way_out}", levels.join(" or "));
         return (DiagnosticKind::MisplacedKey, message);
     }
     let way_out = match nearest_word(name, level.keys().map(|key| key.name)) {
