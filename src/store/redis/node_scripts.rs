@@ -43,7 +43,7 @@ pub(super) struct NodeScripts {
     points: AtomicU32,
     /// Time until which the scripts are off, in microseconds.
     off_until: AtomicU64,
-    /// Whether the scripts have been turned off at least once.
+    /// Number of times that the scripts were turned off.
     times_off: AtomicU64,
 }
 

@@ -9,8 +9,8 @@
 //! A charge whose outcome is unknown is never sent again and never refunded.
 //!
 //! For one round trip, a call that will be refunded holds hits, and another one may be rejected
-//! because of them. No limit is ever exceeded: an admitted call was counted with all calls admitted
-//! before it.
+//! because of them. An admitted call was counted with all calls admitted before it, so no limit is
+//! exceeded, unless a client refunds more than was charged and so frees some of the held hits.
 //!
 //! Not here: writing the commands (`client::plain_charge`), the hints (`plain_hints`).
 
@@ -224,7 +224,8 @@ impl PlainCalls {
     }
 }
 
-/// Returns whether a check can ever be charged by a plain command.
+/// Returns whether a check can ever be charged by a plain command. Such a check may be rejected only
+/// because another call holds hits that it will refund.
 pub(super) fn is_eligible(check: &Check<'_>) -> bool {
     let is_small_take = match check.op {
         Op::Take { cost } => (1..=COST_MAX).contains(&cost.0),
@@ -247,11 +248,6 @@ pub(super) fn is_eligible(check: &Check<'_>) -> bool {
         && is_long_window
         && limit.charge == Charge::Admitted
         && !limit.is_override()
-}
-
-/// Returns whether a call may be rejected because another one holds hits that it will refund.
-pub(super) fn may_refuse_transiently(check: &Check<'_>) -> bool {
-    is_eligible(check)
 }
 
 /// Returns the start of the window that a counter's value names, and its count. Returns `None` if no

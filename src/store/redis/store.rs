@@ -1,4 +1,4 @@
-//! Redis store: turns calls into script calls, and replies into answers.
+//! Redis store: turns calls into plain commands or script calls, and replies into answers.
 //!
 //! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 use super::client::node_stats::{BreakerState, NodeReport};
 use super::client::plain_charge::PlainCharges;
 use super::client::topology::RedisClient;
-use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
+use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, source};
 use super::keys::{self, Prefix};
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
@@ -67,7 +67,8 @@ pub struct RedisStats {
     pub script_calls: AtomicU64,
 }
 
-/// Store that keeps its counters in Redis. Every call is decided by a script on the server.
+/// Store that keeps its counters in Redis. Plain commands decide calls far from their limits, and
+/// scripts on the server decide all others.
 #[derive(Debug)]
 pub struct RedisStore<T> {
     transport: T,
@@ -129,9 +130,11 @@ impl SharedStore for RedisStore<RedisClient> {
         let open = |node: &NodeReport| node.breaker == Some(BreakerState::Open);
         self.transport.was_connected() && !self.transport.report().iter().any(open)
     }
+
     fn failure(&self) -> Option<String> {
         self.transport.failure()
     }
+
     fn clear_refusals(&self) {}
 }
 
@@ -245,6 +248,11 @@ impl<T: Transport> RedisStore<T> {
     async fn single_slot(&self, call: &Call<'_>) -> Answers {
         let script_call = self.script_call(call.checks, call);
         let reply = self.transport.send(smallvec![script_call]).await.pop();
+        self.answers(reply, call)
+    }
+
+    /// Decodes the reply to the one script call that decides all checks of a call.
+    fn answers(&self, reply: Option<Result<Value, SendError>>, call: &Call<'_>) -> Answers {
         let source = source(reply.as_ref());
         Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
     }
@@ -288,11 +296,7 @@ impl<T: Transport> RedisStore<T> {
         let script_call = self.node_call(call.checks, call, false);
         let reply = self.transport.send(smallvec![script_call]).await.pop();
         if !self.is_not_here(reply.as_ref()) {
-            let source = source(reply.as_ref());
-            return Answers {
-                each: self.decode_reply(reply, call.checks, call.accounting),
-                source,
-            };
+            return self.answers(reply, call);
         }
         let missed: SmallVec<[usize; 8]> = (0..call.checks.len()).collect();
         let groups = self.groups_of_missed(call, &missed);
@@ -558,15 +562,6 @@ fn refund_answers(
     receipts
 }
 
-/// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many others
-/// are waiting.
-fn source(reply: Option<&Result<Value, SendError>>) -> Source {
-    match reply {
-        Some(Err(error)) if error.kind.is_overload() => Source::Shed,
-        Some(_) | None => Source::Redis,
-    }
-}
-
 impl<T: Transport> Store for RedisStore<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         if let Some(plain) = &self.plain
@@ -579,7 +574,7 @@ impl<T: Transport> Store for RedisStore<T> {
     }
 
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
-        self.plain.is_some() && plain_calls::may_refuse_transiently(check)
+        self.plain.is_some() && plain_calls::is_eligible(check)
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

@@ -10,8 +10,17 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use super::plain_charge::{ChargeReplies, PlainCharges};
-use crate::domain::ExecutionStatus;
+use crate::domain::{ExecutionStatus, Source};
 use crate::store::redis::script::library::Script;
+
+/// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many others
+/// are waiting.
+pub(crate) fn source(reply: Option<&Result<Value, SendError>>) -> Source {
+    match reply {
+        Some(Err(error)) if error.kind.is_overload() => Source::Shed,
+        Some(_) | None => Source::Redis,
+    }
+}
 
 /// Encoded call to a Lua script.
 #[derive(Clone, Debug)]
