@@ -24,6 +24,7 @@ mod compare;
 mod cpu;
 mod drive;
 mod grpc;
+mod instructions;
 mod lookup;
 mod memory;
 mod noop;
@@ -71,6 +72,10 @@ fn main() {
         Some("script-calls") => {
             cpu::describe_machine();
             script_calls::run(scale, args);
+        }
+        Some("instructions") => {
+            cpu::describe_machine();
+            instructions::run();
         }
         Some("compare") => {
             cpu::describe_machine();
