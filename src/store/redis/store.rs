@@ -224,8 +224,9 @@ impl<T: Transport> RedisStore<T> {
         charges: PlainCharges,
     ) -> Answers {
         let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
+        // The rare script calls are boxed, so that the future of a plain call stays small.
         let Some(replies) = self.transport.charge(charges, until).await else {
-            return self.by_script(call).await;
+            return Box::pin(self.by_script(call)).await;
         };
         match plain.judge(call, &replies) {
             PlainResult::Decided(answers) => answers,
@@ -233,7 +234,7 @@ impl<T: Transport> RedisStore<T> {
                 // Before the scripts decide, so that they do not refuse the call because of its own
                 // hits. Never resent: a lost refund only leaves the counter stricter.
                 let _lost = self.transport.send(self.refund_calls(&receipts, None)).await;
-                self.by_script(call).await
+                Box::pin(self.by_script(call)).await
             }
             PlainResult::Unknown(answers, receipts) => {
                 for script_call in self.refund_calls(&receipts, None) {
