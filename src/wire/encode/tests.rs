@@ -117,13 +117,18 @@ fn answered(
         descriptors: vec![descriptor; decision.statuses.len()],
         hits_addend: 2,
     };
-    let request = DecodedRequest::new(&request, &Bounds::DEFAULT).unwrap();
+    let encoded = request.encode_to_vec();
+    let request = DecodedRequest::decode(&encoded, &Bounds::DEFAULT).unwrap();
     let descriptors = request.descriptors();
     let response_config = &ResponseConfig::new(settings).unwrap();
     let (request, rules) = (&request, &table(rules));
     let descriptors = &*descriptors;
+    let mut encoded = Vec::new();
     ResponseInput { request, descriptors, decision, rules, response_config, now: NOW, random }
-        .message()
+        .encode(&mut encoded);
+    let response = RateLimitResponse::decode(&*encoded).unwrap();
+    assert_eq!(response.encode_to_vec(), encoded, "prost encodes a response like this");
+    response
 }
 
 fn headers(settings: ResponseSettings, decision: &Decision<'_>) -> Vec<(String, String)> {
@@ -184,6 +189,19 @@ fn a_week_is_seven_and_a_rate_without_a_unit_is_unknown() {
     let answer = answered(ResponseSettings::default(), &decision(vec![week, slots]), vec![], 0);
     let unit = |at: usize| answer.statuses[at].current_limit.as_ref().unwrap().unit;
     assert_eq!((unit(0), unit(1)), (7, 0));
+}
+
+#[test]
+fn the_name_of_a_limit_may_have_any_length() {
+    for length in [1, 90, 110, 127, 128, 300, 20_000] {
+        let mut status = passing(5, 4, 1);
+        let name: &'static str = "n".repeat(length).leak();
+        status.shown.as_mut().unwrap().name = name;
+        let statuses = vec![status, passing(5, 3, 1)];
+        let answer = answered(ResponseSettings::default(), &decision(statuses), vec![], 0);
+        assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, name);
+        assert_eq!(answer.statuses[1].limit_remaining, 3);
+    }
 }
 
 #[test]
