@@ -174,7 +174,7 @@ fn crc16(bytes: &[u8]) -> u16 {
         .fold(0, |crc: u16, byte| (crc << 8) ^ CRC16_TABLE[usize::from((crc >> 8) as u8 ^ *byte)])
 }
 
-/// CRC16 checksum of every single byte, by which [`crc16`] processes a byte per step.
+/// CRC16 checksum of each byte value, so that [`crc16`] processes one byte per step.
 const CRC16_TABLE: [u16; 256] = {
     let mut table = [0u16; 256];
     let mut at = 0;

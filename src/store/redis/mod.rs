@@ -5,7 +5,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`store`] | turns a call into script calls, and their replies into answers |
+//! | [`store`] | sends calls as plain commands or script calls, and decodes the replies |
 //! | [`keys`] | the key of a counter, and its cluster slot |
 //! | `multi_slot`, `near_limit_hints` | calls over several slots of a cluster |
 //! | `node_scripts` | one script per node of a cluster, and when it is used |

@@ -2,11 +2,11 @@
 //! which group is sent first. `node_scripts` groups them by node instead.
 //!
 //! Each group is one atomic script call. All groups are sent at once, unless a check was near its
-//! limit when last seen: then its group is sent alone first, so that a refusal there holds no hits
-//! in other slots. If one slot rejects the call, the charges in the others are refunded by receipt.
-//! So no limit ever admits too much, but near a limit a call may be rejected because another call
-//! holds hits for one round trip. If a slot does not answer, the charges in the others are kept,
-//! and the fallback either admits the call or refunds them.
+//! limit when last seen: then its group is sent alone first, so that a refusal there leaves no
+//! charges in other slots. If one slot rejects the call, the charges in the others are refunded by
+//! receipt. No limit ever admits too much, but near a limit, a call may be rejected because of
+//! charges that another call refunds one round trip later. If a slot does not reply, the charges in
+//! the others are kept, and the fallback either admits the call or refunds them.
 //!
 //! All functions are pure. Not here: sending the groups (`store`).
 
@@ -57,10 +57,10 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
     groups
 }
 
-/// Number of groups up to which they are searched one after another, which is faster than hashing.
+/// Maximum number of groups that are searched linearly, which is faster than hashing.
 const SEARCHED_MAX: usize = 16;
 
-/// Places of groups in their list, by hash slot. Finding one takes constant time.
+/// Index of the groups of a call by hash slot or by node. A lookup takes constant time.
 #[derive(Debug, Default)]
 pub(super) struct GroupPlaces {
     hashed: HashMap<u16, usize>,
@@ -68,8 +68,8 @@ pub(super) struct GroupPlaces {
 }
 
 impl GroupPlaces {
-    /// Returns the place of the group of a slot. If there is none, returns `None` and notes that
-    /// the caller appends one. `slot_at` returns the slot of the group at a place.
+    /// Returns the position of the group of a slot. If there is no such group, returns `None` and
+    /// assumes that the caller appends one. `slot_at` returns the slot of the group at a position.
     pub(super) fn place(
         &mut self,
         slot: u16,
@@ -164,7 +164,7 @@ pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
 }
 
 /// Returns the groups to send after the group `first`: all others or, if the call has ended, only
-/// the refunds and the takes with `charge: always` in them.
+/// the refunds and the checks with `charge: always` in them.
 pub(super) fn other_groups(
     checks: &[Check<'_>],
     groups: SlotGroups,

@@ -29,7 +29,7 @@ use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKin
 /// disagree.
 const REDIRECTS_MAX: u32 = 3;
 /// Maximum number of retries per call after TRYAGAIN. A slot stays half moved until all its keys
-/// have migrated. If one retry does not help, the fallback answers the call.
+/// have migrated. If one retry does not help, the fallback decides the call.
 const RETRIES_MAX: u32 = 1;
 /// Wait before the retry after TRYAGAIN. MIGRATE moves a batch of keys in about this time.
 const RETRY_WAIT: Duration = Duration::from_millis(1);
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     /// Sends each script call to the node that owns its hash slot, and waits for the replies.
-    /// Calls not answered by the deadline fail as lost.
+    /// Calls without a reply by the deadline fail with [`SendError::LOST`].
     pub(crate) async fn send(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
         let table = self.table.load_full();
         // The smallest cluster has three nodes. A call to more nodes costs an allocation.
@@ -250,8 +250,9 @@ impl Cluster {
         Some(node)
     }
 
-    /// Opens a node that is not in the present slot table. It may be a promoted replica that lacks
-    /// the former master's last charges, so that counts as a loss, unless it is the first table.
+    /// Opens a node that is not in the `present` slot table. Records a loss of counters unless that
+    /// table is empty, because the node may be a promoted replica that lacks the former master's
+    /// last charges.
     fn open_node(&self, address: &Address, present: &SlotTable) -> Arc<Node> {
         if !present.nodes().is_empty() {
             self.context.record_loss(address, NEW_MASTER);

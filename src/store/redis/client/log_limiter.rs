@@ -11,11 +11,11 @@ use crate::domain::Micros;
 
 /// Minimum time between two equal lines.
 const INTERVAL: Micros = Micros(60_000_000);
-/// Maximum number of lines that are remembered. A cluster has at most 1,000 nodes, and few of them
-/// fail at a time.
+/// Maximum number of different lines that are tracked. A cluster has at most 1,000 nodes, and few
+/// of them fail at the same time.
 const LINES_MAX: usize = 1_024;
 
-/// Log lines of the last minute. Not used on the request path.
+/// Limiter that suppresses repeated log lines. Not used on the request path.
 #[derive(Debug)]
 pub(crate) struct LogLimiter {
     /// `None` lets every line through, for tests.

@@ -152,8 +152,8 @@ impl Node {
         self.info.store(info.map(Arc::new));
     }
 
-    /// Queues the commands of one call on an open connection that can answer them in time, or
-    /// rejects them immediately.
+    /// Queues the commands of one call on an open connection whose replies can arrive in time, or
+    /// rejects the commands immediately.
     pub(crate) fn enqueue(&self, mut batch: Batch) {
         let Some(command) = batch.first() else { return };
         let (now, deadline) = (command.queued_at, command.deadline);
@@ -219,8 +219,8 @@ impl Node {
         }
     }
 
-    /// Returns whether plain charges can be sent now: the connection that this thread prefers knows
-    /// the server's time or, on other threads, every open connection does.
+    /// Returns whether plain charges can be sent now. On a worker thread, the preferred connection
+    /// must know the server's time; on other threads, every open connection must.
     pub(crate) fn can_charge(&self) -> bool {
         let Some(breaker) = &self.breaker else { return false };
         let now = breaker.clock.now();
@@ -236,7 +236,8 @@ impl Node {
             && ready.all(|connection| connection.time_known_until.is_known_at(now))
     }
 
-    /// Queues one script call and returns its pending reply. If `asking`, sends ASKING before it.
+    /// Queues one script call and returns its pending reply. If `asking` is true, sends ASKING before
+    /// the call.
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
         let deadline = call.deadline;
         let (command, reply) = self.prepare(NodeCommand::Script(call), deadline, asking);

@@ -58,8 +58,8 @@ impl SingleMaster {
         replies
     }
 
-    /// Charges counters by plain commands. Returns `None`, and has sent nothing, if the master is
-    /// not known or does not know its time.
+    /// Charges counters by plain commands. Sends nothing and returns `None` if the master or its
+    /// server time is not known.
     pub(crate) async fn charge(
         &self,
         charges: PlainCharges,
