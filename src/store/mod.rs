@@ -163,7 +163,8 @@ pub struct SharedStoreStats {
     pub plain_calls: u64,
     /// Number of calls decided by scripts.
     pub script_calls: u64,
-    /// Number of calls that plain charges could not decide and that scripts therefore decided.
+    /// Number of calls that plain charges could not decide. Scripts then decided them, unless the
+    /// outcome of a charge was unknown.
     pub plain_undecided: u64,
     /// Number of plain charges refunded because they could not decide their call.
     pub plain_refunds: u64,

@@ -26,7 +26,7 @@ const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "key1", "key2"])
 }
 
-/// Start of the names of the families with one series per rule.
+/// Prefix of the names of families with one series per rule.
 const RULE_PREFIX: &str = "ratelimit_service_rate_limit_";
 
 /// Metric family with one series per rule, and the function that reads a series' value.
@@ -88,7 +88,7 @@ pub(crate) fn compat_families() -> Vec<MetricFamily> {
 /// Prometheus collector that encodes Tidegate's counters under envoyproxy/ratelimit's names.
 pub(super) struct CompatMetrics {
     pub(super) telemetry: Arc<Telemetry>,
-    /// Metrics of the process that envoyproxy/ratelimit exports, too.
+    /// Metrics of the process that envoyproxy/ratelimit also exports.
     pub(super) process: MetricSource,
 }
 
@@ -160,7 +160,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     PROCESS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
-/// Returns the statistic of a rule. `path` begins with the domain, except that of request
+/// Returns the statsd name of a rule. `path` begins with the domain, except for request
 /// overrides.
 fn statistic(domain: &str, path: &str) -> String {
     let path = match path {

@@ -173,7 +173,7 @@ impl Telemetry {
         self.last_load_succeeded.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the fingerprint of the active policy; empty before the first.
+    /// Returns the fingerprint of the active policy; empty before the first policy is loaded.
     pub fn policy_fingerprint(&self) -> String {
         self.tables.load().present.fingerprint.clone()
     }
@@ -234,8 +234,8 @@ impl Telemetry {
         totals
     }
 
-    /// Counts a check on the row that shows it. Questions and bills are those of the rule, whatever
-    /// row shows them.
+    /// Counts a check in the metrics row `row`. Questions and bills always count for the rule, even
+    /// if the check is counted in a row of its own.
     fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
         row.add(&count_hits(check, self.near_ratio), check);
         if let Some(lost) = rule.note_bill(check) {

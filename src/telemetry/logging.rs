@@ -127,7 +127,7 @@ impl Write for EscapingWriter {
 /// without blocking, and a socket accepts more.
 const CHUNK_BYTES: usize = 4_096;
 
-/// Reports whether standard error accepts a chunk without blocking. If the log shipper hangs, the
+/// Returns whether standard error accepts a chunk without blocking. If the log shipper hangs, the
 /// pipe stays full.
 fn has_room(stderr: &io::StderrLock<'_>) -> bool {
     let mut fds = [PollFd::new(stderr, PollFlags::OUT)];

@@ -16,7 +16,7 @@ use crate::domain::{LossCause, LostBill};
 pub(super) struct LostBills {
     /// Number of bills that were not charged in full, in the order of [`LossCause::ALL`].
     bills: [AtomicU64; LossCause::ALL.len()],
-    /// Hits of these bills that were not charged.
+    /// Number of hits of lost bills that were not charged, in the order of [`LossCause::ALL`].
     hits: [AtomicU64; LossCause::ALL.len()],
     is_warned: AtomicBool,
 }
@@ -28,7 +28,7 @@ impl LostBills {
         self.hits[lost.cause as usize].fetch_add(lost.hits.0, Ordering::Relaxed);
     }
 
-    /// Returns the number of lost bills and of their hits, for each cause.
+    /// Returns the number of lost bills and the number of their uncharged hits, for each cause.
     pub(super) fn totals(&self) -> [(LossCause, u64, u64); LossCause::ALL.len()] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LossCause::ALL.map(|cause| {

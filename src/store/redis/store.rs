@@ -1,4 +1,5 @@
-//! Redis store: turns calls into plain commands or script calls, and replies into answers.
+//! Redis store: translates calls into plain commands or script calls, and Redis replies into one
+//! [`Answer`] per check.
 //!
 //! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
@@ -26,7 +27,7 @@ use crate::domain::{
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Time before the deadline at which a multi-slot call stops waiting for replies, so that it can
-/// still report the charges of the hash slots that answered.
+/// still report the charges of the hash slots that replied.
 ///
 /// Equal to one tick of the runtime's timer. If it were shorter, `resilience` could cancel the call
 /// first, and the charges would never be refunded.
@@ -156,16 +157,16 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
     }
 
-    /// Turns the scripts for nodes of a cluster on, which is the default, or off. If they are off,
-    /// every hash slot gets a script call of its own.
+    /// Enables or disables the scripts for cluster nodes. Enabled by default. If disabled, each
+    /// hash slot gets its own script call.
     #[must_use]
     pub fn with_node_scripts(self, enabled: bool) -> Self {
         let node_scripts = NodeScripts::new(enabled && self.transport.is_cluster());
         RedisStore { node_scripts, ..self }
     }
 
-    /// Lets one call in `interval` be charged by plain commands although a counter may be near its
-    /// limit, so that tests meet wrong hints.
+    /// Charges one call in `interval` by plain commands even if a counter may be near its limit, so
+    /// that tests cover wrong hints.
     #[doc(hidden)]
     #[must_use]
     pub fn with_wrong_hints(mut self, interval: u64) -> Self {
@@ -180,7 +181,7 @@ impl<T: Transport> RedisStore<T> {
         &self.transport
     }
 
-    /// Returns the statistics, which keep being updated.
+    /// Returns the live statistics, which change as calls are decided.
     pub fn stats(&self) -> &RedisStats {
         &self.stats
     }
@@ -216,7 +217,7 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Decides a call by plain commands and, unless their answers decide it, by scripts.
+    /// Decides a call by plain commands or, if their replies do not decide it, by scripts.
     async fn by_plain_commands(
         &self,
         call: &Call<'_>,
@@ -313,8 +314,8 @@ impl<T: Transport> RedisStore<T> {
         ScriptCall { deadline: call.deadline, ..script_call }
     }
 
-    /// Returns whether a node's script answered that the node does not hold every key. Counts the
-    /// answer.
+    /// Returns whether a node's script replied that the node does not hold every key. Records the
+    /// reply in the statistics.
     fn is_not_here(&self, reply: Option<&Result<Value, SendError>>) -> bool {
         match reply {
             Some(Ok(reply)) if is_not_here(reply) => {
@@ -329,8 +330,9 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Learns from the answers to checks that were sent slot by slot because a node's script
-    /// answered `not here`. `redirects` is the number of redirects before that script was sent.
+    /// Records a `not here` reply as unexplained if the same checks, sent slot by slot, were then
+    /// all decided without a redirect. `redirects` is the number of redirects before the node's
+    /// script was sent.
     fn record_not_here(
         &self,
         call: &Call<'_>,
@@ -394,7 +396,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Sends one script call per group, and stores the decoded answers and each counter's status
-    /// without the call's charges. Sends groups that are not on their node again, slot by slot.
+    /// without the call's charges. Groups that are not on their node are sent again, slot by slot.
     async fn send_groups(
         &self,
         call: &Call<'_>,
@@ -471,8 +473,8 @@ impl<T: Transport> RedisStore<T> {
         missed
     }
 
-    /// Groups the checks of node scripts that answered `not here` by slot, and turns the node
-    /// scripts for those slots off for a while.
+    /// Groups the checks of node scripts that replied `not here` by slot, and temporarily turns off
+    /// the node scripts for those slots.
     fn groups_of_missed(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
         let slot = |at: &usize| keys::counter_slot(&call.checks[*at].key);
         self.node_scripts.record_not_here(missed.iter().map(slot), call.now);
@@ -498,8 +500,8 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Returns a decoded reply, or whether its call was executed. Counts clamps and unreadable
-    /// replies.
+    /// Returns the decoded reply or, if there is none, whether the call was executed. Counts clamps
+    /// and unreadable replies.
     fn checked_reply(
         &self,
         reply: Option<Result<Value, SendError>>,
@@ -544,10 +546,11 @@ impl<T: Transport> RedisStore<T> {
     }
 }
 
-/// Status of each check's counter without the call's charges, where a slot reported it.
+/// Status of each check's counter without the call's charges; `None` if its slot reported none.
 type Uncharged = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Turns the answers of a rejected call into those after the refund, and returns the receipts.
+/// Updates the answers of a rejected call to the values after its refund. Returns the receipts of
+/// the charges to refund.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],

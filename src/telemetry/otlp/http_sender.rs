@@ -58,7 +58,7 @@ pub(super) enum HttpSendError {
     Timeout,
     /// The connection failed. Contains the reason.
     Connection(String),
-    /// The collector answered with a status other than 2xx.
+    /// The collector responded with a status other than 2xx.
     Status(StatusCode),
 }
 

@@ -36,7 +36,7 @@ const POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS_PER_SECOND: f64 = 1e6;
 
-/// Client of the collector.
+/// gRPC or HTTP client that sends metrics to the collector.
 enum Client {
     Grpc { client: Box<MetricsServiceClient<Channel>>, metadata: MetadataMap },
     Http(HttpSender),
@@ -53,7 +53,7 @@ impl Client {
         })
     }
 
-    /// Sends one message. The error describes the reason.
+    /// Sends one message. On failure, returns the reason as text.
     async fn send(&mut self, message: ExportMetricsServiceRequest) -> Result<(), String> {
         match self {
             Client::Grpc { client, metadata } => {

@@ -15,7 +15,7 @@ pub struct SamplingRule {
     /// A call is sampled if its 64-bit random number is below this threshold, the sampling ratio
     /// times 2⁶⁴.
     threshold: u64,
-    /// Whether all calls are sampled. Then `threshold` does not apply.
+    /// Whether all calls are sampled, regardless of `threshold`.
     all: bool,
 }
 
@@ -34,7 +34,7 @@ impl SamplingRule {
         SamplingRule { parent_based, threshold, all: ratio >= 1.0 }
     }
 
-    /// Reports whether any call may be sampled.
+    /// Returns whether any call may be sampled.
     pub(super) fn is_enabled(&self) -> bool {
         self.parent_based || self.threshold > 0
     }

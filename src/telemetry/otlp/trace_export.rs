@@ -77,7 +77,7 @@ impl TraceExporter {
         Ok(TraceExporter { sampling, tracer: provider.tracer("tidegate"), provider })
     }
 
-    /// Reports whether any call may be sampled.
+    /// Returns whether any call may be sampled.
     pub(in crate::telemetry) fn is_enabled(&self) -> bool {
         self.sampling.is_enabled()
     }
@@ -202,7 +202,7 @@ fn node_attributes(call: &NodeCall) -> Vec<KeyValue> {
     attributes
 }
 
-/// Client of the collector.
+/// gRPC or HTTP client that sends spans to the collector.
 #[derive(Debug)]
 enum SpanClient {
     Grpc(Box<SpanExporter>),

@@ -3,7 +3,7 @@
 
 use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
 
-/// How the descriptor values of rejected keys are displayed.
+/// Display format of the descriptor values of rejected keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ValueDisplay {
     /// First 24 bytes of each value.
@@ -34,7 +34,7 @@ const TEXT_BYTES_MAX: usize = 120;
 /// Maximum length of a displayed key after escaping, in bytes.
 const DISPLAY_BYTES_MAX: usize = 240;
 
-/// Marks truncated text.
+/// Suffix that marks truncated text.
 const ELLIPSIS: &[u8] = "…".as_bytes();
 
 /// Note about a rejected check, copied through the channel to the statistics.

@@ -236,8 +236,8 @@ impl Node {
             && ready.all(|connection| connection.time_known_until.is_known_at(now))
     }
 
-    /// Queues one script call and returns its pending reply. If `asking` is true, sends ASKING before
-    /// the call.
+    /// Queues one script call and returns its pending reply. If `asking` is true, sends ASKING
+    /// before the call.
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
         let deadline = call.deadline;
         let (command, reply) = self.prepare(NodeCommand::Script(call), deadline, asking);

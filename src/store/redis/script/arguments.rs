@@ -71,7 +71,7 @@ impl Encoder {
     }
 
     /// Encodes the script call that decides `checks`, which are one part of an all-or-nothing call.
-    /// The reply is for [`ScriptReply::decode_part`](super::reply::ScriptReply::decode_part).
+    /// Decode the reply with [`ScriptReply::decode_part`](super::reply::ScriptReply::decode_part).
     pub fn encode_part(
         &self,
         checks: &[Check<'_>],
@@ -83,9 +83,9 @@ impl Encoder {
     }
 
     /// Encodes the script call that decides `checks`, whose keys are in several hash slots of one
-    /// node. The node answers [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all of them.
-    /// The reply is otherwise that of [`encode_part`](Self::encode_part) if `is_part`, or else that
-    /// of [`encode_call`](Self::encode_call).
+    /// node. The node replies [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all of them.
+    /// Otherwise, the reply is like that to [`encode_part`](Self::encode_part) if `is_part` is
+    /// true, and like that to [`encode_call`](Self::encode_call) if not.
     pub fn encode_node_call(
         &self,
         checks: &[Check<'_>],
@@ -186,8 +186,8 @@ fn evalsha(script: &Script, keys: usize) -> Cmd {
     command
 }
 
-/// Returns the name that `apply.lua` expects of an accounting. `is_part` tells whether the other
-/// checks of an all-or-nothing call are decided elsewhere.
+/// Returns the name of an accounting in `apply.lua`. `is_part` is true if the other checks of an
+/// all-or-nothing call are decided by other script calls.
 fn accounting_word(accounting: Accounting, is_part: bool) -> &'static str {
     match accounting {
         Accounting::AllOrNothing if is_part => "part",
@@ -203,7 +203,7 @@ fn add_time(command: &mut Cmd, now: Option<Micros>) {
     };
 }
 
-/// Returns the name of a check's operation in the scripts.
+/// Returns the name that the scripts use for a check's operation.
 fn op_name(check: &Check<'_>) -> &'static str {
     match check.op {
         Op::Take { cost: Hits::ZERO } | Op::Peek { .. } => "peek",
@@ -345,11 +345,12 @@ fn pack_multi<'a>(
     in_few_values(packed)
 }
 
-/// Maximum number of values that a script unpacks one beside the other. Lua's stack has room for
-/// 8,000 in one call. An array has no bound, but filling it costs Redis more than a list of values.
+/// Maximum number of values that are packed as separate values rather than as an array. Lua's stack
+/// has room for 8,000 values in one call. An array has no such bound, but costs Redis more to fill.
 const VALUES_MAX: usize = 4_000;
 
-/// Returns the values as they are or, if there are too many for Lua's stack, as one array.
+/// Packs the values into one array if there are too many for Lua's stack; otherwise returns them
+/// unchanged.
 fn in_few_values(packed: Packed) -> Packed {
     if packed.len() <= VALUES_MAX {
         return packed;
@@ -372,7 +373,7 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
     command.arg(stride).arg(in_few_values(all).as_slice());
 }
 
-/// Packs a check as `apply.lua` expects it.
+/// Packs a check in the format that `apply.lua` expects.
 fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
     packed.push_string(&[letter(&check.limit.algorithm)]);
@@ -383,7 +384,7 @@ fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     packed
 }
 
-/// Packs a receipt as `refund.lua` expects it.
+/// Packs a receipt in the format that `refund.lua` expects.
 fn pack_receipt(receipt: &Receipt) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
