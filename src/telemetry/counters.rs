@@ -238,7 +238,7 @@ impl Telemetry {
     /// if the check is counted in a row of its own.
     fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
         row.add(&count_hits(check, self.near_ratio), check);
-        if let Some(lost) = rule.note_bill(check) {
+        if let Some(lost) = rule.record_bill(check) {
             self.lost_bills.add(lost);
         }
     }
@@ -275,7 +275,7 @@ impl Observer for Telemetry {
             return;
         }
         let tables = self.tables.load();
-        let counters = tables.of_overrides(domain).unwrap_or(&self.overrides);
+        let counters = tables.override_counters(domain).unwrap_or(&self.overrides);
         self.count(check, counters, counters);
     }
 

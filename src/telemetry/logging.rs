@@ -110,7 +110,7 @@ impl Write for EscapingWriter {
     /// closed or its pipe is full, because logging must not delay decisions.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut stderr = io::stderr().lock();
-        for chunk in escaped(line).chunks(CHUNK_BYTES) {
+        for chunk in escape(line).chunks(CHUNK_BYTES) {
             if !has_room(&stderr) || stderr.write_all(chunk).is_err() {
                 break;
             }
@@ -137,7 +137,7 @@ fn has_room(stderr: &io::StderrLock<'_>) -> bool {
 
 /// Escapes all control characters in a line except a trailing line feed. JSON lines stay valid: in
 /// JSON, control characters can occur only within strings, where `\u` escapes are allowed.
-fn escaped(line: &[u8]) -> Vec<u8> {
+fn escape(line: &[u8]) -> Vec<u8> {
     let (body, end) = match line.split_last() {
         Some((b'\n', body)) => (body, &b"\n"[..]),
         Some(_) | None => (line, &b""[..]),
@@ -162,18 +162,18 @@ mod tests {
     #[test]
     fn a_field_cannot_forge_a_second_line() {
         let line = b"WARN refused value=a\nWARN forged\x1b[31m\n";
-        assert_eq!(escaped(line), b"WARN refused value=a\\nWARN forged\\x1b[31m\n");
+        assert_eq!(escape(line), b"WARN refused value=a\\nWARN forged\\x1b[31m\n");
     }
 
     #[test]
     fn a_field_cannot_reorder_a_line_nor_break_json() {
         let line = "{\"value\":\"\u{7f}\u{85}\u{9b}\u{2028}\u{202e}\u{61c}\"}\n";
-        let written = escaped(line.as_bytes());
+        let written = escape(line.as_bytes());
         assert_eq!(written, b"{\"value\":\"\\u007f\\u0085\\u009b\\u2028\\u202e\\u061c\"}\n");
     }
 
     #[test]
     fn a_line_without_control_characters_is_unchanged() {
-        assert_eq!(escaped("gr\u{fc}n\n".as_bytes()), "gr\u{fc}n\n".as_bytes());
+        assert_eq!(escape("gr\u{fc}n\n".as_bytes()), "gr\u{fc}n\n".as_bytes());
     }
 }

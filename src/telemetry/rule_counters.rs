@@ -98,7 +98,7 @@ impl RuleCounters {
 
     /// Records whether the rule has questions, and returns the lost bill to count, if any. A
     /// rejected bill counts as lost only if the rule has had a question with 0 hits.
-    pub(super) fn note_bill(&self, check: &CheckEvent) -> Option<LostBill> {
+    pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {
         if check.is_question && !self.has_questions.load(Ordering::Relaxed) {
             self.has_questions.store(true, Ordering::Relaxed);
         }
@@ -217,7 +217,7 @@ impl RuleTables {
     }
 
     /// Returns the counters of request overrides in a domain; `None` if the domain has no rules.
-    pub(super) fn of_overrides(&self, domain: &str) -> Option<&RuleCounters> {
+    pub(super) fn override_counters(&self, domain: &str) -> Option<&RuleCounters> {
         self.present.overrides.get(domain).map(Arc::as_ref)
     }
 }

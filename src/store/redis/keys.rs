@@ -113,11 +113,11 @@ impl Prefix {
         text.extend_from_slice(b"tg1");
         text.push(letter(algorithm));
         text.extend_from_slice(b":{");
-        text.extend_from_slice(&base64url(key.tag.unwrap_or(key.identity)));
+        text.extend_from_slice(&encode_base64url(key.tag.unwrap_or(key.identity)));
         text.push(b'}');
         if key.tag.is_some() {
             text.push(b':');
-            text.extend_from_slice(&base64url(key.identity));
+            text.extend_from_slice(&encode_base64url(key.identity));
         }
         text
     }
@@ -143,7 +143,7 @@ pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
 
 /// Returns the hash slot of a counter's key in a Redis Cluster.
 pub fn counter_slot(key: &CounterKey) -> u16 {
-    crc16(&base64url(key.tag.unwrap_or(key.identity))) % SLOTS
+    crc16(&encode_base64url(key.tag.unwrap_or(key.identity))) % SLOTS
 }
 
 /// Returns the hash slot of any key in a Redis Cluster, as Redis computes it: from the text between
@@ -158,7 +158,7 @@ pub fn key_slot(key: &[u8]) -> u16 {
 }
 
 /// Encodes 128 bits in base64url without padding.
-fn base64url(bits: u128) -> [u8; HASH_CHARS] {
+fn encode_base64url(bits: u128) -> [u8; HASH_CHARS] {
     let mut text = [b'A'; HASH_CHARS];
     // Cannot fail: 16 bytes are 22 characters.
     let written = URL_SAFE_NO_PAD.encode_slice(bits.to_be_bytes(), &mut text);

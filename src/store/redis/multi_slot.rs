@@ -46,10 +46,10 @@ pub(super) type SlotGroups = SmallVec<[SlotGroup; 4]>;
 /// check.
 pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u16) -> SlotGroups {
     let mut groups = SlotGroups::new();
-    let mut places = GroupPlaces::default();
+    let mut index = GroupIndex::default();
     for (at, check) in checks.iter().enumerate() {
         let slot = slot(check);
-        match places.place(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot)) {
+        match index.position(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot)) {
             Some(place) => groups[place].checks.push(at),
             None => groups.push(SlotGroup::of(slot, at)),
         }
@@ -58,29 +58,29 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
 }
 
 /// Maximum number of groups that are searched linearly, which is faster than hashing.
-const SEARCHED_MAX: usize = 16;
+const LINEAR_SEARCH_MAX: usize = 16;
 
 /// Index of the groups of a call by hash slot or by node. A lookup takes constant time.
 #[derive(Debug, Default)]
-pub(super) struct GroupPlaces {
+pub(super) struct GroupIndex {
     hashed: HashMap<u16, usize>,
     groups: usize,
 }
 
-impl GroupPlaces {
+impl GroupIndex {
     /// Returns the position of the group of a slot. If there is no such group, returns `None` and
     /// assumes that the caller appends one. `slot_at` returns the slot of the group at a position.
-    pub(super) fn place(
+    pub(super) fn position(
         &mut self,
         slot: u16,
         slot_at: impl Fn(usize) -> Option<u16>,
     ) -> Option<usize> {
-        let searched = self.groups.min(SEARCHED_MAX);
+        let searched = self.groups.min(LINEAR_SEARCH_MAX);
         let found = (0..searched)
             .find(|place| slot_at(*place) == Some(slot))
             .or_else(|| self.hashed.get(&slot).copied());
         if found.is_none() {
-            if self.groups >= SEARCHED_MAX {
+            if self.groups >= LINEAR_SEARCH_MAX {
                 self.hashed.insert(slot, self.groups);
             }
             self.groups += 1;
@@ -243,18 +243,18 @@ mod tests {
         let compared = std::cell::Cell::new(0);
         for count in [256_u16, 1_024, 2_048] {
             compared.set(0);
-            let mut places = GroupPlaces::default();
+            let mut index = GroupIndex::default();
             let slot_at = |place: usize| {
                 compared.set(compared.get() + 1);
                 u16::try_from(place).ok()
             };
             for slot in 0..count {
-                assert_eq!(places.place(slot, slot_at), None, "{slot} is new");
+                assert_eq!(index.position(slot, slot_at), None, "{slot} is new");
             }
             for slot in 0..count {
-                assert_eq!(places.place(slot, slot_at), Some(usize::from(slot)));
+                assert_eq!(index.position(slot, slot_at), Some(usize::from(slot)));
             }
-            let most = 2 * usize::from(count) * SEARCHED_MAX;
+            let most = 2 * usize::from(count) * LINEAR_SEARCH_MAX;
             assert!(compared.get() <= most, "{} for {count} checks", compared.get());
         }
     }

@@ -19,7 +19,7 @@ const REFUSED_FOR_MS: u32 = 1_000;
 
 /// Multiple of a check's cost below which the available hits of its counter count as near the
 /// limit.
-const NEAR_COSTS: u64 = 10;
+const NEAR_LIMIT_FACTOR: u64 = 10;
 
 /// Fixed-size table that records, per counter, the hits that were last available and the time of
 /// the latest refusal.
@@ -71,7 +71,7 @@ impl NearLimitHints {
         if refused != 0 && millis_u32(now).wrapping_sub(refused) < REFUSED_FOR_MS {
             return Some(0);
         }
-        (available < cost.saturating_mul(NEAR_COSTS)).then(|| 1 + available / cost)
+        (available < cost.saturating_mul(NEAR_LIMIT_FACTOR)).then(|| 1 + available / cost)
     }
 
     /// Returns the hits that were available in the check's counter at its latest recorded outcome.

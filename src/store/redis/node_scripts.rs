@@ -9,7 +9,7 @@
 //! for [`MOVED_FOR_MS`].
 //!
 //! Some services route a script call without keys to any node. Such scripts keep replying
-//! `not here` for slots that the intended node serves, and are turned off for [`OFF_FOR`].
+//! `not here` for slots that the intended node serves, and are turned off for [`OFF_DURATION`].
 //!
 //! Not here: sending the script calls (`store`), their arguments (`script`).
 
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use super::keys::SLOTS;
-use super::multi_slot::{GroupPlaces, SlotGroup, SlotGroups};
+use super::multi_slot::{GroupIndex, SlotGroup, SlotGroups};
 use crate::domain::{Check, Micros};
 
 /// Time after a `not here` reply during which the checks of its slots are sent slot by slot, in
@@ -35,7 +35,7 @@ const UNEXPLAINED_POINTS: u32 = 4;
 const POINTS_MAX: u32 = 32;
 /// Time for which the scripts stay turned off, 10 minutes. Afterwards they are used again, until
 /// the next unexplained `not here` reply.
-const OFF_FOR: Micros = Micros(600_000_000);
+const OFF_DURATION: Micros = Micros(600_000_000);
 
 /// Switch for the scripts for cluster nodes: turns them on and off, for all slots or single slots.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl NodeScripts {
     }
 
     /// Records a reply of a node's script other than `not here`.
-    pub(super) fn record_answer(&self) {
+    pub(super) fn record_reply(&self) {
         // Usually there are no points, and nothing is written.
         if self.points.load(Ordering::Relaxed) > 0 {
             let less = |points: u32| Some(points.saturating_sub(1));
@@ -108,7 +108,7 @@ impl NodeScripts {
         }
         // One more unexplained answer after the pause is enough.
         self.points.store(POINTS_MAX - UNEXPLAINED_POINTS, Ordering::Relaxed);
-        self.off_until.store(now.saturating_add(OFF_FOR).0, Ordering::Relaxed);
+        self.off_until.store(now.saturating_add(OFF_DURATION).0, Ordering::Relaxed);
         self.times_off.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -122,13 +122,13 @@ pub(super) fn group_by_node(
     node: impl Fn(u16) -> Option<u16>,
 ) -> SlotGroups {
     let mut groups = SlotGroups::new();
-    let mut places = GroupPlaces::default();
+    let mut index = GroupIndex::default();
     // The numbers of nodes follow those of slots.
     let mut owners: SmallVec<[u16; 4]> = SmallVec::new();
     for (at, check) in checks.iter().enumerate() {
         let slot = slot(check);
         let owner = node(slot).and_then(|node| node.checked_add(SLOTS)).unwrap_or(slot);
-        match places.place(owner, |place| owners.get(place).copied()) {
+        match index.position(owner, |place| owners.get(place).copied()) {
             Some(place) => {
                 let group = &mut groups[place];
                 group.spans_slots |= group.slot != slot;
@@ -190,13 +190,13 @@ mod tests {
         let scripts = NodeScripts::new(true);
         for _ in 0..1_000 {
             assert!(!scripts.record_unexplained(NOW));
-            (0..4).for_each(|_| scripts.record_answer());
+            (0..4).for_each(|_| scripts.record_reply());
         }
         assert!(scripts.is_on(NOW));
         // One call of three reaches the right node by chance.
         let off = (0..30).any(|n| {
             let off = n % 3 != 0 && scripts.record_unexplained(NOW);
-            scripts.record_answer();
+            scripts.record_reply();
             off
         });
         assert!(off);

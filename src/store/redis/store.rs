@@ -198,17 +198,17 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Decides a call with scripts, and records their answers as hints for plain commands.
-    async fn by_script(&self, call: &Call<'_>) -> Answers {
+    async fn decide_by_script(&self, call: &Call<'_>) -> Answers {
         let answers = if self.transport.is_cluster() {
-            let groups = self.groups(call);
+            let groups = self.group_checks(call);
             // The others are boxed, so that the future of a single-slot call stays small.
             match groups.as_slice() {
-                [group] if group.needs_node_script() => Box::pin(self.single_node(call)).await,
-                [] | [_] => self.single_slot(call).await,
-                [_, _, ..] => Box::pin(self.multi_slot(call, groups)).await,
+                [group] if group.needs_node_script() => Box::pin(self.decide_on_node(call)).await,
+                [] | [_] => self.decide_single_slot(call).await,
+                [_, _, ..] => Box::pin(self.decide_multi_slot(call, groups)).await,
             }
         } else {
-            self.single_slot(call).await
+            self.decide_single_slot(call).await
         };
         self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
         if let Some(plain) = &self.plain {
@@ -218,7 +218,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Decides a call by plain commands or, if their replies do not decide it, by scripts.
-    async fn by_plain_commands(
+    async fn decide_by_plain_commands(
         &self,
         call: &Call<'_>,
         plain: &PlainCalls,
@@ -226,7 +226,7 @@ impl<T: Transport> RedisStore<T> {
     ) -> Answers {
         let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
         let Some(replies) = self.transport.charge(charges, until).await else {
-            return self.by_script(call).await;
+            return self.decide_by_script(call).await;
         };
         match plain.judge(call, &replies) {
             PlainResult::Decided(answers) => answers,
@@ -234,7 +234,7 @@ impl<T: Transport> RedisStore<T> {
                 // Before the scripts decide, so that they do not refuse the call because of its own
                 // hits. Never resent: a lost refund only leaves the counter stricter.
                 let _lost = self.transport.send(self.refund_calls(&receipts, None)).await;
-                self.by_script(call).await
+                self.decide_by_script(call).await
             }
             PlainResult::Unknown(answers, receipts) => {
                 for script_call in self.refund_calls(&receipts, None) {
@@ -246,14 +246,14 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Decides a call with one script call for all checks.
-    async fn single_slot(&self, call: &Call<'_>) -> Answers {
+    async fn decide_single_slot(&self, call: &Call<'_>) -> Answers {
         let script_call = self.script_call(call.checks, call);
         let reply = self.transport.send(smallvec![script_call]).await.pop();
-        self.answers(reply, call)
+        self.decode_answers(reply, call)
     }
 
     /// Decodes the reply to the one script call that decides all checks of a call.
-    fn answers(&self, reply: Option<Result<Value, SendError>>, call: &Call<'_>) -> Answers {
+    fn decode_answers(&self, reply: Option<Result<Value, SendError>>, call: &Call<'_>) -> Answers {
         let source = source(reply.as_ref());
         Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
     }
@@ -278,7 +278,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Groups the checks of a call by node or, where the scripts for nodes are off, by hash slot.
-    fn groups(&self, call: &Call<'_>) -> SlotGroups {
+    fn group_checks(&self, call: &Call<'_>) -> SlotGroups {
         let slot = |check: &Check<'_>| keys::counter_slot(&check.key);
         if !self.node_scripts.is_on(call.now) {
             return multi_slot::group_by_slot(call.checks, slot);
@@ -292,16 +292,16 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decides a call whose counters are in several hash slots of one node, with one script call. If
     /// the node does not hold every key, nothing was charged, and the call is sent slot by slot.
-    async fn single_node(&self, call: &Call<'_>) -> Answers {
+    async fn decide_on_node(&self, call: &Call<'_>) -> Answers {
         let redirects = self.transport.redirects();
         let script_call = self.node_call(call.checks, call, false);
         let reply = self.transport.send(smallvec![script_call]).await.pop();
         if !self.is_not_here(reply.as_ref()) {
-            return self.answers(reply, call);
+            return self.decode_answers(reply, call);
         }
         let missed: SmallVec<[usize; 8]> = (0..call.checks.len()).collect();
-        let groups = self.groups_of_missed(call, &missed);
-        let answers = self.multi_slot(call, groups).await;
+        let groups = self.group_missed_checks(call, &missed);
+        let answers = self.decide_multi_slot(call, groups).await;
         self.record_not_here(call, &missed, &answers.each, redirects);
         answers
     }
@@ -323,7 +323,7 @@ impl<T: Transport> RedisStore<T> {
                 true
             }
             Some(Ok(_)) => {
-                self.node_scripts.record_answer();
+                self.node_scripts.record_reply();
                 false
             }
             Some(Err(_)) | None => false,
@@ -349,7 +349,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decides a call whose counters are in several hash slots, with one script call per group, in
     /// one or two round trips.
-    async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
+    async fn decide_multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
         let each = vec![Answer::NotAsked; call.checks.len()];
         let mut answers = Answers { each, source: Source::Redis };
         let mut uncharged = Uncharged::from_elem(None, call.checks.len());
@@ -409,7 +409,7 @@ impl<T: Transport> RedisStore<T> {
         if missed.is_empty() {
             return;
         }
-        let slots = self.groups_of_missed(call, &missed);
+        let slots = self.group_missed_checks(call, &missed);
         // No group spans slots, so none is missed again.
         self.send_once(call, &slots, answers, uncharged).await;
         self.record_not_here(call, &missed, &answers.each, redirects);
@@ -475,7 +475,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// Groups the checks of node scripts that replied `not here` by slot, and temporarily turns off
     /// the node scripts for those slots.
-    fn groups_of_missed(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
+    fn group_missed_checks(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
         let slot = |at: &usize| keys::counter_slot(&call.checks[*at].key);
         self.node_scripts.record_not_here(missed.iter().map(slot), call.now);
         let checks: SmallVec<[Check<'_>; 8]> = missed.iter().map(|at| call.checks[*at]).collect();
@@ -534,10 +534,10 @@ impl<T: Transport> RedisStore<T> {
             return smallvec![self.encoder.encode_refund(receipts, now)];
         }
         let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
-        let mut places = multi_slot::GroupPlaces::default();
+        let mut index = multi_slot::GroupIndex::default();
         for receipt in receipts {
             let slot = keys::counter_slot(&receipt.key);
-            match places.place(slot, |place| by_slot.get(place).map(|(slot, _)| *slot)) {
+            match index.position(slot, |place| by_slot.get(place).map(|(slot, _)| *slot)) {
                 Some(place) => by_slot[place].1.push(receipt.clone()),
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
@@ -571,9 +571,9 @@ impl<T: Transport> Store for RedisStore<T> {
             && let Some(charges) = plain.plan(call)
         {
             // Boxed, so that the future of a script call stays small.
-            return Box::pin(self.by_plain_commands(call, plain, charges)).await;
+            return Box::pin(self.decide_by_plain_commands(call, plain, charges)).await;
         }
-        self.by_script(call).await
+        self.decide_by_script(call).await
     }
 
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {

@@ -47,7 +47,7 @@ pub(super) struct RefusalNote {
     /// Whether the limit was in shadow mode.
     pub(super) shadow: bool,
     length: u8,
-    is_cut: bool,
+    is_truncated: bool,
     text: [u8; TEXT_BYTES_MAX],
 }
 
@@ -62,7 +62,7 @@ impl RefusalNote {
             counter,
             shadow,
             length: 0,
-            is_cut: false,
+            is_truncated: false,
             text: [0; TEXT_BYTES_MAX],
         };
         for (at, Entry { key, value }) in refused.entries.iter().enumerate() {
@@ -85,7 +85,7 @@ impl RefusalNote {
     /// Appends as many bytes as fit. If the text is truncated, it ends with an ellipsis and accepts
     /// no further bytes.
     fn push(&mut self, bytes: &[u8]) {
-        if self.is_cut {
+        if self.is_truncated {
             return;
         }
         let room = TEXT_BYTES_MAX - ELLIPSIS.len() - usize::from(self.length);
@@ -94,7 +94,7 @@ impl RefusalNote {
         } else {
             self.append(truncated(bytes, room));
             self.append(ELLIPSIS);
-            self.is_cut = true;
+            self.is_truncated = true;
         }
     }
 

@@ -66,7 +66,7 @@ impl Encoder {
         now: Option<Micros>,
         clock: Micros,
     ) -> ScriptCall {
-        let word = accounting_word(accounting, false);
+        let word = accounting_name(accounting, false);
         self.encode(checks, accounting, word, now, clock)
     }
 
@@ -79,7 +79,7 @@ impl Encoder {
         clock: Micros,
     ) -> ScriptCall {
         let accounting = Accounting::AllOrNothing;
-        self.encode(checks, accounting, accounting_word(accounting, true), now, clock)
+        self.encode(checks, accounting, accounting_name(accounting, true), now, clock)
     }
 
     /// Encodes the script call that decides `checks`, whose keys are in several hash slots of one
@@ -94,7 +94,7 @@ impl Encoder {
         now: Option<Micros>,
         clock: Micros,
     ) -> ScriptCall {
-        let word = accounting_word(accounting, is_part);
+        let word = accounting_name(accounting, is_part);
         let selection = ScriptSelection::for_checks(checks);
         let (script, takes_word) = match selection {
             ScriptSelection::Multi => (&self.scripts.node_check, false),
@@ -188,7 +188,7 @@ fn evalsha(script: &Script, keys: usize) -> Cmd {
 
 /// Returns the name of an accounting in `apply.lua`. `is_part` is true if the other checks of an
 /// all-or-nothing call are decided by other script calls.
-fn accounting_word(accounting: Accounting, is_part: bool) -> &'static str {
+fn accounting_name(accounting: Accounting, is_part: bool) -> &'static str {
     match accounting {
         Accounting::AllOrNothing if is_part => "part",
         Accounting::AllOrNothing => "all_or_nothing",
@@ -342,7 +342,7 @@ fn pack_multi<'a>(
         }
     }
     packed.extend(&listed);
-    in_few_values(packed)
+    fit_lua_stack(packed)
 }
 
 /// Maximum number of values that are packed as separate values rather than as an array. Lua's stack
@@ -351,7 +351,7 @@ const VALUES_MAX: usize = 4_000;
 
 /// Packs the values into one array if there are too many for Lua's stack; otherwise returns them
 /// unchanged.
-fn in_few_values(packed: Packed) -> Packed {
+fn fit_lua_stack(packed: Packed) -> Packed {
     if packed.len() <= VALUES_MAX {
         return packed;
     }
@@ -370,7 +370,7 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
         all.extend(list);
         all.pad_to(nth * stride);
     }
-    command.arg(stride).arg(in_few_values(all).as_slice());
+    command.arg(stride).arg(fit_lua_stack(all).as_slice());
 }
 
 /// Packs a check in the format that `apply.lua` expects.
