@@ -116,8 +116,8 @@ pub trait SharedStore: Store {
     /// Returns the store's statistics, including those of its wrappers.
     fn shared_stats(&self) -> SharedStoreStats;
 
-    /// Returns whether every server accepts calls, that is, whether all have been connected since
-    /// the start and no circuit breaker is open.
+    /// Returns whether every server accepts calls, that is, whether all servers have been connected
+    /// since the start and no circuit breaker is open.
     fn is_available(&self) -> bool;
 
     /// Returns the latest logged reason why a server could not be used, with advice; `None` if none

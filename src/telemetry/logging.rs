@@ -60,8 +60,8 @@ impl Verbosity {
         Verbosity::ALL.into_iter().find(|level| level.as_str() == word)
     }
 
-    /// Returns the filter of this level. It admits libraries up to `warn`: at `debug`, every HTTP/2
-    /// frame would be a line.
+    /// Returns the filter of this level. Libraries log at `warn` and above only, because at `debug`
+    /// they would log a line for every HTTP/2 frame.
     fn filter(self) -> Targets {
         let level = match self {
             Verbosity::Off => LevelFilter::OFF,

@@ -36,8 +36,8 @@ impl LostBills {
         })
     }
 
-    /// Logs a warning if bills have been rejected. Logs only once per process: what to do about it
-    /// does not change, and the metric shows how many there are.
+    /// Logs a warning if bills have been rejected. Logs only once per process, because the advice
+    /// does not change, and the metric counts the rejected bills.
     pub(super) fn warn(&self, rules: &RuleTable) {
         let rejected = self.bills[LossCause::Rejected as usize].load(Ordering::Relaxed);
         if rejected == 0 || self.is_warned.swap(true, Ordering::Relaxed) {

@@ -211,7 +211,7 @@ impl RuleTables {
         self.present.get(id).or_else(|| self.former.get(id))
     }
 
-    /// Returns the name of a rule.
+    /// Returns the name of a rule of the current or the previous policy.
     pub(super) fn name(&self, id: RuleId) -> Option<&RuleName> {
         self.present.name(id).or_else(|| self.former.name(id))
     }

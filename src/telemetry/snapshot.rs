@@ -36,8 +36,8 @@ impl RuleSnapshot {
     }
 }
 
-/// Percentiles, since the process started, of the time from receiving a call to sending its
-/// response.
+/// Latency percentiles since the process started. Latency is the time from receiving a call to
+/// sending its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     /// Median.

@@ -128,7 +128,7 @@ pub struct Client {
     limits: LimitsClient<Channel>,
 }
 
-/// Request of a batch.
+/// Encoded request for [`Client::send_batch`].
 #[derive(Clone, Debug)]
 pub struct BatchRequest(Bytes);
 
@@ -147,7 +147,7 @@ impl BatchRequest {
 /// Result of one request of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BatchResult {
-    /// The decision.
+    /// The request was decided, with this response.
     Response(Box<CallResponse>),
     /// The request was not decided.
     Error {

@@ -13,8 +13,8 @@ use super::messages::rate_limit_descriptor::Entry;
 use super::messages::{RateLimitDescriptor, RateLimitRequest};
 use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource};
 
-/// Header with the method of the client's request. NGINX and HAProxy send this and the following
-/// headers only if configured; Caddy and Traefik always send them.
+/// Header with the method of the client's request. NGINX and HAProxy send `x-forwarded-*` headers
+/// only if configured; Caddy and Traefik always send them.
 const FORWARDED_METHOD: &str = "x-forwarded-method";
 /// Header with the path and query of the client's request.
 const FORWARDED_URI: &str = "x-forwarded-uri";

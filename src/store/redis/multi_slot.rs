@@ -213,7 +213,7 @@ mod tests {
         Check { key, limit, op, role: Role::Required, holder: None }
     }
 
-    /// The slot is the identity's tens.
+    /// Returns a hash slot for tests: the counter's identity divided by 10.
     fn slot_by_tens(check: &Check<'_>) -> u16 {
         u16::try_from(check.key.identity / 10).unwrap()
     }

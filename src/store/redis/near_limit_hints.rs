@@ -17,8 +17,8 @@ const HINT_COUNT: usize = 4_096;
 /// Time after a refusal during which a counter counts as near its limit, in milliseconds.
 const REFUSED_FOR_MS: u32 = 1_000;
 
-/// Multiple of a check's cost below which the available hits of its counter count as near the
-/// limit.
+/// Factor that defines which counters are near their limit: those with fewer available hits than
+/// this many times the cost of the check.
 const NEAR_LIMIT_FACTOR: u64 = 10;
 
 /// Fixed-size table that records, per counter, the hits that were last available and the time of

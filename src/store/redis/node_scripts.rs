@@ -26,9 +26,9 @@ use crate::domain::{Check, Micros};
 const MOVED_FOR_MS: u32 = 1_000;
 
 /// Number of points for each unexplained `not here` reply: one after which the node served the same
-/// slots without a redirect. Any other reply subtracts one point, so the scripts stay on if four of
-/// five calls get one. This tolerates a moving slot on Redis 8.0, which replies `not here` for each
-/// of its keys.
+/// slots without a redirect. Any other reply subtracts one point, so the scripts stay on as long as
+/// at most one call in five gets an unexplained `not here`. This tolerates a moving slot on Redis
+/// 8.0, which replies `not here` for each of its keys.
 const UNEXPLAINED_POINTS: u32 = 4;
 /// Number of points at which the scripts are turned off: that of eight unexplained `not here`
 /// replies in a row.
@@ -41,7 +41,7 @@ const OFF_DURATION: Micros = Micros(600_000_000);
 #[derive(Debug)]
 pub(super) struct NodeScripts {
     /// For each slot the time of the last `not here` in milliseconds, wrapping after 49 days; 0 for
-    /// never. Empty if the scripts are never used. 64 KiB.
+    /// never. Empty if the scripts are never used. Takes 64 KiB.
     moved_at: Box<[AtomicU32]>,
     points: AtomicU32,
     /// Time until which the scripts are off, in microseconds.

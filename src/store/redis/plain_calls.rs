@@ -42,7 +42,7 @@ const CHECKS_MAX: usize = 32;
 /// Factor of the window's number in a stored value, which is number · factor + count.
 const COUNT_SPAN: u64 = 10_000_000_000;
 
-/// Number of different window numbers in stored values. They repeat after this many windows.
+/// Modulus of the window numbers in stored values, which repeat after this many windows.
 const NUMBERS: u64 = 900_000_000;
 
 /// Largest hit count that a window stores.

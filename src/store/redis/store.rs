@@ -265,8 +265,8 @@ impl<T: Transport> RedisStore<T> {
         ScriptCall { deadline: call.deadline, ..script_call }
     }
 
-    /// Returns the script call that decides these checks of one hash slot before the call's
-    /// deadline.
+    /// Returns the script call that decides `checks`, all in one hash slot, with the deadline of
+    /// `call`.
     fn part_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
         match call.accounting {
             Accounting::AllOrNothing => {
@@ -306,7 +306,8 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Returns the script call that decides these checks of one node before the call's deadline.
+    /// Returns the script call that decides `checks`, all on one cluster node, with the deadline of
+    /// `call`.
     fn node_call(&self, checks: &[Check<'_>], call: &Call<'_>, is_part: bool) -> ScriptCall {
         let (now, accounting) = (self.now(call), call.accounting);
         let script_call = self.encoder.encode_node_call(checks, accounting, is_part, now, call.now);

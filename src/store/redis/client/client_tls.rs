@@ -130,7 +130,7 @@ struct RedisVerifier {
     webpki: Arc<WebPkiServerVerifier>,
     /// All certificates that the CA file contains.
     trusted: Vec<CertificateDer<'static>>,
-    /// Whether a certificate is accepted whatever names it contains.
+    /// Whether to accept a certificate regardless of the host names in it.
     skip_hostname: bool,
 }
 

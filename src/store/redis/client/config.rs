@@ -216,7 +216,7 @@ impl MonotonicClock {
         MonotonicClock { read: Arc::new(read), origin }
     }
 
-    /// Returns the current time.
+    /// Returns the time since the clock was created.
     pub(crate) fn now(&self) -> Micros {
         self.micros_at((self.read)())
     }

@@ -536,8 +536,8 @@ impl SilenceTimer {
     }
 }
 
-/// Gives the `redis` crate's task one more chance to read. Otherwise, a process that was starved
-/// of CPU might mistake its own pause for silence of the node.
+/// Lets the `redis` crate's task read once more. Otherwise, a process that was starved of CPU might
+/// mistake its own pause for silence of the node.
 async fn yield_to_reader() {
     for _ in 0..2 {
         // The runtime polls the sockets before it resumes a task that yielded.

@@ -168,7 +168,8 @@ mod tests {
         Micros(NOW.0 + micros)
     }
 
-    /// A connection that answers a batch of 10 commands every millisecond, 2 ms after it was written.
+    /// Returns the load of a connection that replies to a batch of 10 commands every millisecond, 2
+    /// ms after it was written.
     fn busy() -> (ConnectionLoad, LoadMeter, Micros) {
         let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
         let mut now = NOW;

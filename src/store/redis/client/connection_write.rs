@@ -32,7 +32,7 @@ pub(super) struct ChargeFailures {
 
 impl Connection {
     /// Builds a batch from pending commands. Drops commands whose callers have stopped waiting,
-    /// and rejects those that can no longer be answered in time. Returns `None` if no command
+    /// and rejects those whose reply can no longer arrive in time. Returns `None` if no command
     /// remains.
     pub(super) fn write_batch(&self, outstanding: &mut Outstanding) -> Option<InFlightBatch> {
         let Outstanding { pending, server_time, .. } = outstanding;

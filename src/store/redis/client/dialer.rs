@@ -75,7 +75,7 @@ impl ClientContext {
         Ok(ClientContext { config, scripts, tls, log_limiter, losses, failure })
     }
 
-    /// Stores why a node cannot be used, for [`failure`](Self::failure).
+    /// Stores the reason why a node cannot be used, which [`failure`](Self::failure) returns.
     pub(crate) fn set_failure(&self, node: &Address, reason: &str, advice: Option<&str>) {
         let text = match advice {
             Some(advice) => format!("{node}: {reason}; {advice}"),

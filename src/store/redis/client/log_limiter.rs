@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use super::config::MonotonicClock;
 use crate::domain::Micros;
 
-/// Minimum time between two equal lines.
+/// Minimum time between two log lines with the same message and subject.
 const INTERVAL: Micros = Micros(60_000_000);
 /// Maximum number of different lines that are tracked. A cluster has at most 1,000 nodes, and few
 /// of them fail at the same time.
@@ -23,7 +23,7 @@ pub(crate) struct LogLimiter {
     lines: Mutex<HashMap<(&'static str, String), Line>>,
 }
 
-/// Last occurrence of a line in the log.
+/// Time at which a line was last logged, and the number of lines suppressed since then.
 #[derive(Debug)]
 struct Line {
     logged: Micros,
@@ -36,8 +36,8 @@ impl LogLimiter {
         LogLimiter { clock, lines: Mutex::default() }
     }
 
-    /// Returns how many equal lines were suppressed since the last one, or `None` if this one must
-    /// be suppressed, too.
+    /// Returns how many lines with this message and subject were suppressed since the last one, or
+    /// `None` if this line must be suppressed, too.
     pub(crate) fn admit(&self, message: &'static str, subject: &impl ToString) -> Option<u64> {
         let Some(clock) = &self.clock else { return Some(0) };
         let now = clock.now();

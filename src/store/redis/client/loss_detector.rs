@@ -21,12 +21,12 @@ pub(crate) const NEW_MASTER: &str = "new_master";
 pub(crate) struct LossCount(AtomicU64);
 
 impl LossCount {
-    /// Returns the number of losses.
+    /// Returns the number of times that a server may have lost counters.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Counts a loss.
+    /// Records that a server may have lost counters.
     pub(crate) fn record(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }

@@ -18,8 +18,8 @@ use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::current_trace;
 
-/// Minimum interval between log lines about the breaker opening, so that a node that answers PING
-/// but cannot serve does not fill the log. The metrics count every opening.
+/// Minimum interval between log lines about the breaker opening, so that a node that replies to
+/// PING but cannot serve does not fill the log. The metrics count every opening.
 const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
 /// Circuit breaker of one node, with its clock and the node's statistics.

@@ -35,7 +35,7 @@ pub(crate) enum CommandReply {
 /// Request to a node for one call: either a script call or plain charges.
 #[derive(Debug)]
 pub(crate) enum NodeCommand {
-    /// Script call.
+    /// Call to a Lua script.
     Script(ScriptCall),
     /// INCRBY commands, which are written together and completed together.
     Charges(PlainCharges),
@@ -129,8 +129,8 @@ impl PendingCommand {
         }
     }
 
-    /// Splits the command into the commands to write and the state for their reply. `skip` is the
-    /// number of replies that precede the command's own.
+    /// Splits the command into the part to write and the state for handling its reply. `skip` is
+    /// the number of replies that precede the command's own.
     pub(crate) fn split(self, skip: usize) -> (Written, InFlight) {
         let PendingCommand { call, asking, loads, queued_at, deadline, reply } = self;
         let mut in_flight = InFlight {

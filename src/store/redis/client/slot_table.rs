@@ -184,7 +184,7 @@ fn is_unknown(host: &str) -> bool {
 /// Nodes and config epoch of a cluster, as one of its nodes knows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// IDs of all nodes.
+    /// Cluster node ids, which CLUSTER NODES lists.
     node_ids: Vec<String>,
     /// Highest config epoch of a master with slots. Every failover and every slot that moves raises
     /// it, so a lower one means an older slot table.

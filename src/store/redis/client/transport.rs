@@ -25,7 +25,7 @@ pub(crate) fn source(reply: Option<&Result<Value, SendError>>) -> Source {
 /// Encoded call to a Lua script.
 #[derive(Clone, Debug)]
 pub struct ScriptCall {
-    /// Script to call. It is loaded again if the server answers NOSCRIPT.
+    /// Script to call. It is loaded again if the server replies NOSCRIPT.
     pub script: &'static Script,
     /// Encoded command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
     pub command: Cmd,
