@@ -1,5 +1,4 @@
-//! Redis store: translates calls into plain commands or script calls, and Redis replies into one
-//! [`Answer`] per check.
+//! Redis store: sends calls as plain commands or script calls, and decodes the Redis replies.
 //!
 //! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
@@ -265,8 +264,7 @@ impl<T: Transport> RedisStore<T> {
         ScriptCall { deadline: call.deadline, ..script_call }
     }
 
-    /// Returns the script call that decides `checks`, all in one hash slot, with the deadline of
-    /// `call`.
+    /// Returns the script call for `checks`, all in one hash slot, with the deadline of `call`.
     fn part_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
         match call.accounting {
             Accounting::AllOrNothing => {
@@ -306,8 +304,7 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Returns the script call that decides `checks`, all on one cluster node, with the deadline of
-    /// `call`.
+    /// Returns the script call for `checks`, all on one cluster node, with the deadline of `call`.
     fn node_call(&self, checks: &[Check<'_>], call: &Call<'_>, is_part: bool) -> ScriptCall {
         let (now, accounting) = (self.now(call), call.accounting);
         let script_call = self.encoder.encode_node_call(checks, accounting, is_part, now, call.now);
@@ -331,9 +328,8 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Records a `not here` reply as unexplained if the same checks, sent slot by slot, were then
-    /// all decided without a redirect. `redirects` is the number of redirects before the node's
-    /// script was sent.
+    /// Records a `not here` reply as unexplained if its checks, sent slot by slot, were decided
+    /// without a redirect. `redirects` is the number of redirects before the node script was sent.
     fn record_not_here(
         &self,
         call: &Call<'_>,
@@ -550,8 +546,7 @@ impl<T: Transport> RedisStore<T> {
 /// Status of each check's counter without the call's charges; `None` if its slot reported none.
 type Uncharged = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Updates the answers of a rejected call to the values after its refund. Returns the receipts of
-/// the charges to refund.
+/// Updates the answers of a rejected call to the values after its refund. Returns the receipts.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],
