@@ -1,8 +1,7 @@
-//! Dry run: the decision that a request would get now, without charging limits or notifying the
-//! observer.
+//! Dry run: predicts the decision on a request without charging limits or notifying the observer.
 //!
-//! Every check becomes a peek, and the decision is combined from the peeks. A peek reports the wait
-//! for a single hit only.
+//! Every check becomes a peek, and the decision is derived from the outcomes of the peeks. A peek
+//! reports the wait for a single hit only.
 //!
 //! Not here: presenting the result (`app`).
 
@@ -45,10 +44,10 @@ pub struct DryRunLimit<'p> {
 impl<S: Store, O: Observer> Decider<S, O> {
     /// Returns the decision that a request would get at `now`.
     ///
-    /// If a refused check costs more than one hit, its wait is unknown. In that case, `retry_after`
-    /// is `None`, and `limited_by` may differ from that of the real request. On a limit with hybrid
-    /// tiers, a request of several hits may pass although the prediction is a refusal, because a
-    /// peek does not distinguish the class's guaranteed share from the pool.
+    /// If a refused check costs more than one hit, its wait is unknown. In that case,
+    /// `retry_after` is `None`, and `limited_by` may differ from that of the real request. On a
+    /// limit with hybrid tiers, a request of several hits may pass although the dry run predicts a
+    /// rejection, because a peek does not distinguish the class's guaranteed share from the pool.
     ///
     /// # Errors
     ///

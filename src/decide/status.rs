@@ -1,6 +1,6 @@
-//! Status of a descriptor: the limit that the response shows, and what is left of it.
+//! Status of a descriptor: the limit that the response reports, and its remaining hits.
 //!
-//! Not here: the limit that rejects the whole call (`limited_by`), the encoding (`wire`).
+//! Not here: the limit that rejects the whole call (`limited_by`), encoding the status (`wire`).
 
 use std::ops::Range;
 
@@ -97,8 +97,8 @@ impl CounterState {
     }
 }
 
-/// Returns the status of a descriptor for which no limit is reported. `rule` is the matched rule, and
-/// `has_no_check` states whether the descriptor has no checks at all.
+/// Returns the status of a descriptor for which no limit is reported. `rule` is the matched rule,
+/// and `has_no_check` is true if the descriptor has no checks.
 fn without_limit<'p>(
     found: &DescriptorMatch<'p>,
     rule: Option<&'p Rule>,

@@ -1,5 +1,4 @@
-//! The admission rule: decides from the roles and verdicts of its checks whether a call is
-//! admitted.
+//! Admission rule: decides whether a call is admitted, from the roles and verdicts of its checks.
 //!
 //! Not here: the decision on a single check (`algorithm`), the charges of a rejected call
 //! ([`Check::applies_when_rejected`]).
@@ -28,16 +27,16 @@ use super::{Answer, Check, Role, Verdict};
 pub struct Admission {
     required_refused: bool,
     required_undecided: bool,
-    /// The first 128 quota groups, which take no allocation.
+    /// The first 128 quota groups, which need no heap allocation.
     quotas: QuotaBits,
-    /// The other quota groups, 128 in each entry.
+    /// All other quota groups, 128 in each element.
     more_quotas: Vec<QuotaBits>,
 }
 
 /// Bit sets of 128 consecutive quota groups.
 #[derive(Clone, Copy, Debug, Default)]
 struct QuotaBits {
-    /// Groups that the call has.
+    /// Groups that occur in the call.
     present: u128,
     /// Groups that have a refused check.
     refused: u128,
@@ -111,7 +110,7 @@ impl Admission {
         std::iter::once(&self.quotas).chain(&self.more_quotas)
     }
 
-    /// Returns the bits that hold the quota group of this number.
+    /// Returns the [`QuotaBits`] that contain the quota group with this number.
     fn quota_bits(&self, number: u16) -> QuotaBits {
         match usize::from(number / 128).checked_sub(1) {
             None => self.quotas,
@@ -149,7 +148,7 @@ mod tests {
 
     type Checks = Vec<(Role, Option<Verdict>)>;
 
-    /// The second number is in other bits than the first.
+    /// Roles to combine. The two quota groups are in different [`QuotaBits`].
     const ROLES: [Role; 4] = [Role::Required, Role::Quota(0), Role::Quota(300), Role::Shadow];
     const VERDICTS: [Option<Verdict>; 3] = [Some(Verdict::Pass), Some(Verdict::Refuse), None];
 
@@ -178,7 +177,7 @@ mod tests {
         })
     }
 
-    /// Admission rule as the documentation states it, for calls without undecided checks.
+    /// Evaluates the documented admission rule directly, for calls without undecided checks.
     fn reference(call: &Checks) -> bool {
         let passes = |(_, verdict): &&(Role, Option<Verdict>)| *verdict == Some(Verdict::Pass);
         let with = |wanted: Role| call.iter().filter(move |(role, _)| *role == wanted);

@@ -1,6 +1,6 @@
 //! Budget of bytes that concurrent requests share.
 //!
-//! Not here: the sizes of the budgets (`server::ServerLimits`).
+//! Not here: choosing the size of each budget (`server::ServerLimits`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -94,7 +94,7 @@ const fn charge(block_bytes: usize) -> usize {
     block_bytes + block_bytes / 4 * 3
 }
 
-/// Buffer for bytes that arrive in pieces and are charged to a budget. It consists of blocks,
+/// Buffer for bytes that arrive in pieces and count against a budget. It consists of blocks,
 /// because a single buffer that doubles in size would leave the allocator with as many freed bytes
 /// as it holds.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ pub struct BudgetedBuffer {
 }
 
 impl BudgetedBuffer {
-    /// Creates an empty buffer. Its blocks are charged to `reservation`.
+    /// Creates an empty buffer. Its blocks extend `reservation`.
     pub fn new(reservation: Reservation) -> Self {
         BudgetedBuffer { blocks: Vec::new(), length: 0, reservation }
     }
