@@ -1,22 +1,22 @@
-//! Fallback to a local store, so that every call is answered in time although the remote store may
+//! Fallback to a local store, so that every call is decided in time even if the remote store does
 //! not respond.
 //!
-//! The remote store is asked first. `merge` decides the checks that it does not answer: on the
-//! local store with this replica's share of the limit, or as the rule's `on_store_failure` says.
-//! Every charge on the remote store is also charged to the local store, so that an outage does not
-//! start with a fresh burst. During an outage, all replicas together admit at most the limit or one
-//! hit each, whichever is larger.
+//! Calls first go to the remote store. `merge` decides the checks that it does not answer: on the
+//! local store with this replica's share of the limit, or according to the rule's
+//! `on_store_failure`. Every charge on the remote store is also charged to the local store, so
+//! that an outage does not start with a fresh burst. During an outage, all replicas together admit
+//! at most the limit or one hit each, whichever is larger.
 //!
-//! Hits admitted locally are not carried over to the remote store. After an outage, the remote
-//! store admits what it had left. So a window with one outage or several admits up to twice the
-//! limit: once by the remote store and once by the replicas. A process that is starved of CPU
-//! causes such outages by itself, because its calls exceed their budget although the store is
-//! healthy.
+//! Hits admitted locally are not transferred to the remote store. After an outage, the remote
+//! store continues with the hits it had left. A window with one or more outages therefore admits
+//! up to twice the limit: once on the remote store and once on the replicas. A process that is
+//! starved of CPU causes such outages by itself, because its calls exceed their budget although
+//! the store is healthy.
 //!
 //! If the remote store loses its counters, this replica's own charges still count (`after_loss`).
 //!
-//! Not here: detecting why the remote store does not respond (`store::redis::client`), how long
-//! calls wait for it (`deadline`).
+//! Not here: detecting why the remote store does not respond (`store::redis::client`), the
+//! deadline of its calls (`deadline`).
 
 mod after_loss;
 
@@ -58,8 +58,8 @@ impl Default for FallbackConfig {
     }
 }
 
-/// Statistics of the fallback, as totals since the start. Unanswered calls by reason are counted
-/// by [`OutageTracker`].
+/// Statistics of the fallback, as totals since startup. Unanswered calls by reason are counted by
+/// [`OutageTracker`].
 #[derive(Debug, Default)]
 pub struct FallbackStats {
     /// Number of calls admitted although the remote store did not answer every check.
@@ -72,7 +72,7 @@ pub struct FallbackStats {
     /// Number of checks rejected because of this replica's own charges, after the remote store may
     /// have lost its counters.
     pub refused_after_loss: AtomicU64,
-    /// Number of calls answered with an error, because a rule has `on_store_failure: error`.
+    /// Number of calls that failed with an error, because a rule has `on_store_failure: error`.
     pub unavailable: AtomicU64,
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
@@ -81,7 +81,7 @@ pub struct FallbackStats {
     pub refunds_lost: AtomicU64,
 }
 
-/// Store that asks a remote store and falls back to a local store.
+/// Store that calls a remote store and falls back to a local store.
 #[derive(Debug)]
 pub struct Fallback<S, L> {
     remote: Arc<S>,
@@ -98,8 +98,8 @@ pub struct Fallback<S, L> {
 }
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Creates a store that asks `remote` first, and `local` for every check that `remote` does not
-    /// answer.
+    /// Creates a store that calls `remote` first, and uses `local` for every check that `remote`
+    /// does not answer.
     pub fn new(remote: S, local: L, config: FallbackConfig) -> Self {
         let share = Fraction::one_of(config.replicas);
         Fallback {
@@ -117,7 +117,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Returns the remote store, which is asked first.
+    /// Returns the remote store, which is called first.
     pub fn remote(&self) -> &S {
         &self.remote
     }
@@ -167,9 +167,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         (answers, reason)
     }
 
-    /// Completes a call after the remote store's answers. `reason` says why some are missing, if
-    /// any are. `is_counted` tells for each check whether its charge is already among this
-    /// replica's own charges; it may be empty.
+    /// Completes a call after the remote store's answers. `reason` is the reason why some answers
+    /// are missing, or `None` if none are. `is_counted` states for each check whether its charge
+    /// is already among this replica's own charges; it may be empty.
     fn complete(
         &self,
         call: &Call<'_>,
@@ -185,9 +185,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Repeats charges and refunds of the remote store on the local store: up to this replica's
-    /// share of each limit and, beside that, among its own charges. `is_remote` tells whether the
-    /// remote store answered a check.
+    /// Repeats charges and refunds of the remote store in this replica's counters: on the local
+    /// store, up to this replica's share of each limit, and among its own charges. `is_remote`
+    /// returns whether the remote store answered a check.
     fn mirror(
         &self,
         call: &Call<'_>,
@@ -222,8 +222,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Applies a refund, or the charge of a decided check, to the second counter beside the local
-    /// one.
+    /// Applies a refund, or the charge of a decided check, to the counter of own charges.
     fn repeat_on_own_charges(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         if own_charges::counts_hits(check.limit) {
             self.repeat(&self.own_charges.check(check), charged, now);
@@ -342,7 +341,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns why the remote store did not answer every check, or `None` if it did.
+/// Returns the reason why the remote store did not answer every check, or `None` if it did.
 fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
     let reasons = answers.each.iter().filter_map(|answer| match answer {
         Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::Late),

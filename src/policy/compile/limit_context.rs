@@ -47,7 +47,7 @@ impl LimitContext<'_> {
 }
 
 /// Hashes the parts of a limit's identity to compute its `limit_id`, which is the same on every
-/// replica and never has the bit of a request override.
+/// replica. The bit that marks request overrides is never set.
 pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
     stable_hash(&parts) & !Limit::OVERRIDE_BIT

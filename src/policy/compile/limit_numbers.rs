@@ -31,8 +31,7 @@ const ROUNDING_PARTS: u128 = 1_000;
 /// bucket. Below this bound, the sum of two capacities and a refill is exact in a double.
 const HYBRID_BOUND: u64 = 1 << 51;
 
-/// Maximum number of entries in a sliding log or slot table. All entries are stored, and each check
-/// scans them.
+/// Maximum number of entries in a sliding log or slot table. Each check scans all of them.
 pub(crate) const ENTRIES_MAX: u64 = 10_000;
 
 /// Default lease of a slot, in seconds. It is longer than most requests take, but short enough
@@ -87,7 +86,7 @@ pub(crate) struct RawLimit {
     pub(crate) burst: Option<u64>,
     pub(crate) cost: u64,
     pub(crate) charge: Charge,
-    /// Whether `charge` is the limit's own rather than the default of its domain.
+    /// Whether the limit sets its own `charge` instead of using the default of its domain.
     pub(crate) names_charge: bool,
     pub(crate) calendar: Option<Calendar>,
     pub(crate) lease: Micros,
@@ -110,7 +109,7 @@ pub(crate) enum BoundsError {
     RateTooLargeForBurst { burst_max: u64 },
     /// `requests_per_unit` is more than the algorithm can count or store.
     TooManyHits { algorithm: AlgorithmName, hits_max: u64 },
-    /// A `charge` that keeps debt is set for concurrency, whose slots are either in use or free.
+    /// `charge: billed` or `always` is set for concurrency, whose slots are either in use or free.
     BilledConcurrency { charge: Charge },
     /// The cost of one request exceeds the capacity.
     CostAboveCapacity { capacity: u64 },
@@ -288,7 +287,7 @@ pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
 /// everything.
 ///
 /// Windows longer than [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1.
-/// Responses show the rate as sent in the request.
+/// Responses report the rate as sent in the request.
 ///
 /// ```
 /// use tidegate::domain::{Charge, Hits, Override, Unit};

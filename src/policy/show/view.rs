@@ -27,9 +27,9 @@ pub struct RuleView<'p> {
     pub path: Option<&'p str>,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
-    /// Shadow mode: requests over the limit are counted but answered OK.
+    /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
-    /// Quota mode: rejects only if all quota groups of a request are over a limit.
+    /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
     pub quota_mode: bool,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Vec<String>,
@@ -58,7 +58,7 @@ pub struct LimitView<'p> {
     pub lease: Option<u64>,
     /// Hits charged per hit of the request.
     pub cost: u64,
-    /// When hits are charged: `admitted` or `always`.
+    /// When hits are charged: `admitted`, `billed`, or `always`.
     pub charge: &'static str,
     /// Action taken if the store is unavailable: `local`, `allow`, `deny`, or `error`.
     pub on_store_failure: &'static str,

@@ -1,7 +1,7 @@
-//! What the messages of a control plane cannot say: defaults for a domain and its limits. They come
-//! from a file of the operator; the `metadata` of a descriptor overrides them.
+//! Defaults for domains and limits that the messages of a control plane cannot express. The
+//! operator provides them in a file; the `metadata` of a descriptor overrides them.
 //!
-//! Not here: writing them into a resource (`resource`), their meaning (`compile`).
+//! Not here: writing the defaults into a resource (`resource`), their meaning (`compile`).
 
 use serde_json::{Map, Value as Json};
 
@@ -36,7 +36,7 @@ pub(crate) const DOMAIN_METADATA_KEYS: [Key; 2] = [keywords::ACCOUNTING, keyword
 pub(crate) const LIMIT_METADATA_KEYS: [Key; 4] =
     [keywords::ALGORITHM, keywords::BURST, keywords::CHARGE, keywords::RULE_FAILURE];
 
-/// Maximum number of entries in a file of defaults. Each domain is compared with every entry.
+/// Maximum number of entries in a file of defaults. Every domain is matched against all entries.
 const ENTRIES_MAX: usize = 1_000;
 
 /// Defaults for the domains of a control plane, in file order.
@@ -69,7 +69,8 @@ impl Entry {
 pub struct DomainDefaults(Map<String, Json>);
 
 impl PolicyDefaults {
-    /// Reads a file of defaults: a list `domains`, each with a name or pattern as `domain`.
+    /// Reads a file of defaults: a list `domains`, whose entries each have a name or pattern as
+    /// `domain`.
     ///
     /// # Errors
     ///
@@ -134,10 +135,10 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Entry> {
     entries
 }
 
-/// Key of the list of entries.
+/// Top-level key of a file of defaults, which contains the list of entries.
 const LIST_KEY: &str = "domains";
 
-/// Reads an entry; reports its errors.
+/// Reads an entry and reports its errors. Returns `None` if the entry has no `domain`.
 fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<Entry> {
     let mut keys = metadata::read(reader, node).ok()?;
     let Some(Json::String(domain)) = keys.remove(keywords::DOMAIN.name) else {
@@ -159,8 +160,8 @@ fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<Entry> {
     Some(Entry { domain, keys })
 }
 
-/// Reports values that the compiler rejects, with its words: it compiles a domain with one limit
-/// and these defaults.
+/// Reports invalid values with the compiler's messages, by compiling a sample domain that has one
+/// limit and these defaults.
 fn report_invalid(reader: &mut Reader<'_>, keys: &Map<String, Json>) {
     let limit = LimitFields { unit: Some("second"), requests_per_unit: 1, ..Default::default() };
     let sample = DescriptorFields { key: "client", limit: Some(limit), ..Default::default() };

@@ -1,7 +1,7 @@
-//! Policy of a control plane: the descriptors of one resource, written as the syntax tree that a
-//! policy file with the same content would have. The one compiler then reads either.
+//! Resource of a control plane, converted to the syntax tree that a policy file with the same
+//! content would have. Policy files and resources thus share one compiler.
 //!
-//! Not here: decoding messages (`control_plane`), the meaning of keys (`compile`).
+//! Not here: decoding protobuf messages (`control_plane`), the meaning of keys (`compile`).
 
 use serde_json::{Map, Value as Json};
 
@@ -13,12 +13,12 @@ use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::yaml::writer::{TooDeep, TreeWriter};
 use crate::policy::syntax::yaml::{DEPTH_MAX, Span, Tree, YamlError};
 
-/// Policy of one domain, as a control plane sent it.
+/// Policy of one domain, as sent by a control plane.
 #[derive(Debug)]
 pub struct Resource {
     /// Name of the resource, shown in diagnostics.
     pub(crate) name: String,
-    /// Content. Its `problems` are errors that were found before the compiler saw it.
+    /// Content of the resource. Its `problems` are errors found before compilation.
     pub(crate) tree: Tree,
 }
 
@@ -31,14 +31,14 @@ pub struct DescriptorFields<'a> {
     pub value: &'a str,
     /// Limit for requests whose descriptor ends here.
     pub limit: Option<LimitFields<'a>>,
-    /// Whether requests over the limit are counted but answered OK.
+    /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
-    /// Whether the limit is a quota.
+    /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
     pub quota_mode: bool,
     /// Whether metrics show the request's values on all levels of the path.
     pub detailed_metric: bool,
-    /// Dynamic metadata returned if the descriptor passes. Its keys can also set what the other
-    /// fields cannot say. A JSON object.
+    /// Dynamic metadata to return if the descriptor passes, a JSON object. Its keys can also set
+    /// policy keys for which there is no other field.
     pub metadata: Option<Json>,
 }
 
@@ -57,13 +57,13 @@ pub struct LimitFields<'a> {
     pub replaces: Vec<&'a str>,
 }
 
-/// Writer of a [`Resource`], one descriptor after the other, parents first.
+/// Writer of a [`Resource`]. Takes one descriptor at a time, parents before children.
 #[derive(Debug)]
 pub struct ResourceWriter {
     name: String,
     tree: TreeWriter,
     defaults: DomainDefaults,
-    /// Keys of the domain that `metadata` has set.
+    /// Values of domain keys, as set by the `metadata` of first-level descriptors.
     from_metadata: Map<String, Json>,
     /// Position of the next descriptor on each open level.
     positions: Vec<usize>,
@@ -89,8 +89,8 @@ impl ResourceWriter {
         writer
     }
 
-    /// Begins a descriptor; those below it follow. Returns false, and reports it, if it is nested
-    /// too deeply. Its children must then be skipped, and it has no end.
+    /// Begins a descriptor, whose children follow. If it is nested too deeply, reports it and
+    /// returns false. In that case, the caller must skip its children and must not end it.
     pub fn begin_descriptor(&mut self, fields: &DescriptorFields<'_>) -> bool {
         if let ([_], Some(metadata)) = (&*self.positions, &fields.metadata) {
             self.read_domain_metadata(metadata);
@@ -111,7 +111,7 @@ impl ResourceWriter {
         }
     }
 
-    /// Ends the descriptor that was begun last.
+    /// Ends the descriptor that was begun most recently.
     pub fn end_descriptor(&mut self) {
         self.positions.pop();
         // The list of children and the descriptor.
@@ -120,13 +120,13 @@ impl ResourceWriter {
         self.advance();
     }
 
-    /// Reports the next descriptor as malformed, and skips it.
+    /// Reports the next descriptor as malformed and skips it.
     pub fn skip_malformed(&mut self, reason: impl Into<String>) {
         self.report(DiagnosticKind::Syntax, reason.into());
         self.advance();
     }
 
-    /// Ends the resource.
+    /// Adds the keys of the domain, from `metadata` or the defaults, and returns the resource.
     pub fn finish(mut self) -> Resource {
         // The list of descriptors. The map of the domain is still open.
         self.tree.end();
@@ -206,8 +206,8 @@ impl ResourceWriter {
         Ok(())
     }
 
-    /// Returns whether a default `burst` suits a limit. Other limits of the domain may have another
-    /// algorithm, and those that refuse everything have no burst.
+    /// Returns whether the default `burst` applies to a limit: only to buckets, and not to limits
+    /// that refuse everything.
     fn takes_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
         let own = metadata.and_then(|metadata| metadata.get(keywords::ALGORITHM.name));
         let algorithm = own.or_else(|| self.defaults.get(&keywords::ALGORITHM));
@@ -215,7 +215,7 @@ impl ResourceWriter {
         limit.requests_per_unit > 0 && ["token_bucket", "leaky_bucket"].contains(&algorithm)
     }
 
-    /// Writes a key if `metadata` has it.
+    /// Copies a key from `metadata`, if present, to the current map.
     fn lift(&mut self, key: &Key, metadata: Option<&Json>) -> Result<(), TooDeep> {
         let Some(value) = metadata.and_then(|metadata| metadata.get(key.name)) else {
             return Ok(());
@@ -224,7 +224,8 @@ impl ResourceWriter {
         self.tree.json(value)
     }
 
-    /// Reads the keys of the domain from the `metadata` of a first-level descriptor.
+    /// Reads domain keys from the `metadata` of a first-level descriptor. Reports values that
+    /// contradict those of an earlier descriptor.
     fn read_domain_metadata(&mut self, metadata: &Json) {
         for key in &DOMAIN_METADATA_KEYS {
             let Some(value) = metadata.get(key.name) else { continue };

@@ -1,4 +1,4 @@
-//! The encoder is injective: what it writes can be read back, part for part.
+//! Tests that the identity encoding is injective: a decoder recovers every part of an identity.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::domain::{
     SlidingLog, SlidingWindow, Unit,
 };
 
-/// What an identity is made of, owned, as the decoder below reads it back.
+/// Decoded parts of an identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Parts {
     kind: u8,
@@ -73,7 +73,7 @@ fn write(parts: &Parts) -> Identity {
     identity
 }
 
-/// Reads from the front of a slice.
+/// Decoder that reads parts from the start of a slice.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -118,7 +118,7 @@ impl Reader<'_> {
     }
 }
 
-/// Bytes that have broken other people's keys, and any others.
+/// Generates byte strings from common separators, invalid UTF-8, and arbitrary bytes.
 fn hostile() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"_".to_vec()),

@@ -1,4 +1,4 @@
-//! What the YAML parser reads, where it finds it, and the bounds it keeps.
+//! Tests of the YAML parser: values, source positions, and bounds.
 
 use super::*;
 
