@@ -79,7 +79,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             let Answer::Decided(outcome) = answer else { continue };
             let before = charged_hits.entry(check.key).or_insert(0);
             let Outcome { verdict, retry_after, .. } =
-                outcome_from_peek(outcome, check, Hits(*before));
+                predict_outcome(outcome, check, Hits(*before));
             *outcome = Outcome { verdict, retry_after, ..*outcome };
             if verdict == Verdict::Pass && !check.is_refund() {
                 *before = before.saturating_add(check.cost().0);
@@ -114,7 +114,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
 
 /// Predicts the outcome of a check from a peek. Earlier checks of the same call are assumed to have
 /// charged `before` hits to the counter.
-fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
+fn predict_outcome(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
     let (verdict, retry_after) = if check.hits_needed() <= available {
         (Verdict::Pass, None)

@@ -90,7 +90,7 @@ const BLOCK_BYTES: usize = 16 * 1024;
 /// Returns the number of bytes to reserve for a block: 1.75 times its size. In tests with floods of
 /// incomplete requests, a third of the memory was used by the allocator and by frames that had been
 /// read but not yet copied, and slightly more on a busy machine.
-const fn charge(block_bytes: usize) -> usize {
+const fn bytes_to_reserve(block_bytes: usize) -> usize {
     block_bytes + block_bytes / 4 * 3
 }
 
@@ -135,7 +135,7 @@ impl BudgetedBuffer {
             if room == 0 {
                 let capacity = length_max.saturating_sub(self.length).max(bytes.len());
                 let capacity = capacity.min(BLOCK_BYTES);
-                if !self.reservation.grow(charge(capacity)) {
+                if !self.reservation.grow(bytes_to_reserve(capacity)) {
                     return false;
                 }
                 self.blocks.push(Vec::with_capacity(capacity));

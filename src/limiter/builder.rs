@@ -16,7 +16,7 @@ use crate::policy::{Secret, Source};
 const COUNTERS_DEFAULT: usize = 1_000_000;
 
 /// Range of the maximum number of counters in memory, the same as for the setting `--max-keys`.
-const COUNTERS: RangeInclusive<usize> = 1_024..=1_000_000_000;
+const COUNTERS_RANGE: RangeInclusive<usize> = 1_024..=1_000_000_000;
 
 /// Builder of a [`Limiter`], with a policy and options.
 ///
@@ -94,8 +94,8 @@ impl LimiterBuilder {
     /// Returns a [`ConfigError`] if the policy has errors, an option is out of range, or a limiter over
     /// Redis is not built on a tokio runtime.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        if !COUNTERS.contains(&self.counters_max) {
-            let (min, max) = (COUNTERS.start(), COUNTERS.end());
+        if !COUNTERS_RANGE.contains(&self.counters_max) {
+            let (min, max) = (COUNTERS_RANGE.start(), COUNTERS_RANGE.end());
             let text = format!("max_counters: must be from {min} to {max}");
             return Err(ConfigError::Option(text));
         }

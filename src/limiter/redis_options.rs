@@ -18,10 +18,10 @@ use crate::store::redis::client::config::{
 use crate::store::redis::keys::{Prefix, key_format};
 
 /// Range of the time that a call may wait for Redis, the same as for the setting `--store-budget`.
-const BUDGET: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+const BUDGET_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 
 /// Range of the number of replicas, the same as for the setting `--replicas`.
-const REPLICAS: RangeInclusive<u32> = 1..=10_000;
+const REPLICAS_RANGE: RangeInclusive<u32> = 1..=10_000;
 
 /// Options of a [`Limiter`](crate::Limiter) whose counters are in Redis or Valkey. Needs the feature
 /// `redis`.
@@ -175,10 +175,10 @@ impl RedisOptions {
         secret: &Secret,
         keys_max: usize,
     ) -> Result<AnyStore, ConfigError> {
-        if !BUDGET.contains(&self.budget) {
+        if !BUDGET_RANGE.contains(&self.budget) {
             return Err(ConfigError::Option("budget: must be from 1 ms to 60 s".to_owned()));
         }
-        if !REPLICAS.contains(&self.replicas) {
+        if !REPLICAS_RANGE.contains(&self.replicas) {
             return Err(ConfigError::Option("replicas: must be from 1 to 10000".to_owned()));
         }
         let RedisConfig { topology, addresses, auth, tls, db, .. } = self.client.clone();

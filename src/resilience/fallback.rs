@@ -156,7 +156,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
 
     /// Sends the call to the remote store. Returns its answers and, if it did not answer every
     /// check, the reason.
-    async fn ask(&self, call: &Call<'_>) -> (Answers, Option<FallbackReason>) {
+    async fn call_remote(&self, call: &Call<'_>) -> (Answers, Option<FallbackReason>) {
         if self.store_override.is_disabled() {
             let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
             let each = vec![not_sent; call.checks.len()];
@@ -211,12 +211,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 }
                 Op::Take { .. } | Op::Peek { .. } => continue,
             }
-            if self.own_charges.has_own_counters || !is_counted {
+            if self.own_charges.has_separate_counters || !is_counted {
                 let share = self.replica_limits.get(check.limit);
                 let mirrored = Check { limit: share.limit(), role: Role::Shadow, ..*check };
                 self.repeat(&mirrored, charged, call.now);
             }
-            if self.own_charges.has_own_counters && !is_counted {
+            if self.own_charges.has_separate_counters && !is_counted {
                 self.repeat_on_own_charges(check, charged, call.now);
             }
         }
@@ -258,7 +258,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         for ((at, _), answer) in local_checks.iter().zip(&mut each) {
             if let Answer::Decided(outcome) = answer {
                 let check = &call.checks[*at];
-                if self.own_charges.has_own_counters
+                if self.own_charges.has_separate_counters
                     && (check.is_refund() || outcome.charged > Hits::ZERO)
                 {
                     self.repeat_on_own_charges(check, outcome.charged, call.now);
@@ -378,7 +378,7 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
             // Boxed, so that the future of a call without a loss stays small.
             return Box::pin(self.apply_after_loss(call)).await;
         }
-        let (answers, reason) = self.ask(call).await;
+        let (answers, reason) = self.call_remote(call).await;
         self.complete(call, answers, reason, &[])
     }
 

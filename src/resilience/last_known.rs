@@ -12,7 +12,7 @@ use crate::domain::{Answer, Check, Hits, Micros, Outcome};
 
 /// Number of entries in the table, each of 64 bytes. Entries are stored only for checks of calls
 /// that have a cached refusal.
-const ENTRIES: usize = 1_024;
+const ENTRY_COUNT: usize = 1_024;
 
 /// Lifetime of an entry, in microseconds. The refusal cache calls the store again after one
 /// second, and the new answer replaces the entry.
@@ -36,7 +36,7 @@ struct KnownCounter {
 
 impl LastKnown {
     pub(super) fn new() -> LastKnown {
-        LastKnown { entries: (0..ENTRIES).map(|_| Mutex::new(None)).collect() }
+        LastKnown { entries: (0..ENTRY_COUNT).map(|_| Mutex::new(None)).collect() }
     }
 
     /// Records the store's answer to a check, for later checks of the same counter.
@@ -75,6 +75,6 @@ impl LastKnown {
 
     fn entry(&self, check: &Check<'_>) -> &Mutex<Option<KnownCounter>> {
         // The identity is a hash, so its lowest bits choose the entry.
-        &self.entries[(check.key.identity as usize) % ENTRIES]
+        &self.entries[(check.key.identity as usize) % ENTRY_COUNT]
     }
 }

@@ -12,26 +12,26 @@ use crate::store::LocalStore;
 
 /// Mask that turns the identity of a counter into that of its second counter, by exclusive or.
 /// Identities are keyed hashes, so any nonzero constant works.
-const SECOND_COUNTER: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
+const SECOND_COUNTER_MASK: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
 
 /// Counters of this replica's charges, counted against the full limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnCharges {
     /// Whether these counters are separate from those that decide calls locally.
-    pub(super) has_own_counters: bool,
+    pub(super) has_separate_counters: bool,
 }
 
 impl OwnCharges {
     /// Creates the counters. `share` is the fraction of every limit that this replica enforces
     /// locally.
     pub(super) fn new(share: Fraction) -> OwnCharges {
-        OwnCharges { has_own_counters: !share.is_whole() }
+        OwnCharges { has_separate_counters: !share.is_whole() }
     }
 
     /// Returns the check to apply to this replica's own charges for a check of a call.
     pub(super) fn check<'a>(self, check: &Check<'a>) -> Check<'a> {
-        let identity = match self.has_own_counters {
-            true => check.key.identity ^ SECOND_COUNTER,
+        let identity = match self.has_separate_counters {
+            true => check.key.identity ^ SECOND_COUNTER_MASK,
             false => check.key.identity,
         };
         Check { key: CounterKey { identity, ..check.key }, role: Role::Shadow, ..*check }

@@ -10,16 +10,16 @@ use crate::domain::Micros;
 /// power of two, a shift computes the number of a bucket.
 const BUCKET_BITS: u32 = 17;
 /// Number of buckets in the sliding window. Together, they cover 1.05 s.
-const BUCKETS: usize = 8;
+const BUCKET_COUNT: usize = 8;
 /// Increment of [`Bucket::counts`] for one undecided call. The upper 32 bits count the undecided
 /// calls.
-const UNDECIDED: u64 = 1 << 32;
+const UNDECIDED_INCREMENT: u64 = 1 << 32;
 
 /// Counter of the calls of the last second, in a sliding window. Lock-free: a call may go
 /// uncounted if another thread resets the bucket at the same time.
 #[derive(Debug, Default)]
 pub(super) struct RecentCalls {
-    buckets: [Bucket; BUCKETS],
+    buckets: [Bucket; BUCKET_COUNT],
 }
 
 #[derive(Debug, Default)]
@@ -43,7 +43,7 @@ impl RecentCalls {
     /// Counts a call. `is_decided` states whether the store decided it.
     pub(super) fn record(&self, now: Micros, is_decided: bool) {
         let interval = now.0 >> BUCKET_BITS;
-        let bucket = &self.buckets[interval as usize % BUCKETS];
+        let bucket = &self.buckets[interval as usize % BUCKET_COUNT];
         let counted = bucket.interval.load(Ordering::Relaxed);
         if counted != interval
             && bucket
@@ -53,7 +53,7 @@ impl RecentCalls {
         {
             bucket.counts.store(0, Ordering::Relaxed);
         }
-        let call = if is_decided { 1 } else { UNDECIDED + 1 };
+        let call = if is_decided { 1 } else { UNDECIDED_INCREMENT + 1 };
         bucket.counts.fetch_add(call, Ordering::Relaxed);
     }
 
@@ -61,13 +61,13 @@ impl RecentCalls {
     pub(super) fn counts(&self, now: Micros) -> RecentCounts {
         let interval = now.0 >> BUCKET_BITS;
         let recent = self.buckets.iter().filter(|bucket| {
-            interval.wrapping_sub(bucket.interval.load(Ordering::Relaxed)) < BUCKETS as u64
+            interval.wrapping_sub(bucket.interval.load(Ordering::Relaxed)) < BUCKET_COUNT as u64
         });
         recent.fold(RecentCounts::default(), |sum, bucket| {
             let counts = bucket.counts.load(Ordering::Relaxed);
             RecentCounts {
-                calls: sum.calls + counts % UNDECIDED,
-                undecided: sum.undecided + counts / UNDECIDED,
+                calls: sum.calls + counts % UNDECIDED_INCREMENT,
+                undecided: sum.undecided + counts / UNDECIDED_INCREMENT,
             }
         })
     }

@@ -249,7 +249,7 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Sends the remaining checks of a call to the store and writes its answers to `answers`.
-    async fn ask(
+    async fn send_remaining(
         &self,
         call: &Call<'_>,
         remaining: &RemainingChecks<'_>,
@@ -365,7 +365,7 @@ impl<S: Store> Store for RefusalCache<S> {
         }
         // A refused check charges nothing, so the store can decide the other checks without it.
         let remaining = RemainingChecks::new(call, &each);
-        let source = self.ask(call, &remaining, &mut each).await;
+        let source = self.send_remaining(call, &remaining, &mut each).await;
         for (check, answer) in call.checks.iter().zip(&mut each) {
             if *answer == Answer::NotAsked {
                 *answer = self.last_known.answer(check, call.now);

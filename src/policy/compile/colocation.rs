@@ -16,7 +16,7 @@ use crate::domain::{Bounds, escaped};
 
 /// Maximum number of pairs reported. A policy with thousands of limits has millions of pairs, and
 /// a report of more than a thousand pairs does not help the operator.
-const PAIRS_MAX: usize = 1_000;
+const LIMIT_PAIRS_MAX: usize = 1_000;
 
 /// Pair of limits that one request can hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,7 +159,7 @@ fn walk<'a>(
 }
 
 /// Returns the pairs of limits that one request can hit, as indices into `limits`, with their
-/// colocation; at most [`PAIRS_MAX`].
+/// colocation; at most [`LIMIT_PAIRS_MAX`].
 pub(crate) fn find_pairs<'a>(
     hash_tag: &[Box<str>],
     limits: &'a [LimitSite<'a>],
@@ -169,7 +169,7 @@ pub(crate) fn find_pairs<'a>(
     });
     all.filter(|(.., one, other)| one.at == other.at || one.keys != other.keys)
         .map(|(earlier, later, one, other)| (earlier, later, find_colocation(hash_tag, one, other)))
-        .take(PAIRS_MAX)
+        .take(LIMIT_PAIRS_MAX)
 }
 
 fn find_colocation(
@@ -198,7 +198,7 @@ fn find_colocation(
     }
 }
 
-/// Returns the pairs of limits of a domain that one request can hit; at most [`PAIRS_MAX`].
+/// Returns the pairs of limits of a domain that one request can hit; at most [`LIMIT_PAIRS_MAX`].
 pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
     let limits = limit_sites(domain);
     find_pairs(&domain.hash_tag, &limits)

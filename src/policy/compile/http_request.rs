@@ -19,7 +19,7 @@ pub(crate) const DESCRIPTORS_MAX: usize = 16;
 pub(crate) const ENTRIES_MAX: usize = 16;
 
 /// Default of `trusted_hops`: only the proxy that calls `/authz` is trusted.
-const TRUSTED_HOPS: u64 = 1;
+const TRUSTED_HOPS_DEFAULT: u64 = 1;
 
 /// Reads the mapping of a domain.
 pub(crate) fn read<'d>(
@@ -32,7 +32,7 @@ pub(crate) fn read<'d>(
             let entries = read_list(reader, fields, &HTTP_ENTRIES, ENTRIES_MAX, read_entry)?;
             Ok(entries.into_boxed_slice())
         });
-    let (trusted_hops, descriptors) = (trusted_hops?.unwrap_or(TRUSTED_HOPS), descriptors?);
+    let (trusted_hops, descriptors) = (trusted_hops?.unwrap_or(TRUSTED_HOPS_DEFAULT), descriptors?);
     Ok(HttpMapping {
         trusted_hops: usize::try_from(trusted_hops).unwrap_or(usize::MAX),
         descriptors: descriptors.into(),

@@ -25,14 +25,14 @@ const CREDITS_BOUND: u64 = 1 << 53;
 /// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. That format
 /// rounds the emission interval up to whole microseconds, which slows the refill. A bucket that
 /// would have a larger error is stored as credits, which are exact but take twice the space.
-const ROUNDING_PARTS: u128 = 1_000;
+const RATE_ERROR_RECIPROCAL: u128 = 1_000;
 
 /// Upper bound of a hybrid limit's capacity. The unit is 1/100 of the credit of an ordinary
 /// bucket. Below this bound, the sum of two capacities and a refill is exact in a double.
 const HYBRID_BOUND: u64 = 1 << 51;
 
 /// Maximum number of entries in a sliding log or slot table. Each check scans all of them.
-pub(crate) const ENTRIES_MAX: u64 = 10_000;
+pub(crate) const STORED_ENTRIES_MAX: u64 = 10_000;
 
 /// Default lease of a slot, in seconds. It is longer than most requests take, but short enough
 /// that a crashed client's slots are soon free again.
@@ -222,14 +222,14 @@ impl RawLimit {
                 Algorithm::SlidingWindow(window)
             }
             AlgorithmName::SlidingLog => {
-                check_hits_max(ENTRIES_MAX)?;
+                check_hits_max(STORED_ENTRIES_MAX)?;
                 Algorithm::SlidingLog(SlidingLog { hits, length })
             }
             AlgorithmName::Concurrency => {
                 if self.charge.keeps_debt() {
                     return Err(BoundsError::BilledConcurrency { charge: self.charge });
                 }
-                check_hits_max(ENTRIES_MAX)?;
+                check_hits_max(STORED_ENTRIES_MAX)?;
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
             }
             AlgorithmName::TokenBucket => {
@@ -264,7 +264,7 @@ pub(crate) fn compile_bucket(
     let debt_factor = if charge.keeps_debt() { 2 } else { 1 };
     let emission = window.0.div_ceil(hits);
     let rounding_error = u128::from(emission) * u128::from(hits) - u128::from(window.0);
-    let (refill, burst_max) = if rounding_error * ROUNDING_PARTS < u128::from(window.0) {
+    let (refill, burst_max) = if rounding_error * RATE_ERROR_RECIPROCAL < u128::from(window.0) {
         let refill = Refill::Arrival { emission: Micros(emission) };
         (refill, (ARRIVAL_TIME_BOUND / debt_factor - 1) / emission)
     } else {

@@ -248,7 +248,7 @@ fn compile_files(
     documents: &[Document<'_>],
     options: &Options,
 ) -> (Vec<MergedDomain>, Vec<Diagnostic>) {
-    let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_header).collect();
+    let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_domain_settings).collect();
     let mut domains = Vec::new();
     for group in group_by_domain(&mut files, options) {
         let settings = merge_settings(&mut files, &group);
@@ -274,7 +274,7 @@ fn compile_files(
 }
 
 /// Reads the domain name and domain-wide settings of a file.
-fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
+fn read_domain_settings<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     let mut reader = Reader::new(document);
     let Ok(fields) = reader.read_root() else {
         return PolicyFile {

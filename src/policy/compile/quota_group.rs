@@ -8,7 +8,7 @@ use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{Fields, Reader};
 
 /// Maximum number of entry keys in a `quota_group`. No descriptor has more entries.
-const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
+const GROUP_KEYS_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// Domain that Envoy AI Gateway uses. It sends one descriptor for each limit of each backend and
 /// model that may serve the request.
@@ -21,8 +21,8 @@ const AI_GATEWAY_GROUP: [&str; 2] = ["backend_name", "model_name_override"];
 /// every quota descriptor a group of its own, even in a domain that has a default.
 pub(crate) fn read<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Option<Vec<String>> {
     let names = reader.read_names(fields, &keywords::QUOTA_GROUP).ok().flatten()?;
-    if names.len() > ENTRIES_MAX {
-        let message = format!("`quota_group` names at most {ENTRIES_MAX} entries; remove some");
+    if names.len() > GROUP_KEYS_MAX {
+        let message = format!("`quota_group` names at most {GROUP_KEYS_MAX} entries; remove some");
         reader.report_key(&keywords::QUOTA_GROUP, DiagnosticKind::TooLarge, message);
         return None;
     }

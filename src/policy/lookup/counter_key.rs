@@ -44,7 +44,7 @@ const PATTERN: u8 = 1;
 /// Maximum size of an identity that is stored without a heap allocation, in bytes. Envoy's
 /// descriptors usually have one or two entries of 20 to 60 bytes. Longer identities, such as those
 /// with a 1 KiB token, allocate, which costs less than hashing them.
-const IDENTITY_INLINE: usize = 512;
+const IDENTITY_INLINE_BYTES: usize = 512;
 
 /// BLAKE3 context that derives a secret from the configured text. Changing it resets all counters.
 const DERIVE_CONTEXT: &str = "tidegate 2025 counter keys v1";
@@ -111,7 +111,7 @@ pub(crate) enum EntryValue<'a> {
 /// Encoder of counter identities. One buffer serves all checks of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
-    bytes: SmallVec<[u8; IDENTITY_INLINE]>,
+    bytes: SmallVec<[u8; IDENTITY_INLINE_BYTES]>,
 }
 
 impl Identity {

@@ -178,7 +178,7 @@ impl Policy {
                 | DescriptorMatch::Replaced(_)
                 | DescriptorMatch::Unlimited(_) => {}
                 DescriptorMatch::Limited(rule) => {
-                    let role = role(rule, quotas);
+                    let role = role_of_rule(rule, quotas);
                     for (spec, plan) in rule.limits.iter().zip(rule.plans.iter()) {
                         if matches.is_replaced(rule, plan) {
                             continue;
@@ -408,7 +408,7 @@ fn have_same_windows(a: &Limit, b: &Limit) -> bool {
 
 /// Returns the role of the rule's checks. `quotas` is the number of quota descriptors that precede
 /// this one in the call.
-fn role(rule: &Rule, quotas: u16) -> Role {
+fn role_of_rule(rule: &Rule, quotas: u16) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {
         (true, _) => Role::Shadow,
         (false, true) => Role::Quota(quotas),

@@ -120,9 +120,9 @@ impl Policy {
             requests_per_unit: limit.rate.requests_per_unit,
             unit: limit.rate.unit.map(|unit| unit.as_str()),
             unit_multiplier: limit.rate.unit_multiplier,
-            algorithm: algorithm(&limit.algorithm),
+            algorithm: algorithm_name(&limit.algorithm),
             capacity: limit.capacity().0,
-            time_zone: zone(&limit.algorithm),
+            time_zone: time_zone_name(&limit.algorithm),
             lease: match &limit.algorithm {
                 Algorithm::Concurrency(slots) => Some(slots.lease.ceil_secs()),
                 _ => None,
@@ -136,12 +136,12 @@ impl Policy {
                 OnStoreFailure::Error => "error",
             },
             counter_of: keys.collect(),
-            tiers: spec.tiers.as_deref().map(tiers),
+            tiers: spec.tiers.as_deref().map(tiers_view),
         }
     }
 }
 
-fn tiers(spec: &TiersSpec) -> TiersView<'_> {
+fn tiers_view(spec: &TiersSpec) -> TiersView<'_> {
     let classes = spec.classes.iter();
     TiersView {
         method: spec.method.as_str(),
@@ -152,7 +152,7 @@ fn tiers(spec: &TiersSpec) -> TiersView<'_> {
     }
 }
 
-fn algorithm(algorithm: &Algorithm) -> &'static str {
+fn algorithm_name(algorithm: &Algorithm) -> &'static str {
     match algorithm {
         Algorithm::FixedWindow(_) => "fixed_window",
         Algorithm::SlidingWindow(_) => "sliding_window",
@@ -163,7 +163,7 @@ fn algorithm(algorithm: &Algorithm) -> &'static str {
     }
 }
 
-fn zone(algorithm: &Algorithm) -> Option<&str> {
+fn time_zone_name(algorithm: &Algorithm) -> Option<&str> {
     match algorithm {
         Algorithm::FixedWindow(fixed) => match &fixed.window {
             Window::Calendar(calendar) => Some(calendar.zone()),

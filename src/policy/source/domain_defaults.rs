@@ -37,23 +37,23 @@ pub(crate) const LIMIT_METADATA_KEYS: [Key; 4] =
     [keywords::ALGORITHM, keywords::BURST, keywords::CHARGE, keywords::RULE_FAILURE];
 
 /// Maximum number of entries in a file of defaults. Every domain is matched against all entries.
-const ENTRIES_MAX: usize = 1_000;
+const DEFAULTS_ENTRIES_MAX: usize = 1_000;
 
 /// Defaults for the domains of a control plane, in file order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyDefaults {
-    entries: Vec<Entry>,
+    entries: Vec<DefaultsEntry>,
 }
 
 /// Defaults for the domains that a name or pattern matches.
 #[derive(Clone, Debug, PartialEq)]
-struct Entry {
+struct DefaultsEntry {
     /// Name of a domain; each `*` matches any characters.
     domain: String,
     keys: Map<String, Json>,
 }
 
-impl Entry {
+impl DefaultsEntry {
     fn matches(&self, domain: &str) -> bool {
         match self.domain.contains('*') {
             true => {
@@ -111,7 +111,7 @@ impl DomainDefaults {
     }
 }
 
-fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Entry> {
+fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<DefaultsEntry> {
     let (target, kind) = (Target::Value, DiagnosticKind::WrongType);
     let list = match root.value() {
         Value::Map(map) => map.entries().map(|(key, value)| (key.text(), value.value())).collect(),
@@ -124,8 +124,8 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Entry> {
     let mut entries = Vec::new();
     reader.descend(PathStep::Key(LIST_KEY.into()), |reader| {
         for (at, node) in list.nodes().enumerate() {
-            if at == ENTRIES_MAX {
-                let message = format!("more than {ENTRIES_MAX} entries; use patterns");
+            if at == DEFAULTS_ENTRIES_MAX {
+                let message = format!("more than {DEFAULTS_ENTRIES_MAX} entries; use patterns");
                 reader.report(target, DiagnosticKind::TooLarge, message);
                 break;
             }
@@ -139,7 +139,7 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Entry> {
 const LIST_KEY: &str = "domains";
 
 /// Reads an entry and reports its errors. Returns `None` if the entry has no `domain`.
-fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<Entry> {
+fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<DefaultsEntry> {
     let mut keys = metadata::read(reader, node).ok()?;
     let Some(Json::String(domain)) = keys.remove(keywords::DOMAIN.name) else {
         let message = "an entry needs `domain: NAME`, in which `*` matches any characters";
@@ -157,7 +157,7 @@ fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<Entry> {
         }
     }
     report_invalid(reader, &keys);
-    Some(Entry { domain, keys })
+    Some(DefaultsEntry { domain, keys })
 }
 
 /// Reports invalid values with the compiler's messages, by compiling a sample domain that has one

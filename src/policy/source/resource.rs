@@ -83,7 +83,7 @@ impl ResourceWriter {
         };
         // A map and a list inside it are never too deep.
         let _ = writer.tree.begin_map();
-        writer.text(&keywords::DOMAIN, domain);
+        writer.write_text(&keywords::DOMAIN, domain);
         writer.tree.text(keywords::DESCRIPTORS.name);
         let _ = writer.tree.begin_list();
         writer
@@ -96,7 +96,7 @@ impl ResourceWriter {
             self.read_domain_metadata(metadata);
         }
         let start = self.tree.position();
-        match self.descriptor(fields) {
+        match self.write_descriptor(fields) {
             Ok(()) => {
                 self.positions.push(0);
                 true
@@ -143,20 +143,20 @@ impl ResourceWriter {
         Resource { name: self.name, tree }
     }
 
-    fn descriptor(&mut self, fields: &DescriptorFields<'_>) -> Result<(), TooDeep> {
+    fn write_descriptor(&mut self, fields: &DescriptorFields<'_>) -> Result<(), TooDeep> {
         let metadata = fields.metadata.as_ref();
         self.tree.begin_map()?;
-        self.text(&keywords::KEY, fields.key);
+        self.write_text(&keywords::KEY, fields.key);
         if !fields.value.is_empty() {
-            self.text(&keywords::VALUE, fields.value);
+            self.write_text(&keywords::VALUE, fields.value);
         }
         if let Some(limit) = &fields.limit {
-            self.limit(limit, metadata)?;
-            self.lift(&keywords::RULE_BODY, metadata)?;
+            self.write_limit(limit, metadata)?;
+            self.copy_from_metadata(&keywords::RULE_BODY, metadata)?;
         }
-        self.flag(&keywords::SHADOW_MODE, fields.shadow_mode);
-        self.flag(&keywords::QUOTA_MODE, fields.quota_mode);
-        self.flag(&keywords::DETAILED_METRIC, fields.detailed_metric);
+        self.write_flag(&keywords::SHADOW_MODE, fields.shadow_mode);
+        self.write_flag(&keywords::QUOTA_MODE, fields.quota_mode);
+        self.write_flag(&keywords::DETAILED_METRIC, fields.detailed_metric);
         if let Some(metadata) = metadata {
             self.tree.text(keywords::METADATA.name);
             self.tree.json(metadata)?;
@@ -165,36 +165,40 @@ impl ResourceWriter {
         self.tree.begin_list()
     }
 
-    fn limit(&mut self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> Result<(), TooDeep> {
+    fn write_limit(
+        &mut self,
+        limit: &LimitFields<'_>,
+        metadata: Option<&Json>,
+    ) -> Result<(), TooDeep> {
         self.tree.text(keywords::RATE_LIMIT.name);
         self.tree.begin_map()?;
         if let Some(unit) = limit.unit {
-            self.text(&keywords::UNIT, unit);
+            self.write_text(&keywords::UNIT, unit);
         }
         self.tree.text(keywords::REQUESTS_PER_UNIT.name);
         self.tree.number(u64::from(limit.requests_per_unit));
-        self.flag(&keywords::UNLIMITED, limit.unlimited);
+        self.write_flag(&keywords::UNLIMITED, limit.unlimited);
         if !limit.name.is_empty() {
-            self.text(&keywords::NAME, limit.name);
+            self.write_text(&keywords::NAME, limit.name);
         }
         if !limit.replaces.is_empty() {
             self.tree.text(keywords::REPLACES.name);
             self.tree.begin_list()?;
             for name in &limit.replaces {
                 self.tree.begin_map()?;
-                self.text(&keywords::REPLACED_NAME, name);
+                self.write_text(&keywords::REPLACED_NAME, name);
                 self.tree.end();
             }
             self.tree.end();
         }
         for key in &LIMIT_METADATA_KEYS {
-            self.lift(key, metadata)?;
+            self.copy_from_metadata(key, metadata)?;
         }
         for key in &LIMIT_KEYS {
             let is_set = metadata.is_some_and(|metadata| metadata.get(key.name).is_some());
             if let Some(value) = self.defaults.get(key)
                 && !is_set
-                && (*key != keywords::BURST || self.takes_burst(limit, metadata))
+                && (*key != keywords::BURST || self.accepts_default_burst(limit, metadata))
                 && !limit.unlimited
             {
                 let value = value.clone();
@@ -208,7 +212,7 @@ impl ResourceWriter {
 
     /// Returns whether the default `burst` applies to a limit: only to buckets, and not to limits
     /// that refuse everything.
-    fn takes_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
+    fn accepts_default_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
         let own = metadata.and_then(|metadata| metadata.get(keywords::ALGORITHM.name));
         let algorithm = own.or_else(|| self.defaults.get(&keywords::ALGORITHM));
         let algorithm = algorithm.and_then(Json::as_str).unwrap_or_default();
@@ -216,7 +220,7 @@ impl ResourceWriter {
     }
 
     /// Copies a key from `metadata`, if present, to the current map.
-    fn lift(&mut self, key: &Key, metadata: Option<&Json>) -> Result<(), TooDeep> {
+    fn copy_from_metadata(&mut self, key: &Key, metadata: Option<&Json>) -> Result<(), TooDeep> {
         let Some(value) = metadata.and_then(|metadata| metadata.get(key.name)) else {
             return Ok(());
         };
@@ -241,12 +245,12 @@ impl ResourceWriter {
         }
     }
 
-    fn text(&mut self, key: &Key, text: &str) {
+    fn write_text(&mut self, key: &Key, text: &str) {
         self.tree.text(key.name);
         self.tree.text(text);
     }
 
-    fn flag(&mut self, key: &Key, value: bool) {
+    fn write_flag(&mut self, key: &Key, value: bool) {
         if value {
             self.tree.text(key.name);
             self.tree.boolean(value);

@@ -61,12 +61,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             })
             .collect();
         let mut answers =
-            Answers { each: own.iter().map(refusal).collect(), source: Source::Cached };
+            Answers { each: own.iter().map(refusal_answer).collect(), source: Source::Cached };
         let refused = own.iter().flatten().filter(|own| own.verdict == Verdict::Refuse).count();
         self.stats.refused_after_loss.fetch_add(refused as u64, Ordering::Relaxed);
         let remaining = remaining_checks(call, &own, &answers.each);
-        let reason = self.ask_remaining(call, &remaining, &own, &mut answers).await;
-        let is_counted = self.keep_confirmed(call, &own, &answers.each).await;
+        let reason = self.send_remaining(call, &remaining, &own, &mut answers).await;
+        let is_counted = self.refund_unconfirmed(call, &own, &answers.each).await;
         if !remaining.positions.is_empty() {
             answers = self.complete(call, answers, reason, &is_counted);
         }
@@ -83,7 +83,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
 
     /// Sends the remaining checks to the remote store. Returns the reason if some were not
     /// answered.
-    async fn ask_remaining(
+    async fn send_remaining(
         &self,
         call: &Call<'_>,
         remaining: &RemainingChecks<'_>,
@@ -94,7 +94,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             return None;
         }
         let rest = Call { checks: &remaining.checks, ..*call };
-        let (received, reason) = self.ask(&rest).await;
+        let (received, reason) = self.call_remote(&rest).await;
         answers.source = received.source;
         for (at, answer) in remaining.positions.iter().zip(received.each) {
             answers.each[*at] = match (&own[*at], answer) {
@@ -110,7 +110,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
 
     /// Refunds own charges that the remote store did not charge. Returns for each check whether
     /// its own charge is kept.
-    async fn keep_confirmed(
+    async fn refund_unconfirmed(
         &self,
         call: &Call<'_>,
         own: &OwnOutcomes,
@@ -156,7 +156,7 @@ fn remaining_checks<'a>(
 }
 
 /// Returns the refusal of a check by own charges, or `NotAsked` if they do not refuse it.
-fn refusal(own: &Option<Outcome>) -> Answer {
+fn refusal_answer(own: &Option<Outcome>) -> Answer {
     match own {
         Some(own) if own.verdict == Verdict::Refuse => {
             Answer::Decided(Outcome { charged: Hits::ZERO, taken: None, ..*own })
