@@ -31,8 +31,8 @@
 //!
 //! # Where the counters are
 //!
-//! - **In memory** ([`Limiter::from_yaml`]): each process has its own counters. A call never suspends, and
-//!   works with any async runtime. The memory is bounded by
+//! - **In memory** ([`Limiter::from_yaml`]): each process has its own counters. A call never
+//!   suspends, and works with any async runtime. The memory is bounded by
 //!   [`max_counters`](LimiterBuilder::max_counters).
 //! - **In Redis or Valkey** ([`LimiterBuilder::redis`], feature `redis`, on tokio): all processes
 //!   share the counters, also with Tidegate services. Every call is one round trip, bounded in

@@ -12,8 +12,8 @@
 //! | [`Refill::Arrival`] | emission | 1, so that `rem` is always 0 |
 //! | [`Refill::Credits`] | window W | hits L |
 //!
-//! `C = burst·u` is the capacity, `cap` the largest debt (C, or 2C with `charge: always`), and the
-//! debt is `ahead·l + rem` credits.
+//! `C = burst·u` is the capacity, `cap` the largest debt (C, or 2C with `charge: billed` or
+//! `always`), and the debt is `ahead·l + rem` credits.
 //!
 //! ```text
 //! read       tat < now: ahead, rem = 0, 0;  else ahead = tat − now, and if rem ≥ l: ahead + 1, 0
@@ -74,9 +74,11 @@ pub(crate) struct BucketCredits {
     pub(crate) flow: u64,
     /// Capacity of the bucket in credits: `burst * unit` (`C` in the module documentation).
     pub(crate) capacity: u64,
-    /// Maximum debt in credits: the capacity, or twice the capacity with `charge: always`.
+    /// Maximum debt in credits: the capacity, or twice the capacity with `charge: billed` or
+    /// `always`.
     pub(crate) cap: u64,
-    /// Maximum debt in hits: the capacity, or twice the capacity with `charge: always`.
+    /// Maximum debt in hits: the capacity, or twice the capacity with `charge: billed` or
+    /// `always`.
     pub(crate) cap_hits: u64,
     /// Minimum number of hits that must be in the bucket before a charge of one hit. Used by
     /// consumer classes that share the bucket; 0 without classes.

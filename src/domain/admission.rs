@@ -5,7 +5,7 @@
 
 use super::{Answer, Check, Role, Verdict};
 
-/// Decides whether a call is admitted, based on the roles and verdicts of its checks.
+/// Accumulator that decides whether a call is admitted, from the roles and verdicts of its checks.
 ///
 /// A call is admitted if every `Required` check passes. If there are `Quota` checks, at least one
 /// quota group must also pass all of its checks. `Shadow` checks have no effect. While the
@@ -75,14 +75,14 @@ impl Admission {
     pub fn is_admitted(&self) -> bool {
         !self.required_refused
             && !self.required_undecided
-            && (self.quota_words().all(|bits| bits.present == 0) || self.any_quota_passes())
+            && (self.all_quota_bits().all(|bits| bits.present == 0) || self.any_quota_passes())
     }
 
     /// Returns whether the call is certain to be rejected, regardless of the undecided checks.
     pub fn is_rejected(&self) -> bool {
         self.required_refused
-            || self.quota_words().any(|bits| bits.present != 0)
-                && self.quota_words().all(|bits| bits.present & !bits.refused == 0)
+            || self.all_quota_bits().any(|bits| bits.present != 0)
+                && self.all_quota_bits().all(|bits| bits.present & !bits.refused == 0)
     }
 
     /// Returns the role to use for an undecided check when only the undecided checks of a call are
@@ -103,10 +103,10 @@ impl Admission {
 
     /// Returns whether at least one quota group has passed all of its checks.
     fn any_quota_passes(&self) -> bool {
-        self.quota_words().any(|bits| bits.present & !bits.refused & !bits.undecided != 0)
+        self.all_quota_bits().any(|bits| bits.present & !bits.refused & !bits.undecided != 0)
     }
 
-    fn quota_words(&self) -> impl Iterator<Item = &QuotaBits> {
+    fn all_quota_bits(&self) -> impl Iterator<Item = &QuotaBits> {
         std::iter::once(&self.quotas).chain(&self.more_quotas)
     }
 

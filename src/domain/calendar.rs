@@ -1,6 +1,6 @@
 //! Calendar windows: days, weeks, months and years in a time zone.
 //!
-//! Not here: time zone data, which `policy` looks up behind [`CalendarWindows`].
+//! Not here: time zone data and the implementation of [`CalendarWindows`] (`policy`).
 
 use std::fmt;
 use std::sync::Arc;

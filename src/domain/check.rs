@@ -53,8 +53,8 @@ pub enum Role {
     #[default]
     Required,
     /// The check belongs to a quota group. The call is admitted only if at least one of its quota
-    /// groups passes all of its checks. The number identifies the group within the call and is below
-    /// [`Bounds::checks_max`](super::Bounds::checks_max).
+    /// groups passes all of its checks. The number identifies the group within the call and is
+    /// below [`Bounds::checks_max`](super::Bounds::checks_max).
     Quota(u16),
     /// The check has no effect on admission.
     Shadow,

@@ -61,8 +61,8 @@ pub struct Status<'p> {
     /// Rule that matched the descriptor, or `None` if no rule did. The rule determines the metadata
     /// and the response body.
     pub rule: Option<RuleId>,
-    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one group of
-    /// them must pass.
+    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one group
+    /// of them must pass.
     pub quota: bool,
     /// Whether a descriptor of the same quota group is over a limit. If so, this descriptor does
     /// not count as passing, even if its own code is `Ok`.

@@ -74,8 +74,8 @@ impl Rate {
     }
 }
 
-/// Longest time by which a calendar window exceeds its [`Unit`]: a month of 31 days, a leap year, or
-/// a day with 25 hours.
+/// Longest time by which a calendar window exceeds its [`Unit`]: a month of 31 days, a leap year,
+/// or a day with 25 hours.
 const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
 
 /// Compiled limit: an algorithm with its parameters, and the options common to all algorithms.

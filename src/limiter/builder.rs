@@ -62,8 +62,8 @@ impl LimiterBuilder {
     }
 
     /// Sets the maximum number of counters in the memory of this process, from 1,024 to
-    /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes; each 48 bytes of a sliding
-    /// log, of concurrency slots, or of a hybrid counter count as one more.
+    /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes; each 48 bytes of a
+    /// sliding log, of concurrency slots, or of a hybrid counter count as one more.
     ///
     /// If the memory is full, new keys of the rule with the most counters share counters. Such
     /// keys may be rejected too early, but together they never exceed the limit. Over Redis, these
@@ -91,8 +91,8 @@ impl LimiterBuilder {
     ///
     /// # Errors
     ///
-    /// Returns a [`ConfigError`] if the policy has errors, an option is out of range, or a limiter over
-    /// Redis is not built on a tokio runtime.
+    /// Returns a [`ConfigError`] if the policy has errors, an option is out of range, or a limiter
+    /// over Redis is not built on a tokio runtime.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         if !COUNTERS_RANGE.contains(&self.counters_max) {
             let (min, max) = (COUNTERS_RANGE.start(), COUNTERS_RANGE.end());

@@ -60,14 +60,15 @@ impl Decision {
         self.is_admitted
     }
 
-    /// Returns the time after which a rejected call may pass. `None` if the call was admitted, or if
-    /// waiting does not help, because the call costs more than the whole limit or the limit is 0.
+    /// Returns the time after which a rejected call may pass. `None` if the call was admitted, or
+    /// if waiting does not help, because the call costs more than the whole limit or the limit is
+    /// 0.
     pub fn retry_after(&self) -> Option<Duration> {
         self.limited_by.as_ref()?.retry_after.map(to_duration)
     }
 
-    /// Returns [`retry_after`](Self::retry_after) as the value of an HTTP header `Retry-After`: whole
-    /// seconds, rounded up, at least 1.
+    /// Returns [`retry_after`](Self::retry_after) as the value of an HTTP header `Retry-After`:
+    /// whole seconds, rounded up, at least 1.
     pub fn retry_after_secs(&self) -> Option<u64> {
         let wait = self.limited_by.as_ref()?.retry_after?;
         Some(wait.ceil_secs().max(1))
@@ -80,9 +81,9 @@ impl Decision {
         self.limited_by.as_ref().is_some_and(|by| by.is_exact)
     }
 
-    /// Returns the limit that rejected the call: its `name` or, if it has none, the path of its rule,
-    /// such as `api.user`. `None` if the call was admitted. If several limits rejected the call, this
-    /// is the one with the longest wait.
+    /// Returns the limit that rejected the call: its `name` or, if it has none, the path of its
+    /// rule, such as `api.user`. `None` if the call was admitted. If several limits rejected the
+    /// call, this is the one with the longest wait.
     pub fn limited_by(&self) -> Option<&str> {
         self.limited_by.as_ref().map(|by| &*by.name)
     }
@@ -146,9 +147,9 @@ impl DescriptorStatus {
         self.remaining
     }
 
-    /// Returns the time until the full limit is available again or, for a descriptor over its limit,
-    /// the time until a retry may pass. `None` if no limit applies, if waiting does not help, or if
-    /// the state of the counter is unknown.
+    /// Returns the time until the full limit is available again or, for a descriptor over its
+    /// limit, the time until a retry may pass. `None` if no limit applies, if waiting does not
+    /// help, or if the state of the counter is unknown.
     pub fn reset_after(&self) -> Option<Duration> {
         self.reset_after.map(to_duration)
     }

@@ -63,8 +63,9 @@ impl<'a> Descriptor<'a> {
         Descriptor { hits: Some(hits), ..self }
     }
 
-    /// Names the holder of the concurrency slots that the call acquires or releases, such as the id
-    /// of a job. Any bytes; an empty name is the same as none. Limits of other algorithms ignore it.
+    /// Names the holder of the concurrency slots that the call acquires or releases, such as the
+    /// id of a job. Any bytes; an empty name is the same as none. Limits of other algorithms
+    /// ignore it.
     ///
     /// Without a holder, [`Decision::slot`](crate::Decision::slot) returns a generated one.
     #[must_use]

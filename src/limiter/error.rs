@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-/// Reason why a [`Limiter`](crate::Limiter) cannot be built or its policy cannot be replaced. A retry
-/// with the same arguments fails again.
+/// Reason why a [`Limiter`](crate::Limiter) cannot be built or its policy cannot be replaced. A
+/// retry with the same arguments fails again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The policy is invalid. The text has one line for each error, with the name of the file, line,
-    /// column, path, and usually a fix, such as `policy.yaml:2:30: descriptors[0].rate_limit.unit: …`.
+    /// The policy is invalid. The text has one line for each error, with the name of the file,
+    /// line, column, path, and usually a fix, such as
+    /// `policy.yaml:2:30: descriptors[0].rate_limit.unit: …`.
     Policy(String),
     /// An option is out of range, or the Redis options are invalid. The text names the option.
     Option(String),

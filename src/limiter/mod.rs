@@ -37,7 +37,8 @@ use crate::policy::{Options, Policy, Secret, Source, compile};
 /// Number of table slots that one sweep checks, which takes about 10 ms.
 const SWEEP_SLOTS: usize = 131_072;
 
-/// Decides calls by the limits of a policy. Counters are in the memory of this process or in Redis.
+/// Rate limiter that decides calls by the limits of a policy. Counters are in the memory of this
+/// process or in Redis.
 ///
 /// A clone shares the policy and the counters of the original. All methods take `&self`, and calls
 /// from several threads or tasks are decided concurrently: together they never exceed a limit.
@@ -84,9 +85,9 @@ impl Limiter {
 
     /// Decides whether a call may pass, and charges its limits.
     ///
-    /// By default a call is all-or-nothing: if any limit rejects it, no counter changes. A descriptor
-    /// that matches no rule has no limit, and a domain that the policy does not contain has none
-    /// either.
+    /// By default a call is all-or-nothing: if any limit rejects it, no counter changes. A
+    /// descriptor that matches no rule has no limit, and a domain that the policy does not contain
+    /// has none either.
     ///
     /// Over Redis, the call waits for at most the [`budget`](RedisOptions::budget); then the
     /// `on_store_failure` of each limit applies. If the future is dropped before it completes, the
@@ -94,8 +95,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Returns a [`CheckError`] if the call exceeds a bound or, over Redis, is not decided in time. A
-    /// rejection is not an error.
+    /// Returns a [`CheckError`] if the call exceeds a bound or, over Redis, is not decided in
+    /// time. A rejection is not an error.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -129,7 +130,8 @@ impl Limiter {
         self.decide(domain, descriptors, false).await
     }
 
-    /// Returns the decision that [`check`](Self::check) would return now, without charging any limit.
+    /// Returns the decision that [`check`](Self::check) would return now, without charging any
+    /// limit.
     ///
     /// If a descriptor has more than one hit, `retry_after` of a rejection is `None`, because the
     /// wait is unknown. With hybrid consumer classes, a call of several hits may pass although
@@ -151,8 +153,8 @@ impl Limiter {
         Ok(Decision::new(&dry_run.map_err(to_check_error)?.decision))
     }
 
-    /// Refunds the hits of an earlier call, or releases its concurrency slots. Pass the descriptors of
-    /// that call; for slots, with its [`holder`](Descriptor::holder).
+    /// Refunds the hits of an earlier call, or releases its concurrency slots. Pass the
+    /// descriptors of that call; for slots, with its [`holder`](Descriptor::holder).
     ///
     /// A refund never raises the available hits above the limit, and has no effect on a counter
     /// that no longer exists. A holder without slots releases none. If Redis does not reply in
@@ -192,13 +194,14 @@ impl Limiter {
         self.decide(domain, descriptors, true).await.map(drop)
     }
 
-    /// Replaces the policy with that of the given policy files, each with a name and a text.
-    /// Counters are kept: a limit whose numbers change keeps its counted hits. Calls in progress
-    /// finish under the old policy.
+    /// Replaces the policy with the given policy files, each with a name and a text. Counters are
+    /// kept: a limit whose numbers change keeps its counted hits. Calls in progress finish under
+    /// the old policy.
     ///
     /// # Errors
     ///
-    /// Returns [`ConfigError::Policy`] if the new policy has errors; the old one then stays in force.
+    /// Returns [`ConfigError::Policy`] if the new policy has errors; the old one then stays in
+    /// force.
     pub fn replace_policy<N, T>(
         &self,
         files: impl IntoIterator<Item = (N, T)>,

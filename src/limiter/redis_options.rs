@@ -23,8 +23,8 @@ const BUDGET_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=Durati
 /// Range of the number of replicas, the same as for the setting `--replicas`.
 const REPLICAS_RANGE: RangeInclusive<u32> = 1..=10_000;
 
-/// Options of a [`Limiter`](crate::Limiter) whose counters are in Redis or Valkey. Needs the feature
-/// `redis`.
+/// Options of a [`Limiter`](crate::Limiter) whose counters are in Redis or Valkey. Needs the
+/// feature `redis`.
 ///
 /// A Lua script decides each call in one round trip, with the clock of the Redis server. If Redis
 /// does not reply in time, the `on_store_failure` of each limit applies: by default, this process

@@ -142,9 +142,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.replicas
     }
 
-    /// Returns an upper bound of the hits that this replica has admitted beyond the limits, and that
-    /// may still affect a limit. These are the hits that the remote store may not have charged, and
-    /// those that it may have charged and then lost.
+    /// Returns an upper bound of the hits that this replica has admitted beyond the limits, and
+    /// that may still affect a limit. These are the hits that the remote store may not have
+    /// charged, and those that it may have charged and then lost.
     pub fn over_admitted_max(&self, now: Micros) -> u64 {
         self.over_admission.hits_max(&self.stats.admitted_hits, now)
     }
@@ -306,8 +306,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Counts the hits of an admitted call that would be charged by checks that the remote store did
-    /// not decide. Checks in shadow mode do not count.
+    /// Counts the hits of an admitted call that would be charged by checks that the remote store
+    /// did not decide. Checks in shadow mode do not count.
     fn record_unconfirmed_hits(&self, call: &Call<'_>, is_remote: &[bool]) {
         for (check, is_remote) in call.checks.iter().zip(is_remote) {
             let Op::Take { cost } = check.op else { continue };

@@ -178,8 +178,8 @@ impl<S: Store> RefusalCache<S> {
 
     /// Caches a refusal. Returns false if the refusal cannot be cached.
     ///
-    /// The first refusal of a counter that may refuse transiently is cached for a short time only. It
-    /// is kept until its window ends, so that the next one is recognized as a repeated refusal.
+    /// The first refusal of a counter that may refuse transiently is cached for a short time only.
+    /// It is kept until its window ends, so that the next one is recognized as a repeated refusal.
     fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
             return false;

@@ -119,8 +119,8 @@ pub struct LimitSpec {
 }
 
 impl LimitSpec {
-    /// Returns the position of the class for a value, and the class. Returns `None` if the limit has
-    /// no `tiers` or does not limit unlisted values.
+    /// Returns the position of the class for a value, and the class. Returns `None` if the limit
+    /// has no `tiers` or does not limit unlisted values.
     pub(crate) fn class(&self, value: &[u8]) -> Option<(usize, &ClassSpec)> {
         let tiers = self.tiers.as_ref()?;
         let listed = tiers.classes.iter().position(|class| class.name.as_bytes() == value);

@@ -17,8 +17,8 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Maximum number of checks per call, unless a policy's bound is lower. If a call with one descriptor
-/// for each sequence of keys needs more, the policy does not compile.
+/// Maximum number of checks per call, unless a policy's bound is lower. If a call with one
+/// descriptor for each sequence of keys needs more, the policy does not compile.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy

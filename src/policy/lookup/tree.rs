@@ -199,8 +199,8 @@ pub(crate) enum MatchKind {
 }
 
 impl Policy {
-    /// Sets the maximum number of checks per call, which is [`CHECKS_MAX`](super::matcher::CHECKS_MAX)
-    /// by default.
+    /// Sets the maximum number of checks per call, which is
+    /// [`CHECKS_MAX`](super::matcher::CHECKS_MAX) by default.
     #[must_use]
     pub fn with_checks_max(self, checks_max: usize) -> Policy {
         Policy { checks_max, ..self }
