@@ -61,9 +61,9 @@
 //!
 //! # Stability
 //!
-//! The public interface is the items on this page, the policy language, and the format of counters in
-//! Redis. They follow semantic versioning. Modules that this page does not show are internal, even
-//! where they can be reached.
+//! The public interface is the items on this page, the policy language, and the format of counters
+//! in Redis. They follow semantic versioning. Modules that this page does not show are internal,
+//! even where they can be reached.
 
 #[cfg(feature = "server")]
 #[cfg_attr(doc, doc(hidden))]

@@ -19,8 +19,8 @@
 //!          min(rest, u): c hits pass iff c single hits would, one after another
 //! P        total − Σ cap or, if that is 0, the most that the pool can hold now: room
 //! floor    ⌈floor% of P⌉ in whole hits; if P is room, at most room
-//! wait     the first tick at which the refilled pool suffices; none if the pool's room is too small
-//!          at that tick, because the check then passes only after other classes take hits
+//! wait     the first tick at which the refilled pool suffices; none if the pool's room is too
+//!          small at that tick, because the check then passes only after other classes take hits
 //! refund   by a caller: c·u credits; by receipt: c·u − 100·L·(ticks since the charge) credits;
 //!          into the own bucket first, the rest into the pool
 //! available  number of single hits that would pass, one after another

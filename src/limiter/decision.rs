@@ -112,7 +112,7 @@ impl Decision {
     /// | `memory` | the counters of this process |
     /// | `redis` | the counters in Redis |
     /// | `local` | the counters of this process, because Redis did not reply in time |
-    /// | `shed` | the counters of this process, because there was no time or no capacity to call Redis |
+    /// | `shed` | the counters of this process, because there was no time or capacity for Redis |
     /// | `cached` | a recent rejection, repeated without a call to Redis |
     /// | `policy` | the policy alone, because no limit applied |
     pub fn source(&self) -> &'static str {

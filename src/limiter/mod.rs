@@ -47,8 +47,8 @@ const SWEEP_SLOTS: usize = 131_072;
 /// A limiter over Redis needs the tokio runtime on which it was built. It shares its counters with
 /// every Tidegate service that has the same Redis, key prefix, key secret, and policy.
 ///
-/// The time is that of the system clock or, over Redis, that of the Redis server. If the clock steps
-/// back, no limit refills twice.
+/// The time is that of the system clock or, over Redis, that of the Redis server. If the clock
+/// steps back, no limit refills twice.
 #[derive(Clone, Debug)]
 pub struct Limiter(Arc<Engine>);
 

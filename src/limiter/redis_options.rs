@@ -139,7 +139,8 @@ impl RedisOptions {
         self
     }
 
-    /// Connects over TLS with a client certificate: its chain and its private key, both as PEM text.
+    /// Connects over TLS with a client certificate: its chain and its private key, both as PEM
+    /// text.
     pub fn tls_client_certificate(
         mut self,
         chain_pem: impl Into<Vec<u8>>,
