@@ -85,7 +85,7 @@ pub struct Limit {
     pub algorithm: Algorithm,
     /// Rate as written in the policy, for responses.
     pub rate: Rate,
-    /// Which hits are charged, and whether refused hits are charged, too.
+    /// Charge mode: whether hits are charged even if they are refused.
     pub charge: Charge,
     /// Action taken on the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
@@ -305,7 +305,7 @@ pub enum Refill {
     },
 }
 
-/// When hits are charged (`charge` in the policy).
+/// Charge mode of a limit: when hits are charged (`charge` in the policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.

@@ -26,7 +26,7 @@ pub struct Options {
     /// Whether to merge files of the same domain, in the order of their names. If false, a second
     /// file of a domain is an error.
     pub merge_domains: bool,
-    /// When hits are charged, for domains and limits without a `charge` of their own.
+    /// Charge mode for domains and limits without a `charge` of their own.
     pub charge: Charge,
     /// Bounds of a request, which the rules of a policy must not exceed.
     pub bounds: Bounds,

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Hits, Limit, Micros};
 
-/// Upper bound of the hits admitted beyond their limits. Lock-free.
+/// Tracker of the upper bound of hits admitted beyond their limits. Lock-free.
 #[derive(Debug, Default)]
 pub(super) struct OverAdmission {
     /// Hits charged to the remote store since `generation_start` and since the latest loss.

@@ -15,7 +15,7 @@ pub(crate) struct DomainDefaults<'a> {
     pub(crate) domain: &'a str,
     /// Action taken if the store is unavailable, for limits without their own `on_store_failure`.
     pub(crate) on_store_failure: OnStoreFailure,
-    /// When hits are charged, for limits without their own `charge`.
+    /// Charge mode for limits without their own `charge`.
     pub(crate) charge: Charge,
 }
 

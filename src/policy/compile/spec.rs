@@ -13,8 +13,8 @@ pub struct DomainSpec {
     pub name: Box<str>,
     /// Accounting mode: whether a rejected request charges the limits that had room left.
     pub accounting: Accounting,
-    /// When hits are charged, for request overrides on paths without a rule. Rules have the charge
-    /// in their limits.
+    /// Charge mode for request overrides on paths without a rule. Each limit of a rule has its
+    /// own.
     pub charge: Charge,
     /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
     /// each counter is its hash tag, which spreads counters over all hash slots.

@@ -112,7 +112,7 @@ pub struct LimitExplanation {
     pub class: Option<String>,
     /// Capacity in hits; with `tiers`, that of the class.
     pub capacity: u64,
-    /// When hits are charged.
+    /// Charge mode of the limit: when hits are charged.
     pub charge: Charge,
     /// Limit in the format of `/rlconfig`.
     pub listing: String,

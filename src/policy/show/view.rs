@@ -58,7 +58,7 @@ pub struct LimitView<'p> {
     pub lease: Option<u64>,
     /// Hits charged per hit of the request.
     pub cost: u64,
-    /// When hits are charged: `admitted`, `billed`, or `always`.
+    /// Charge mode of the limit: `admitted`, `billed`, or `always`.
     pub charge: &'static str,
     /// Action taken if the store is unavailable: `local`, `allow`, `deny`, or `error`.
     pub on_store_failure: &'static str,
