@@ -151,7 +151,8 @@ impl Check<'_> {
     }
 
     /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.
-    /// This is true for refunds, for bills, and for charges with `charge: always`.
+    /// This is true for refunds, for bills (see [`Charge::Billed`]), and for charges with
+    /// `charge: always`.
     pub fn applies_when_rejected(&self) -> bool {
         self.is_refund() || self.charges_always()
     }
@@ -160,8 +161,8 @@ impl Check<'_> {
 /// Accounting mode of a call, which determines what is charged if the call is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// A rejected call charges only its bills and the limits with `charge: always`. Its refunds
-    /// are applied. See [`Check::applies_when_rejected`].
+    /// A rejected call charges only its bills (see [`Charge::Billed`]) and the limits with
+    /// `charge: always`. Its refunds are applied. See [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,
     /// Every check that passes is charged, even if another check rejects the call.

@@ -105,8 +105,8 @@ impl Limit {
         self.limit_id & Limit::OVERRIDE_BIT != 0
     }
 
-    /// Returns the limit to which bills are charged: this limit with [`Charge::Always`], or `None`
-    /// unless `charge` is [`Charge::Billed`].
+    /// Returns the limit to which bills (hits that a descriptor names) are charged: this limit
+    /// with [`Charge::Always`], or `None` unless `charge` is [`Charge::Billed`].
     pub fn for_bills(&self) -> Option<Limit> {
         match self.charge {
             Charge::Admitted | Charge::Always => None,

@@ -19,7 +19,8 @@ pub(super) struct OverAdmission {
     /// Hits charged to the remote store in the previous generation, which lasted for at least
     /// `lifetime_max`.
     charged_before: AtomicU64,
-    /// Start of the current generation, in microseconds since the Unix epoch.
+    /// Start of the current generation, in microseconds since the Unix epoch. A generation is a
+    /// period of at least `lifetime_max` in which charges are counted together.
     generation_start: AtomicU64,
     /// Longest time for which a charge can affect later checks, over all limits charged so far, in
     /// microseconds.

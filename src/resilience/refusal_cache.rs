@@ -6,10 +6,10 @@
 //! for up to one second.
 //!
 //! An entry is keyed by counter, limit and cost. Refusals that do not predict the result of the
-//! next call are not cached: those of peeks, of bills and `charge: always`, of concurrency slots,
-//! of a counter that occurs twice in the call, and of calls that the store splits over cluster
-//! slots (another call may have held the hits for one round trip). A refund or a charge in this
-//! process removes the entries of its counter; a policy reload clears the cache.
+//! next call are not cached: those of peeks, of bills (`charge: billed`) and `charge: always`, of
+//! concurrency slots, of a counter that occurs twice in the call, and of calls that the store
+//! splits over cluster slots (another call may have held the hits for one round trip). A refund or
+//! a charge in this process removes the entries of its counter; a policy reload clears the cache.
 //!
 //! The cache uses `Call::now`, the clock of this process, rather than the store's clock.
 

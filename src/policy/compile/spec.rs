@@ -114,7 +114,8 @@ pub struct LimitSpec {
     pub for_bills: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
-    /// Hits charged per hit of the request, except for bills; at least 1.
+    /// Hits charged per hit of the request; at least 1. Does not apply to bills (hits that a
+    /// descriptor names).
     pub cost: u64,
 }
 

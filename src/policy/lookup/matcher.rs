@@ -368,8 +368,8 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
 /// Returns the operation that a descriptor requests. A refund of 0 hits stays a refund instead of
 /// becoming a peek, because a peek can be refused.
 ///
-/// Also returns the limit to which the operation applies. A bill charges its hits without
-/// multiplying them by the rule's `cost`, because they have already been used.
+/// Also returns the limit to which the operation applies. A bill (hits that the descriptor names)
+/// is not multiplied by the rule's `cost`, because its hits have already been used.
 fn requested_op<'a>(
     descriptor: &Descriptor<'_>,
     selected: SelectedLimit<'a>,

@@ -109,7 +109,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 
     /// Refunds own charges that the remote store did not charge. Returns for each check whether
-    /// its own charge is kept.
+    /// this replica's own charge is kept.
     async fn refund_unconfirmed(
         &self,
         call: &Call<'_>,
@@ -137,8 +137,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the checks to send to the remote store: those that own charges do not refuse, and those
-/// that are charged even if they are refused.
+/// Returns the checks to send to the remote store: those that this replica's own charges do not
+/// refuse, and those that are charged even if they are refused.
 fn remaining_checks<'a>(
     call: &Call<'a>,
     own: &OwnOutcomes,
@@ -155,7 +155,8 @@ fn remaining_checks<'a>(
     remaining
 }
 
-/// Returns the refusal of a check by own charges, or `NotAsked` if they do not refuse it.
+/// Returns the refusal of a check by this replica's own charges, or `NotAsked` if they do not
+/// refuse it.
 fn refusal_answer(own: &Option<Outcome>) -> Answer {
     match own {
         Some(own) if own.verdict == Verdict::Refuse => {
