@@ -47,6 +47,8 @@ pub(crate) struct Node {
     /// Time from which the next call is sent regardless of the load estimate, in microseconds of
     /// the breaker's clock.
     next_load_probe: AtomicU64,
+    /// Whether the node has owned hash slots since it was opened.
+    has_owned_slots: AtomicBool,
     info: ArcSwapOption<NodeInfo>,
 }
 
@@ -123,6 +125,7 @@ impl Node {
             refresh_needed: Arc::clone(refresh_needed),
             breaker,
             next_load_probe: AtomicU64::new(0),
+            has_owned_slots: AtomicBool::new(false),
             info: ArcSwapOption::empty(),
         }
     }
@@ -134,6 +137,11 @@ impl Node {
     /// Returns whether at least one connection to the node is open and accepts commands.
     pub(crate) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.ready.load(Ordering::Acquire))
+    }
+
+    /// Marks the node as an owner of hash slots. Returns whether it was not marked before.
+    pub(crate) fn mark_as_owner(&self) -> bool {
+        !self.has_owned_slots.swap(true, Ordering::AcqRel)
     }
 
     /// Returns the address of the node, its statistics, the state of its breaker, and the result of
