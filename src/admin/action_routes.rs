@@ -18,8 +18,8 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
 
-/// Maximum duration of a change made by an operator: 30 days, in seconds. Make longer changes in
-/// the policy instead.
+/// Maximum duration of a change made by an operator, in seconds: 30 days. Longer changes belong in
+/// the policy.
 const FOR_SECONDS_MAX: u64 = 30 * 86_400;
 
 /// Change requested by an operator. If `lasts` is `None`, the change applies until it is revoked or

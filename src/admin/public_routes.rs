@@ -25,39 +25,41 @@ use crate::domain::{BudgetedBuffer, ByteBudget};
 /// Response to a `/json` or `/authz` request.
 #[derive(Clone, Debug)]
 pub struct DecisionResponse {
-    /// HTTP status: 200 for OK, 429 (or 403, if `/authz` was asked for it) for OVER_LIMIT, 400 for an
-    /// invalid request, 503 for an unavailable store.
+    /// HTTP status: 200 for OK, 429 for OVER_LIMIT (or 403 for `/authz` with `denied_status=403`),
+    /// 400 for an invalid request, 503 for an unavailable store.
     pub status: u16,
-    /// Names and values of the response headers. Without a content type, the body is plain text.
+    /// Names and values of the response headers. Without a `content-type` header, the body is sent
+    /// as plain text.
     pub headers: Vec<(String, String)>,
-    /// Response body; with status 400 and 503, one line of text.
+    /// Response body; with status 400 or 503, one line of text.
     pub body: String,
 }
 
 /// Function that decides the rate limit request in the body of a `/json` request.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
 
-/// Question of a proxy whether an HTTP request may pass.
+/// Forward-auth query: a proxy's request to authorize an HTTP request.
 #[derive(Clone, Debug)]
 pub struct AuthzQuery {
     /// Domain whose limits apply.
     pub domain: String,
-    /// Status of the response if the request may not pass.
+    /// HTTP status of the response if the request is denied: 429 or 403.
     pub denied_status: u16,
-    /// Headers of the request, and those that describe it.
+    /// Headers of the query: those of the HTTP request, and the `x-forwarded-*` headers with which
+    /// the proxy describes it.
     pub headers: HeaderMap,
 }
 
-/// Function that answers a proxy's question.
+/// Function that decides a forward-auth query.
 pub type AuthzHandler =
     Arc<dyn Fn(AuthzQuery) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
 
-/// Handlers of `/json` and `/authz`, with the limits on request bodies.
+/// Handlers of `/json` and `/authz`, with the limits on request bodies of `/json`.
 #[derive(Clone)]
 pub struct JsonHandlers {
-    /// Decides the rate limit request in a body.
+    /// Decides the rate limit request in the body of a `/json` request.
     pub decide: JsonHandler,
-    /// Answers a proxy's question.
+    /// Decides a forward-auth query of `/authz`.
     pub authorize: AuthzHandler,
     /// Maximum size of a request body, in bytes.
     pub body_bytes_max: usize,
@@ -126,11 +128,11 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
 /// Timeout for receiving the body of a `/json` request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Statuses that `/authz` can deny a request with. NGINX's `auth_request` denies requests only for
-/// 401 and 403; 401 would ask for a password.
+/// Statuses with which `/authz` can deny a request. NGINX's `auth_request` denies a request only on
+/// 401 or 403, and browsers respond to 401 by asking for a password.
 const DENIED_STATUSES: [u16; 2] = [429, 403];
 
-/// Parses the query of `/authz`. The body of the request is not read.
+/// Parses the query string of `/authz`. The request body is ignored.
 fn parse_authz(query: Option<&str>, headers: HeaderMap) -> Result<AuthzQuery, String> {
     let usage = "usage: domain=D, optionally &denied_status=403";
     let query = Query::parse(query, &["domain", "denied_status"], &[], usage)?;

@@ -72,8 +72,8 @@ impl fmt::Display for FileError {
 
 impl error::Error for FileError {}
 
-/// Reads a settings file: a YAML mapping from flag names to scalars. Returns the values, and the
-/// place of each as `FILE:LINE`.
+/// Reads a settings file: a YAML mapping from flag names to scalars. Returns two maps keyed by flag
+/// name: the values, and their positions as `FILE:LINE`.
 ///
 /// # Errors
 ///
@@ -111,8 +111,8 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
     Ok((values, places))
 }
 
-/// Returns the line, from 1, on which a name of the settings file begins. The parser does not report
-/// the position of values. `None` if the file is in brackets, like JSON.
+/// Returns the line (from 1) on which a name begins in a settings file, because the parser does not
+/// report positions. Returns `None` if the file uses flow style, like JSON.
 fn line_of(text: &str, name: &str) -> Option<usize> {
     let begins = |line: &str| {
         let line = line.trim_start().trim_start_matches(['"', '\'']);
@@ -138,7 +138,8 @@ fn yaml_error(error: &serde_yaml::Error) -> String {
 ///
 /// # Errors
 ///
-/// Returns an error if the file cannot be read, is not a regular file, is not UTF-8, or exceeds 1 MiB.
+/// Returns an error if the file cannot be read, is not a regular file, is not UTF-8, or exceeds 1
+/// MiB.
 pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
     let (file, _) = open_regular(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SECRET_BYTES_MAX)?;

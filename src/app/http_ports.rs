@@ -16,7 +16,7 @@ use super::wiring::server_config;
 use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits};
 use crate::settings::Settings;
 
-/// Maximum time for HTTP requests in flight to finish after the gRPC server has stopped.
+/// Maximum time for HTTP requests in flight to finish after the gRPC server has stopped, 250 ms.
 const HTTP_STOP_MAX: Duration = Duration::from_millis(250);
 
 /// HTTP listeners that are bound but not yet serving requests.
@@ -44,8 +44,8 @@ impl HttpPorts {
         })
     }
 
-    /// Logs the bound addresses. If a port is configured as 0, a parent process can find the actual
-    /// port in this log line.
+    /// Logs the bound addresses. If a port is configured as 0, the log line tells a parent process
+    /// which port was bound.
     pub(super) fn log_addresses(&self, grpc: Option<String>) {
         let address = |listener: &TcpListener| {
             listener.local_addr().as_ref().map(SocketAddr::to_string).unwrap_or_default()
@@ -59,7 +59,7 @@ impl HttpPorts {
         );
     }
 
-    /// Starts to serve requests, with one task per port.
+    /// Starts serving requests, with one task per port.
     pub(super) fn serve(
         self,
         wiring: &AdminWiring<'_>,

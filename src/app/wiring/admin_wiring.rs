@@ -32,16 +32,16 @@ pub(crate) struct AdminWiring<'a> {
     /// Memory budget for requests that are still being received, shared with the gRPC port.
     pub(crate) incomplete_requests: Arc<ByteBudget>,
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
-    /// State of the control plane's client; `None` with policy files.
+    /// State of the control plane's client; `None` if policies come from files.
     pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
 }
 
-/// Metrics pages of the HTTP ports.
+/// HTTP handlers of the metrics pages.
 #[derive(Clone, Debug)]
 pub(crate) struct MetricsPages {
-    /// Page of the HTTP port.
+    /// Metrics page of the HTTP port.
     pub(crate) public: Arc<MetricsEndpoint>,
-    /// Page of the Prometheus port and of the debug port, which also has the metric names of
+    /// Metrics page of the Prometheus port and the debug port, which also has the metric names of
     /// envoyproxy/ratelimit.
     pub(crate) with_ratelimit_names: Arc<MetricsEndpoint>,
 }

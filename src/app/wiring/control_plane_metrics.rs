@@ -1,4 +1,5 @@
-//! Metric families of the client of a control plane. They exist only if policies come from one.
+//! Metric families of the control plane's client. They exist only if policies come from a control
+//! plane.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +8,7 @@ use super::store_metrics::{Metric, metrics};
 use crate::control_plane::ControlPlaneStatus;
 use crate::telemetry::{MetricFamily, MetricSource, MetricValue, counter, emit_single, gauge};
 
-/// Maximum number of rejected resources with a time series each.
+/// Maximum number of errors from a control plane that each get a time series of their own.
 const REJECTED_SERIES_MAX: usize = 100;
 
 metrics! { COUNTERS: ControlPlaneStatus,
@@ -28,7 +29,7 @@ const REJECTED: MetricFamily = gauge(
 )
 .with_labels(&["resource", "path", "reason"]);
 
-/// Returns the source of the metrics.
+/// Returns the source of the metrics in this module.
 pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
     let status = Arc::clone(status);
     Box::new(move |sink| {

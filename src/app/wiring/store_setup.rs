@@ -19,9 +19,9 @@ use crate::telemetry::Telemetry;
 /// telemetry.
 pub(crate) type ServiceDecider = Decider<AnyStore, Arc<Telemetry>>;
 
-/// Maximum time to wait for Redis under `--require-store`, 10 s. Loading a data set or electing a
-/// master with Sentinel takes seconds. If Redis takes longer, the process exits with code 69 and
-/// its supervisor retries.
+/// Maximum time to wait for Redis under `--require-store`, 10 s. Enough for Redis to load a data
+/// set or for Sentinel to elect a master. If Redis takes longer, the process exits with code 69 and
+/// its supervisor restarts it.
 const REQUIRED_CONNECT_MAX: Duration = Duration::from_secs(10);
 
 impl AnyStore {
@@ -48,8 +48,8 @@ impl AnyStore {
     }
 
     /// Waits until Redis is connected, so that the first calls to a new replica do not fail.
-    /// Without `--require-store`, the wait is short, because calls can be decided without Redis.
-    /// Returns whether the store is connected.
+    /// Without `--require-store`, waits at most `--redis-timeout`, because calls can be decided
+    /// without Redis. Returns whether the store is connected.
     ///
     /// # Errors
     ///
