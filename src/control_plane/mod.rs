@@ -1,5 +1,5 @@
-//! Policies from a control plane, over xDS: one stream (ADS) on which the control plane sends the state
-//! of the world, and the client acknowledges or rejects it.
+//! Policies from a control plane over xDS, on one aggregated stream (ADS). Each response contains
+//! all resources (state of the world), and the client acknowledges or rejects it.
 //!
 //! | file | what it does |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Which domains are in force after a response, whatever is in it.
+//! Tests of which domains are active after a response with valid and invalid resources.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -41,12 +41,12 @@ fn good(name: &str, requests_per_unit: u32) -> RawResource {
     resource(name, name, &[limited("client", requests_per_unit)])
 }
 
-/// Duplicate siblings.
+/// Returns a resource with an error: two sibling descriptors with the same key.
 fn bad(name: &str) -> RawResource {
     resource(name, name, &[limited("client", 1), limited("client", 2)])
 }
 
-/// Domains in force with the number of their first limit.
+/// Returns the active domains, each with the number of requests of its first limit.
 fn in_force(last_good: &LastGood) -> Vec<(String, u32)> {
     let number =
         |node: &NodeSpec| node.rule.as_ref().unwrap().limits[0].limit.rate.requests_per_unit;
