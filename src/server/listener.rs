@@ -156,7 +156,7 @@ impl Listener {
     }
 
     /// Serves until `shutdown` resolves, then drains. During the drain delay, the health check
-    /// reports NOT_SERVING, but calls are still answered; [`Drain::AtOnce`] skips this delay. Then
+    /// reports NOT_SERVING, but calls are still served; [`Drain::AtOnce`] skips this delay. Then
     /// the listener stops accepting, sends GOAWAY on every connection, and waits for the calls in
     /// flight to finish. At the hard limit, which is measured from `shutdown`, it closes all
     /// remaining connections.
