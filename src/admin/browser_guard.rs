@@ -40,7 +40,7 @@ const DEFAULT_HEADERS: [(HeaderName, &str); 6] = [
     (X_FRAME_OPTIONS, "DENY"),
 ];
 
-pub(super) async fn guard(hosts: AllowedHosts, request: Request<Body>, next: Next) -> Response {
+pub(super) async fn protect(hosts: AllowedHosts, request: Request<Body>, next: Next) -> Response {
     let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
     let mut response = if hosts == AllowedHosts::Local && !host.is_none_or(is_unregistrable) {
         let reason = "this port accepts localhost and IP addresses only; to reach it by a name, \

@@ -109,8 +109,8 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
         .merge(metrics_routes(handlers.metrics, "/metrics"));
     match handlers.json {
         None => routes
-            .route("/json", any(answer_json_disabled))
-            .route("/authz", any(answer_json_disabled)),
+            .route("/json", any(reject_disabled_json))
+            .route("/authz", any(reject_disabled_json)),
         Some(handlers) => {
             let authorize = Arc::clone(&handlers.authorize);
             let authz = any(async move |RawQuery(query): RawQuery, headers: HeaderMap| {
@@ -119,7 +119,7 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
                     Err(usage) => bad_request(&usage),
                 }
             });
-            let json = any(async move |request| answer_json(&handlers, request).await);
+            let json = any(async move |request| handle_json(&handlers, request).await);
             routes.route("/json", json).route("/authz", authz)
         }
     }
@@ -148,7 +148,7 @@ fn parse_authz(query: Option<&str>, headers: HeaderMap) -> Result<AuthzQuery, St
     Ok(AuthzQuery { domain, denied_status, headers })
 }
 
-async fn answer_json(handlers: &JsonHandlers, request: Request<Body>) -> Response {
+async fn handle_json(handlers: &JsonHandlers, request: Request<Body>) -> Response {
     // Browsers let any page send a body of another type to any address, without asking the server.
     if !is_json(request.headers()) {
         let reason = "the content type must be application/json";
@@ -213,7 +213,7 @@ async fn receive_body(
     Ok(received.into_parts().0)
 }
 
-async fn answer_json_disabled() -> Response {
+async fn reject_disabled_json() -> Response {
     let reason = "/json and /authz are off because gRPC callers must show a certificate; --json on \
                   opens them\n";
     (StatusCode::NOT_FOUND, text_response(reason.to_owned())).into_response()

@@ -23,7 +23,7 @@ use crate::telemetry::Telemetry;
 
 /// Niceness of the client's thread, as in nice(1): compiling a large policy must not slow down
 /// calls.
-const NICE: i32 = 10;
+const THREAD_NICENESS: i32 = 10;
 
 /// Latest policy from a control plane, shared by the client's thread and the service.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl ControlPlanePolicy {
             .map_err(Failure::Runtime)?;
         let run = move || {
             // Without the lower priority, the policy is the same.
-            let _ = rustix::process::nice(NICE);
+            let _ = rustix::process::nice(THREAD_NICENESS);
             runtime.block_on(client.run(last_good, |last_good, effect| {
                 activator.apply(last_good, effect);
             }));
@@ -87,7 +87,7 @@ impl ControlPlanePolicy {
     }
 
     /// Waits until the first policy has arrived.
-    pub(super) async fn first(&self) {
+    pub(super) async fn wait_for_first(&self) {
         // The sender lives as long as `self`.
         let _ = self.has_first.subscribe().wait_for(|has_first| *has_first).await;
     }

@@ -141,7 +141,7 @@ fn yaml_error(error: &serde_yaml::Error) -> String {
 /// Returns an error if the file cannot be read, is not a regular file, is not UTF-8, or exceeds 1
 /// MiB.
 pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
-    let (file, _) = open_regular(path).map_err(unreadable(path))?;
+    let (file, _) = open_regular_file(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
@@ -167,7 +167,7 @@ pub fn write_text_file(path: &Path, text: &str) -> Result<(), FileError> {
 
 /// Opens a regular file and returns it with its metadata. Opens with `O_NONBLOCK` and rejects a
 /// FIFO, which would otherwise block until another process writes to it.
-pub(super) fn open_regular(path: &Path) -> io::Result<(fs::File, fs::Metadata)> {
+pub(super) fn open_regular_file(path: &Path) -> io::Result<(fs::File, fs::Metadata)> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;

@@ -11,13 +11,13 @@ use tokio::task::JoinSet;
 
 use super::exit_codes::Failure;
 use super::runtime_overrides::RuntimeOverrides;
-use super::wiring::admin_wiring::{AdminWiring, MetricsPages};
+use super::wiring::admin_wiring::{AdminWiring, MetricsEndpoints};
 use super::wiring::server_config;
 use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits};
 use crate::settings::Settings;
 
 /// Maximum time for HTTP requests in flight to finish after the gRPC server has stopped, 250 ms.
-const HTTP_STOP_MAX: Duration = Duration::from_millis(250);
+const HTTP_STOP_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// HTTP listeners that are bound but not yet serving requests.
 pub(super) struct HttpPorts {
@@ -65,7 +65,7 @@ impl HttpPorts {
         wiring: &AdminWiring<'_>,
         actions: AdminHandlers,
         overrides: &Arc<RuntimeOverrides>,
-        metrics: MetricsPages,
+        metrics: MetricsEndpoints,
     ) -> RunningHttpPorts {
         let (stop, stops) = watch::channel(false);
         let mut running = RunningHttpPorts { tasks: JoinSet::new(), stop };
@@ -97,11 +97,11 @@ pub(super) struct RunningHttpPorts {
 }
 
 impl RunningHttpPorts {
-    /// Stops accepting requests and waits up to [`HTTP_STOP_MAX`] for requests in flight.
+    /// Stops accepting requests and waits up to [`HTTP_STOP_TIMEOUT`] for requests in flight.
     pub(super) async fn stop(mut self) {
         self.stop.send_replace(true);
         let stopped = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(HTTP_STOP_MAX, stopped).await;
+        let _ = tokio::time::timeout(HTTP_STOP_TIMEOUT, stopped).await;
     }
 }
 

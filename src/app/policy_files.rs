@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
 use super::exit_codes::Failure;
-use super::files_and_env::open_regular;
+use super::files_and_env::open_regular_file;
 use crate::domain::{escaped, nearest_word};
 use crate::policy::{FILE_BYTES_MAX, Options, PolicyDefaults, Source};
 use crate::settings::Settings;
@@ -286,7 +286,7 @@ impl PolicyFiles {
         other_bytes: usize,
     ) -> Result<(Vec<u8>, Option<FileStamp>), PolicyFileError> {
         let unreadable = |error| unreadable(path, error);
-        let (mut file, before) = open_regular(path).map_err(unreadable)?;
+        let (mut file, before) = open_regular_file(path).map_err(unreadable)?;
         let left = self.bytes_max.saturating_sub(other_bytes);
         let bytes_max = self.file_bytes_max.min(left);
         let mut bytes = Vec::new();
@@ -308,7 +308,7 @@ impl PolicyFiles {
 /// Reads the `--policy-defaults` file, which has the defaults for the domains of a control plane.
 /// The file may have at most 4 MiB.
 pub(super) fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failure> {
-    let (file, _) = open_regular(path).map_err(|error| unreadable(path, error))?;
+    let (file, _) = open_regular_file(path).map_err(|error| unreadable(path, error))?;
     let (mut text, bytes_max) = (Vec::new(), FILE_BYTES_MAX);
     let most = bytes_max as u64 + 1;
     file.take(most).read_to_end(&mut text).map_err(|error| unreadable(path, error))?;

@@ -53,7 +53,7 @@ impl StartedPolicy {
         if !settings.force_start_without_initial_config {
             tracing::info!("waiting for the first policy of the control plane");
             tokio::select! {
-                () = source.first() => {}
+                () = source.wait_for_first() => {}
                 _ = signals.stop(|| {}) => {
                     tracing::info!("stopped before the first policy was received");
                     return Ok(None);
@@ -120,7 +120,7 @@ impl StartedPolicy {
             Source::ControlPlane(source) if settings.healthy_with_at_least_one_config_loaded => {
                 let (source, health) = (Arc::clone(source), health.clone());
                 tokio::spawn(async move {
-                    source.first().await;
+                    source.wait_for_first().await;
                     health.set_serving(true);
                 });
             }

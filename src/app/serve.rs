@@ -43,7 +43,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP_SLOTS: usize = 131_072;
 
 /// Timeout for the final export of metrics and traces at shutdown, 1 s.
-const LAST_EXPORT_MAX: Duration = Duration::from_secs(1);
+const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the service until a signal stops it.
 ///
@@ -112,7 +112,7 @@ async fn run(
     let http_ports = http_ports.serve(&wiring, actions, &overrides, metrics);
     tokio::spawn(drain_refused_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
     let is_connected = tokio::select! {
-        ready = decider.store().until_ready(settings) => ready?,
+        ready = decider.store().wait_until_ready(settings) => ready?,
         // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
         _ = signals.stop(|| {}) => {
             tracing::info!("stopped before Redis was connected");
@@ -136,14 +136,14 @@ async fn run(
         let drain = signals.stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
         tracing::info!("stopping");
         exit_at_hard_limit(hard_limit);
-        tokio::spawn(signals.exit_at_next());
+        tokio::spawn(signals.exit_on_next_signal());
         drain
     };
     let drained = listener.serve(Router::new(rate_limit, health), stop).await?;
 
     watchers.iter().for_each(WatcherThread::stop);
     http_ports.stop().await;
-    let _ = tokio::time::timeout(LAST_EXPORT_MAX, exporters.stop()).await;
+    let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
 }

@@ -44,7 +44,7 @@ impl Signals {
     }
 
     /// Exits on the next SIGTERM or SIGINT, without waiting for calls or connections to finish.
-    pub(super) async fn exit_at_next(mut self) {
+    pub(super) async fn exit_on_next_signal(mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

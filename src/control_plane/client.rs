@@ -35,10 +35,10 @@ use crate::policy::PolicyDefaults;
 
 /// Interval at which the client checks for changed certificates and defaults. A stream that has
 /// been open for this long counts as connected even if the control plane has sent nothing.
-const TICK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Capacity of the queue of outgoing requests. At most one ACK or NACK is pending at a time.
-const REQUESTS_MAX: usize = 4;
+const REQUEST_QUEUE_CAPACITY: usize = 4;
 
 /// Maximum number of rejections that are logged for one response.
 const LOGGED_MAX: usize = 20;
@@ -184,7 +184,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
             Ok(connected) => connected,
             Err(error) => return StreamEnd::Failed(error),
         };
-        let (requests, queue) = mpsc::channel(REQUESTS_MAX);
+        let (requests, queue) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
         let _ = requests.send(self.client.first_request()).await;
         let outgoing = stream::unfold(queue, |mut queue: mpsc::Receiver<_>| async move {
             queue.recv().await.map(|request| (request, queue))
@@ -197,7 +197,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
             .map_ok(Response::into_inner)
             .try_flatten_stream();
         let mut responses = pin!(responses);
-        let mut ticks = interval(TICK);
+        let mut ticks = interval(CHECK_INTERVAL);
         ticks.reset();
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answer: Option<Answer> = None;
@@ -218,14 +218,14 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
                     }
                     Some(Err(status)) => {
                         // An alert of TLS says more than the stream that it ended.
-                        let error = socket_error.take().unwrap_or_else(|| describe(&status));
+                        let error = socket_error.take().unwrap_or_else(|| format_status(&status));
                         return StreamEnd::Failed(error);
                     }
                     None => return StreamEnd::Failed("the control plane ended the stream".to_owned()),
                 },
                 () = is_due => {
                     let Some(answer) = answer.take() else { continue };
-                    self.report_answer(&answer);
+                    self.count_answer(&answer);
                     if requests.send(into_request(answer)).await.is_err() {
                         return StreamEnd::Failed("the stream is closed".to_owned());
                     }
@@ -326,7 +326,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         }
     }
 
-    fn report_answer(&self, answer: &Answer) {
+    fn count_answer(&self, answer: &Answer) {
         let status = &self.client.status;
         match &answer.rejection {
             None => ControlPlaneStatus::count(&status.acks, 1),
@@ -366,7 +366,7 @@ fn into_request(answer: Answer) -> DiscoveryRequest {
 }
 
 /// Formats the error of a failed stream, with its causes.
-fn describe(status: &tonic::Status) -> String {
+fn format_status(status: &tonic::Status) -> String {
     let causes = std::error::Error::source(status).map(with_causes);
     let message = status.message();
     match causes {

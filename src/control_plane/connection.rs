@@ -229,7 +229,7 @@ impl ObservedSocket {
     /// Records a write error or, if the server has sent one, the TLS alert that explains why it
     /// closed the connection. Waits until the socket is readable, which a broken connection always
     /// becomes.
-    fn observe_write<T>(
+    fn record_write_error<T>(
         &mut self,
         context: &mut Context<'_>,
         result: Poll<io::Result<T>>,
@@ -266,12 +266,12 @@ impl AsyncWrite for ObservedSocket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.observe_write(context, result)
+        self.record_write_error(context, result)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.socket).poll_flush(context);
-        self.observe_write(context, result)
+        self.record_write_error(context, result)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -14,7 +14,7 @@ const NACK_WAIT_MIN: Duration = Duration::from_secs(1);
 const NACK_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum number of rejections that a NACK lists.
-const LISTED_MAX: usize = 10;
+const NACK_REJECTIONS_MAX: usize = 10;
 
 /// ACK and NACK state of the exchange with a control plane, over all connections.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ impl Exchange {
         self.rejected = Some((version.to_owned(), next));
         self.last_nack = Some(due);
         let (version, nonce) = (self.acknowledged.clone(), nonce.to_owned());
-        Answer { version, nonce, rejection: Some(describe(rejections)), due }
+        Answer { version, nonce, rejection: Some(format_rejections(rejections)), due }
     }
 
     /// Returns the version that was acknowledged last; empty before the first ACK.
@@ -75,12 +75,12 @@ impl Exchange {
     }
 }
 
-/// Returns the error message of a NACK: one line per rejection, at most [`LISTED_MAX`].
-fn describe(rejections: &[Rejection]) -> String {
+/// Returns the error message of a NACK: one line per rejection, at most [`NACK_REJECTIONS_MAX`].
+fn format_rejections(rejections: &[Rejection]) -> String {
     let mut lines: Vec<String> =
-        rejections.iter().take(LISTED_MAX).map(ToString::to_string).collect();
-    if rejections.len() > LISTED_MAX {
-        lines.push(format!("and {} more", rejections.len() - LISTED_MAX));
+        rejections.iter().take(NACK_REJECTIONS_MAX).map(ToString::to_string).collect();
+    if rejections.len() > NACK_REJECTIONS_MAX {
+        lines.push(format!("and {} more", rejections.len() - NACK_REJECTIONS_MAX));
     }
     lines.join("\n")
 }

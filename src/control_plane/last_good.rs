@@ -160,7 +160,7 @@ impl LastGood {
         }
         let before = self.accepted.len();
         self.accepted.retain(|domain, accepted| {
-            response.present.contains(domain) || response.may_still_send(&accepted.resources)
+            response.present.contains(domain) || response.may_contain(&accepted.resources)
         });
         update.changed |= self.accepted.len() < before;
         update
@@ -176,9 +176,9 @@ impl LastGood {
     ) {
         let group = match self.options.merge_domains {
             true => group,
-            false => vec![self.owner(domain, group, update)],
+            false => vec![self.select_owner(domain, group, update)],
         };
-        let hash = hash_of(&group);
+        let hash = hash_resources(&group);
         if self.accepted.get(domain).is_some_and(|accepted| accepted.hash == hash) {
             return;
         }
@@ -213,7 +213,7 @@ impl LastGood {
 
     /// Returns the only resource that may define a domain: the active one or, if the response does
     /// not contain it, the first by name. Rejects the others.
-    fn owner(
+    fn select_owner(
         &self,
         domain: &str,
         mut group: Vec<EncodedResource>,
@@ -291,13 +291,13 @@ impl DecodedResponse {
 
     /// Returns whether the response may contain one of these resources with an error that hides its
     /// domain. The domain must then not be removed.
-    fn may_still_send(&self, resources: &[String]) -> bool {
+    fn may_contain(&self, resources: &[String]) -> bool {
         self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
     }
 }
 
 /// Returns a hash of the names and contents of resources.
-fn hash_of(group: &[EncodedResource]) -> blake3::Hash {
+fn hash_resources(group: &[EncodedResource]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for resource in group {
         // The content includes the name.

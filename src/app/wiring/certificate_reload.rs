@@ -46,7 +46,7 @@ impl CertificateReloader {
     /// Returns an error if a file cannot be read or is invalid.
     pub(crate) fn new(settings: &Settings) -> Result<Option<CertificateReloader>, Failure> {
         let Some(material) = read_material(settings)? else { return Ok(None) };
-        let tls = Tls::new(&material).map_err(|error| of_files(settings, &material, error))?;
+        let tls = Tls::new(&material).map_err(|error| tls_failure(settings, &material, error))?;
         let expires_secs = tls.counters().expires_secs.load(Ordering::Relaxed);
         let now_secs = Clock::System.now().0 / 1_000_000;
         if expires_secs <= now_secs {
@@ -121,7 +121,7 @@ fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// Converts a TLS error into a failure that names the affected flags and files.
-fn of_files(settings: &Settings, material: &TlsMaterial, error: WireError) -> Failure {
+fn tls_failure(settings: &Settings, material: &TlsMaterial, error: WireError) -> Failure {
     let named = |flag: &str, path: &Option<PathBuf>| {
         path.as_deref().map(|path| format!("{flag} {}", printable(path)))
     };

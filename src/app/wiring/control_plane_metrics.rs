@@ -23,7 +23,7 @@ metrics! { COUNTERS: ControlPlaneStatus,
     gauge "xds_rejections" "Errors in the last response of the control plane", |status| status.state().rejections.len() as u64;
 }
 
-const REJECTED: MetricFamily = gauge(
+const REJECTED_RESOURCES: MetricFamily = gauge(
     "xds_rejected_info",
     "1 for each error in the last response of the control plane, at most 100",
 )
@@ -42,7 +42,7 @@ pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
             (&a.resource, &a.path, &a.reason).cmp(&(&b.resource, &b.path, &b.reason))
         });
         rejections.dedup();
-        sink.family(&REJECTED, &mut |emit| {
+        sink.family(&REJECTED_RESOURCES, &mut |emit| {
             rejections.iter().take(REJECTED_SERIES_MAX).try_for_each(|rejection| {
                 let labels = [
                     ("resource", &*rejection.resource),
@@ -58,5 +58,5 @@ pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
 /// Lists the metric families in scrape order, for docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
-    COUNTERS.iter().map(|(family, _)| *family).chain([REJECTED]).collect()
+    COUNTERS.iter().map(|(family, _)| *family).chain([REJECTED_RESOURCES]).collect()
 }

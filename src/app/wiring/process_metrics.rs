@@ -5,9 +5,9 @@ use std::fs;
 
 use crate::telemetry::{MetricFamily, MetricSource, MetricUnit, emit_single, gauge};
 
-const RESIDENT: MetricFamily =
+const RESIDENT_MEMORY: MetricFamily =
     gauge("process_resident_memory", "Resident memory of the process").in_unit(MetricUnit::Bytes);
-const VIRTUAL: MetricFamily =
+const VIRTUAL_MEMORY: MetricFamily =
     gauge("process_virtual_memory", "Virtual memory of the process").in_unit(MetricUnit::Bytes);
 /// Metric of a Go process for which the dashboard of Envoy Gateway has a panel.
 const GC_CPU: MetricFamily =
@@ -16,7 +16,7 @@ const GC_CPU: MetricFamily =
 /// Lists the metric families in scrape order, for docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
-    vec![RESIDENT, VIRTUAL, GC_CPU]
+    vec![RESIDENT_MEMORY, VIRTUAL_MEMORY, GC_CPU]
 }
 
 /// Returns the source of the metrics in this module.
@@ -24,7 +24,7 @@ pub(crate) fn source() -> MetricSource {
     Box::new(|sink| {
         // Absent on systems other than Linux.
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        for (family, field) in [(&RESIDENT, "VmRSS:"), (&VIRTUAL, "VmSize:")] {
+        for (family, field) in [(&RESIDENT_MEMORY, "VmRSS:"), (&VIRTUAL_MEMORY, "VmSize:")] {
             if let Some(bytes) = field_bytes(&status, field) {
                 emit_single(sink, family, bytes)?;
             }

@@ -77,7 +77,7 @@ fn server_limits(settings: &Settings) -> ServerLimits {
 
 /// Returns whether `/json` and `/authz` are enabled. By default, they are disabled if the gRPC port
 /// requires client certificates, because the HTTP port cannot require them.
-pub(crate) fn json_is_on(settings: &Settings) -> bool {
+pub(crate) fn is_json_enabled(settings: &Settings) -> bool {
     match settings.json {
         OnOff::On => true,
         OnOff::Off => false,

@@ -22,7 +22,7 @@ pub(crate) type ServiceDecider = Decider<AnyStore, Arc<Telemetry>>;
 /// Maximum time to wait for Redis under `--require-store`, 10 s. Enough for Redis to load a data
 /// set or for Sentinel to elect a master. If Redis takes longer, the process exits with code 69 and
 /// its supervisor restarts it.
-const REQUIRED_CONNECT_MAX: Duration = Duration::from_secs(10);
+const REQUIRED_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl AnyStore {
     /// Opens the configured store. Connections to Redis are opened in the background and run on the
@@ -55,10 +55,10 @@ impl AnyStore {
     ///
     /// Returns [`Failure::Store`] if `--require-store` is set and Redis was not reached within ten
     /// seconds.
-    pub(crate) async fn until_ready(&self, settings: &Settings) -> Result<bool, Failure> {
+    pub(crate) async fn wait_until_ready(&self, settings: &Settings) -> Result<bool, Failure> {
         let Some(redis) = self.redis() else { return Ok(true) };
         let is_required = settings.require_store;
-        let wait_max = if is_required { REQUIRED_CONNECT_MAX } else { settings.redis_timeout };
+        let wait_max = if is_required { REQUIRED_CONNECT_TIMEOUT } else { settings.redis_timeout };
         match tokio::time::timeout(wait_max, self.until_connected()).await {
             Ok(()) => {
                 tracing::info!("Redis is connected");
