@@ -55,7 +55,7 @@ pub(super) async fn protect(hosts: AllowedHosts, request: Request<Body>, next: N
     response
 }
 
-/// Reports whether a `Host` header is an IP address, `localhost`, or a name without a dot. Nobody
+/// Returns whether a `Host` header is an IP address, `localhost`, or a name without a dot. Nobody
 /// can register such a name, so DNS rebinding cannot produce it.
 fn is_unregistrable(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };

@@ -19,7 +19,7 @@ use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN,
 
 /// Maximum age of a rendering that a new reader may share with readers that are still receiving it,
 /// 1 s. Shorter than any usual scrape interval.
-const REUSE_MAX: Duration = Duration::from_secs(1);
+const SHARED_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Minimum time that a client gets to read a rendering, 10 s: the default scrape timeout of
 /// Prometheus. At most two renderings per format are in memory. Until the newer one reaches this
@@ -104,7 +104,7 @@ impl SharedPage {
     }
 
     /// Returns a rendering of the page for a new reader. Shares the newest rendering while clients
-    /// are still reading it and it is younger than [`REUSE_MAX`], or younger than [`READ_TIME_MIN`]
+    /// are still reading it and it is younger than [`SHARED_AGE_MAX`], or younger than [`READ_TIME_MIN`]
     /// if clients are still reading an older one, too. Otherwise renders the page again.
     async fn rendering(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
         let mut renderings = self.renderings.lock().await;
@@ -113,7 +113,7 @@ impl SharedPage {
         if let Some((at, newest)) = newest {
             let age = now.saturating_duration_since(at);
             let older = renderings.older.upgrade();
-            if age < REUSE_MAX || (older.is_some() && age < READ_TIME_MIN) {
+            if age < SHARED_AGE_MAX || (older.is_some() && age < READ_TIME_MIN) {
                 return Ok(newest);
             }
             if let Some(older) = older {

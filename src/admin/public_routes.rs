@@ -70,7 +70,7 @@ pub struct JsonHandlers {
 /// Handlers of the HTTP port's routes.
 #[derive(Clone)]
 pub struct PublicHandlers {
-    /// Reports whether the process accepts requests: a policy is loaded and no shutdown has begun.
+    /// Returns whether the process accepts requests: a policy is loaded and no shutdown has begun.
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Returns the reason why requests are decided without Redis, or `None` while Redis decides
     /// them.

@@ -111,7 +111,7 @@ fn list_rules<'p>(
     RuleListing { rules_total, rules_found, switches: overrides, rules }
 }
 
-/// Reports whether the path, the file name or a limit name of a rule contains the text, ignoring
+/// Returns whether the path, the file name or a limit name of a rule contains the text, ignoring
 /// case. The text must be in lower case.
 fn contains(view: &RuleView<'_>, lowercase_text: &str) -> bool {
     let names = view.limits.iter().filter_map(|limit| limit.name);

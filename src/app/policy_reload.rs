@@ -20,7 +20,7 @@ use crate::telemetry::{RuleName, Telemetry};
 
 /// Maximum number of diagnostics logged per load. One more line reports how many were omitted. A
 /// single mistake can cause a thousand diagnostics, which would bury all other log lines.
-const LOGGED_MAX: usize = 20;
+const LOGGED_DIAGNOSTICS_MAX: usize = 20;
 
 /// Reloader that polls the policy files and compiles them when they change.
 pub(super) struct PolicyReloader {
@@ -133,7 +133,7 @@ impl PolicyReloader {
     fn report_failure(&self, failure: &Failure) {
         self.telemetry.policy_load_failed();
         let text = failure.to_string();
-        for error in text.lines().take(LOGGED_MAX) {
+        for error in text.lines().take(LOGGED_DIAGNOSTICS_MAX) {
             tracing::error!(error, "policy error");
         }
         let errors = text.lines().count();
@@ -157,11 +157,11 @@ pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
 }
 
 pub(super) fn log_warnings(warnings: &[Diagnostic]) {
-    for warning in warnings.iter().take(LOGGED_MAX) {
+    for warning in warnings.iter().take(LOGGED_DIAGNOSTICS_MAX) {
         tracing::warn!(warning = %warning, "policy warning");
     }
-    if warnings.len() > LOGGED_MAX {
-        let more = warnings.len() - LOGGED_MAX;
+    if warnings.len() > LOGGED_DIAGNOSTICS_MAX {
+        let more = warnings.len() - LOGGED_DIAGNOSTICS_MAX;
         tracing::warn!(more, "more policy warnings, run `tidegate check` to see all");
     }
 }

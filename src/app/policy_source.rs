@@ -54,7 +54,7 @@ impl StartedPolicy {
             tracing::info!("waiting for the first policy of the control plane");
             tokio::select! {
                 () = source.wait_for_first() => {}
-                _ = signals.stop(|| {}) => {
+                _ = signals.wait_for_stop(|| {}) => {
                     tracing::info!("stopped before the first policy was received");
                     return Ok(None);
                 }

@@ -34,7 +34,7 @@ use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
 
 /// Number of threads for all work except gRPC calls: probes, scrapes, `/json`, and accepting
 /// connections.
-const SIDE_THREADS: usize = 2;
+const AUXILIARY_THREADS: usize = 2;
 
 /// Interval at which expired counters, overrides and log levels are removed, 1 s.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ pub fn serve(configuration: Configuration) -> Result<(), Failure> {
         tracing::warn!(name = notice.name, text = notice.text, "setting notice");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(SIDE_THREADS)
+        .worker_threads(AUXILIARY_THREADS)
         .thread_name("side")
         .enable_all()
         .build()
@@ -114,7 +114,7 @@ async fn run(
     let is_connected = tokio::select! {
         ready = decider.store().wait_until_ready(settings) => ready?,
         // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
-        _ = signals.stop(|| {}) => {
+        _ = signals.wait_for_stop(|| {}) => {
             tracing::info!("stopped before Redis was connected");
             return Ok(());
         }
@@ -133,7 +133,7 @@ async fn run(
     let hard_limit = settings.hard_limit;
     let reloading = Arc::clone(&watchers);
     let stop = async move {
-        let drain = signals.stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
+        let drain = signals.wait_for_stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
         tracing::info!("stopping");
         exit_at_hard_limit(hard_limit);
         tokio::spawn(signals.exit_on_next_signal());

@@ -33,7 +33,7 @@ impl Signals {
     /// Waits for SIGTERM or SIGINT, and calls `reload` on each SIGHUP. SIGINT skips the drain
     /// delay, because a person who presses Ctrl-C does not want to wait, and no load balancer has
     /// to notice the shutdown.
-    pub(super) async fn stop(&mut self, reload: impl Fn()) -> Drain {
+    pub(super) async fn wait_for_stop(&mut self, reload: impl Fn()) -> Drain {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return Drain::AfterDelay,

@@ -246,7 +246,7 @@ async fn with_advice(settings: &ClientSettings, error: WireError) -> Failure {
     Failure::Ask { target: settings.target.clone(), error, advice }
 }
 
-/// Reports whether `target` has the form `host:port`.
+/// Returns whether `target` has the form `host:port`.
 fn is_host_and_port(target: &str) -> bool {
     target.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty()

@@ -41,7 +41,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const REQUEST_QUEUE_CAPACITY: usize = 4;
 
 /// Maximum number of rejections that are logged for one response.
-const LOGGED_MAX: usize = 20;
+const LOGGED_REJECTIONS_MAX: usize = 20;
 
 /// Function that returns the current policy defaults, or `None` while they cannot be read.
 pub type ReadDefaults = Arc<dyn Fn() -> Option<PolicyDefaults> + Send + Sync>;
@@ -335,10 +335,10 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
     }
 }
 
-/// Logs the rejected resources. After [`LOGGED_MAX`] lines, one more line reports how many were
+/// Logs the rejected resources. After [`LOGGED_REJECTIONS_MAX`] lines, one more line reports how many were
 /// omitted.
 fn log_rejections(rejections: &[Rejection]) {
-    for Rejection { resource, path, reason } in rejections.iter().take(LOGGED_MAX) {
+    for Rejection { resource, path, reason } in rejections.iter().take(LOGGED_REJECTIONS_MAX) {
         tracing::error!(
             resource,
             path,
@@ -346,8 +346,8 @@ fn log_rejections(rejections: &[Rejection]) {
             "resource of the control plane rejected, its last good version stays in force"
         );
     }
-    if rejections.len() > LOGGED_MAX {
-        let more = rejections.len() - LOGGED_MAX;
+    if rejections.len() > LOGGED_REJECTIONS_MAX {
+        let more = rejections.len() - LOGGED_REJECTIONS_MAX;
         tracing::error!(more, "more resources of the control plane rejected");
     }
 }
