@@ -104,8 +104,9 @@ impl SharedPage {
     }
 
     /// Returns a rendering of the page for a new reader. Shares the newest rendering while clients
-    /// are still reading it and it is younger than [`SHARED_AGE_MAX`], or younger than [`READ_TIME_MIN`]
-    /// if clients are still reading an older one, too. Otherwise renders the page again.
+    /// are still reading it and it is younger than [`SHARED_AGE_MAX`], or younger than
+    /// [`READ_TIME_MIN`] if clients are still reading an older one, too. Otherwise renders the page
+    /// again.
     async fn rendering(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
         let mut renderings = self.renderings.lock().await;
         let newest =

@@ -133,7 +133,8 @@ async fn run(
     let hard_limit = settings.hard_limit;
     let reloading = Arc::clone(&watchers);
     let stop = async move {
-        let drain = signals.wait_for_stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
+        let drain =
+            signals.wait_for_stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
         tracing::info!("stopping");
         exit_at_hard_limit(hard_limit);
         tokio::spawn(signals.exit_on_next_signal());

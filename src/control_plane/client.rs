@@ -335,8 +335,8 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
     }
 }
 
-/// Logs the rejected resources. After [`LOGGED_REJECTIONS_MAX`] lines, one more line reports how many were
-/// omitted.
+/// Logs the rejected resources. After [`LOGGED_REJECTIONS_MAX`] lines, one more line reports how
+/// many were omitted.
 fn log_rejections(rejections: &[Rejection]) {
     for Rejection { resource, path, reason } in rejections.iter().take(LOGGED_REJECTIONS_MAX) {
         tracing::error!(
