@@ -1,6 +1,6 @@
-//! HTTP handler of the metrics page. Clients that read slowly share one rendering, because a
-//! rendering takes at least 500 bytes per rule. Otherwise, each connection of a client that does
-//! not read would hold a rendering of its own.
+//! HTTP handler of the metrics page. A rendering takes at least 500 bytes per rule, so clients that
+//! read slowly share one. Otherwise, each connection of a client that does not read would hold a
+//! rendering of its own.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -58,8 +58,8 @@ struct Rendering {
     revoked: watch::Sender<bool>,
 }
 
-/// Reference of a response body to the rendering whose text it sends. Dropped when the body has
-/// been sent or its connection has closed.
+/// Handle that keeps a rendering alive while a response body sends its text. Dropped when the body
+/// has been sent or its connection has closed.
 struct RenderingReader {
     rendering: Arc<Rendering>,
     _reading: oneshot::Sender<()>,

@@ -32,7 +32,7 @@ pub struct Exchange {
 /// ACK or NACK with which the client answers a response of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Version that the client has acknowledged last, as named by the control plane.
+    /// Last accepted version, which is that of the response if this is an ACK.
     pub version: String,
     /// Nonce of the response that is acknowledged or rejected.
     pub nonce: String,

@@ -86,8 +86,8 @@ fn write_descriptors(writer: &mut ResourceWriter, encoded: &[Bytes]) {
 }
 
 /// Returns the name of a limit's unit, as in policy files. Returns `None` if the limit is unlimited
-/// and its unit is UNKNOWN. Returns the number of a unit that does not exist as text, which the
-/// compiler rejects.
+/// and its unit is UNKNOWN. Returns the number of an unknown unit as text, which the compiler
+/// rejects.
 fn unit_name(limit: &RateLimitPolicy) -> Option<String> {
     match RateLimitUnit::try_from(limit.unit) {
         Ok(RateLimitUnit::Unknown) if limit.unlimited => None,

@@ -19,7 +19,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// them keeps a flood of new connections from causing a scan for each one.
 const SCAN_SHARE: usize = 64;
 
-/// Time of the last call on a connection, in ticks since startup times two, plus one for a call.
+/// Time of the last activity on a connection, which is the accept or the last call. In ticks since
+/// startup, times two, plus one for a call.
 #[derive(Debug)]
 pub(crate) struct Activity {
     last: AtomicU64,

@@ -48,7 +48,7 @@ pub(crate) const STREAMS_MAX: usize = 16;
 /// Size, in bytes, at which collected responses are sent: that of an HTTP/2 frame.
 const ANSWERS_BYTES: usize = 16 * 1024;
 
-/// State with which a stream starts: its request body, its caller, and the limits on it.
+/// Initial state of a stream: its request body, its caller, and its limits.
 pub(super) struct StreamInput<D> {
     pub(super) rate_limit: Arc<RateLimit<D>>,
     pub(super) body: Incoming,

@@ -307,7 +307,7 @@ impl Drop for AsyncListener {
     }
 }
 
-/// Accepts connections and dispatches them to the workers.
+/// Acceptor of connections, which dispatches them to the workers.
 struct Acceptor<'a> {
     workers: &'a Workers,
     limits: &'a ServerLimits,
@@ -360,7 +360,7 @@ fn is_per_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Adds jitter to the maximum connection age, so that connections opened together do not close
+/// Jitter for the maximum connection age, so that connections opened together do not close
 /// together.
 #[derive(Default)]
 struct AgeJitter {

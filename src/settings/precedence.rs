@@ -116,8 +116,8 @@ fn mask_password(address: &str) -> String {
 }
 
 /// Masks text unless it is a path or a host with a numeric port, because it may be part of a
-/// password: a password that contains a comma is split where the address list is split, and the
-/// part before the comma looks like a host with a port.
+/// password. The address list is split at commas, so a password that contains a comma is cut into
+/// parts, and the first part looks like a host with a port.
 fn mask_non_address(text: &str) -> &str {
     let address = text.split(['/', '?']).next().unwrap_or_default();
     let port = match address.rsplit_once(':') {
