@@ -217,8 +217,8 @@ pub(super) fn find_unknown_names(
     sources.file.keys().filter(is_unknown).map(error).collect()
 }
 
-/// Returns an error for every envoyproxy/ratelimit variable whose value affects decisions in a way
-/// that Tidegate does not support.
+/// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` asks for memcached, which Tidegate does
+/// not support.
 pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
     let differs = |name: &str, supported: &str| {
         environment
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_inside_an_address_is_mask_password() {
+    fn a_password_inside_an_address_is_masked() {
         assert_eq!(mask_password("redis://ann:pa@ss@h:1"), "redis://ann:(hidden)@h:1");
         assert_eq!(mask_password("redis://:secret@h:1"), "redis://:(hidden)@h:1");
         assert_eq!(mask_password("secret@h:1/2@x"), ":(hidden)@x");
