@@ -142,8 +142,7 @@ impl Check<'_> {
     /// to a limit with [`Charge::Always`]. A bill is charged to such a limit, too; see
     /// [`Limit::for_bills`].
     ///
-    /// Always false for concurrency and hybrid limits, which cannot record debt; the policy
-    /// compiler rejects `charge: always` for both.
+    /// Always false for concurrency and hybrid limits, which cannot record debt.
     pub fn charges_always(&self) -> bool {
         self.limit.algorithm.keeps_debt()
             && self.limit.charge == Charge::Always
