@@ -1,11 +1,11 @@
 //! Decodes a `RateLimitRequest` to a [`Request`] and checks its bounds.
 //!
-//! An error names the bound that was exceeded. Header values of downstream clients never cause one:
-//! entry values may hold any bytes, have any length, or be empty.
+//! An error names the bound that was exceeded. Header values of downstream clients never cause an
+//! error: entry values may contain any bytes, have any length, or be empty.
 //!
 //! prost decodes the message. A hand-written reader, which borrowed from the received bytes and
 //! allocated nothing, saved 3, 4 and 8 % of the instructions of a call with one, two and ten
-//! descriptors (load/results/grpc.txt). The limit for keeping it was 10 %.
+//! descriptors (load/results/grpc.txt). The threshold for keeping it was 10 %.
 //!
 //! Not here: matching of descriptors (`policy::lookup`), decisions (`decide`).
 

@@ -1,8 +1,8 @@
 //! Dynamic metadata of a response, which Envoy offers to its access log and to later filters.
 //!
-//! A refusal names the refusing limit and the source of the decision. A call that acquired
-//! concurrency slots gets their holder. If enabled, the keys of envoyproxy/ratelimit repeat the
-//! request.
+//! On a rejection, the metadata names the limit that rejected the call and the source of the
+//! decision. If the call acquired concurrency slots, the metadata contains the token of their
+//! holder. If enabled, it also repeats the request under the keys of envoyproxy/ratelimit.
 //!
 //! Not here: the settings that enable each of these (`response_config`).
 

@@ -1,6 +1,6 @@
 //! Exports metrics over OTLP: the same families as a scrape, read from the same counters.
 //!
-//! It does not use opentelemetry_sdk, which has no observable histogram and whose counters cost a
+//! Does not use opentelemetry_sdk, which has no observable histogram and whose counters cost a
 //! decision fifteen times as much as ours.
 
 use std::fmt;

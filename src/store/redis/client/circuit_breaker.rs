@@ -1,7 +1,7 @@
 //! State machine of a circuit breaker. While the breaker of a node is open, no call is sent to the
 //! node, so no caller waits for a node that does not respond.
 //!
-//! It opens if
+//! The breaker opens if
 //!
 //! - connecting failed [`CONNECT_FAILURES_MAX`] times in a row and no connection is open;
 //! - a command is 50 ms old ([`SILENCE_MAX`](super::config::SILENCE_MAX)) and nothing has arrived
@@ -9,8 +9,8 @@
 //! - at least half of the replies within [`WINDOW`], and of at least [`ANSWERS_MIN`] replies, are
 //!   errors saying that the node cannot serve.
 //!
-//! A late reply does not open it. One timely reply to a PING closes it, so there is no half-open
-//! state in which calls are rejected.
+//! A late reply does not open the breaker. One timely reply to a PING closes it, so there is no
+//! half-open state in which calls are rejected.
 //!
 //! Not here: clocks (arguments), locks (`node_breaker`), sending PING (`connection`).
 

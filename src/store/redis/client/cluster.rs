@@ -120,7 +120,7 @@ impl Cluster {
             let result = match reply.wait().await {
                 CommandReply::Value(value) => Ok(value),
                 CommandReply::Failed(error) => Err(error),
-                // Only charges are answered so.
+                // Only plain charges get such a reply.
                 CommandReply::Charged(_) => Err(SendError::LOST),
                 CommandReply::Redirect(redirect, call) => match table.node(owner) {
                     // Boxed, so that the future of a call without redirects stays small.

@@ -1,5 +1,5 @@
-//! Probing a node while its circuit breaker is open: one PING every 100 ms over the open connection,
-//! with or without traffic.
+//! Probes a node while its circuit breaker is open: sends one PING every 100 ms over the open
+//! connection, with or without traffic.
 //!
 //! A node that was frozen replies over the open connection as soon as it resumes. In case the
 //! connection itself is dead, a new one is opened meanwhile. Not here: opening the breaker

@@ -1,4 +1,4 @@
-//! Opening connections to Redis: address, TLS, login, and loading scripts.
+//! Opens connections to Redis: address, TLS, login, and loading scripts.
 //!
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 

@@ -1,4 +1,4 @@
-//! Rate limit of log lines: at most one line a minute for each message and subject.
+//! Rate limiter for log lines: at most one line a minute for each message and subject.
 //!
 //! A Redis that closes idle connections or redirects calls to a dead address would otherwise log a
 //! line per reconnect. Not here: counting the events (`node_stats`).

@@ -7,7 +7,7 @@
 //! alarm is harmless: for one window, checks must also pass against the charges that this process
 //! itself has made.
 //!
-//! Not here: what follows from a loss (`resilience`).
+//! Not here: the consequences of a loss (`resilience`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -70,7 +70,7 @@ pub(crate) fn charge_reply(
             let reply = ErrorReply::classify(error, node);
             (Err(SendError::not_executed(error_kind(&reply))), Some(reply))
         }
-        // INCRBY answers nothing else, so it is not known what happened.
+        // INCRBY returns nothing else, so the outcome is unknown.
         _ => (Err(SendError::LOST), None),
     };
     (ChargeReply { value, span }, error)

@@ -4,8 +4,8 @@
 //! reply was read, which bounds the difference between the server's clock and ours. Plain commands
 //! return no time, so these bounds show in which window they ran.
 //!
-//! The bounds belong to one connection: a new one may lead to another server. Not here: what the
-//! bounds decide (`plain_charge`, `plain_calls`).
+//! The bounds belong to one connection: a new one may lead to another server. Not here: how the
+//! bounds are used (`plain_charge`, `plain_calls`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -92,7 +92,7 @@ fn without_redirect(reply: CommandReply) -> Result<Value, SendError> {
         CommandReply::Value(value) => Ok(value),
         CommandReply::Redirect(..) => Err(SendError::not_executed(SendErrorKind::Reconfiguring)),
         CommandReply::Failed(error) => Err(error),
-        // Only charges are answered so.
+        // Only plain charges get such a reply.
         CommandReply::Charged(_) => Err(SendError::LOST),
     }
 }
