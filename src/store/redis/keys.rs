@@ -111,7 +111,7 @@ impl Prefix {
         let mut text = KeyText::new();
         text.extend_from_slice(self.0.as_bytes());
         text.extend_from_slice(b"tg1");
-        text.push(letter(algorithm));
+        text.push(algorithm_letter(algorithm));
         text.extend_from_slice(b":{");
         text.extend_from_slice(&encode_base64url(key.tag.unwrap_or(key.identity)));
         text.push(b'}');
@@ -126,7 +126,7 @@ impl Prefix {
 /// Returns the letter that identifies the algorithm and the version of its state format in keys. A
 /// new state format needs a new letter. Both refill forms of a bucket share one format, so that a
 /// limit whose rate changes keeps its counter.
-pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
+pub(super) const fn algorithm_letter(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { .. } => b'w',

@@ -22,7 +22,7 @@ use crate::domain::{
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
-use crate::store::redis::keys::{Prefix, letter};
+use crate::store::redis::keys::{Prefix, algorithm_letter};
 
 /// Largest hit count that a window stores.
 const COUNT_MAX: u64 = u32::MAX as u64;
@@ -135,7 +135,7 @@ impl Encoder {
             ScriptSelection::Multi => &self.scripts.multi_check,
             ScriptSelection::Apply => &self.scripts.apply,
         };
-        let mut command = evalsha(script, checks.len());
+        let mut command = build_evalsha(script, checks.len());
         let order = selection.order(checks).map(|at| &checks[at]);
         for check in order.clone() {
             command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
@@ -160,7 +160,7 @@ impl Encoder {
     /// slot.
     pub fn encode_refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
-        let mut command = evalsha(script, receipts.len());
+        let mut command = build_evalsha(script, receipts.len());
         for receipt in receipts {
             command.arg(self.prefix.key(&receipt.key, &receipt.limit.algorithm).as_slice());
         }
@@ -180,7 +180,7 @@ impl Encoder {
     }
 }
 
-fn evalsha(script: &Script, keys: usize) -> Cmd {
+fn build_evalsha(script: &Script, keys: usize) -> Cmd {
     let mut command = Cmd::with_capacity(7 + keys, 64 + keys * BYTES_PER_CHECK);
     command.arg("EVALSHA").arg(script.sha.as_str()).arg(keys);
     command
@@ -376,7 +376,7 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
 /// Packs a check in the format that `apply.lua` expects.
 fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
-    packed.push_string(&[letter(&check.limit.algorithm)]);
+    packed.push_string(&[algorithm_letter(&check.limit.algorithm)]);
     packed.push_string(op_name(check).as_bytes());
     pack_role(&mut packed, check.role);
     packed.push_number(capped_cost(check));
@@ -388,7 +388,7 @@ fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
 fn pack_receipt(receipt: &Receipt) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
-    packed.push_string(&[letter(&taken_under.algorithm)]);
+    packed.push_string(&[algorithm_letter(&taken_under.algorithm)]);
     packed.push_numbers([taken.hits.0.min(COUNT_MAX), taken.at.0, taken.window.0]);
     match &taken_under.algorithm {
         Algorithm::Concurrency(_) => packed.push_string(&taken.entry.to_be_bytes()),
