@@ -130,8 +130,7 @@ async fn run(
     } else {
         tracing::warn!(files, rules, fingerprint, "ready, degraded: Redis is not connected");
     }
-    let hard_limit = settings.hard_limit;
-    let reloading = Arc::clone(&watchers);
+    let (hard_limit, reloading) = (settings.hard_limit, Arc::clone(&watchers));
     let stop = async move {
         let drain =
             signals.wait_for_stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
