@@ -46,7 +46,7 @@ pub(crate) async fn find_advice(
     };
     match &context.config.topology {
         TopologyConfig::Sentinel { master, .. } if mode == "sentinel" => {
-            advice_on_master(context, address, auth, master).await
+            diagnose_master(context, address, auth, master).await
         }
         topology => advice_on_mode(topology, &mode).map(str::to_owned),
     }
@@ -160,7 +160,7 @@ fn advice_on_error(error: &str, own: &RedisError, trust: Option<Trust>) -> Optio
 }
 
 /// Returns advice on a master name that a sentinel does not know.
-async fn advice_on_master(
+async fn diagnose_master(
     context: &ClientContext,
     address: &Address,
     auth: &Auth,
