@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use super::grpc::{self, Server};
+use super::servers::{self, Server};
 use super::{Scale, calls, instructions};
 
 const PAIRS: usize = 20;
@@ -20,12 +20,12 @@ pub fn run(other: &str, scale: Scale) {
         "call", "other us", "this us", "ratio", "other instr.", "this instr.", "ratio"
     );
     for descriptors in [1, 2, 10] {
-        let text = calls::policy(grpc::DOMAIN, descriptors);
-        let policy = grpc::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
-        let bodies = grpc::bodies(descriptors);
+        let text = calls::policy(servers::DOMAIN, descriptors);
+        let policy = servers::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
+        let bodies = servers::bodies(descriptors);
         let (others, ours, ratio) = {
             let server = |path| Server::serve(&mut Command::new(path), &policy, &[]);
-            grpc::paired(&server(other), &server(this), &bodies, scale)
+            servers::paired(&server(other), &server(this), &bodies, scale)
         };
         let counts = [other, this].map(|path| instructions::of_tidegate(path, &policy, &bodies));
         let counted = counts[1] / counts[0];

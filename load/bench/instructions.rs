@@ -6,9 +6,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use bytes::Bytes;
-
-use super::grpc::{self, Server};
+use super::drive::Bodies;
+use super::servers::{self, Server};
 use super::{calls, drive};
 
 /// Calls before those that are counted.
@@ -21,9 +20,9 @@ pub fn run() {
     println!("{:<16} {:>10} {:>10} {:>7}", "call", "no-op", "tidegate", "ratio");
     let noop = std::env::current_exe().unwrap();
     for descriptors in [1, 2, 10] {
-        let text = calls::policy(grpc::DOMAIN, descriptors);
-        let policy = grpc::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
-        let bodies = grpc::bodies(descriptors);
+        let text = calls::policy(servers::DOMAIN, descriptors);
+        let policy = servers::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
+        let bodies = servers::bodies(descriptors);
         let noop = of_calls(noop.to_str().unwrap(), Server::serve_noop, &bodies);
         let ours = of_tidegate(env!("CARGO_BIN_EXE_tidegate"), &policy, &bodies);
         println!(
@@ -35,13 +34,13 @@ pub fn run() {
 }
 
 /// Instructions per call of the `tidegate` at a path.
-pub fn of_tidegate(path: &str, policy: &Path, bodies: &[Bytes]) -> f64 {
+pub fn of_tidegate(path: &str, policy: &Path, bodies: &Bodies) -> f64 {
     of_calls(path, |command| Server::serve(command, policy, &[]), bodies)
 }
 
-fn of_calls(path: &str, serve: impl Fn(&mut Command) -> Server, bodies: &[Bytes]) -> f64 {
+fn of_calls(path: &str, serve: impl Fn(&mut Command) -> Server, bodies: &Bodies) -> f64 {
     let drive = |server: &Server, calls| {
-        drive::run(server.port, bodies, calls, grpc::CONNECTIONS, grpc::STREAMS);
+        drive::run(server.port, bodies, calls, servers::CONNECTIONS, servers::STREAMS);
     };
     count(path, serve, drive, WARM_UP_CALLS, COUNTED_CALLS)
 }

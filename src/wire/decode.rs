@@ -1,7 +1,7 @@
 //! Decodes a `RateLimitRequest` to a [`Request`] and checks its bounds.
 //!
-//! An error names the bound that was exceeded. Header values of downstream clients never cause one:
-//! entry values may hold any bytes, have any length, or be empty.
+//! An error names the bound that was exceeded. Header values of downstream clients never cause an
+//! error: entry values may contain any bytes, have any length, or be empty.
 //!
 //! The fields are read in place, and nothing is copied. As messages of prost, requests would take twice
 //! as many instructions to decode, 12 % of those of a decision in a batch. prost decodes long keys and
@@ -31,16 +31,17 @@ pub const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 /// Default maximum size of one encoded message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = Bounds::DEFAULT.message_bytes_max;
 
-/// Maximum of fields in one encoded message, including those of nested messages.
+/// Maximum number of fields in one encoded message, including those of nested messages.
 pub(super) const FIELDS_MAX: usize = Bounds::DEFAULT.fields_max;
 
 /// Key of the entry that names the holder of a concurrency slot. The entry is not part of the path
 /// that rules match, but counts towards [`ENTRIES_MAX`].
 pub const SLOT_KEY: &[u8] = b"tidegate.slot";
 
-/// Longest message that is decoded without counting its fields first, in bytes. It cannot have more
-/// than 8,192, because a field takes at least two bytes. An empty entry takes two bytes, and up to 72
-/// once it is decoded: 576 KiB for a message of this length, 36 MiB for one of 1 MiB.
+/// Maximum length of a message that is decoded without counting its fields first, in bytes. Such a
+/// message has at most 8,192 fields, because a field takes at least two bytes. An empty entry, which
+/// takes two bytes, takes up to 72 once it is decoded: 576 KiB for a message of this length, 36 MiB for
+/// a message of 1 MiB.
 const UNCOUNTED_BYTES_MAX: usize = 16 * 1024;
 
 /// Number of descriptors of a request that are stored without an allocation. Envoy's routes rarely
@@ -180,7 +181,8 @@ fn check_bounds(encoded: &[u8], bounds: &Bounds) -> Result<(), DecodeError> {
 /// # Errors
 ///
 /// Returns an error for a batch that is malformed, is too long, has too many fields in all its
-/// requests together, or has no requests or too many. A malformed request in it is not an error.
+/// requests together, or has no requests or too many. A malformed request in the batch is not an
+/// error.
 pub(crate) fn split_batch<'b>(
     encoded: &'b [u8],
     bounds: &Bounds,
@@ -226,7 +228,8 @@ pub(crate) fn split_batch<'b>(
     }
 }
 
-/// Splits a message that follows its length from the bytes after it.
+/// Splits off a message that is preceded by its length. Returns the message and the bytes after it.
+#[inline]
 fn split_message(mut bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
     let length = match bytes {
         // Nearly every length takes one byte.
@@ -239,7 +242,7 @@ fn split_message(mut bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
     bytes.split_at_checked(length).ok_or(DecodeError::Malformed)
 }
 
-/// Messages of which a request consists.
+/// Type of a message within an encoded request.
 #[derive(Clone, Copy)]
 enum MessageType {
     Request,
@@ -251,7 +254,7 @@ enum MessageType {
 
 impl MessageType {
     /// Returns the type of the message in a field; `None` if the field is not a message. `preceding`
-    /// is the number of messages in the fields before it.
+    /// is the number of descriptors or entries in the fields before it.
     fn nested(
         self,
         field: u32,
@@ -270,8 +273,8 @@ impl MessageType {
     }
 }
 
-/// Counts the descriptors of a request, before the entries of any are counted: requests of any length
-/// then get the same error.
+/// Returns an error if a request has too many descriptors. Called before the entries are counted,
+/// so that long and short requests get the same error.
 fn count_descriptors(mut message: &[u8], descriptors_max: usize) -> Result<(), DecodeError> {
     let (mut fields, mut descriptors) = (0, 0);
     while !message.is_empty() && fields <= FIELDS_MAX {
@@ -286,7 +289,8 @@ fn count_descriptors(mut message: &[u8], descriptors_max: usize) -> Result<(), D
     Ok(())
 }
 
-/// Counts the fields of a message and of the messages in it down from `left`, without allocating.
+/// Subtracts the number of fields of a message and of its nested messages from `left`, without
+/// allocating. Returns an error if `left` is exceeded.
 fn count_fields(
     mut message: &[u8],
     message_type: MessageType,
@@ -481,6 +485,7 @@ enum FieldValue<'b> {
 
 impl<'b> Fields<'b> {
     /// Returns the number and the value of the next field; `None` if there are no more.
+    #[inline]
     fn next(&mut self) -> Result<Option<(u32, FieldValue<'b>)>, DecodeError> {
         let rest = &mut self.0;
         let (field, wire_type) = match **rest {
@@ -495,7 +500,7 @@ impl<'b> Fields<'b> {
         let value = match wire_type {
             WireType::Varint => FieldValue::Integer(decode_varint(rest)?),
             WireType::LengthDelimited => {
-                let (bytes, after) = split_message(*rest)?;
+                let (bytes, after) = split_message(rest)?;
                 *rest = after;
                 FieldValue::Bytes(bytes)
             }

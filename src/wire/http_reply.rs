@@ -1,4 +1,4 @@
-//! Response to a request for a decision over HTTP.
+//! HTTP response to a request for a rate limit decision.
 //!
 //! Not here: the HTTP server (`admin`).
 
@@ -7,7 +7,7 @@ use prost::Message as _;
 use super::messages::{HeaderValue, RateLimitResponse, rate_limit_response as wire};
 use super::proto_json;
 
-/// Name of the header that a body of the policy brings along.
+/// Name of the header that states the content type of a response body.
 const CONTENT_TYPE: &str = "content-type";
 
 /// HTTP response of `/json` or `/authz`.
@@ -22,9 +22,9 @@ pub struct HttpReply {
 }
 
 impl HttpReply {
-    /// Converts an encoded `RateLimitResponse` to proto-JSON. The HTTP status is 200 for OK and 429 for OVER_LIMIT. The
-    /// response headers are those that Envoy would add, except for the type of the policy's body,
-    /// which is a field of the JSON.
+    /// Converts an encoded `RateLimitResponse` to proto-JSON. The HTTP status is 200 for OK and 429
+    /// for OVER_LIMIT. The response headers are those that Envoy would add, except for the content
+    /// type of the policy's body, because that body is a field of the JSON.
     pub(crate) fn json(encoded: &[u8]) -> Self {
         let response = decode(encoded);
         let mut headers = headers(&response, |name| !name.eq_ignore_ascii_case(CONTENT_TYPE));
@@ -33,8 +33,9 @@ impl HttpReply {
         HttpReply { status: status(&response, 429), headers, body }
     }
 
-    /// Converts an encoded `RateLimitResponse` to the answer that a proxy passes on to its client: status 200 for OK,
-    /// `denied_status` for OVER_LIMIT, and headers and body as Envoy would send them.
+    /// Converts an encoded `RateLimitResponse` to the HTTP response that a proxy passes on to its
+    /// client: status 200 for OK, `denied_status` for OVER_LIMIT, and headers and body as Envoy would
+    /// send them.
     pub(crate) fn forward_auth(encoded: &[u8], denied_status: u16) -> Self {
         let response = decode(encoded);
         let headers = headers(&response, |_| true);
@@ -44,17 +45,17 @@ impl HttpReply {
         HttpReply { status, headers, body }
     }
 
-    /// Returns status 200 without headers and body.
+    /// Creates a response with status 200 and no headers or body.
     pub(crate) fn ok() -> Self {
         HttpReply { status: 200, headers: Vec::new(), body: String::new() }
     }
 
-    /// Returns status 400 with an error message.
+    /// Creates a response with status 400 and an error message.
     pub(crate) fn bad_request(message: &str) -> Self {
         HttpReply { status: 400, headers: Vec::new(), body: message.to_owned() }
     }
 
-    /// Returns status 503 with an error message.
+    /// Creates a response with status 503 and an error message.
     pub(crate) fn unavailable(message: &str) -> Self {
         HttpReply { status: 503, headers: Vec::new(), body: message.to_owned() }
     }
