@@ -1,4 +1,4 @@
-//! Reads a `rate_limit` or an entry of `rate_limits`, and checks that its keys fit together.
+//! Reads a `rate_limit` or an entry of `rate_limits`, and checks that its keys do not conflict.
 //!
 //! Not here: the enclosing descriptor (`descriptor`), consumer classes (`tiers`), bounds of the
 //! arithmetic (`limit_numbers`).

@@ -1,8 +1,9 @@
 //! Operator overrides of rules: shadow, allow, deny, or scale limits down.
 //!
-//! Applying overrides yields a new policy with the same rules, rule ids, and counters. Requests
-//! therefore pay nothing for overrides, and the original policy is restored when they end. Not
-//! here: duration, authorization, activation (`app`).
+//! Applying overrides yields a new policy with the same rules, rule ids, and counters. Overrides
+//! therefore add no cost to requests. When the overrides end, the original policy is restored.
+//!
+//! Not here: duration, authorization, activation (`app`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -139,17 +139,17 @@ pub(crate) fn foreign_file(root: Node<'_>) -> Option<String> {
     };
     let has = |key: &str| first.get(key).is_some();
     let (message, has_example) = if root.get("apiVersion").is_some() {
-        (if kind == "ConfigMap" { CONFIG_MAP } else { MANIFEST }, false)
+        (if kind == "ConfigMap" { CONFIG_MAP_HINT } else { MANIFEST_HINT }, false)
     } else if root.get("static_resources").is_some() {
         (ENVOY_CONFIG_HINT, true)
     } else if has("actions") {
-        (ENVOY_ACTIONS, true)
+        (ENVOY_ACTIONS_HINT, true)
     } else if has("max_value") && has("seconds") {
-        (LIMITADOR, true)
+        (LIMITADOR_HINT, true)
     } else if has("groups") && has("lasts_s") {
-        (SCENARIO, false)
-    } else if SETTINGS.iter().any(|name| root.get(name).is_some()) {
-        (SETTINGS_FILE, false)
+        (SCENARIO_HINT, false)
+    } else if SETTINGS_KEYS.iter().any(|name| root.get(name).is_some()) {
+        (SETTINGS_FILE_HINT, false)
     } else {
         return None;
     };
@@ -162,25 +162,25 @@ pub(crate) const EXAMPLE_DESCRIPTORS: &str =
     "`descriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}]`";
 
 /// Settings that nearly every settings file has; none is a key of a policy.
-const SETTINGS: [&str; 6] =
+const SETTINGS_KEYS: [&str; 6] =
     ["policy", "grpc-port", "http-port", "redis-url", "redis-type", "log-level"];
 
-const SETTINGS_FILE: &str = "this is a settings file, not a policy; pass it to `tidegate serve` with \
+const SETTINGS_FILE_HINT: &str = "this is a settings file, not a policy; pass it to `tidegate serve` with \
                              --settings";
-const SCENARIO: &str = "this is a scenario, not a policy; run it with `tidegate simulate`";
-const CONFIG_MAP: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below each \
+const SCENARIO_HINT: &str = "this is a scenario, not a policy; run it with `tidegate simulate`";
+const CONFIG_MAP_HINT: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below each \
                           name in `data`, without its indentation, as a file of that name; in \
                           Kubernetes, mount the ConfigMap and set --policy to the directory";
-const MANIFEST: &str =
+const MANIFEST_HINT: &str =
     "this is a Kubernetes manifest, not a policy; a policy begins with `domain: NAME`";
-const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, not a policy; leave them in \
+const ENVOY_ACTIONS_HINT: &str = "these are Envoy's rate limit actions, not a policy; leave them in \
                              Envoy's route, and write a policy with `domain: NAME` and, for an \
                              action such as remote_address, ";
 const ENVOY_CONFIG_HINT: &str = "this is Envoy's configuration, not a policy; leave it to Envoy, and \
                                  write a policy in a file of its own, with the `domain` of \
                                  Envoy's rate limit filter and, for an action such as \
                                  remote_address, ";
-const LIMITADOR: &str = "this is a limits file of Limitador, not a policy; `namespace: edge` \
+const LIMITADOR_HINT: &str = "this is a limits file of Limitador, not a policy; `namespace: edge` \
                          becomes `domain: edge`, `seconds` the unit (1 second, 60 minute, 3600 \
                          hour, 86400 day), and an entry with the variable remote_address, \
                          `max_value: 100`, and `seconds: 60` becomes ";

@@ -115,7 +115,7 @@ pub(super) struct Shard {
     index: HashTable<EntryIndex>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<EntryIndex>,
-    /// Number of slots that have ever been used.
+    /// Number of slots that are occupied or in `free`. Slots from this index on are unused.
     high: EntryIndex,
     /// Index at which the next call to [`reclaim`](Self::reclaim) starts.
     cursor: EntryIndex,
@@ -296,8 +296,8 @@ impl Shard {
         }
     }
 
-    /// Returns the time of the latest call that used this shard. A refund by receipt carries no
-    /// time and uses this one.
+    /// Returns the time of the latest call that used this shard. Refunds by receipt use it as the
+    /// current time, because a receipt does not contain one.
     pub(super) fn latest(&self) -> Micros {
         self.latest
     }

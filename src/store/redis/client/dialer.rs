@@ -1,4 +1,4 @@
-//! Opening connections to Redis: address, TLS, login, and loading scripts.
+//! Opens connections to Redis: address, TLS, login, and loading scripts.
 //!
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
@@ -75,7 +75,7 @@ impl ClientContext {
         Ok(ClientContext { config, scripts, tls, log_limiter, losses, failure })
     }
 
-    /// Stores why a node cannot be used, for [`failure`](Self::failure).
+    /// Stores the reason why a node cannot be used, which [`failure`](Self::failure) returns.
     pub(crate) fn set_failure(&self, node: &Address, reason: &str, advice: Option<&str>) {
         let text = match advice {
             Some(advice) => format!("{node}: {reason}; {advice}"),
@@ -102,8 +102,7 @@ impl ClientContext {
     ///
     /// # Errors
     ///
-    /// Returns an error if the server answers with one, or does not answer within the connect
-    /// timeout.
+    /// Returns an error if the server sends an error reply, or no reply within the connect timeout.
     pub(crate) async fn query(
         &self,
         address: &Address,
@@ -343,7 +342,8 @@ impl Dialer {
         self.supports_charges.load(Ordering::Relaxed)
     }
 
-    /// Records that the server denied a part of a plain charge. The next connection asks again.
+    /// Records that the server denied a command of a plain charge. The next connection checks it
+    /// again.
     pub(crate) fn forbid_charges(&self) {
         self.supports_charges.store(false, Ordering::Relaxed);
     }
@@ -362,8 +362,8 @@ impl Dialer {
         &self.context.log_limiter
     }
 
-    /// Logs a failed connection attempt, at most once a minute and node, in a task of its own that
-    /// looks for the cause. Meanwhile, the connection is dialed again.
+    /// Logs a failed connection attempt, at most once a minute per node. A separate task looks for
+    /// the cause and writes the log line, so that the next attempt is not delayed.
     pub(crate) fn log_failure(&self, error: ConnectError) {
         let Some(suppressed) = self.log_limiter().admit("connect failure", &self.address) else {
             return;
@@ -517,9 +517,9 @@ impl Dialer {
         Ok(())
     }
 
-    /// Returns an error if the server is to be the only one, but is one of several masters of a
-    /// cluster. It would redirect the calls for most keys. Does nothing if the ACL does not permit
-    /// INFO or CLUSTER INFO.
+    /// Returns an error if the settings name a single server, but it is one of several masters of a
+    /// cluster. Such a server would redirect the calls for most keys. Does nothing if the ACL does
+    /// not permit INFO or CLUSTER INFO.
     async fn require_all_slots(
         &self,
         connection: &mut MultiplexedConnection,
@@ -550,7 +550,7 @@ impl Dialer {
 
     /// Logs a warning if another replica uses a different key secret or key format. Such replicas
     /// count the same caller under different keys, and each admits the full limit. On a cluster,
-    /// only the node that holds the key answers; MOVED from other nodes is ignored.
+    /// only the node that holds the key returns it; MOVED from other nodes is ignored.
     async fn compare_meta(&self, connection: &mut MultiplexedConnection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {
