@@ -128,12 +128,7 @@ async fn run(
     let (files, rules) = (started.files, decider.policy().rules().len());
     let fingerprint = telemetry.policy_fingerprint();
     let watchers = Arc::new(watch_files(started, overrides, certificates)?);
-    if is_connected {
-        tracing::info!(files, rules, fingerprint, "ready");
-    } else {
-        let calls = "decided by each rule's on_store_failure, by default with counters in memory";
-        tracing::warn!(calls, files, rules, fingerprint, "ready, degraded: Redis is not connected");
-    }
+    log_ready(is_connected, files, rules, &fingerprint);
     let (hard_limit, reloading) = (settings.hard_limit, Arc::clone(&watchers));
     let stop = async move {
         let drain =
@@ -150,6 +145,15 @@ async fn run(
     let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
+}
+
+fn log_ready(is_connected: bool, files: Option<usize>, rules: usize, fingerprint: &str) {
+    if is_connected {
+        tracing::info!(files, rules, fingerprint, "ready");
+    } else {
+        let calls = "decided by each rule's on_store_failure, by default with counters in memory";
+        tracing::warn!(calls, files, rules, fingerprint, "ready, degraded: Redis is not connected");
+    }
 }
 
 fn log_notice(Notice { kind, name, text }: Notice) {

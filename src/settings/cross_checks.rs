@@ -68,21 +68,24 @@ impl Settings {
         }
 
         if self.counts_in_redis() && !lacks_url {
-            match self.redis() {
-                Ok(redis)
-                    if redis.tls.is_none() && self.has_redis_tls_settings() && !self.drop_in =>
-                {
-                    let advice = "without TLS, the password is sent in clear: add --redis-tls, or \
-                                  a rediss:// address"
-                        .to_owned();
-                    errors.push(SettingError::Conflict { names: "--redis-tls-…", advice });
-                }
-                Ok(_) => {}
-                Err(error) => errors.push(error),
-            }
+            errors.extend(self.redis_conflict());
         }
         errors.extend(self.otlp().err());
         errors
+    }
+
+    /// Returns the error in the settings of the Redis store, if there is one.
+    fn redis_conflict(&self) -> Option<SettingError> {
+        match self.redis() {
+            Ok(redis) if redis.tls.is_none() && self.has_redis_tls_settings() && !self.drop_in => {
+                let advice = "without TLS, the password is sent in clear: add --redis-tls, or a \
+                              rediss:// address"
+                    .to_owned();
+                Some(SettingError::Conflict { names: "--redis-tls-…", advice })
+            }
+            Ok(_) => None,
+            Err(error) => Some(error),
+        }
     }
 
     /// Checks the settings of the control plane for conflicts. Each check is a tuple of whether the
