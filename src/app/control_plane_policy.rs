@@ -159,7 +159,7 @@ impl Activator {
         let (first, domains) = (self.next_rule, last_good.domains());
         let policy = Policy::build_with_first_id(&domains, self.secret.clone(), first);
         let policy = Arc::new(policy.with_checks_max(self.checks_max));
-        let fingerprint = Fingerprint::of_hash(last_good.fingerprint());
+        let fingerprint = Fingerprint::from_hash(last_good.fingerprint());
         let names = rule_names(&policy);
         self.telemetry.policy_loaded(first, names, fingerprint, Clock::System.now());
         self.next_rule = first_rule_after(&policy, first);

@@ -342,7 +342,7 @@ impl Fingerprint {
     }
 
     /// Returns the fingerprint of a policy whose contents have this hash.
-    pub(super) fn of_hash(hash: blake3::Hash) -> Fingerprint {
+    pub(super) fn from_hash(hash: blake3::Hash) -> Fingerprint {
         Fingerprint(hash)
     }
 }

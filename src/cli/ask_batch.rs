@@ -8,7 +8,7 @@ use std::path::Path;
 use super::terminal;
 use crate::app::{self, Failure};
 use crate::domain::Bounds;
-use crate::wire::client::{BatchRequest, BatchResult, CallResponse, Client, WireError};
+use crate::wire::client::{BatchItemResult, BatchRequest, CallResponse, Client, WireError};
 
 /// Reads a file with one request per line, in JSON. Skips empty lines.
 ///
@@ -49,14 +49,14 @@ pub(super) async fn send(
     Ok(())
 }
 
-fn format_result(result: &BatchResult, json: bool) -> String {
+fn format_result(result: &BatchItemResult, json: bool) -> String {
     match result {
-        BatchResult::Response(response) if json => format!("{}\n", response.json),
-        BatchResult::Response(response) => format_response(response),
-        BatchResult::Error { code, message } if json => {
+        BatchItemResult::Response(response) if json => format!("{}\n", response.json),
+        BatchItemResult::Response(response) => format_response(response),
+        BatchItemResult::Error { code, message } if json => {
             format!("{}\n", serde_json::json!({"error": {"code": code, "message": message}}))
         }
-        BatchResult::Error { code, message } => format!("{code}: {message}\n"),
+        BatchItemResult::Error { code, message } => format!("{code}: {message}\n"),
     }
 }
 

@@ -140,7 +140,7 @@ impl Check<'_> {
 
     /// Returns whether the hits are charged even if the check is refused. This is true for charges
     /// to a limit with [`Charge::Always`]. A bill is charged to such a limit, too; see
-    /// [`Limit::for_bills`].
+    /// [`Limit::bill_limit`].
     ///
     /// Always false for concurrency and hybrid limits, which cannot record debt.
     pub fn charges_always(&self) -> bool {

@@ -107,7 +107,7 @@ impl Limit {
 
     /// Returns the limit to which bills (hits that a descriptor names) are charged: this limit
     /// with [`Charge::Always`], or `None` unless `charge` is [`Charge::Billed`].
-    pub fn for_bills(&self) -> Option<Limit> {
+    pub fn bill_limit(&self) -> Option<Limit> {
         match self.charge {
             Charge::Admitted | Charge::Always => None,
             Charge::Billed => Some(Limit { charge: Charge::Always, ..self.clone() }),
@@ -312,7 +312,7 @@ pub enum Charge {
     #[default]
     Admitted,
     /// Same as `Admitted`, except for bills: hits above 0 that a descriptor names. Their hits have
-    /// already been used, so they are always charged, under [`Limit::for_bills`]. The counter can
+    /// already been used, so they are always charged, under [`Limit::bill_limit`]. The counter can
     /// therefore hold more hits than the limit, as with `Always`.
     Billed,
     /// Charge even if this limit or another one rejects the call, because the hits have already

@@ -17,7 +17,7 @@ pub struct Decision {
     is_domain_known: bool,
     limited_by: Option<LimitedBy>,
     descriptors: Vec<DescriptorStatus>,
-    slot: Option<HolderToken>,
+    holder: Option<HolderToken>,
     source: &'static str,
 }
 
@@ -50,7 +50,7 @@ impl Decision {
                 is_exact: by.precision == WaitPrecision::Exact,
             }),
             descriptors: decision.statuses.iter().map(DescriptorStatus::new).collect(),
-            slot: decision.slot,
+            holder: decision.slot,
             source: decision.source.as_str(),
         }
     }
@@ -96,8 +96,8 @@ impl Decision {
     /// Returns the generated holder of the concurrency slots that the call acquired, 32 hexadecimal
     /// digits. Pass it to [`Descriptor::holder`](crate::Descriptor::holder) to release the slots.
     /// `None` if the call acquired no slot or named its holder.
-    pub fn slot(&self) -> Option<&str> {
-        self.slot.as_ref().map(HolderToken::as_str)
+    pub fn holder(&self) -> Option<&str> {
+        self.holder.as_ref().map(HolderToken::as_str)
     }
 
     /// Returns whether the policy contains the domain of the call. If not, no limit applied.

@@ -67,7 +67,7 @@ impl<'a> Descriptor<'a> {
     /// id of a job. Any bytes; an empty name is the same as none. Limits of other algorithms
     /// ignore it.
     ///
-    /// Without a holder, [`Decision::slot`](crate::Decision::slot) returns a generated one.
+    /// Without a holder, [`Decision::holder`](crate::Decision::holder) returns a generated one.
     #[must_use]
     pub fn holder(self, holder: &'a (impl AsRef<[u8]> + ?Sized)) -> Descriptor<'a> {
         let holder = Some(holder.as_ref()).filter(|holder| !holder.is_empty());

@@ -180,8 +180,8 @@ impl Limiter {
     /// let running = limiter.check("jobs", &[job.clone()]).await?;
     /// assert!(!limiter.check("jobs", &[job.clone()]).await?.is_admitted());
     ///
-    /// let slot = running.slot().unwrap_or_default();
-    /// limiter.refund("jobs", &[job.clone().holder(slot)]).await?;
+    /// let holder = running.holder().unwrap_or_default();
+    /// limiter.refund("jobs", &[job.clone().holder(holder)]).await?;
     /// assert!(limiter.check("jobs", &[job]).await?.is_admitted());
     /// # Ok(())
     /// # }

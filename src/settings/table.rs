@@ -317,7 +317,7 @@ settings! {
     redis_type "redis-type" [RedisType::NAMES]: RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
     /// Network of --redis-url, tcp or unix; if empty, it follows from the address.
     redis_socket_type "redis-socket-type" ["tcp|unix"]: String = "", parse_text, Plain, ["REDIS_SOCKET_TYPE"];
-    /// Password of Redis, or user:password.
+    /// Redis password, or user:password.
     redis_auth "redis-auth" ["PASSWORD"]: SecretText = "", parse_secret, Hidden, ["REDIS_AUTH"];
     /// File with the Redis password, or user:password; read again every second.
     redis_auth_file "redis-auth-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];

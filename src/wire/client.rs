@@ -144,9 +144,9 @@ impl BatchRequest {
     }
 }
 
-/// Result of one request of a batch.
+/// Result of one request in a batch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum BatchResult {
+pub enum BatchItemResult {
     /// The request was decided, with this response.
     Response(Box<CallResponse>),
     /// The request was not decided.
@@ -203,7 +203,7 @@ impl Client {
     pub async fn send_batch(
         &mut self,
         requests: &[BatchRequest],
-    ) -> Result<Vec<BatchResult>, WireError> {
+    ) -> Result<Vec<BatchItemResult>, WireError> {
         let requests = requests.iter().map(|BatchRequest(request)| request.clone()).collect();
         let answer = self.limits.check(CheckRequest { requests }).await;
         let answer = answer.map_err(|status| WireError::Refused { status: Box::new(status) })?;
@@ -211,15 +211,15 @@ impl Client {
     }
 }
 
-fn decode_result(CheckResult { result }: CheckResult) -> BatchResult {
+fn decode_result(CheckResult { result }: CheckResult) -> BatchItemResult {
     let (code, message) = match result {
         Some(check_result::Result::Response(response)) => {
-            return BatchResult::Response(Box::new(decode_response(&response)));
+            return BatchItemResult::Response(Box::new(decode_response(&response)));
         }
         Some(check_result::Result::Error(error)) => (error.code.into(), error.message),
         None => (tonic::Code::Unknown, "the server sent no result".to_owned()),
     };
-    BatchResult::Error { code: format!("{code:?}"), message }
+    BatchItemResult::Error { code: format!("{code:?}"), message }
 }
 
 /// Returns advice on which setting to correct after a failed call, based on the protocol of the

@@ -161,7 +161,7 @@ fn read_limit<'d>(
         name: (!name.is_empty()).then(|| name.into()),
         in_list: context.in_list,
         per,
-        for_bills: limit.for_bills().map(Arc::new),
+        bill_limit: limit.bill_limit().map(Arc::new),
         limit: Arc::new(limit),
         tiers: tiers.map(Arc::new),
         cost: raw.cost,

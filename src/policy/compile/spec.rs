@@ -109,9 +109,9 @@ pub struct LimitSpec {
     /// Compiled limit. With `tiers`, this is the limit for the whole bucket that the classes
     /// divide.
     pub limit: Arc<Limit>,
-    /// Limit to which bills are charged; see [`Limit::for_bills`]. With `tiers`, each class has
+    /// Limit to which bills are charged; see [`Limit::bill_limit`]. With `tiers`, each class has
     /// its own.
-    pub for_bills: Option<Arc<Limit>>,
+    pub bill_limit: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
     /// Hits charged per hit of the request; at least 1. Does not apply to bills (hits that a
@@ -181,8 +181,8 @@ pub struct ClassSpec {
     pub name: Box<str>,
     /// Compiled limit of the class.
     pub limit: Arc<Limit>,
-    /// Limit to which bills of the class are charged; see [`Limit::for_bills`].
-    pub for_bills: Option<Arc<Limit>>,
+    /// Limit to which bills of the class are charged; see [`Limit::bill_limit`].
+    pub bill_limit: Option<Arc<Limit>>,
 }
 
 /// Response body for rejections; at most 1 KiB.

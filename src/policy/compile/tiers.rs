@@ -52,7 +52,7 @@ pub(crate) fn read<'d>(
         .zip(limits)
         .map(|(class, limit)| ClassSpec {
             name: class.name.into(),
-            for_bills: limit.for_bills().map(Arc::new),
+            bill_limit: limit.bill_limit().map(Arc::new),
             limit: Arc::new(limit),
         })
         .collect();

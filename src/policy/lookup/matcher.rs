@@ -199,7 +199,7 @@ impl Policy {
                         let entries = descriptor.entries;
                         let key = self.override_key(&mut identity, domain, limit, entries);
                         // `find_one` compiled the limit with the charge of this descriptor.
-                        let selected = SelectedLimit { limit, for_bills: None, prefix: &[] };
+                        let selected = SelectedLimit { limit, bill_limit: None, prefix: &[] };
                         let (limit, op) = requested_op(descriptor, selected, 1);
                         checks.push(key, limit, op, Role::Required, "");
                     }
@@ -377,7 +377,7 @@ fn requested_op<'a>(
 ) -> (&'a Arc<Limit>, Op) {
     let (hits, request_cost) = (descriptor.hits, Hits(cost));
     let cost = Hits(hits.0.saturating_mul(cost));
-    match selected.for_bills {
+    match selected.bill_limit {
         _ if descriptor.refund => (selected.limit, Op::Refund { cost }),
         _ if hits == Hits::ZERO => (selected.limit, Op::Peek { hits: request_cost }),
         Some(limit) if descriptor.names_hits => (limit, Op::Take { cost: hits }),

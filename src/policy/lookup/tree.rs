@@ -102,14 +102,14 @@ impl KeyPlan {
         spec: &'a LimitSpec,
         entries: &[Entry<'_>],
     ) -> Option<SelectedLimit<'a>> {
-        let (limit, for_bills, prefix) = match spec.tiers {
-            None => (&spec.limit, &spec.for_bills, &self.prefix),
+        let (limit, bill_limit, prefix) = match spec.tiers {
+            None => (&spec.limit, &spec.bill_limit, &self.prefix),
             Some(_) => {
                 let (at, class) = spec.class(entries.last()?.value)?;
-                (&class.limit, &class.for_bills, &self.classes[at])
+                (&class.limit, &class.bill_limit, &self.classes[at])
             }
         };
-        Some(SelectedLimit { limit, for_bills: for_bills.as_ref(), prefix })
+        Some(SelectedLimit { limit, bill_limit: bill_limit.as_ref(), prefix })
     }
 }
 
@@ -117,9 +117,9 @@ impl KeyPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SelectedLimit<'a> {
     pub limit: &'a Arc<Limit>,
-    /// Limit to which bills are charged, see [`Limit::for_bills`]; `None` if bills are charged
-    /// like other hits.
-    pub for_bills: Option<&'a Arc<Limit>>,
+    /// Limit to which bills (hits above 0 that a descriptor names) are charged; `None` if they are
+    /// charged like other hits.
+    pub bill_limit: Option<&'a Arc<Limit>>,
     /// Prefix of the counter's identity.
     pub prefix: &'a [u8],
 }

@@ -144,13 +144,13 @@ impl Shard {
     }
 
     /// Returns the state of the entry in a slot.
-    pub(super) fn state(&self, slot: EntryIndex) -> &State {
-        &self.entry(slot).state
+    pub(super) fn state(&self, index: EntryIndex) -> &State {
+        &self.entry(index).state
     }
 
-    /// Returns the key of the entry in a slot.
-    pub(super) fn key(&self, slot: EntryIndex) -> EntryKey {
-        self.entry(slot).key
+    /// Returns the key of an entry.
+    pub(super) fn key(&self, index: EntryIndex) -> EntryKey {
+        self.entry(index).key
     }
 
     /// Returns the rule of the entry in a slot, as an index into the [`RuleTable`].

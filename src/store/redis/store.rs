@@ -265,7 +265,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Returns the script call for `checks`, all in one hash slot, with the deadline of `call`.
-    fn part_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
+    fn partial_script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
         match call.accounting {
             Accounting::AllOrNothing => {
                 let script_call = self.encoder.encode_part(checks, self.now(call), call.now);
@@ -429,7 +429,7 @@ impl<T: Transport> RedisStore<T> {
             .needs_node_script()
         {
             true => self.node_call(part, call, is_part),
-            false => self.part_call(part, call),
+            false => self.partial_script_call(part, call),
         };
         let script_calls: ScriptCalls = groups.iter().zip(&parts).map(script_call).collect();
         let mut missed = SmallVec::new();
@@ -451,7 +451,7 @@ impl<T: Transport> RedisStore<T> {
                 true => ScriptReply::decode_part(reply, part),
                 false => ScriptReply::decode(reply, part, call.accounting),
             };
-            match self.checked_reply(reply, decode) {
+            match self.validate_reply(reply, decode) {
                 Ok(decoded) => {
                     for (at, outcome) in group.checks.iter().zip(decoded.outcomes) {
                         answers.each[*at] = Answer::Decided(outcome);
@@ -491,7 +491,7 @@ impl<T: Transport> RedisStore<T> {
         accounting: Accounting,
     ) -> Vec<Answer> {
         let decode = |reply: &Value| ScriptReply::decode(reply, checks, accounting);
-        match self.checked_reply(reply, decode) {
+        match self.validate_reply(reply, decode) {
             Ok(decoded) => decoded.outcomes.into_iter().map(Answer::Decided).collect(),
             Err(executed) => vec![Answer::Unanswered { executed }; checks.len()],
         }
@@ -499,7 +499,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// Returns the decoded reply or, if there is none, whether the call was executed. Counts clamps
     /// and unreadable replies.
-    fn checked_reply(
+    fn validate_reply(
         &self,
         reply: Option<Result<Value, SendError>>,
         decode: impl FnOnce(&Value) -> Result<ScriptReply, ReplyError>,

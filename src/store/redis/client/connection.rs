@@ -440,7 +440,7 @@ impl Connection {
                 error
             }
         };
-        if matches!(error.kind, SendErrorKind::Reconfiguring | SendErrorKind::NotMaster) {
+        if matches!(error.kind, SendErrorKind::Reconfiguring | SendErrorKind::LoadingOrReplica) {
             self.refresh_needed.notify_one();
         }
         in_flight.complete(CommandReply::Failed(error));

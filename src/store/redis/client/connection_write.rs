@@ -151,7 +151,7 @@ impl Connection {
             charged.push(reply);
             let Some(error) = error else { continue };
             failures.is_out_of_service |= error.is_out_of_service();
-            failures.is_demoted |= reply.is_error(SendErrorKind::NotMaster);
+            failures.is_demoted |= reply.is_error(SendErrorKind::LoadingOrReplica);
             failures.is_denied |= reply.is_error(SendErrorKind::Denied);
             match error {
                 ErrorReply::Redirect(redirect) => {

@@ -84,17 +84,20 @@ impl PendingCommand {
         asking: bool,
     ) -> (PendingCommand, oneshot::Receiver<CommandReply>) {
         let (reply, receiver) = oneshot::channel();
-        (PendingCommand { asking, reply: Some(reply), ..PendingCommand::of(call) }, receiver)
+        (
+            PendingCommand { asking, reply: Some(reply), ..PendingCommand::from_command(call) },
+            receiver,
+        )
     }
 
     /// Creates a command whose reply is discarded.
     pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
-        PendingCommand::of(NodeCommand::Script(call))
+        PendingCommand::from_command(NodeCommand::Script(call))
     }
 
-    fn of(call: NodeCommand) -> PendingCommand {
+    fn from_command(command: NodeCommand) -> PendingCommand {
         PendingCommand {
-            call,
+            call: command,
             asking: false,
             loads: 0,
             queued_at: Micros::ZERO,

@@ -82,7 +82,7 @@ pub enum SendErrorKind {
     /// The cluster is being reconfigured: too many redirections, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
     Reconfiguring,
     /// The node is loading its data set, or is a replica (READONLY).
-    NotMaster,
+    LoadingOrReplica,
     /// The server is out of memory or cannot persist writes (OOM, MISCONF, NOREPLICAS).
     NotWritable,
     /// A slow script blocks the server (BUSY).
@@ -109,7 +109,7 @@ impl SendErrorKind {
             SendErrorKind::BreakerOpen => "open",
             SendErrorKind::Lost => "lost",
             SendErrorKind::Reconfiguring => "moving",
-            SendErrorKind::NotMaster => "not_master",
+            SendErrorKind::LoadingOrReplica => "not_master",
             SendErrorKind::NotWritable => "not_writable",
             SendErrorKind::Busy => "busy",
             SendErrorKind::Denied => "denied",
