@@ -132,7 +132,7 @@ fn every_error_that_ratelimit_rejects_names_its_resource_and_path() {
         ),
         (
             nested(RateLimitPolicy { unlimited: true, ..hourly() }),
-            "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` has no meaning beside",
+            "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` and `requests_per_unit` have no meaning beside",
         ),
         (
             nested(replaces("x")),
