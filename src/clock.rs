@@ -41,7 +41,7 @@ impl Clock {
     }
 }
 
-/// Wall clock for tests, which stands still until the test sets it. Clones share the same time.
+/// Wall clock for tests, which changes only when the test sets it. Clones share the same time.
 #[derive(Clone, Debug, Default)]
 pub struct ManualClock(Arc<AtomicU64>);
 

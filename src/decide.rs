@@ -31,14 +31,14 @@ use crate::domain::{
 use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
 use crate::store::Store;
 
-/// Value of `limit_remaining` in the status of an unlimited rule. The status of a limit reports at
-/// most one less.
+/// Value of `limit_remaining` in the status of an unlimited rule. The status of a limited rule
+/// reports at most `u32::MAX - 1`.
 pub const REMAINING_UNLIMITED: u32 = u32::MAX;
 
 /// Global modes of the process, which apply to all rules.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GlobalModes {
-    /// Whether to answer OK regardless of the decision. Limits are charged as usual.
+    /// Whether to respond OK regardless of the decision. Limits are charged as usual.
     pub shadow: bool,
     /// Whether to treat every descriptor as a quota descriptor.
     pub quota: bool,
@@ -49,14 +49,14 @@ pub struct GlobalModes {
 pub enum DecideError {
     /// The store did not answer in time, and no fallback decided the call.
     Unavailable,
-    /// The request needs more checks than the policy's bound, which this is. No store was asked.
+    /// The request needs more checks than the policy allows. The store was not called.
     TooManyChecks {
         /// Maximum number of checks per call.
         checks_max: usize,
     },
 }
 
-/// Decides rate limit requests under the active policy.
+/// Decider of rate limit requests under the active policy. Owns the store and the observer.
 #[derive(Debug)]
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,
@@ -73,8 +73,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }
 
-    /// Returns the active policy. A request must load the policy only once, so that a reload cannot
-    /// affect it halfway.
+    /// Returns the active policy. A request must load the policy only once, so that a reload
+    /// cannot affect a request in progress.
     pub fn policy(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
     }
@@ -98,7 +98,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ///
     /// # Errors
     ///
-    /// Returns a [`DecideError`].
+    /// Returns a [`DecideError`] if the store is unavailable or the request needs too many checks.
     pub async fn decide<'p>(
         &self,
         policy: &'p Policy,

@@ -1,8 +1,9 @@
 //! Rate limits as a library: the decision engine of the Tidegate service, embedded in your program.
 //!
-//! A [`Limiter`] reads limits from YAML and answers one question, very often: *may this call pass?*
-//! The policy language, the six algorithms and the arithmetic are those of the service. A call is
-//! decided by all of its limits at once and, by default, charges nothing if any of them rejects it.
+//! A [`Limiter`] reads limits from YAML and decides for each call of your program whether it may
+//! pass. The policy language, the six algorithms and the arithmetic are those of the service. A
+//! call is decided by all of its limits together and, by default, charges nothing if any of them
+//! rejects it.
 //!
 //! ```
 //! use tidegate::{Descriptor, Limiter};
@@ -30,24 +31,25 @@
 //!
 //! # Where the counters are
 //!
-//! - **In memory** ([`Limiter::from_yaml`]): each process has its own counters. A call never suspends, and
-//!   works with any async runtime. The memory is bounded by
+//! - **In memory** ([`Limiter::from_yaml`]): each process has its own counters. A call never
+//!   suspends, and works with any async runtime. The memory is bounded by
 //!   [`max_counters`](LimiterBuilder::max_counters).
-//! - **In Redis or Valkey** ([`LimiterBuilder::redis`], feature `redis`, on tokio): all processes share
-//!   the counters, also with Tidegate services. Every call is one round trip, bounded in time; without
-//!   an answer, the process decides by itself with its share of the limit.
+//! - **In Redis or Valkey** ([`LimiterBuilder::redis`], feature `redis`, on tokio): all processes
+//!   share the counters, also with Tidegate services. Every call is one round trip, bounded in
+//!   time; if Redis does not reply in time, the process decides on its own, with its share of the
+//!   limit.
 //!
 //! # Calls
 //!
 //! A call names a domain, which selects a policy file, and descriptors, which rules match. A
-//! [`Descriptor`] is a list of keys and values. One that matches no rule has no limit.
+//! [`Descriptor`] is a list of keys and values. A descriptor that matches no rule has no limit.
 //!
 //! - [`Limiter::check`] decides and charges; [`Limiter::peek`] only predicts.
 //! - [`Limiter::refund`] returns hits, and releases the slots of `algorithm: concurrency`.
-//! - [`Limiter::replace_policy`] changes limits at run time, and keeps what was counted.
+//! - [`Limiter::replace_policy`] changes limits at run time and keeps the counters.
 //!
-//! Bounds of one call: 2,048 descriptors of 160 entries each, 1 MiB of keys and values, 2,048 limits.
-//! A call beyond them is a [`CheckError`]; a rejection is not an error.
+//! Bounds of one call: 2,048 descriptors of 160 entries each, 1 MiB of keys and values, 2,048
+//! limits. A call that exceeds a bound returns a [`CheckError`]; a rejection is not an error.
 //!
 //! # Features
 //!
@@ -59,9 +61,9 @@
 //!
 //! # Stability
 //!
-//! The public interface is the items on this page, the policy language, and the format of counters in
-//! Redis. They follow semantic versioning. Modules that this page does not show are internal, even
-//! where they can be reached.
+//! The public interface is the items on this page, the policy language, and the format of counters
+//! in Redis. They follow semantic versioning. Modules that this page does not show are internal,
+//! even where they can be reached.
 
 #[cfg(feature = "server")]
 #[cfg_attr(doc, doc(hidden))]

@@ -1,6 +1,7 @@
-//! Finds out which protocol a server speaks at an address, for advice on wrong addresses and flags.
+//! Detects which protocol a server speaks at an address, for hints about wrong addresses and
+//! flags.
 //!
-//! Not here: the advice (`store::redis::client`, `wire::client`).
+//! Not here: the wording of the hints (`store::redis::client`, `wire::client`).
 
 use std::io;
 use std::sync::Arc;
@@ -12,36 +13,37 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Maximum number of bytes that are read of a server's answer. The first few tell the protocol.
+/// Maximum number of bytes to read of a server's first reply, enough to identify the protocol.
 const FIRST_BYTES_MAX: usize = 16;
-/// Request that both an HTTP server and Redis answer at once. Redis takes it for GET with a wrong
-/// number of arguments.
+/// Request to which both an HTTP server and Redis reply at once. Redis parses it as GET with a
+/// wrong number of arguments.
 const HTTP_REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-/// Start of an HTTP/2 connection: the magic text, and an empty SETTINGS frame.
+/// Start of an HTTP/2 connection: the connection preface and an empty SETTINGS frame.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// What answers at an address.
+/// Kind of server found at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// Nothing: the host name has no address.
+    /// No server: the host name cannot be resolved.
     UnknownHost,
-    /// Nothing: the connection is refused.
+    /// No server: the connection is refused.
     NothingListens,
-    /// A server that does not answer, or not in time.
+    /// A server that does not reply in time, or whose protocol is unknown.
     Silent,
-    /// Redis, without TLS.
+    /// Redis server without TLS.
     Redis,
-    /// Any server with TLS.
+    /// Any server that requires TLS.
     Tls,
-    /// HTTP/1, without TLS.
+    /// HTTP/1 server without TLS.
     Http,
-    /// HTTP/2 or gRPC, without TLS.
+    /// HTTP/2 or gRPC server without TLS.
     Http2,
 }
 
-/// Finds out what answers at an address: sends a request in plain text and, if that is not answered,
-/// the beginning of an HTTP/2 connection and of a TLS handshake. Each step takes at most `step_max`.
+/// Detects the kind of server at an address. Sends a plain-text request and, if the reply is not
+/// conclusive, the start of an HTTP/2 connection and of a TLS handshake. Each step takes at most
+/// `step_max`.
 pub(crate) async fn examine(host: &str, port: u16, step_max: Duration) -> Peer {
     let within = |future| tokio::time::timeout(step_max, future);
     match tokio::time::timeout(step_max, tokio::net::lookup_host((host, port))).await {
@@ -73,7 +75,7 @@ pub(crate) async fn examine(host: &str, port: u16, step_max: Duration) -> Peer {
     }
 }
 
-/// Sends a request over a new connection and returns the beginning of the answer.
+/// Sends a request over a new connection and returns the first bytes of the reply.
 async fn first_bytes(host: &str, port: u16, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect((host, port)).await?;
     socket.write_all(request).await?;

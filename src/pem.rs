@@ -1,4 +1,4 @@
-//! Certificates in PEM text, for every TLS server and client.
+//! Parses certificates in PEM text, for all TLS servers and clients.
 //!
 //! Not here: reading files (`app`), TLS itself (`server`, `store::redis`, `control_plane`,
 //! `telemetry`).
@@ -13,8 +13,8 @@ pub(crate) fn parse_certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'stati
     Some(all).filter(|all| !all.is_empty())
 }
 
-/// Returns the CA certificates that a client trusts: those in `pem`, or the system's if it is
-/// `None`. Returns `None` if `pem` has no certificate or a malformed one.
+/// Returns the CA certificates that a client trusts: those in `pem`, or those of the operating
+/// system if `pem` is `None`. Returns `None` if `pem` contains no certificate or a malformed one.
 pub(crate) fn trusted_certificates(pem: Option<&[u8]>) -> Option<Vec<CertificateDer<'static>>> {
     match pem {
         Some(pem) => parse_certificates(pem),

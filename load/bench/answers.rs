@@ -104,7 +104,7 @@ impl Decisions {
 /// Tidegate with default settings and its HTTP port.
 fn tidegate(dir: &std::path::Path, redis: &RedisServer) -> (Server, u16) {
     let limited =
-        format!("  - {{key: limited, rate_limit: {{unit: hour, requests_per_unit: {LIMIT}}}}}\n");
+        format!("  - {{key: limited, rate_limit: {{unit: day, requests_per_unit: {LIMIT}}}}}\n");
     let text = calls::policy(grpc::DOMAIN, 1) + &limited;
     let policy = grpc::write_policy(dir, "answers.yaml", &text);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

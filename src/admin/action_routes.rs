@@ -18,9 +18,9 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
 
-/// Maximum duration of a change made by an operator: 30 days, in seconds. Make longer changes in
-/// the policy instead.
-const FOR_SECONDS_MAX: u64 = 30 * 86_400;
+/// Maximum duration of a change made by an operator, in seconds: 30 days. Longer changes belong in
+/// the policy.
+const LIFETIME_SECONDS_MAX: u64 = 30 * 86_400;
 
 /// Change requested by an operator. If `lasts` is `None`, the change applies until it is revoked or
 /// the process ends.
@@ -112,20 +112,20 @@ pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
         .route("/switches", page(overrides, text_response))
         .route("/log-level", page(log_level, text_response).merge(action(parse_log_level)))
         .route("/switch", action(parse_switch))
-        .route("/undo", action(parse_undo))
-        .route("/leave-store", action(parse_leave_store))
+        .route("/undo", action(parse_remove_overrides))
+        .route("/leave-store", action(parse_disable_store))
         .route("/return-to-store", action(|_| Ok(AdminAction::EnableStore)))
         .route(
             "/counter",
             get(move |RawQuery(query): RawQuery| async move {
-                text_or_bad_request(answer_counters(&counter, query.as_deref()).await)
+                text_or_bad_request(handle_counters(&counter, query.as_deref()).await)
             }),
         )
         .route(
             "/reset",
             post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
                 authorize(&headers, &token())?;
-                let result = answer_counters(&reset, query.as_deref()).await;
+                let result = handle_counters(&reset, query.as_deref()).await;
                 Ok::<_, AuthError>(text_or_bad_request(result))
             }),
         )
@@ -190,7 +190,7 @@ impl IntoResponse for AuthError {
     }
 }
 
-async fn answer_counters(handler: &CounterHandler, query: Option<&str>) -> TextResult {
+async fn handle_counters(handler: &CounterHandler, query: Option<&str>) -> TextResult {
     let usage = "usage: domain=D&descriptor=k=v,k2=v2";
     let query = Query::parse(query, &["domain", "descriptor"], &[], usage)?;
     match (query.value("domain"), query.value("descriptor")) {
@@ -207,13 +207,13 @@ fn parse_switch(query: Option<&str>) -> Result<AdminAction, String> {
     Ok(AdminAction::SetOverride { target, to, lasts: parse_for(&query)? })
 }
 
-fn parse_undo(query: Option<&str>) -> Result<AdminAction, String> {
+fn parse_remove_overrides(query: Option<&str>) -> Result<AdminAction, String> {
     let usage = "usage: target=DOMAIN_OR_PATH, or no parameter for every override";
     let query = Query::parse(query, &["target"], &[], usage)?;
     Ok(AdminAction::RemoveOverrides { target: query.value("target").map(str::to_owned) })
 }
 
-fn parse_leave_store(query: Option<&str>) -> Result<AdminAction, String> {
+fn parse_disable_store(query: Option<&str>) -> Result<AdminAction, String> {
     let usage = "usage: for=SECONDS, or no parameter to stay until /return-to-store";
     let query = Query::parse(query, &["for"], &[], usage)?;
     Ok(AdminAction::DisableStore { lasts: parse_for(&query)? })
@@ -229,8 +229,8 @@ fn parse_log_level(query: Option<&str>) -> Result<AdminAction, String> {
 fn parse_for(query: &Query<'_>) -> Result<Option<Duration>, String> {
     let Some(text) = query.value("for") else { return Ok(None) };
     match text.trim_end_matches('s').parse() {
-        Ok(seconds @ 1..=FOR_SECONDS_MAX) => Ok(Some(Duration::from_secs(seconds))),
-        Ok(_) | Err(_) => Err(format!("for= must be 1 to {FOR_SECONDS_MAX} seconds")),
+        Ok(seconds @ 1..=LIFETIME_SECONDS_MAX) => Ok(Some(Duration::from_secs(seconds))),
+        Ok(_) | Err(_) => Err(format!("for= must be 1 to {LIFETIME_SECONDS_MAX} seconds")),
     }
 }
 

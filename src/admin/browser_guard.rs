@@ -40,7 +40,7 @@ const DEFAULT_HEADERS: [(HeaderName, &str); 6] = [
     (X_FRAME_OPTIONS, "DENY"),
 ];
 
-pub(super) async fn guard(hosts: AllowedHosts, request: Request<Body>, next: Next) -> Response {
+pub(super) async fn protect(hosts: AllowedHosts, request: Request<Body>, next: Next) -> Response {
     let host = request.headers().get(HOST).map(HeaderValue::as_bytes);
     let mut response = if hosts == AllowedHosts::Local && !host.is_none_or(is_unregistrable) {
         let reason = "this port accepts localhost and IP addresses only; to reach it by a name, \
@@ -55,7 +55,7 @@ pub(super) async fn guard(hosts: AllowedHosts, request: Request<Body>, next: Nex
     response
 }
 
-/// Reports whether a `Host` header is an IP address, `localhost`, or a name without a dot. Nobody
+/// Returns whether a `Host` header is an IP address, `localhost`, or a name without a dot. Nobody
 /// can register such a name, so DNS rebinding cannot produce it.
 fn is_unregistrable(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };

@@ -9,7 +9,7 @@ use axum::middleware::from_fn;
 use axum::routing::get;
 
 use super::action_routes::{AdminHandlers, action_routes};
-use super::browser_guard::{AllowedHosts, guard};
+use super::browser_guard::{AllowedHosts, protect};
 use super::live_page::page_or_text;
 use super::live_page_routes::{LivePageHandlers, live_page_routes};
 use super::metrics_page::{MetricsEndpoint, metrics_routes};
@@ -93,7 +93,7 @@ pub fn debug_routes(handlers: DebugHandlers, hosts: AllowedHosts) -> Router {
         )
         .merge(live_page_routes(handlers.live_page))
         .merge(action_routes(handlers.actions))
-        .layer(from_fn(move |request, next| guard(hosts, request, next)))
+        .layer(from_fn(move |request, next| protect(hosts, request, next)))
 }
 
 fn parse_explain_query(query: Option<&str>) -> Result<ExplainQuery, String> {

@@ -1,5 +1,5 @@
-//! HTTP/1.1 server that bounds the number of connections, the size of request headers, and the time
-//! to receive and answer a request.
+//! HTTP/1.1 server with limits on the number of connections, the size of request headers, and the
+//! time to receive and process a request.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -99,7 +99,7 @@ pub async fn serve(
     let _ = slots.acquire_many(all).await;
 }
 
-/// Handle for closing the connection that a request arrived on. Route handlers get it from the
+/// Handle that closes the connection on which a request arrived. Route handlers get it from the
 /// request's extensions.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ConnectionCloser(Arc<Notify>);

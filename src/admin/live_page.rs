@@ -15,12 +15,12 @@ use ring::digest::{SHA256, digest};
 
 use super::text_response;
 
-const PAGE: &str = include_str!("live_page.html");
+const LIVE_PAGE: &str = include_str!("live_page.html");
 
 /// Content-Security-Policy header value for the live page.
 static CONTENT_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let (style, script) =
-        (hash(between("<style>", "</style>")), hash(between("<script>", "</script>")));
+        (csp_hash(between("<style>", "</style>")), csp_hash(between("<script>", "</script>")));
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; \
          connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
@@ -35,7 +35,7 @@ pub(super) fn page_or_text(headers: &HeaderMap, list: &str) -> Response {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut response = if accepts.into_iter().any(|accepted| accepted.contains("text/html")) {
         let kind = HeaderValue::from_static("text/html; charset=utf-8");
-        ([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, CONTENT_POLICY.clone())], PAGE)
+        ([(CONTENT_TYPE, kind), (CONTENT_SECURITY_POLICY, CONTENT_POLICY.clone())], LIVE_PAGE)
             .into_response()
     } else {
         text_response(list.to_owned())
@@ -45,11 +45,11 @@ pub(super) fn page_or_text(headers: &HeaderMap, list: &str) -> Response {
 }
 
 fn between(start: &str, end: &str) -> &'static str {
-    let inside = PAGE.split_once(start).and_then(|(_, rest)| rest.split_once(end));
+    let inside = LIVE_PAGE.split_once(start).and_then(|(_, rest)| rest.split_once(end));
     inside.map_or("", |(inside, _)| inside)
 }
 
-fn hash(inline: &str) -> String {
+fn csp_hash(inline: &str) -> String {
     STANDARD.encode(digest(&SHA256, inline.as_bytes()))
 }
 
@@ -60,19 +60,19 @@ mod tests {
     #[test]
     fn the_page_has_one_style_one_script_and_loads_nothing() {
         for tag in ["<style>", "</style>", "<script>", "</script>"] {
-            assert_eq!(PAGE.matches(tag).count(), 1, "{tag}");
+            assert_eq!(LIVE_PAGE.matches(tag).count(), 1, "{tag}");
         }
         for foreign in
             ["http://", "https://", "src=", "stylesheet", "@import", "url(", " style=", "onclick"]
         {
-            assert!(!PAGE.contains(foreign), "{foreign}");
+            assert!(!LIVE_PAGE.contains(foreign), "{foreign}");
         }
     }
 
     #[test]
     fn the_page_never_turns_values_into_markup() {
         for way in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
-            assert!(!PAGE.contains(way), "{way}");
+            assert!(!LIVE_PAGE.contains(way), "{way}");
         }
     }
 

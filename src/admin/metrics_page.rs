@@ -1,5 +1,6 @@
-//! The metrics endpoint. Slow readers share its renderings, because one takes 500 bytes per rule
-//! and more, and a client that does not read must not cost that much for each of its connections.
+//! HTTP handler of the metrics page. A rendering takes at least 500 bytes per rule, so clients that
+//! read slowly share one. Otherwise, each connection of a client that does not read would hold a
+//! rendering of its own.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -16,13 +17,14 @@ use tokio::sync::{Mutex, oneshot, watch};
 use super::http_server::ConnectionCloser;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
-/// Maximum age of a rendering that a new reader may share with readers that are still receiving it.
-/// Shorter than any usual scrape interval.
-const REUSE_MAX: Duration = Duration::from_secs(1);
+/// Maximum age of a rendering that a new reader may share with readers that are still receiving it,
+/// 1 s. Shorter than any usual scrape interval.
+const SHARED_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Minimum time that a slow reader gets, 10 s, the default scrape timeout of Prometheus. At most
-/// two renderings per format are in memory. Until the newer one reaches this age, new readers share
-/// it. After that, a new reader closes the connections that are still reading the older one.
+/// Minimum time that a client gets to read a rendering, 10 s: the default scrape timeout of
+/// Prometheus. At most two renderings per format are in memory. Until the newer one reaches this
+/// age, new readers share it. After that, a new reader closes the connections that are still
+/// reading the older one.
 const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Handler of the metrics page in two formats, OpenMetrics and plain text.
@@ -30,14 +32,14 @@ const READ_TIME_MIN: Duration = Duration::from_secs(10);
 pub struct MetricsEndpoint {
     openmetrics: SharedPage,
     plain: SharedPage,
-    /// Whether to answer in plain text also if the client accepts OpenMetrics.
+    /// Whether to respond in plain text even if the client accepts OpenMetrics.
     plain_only: bool,
     now: fn() -> Instant,
 }
 
 type Render = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
 
-/// Metrics page in one format, and the renderings that clients are still reading.
+/// Metrics page in one format, with the renderings that clients are still reading.
 struct SharedPage {
     render: Render,
     renderings: Mutex<Renderings>,
@@ -49,15 +51,15 @@ struct Renderings {
     older: Weak<Rendering>,
 }
 
-/// Metrics page as rendered once. Concurrent readers share its text.
+/// Text of the metrics page, rendered once and shared by concurrent readers.
 struct Rendering {
     text: String,
-    /// Set to true to close the connections that are still reading this text.
+    /// Becomes true to close the connections that are still reading this text.
     revoked: watch::Sender<bool>,
 }
 
-/// Owner of the bytes of a response body. When it is dropped, the body has been sent or its
-/// connection closed.
+/// Handle that keeps a rendering alive while a response body sends its text. Dropped when the body
+/// has been sent or its connection has closed.
 struct RenderingReader {
     rendering: Arc<Rendering>,
     _reading: oneshot::Sender<()>,
@@ -101,9 +103,9 @@ impl SharedPage {
         SharedPage { render, renderings: Mutex::default() }
     }
 
-    /// Returns a rendering of the page for a new reader. Shares the newest rendering if it is still
-    /// being read and is younger than [`REUSE_MAX`]. If an older rendering is still being read,
-    /// too, the newest is shared until it reaches [`READ_TIME_MIN`]. Otherwise renders the page
+    /// Returns a rendering of the page for a new reader. Shares the newest rendering while clients
+    /// are still reading it and it is younger than [`SHARED_AGE_MAX`], or younger than
+    /// [`READ_TIME_MIN`] if clients are still reading an older one, too. Otherwise renders the page
     /// again.
     async fn rendering(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
         let mut renderings = self.renderings.lock().await;
@@ -112,7 +114,7 @@ impl SharedPage {
         if let Some((at, newest)) = newest {
             let age = now.saturating_duration_since(at);
             let older = renderings.older.upgrade();
-            if age < REUSE_MAX || (older.is_some() && age < READ_TIME_MIN) {
+            if age < SHARED_AGE_MAX || (older.is_some() && age < READ_TIME_MIN) {
                 return Ok(newest);
             }
             if let Some(older) = older {
@@ -148,8 +150,8 @@ fn share_text(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes 
 }
 
 /// Builds the metrics route. Clients whose `Accept` header includes OpenMetrics, such as
-/// Prometheus, get that format; all others, and all readers of a page with metric names of
-/// envoyproxy/ratelimit, get plain text.
+/// Prometheus, get that format, and all others get plain text. A page with metric names of
+/// envoyproxy/ratelimit is always plain text.
 pub fn metrics_routes(page: Arc<MetricsEndpoint>, path: &str) -> Router {
     let metrics = move |headers: HeaderMap, connection: Option<Extension<ConnectionCloser>>| {
         let page = Arc::clone(&page);

@@ -1,7 +1,7 @@
 //! HTTP ports: one for probes, metrics and `/json`, and the debug port for operators.
 //!
-//! `app` supplies a handler for everything that these ports show or change. `server` has the gRPC
-//! port.
+//! `app` supplies a handler for everything that these ports show or change. The gRPC port is in
+//! `server`.
 
 mod action_routes;
 mod browser_guard;

@@ -25,39 +25,41 @@ use crate::domain::{BudgetedBuffer, ByteBudget};
 /// Response to a `/json` or `/authz` request.
 #[derive(Clone, Debug)]
 pub struct DecisionResponse {
-    /// HTTP status: 200 for OK, 429 (or 403, if `/authz` was asked for it) for OVER_LIMIT, 400 for an
-    /// invalid request, 503 for an unavailable store.
+    /// HTTP status: 200 for OK, 429 for OVER_LIMIT (or 403 for `/authz` with `denied_status=403`),
+    /// 400 for an invalid request, 503 for an unavailable store.
     pub status: u16,
-    /// Names and values of the response headers. Without a content type, the body is plain text.
+    /// Names and values of the response headers. Without a `content-type` header, the body is sent
+    /// as plain text.
     pub headers: Vec<(String, String)>,
-    /// Response body; with status 400 and 503, one line of text.
+    /// Response body; with status 400 or 503, one line of text.
     pub body: String,
 }
 
 /// Function that decides the rate limit request in the body of a `/json` request.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
 
-/// Question of a proxy whether an HTTP request may pass.
+/// Forward-auth query: a proxy's request to authorize an HTTP request.
 #[derive(Clone, Debug)]
 pub struct AuthzQuery {
     /// Domain whose limits apply.
     pub domain: String,
-    /// Status of the response if the request may not pass.
+    /// HTTP status of the response if the request is denied: 429 or 403.
     pub denied_status: u16,
-    /// Headers of the request, and those that describe it.
+    /// Headers of the query: those of the HTTP request, and the `x-forwarded-*` headers with which
+    /// the proxy describes it.
     pub headers: HeaderMap,
 }
 
-/// Function that answers a proxy's question.
+/// Function that decides a forward-auth query.
 pub type AuthzHandler =
     Arc<dyn Fn(AuthzQuery) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
 
-/// Handlers of `/json` and `/authz`, with the limits on request bodies.
+/// Handlers of `/json` and `/authz`, with the limits on request bodies of `/json`.
 #[derive(Clone)]
 pub struct JsonHandlers {
-    /// Decides the rate limit request in a body.
+    /// Decides the rate limit request in the body of a `/json` request.
     pub decide: JsonHandler,
-    /// Answers a proxy's question.
+    /// Decides a forward-auth query of `/authz`.
     pub authorize: AuthzHandler,
     /// Maximum size of a request body, in bytes.
     pub body_bytes_max: usize,
@@ -68,7 +70,7 @@ pub struct JsonHandlers {
 /// Handlers of the HTTP port's routes.
 #[derive(Clone)]
 pub struct PublicHandlers {
-    /// Reports whether the process accepts requests: a policy is loaded and no shutdown has begun.
+    /// Returns whether the process accepts requests: a policy is loaded and no shutdown has begun.
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Returns the reason why requests are decided without Redis, or `None` while Redis decides
     /// them.
@@ -107,8 +109,8 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
         .merge(metrics_routes(handlers.metrics, "/metrics"));
     match handlers.json {
         None => routes
-            .route("/json", any(answer_json_disabled))
-            .route("/authz", any(answer_json_disabled)),
+            .route("/json", any(reject_disabled_json))
+            .route("/authz", any(reject_disabled_json)),
         Some(handlers) => {
             let authorize = Arc::clone(&handlers.authorize);
             let authz = any(async move |RawQuery(query): RawQuery, headers: HeaderMap| {
@@ -117,7 +119,7 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
                     Err(usage) => bad_request(&usage),
                 }
             });
-            let json = any(async move |request| answer_json(&handlers, request).await);
+            let json = any(async move |request| handle_json(&handlers, request).await);
             routes.route("/json", json).route("/authz", authz)
         }
     }
@@ -126,11 +128,11 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
 /// Timeout for receiving the body of a `/json` request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Statuses that `/authz` can deny a request with. NGINX's `auth_request` denies requests only for
-/// 401 and 403; 401 would ask for a password.
+/// Statuses with which `/authz` can deny a request. NGINX's `auth_request` denies a request only on
+/// 401 or 403, and browsers respond to 401 by asking for a password.
 const DENIED_STATUSES: [u16; 2] = [429, 403];
 
-/// Parses the query of `/authz`. The body of the request is not read.
+/// Parses the query string of `/authz`. The request body is ignored.
 fn parse_authz(query: Option<&str>, headers: HeaderMap) -> Result<AuthzQuery, String> {
     let usage = "usage: domain=D, optionally &denied_status=403";
     let query = Query::parse(query, &["domain", "denied_status"], &[], usage)?;
@@ -146,7 +148,7 @@ fn parse_authz(query: Option<&str>, headers: HeaderMap) -> Result<AuthzQuery, St
     Ok(AuthzQuery { domain, denied_status, headers })
 }
 
-async fn answer_json(handlers: &JsonHandlers, request: Request<Body>) -> Response {
+async fn handle_json(handlers: &JsonHandlers, request: Request<Body>) -> Response {
     // Browsers let any page send a body of another type to any address, without asking the server.
     if !is_json(request.headers()) {
         let reason = "the content type must be application/json";
@@ -211,7 +213,7 @@ async fn receive_body(
     Ok(received.into_parts().0)
 }
 
-async fn answer_json_disabled() -> Response {
+async fn reject_disabled_json() -> Response {
     let reason = "/json and /authz are off because gRPC callers must show a certificate; --json on \
                   opens them\n";
     (StatusCode::NOT_FOUND, text_response(reason.to_owned())).into_response()

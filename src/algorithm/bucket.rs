@@ -1,37 +1,40 @@
-//! Token bucket: holds `burst` hits and refills evenly. A leaky bucket is the same arithmetic, read
-//! as a level. Any interval of length W admits at most B + r·W.
+//! Token bucket: holds `burst` hits and refills at a constant rate. A leaky bucket is the same
+//! algorithm under another name. Any interval of length W admits at most B + r·W hits. For the
+//! symbols, see the [parent module](super).
 //!
-//! The state is the debt as a time (GCRA's theoretical arrival time): `tat`, the whole microsecond
-//! in which the bucket is full again, and `rem`, a remainder below one microsecond. Both refill
-//! forms share this state, so that a limit whose rate changes keeps its counter:
+//! The state is the debt, expressed as the time at which the bucket is full again (the theoretical
+//! arrival time of GCRA): `tat` in whole microseconds, and `rem`, a remainder below one
+//! microsecond. Both refill forms share this state, so that a limit whose rate changes keeps its
+//! counter:
 //!
 //! | | `u`, credits per hit | `l`, credits refilled per µs |
 //! |---|---|---|
 //! | [`Refill::Arrival`] | emission | 1, so that `rem` is always 0 |
 //! | [`Refill::Credits`] | window W | hits L |
 //!
-//! `C = burst·u` is the capacity, `cap` the largest debt (C, or 2C with `charge: always`), and the
-//! debt is `ahead·l + rem` credits.
+//! `C = burst·u` is the capacity, `cap` the largest debt (C, or 2C with `charge: billed` or
+//! `always`), and the debt is `ahead·l + rem` credits.
 //!
 //! ```text
 //! read       tat < now: ahead, rem = 0, 0;  else ahead = tat − now, and if rem ≥ l: ahead + 1, 0
-//! far        ahead > ⌊cap / l⌋ + 1 s: clamp to ahead, rem = ⌊cap / l⌋, cap mod l; store the clamp
+//! clamp      if ahead > ⌊cap / l⌋ + 1 s: store ahead, rem = ⌊cap / l⌋, cap mod l
 //! needs(c)   c + max(floor, 1) − 1 hits: c hits pass iff c single hits would, one after another
 //! wait(c)    ahead − ⌊(C − needs(c)·u − rem) / l⌋ for needs(c) ≤ burst; passes iff ≤ 0
-//! charge     rem + c·u, carried into ahead by l
+//! charge     rem + c·u; each l of it adds 1 to ahead, the rest stays in rem
 //! available  ⌊(C − debt) / u⌋ + 1 − max(floor, 1), at least 0, and 0 if ahead > ⌊C / l⌋
 //! reset      ahead, + 1 if rem > 0
 //! write      tat = now + ahead, rem
 //! ```
 //!
-//! Every product is at most `cap + l`, because `ahead` is checked before it is multiplied. So all
-//! of them are exact in doubles, too. To that end the policy keeps `burst·emission < 2^52` and
-//! `burst·window < 2^53`, and half of that for limits with `charge: always`.
+//! Every product is at most `cap + l`, because `ahead` is checked before it is multiplied. All of
+//! them are therefore exact in doubles, too. To ensure this, the policy keeps
+//! `burst·emission < 2^52` and `burst·window < 2^53`, and half of that for limits that can hold
+//! debt.
 //!
-//! If the clock steps back by at most one second more than a full debt explains, the debt only
-//! looks longer. Clamping it at once would let two alternating clocks refill the difference again
-//! and again. Beyond that second the state is clamped; otherwise the counter would freeze until the
-//! clock catches up.
+//! If the clock steps back, the stored debt looks larger. A debt that exceeds the maximum by at
+//! most one second is kept: if it were clamped at once, two clocks that differ could refill the
+//! difference again and again. A larger debt is clamped; otherwise the counter would stay frozen
+//! until the clock catches up.
 //!
 //! Source: the generic cell rate algorithm (ITU-T I.371). Its bound holds because the debt never
 //! exceeds C and falls by l each microsecond.
@@ -46,7 +49,7 @@ use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Ref
 /// differ by less than a second.
 pub const EXCESS_DEBT_MAX: Micros = Micros::SECOND;
 
-/// Upper bound of every credit count, 2^53. Doubles, Lua's only number type, represent every
+/// Upper bound of every credit count: 2^53. Doubles, Lua's only number type, represent every
 /// integer below it exactly.
 const CREDITS_MAX: u64 = 1 << 53;
 
@@ -71,9 +74,11 @@ pub(crate) struct BucketCredits {
     pub(crate) flow: u64,
     /// Capacity of the bucket in credits: `burst * unit` (`C` in the module documentation).
     pub(crate) capacity: u64,
-    /// Maximum debt in credits: the capacity, or twice the capacity with `charge: always`.
+    /// Maximum debt in credits: the capacity, or twice the capacity with `charge: billed` or
+    /// `always`.
     pub(crate) cap: u64,
-    /// Maximum debt in hits: the capacity, or twice the capacity with `charge: always`.
+    /// Maximum debt in hits: the capacity, or twice the capacity with `charge: billed` or
+    /// `always`.
     pub(crate) cap_hits: u64,
     /// Minimum number of hits that must be in the bucket before a charge of one hit. Used by
     /// consumer classes that share the bucket; 0 without classes.

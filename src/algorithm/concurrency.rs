@@ -1,17 +1,19 @@
-//! Concurrency: at most L requests in flight. Each slot has a holder and a lease. A slot that its
-//! holder does not release becomes free when the lease ends.
+//! Concurrency: at most L slots in use, usually one for each request in flight. Each slot has a
+//! holder and a lease. If the holder does not release the slot, it becomes free when the lease
+//! ends. `c` is the cost of a check in slots.
 //!
 //! ```text
 //! in flight  hits of slots whose lease has not ended (until > now)
-//! passes iff in flight, without the same holder's slots, + c ≤ L
-//! lease      until = max(now, start of the newest lease) + lease; another take renews it
-//! retry at   the first end of a lease after which the cost passes
+//! passes iff in flight − slots of the same holder + c ≤ L
+//! lease      until = max(now, start of the newest lease) + lease; taking again renews it
+//! retry at   end of the first lease after which c slots are free
 //! ```
 //!
-//! A refund without a holder frees nothing. Envoy sends its end-of-stream call for rejected
-//! requests, too, and an anonymous refund would free a slot that was never taken.
+//! A refund without a holder frees no slot. Envoy also sends its end-of-stream call for rejected
+//! requests, so a refund without a holder could free a slot that another request has taken.
 //!
-//! Not here: generating holders (`decide`), calls of several checks, removal of entries.
+//! Not here: generating holders (`decide`), calls of several checks and removal of expired
+//! counters (`store`).
 
 use super::Step;
 use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome, Verdict};

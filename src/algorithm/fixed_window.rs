@@ -1,20 +1,22 @@
 //! Fixed window: at most L hits in each window. Windows are aligned to the epoch or to a calendar.
 //!
-//! The state is the window's start and its hit count. Any interval of one window's length admits at
-//! most 2 L: L just before a boundary and L just after it.
+//! The state is the window's start and its hit count. Any interval of one window's length admits
+//! at most 2 L hits: L just before a boundary and L just after it.
 //!
-//! `w` is the start of the window that contains `now`, `w'` its end, and `cap` the largest count:
-//! L, or 2^32−1 with `charge: billed` or `always`.
+//! `c` is the cost of a check in hits, `w` the start of the window that contains `now`, `w'` the
+//! end of that window, and `cap` the largest count: L, or 2^32−1 with `charge: billed` or
+//! `always`.
 //!
 //! ```text
-//! start > w'        far future: clamp to start = w, count = max(count, L), and store the clamp
-//! w ≤ start ≤ w'    current (start = w': the clock stepped back over a boundary and stands still)
+//! start > w'        too far in the future: store start = w, count = max(count, L)
+//! w ≤ start < w'    current window
+//! start = w'        the clock stepped back over a boundary: keep counting in the stored window
 //! start < w         ended: start = w, count = 0
 //! count = min(count, cap)
 //! passes iff count + c ≤ L;  retry-after = reset = end of the window of `start` − now
 //! ```
 //!
-//! Not here: calls of several checks, removal of entries.
+//! Not here: calls of several checks, removal of expired counters (`store`).
 
 use super::Step;
 use crate::domain::{
@@ -163,8 +165,8 @@ pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
     }
 }
 
-/// Returns the window that contains `at`. A window length of zero, which no policy has, counts as 1
-/// µs to avoid a division by zero.
+/// Returns the window that contains `at`. A window length of zero, which no policy allows, is
+/// treated as 1 µs to avoid a division by zero.
 pub(crate) fn window_at(window: &Window, at: Micros) -> WindowBounds {
     match window {
         Window::Epoch { length } => {

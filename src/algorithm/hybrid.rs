@@ -1,10 +1,11 @@
-//! Hybrid consumer classes: a guaranteed bucket for each class and a common pool with floors.
+//! Hybrid consumer classes: a guaranteed bucket for each class, and a common pool with a floor for
+//! each class. For the symbols, see the [parent module](super).
 //!
 //! Extends "Development of API rate limiting methods based on consumer classes" (Seleznev, 2025,
-//! DOI 10.26102/2310-6018/2025.48.1.013), which names hybrids as future work. All classes share one
-//! state. A take uses the class's own bucket first and the pool for the rest, provided that the
-//! pool holds at least the class's floor before the take. No class is starved, and idle capacity is
-//! used.
+//! DOI 10.26102/2310-6018/2025.48.1.013), which names hybrids as future work. All classes share
+//! one state. A take uses the class's own bucket first and the pool for the rest, provided that
+//! the pool holds at least the class's floor before the take. No class is starved, and idle
+//! capacity goes to the pool.
 //!
 //! All arithmetic is integer. Time is counted in ticks: microseconds for windows below a minute,
 //! milliseconds below a day, seconds from a day on. One hit is `u = 100·W` credits, W in ticks.
@@ -18,22 +19,22 @@
 //!          min(rest, u): c hits pass iff c single hits would, one after another
 //! P        total − Σ cap or, if that is 0, the most that the pool can hold now: room
 //! floor    ⌈floor% of P⌉ in whole hits; if P is room, at most room
-//! wait     the first tick at which the pool with its inflow would pass; none unless the room is as
-//!          large then, because the check never passes without takes of others
-//! refund   by a caller: all hits; by receipt: c·u − 100·L credits per tick since the charge; into
-//!          the own bucket first, the rest into the pool
-//! available  single hits that pass one after another
-//! reset    until every own bucket and the total are full
+//! wait     the first tick at which the refilled pool suffices; none if the pool's room is too
+//!          small at that tick, because the check then passes only after other classes take hits
+//! refund   by a caller: c·u credits; by receipt: c·u − 100·L·(ticks since the charge) credits;
+//!          into the own bucket first, the rest into the pool
+//! available  number of single hits that would pass, one after another
+//! reset    time until every own bucket and the total are full
 //! ```
 //!
-//! The pool is clamped to its room once, at the end of an interval. This equals a clamp at every
-//! tick, because room only shrinks while buckets refill, so that the last clamp is the tightest.
+//! The pool is clamped to its room once, at the end of an interval. This has the same result as a
+//! clamp at every tick: room only shrinks while buckets refill, so the last clamp is the tightest.
 //! For the same reason the first tick found by bisection is the only candidate for the wait.
 //!
-//! If a policy change lowers a capacity, stored credits above it are dropped. A state with another
-//! number of classes than the limit counts as full.
+//! If a policy change lowers a capacity, stored credits above it are dropped. A state whose number
+//! of classes differs from that of the limit is treated as full.
 //!
-//! Not here: which class a request belongs to (`policy`).
+//! Not here: selecting the class of a request (`policy`).
 
 mod credits;
 

@@ -17,11 +17,11 @@
 //! | [`hybrid`] | own bucket, then the pool above the class's floor | B + r · W over all classes | until both have refilled enough |
 //! | [`concurrency`] | in flight + c ≤ L | L in flight | until enough leases end |
 //!
-//! Not here: which counters a call uses and whether it is admitted (`store`), the meaning of limits
-//! (`policy`).
+//! Not here: selecting the counters of a call (`policy`), admission of the whole call (`store`).
 //!
-//! To add an algorithm, write a file with `State`, `apply`, `refund` and `expires_at`, and follow
-//! the compiler. Box a state larger than 16 bytes to keep the size of [`State`].
+//! To add an algorithm, write a file with `State`, `apply`, `refund` and `expires_at`, and fix the
+//! errors that the compiler then reports. Box a state larger than 16 bytes to keep the size of
+//! [`State`].
 
 use crate::domain::{Algorithm, ChargeRecord, Holder, Limit, Micros, Op, Outcome};
 

@@ -1,22 +1,22 @@
-//! Sliding log: at most L hits in any interval of one window's length. Each charge is stored as an
-//! entry until it is one window old.
+//! Sliding log: at most L hits in any interval of one window's length W. Each charge is stored as
+//! an entry until it is one window old. `c` is the cost of a check in hits.
 //!
 //! The state is the list of entries, oldest first. Each has a time, its hits, and a number that
 //! identifies it in a receipt. The list can grow to L entries, so L is at most 10,000.
 //!
 //! ```text
-//! clock      max(now, newest): if the clock steps back, time stands still and nothing un-expires
+//! clock      max(now, newest): if the clock steps back, no expired entry counts again
 //! counted    hits of entries with at > clock − W   (an entry at t expires at t + W)
 //! passes iff counted + c ≤ L
 //! retry at   t + W, where t is the first entry whose expiry makes counted + c ≤ L
 //! reset      the newest entry + W
-//! at         clock, for a new entry
+//! new entry  at = clock
 //! ```
 //!
-//! An entry more than W in the future was written by a wrong clock. It counts as charged now;
-//! otherwise the log would stay full until that time.
+//! An entry more than W in the future was written by a clock that ran ahead. It is moved to the
+//! current time; otherwise the log would stay full until the time of that entry.
 //!
-//! Not here: calls of several checks, removal of entries.
+//! Not here: calls of several checks, removal of expired counters (`store`).
 
 use std::collections::VecDeque;
 
@@ -60,8 +60,8 @@ impl State {
         self.entries.back().map(|entry| entry.at)
     }
 
-    /// Returns two hit counts: the hits charged in the `length` before `start`, and the hits
-    /// charged since `start`.
+    /// Returns two hit counts: the hits charged in the interval of length `length` before `start`,
+    /// and the hits charged since `start`.
     pub(crate) fn hits_before_and_from(&self, start: Micros, length: Micros) -> (u32, u32) {
         let sum = |from: Micros, to: Micros| {
             let entries = self.entries.iter().filter(|entry| from <= entry.at && entry.at < to);
@@ -199,7 +199,7 @@ impl State {
         ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: id.into() }
     }
 
-    /// Removes `hits` hits, newest entries first. Used if a caller requests a refund, which does
+    /// Removes `hits` hits, newest entries first. Used for refunds requested by a caller, which do
     /// not identify a charge. Returns whether anything changed.
     fn remove_newest(&mut self, mut hits: u64) -> bool {
         let mut changed = false;

@@ -1,11 +1,12 @@
 //! Sliding window: counts the hits of the current window, plus the previous window's hits weighted
-//! by the part of that window that the sliding window still covers.
+//! by the part of that window that the sliding interval still covers. For the symbols, see the
+//! [parent module](super).
 //!
 //! The state is the start of the current window and the hits of the previous and the current
-//! window. Any interval of one window's length admits about L hits of steady traffic, and less than
-//! 2 L to an adversary who fills the end of a window.
+//! window. Any interval of one window's length admits about L hits of steady traffic, and less
+//! than 2 L hits even if an adversary sends all hits at the end of a window.
 //!
-//! W and `e`, the time since the current window started, rounded down, are in ticks (see
+//! `e` is the time since the current window started, rounded down. W and `e` are in ticks (see
 //! [`SlidingWindow::tick`]). All arithmetic is integer.
 //!
 //! ```text
@@ -21,12 +22,12 @@
 //! script compares doubles and each product must stay below 2^53: the policy keeps L·W below it,
 //! and under [`Charge::Always`] a count is at most the smaller of `u32::MAX` and ⌊(2^53 − 1) / W⌋.
 //!
-//! Not here: calls of several checks, removal of entries.
+//! Not here: calls of several checks, removal of expired counters (`store`).
 
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};
 
-/// Bound of exact integer arithmetic in Lua, 2^53. Doubles, Lua's only number type, represent every
+/// Upper bound of exact integers in Lua: 2^53. Doubles, Lua's only number type, represent every
 /// integer below it exactly.
 const EXACT_MAX: u64 = 1 << 53;
 
@@ -217,8 +218,8 @@ impl SlidingWindow {
         (self.length.0 / self.tick().0).max(1)
     }
 
-    /// Returns the largest count that a window can store, in hits: the limit, or more with
-    /// `charge: always`, which also counts refused hits.
+    /// Returns the largest count that a window can store, in hits: the limit, or more under a
+    /// `charge` that also counts refused hits.
     pub fn count_max(&self, charge: Charge) -> u64 {
         match charge {
             Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),

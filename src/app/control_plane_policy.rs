@@ -1,7 +1,7 @@
-//! Policy that a control plane sends: starts the client on a thread of its own, builds each policy
-//! there, and activates it.
+//! Policies from a control plane: runs the client on its own thread, which builds and activates
+//! each policy.
 //!
-//! `control_plane` has the client; `policy_reload` does the same for policy files.
+//! The client is in `control_plane`. `policy_reload` does the same for policy files.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -21,10 +21,11 @@ use crate::policy::{Policy, Secret};
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 
-/// Priority of the thread, as in nice(1). While a large policy is compiled, calls come first.
-const NICE: i32 = 10;
+/// Niceness of the client's thread, as in nice(1): compiling a large policy must not slow down
+/// calls.
+const THREAD_NICENESS: i32 = 10;
 
-/// Policy of a control plane, as the rest of the process sees it.
+/// Latest policy from a control plane, shared by the client's thread and the service.
 #[derive(Debug)]
 pub(super) struct ControlPlanePolicy {
     state: Mutex<CurrentPolicy>,
@@ -35,18 +36,18 @@ pub(super) struct ControlPlanePolicy {
 
 #[derive(Debug, Default)]
 struct CurrentPolicy {
-    /// Latest policy; `None` before the first.
+    /// Latest policy; `None` until the first one arrives.
     latest: Option<Arc<Policy>>,
-    /// Service whose policy is replaced; `None` while it is being assembled.
+    /// Service to which each new policy is passed; `None` until [`ControlPlanePolicy::attach`].
     service: Option<Arc<RuntimeOverrides>>,
 }
 
 impl ControlPlanePolicy {
-    /// Starts the client. It runs until the process ends.
+    /// Starts the client on a new thread. The client runs until the process ends.
     ///
     /// # Errors
     ///
-    /// Returns an error if a file that the settings name cannot be read, or the thread cannot be
+    /// Returns an error if a file named in the settings cannot be read, or if the thread cannot be
     /// started.
     pub(super) fn start(
         settings: &Settings,
@@ -76,7 +77,7 @@ impl ControlPlanePolicy {
             .map_err(Failure::Runtime)?;
         let run = move || {
             // Without the lower priority, the policy is the same.
-            let _ = rustix::process::nice(NICE);
+            let _ = rustix::process::nice(THREAD_NICENESS);
             runtime.block_on(client.run(last_good, |last_good, effect| {
                 activator.apply(last_good, effect);
             }));
@@ -85,19 +86,21 @@ impl ControlPlanePolicy {
         Ok(policy)
     }
 
-    /// Waits for the first policy.
-    pub(super) async fn first(&self) {
+    /// Waits until the first policy has arrived.
+    pub(super) async fn wait_for_first(&self) {
         // The sender lives as long as `self`.
         let _ = self.has_first.subscribe().wait_for(|has_first| *has_first).await;
     }
 
-    /// Returns the latest policy; an empty one, for which every call is OK, before the first.
+    /// Returns the latest policy. Before the first one arrives, returns an empty policy, under
+    /// which every call is OK.
     pub(super) fn latest(&self, secret: &Secret) -> Arc<Policy> {
         let latest = self.state().latest.clone();
         latest.unwrap_or_else(|| Arc::new(Policy::build(Vec::new(), secret.clone())))
     }
 
-    /// Connects the service, which was started with `policy`. Every later policy replaces its policy.
+    /// Connects the service, which was started with `policy`, so that each later policy replaces
+    /// the service's policy.
     pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {
         let mut state = self.state();
         if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {
@@ -125,18 +128,18 @@ impl ControlPlanePolicy {
     }
 }
 
-/// Builds and activates policies, on the client's thread.
+/// Builder of policies, which also activates them. Runs on the client's thread.
 struct Activator {
     policy: Arc<ControlPlanePolicy>,
     telemetry: Arc<Telemetry>,
     secret: Secret,
-    /// Maximum number of checks of a call.
+    /// Maximum number of limits that a call checks.
     checks_max: usize,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
     active: Option<Arc<Policy>>,
-    /// Policy before the active one. It is kept until the next update, so that the last call that
-    /// uses it does not have to free thousands of rules.
+    /// Policy before the active one. Kept until the next update, so that the last call that uses it
+    /// does not have to free thousands of rules.
     former: Option<Arc<Policy>>,
 }
 
@@ -156,7 +159,7 @@ impl Activator {
         let (first, domains) = (self.next_rule, last_good.domains());
         let policy = Policy::build_with_first_id(&domains, self.secret.clone(), first);
         let policy = Arc::new(policy.with_checks_max(self.checks_max));
-        let fingerprint = Fingerprint::of_hash(last_good.fingerprint());
+        let fingerprint = Fingerprint::from_hash(last_good.fingerprint());
         let names = rule_names(&policy);
         self.telemetry.policy_loaded(first, names, fingerprint, Clock::System.now());
         self.next_rule = first_rule_after(&policy, first);

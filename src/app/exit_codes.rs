@@ -9,27 +9,27 @@ use crate::policy;
 use crate::settings;
 use crate::wire::WireError;
 
-/// A failure that ends the process. A retry may succeed only if the exit code is 69.
+/// Failure that ends the process. A retry may succeed only if the exit code is 69.
 #[derive(Debug)]
 pub enum Failure {
     /// The command line is invalid.
     Usage(String),
-    /// Settings are invalid. Contains each invalid value and its source.
+    /// Settings are invalid. Contains each error with the source of the value.
     Settings(Vec<settings::SettingError>),
     /// A file named by a setting or a flag cannot be read or written, or is malformed.
     File(FileError),
     /// The certificate, private key, or CA of the gRPC port cannot be read or used.
     Certificate {
-        /// The flags and the files that they name.
+        /// Flags and paths of the affected files.
         files: String,
-        /// Why the files cannot be used.
+        /// Reason why the files cannot be used.
         error: Box<Failure>,
     },
     /// Policy files are missing, unreadable or too large.
     PolicyFiles(PolicyFileError),
     /// A policy does not compile. Contains every error with its position.
     Policy(policy::Diagnostics),
-    /// A policy does not compile, and its errors were already printed in a format for programs.
+    /// A policy does not compile, and its errors were already printed in a machine-readable format.
     Reported,
     /// A policy is valid but has warnings, and `--strict` is set.
     Strict {
@@ -40,7 +40,7 @@ pub enum Failure {
     Address {
         /// Flags that set the address: first the host, then the port.
         flags: [&'static str; 2],
-        /// The address, as configured or as resolved.
+        /// Address that cannot be resolved or bound.
         address: String,
         /// Error from resolving or binding the address.
         error: io::Error,
@@ -56,7 +56,7 @@ pub enum Failure {
         target: String,
         /// Error from the gRPC client.
         error: WireError,
-        /// What to change; `None` if that is not known.
+        /// Advice for the operator; `None` if the cause is unknown.
         advice: Option<&'static str>,
     },
     /// The debug port of a service could not be reached or rejected the request.
@@ -68,7 +68,7 @@ pub enum Failure {
     },
     /// The operating system failed to start a thread or a Tokio runtime.
     Runtime(io::Error),
-    /// Tidegate has a bug. Contains the assumption that was violated.
+    /// Tidegate has a bug. Contains a description of the violated assumption.
     Bug(&'static str),
 }
 
@@ -167,7 +167,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns the last cause of an error.
+/// Returns the root cause of an error, which is the last one in its chain of sources.
 fn root_cause<'e>(error: &'e (dyn error::Error + 'static)) -> &'e dyn error::Error {
     let mut cause = error;
     while let Some(next) = cause.source() {
@@ -176,7 +176,7 @@ fn root_cause<'e>(error: &'e (dyn error::Error + 'static)) -> &'e dyn error::Err
     cause
 }
 
-/// Returns what to change so that an address can be listened on.
+/// Returns advice for an address that cannot be bound. The flags set its host and port.
 fn address_advice([host, port]: [&str; 2], error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

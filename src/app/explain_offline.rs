@@ -1,4 +1,4 @@
-//! `tidegate explain`: explains which rules a request matches, and predicts its answer as if no
+//! `tidegate explain`: explains which rules a request matches, and predicts the decision as if no
 //! counter had been charged yet.
 //!
 //! `policy` writes the explanation, `decide` makes the decision.
@@ -32,7 +32,7 @@ pub struct SampleRequest {
 
 impl SampleRequest {
     /// Checks the request against the gRPC service's bounds. Returns an error if the service would
-    /// answer INVALID_ARGUMENT.
+    /// reject it with INVALID_ARGUMENT.
     pub(super) fn check_bounds(&self) -> Result<(), String> {
         if self.domain.is_empty() {
             return Err("the domain must not be empty".to_owned());
@@ -47,8 +47,8 @@ impl SampleRequest {
     }
 }
 
-/// Capacity of the memory store for one offline decision, in counters. It is sufficient because a
-/// call has at most 2,048 checks.
+/// Capacity of the memory store for one offline decision, in counters. Sufficient because a call
+/// checks at most 2,048 limits.
 const KEYS_MAX: usize = 4_096;
 
 /// Explains which rule each descriptor matches, and lists the Redis keys of its counters.
@@ -79,10 +79,10 @@ pub(super) fn explain_descriptor(
     text
 }
 
-/// Maximum number of domains that are listed for an unknown one.
+/// Maximum number of existing domains that are listed if the requested one does not exist.
 const DOMAINS_MAX: usize = 10;
 
-/// Lists the domains of the policy, or the one that was probably meant.
+/// Suggests the domain with the most similar name, or lists the domains of the policy.
 fn describe_domains(policy: &Policy, unknown: &str) -> String {
     let domains: BTreeSet<&str> = policy.domain_names().collect();
     if let Some(meant) = nearest_word(unknown, domains.iter().copied()) {
@@ -98,8 +98,8 @@ fn describe_domains(policy: &Policy, unknown: &str) -> String {
 /// # Errors
 ///
 /// Returns [`Failure::Usage`] if the service would reject the request as invalid, and
-/// [`Failure::Bug`] if the memory store does not answer. Also returns an error if a setting or the
-/// policy is invalid.
+/// [`Failure::Bug`] if the memory store does not decide immediately. Also returns an error if a
+/// setting or the policy is invalid.
 pub fn explain(
     paths: &[PathBuf],
     sources: Sources,

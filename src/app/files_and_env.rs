@@ -72,8 +72,8 @@ impl fmt::Display for FileError {
 
 impl error::Error for FileError {}
 
-/// Reads a settings file: a YAML mapping from flag names to scalars. Returns the values, and the
-/// place of each as `FILE:LINE`.
+/// Reads a settings file: a YAML mapping from flag names to scalars. Returns two maps keyed by flag
+/// name: the values, and their positions as `FILE:LINE`.
 ///
 /// # Errors
 ///
@@ -111,8 +111,8 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
     Ok((values, places))
 }
 
-/// Returns the line, from 1, on which a name of the settings file begins. The parser does not report
-/// the position of values. `None` if the file is in brackets, like JSON.
+/// Returns the line (from 1) on which a name begins in a settings file, because the parser does not
+/// report positions. Returns `None` if the file uses flow style, like JSON.
 fn line_of(text: &str, name: &str) -> Option<usize> {
     let begins = |line: &str| {
         let line = line.trim_start().trim_start_matches(['"', '\'']);
@@ -138,9 +138,10 @@ fn yaml_error(error: &serde_yaml::Error) -> String {
 ///
 /// # Errors
 ///
-/// Returns an error if the file cannot be read, is not a regular file, is not UTF-8, or exceeds 1 MiB.
+/// Returns an error if the file cannot be read, is not a regular file, is not UTF-8, or exceeds 1
+/// MiB.
 pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
-    let (file, _) = open_regular(path).map_err(unreadable(path))?;
+    let (file, _) = open_regular_file(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
@@ -166,7 +167,7 @@ pub fn write_text_file(path: &Path, text: &str) -> Result<(), FileError> {
 
 /// Opens a regular file and returns it with its metadata. Opens with `O_NONBLOCK` and rejects a
 /// FIFO, which would otherwise block until another process writes to it.
-pub(super) fn open_regular(path: &Path) -> io::Result<(fs::File, fs::Metadata)> {
+pub(super) fn open_regular_file(path: &Path) -> io::Result<(fs::File, fs::Metadata)> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     let metadata = file.metadata()?;

@@ -11,13 +11,13 @@ use tokio::task::JoinSet;
 
 use super::exit_codes::Failure;
 use super::runtime_overrides::RuntimeOverrides;
-use super::wiring::admin_wiring::{AdminWiring, MetricsPages};
+use super::wiring::admin_wiring::{AdminWiring, MetricsEndpoints};
 use super::wiring::server_config;
 use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits};
 use crate::settings::Settings;
 
-/// Maximum time for HTTP requests in flight to finish after the gRPC server has stopped.
-const HTTP_STOP_MAX: Duration = Duration::from_millis(250);
+/// Maximum time for HTTP requests in flight to finish after the gRPC server has stopped, 250 ms.
+const HTTP_STOP_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// HTTP listeners that are bound but not yet serving requests.
 pub(super) struct HttpPorts {
@@ -44,8 +44,8 @@ impl HttpPorts {
         })
     }
 
-    /// Logs the bound addresses. If a port is configured as 0, a parent process can find the actual
-    /// port in this log line.
+    /// Logs the bound addresses. If a port is configured as 0, the log line tells a parent process
+    /// which port was bound.
     pub(super) fn log_addresses(&self, grpc: Option<String>) {
         let address = |listener: &TcpListener| {
             listener.local_addr().as_ref().map(SocketAddr::to_string).unwrap_or_default()
@@ -59,13 +59,13 @@ impl HttpPorts {
         );
     }
 
-    /// Starts to serve requests, with one task per port.
+    /// Starts serving requests, with one task per port.
     pub(super) fn serve(
         self,
         wiring: &AdminWiring<'_>,
         actions: AdminHandlers,
         overrides: &Arc<RuntimeOverrides>,
-        metrics: MetricsPages,
+        metrics: MetricsEndpoints,
     ) -> RunningHttpPorts {
         let (stop, stops) = watch::channel(false);
         let mut running = RunningHttpPorts { tasks: JoinSet::new(), stop };
@@ -97,11 +97,11 @@ pub(super) struct RunningHttpPorts {
 }
 
 impl RunningHttpPorts {
-    /// Stops accepting requests and waits up to [`HTTP_STOP_MAX`] for requests in flight.
+    /// Stops accepting requests and waits up to [`HTTP_STOP_TIMEOUT`] for requests in flight.
     pub(super) async fn stop(mut self) {
         self.stop.send_replace(true);
         let stopped = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(HTTP_STOP_MAX, stopped).await;
+        let _ = tokio::time::timeout(HTTP_STOP_TIMEOUT, stopped).await;
     }
 }
 

@@ -24,7 +24,7 @@ pub struct LoadedPolicy {
     pub policy: Policy,
     /// Warnings about configuration that is valid but contradicts itself or has no effect.
     pub warnings: Vec<Diagnostic>,
-    /// Advice about configuration that does what it says.
+    /// Advice about configuration that is valid and works as written.
     pub notes: Vec<Diagnostic>,
     /// Pairs of limits that one call can check. Each pair says whether Redis Cluster stores both
     /// counters in the same hash slot.
@@ -71,7 +71,7 @@ impl PolicyLoader {
     }
 }
 
-/// Returns the secret key of the hash in counter keys.
+/// Reads the secret key with which the hashes in counter keys are computed.
 pub(super) fn read_key_secret(settings: &Settings) -> Result<Secret, Failure> {
     Ok(match &settings.key_secret_file {
         Some(path) => Secret::derive(&read_secret_file(path)?),
@@ -79,7 +79,7 @@ pub(super) fn read_key_secret(settings: &Settings) -> Result<Secret, Failure> {
     })
 }
 
-/// Returns the options with which policies are compiled, from files and from a control plane.
+/// Returns the compiler options for policies from files and from a control plane.
 pub(super) fn policy_options(settings: &Settings) -> Options {
     Options {
         merge_domains: settings.merge_domain_config,
@@ -99,24 +99,23 @@ fn charge(setting: ChargeSetting) -> Charge {
     }
 }
 
-/// Policy that `tidegate check` has loaded.
+/// Policy loaded by `tidegate check`.
 #[derive(Debug)]
 pub struct CheckedPolicy {
     /// The policy as `serve` loads it with the same settings.
     pub loaded: LoadedPolicy,
-    /// Number of errors that it has with `--charge billed`, the default in place of
-    /// envoyproxy/ratelimit. Buckets that keep debt hold at most half as much. 0 if `--charge` is
-    /// set.
+    /// Number of errors that the policy has in drop-in mode, where `--charge` defaults to `billed`:
+    /// then the maximum capacity of a bucket is half as large, to leave room for debt. 0 if
+    /// `--charge` is set.
     pub errors_if_billed: usize,
 }
 
-/// Loads the policy at `paths` exactly as `serve` does with the same settings.
+/// Loads the policy at `paths` exactly as `serve` does with the same settings. The path `-` means
+/// standard input.
 ///
 /// # Errors
 ///
 /// Returns an error if a setting is invalid, a file is unreadable, or the policy does not compile.
-///
-/// The path `-` stands for standard input.
 pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failure> {
     // As a drop-in, only an unset `--charge` differs.
     let drop_in = Sources { drop_in: Some(DropIn::default()), ..sources.clone() };
@@ -140,7 +139,7 @@ pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failu
     Ok(CheckedPolicy { loaded, errors_if_billed })
 }
 
-/// Path that stands for standard input.
+/// Path that means standard input.
 const STDIN: &str = "-";
 
 /// Reads a policy from standard input, up to the largest size that `--policy-file-size` can allow.
@@ -160,7 +159,7 @@ fn read_stdin() -> Result<Vec<u8>, PolicyFileError> {
     }
 }
 
-/// Compiles a policy that is not in a file.
+/// Compiles a policy that was read from standard input.
 fn load_text(text: &Source, mut sources: Sources) -> Result<LoadedPolicy, Failure> {
     sources.flags.insert("policy".to_owned(), STDIN.to_owned());
     let (settings, _) = Settings::read(&sources).map_err(Failure::Settings)?;

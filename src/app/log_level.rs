@@ -1,5 +1,5 @@
-//! Log level at run time: the configured level, or a level that an operator has set until a
-//! deadline.
+//! Log level at run time: the configured level, or a level that an operator has set, optionally for
+//! a limited time.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -7,7 +7,8 @@ use std::time::Instant;
 use super::runtime_overrides::seconds_left;
 use crate::telemetry::{LogHandle, Verbosity};
 
-/// Sets the log level at run time and restores the configured level when the change expires.
+/// Control that sets the log level at run time, and restores the configured level when the change
+/// expires.
 #[derive(Debug)]
 pub(super) struct LogLevelControl {
     logs: LogHandle,
@@ -18,8 +19,7 @@ pub(super) struct LogLevelControl {
 #[derive(Clone, Copy, Debug)]
 struct CurrentLevel {
     level: Verbosity,
-    /// Time at which the configured level is restored, or `None` if it is not restored
-    /// automatically.
+    /// Time at which the configured level is restored; `None` if the change never expires.
     until: Option<Instant>,
 }
 
@@ -49,7 +49,7 @@ impl LogLevelControl {
         }
     }
 
-    /// Describes the current log level and how long it will apply, on one line.
+    /// Returns the current log level and its remaining time on one line, for operators.
     pub(super) fn describe(&self, now: Instant) -> String {
         let CurrentLevel { level, until } = *self.current();
         match until {

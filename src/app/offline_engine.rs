@@ -1,5 +1,5 @@
-//! Decision engine without a server, for `explain` and `simulate`: a policy and a memory store,
-//! with the time as an argument.
+//! Decision engine without a server, for `explain` and `simulate`: has a policy and a memory store,
+//! and takes the time as an argument.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,11 +26,12 @@ impl OfflineEngine {
         OfflineEngine { decider, policy }
     }
 
-    /// Decides a request as if the time were `now`. Charges the counters in the memory store.
+    /// Decides a request as if the current time were `now`. Charges the counters in the memory
+    /// store.
     ///
     /// # Errors
     ///
-    /// Returns [`Failure::Bug`] if the memory store does not answer immediately.
+    /// Returns [`Failure::Bug`] if the memory store does not decide immediately.
     pub fn decide(&self, request: &Request<'_>, now: Micros) -> Result<Decision<'_>, Failure> {
         let mut decide = pin!(self.decider.decide(&self.policy, request, now));
         match decide.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -111,7 +111,7 @@ fn list_rules<'p>(
     RuleListing { rules_total, rules_found, switches: overrides, rules }
 }
 
-/// Reports whether the path, the file name or a limit name of a rule contains the text, ignoring
+/// Returns whether the path, the file name or a limit name of a rule contains the text, ignoring
 /// case. The text must be in lower case.
 fn contains(view: &RuleView<'_>, lowercase_text: &str) -> bool {
     let names = view.limits.iter().filter_map(|limit| limit.name);
@@ -127,10 +127,10 @@ struct CurrentState<'a> {
     #[serde(flatten)]
     rates: &'a CurrentRates,
     latency: Option<LatencyPercentiles>,
-    /// Bills that were rejected since the process started, or `None` if there were none.
+    /// Bills that were rejected since the process started; `None` if there were none.
     lost_bills: Option<RejectedBills>,
     store: StoreState,
-    /// Absent if policies come from files.
+    /// State of the control plane's client; absent if policies come from files.
     #[serde(skip_serializing_if = "Option::is_none")]
     control_plane: Option<ControlPlaneView>,
 }
@@ -138,14 +138,14 @@ struct CurrentState<'a> {
 #[derive(Serialize)]
 struct ControlPlaneView {
     connected: bool,
-    /// Reason why there is no connection.
+    /// Reason why no stream to the control plane is open; `None` while one is open.
     error: Option<String>,
-    /// Version that was accepted last.
+    /// Version of the last response that was accepted.
     version: String,
-    /// Version that was received last. It differs from `version` if it was rejected.
+    /// Version of the last response. Differs from `version` if that response was rejected.
     received_version: String,
     domains: usize,
-    /// Errors of the version that was received last, at most 100.
+    /// Errors in the last response, at most 100.
     rejections: Vec<RejectionView>,
 }
 
@@ -156,7 +156,7 @@ struct RejectionView {
     reason: String,
 }
 
-/// Maximum number of rejected resources on the live page.
+/// Maximum number of errors from the control plane's last response on the live page.
 const REJECTIONS_MAX: usize = 100;
 
 fn control_plane_view(status: &ControlPlaneStatus) -> ControlPlaneView {

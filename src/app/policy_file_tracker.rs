@@ -1,6 +1,6 @@
-//! Detects changed policy files from poll to poll, and reads them once they are complete.
+//! Detects changes to policy files by polling, and reads changed files once they are complete.
 //!
-//! A file that is still being written is left alone, because half of a policy is often valid, with
+//! A file that is still being written is not read, because half of a policy is often valid, with
 //! fewer limits. A file counts as complete once two consecutive polls find the same stamp.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::policy::Source;
 /// within the timestamp resolution of the file system can leave the same stamp.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Number of consecutive polls with incomplete files after which the complete files are used
+/// Number of consecutive polls that find incomplete files, after which the complete files are used
 /// without them. Until then, nothing is read, so that files copied one after another take effect
 /// together.
 const BUSY_POLLS_MAX: u32 = 3;
@@ -40,7 +40,7 @@ struct TrackedFile {
     is_complete: bool,
     /// Whether the file was missing at the last poll.
     is_missing: bool,
-    /// Number of polls that still have to read the file.
+    /// Number of further polls that must read the file.
     reads_left: u32,
     /// Last complete contents, or `None` if the file has never been complete.
     contents: Option<Vec<u8>>,
@@ -91,13 +91,13 @@ impl PolicyFileTracker {
         self.busy_polls > 0
     }
 
-    /// Forgets the file stamps, so that the following polls read all files again.
+    /// Discards the file stamps, so that the next polls read all files again.
     pub(super) fn forget_stamps(&mut self) {
         self.files.values_mut().for_each(|file| file.stamp = None);
     }
 
-    /// Updates the tracked files to match `listed`. A file whose stamp has changed, or every file
-    /// if `all` is true, will be read by [`READS_AFTER_CHANGE`] polls. Returns whether a file was
+    /// Updates the tracked files to match `listed`. Schedules [`READS_AFTER_CHANGE`] reads of each
+    /// file whose stamp has changed, or of every file if `all` is true. Returns whether a file was
     /// removed.
     fn update(&mut self, listed: Vec<ListedFile>, all: bool) -> bool {
         let mut former = mem::take(&mut self.files);

@@ -1,8 +1,8 @@
 //! Finds and reads policy files: configured files, and files in configured directories, sorted by
 //! path so that the order does not depend on the file system.
 //!
-//! Follows symbolic links, because Kubernetes mounts a ConfigMap as links that it swaps.
-//! `policy_reload` watches for changes.
+//! Follows symbolic links, because Kubernetes mounts a ConfigMap as links and updates it by
+//! replacing them. `policy_reload` watches for changes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, Metadata};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::{error, fmt};
 
 use super::exit_codes::Failure;
-use super::files_and_env::open_regular;
+use super::files_and_env::open_regular_file;
 use crate::domain::{escaped, nearest_word};
 use crate::policy::{FILE_BYTES_MAX, Options, PolicyDefaults, Source};
 use crate::settings::Settings;
@@ -81,7 +81,7 @@ pub enum PolicyFileError {
         path: PathBuf,
         /// Error from the operating system.
         error: io::Error,
-        /// What to change.
+        /// Advice for the operator.
         advice: String,
     },
     /// The path is a pipe, a socket or a device. Reading it could block forever.
@@ -207,7 +207,7 @@ impl PolicyFiles {
         Ok(found)
     }
 
-    /// Returns the error of a configured path that cannot be read.
+    /// Returns the error for a configured path that cannot be read.
     fn missing_root(&self, path: &Path, error: io::Error) -> PolicyFileError {
         match unreadable(path, error) {
             PolicyFileError::Unreadable { path, error, .. } if self.any_extension => {
@@ -286,7 +286,7 @@ impl PolicyFiles {
         other_bytes: usize,
     ) -> Result<(Vec<u8>, Option<FileStamp>), PolicyFileError> {
         let unreadable = |error| unreadable(path, error);
-        let (mut file, before) = open_regular(path).map_err(unreadable)?;
+        let (mut file, before) = open_regular_file(path).map_err(unreadable)?;
         let left = self.bytes_max.saturating_sub(other_bytes);
         let bytes_max = self.file_bytes_max.min(left);
         let mut bytes = Vec::new();
@@ -305,9 +305,10 @@ impl PolicyFiles {
     }
 }
 
-/// Reads the file with the defaults for the domains of a control plane, of at most 4 MiB.
+/// Reads the `--policy-defaults` file, which has the defaults for the domains of a control plane.
+/// The file may have at most 4 MiB.
 pub(super) fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failure> {
-    let (file, _) = open_regular(path).map_err(|error| unreadable(path, error))?;
+    let (file, _) = open_regular_file(path).map_err(|error| unreadable(path, error))?;
     let (mut text, bytes_max) = (Vec::new(), FILE_BYTES_MAX);
     let most = bytes_max as u64 + 1;
     file.take(most).read_to_end(&mut text).map_err(|error| unreadable(path, error))?;
@@ -332,8 +333,8 @@ impl Fingerprint {
         Fingerprint(hasher.finalize())
     }
 
-    /// Returns the fingerprint of a policy that has this hash.
-    pub(super) fn of_hash(hash: blake3::Hash) -> Fingerprint {
+    /// Returns the fingerprint of a policy whose contents have this hash.
+    pub(super) fn from_hash(hash: blake3::Hash) -> Fingerprint {
         Fingerprint(hash)
     }
 }
@@ -356,10 +357,11 @@ fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
     PolicyFileError::Unreadable { path: path.to_owned(), error, advice }
 }
 
-/// Maximum number of names in a directory that are compared with a missing one.
+/// Maximum number of file names in a directory that are compared with the name of a missing file.
 const NAMES_MAX: usize = 1_000;
 
-/// Returns what to change so that a path can be read, for example the name of a similar file.
+/// Returns advice for an operator on a path that cannot be read, for example the name of a similar
+/// file.
 pub(super) fn advice_on_path(path: &Path, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => match similar_file(path) {
@@ -376,7 +378,7 @@ pub(super) fn advice_on_path(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Returns the file next to a missing one whose name is the most similar.
+/// Returns the file in the directory of a missing file whose name is most similar.
 fn similar_file(path: &Path) -> Option<PathBuf> {
     let directory = path.parent()?;
     let listed = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };

@@ -18,19 +18,19 @@ use crate::domain::RuleId;
 use crate::policy::{Diagnostic, Policy};
 use crate::telemetry::{RuleName, Telemetry};
 
-/// Maximum number of diagnostics logged per load; one more line states how many were omitted. A
-/// thousand lines about one mistake would bury everything else.
-const LOGGED_MAX: usize = 20;
+/// Maximum number of diagnostics logged per load. One more line reports how many were omitted. A
+/// single mistake can cause a thousand diagnostics, which would bury all other log lines.
+const LOGGED_DIAGNOSTICS_MAX: usize = 20;
 
-/// Polls the policy files and compiles them when they change.
+/// Reloader that polls the policy files and compiles them when they change.
 pub(super) struct PolicyReloader {
     loader: PolicyLoader,
     telemetry: Arc<Telemetry>,
     poll_interval: Duration,
     files: PolicyFileTracker,
-    /// Fingerprint of the files that were compiled last, whether or not they were valid.
+    /// Fingerprint of the files that were compiled last, even if they were invalid.
     last_read: Fingerprint,
-    /// Fingerprint of the active policy's files.
+    /// Fingerprint of the files of the active policy.
     in_force: Fingerprint,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
@@ -121,7 +121,7 @@ impl PolicyReloader {
         Arc::new(loaded.policy)
     }
 
-    /// Reports unreadable files once per outage. All files are read again once they are readable.
+    /// Logs unreadable files once per outage. All files are read again once they are readable.
     fn report_unreadable(&mut self, failure: &Failure) {
         self.files.forget_stamps();
         if !self.unreadable {
@@ -133,7 +133,7 @@ impl PolicyReloader {
     fn report_failure(&self, failure: &Failure) {
         self.telemetry.policy_load_failed();
         let text = failure.to_string();
-        for error in text.lines().take(LOGGED_MAX) {
+        for error in text.lines().take(LOGGED_DIAGNOSTICS_MAX) {
             tracing::error!(error, "policy error");
         }
         let errors = text.lines().count();
@@ -157,11 +157,11 @@ pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
 }
 
 pub(super) fn log_warnings(warnings: &[Diagnostic]) {
-    for warning in warnings.iter().take(LOGGED_MAX) {
+    for warning in warnings.iter().take(LOGGED_DIAGNOSTICS_MAX) {
         tracing::warn!(warning = %warning, "policy warning");
     }
-    if warnings.len() > LOGGED_MAX {
-        let more = warnings.len() - LOGGED_MAX;
+    if warnings.len() > LOGGED_DIAGNOSTICS_MAX {
+        let more = warnings.len() - LOGGED_DIAGNOSTICS_MAX;
         tracing::warn!(more, "more policy warnings, run `tidegate check` to see all");
     }
 }

@@ -1,4 +1,4 @@
-//! Source of the policy: files or a control plane. Starts it, and connects it to the running service.
+//! Source of the policy, which is either files or a control plane.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use crate::server::Health;
 use crate::settings::{PolicySourceKind, Settings, TopValues};
 use crate::telemetry::{Telemetry, ValueDisplay};
 
-/// Policy with which the service starts, and where later ones come from.
+/// Policy with which the service starts, and the source of later policies.
 pub(super) struct StartedPolicy {
     pub(super) policy: Arc<Policy>,
     pub(super) secret: Secret,
     pub(super) telemetry: Arc<Telemetry>,
-    /// Number of policy files; `None` with a control plane.
+    /// Number of policy files; `None` if a control plane sends the policy.
     pub(super) files: Option<usize>,
     source: Source,
 }
@@ -33,9 +33,9 @@ enum Source {
 }
 
 impl StartedPolicy {
-    /// Loads the policy files, or starts the client of the control plane and waits for the first
-    /// policy, unless the settings say to start without it. Returns `None` if a signal stopped the
-    /// process meanwhile.
+    /// Loads the policy files, or starts the client of the control plane. Then waits for the first
+    /// policy, unless `--force-start-without-initial-config` is set. Returns `None` if a signal
+    /// stops the process while it waits.
     ///
     /// # Errors
     ///
@@ -53,8 +53,8 @@ impl StartedPolicy {
         if !settings.force_start_without_initial_config {
             tracing::info!("waiting for the first policy of the control plane");
             tokio::select! {
-                () = source.first() => {}
-                _ = signals.stop(|| {}) => {
+                () = source.wait_for_first() => {}
+                _ = signals.wait_for_stop(|| {}) => {
                     tracing::info!("stopped before the first policy was received");
                     return Ok(None);
                 }
@@ -82,7 +82,7 @@ impl StartedPolicy {
         Ok(StartedPolicy { policy, secret, telemetry, files, source })
     }
 
-    /// Returns the state of the control plane's client; `None` with policy files.
+    /// Returns the state of the control plane's client; `None` if policies come from files.
     pub(super) fn control_plane(&self) -> Option<Arc<ControlPlaneStatus>> {
         match &self.source {
             Source::Files(_) => None,
@@ -90,8 +90,8 @@ impl StartedPolicy {
         }
     }
 
-    /// Connects the service. Every later policy replaces its policy. Returns the thread that watches
-    /// the policy files, if there are any.
+    /// Connects the service, so that each later policy replaces the service's policy. Returns the
+    /// thread that watches the policy files; `None` if a control plane sends the policy.
     ///
     /// # Errors
     ///
@@ -113,13 +113,14 @@ impl StartedPolicy {
         }
     }
 
-    /// Sets the health to serving: at once or, if the settings say so, with the first policy.
+    /// Sets the health status to SERVING: immediately or, with
+    /// `--healthy-with-at-least-one-config-loaded`, once the control plane has sent a policy.
     pub(super) fn become_ready(&self, settings: &Settings, health: &Health) {
         match &self.source {
             Source::ControlPlane(source) if settings.healthy_with_at_least_one_config_loaded => {
                 let (source, health) = (Arc::clone(source), health.clone());
                 tokio::spawn(async move {
-                    source.first().await;
+                    source.wait_for_first().await;
                     health.set_serving(true);
                 });
             }

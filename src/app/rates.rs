@@ -13,16 +13,16 @@ use crate::telemetry::{RuleName, RuleSnapshot, Snapshot};
 
 /// Maximum age at which a snapshot is reused, 0.9 s. Pages poll once a second, so all viewers share
 /// one snapshot per second.
-const REUSE_MAX: Micros = Micros(900_000);
+const SNAPSHOT_AGE_MAX: Micros = Micros(900_000);
 
-/// Maximum time between two snapshots for computing current rates, 15 s. The first request after a
-/// longer pause gets no rates.
+/// Maximum time between the two snapshots from which rates are computed, 15 s. After a longer
+/// pause, the first request gets no rates.
 const SNAPSHOT_INTERVAL_MAX: Micros = Micros::from_secs(15);
 
 /// Maximum number of rules listed, busiest first. A policy may have 100,000 rules.
-const RULES_MAX: usize = 50;
+const LISTED_RULES_MAX: usize = 50;
 
-/// Computes current rates from the difference between the last snapshot and a new one.
+/// Sampler that computes current rates from the difference between the last snapshot and a new one.
 #[derive(Debug, Default)]
 pub(super) struct RateSampler(Mutex<LastSample>);
 
@@ -55,12 +55,12 @@ pub(super) struct RuleRate {
 }
 
 impl RateSampler {
-    /// Returns the current rates. Calls `read` to take a new snapshot unless the last one is recent
-    /// enough.
+    /// Returns the current rates. Calls `read` to take a new snapshot unless the last one is
+    /// younger than 0.9 s.
     pub(super) fn sample(&self, now: Micros, read: impl FnOnce() -> Snapshot) -> CurrentRates {
         let mut last = self.lock_last();
         let age = last.snapshot.as_ref().map(|(at, _)| Micros(now.0.abs_diff(at.0)));
-        if age.is_some_and(|age| age < REUSE_MAX) {
+        if age.is_some_and(|age| age < SNAPSHOT_AGE_MAX) {
             return last.rates.clone();
         }
         let snapshot = read();
@@ -79,8 +79,8 @@ impl RateSampler {
     }
 }
 
-/// Computes the rates between two snapshots taken `distance` apart. A rule that is missing from
-/// `before` counts from zero.
+/// Computes the rates between two snapshots taken `distance` apart. Treats the counts of a rule
+/// that is missing from `before` as 0.
 fn compute_rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> CurrentRates {
     // The casts are exact: counts within 15 seconds are far below 2^52.
     let seconds = distance.0 as f64 / 1e6;
@@ -102,7 +102,7 @@ fn compute_rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> Curre
     });
     let mut rules: Vec<(u64, RuleRate)> = rules.collect();
     rules.sort_by_key(|(calls, _)| Reverse(*calls));
-    rules.truncate(RULES_MAX);
+    rules.truncate(LISTED_RULES_MAX);
     CurrentRates {
         over_seconds: Some(seconds),
         admitted_per_second: Some(rate(before.admitted, after.admitted)),

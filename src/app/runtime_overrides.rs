@@ -1,7 +1,8 @@
 //! Overrides that operators set at run time with `tidegate switch` or `POST /switch`.
 //!
-//! An override applies to this process until it is removed or expires, or the process ends. A policy
-//! reload keeps overrides, except those whose target is gone. `policy` defines the effect on a rule; `admin` checks the token.
+//! An override applies to this process until it is removed or expires, or until the process ends.
+//! Overrides survive a policy reload, unless their target no longer exists. `policy` defines the
+//! effect of an override on a rule; `admin` checks the token.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,7 +27,7 @@ pub(super) struct RuntimeOverrides {
 
 #[derive(Debug)]
 struct OverrideState {
-    /// Policy as compiled from its files, without overrides.
+    /// Policy as loaded, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
     /// Time at which a rehearsed outage of Redis ends, or `None` if there is no rehearsal or it has
@@ -46,7 +47,7 @@ struct ActiveOverride {
 /// Active override, as listed on the live page and by `/switches`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct OverrideView {
-    /// Domain that the override applies to, or path of the rule that it applies to.
+    /// Target of the override: a domain, or the path of a rule.
     pub(super) target: String,
     /// Effect of the override: `shadow`, `allow`, `deny`, or a percentage such as `20%`.
     pub(super) to: String,
@@ -123,9 +124,9 @@ impl RuntimeOverrides {
         self.remove_where("expired", |active| active.until.is_some_and(|until| until <= now));
     }
 
-    /// Replaces the policy after a reload. Overrides stay in force, because an operator set them
-    /// for a reason that the author of the new policy may not know. An override that cannot be
-    /// applied to the new policy, for example because its rule is gone, is removed.
+    /// Replaces the policy after a reload. Keeps the overrides, because the author of the new
+    /// policy may not know why an operator set them. Removes an override that cannot be applied to
+    /// the new policy, for example because its rule no longer exists.
     pub(super) fn replace_policy(&self, policy: Arc<Policy>) {
         let mut state = self.state();
         let is_rejected = |active: &mut ActiveOverride| {

@@ -1,9 +1,10 @@
-//! `tidegate serve`: starts the service, serves, and shuts down gracefully.
+//! `tidegate serve`: starts the service, serves requests, and shuts down gracefully.
 //!
-//! On SIGTERM, health and readiness checks start to fail, and calls are served until the drain delay
-//! is over. Then gRPC connections receive a GOAWAY and finish their calls. SIGINT does the same
-//! without the delay. The process exits with code 0: at the hard limit at the latest, and at once on a
-//! second SIGTERM or SIGINT. SIGHUP reloads the policy and the certificates.
+//! On SIGTERM, health and readiness checks start to fail, and calls are served until the drain
+//! delay has passed. Then the server sends GOAWAY on every gRPC connection and finishes the calls
+//! in flight. SIGINT does the same without the delay. The process exits with code 0, at the latest
+//! at the hard limit. A second SIGTERM or SIGINT makes it exit immediately. SIGHUP reloads the
+//! policy and the certificates.
 
 use std::process;
 use std::sync::Arc;
@@ -33,16 +34,16 @@ use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
 
 /// Number of threads for all work except gRPC calls: probes, scrapes, `/json`, and accepting
 /// connections.
-const SIDE_THREADS: usize = 2;
+const AUXILIARY_THREADS: usize = 2;
 
-/// Interval at which expired counters, overrides and log levels are removed.
+/// Interval at which expired counters, overrides and log levels are removed, 1 s.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of memory-store slots checked per sweep. Sweeping a store of a million keys takes eight
 /// seconds, at a cost of about 10 ms per second.
 const SWEEP_SLOTS: usize = 131_072;
 
 /// Timeout for the final export of metrics and traces at shutdown, 1 s.
-const LAST_EXPORT_MAX: Duration = Duration::from_secs(1);
+const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Runs the service until a signal stops it.
 ///
@@ -56,7 +57,7 @@ pub fn serve(configuration: Configuration) -> Result<(), Failure> {
         tracing::warn!(name = notice.name, text = notice.text, "setting notice");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(SIDE_THREADS)
+        .worker_threads(AUXILIARY_THREADS)
         .thread_name("side")
         .enable_all()
         .build()
@@ -111,9 +112,9 @@ async fn run(
     let http_ports = http_ports.serve(&wiring, actions, &overrides, metrics);
     tokio::spawn(drain_refused_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
     let is_connected = tokio::select! {
-        ready = decider.store().until_ready(settings) => ready?,
+        ready = decider.store().wait_until_ready(settings) => ready?,
         // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
-        _ = signals.stop(|| {}) => {
+        _ = signals.wait_for_stop(|| {}) => {
             tracing::info!("stopped before Redis was connected");
             return Ok(());
         }
@@ -129,20 +130,20 @@ async fn run(
     } else {
         tracing::warn!(files, rules, fingerprint, "ready, degraded: Redis is not connected");
     }
-    let hard_limit = settings.hard_limit;
-    let reloading = Arc::clone(&watchers);
+    let (hard_limit, reloading) = (settings.hard_limit, Arc::clone(&watchers));
     let stop = async move {
-        let drain = signals.stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
+        let drain =
+            signals.wait_for_stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
         tracing::info!("stopping");
         exit_at_hard_limit(hard_limit);
-        tokio::spawn(signals.exit_at_next());
+        tokio::spawn(signals.exit_on_next_signal());
         drain
     };
     let drained = listener.serve(Router::new(rate_limit, health), stop).await?;
 
     watchers.iter().for_each(WatcherThread::stop);
     http_ports.stop().await;
-    let _ = tokio::time::timeout(LAST_EXPORT_MAX, exporters.stop()).await;
+    let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
 }
@@ -163,8 +164,8 @@ fn start_logs(settings: &Settings) -> LogLevelControl {
 }
 
 /// Starts a thread that ends the process with exit code 0 at the hard limit, even if the shutdown
-/// hangs. A supervisor's SIGKILL would come later and look like a crash. If the thread cannot be
-/// started, the drain's own limit still applies.
+/// hangs. Otherwise, the supervisor would send SIGKILL later, which looks like a crash. If the
+/// thread cannot be started, only the drain itself enforces the limit.
 fn exit_at_hard_limit(hard_limit: Duration) {
     let _ = thread::Builder::new().name("hard-limit".to_owned()).spawn(move || {
         thread::sleep(hard_limit);
@@ -173,8 +174,8 @@ fn exit_at_hard_limit(hard_limit: Duration) {
     });
 }
 
-/// Once a second, removes expired counters, overrides and log levels. Also logs Redis outages,
-/// rules for which the memory store is full, and rejections.
+/// Removes expired counters, overrides and log levels once a second. Also logs Redis outages,
+/// rejections, and rules for which the memory store is full.
 async fn sweep(
     decider: Arc<ServiceDecider>,
     overrides: Arc<RuntimeOverrides>,
@@ -199,8 +200,8 @@ async fn sweep(
     }
 }
 
-/// Logs each rule whose new keys have started to share counters or to be refused because the memory
-/// store is full.
+/// Logs each rule whose new keys now share counters or are rejected because the memory store is
+/// full.
 fn log_overflows(decider: &ServiceDecider) {
     for overflow in decider.store().memory().new_overflows() {
         let policy = decider.policy();
@@ -214,8 +215,8 @@ fn log_overflows(decider: &ServiceDecider) {
     }
 }
 
-/// Moves records of rejected keys from their ring buffer into the statistics. Runs twenty times a
-/// second, so that the buffer can be small.
+/// Moves records of rejected keys from their ring buffer into the statistics, 20 times per second,
+/// so that the buffer can be small.
 async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -227,8 +228,8 @@ async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemet
 }
 
 /// Starts a thread that watches the policy files and another that watches the certificates, so that
-/// a file system hang on one side does not block the other. The policy of a control plane has its
-/// own thread.
+/// a hanging file system blocks only one of them. Policies from a control plane are received on a
+/// thread of their own.
 fn watch_files(
     policy: StartedPolicy,
     overrides: Arc<RuntimeOverrides>,

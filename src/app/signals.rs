@@ -7,8 +7,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::exit_codes::Failure;
 use crate::server::Drain;
 
-/// Installed signal handlers. While they exist, SIGTERM, SIGINT and SIGHUP do not end the process
-/// by themselves.
+/// Installed signal handlers. While they are installed, SIGTERM, SIGINT and SIGHUP do not end the
+/// process automatically.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -16,7 +16,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Installs the handlers.
+    /// Installs the signal handlers.
     ///
     /// # Errors
     ///
@@ -30,10 +30,10 @@ impl Signals {
         })
     }
 
-    /// Waits for SIGTERM or SIGINT, and calls `reload` at each SIGHUP. SIGINT skips the drain
-    /// delay, because a person who presses Ctrl-C is waiting and no load balancer needs time to
-    /// react.
-    pub(super) async fn stop(&mut self, reload: impl Fn()) -> Drain {
+    /// Waits for SIGTERM or SIGINT, and calls `reload` on each SIGHUP. SIGINT skips the drain
+    /// delay, because a person who presses Ctrl-C does not want to wait, and no load balancer has
+    /// to notice the shutdown.
+    pub(super) async fn wait_for_stop(&mut self, reload: impl Fn()) -> Drain {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return Drain::AfterDelay,
@@ -43,8 +43,8 @@ impl Signals {
         }
     }
 
-    /// Exits at the next SIGTERM or SIGINT, without waiting for calls or connections to finish.
-    pub(super) async fn exit_at_next(mut self) {
+    /// Exits on the next SIGTERM or SIGINT, without waiting for calls or connections to finish.
+    pub(super) async fn exit_on_next_signal(mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}

@@ -1,7 +1,7 @@
-//! `/try` on the debug port: predicts the answer to a request without charging it, and explains the
-//! prediction, as JSON.
+//! `/try` on the debug port: predicts the decision on a request without charging it, and explains
+//! the prediction, as JSON.
 //!
-//! `decide` makes the prediction, `policy` writes the explanation.
+//! `decide` makes the prediction, and `policy` writes the explanation.
 
 use serde::Serialize;
 
@@ -19,8 +19,8 @@ use crate::store::redis::keys::Prefix;
 #[derive(Serialize)]
 struct TryResponse<'a> {
     charges_nothing: bool,
-    /// Predicted code: `OK`, `OVER_LIMIT`, or `UNAVAILABLE` if the store does not answer and a rule
-    /// has `on_store_failure: error`.
+    /// Predicted code: `OK`, `OVER_LIMIT`, or `UNAVAILABLE` if the store does not respond and a
+    /// rule has `on_store_failure: error`.
     code: &'static str,
     source: Option<&'static str>,
     /// Whether the call is over a limit but admitted because of global shadow mode.

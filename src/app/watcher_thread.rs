@@ -1,5 +1,5 @@
-//! Threads that watch files. Each group of files has its own thread, because reading blocks for as long
-//! as a file system hangs, which must not delay decisions, probes or other files.
+//! Threads that watch files. Each group of files has its own thread, because a read blocks while
+//! its file system hangs, and must not delay decisions, probes or other files.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -14,7 +14,7 @@ pub(super) struct WatcherThread {
     thread: thread::JoinHandle<()>,
 }
 
-/// Flags that ask a [`WatcherThread`] to stop or to read all files again.
+/// Flags that make a [`WatcherThread`] stop or read all files again.
 #[derive(Debug, Default)]
 pub(super) struct WatcherSignals {
     stop: AtomicBool,
@@ -33,8 +33,8 @@ impl WatcherSignals {
 }
 
 impl WatcherThread {
-    /// Starts a thread that executes `run`, which must park between polls and return once its
-    /// signals request a stop.
+    /// Starts a thread that calls `run`. `run` must park the thread between polls, and return once
+    /// its signals request a stop.
     ///
     /// # Errors
     ///
@@ -58,26 +58,26 @@ impl WatcherThread {
         self.thread.thread().unpark();
     }
 
-    /// Makes the thread end after its current poll. Does not wait for it, because a file system may
-    /// hang.
+    /// Makes the thread end after its current poll. Returns without waiting for that, because a
+    /// file system may hang.
     pub(super) fn stop(&self) {
         self.signals.stop.store(true, Ordering::Relaxed);
         self.thread.thread().unpark();
     }
 }
 
-/// Interval at which small files, such as password files, are read again.
+/// Interval at which small files, such as password files, are read again, 1 s.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Value read from files, such as a password, that a thread keeps up to date. Getting the value
-/// never waits for a file system. While the file system hangs, the last value remains available.
+/// Value read from files, such as a password, which a thread reads again every second. Getting the
+/// value never blocks: while the file system hangs, the last value remains available.
 #[derive(Debug)]
 pub(super) struct WatchedValue<T>(Arc<Mutex<Option<T>>>);
 
 impl<T: Clone + Send + 'static> WatchedValue<T> {
-    /// Starts a thread that calls `read` once a second until the value is dropped. Calls
-    /// `on_failure` when `read` starts to fail. The value is then unavailable until `read` succeeds
-    /// again.
+    /// Starts a thread that calls `read` once a second until this `WatchedValue` is dropped. When
+    /// `read` starts to fail, calls `on_failure`. The value is then unavailable until `read`
+    /// succeeds again.
     ///
     /// # Errors
     ///

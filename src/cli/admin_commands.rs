@@ -1,7 +1,7 @@
 //! `tidegate reset` and `tidegate switch`: reset the counters of one descriptor, and temporarily
 //! override a rule or a domain.
 //!
-//! Both send a request to the debug port of a running service, with `app::admin_client`.
+//! Both send their request to the debug port of a running service through `app::admin_client`.
 
 use std::path::PathBuf;
 

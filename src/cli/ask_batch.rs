@@ -1,19 +1,21 @@
-//! `tidegate ask --batch FILE`: sends the requests of a file in batches and prints one line per result.
+//! `tidegate ask --batch FILE`: sends the requests of a file in batches and prints one line per
+//! result.
 //!
-//! Not here: the protocol (`wire::client`).
+//! Not here: the gRPC client (`wire::client`).
 
 use std::path::Path;
 
 use super::terminal;
 use crate::app::{self, Failure};
 use crate::domain::Bounds;
-use crate::wire::client::{BatchRequest, BatchResult, CallResponse, Client, WireError};
+use crate::wire::client::{BatchItemResult, BatchRequest, CallResponse, Client, WireError};
 
-/// Reads a file with one request per line. Empty lines are skipped.
+/// Reads a file with one request per line, in JSON. Skips empty lines.
 ///
 /// # Errors
 ///
-/// Returns an error if the file cannot be read, has no requests, or has a line that is no request.
+/// Returns an error if the file cannot be read, has no requests, or has a line that is not a valid
+/// request.
 pub(super) fn read(path: &Path) -> Result<Vec<BatchRequest>, Failure> {
     let text = app::read_text_file(path).map_err(Failure::File)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
@@ -28,11 +30,11 @@ pub(super) fn read(path: &Path) -> Result<Vec<BatchRequest>, Failure> {
     }
 }
 
-/// Sends the requests, and prints the results in the order of the requests.
+/// Sends the requests, and prints their results in the same order.
 ///
 /// # Errors
 ///
-/// Returns an error if a batch as a whole gets no result.
+/// Returns an error if the service rejects a whole batch or does not respond.
 pub(super) async fn send(
     client: &mut Client,
     requests: &[BatchRequest],
@@ -47,18 +49,18 @@ pub(super) async fn send(
     Ok(())
 }
 
-fn format_result(result: &BatchResult, json: bool) -> String {
+fn format_result(result: &BatchItemResult, json: bool) -> String {
     match result {
-        BatchResult::Response(response) if json => format!("{}\n", response.json),
-        BatchResult::Response(response) => format_response(response),
-        BatchResult::Error { code, message } if json => {
+        BatchItemResult::Response(response) if json => format!("{}\n", response.json),
+        BatchItemResult::Response(response) => format_response(response),
+        BatchItemResult::Error { code, message } if json => {
             format!("{}\n", serde_json::json!({"error": {"code": code, "message": message}}))
         }
-        BatchResult::Error { code, message } => format!("{code}: {message}\n"),
+        BatchItemResult::Error { code, message } => format!("{code}: {message}\n"),
     }
 }
 
-/// Formats a decision: the code, and how long to wait after a rejection.
+/// Formats a decision: the code and, for a rejection, the time until a retry.
 fn format_response(response: &CallResponse) -> String {
     let waits = response.statuses.iter().filter(|status| status.refused);
     match waits.filter_map(|status| status.reset_seconds).max() {

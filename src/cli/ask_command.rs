@@ -59,7 +59,7 @@ pub(super) struct Ask {
     server_name: Option<String>,
 }
 
-/// Maximum value of `--repeat`. It is enough to exhaust a limit by hand; for load tests, use a load
+/// Maximum value of `--repeat`. Enough to exhaust a limit by hand; for load tests, use a load
 /// generator.
 const REPEAT_MAX: i64 = 1_000_000;
 
@@ -113,7 +113,7 @@ impl Ask {
         }
     }
 
-    /// Sends the calls, and prints each response. Stores the last one in `last`.
+    /// Sends the requests and prints each response. Stores the last response in `last`.
     async fn ask(
         &self,
         settings: &ClientSettings,
@@ -134,8 +134,9 @@ impl Ask {
         Ok(())
     }
 
-    /// Explains on standard error why no descriptor has a limit, which is probably a mistake. The
-    /// response does not tell an unknown domain from descriptors that no rule matches.
+    /// Prints a hint to standard error if no descriptor has a limit, which is probably a mistake.
+    /// The hint names both possible causes, because the response does not distinguish an unknown
+    /// domain from descriptors that match no rule.
     fn explain_missing_limits(&self, response: &CallResponse) {
         let is_limited = response.statuses.iter().any(|status| status.limit.is_some());
         if !is_limited && !response.refused {
@@ -238,13 +239,14 @@ impl Ask {
     }
 }
 
-/// Returns the failure of a call, with advice by what the server at the target speaks.
+/// Converts an error into a failure with advice, which depends on the protocol that the server at
+/// the target address speaks.
 async fn with_advice(settings: &ClientSettings, error: WireError) -> Failure {
     let advice = find_advice(settings, &error).await;
     Failure::Ask { target: settings.target.clone(), error, advice }
 }
 
-/// Reports whether `target` has the form `host:port`.
+/// Returns whether `target` has the form `host:port`.
 fn is_host_and_port(target: &str) -> bool {
     target.rsplit_once(':').is_some_and(|(host, port)| {
         !host.is_empty()

@@ -93,7 +93,7 @@ impl Check {
     }
 }
 
-/// Output in a format for programs.
+/// Machine-readable output, in one of the formats that `--format` names.
 #[derive(Clone, Copy)]
 struct ProgramOutput {
     format: Format,
@@ -127,8 +127,8 @@ impl ProgramOutput {
         }
     }
 
-    /// Prints the errors of a policy that does not compile. They are in the report alone, not also
-    /// on standard error.
+    /// Prints the errors of a policy that does not compile. The report contains them, so they are
+    /// not printed to standard error.
     fn print_errors(self, errors: Diagnostics) -> Result<(), Failure> {
         let diagnostics = errors.0.iter().map(|error| (Severity::Error, error)).collect();
         self.print(&Report { diagnostics, policy: None, passed: false })?;
@@ -136,7 +136,8 @@ impl ProgramOutput {
     }
 }
 
-/// Prints notes of one kind together: the first with its source line, the others as positions.
+/// Prints notes grouped by kind: the first note of a kind with its source line, and the others as
+/// positions.
 fn print_notes(notes: &[Diagnostic]) {
     let mut groups: BTreeMap<DiagnosticKind, Vec<&Diagnostic>> = BTreeMap::new();
     for note in notes {

@@ -1,6 +1,7 @@
-//! Machine-readable output of `tidegate check`: JSON, SARIF 2.1.0, and workflow commands of GitHub.
+//! Machine-readable output of `tidegate check`: JSON, SARIF 2.1.0, and workflow commands of GitHub
+//! Actions.
 //!
-//! Not here: the text for people (`check_command`, `terminal`).
+//! Not here: human-readable output (`check_command`, `terminal`).
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::policy::{Diagnostic, DiagnosticKind};
 
-/// Format in which `tidegate check` reports.
+/// Output format of `tidegate check`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// Text for people, with source lines
@@ -22,11 +23,11 @@ pub(super) enum Format {
     Github,
 }
 
-/// Result of a check: the diagnostics, and the numbers of a policy that compiles.
+/// Result of a check: the diagnostics and, if the policy compiles, its size.
 pub(super) struct Report<'d> {
     /// Errors, warnings, and notes, in this order.
     pub(super) diagnostics: Vec<(Severity, &'d Diagnostic)>,
-    /// Numbers of files and rules; `None` if the policy has errors.
+    /// Number of policy files and number of rules; `None` if the policy has errors.
     pub(super) policy: Option<(usize, usize)>,
     /// Whether the exit code is 0.
     pub(super) passed: bool,
@@ -41,7 +42,7 @@ pub(super) enum Severity {
 }
 
 impl Severity {
-    /// Returns the name in JSON and SARIF.
+    /// Returns the name of the severity in JSON and SARIF.
     const fn name(self) -> &'static str {
         match self {
             Severity::Error => "error",
@@ -50,7 +51,7 @@ impl Severity {
         }
     }
 
-    /// Returns the workflow command.
+    /// Returns the GitHub workflow command that reports a diagnostic of this severity.
     const fn command(self) -> &'static str {
         match self {
             Severity::Error => "error",
@@ -143,7 +144,7 @@ impl Report<'_> {
     }
 }
 
-/// Returns the message with the path to the key or value, if it has one.
+/// Returns the message, preceded by the path of the key or value if the diagnostic has one.
 fn message_with_path(diagnostic: &Diagnostic) -> String {
     match diagnostic.path.as_str() {
         "" => diagnostic.message.clone(),
@@ -151,13 +152,13 @@ fn message_with_path(diagnostic: &Diagnostic) -> String {
     }
 }
 
-/// Escapes the message of a workflow command, so that it cannot end the line and begin another
+/// Escapes the message of a workflow command, so that it cannot end the line and start another
 /// command.
 fn escape_data(text: &str) -> String {
     text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
 }
 
-/// Escapes a property of a workflow command.
+/// Escapes the value of a workflow command's property, such as `file`.
 fn escape_property(text: &str) -> String {
     escape_data(text).replace(':', "%3A").replace(',', "%2C")
 }

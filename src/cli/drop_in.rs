@@ -1,8 +1,9 @@
-//! Start in place of envoyproxy/ratelimit: its command lines and environment must work unchanged.
+//! Command line in drop-in mode, where the program runs in place of envoyproxy/ratelimit. Command
+//! lines of envoyproxy/ratelimit must work unchanged.
 //!
-//! Called as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set, the program serves.
-//! envoyproxy/ratelimit parses no arguments at all, and control planes pass some anyway. Therefore,
-//! arguments that are not flags of `serve` are ignored.
+//! If the program is called as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set, it
+//! runs `serve`. envoyproxy/ratelimit parses no arguments, but some control planes pass arguments
+//! anyway. Therefore, arguments that are not flags of `serve` are ignored.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -12,22 +13,22 @@ use clap::{Arg, Command, CommandFactory};
 use super::Cli;
 use crate::settings::DropIn;
 
-/// Maximum number of ignored arguments that are reported, one log line each.
+/// Maximum number of ignored arguments that are logged, one line each.
 const REPORTED_MAX: usize = 20;
-/// Maximum length of an ignored argument in the log, in characters.
+/// Maximum length of a logged argument, in characters. Longer ones are cut.
 const REPORTED_CHARS_MAX: usize = 64;
 
-/// Command line to parse, and how the program was started.
+/// Command line to parse, and whether the program runs in drop-in mode.
 pub(super) struct CommandLine {
-    /// Arguments without those that are ignored, with the program's name first.
+    /// Program name and the arguments that are not ignored.
     pub(super) arguments: Vec<OsString>,
-    /// `None` unless the program runs in place of envoyproxy/ratelimit.
+    /// Ignored arguments in drop-in mode; `None` in any other mode.
     pub(super) drop_in: Option<DropIn>,
 }
 
 impl CommandLine {
-    /// Inserts the `serve` subcommand and drops unknown arguments if the program runs in place of
-    /// envoyproxy/ratelimit. `has_runtime_root` is whether RUNTIME_ROOT is set.
+    /// In drop-in mode, inserts the `serve` subcommand and removes unknown arguments. Otherwise,
+    /// keeps the arguments unchanged. `has_runtime_root` is whether RUNTIME_ROOT is set.
     pub(super) fn new(arguments: Vec<OsString>, has_runtime_root: bool) -> CommandLine {
         let name = arguments.first().and_then(|name| Path::new(name).file_name());
         let is_ratelimit = name.is_some_and(|name| name == "ratelimit");
@@ -53,9 +54,9 @@ impl CommandLine {
     }
 }
 
-/// Separates known flags and their values from all other arguments. Returns the others
-/// as they may be logged: an argument that follows an unknown flag may be its value and a secret,
-/// and is left out.
+/// Separates known flags and their values from all other arguments. Returns the others in a form
+/// that may be logged. Omits an argument that follows an unknown flag, because it may be the flag's
+/// value and a secret.
 fn split_known(
     flags: &[&Arg],
     arguments: impl Iterator<Item = OsString>,
@@ -100,14 +101,14 @@ fn split_known(
     (known, ignored)
 }
 
-/// What the argument before the current one was.
+/// Kind of the argument before the current one.
 #[derive(Clone, Copy)]
 enum Last {
-    /// A known flag that takes this many values from the next arguments.
+    /// Known flag whose value is in the next argument, or in several if `several` is true.
     TakesValues { several: bool },
-    /// An unknown flag without `=`.
+    /// Unknown flag without `=`.
     Unknown,
-    /// Anything else, such as a complete flag.
+    /// Any other argument, such as a flag with its value.
     Other,
 }
 

@@ -1,4 +1,5 @@
-//! `tidegate explain`: shows which rule a request matches and why, its counters, and its answer.
+//! `tidegate explain`: shows which rule a request matches and why, its counters, and the predicted
+//! decision.
 
 use std::path::PathBuf;
 

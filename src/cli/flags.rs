@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use crate::app::{self, Failure};
 use crate::settings::{SettingRow, Sources, TABLE, TextMap};
 
-/// Selects the settings that a subcommand accepts as flags.
+/// Set of settings that a subcommand accepts as flags.
 pub(super) trait FlagSet {
     /// Whether the subcommand accepts paths after its flags. If so, the value of a boolean flag
     /// must follow an `=`, so that a path is not parsed as the value.
@@ -78,8 +78,7 @@ impl<S: FlagSet> SettingFlags<S> {
     }
 
     /// Reads all sources, but drops settings that this subcommand does not use. For example, an
-    /// invalid port must prevent `serve` from starting, but must not prevent `check` from checking
-    /// a policy.
+    /// invalid port is an error for `serve`, but not for `check`, which does not use the port.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! `tidegate man`: the manual pages of the program and of each subcommand, for packages.
+//! `tidegate man`: writes the manual pages of the program and its subcommands, for packages.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ impl Man {
     }
 }
 
-/// Writes the page of a command and those of its subcommands.
+/// Writes the manual pages of a command and its subcommands.
 fn write_pages(command: &Command, directory: &Path) -> Result<(), Failure> {
     for subcommand in command.get_subcommands() {
         write_pages(subcommand, directory)?;
@@ -37,8 +37,8 @@ fn write_pages(command: &Command, directory: &Path) -> Result<(), Failure> {
     Ok(app::write_text_file(&path, &text)?)
 }
 
-/// Returns a page in roff. Its examples are the text after the help, whose lines clap_mangen would
-/// fill into one paragraph.
+/// Returns a manual page in roff. Appends the examples from the help text as a verbatim section,
+/// because clap_mangen would reflow their lines into one paragraph.
 fn page_text(command: &Command, page: &Page) -> io::Result<String> {
     let mut text = Vec::new();
     page.render(&mut text)?;
@@ -49,7 +49,7 @@ fn page_text(command: &Command, page: &Page) -> io::Result<String> {
     Ok(text)
 }
 
-/// Returns a section in roff whose lines stay as they are.
+/// Returns a roff section whose lines are not reflowed.
 fn verbatim_section(title: &str, text: &str) -> String {
     let mut section = format!(".SH {title}\n.nf\n");
     for line in text.trim_start_matches("Examples:\n").lines() {

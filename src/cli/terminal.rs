@@ -1,5 +1,5 @@
-//! Terminal output: results go to standard output, everything else to standard error. Colors are
-//! used only on a terminal.
+//! Terminal output: prints results to standard output and everything else to standard error. Uses
+//! colors only on a terminal.
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
@@ -12,8 +12,8 @@ use crate::policy::Diagnostic;
 ///
 /// # Errors
 ///
-/// Never returns an error. Write errors are ignored, because a closed pipe (`| head`) is not a
-/// failure. The return type is a `Result` because most subcommands end with this call.
+/// Never returns an error: write errors are ignored, because a closed pipe (`| head`) is not a
+/// failure. Returns a `Result` because most subcommands end with this call.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     let _ = io::stdout().lock().write_all(text.as_bytes());
     Ok(())
@@ -31,7 +31,7 @@ pub(super) fn print_failure(failure: &Failure) {
 }
 
 /// Prints a failure to standard error in a format for logs: one line per diagnostic, each beginning
-/// with `error`. Text from files and flags is escaped, so that it cannot add lines or control the
+/// with `error`. Escapes text from files and flags, so that it cannot add lines or control the
 /// terminal.
 pub(super) fn print_failure_lines(failure: &Failure) {
     let severity = Color::Red.paint("error", io::stderr().is_terminal());
@@ -45,11 +45,11 @@ pub(super) fn print_warning(warning: &Diagnostic) {
     print_diagnostic(Color::Yellow, "warning", warning);
 }
 
-/// Maximum number of positions that are listed below a note.
+/// Maximum number of positions listed below a note.
 const POSITIONS_MAX: usize = 5;
 
-/// Prints a note and its source line to standard error, and the positions of other notes of its
-/// kind.
+/// Prints a note and its source line to standard error. Then lists the positions of the other notes
+/// of the same kind.
 pub(super) fn print_note(first: &Diagnostic, others: &[&Diagnostic]) {
     let severity = Color::Green.paint("note", io::stderr().is_terminal());
     let mut text = first.report(&severity);
@@ -65,7 +65,7 @@ pub(super) fn print_note(first: &Diagnostic, others: &[&Diagnostic]) {
     print_error(&format!("{text}\n"));
 }
 
-/// Prints a hint to standard error. Text from flags is escaped.
+/// Prints a hint to standard error. Escapes text from flags.
 pub(super) fn print_hint(text: &str) {
     let severity = Color::Yellow.paint("hint", io::stderr().is_terminal());
     print_error(&format!("{severity}: {}\n", escaped(text)));
@@ -80,7 +80,7 @@ fn print_error(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-/// Reports whether standard output is a terminal.
+/// Returns whether standard output is a terminal.
 pub(super) fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }

@@ -1,22 +1,22 @@
-//! Waits between attempts to reach the control plane. Randomness is an argument.
+//! Backoff between attempts to connect to the control plane. Takes random numbers as an argument.
 
 use std::time::Duration;
 
-/// How long to wait after a failed attempt.
+/// Configuration of the wait after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackoffConfig {
     /// Wait after the first failure. It doubles with each further failure.
     pub initial: Duration,
     /// Maximum wait.
     pub max: Duration,
-    /// Largest part of a wait, from 0 to 1, that is left out at random, so that replicas do not all
-    /// reconnect at once.
+    /// Maximum fraction of a wait, from 0 to 1, by which the wait is shortened at random, so that
+    /// replicas do not all reconnect at once.
     pub random_fraction: f64,
-    /// Fixed wait after a failed attempt to connect; `None` waits as after other failures.
+    /// Fixed wait after a failed attempt to connect; `None` applies the exponential backoff.
     pub connect_retry: Option<Duration>,
 }
 
-/// Backoff of one client.
+/// Exponential backoff of one client.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     config: BackoffConfig,
@@ -29,8 +29,8 @@ impl Backoff {
         Backoff { config, failures: 0 }
     }
 
-    /// Returns how long to wait after a failure. `random` is from 0 to 1. `connected` tells whether
-    /// the connection was established before it failed.
+    /// Returns the wait after a failure. `random` is a random number from 0 to 1. `connected` is
+    /// whether the connection had been established before it failed.
     pub(crate) fn next_wait(&mut self, connected: bool, random: f64) -> Duration {
         let BackoffConfig { initial, max, random_fraction, connect_retry } = self.config;
         if let (false, Some(fixed)) = (connected, connect_retry) {
@@ -42,7 +42,7 @@ impl Backoff {
         wait.mul_f64(1.0 - (random_fraction * random).clamp(0.0, 1.0))
     }
 
-    /// Records that the control plane has answered.
+    /// Records a success, so that the next wait is the initial one.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }

@@ -1,7 +1,8 @@
-//! Client of a control plane. Keeps one stream open, applies each response, and answers it.
+//! xDS client of a control plane. Keeps one stream open, applies each response, and acknowledges or
+//! rejects it.
 //!
-//! While the control plane is away, the domains in force stay. The client runs on a thread of its
-//! own: decoding and compiling a large policy delays neither calls nor probes.
+//! While the control plane is unavailable, the active domains remain active. The client runs on its
+//! own thread, so that decoding and compiling a large policy delays neither calls nor probes.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -32,48 +33,49 @@ use crate::clock::Clock;
 use crate::domain::with_causes;
 use crate::policy::PolicyDefaults;
 
-/// Interval at which changed certificates and defaults are noticed. A stream that is open for this
-/// long counts as established, also if the control plane has nothing to send.
-const TICK: Duration = Duration::from_secs(1);
+/// Interval at which the client checks for changed certificates and defaults. A stream that has
+/// been open for this long counts as connected even if the control plane has sent nothing.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Number of requests that may wait to be sent. The client never has more than one answer.
-const REQUESTS_MAX: usize = 4;
+/// Capacity of the queue of outgoing requests. At most one ACK or NACK is pending at a time.
+const REQUEST_QUEUE_CAPACITY: usize = 4;
 
 /// Maximum number of rejections that are logged for one response.
-const LOGGED_MAX: usize = 20;
+const LOGGED_REJECTIONS_MAX: usize = 20;
 
-/// Returns the current defaults; `None` while they cannot be read.
+/// Function that returns the current policy defaults, or `None` while they cannot be read.
 pub type ReadDefaults = Arc<dyn Fn() -> Option<PolicyDefaults> + Send + Sync>;
 
-/// Client of a control plane.
+/// xDS client of a control plane, with its configuration.
 pub struct Client {
-    /// Connection to the control plane.
+    /// Configuration of the connection to the control plane.
     pub connection: ConnectionConfig,
-    /// Waits between attempts to connect.
+    /// Configuration of the waits between attempts to connect.
     pub backoff: BackoffConfig,
-    /// Name of this client. The control plane chooses a snapshot by it.
+    /// Node id of this client. The control plane selects the policies to send by this id.
     pub node_id: String,
-    /// Metadata of this client, for the control plane.
+    /// Node metadata that the client sends to the control plane, as name-value pairs.
     pub node_metadata: Vec<(String, String)>,
-    /// Headers of the stream.
+    /// Request headers of the stream, as name-value pairs.
     pub headers: Vec<(String, String)>,
     /// Maximum size of a response, in bytes.
     pub message_bytes_max: usize,
-    /// Defaults for what messages cannot say.
+    /// Source of the policy defaults, for properties that the control plane's messages cannot
+    /// express.
     pub defaults: Option<ReadDefaults>,
-    /// State and counters, for metrics and the live page.
+    /// State and counters of the client, for metrics and the live page.
     pub status: Arc<ControlPlaneStatus>,
 }
 
-/// Effect of a response on the policy in force.
+/// Effect of a response on the active policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseEffect {
-    /// Whether to activate the domains: they have changed, or are the first.
+    /// Whether to activate the domains, because they have changed or are the first.
     pub activate: bool,
-    /// Whether the response was rejected, in part or as a whole, for another reason than the one
-    /// before.
+    /// Whether the response was rejected, in part or as a whole, for a different reason than the
+    /// previous response.
     pub newly_rejected: bool,
-    /// Whether the response was accepted as a whole.
+    /// Whether the whole response was accepted.
     pub accepted: bool,
 }
 
@@ -81,11 +83,11 @@ pub struct ResponseEffect {
 enum StreamEnd {
     /// The control plane could not be reached, or the stream was lost.
     Failed(String),
-    /// Certificates or defaults have changed; connect again at once.
+    /// Certificates or defaults have changed, so the client must reconnect immediately.
     Changed,
 }
 
-/// Client while it runs.
+/// State of a running client, over all its streams.
 struct Session<A> {
     client: Client,
     last_good: LastGood,
@@ -94,16 +96,16 @@ struct Session<A> {
     /// Certificates of the current connection.
     material: Option<TlsMaterial>,
     defaults: PolicyDefaults,
-    /// Whether a policy was activated.
+    /// Whether any policy has been activated.
     is_active: bool,
     on_response: A,
-    /// Error that was logged last; `None` while there is a stream.
+    /// Last error that was logged; `None` while a stream is open.
     logged: Option<String>,
 }
 
 impl Client {
-    /// Runs until the process ends. Calls `on_response` with the domains in force after each
-    /// response, before it is acknowledged.
+    /// Runs the client until the process ends. Calls `on_response` after each response, before the
+    /// client acknowledges or rejects it.
     pub async fn run(
         self,
         last_good: LastGood,
@@ -143,8 +145,8 @@ impl Client {
         self.connection.tls.as_ref().and_then(|tls| (tls.read)())
     }
 
-    /// Returns the first request of a stream. It names no version: after a restart, a control plane
-    /// may count from 1 again, and would not send what it believes the client to have.
+    /// Returns the first request of a stream. Its version is empty, because a restarted control
+    /// plane may reuse version numbers and would not send a version that the client claims to have.
     fn first_request(&self) -> DiscoveryRequest {
         let text = |(key, value): &(String, String)| {
             let kind = Some(Kind::StringValue(value.clone()));
@@ -159,7 +161,7 @@ impl Client {
         }
     }
 
-    /// Adds the configured headers to a request. The settings have checked them.
+    /// Adds the configured headers to a request. The settings have already validated them.
     fn with_headers<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         for (name, value) in &self.headers {
@@ -173,7 +175,7 @@ impl Client {
 }
 
 impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
-    /// Connects, and answers responses until the stream ends.
+    /// Connects, then applies and acknowledges or rejects responses until the stream ends.
     async fn run_stream(&mut self) -> StreamEnd {
         // If the files cannot be read at the moment, the former certificates may still do.
         self.material = self.client.read_material().or(self.material.take());
@@ -182,7 +184,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
             Ok(connected) => connected,
             Err(error) => return StreamEnd::Failed(error),
         };
-        let (requests, queue) = mpsc::channel(REQUESTS_MAX);
+        let (requests, queue) = mpsc::channel(REQUEST_QUEUE_CAPACITY);
         let _ = requests.send(self.client.first_request()).await;
         let outgoing = stream::unfold(queue, |mut queue: mpsc::Receiver<_>| async move {
             queue.recv().await.map(|request| (request, queue))
@@ -195,7 +197,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
             .map_ok(Response::into_inner)
             .try_flatten_stream();
         let mut responses = pin!(responses);
-        let mut ticks = interval(TICK);
+        let mut ticks = interval(CHECK_INTERVAL);
         ticks.reset();
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answer: Option<Answer> = None;
@@ -216,14 +218,14 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
                     }
                     Some(Err(status)) => {
                         // An alert of TLS says more than the stream that it ended.
-                        let error = socket_error.take().unwrap_or_else(|| describe(&status));
+                        let error = socket_error.take().unwrap_or_else(|| format_status(&status));
                         return StreamEnd::Failed(error);
                     }
                     None => return StreamEnd::Failed("the control plane ended the stream".to_owned()),
                 },
                 () = is_due => {
                     let Some(answer) = answer.take() else { continue };
-                    self.report_answer(&answer);
+                    self.count_answer(&answer);
                     if requests.send(into_request(answer)).await.is_err() {
                         return StreamEnd::Failed("the stream is closed".to_owned());
                     }
@@ -238,7 +240,8 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         }
     }
 
-    /// Applies a response, activates the policy if it has changed, and returns the answer.
+    /// Applies a response, activates the policy if it has changed, and returns the ACK or NACK to
+    /// send. Returns `None` for a response of an unknown type.
     fn apply(&mut self, response: DiscoveryResponse) -> Option<Answer> {
         let DiscoveryResponse { version_info: version, resources, type_url, nonce } = response;
         if type_url != TYPE_URL {
@@ -275,8 +278,8 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         Some(answer)
     }
 
-    /// Returns whether the certificates or the defaults differ from those in use, and takes over the
-    /// defaults.
+    /// Returns whether the certificates or the defaults have changed. Replaces the defaults in use
+    /// if they have.
     fn has_changed(&mut self) -> bool {
         let mut changed = false;
         if let Some(material) = self.client.read_material() {
@@ -307,7 +310,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         }
     }
 
-    /// Counts a failure, and logs it unless the last attempt failed for the same reason.
+    /// Counts a failure, and logs it unless the same error was logged last.
     fn report_failure(&mut self, error: String) {
         let status = &self.client.status;
         ControlPlaneStatus::count(&status.failures, 1);
@@ -323,7 +326,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         }
     }
 
-    fn report_answer(&self, answer: &Answer) {
+    fn count_answer(&self, answer: &Answer) {
         let status = &self.client.status;
         match &answer.rejection {
             None => ControlPlaneStatus::count(&status.acks, 1),
@@ -332,9 +335,10 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
     }
 }
 
-/// Logs the rejected resources. After [`LOGGED_MAX`], one line tells how many more there are.
+/// Logs the rejected resources. After [`LOGGED_REJECTIONS_MAX`] lines, one more line reports how
+/// many were omitted.
 fn log_rejections(rejections: &[Rejection]) {
-    for Rejection { resource, path, reason } in rejections.iter().take(LOGGED_MAX) {
+    for Rejection { resource, path, reason } in rejections.iter().take(LOGGED_REJECTIONS_MAX) {
         tracing::error!(
             resource,
             path,
@@ -342,8 +346,8 @@ fn log_rejections(rejections: &[Rejection]) {
             "resource of the control plane rejected, its last good version stays in force"
         );
     }
-    if rejections.len() > LOGGED_MAX {
-        let more = rejections.len() - LOGGED_MAX;
+    if rejections.len() > LOGGED_REJECTIONS_MAX {
+        let more = rejections.len() - LOGGED_REJECTIONS_MAX;
         tracing::error!(more, "more resources of the control plane rejected");
     }
 }
@@ -361,8 +365,8 @@ fn into_request(answer: Answer) -> DiscoveryRequest {
     }
 }
 
-/// Returns the code and the message of a failed stream, with the causes.
-fn describe(status: &tonic::Status) -> String {
+/// Formats the error of a failed stream, with its causes.
+fn format_status(status: &tonic::Status) -> String {
     let causes = std::error::Error::source(status).map(with_causes);
     let message = status.message();
     match causes {

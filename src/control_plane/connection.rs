@@ -1,8 +1,10 @@
 //! Connection to a control plane: its settings, and TLS with certificates that can change.
 //!
-//! The client has its own TLS, and not that of tonic, for the sake of one error: in TLS 1.3 a server
-//! rejects a client certificate after the handshake, and the client learns of it when it reads. tonic
-//! would report a closed connection. Not here: what is said on it (`client`), reading files (`app`).
+//! Uses its own TLS connector instead of tonic's, to report why the server rejected a client
+//! certificate. In TLS 1.3, the server does so after the handshake, with an alert that the client
+//! only sees when it reads; tonic would report a closed connection.
+//!
+//! Not here: the messages on the stream (`client`), reading files (`app`).
 
 use std::fmt;
 use std::future::Future;
@@ -28,32 +30,32 @@ use tower_service::Service;
 use crate::domain::with_causes;
 use crate::pem::{parse_certificates, trusted_certificates};
 
-/// Number of TCP keepalive probes without a reply after which a connection is lost.
+/// Number of unanswered TCP keepalive probes after which a connection counts as lost.
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// Settings of the connection.
+/// Configuration of the connection to a control plane.
 #[derive(Clone, Debug)]
 pub struct ConnectionConfig {
     /// Host name or IP address of the control plane.
     pub host: String,
     /// Port of the control plane.
     pub port: u16,
-    /// TLS; `None` connects in plain text.
+    /// TLS configuration; `None` means plaintext.
     pub tls: Option<TlsConfig>,
     /// Timeout for connecting, including the TLS handshake.
     pub connect_timeout: Duration,
-    /// Interval of TCP keepalive probes on an idle connection; `None` sends none. HTTP/2 pings would
-    /// be no substitute: servers written in Go close connections that send more than one in five
-    /// minutes.
+    /// Interval of TCP keepalive probes on an idle connection; `None` disables them. HTTP/2 pings
+    /// cannot replace them, because gRPC servers written in Go close connections that send more
+    /// than one ping in five minutes.
     pub keepalive_interval: Option<Duration>,
 }
 
-/// TLS of the connection.
+/// TLS configuration of the connection to a control plane.
 #[derive(Clone)]
 pub struct TlsConfig {
-    /// Name that the control plane's certificate must have; `None` means the host.
+    /// Name that the control plane's certificate must contain; `None` means the host name.
     pub server_name: Option<String>,
-    /// Returns the certificates as last read; `None` while they cannot be read.
+    /// Function that returns the certificates as last read, or `None` while they cannot be read.
     pub read: Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>,
 }
 
@@ -66,9 +68,9 @@ impl fmt::Debug for TlsConfig {
 /// Certificates and keys as PEM text.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TlsMaterial {
-    /// CA certificates that verify the control plane; `None` means those of the system.
+    /// CA certificates that verify the control plane; `None` means the system's CAs.
     pub authority: Option<Vec<u8>>,
-    /// Certificate chain and private key of the client.
+    /// Certificate chain and private key of the client; `None` sends no certificate.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -78,7 +80,7 @@ impl fmt::Debug for TlsMaterial {
     }
 }
 
-/// First error of a connection's socket; `None` if there was none.
+/// First error of a connection's socket; `None` if no error has occurred.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SocketError(Arc<Mutex<Option<String>>>);
 
@@ -87,7 +89,8 @@ impl SocketError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Keeps the first error: those after it only say that the connection is gone.
+    /// Stores an error unless one is already stored, because later errors only report that the
+    /// connection is closed.
     fn set(&self, error: &io::Error) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get_or_insert_with(|| error.to_string());
@@ -95,12 +98,12 @@ impl SocketError {
 }
 
 impl ConnectionConfig {
-    /// Connects with these certificates. Returns the channel, and the place where its socket stores
-    /// its first error.
+    /// Connects with the certificates in `material`. Returns the channel and a handle to the first
+    /// error of its socket.
     ///
     /// # Errors
     ///
-    /// Returns the reason with its causes.
+    /// Returns a message with the chain of causes.
     pub(crate) async fn connect(
         &self,
         material: Option<&TlsMaterial>,
@@ -168,7 +171,7 @@ fn client_config(material: &TlsMaterial) -> Result<Arc<ClientConfig>, String> {
     Ok(Arc::new(config))
 }
 
-/// Opens the socket of a channel.
+/// Connector that opens the socket of a channel, with TLS if configured.
 #[derive(Clone)]
 struct Connector {
     address: (String, u16),
@@ -211,21 +214,22 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// Socket in plain text or with TLS.
+/// Plaintext or TLS socket.
 trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
-/// Socket that keeps its first error.
+/// Socket that records its first error.
 struct ObservedSocket {
     socket: Box<dyn Socket>,
     error: SocketError,
 }
 
 impl ObservedSocket {
-    /// Keeps the error of a write, or the alert with which the server says why it closed the
-    /// connection. A broken connection becomes readable, so waiting for that ends.
-    fn observe_write<T>(
+    /// Records a write error or, if the server has sent one, the TLS alert that explains why it
+    /// closed the connection. Waits until the socket is readable, which a broken connection always
+    /// becomes.
+    fn record_write_error<T>(
         &mut self,
         context: &mut Context<'_>,
         result: Poll<io::Result<T>>,
@@ -262,12 +266,12 @@ impl AsyncWrite for ObservedSocket {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.socket).poll_write(context, bytes);
-        self.observe_write(context, result)
+        self.record_write_error(context, result)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.socket).poll_flush(context);
-        self.observe_write(context, result)
+        self.record_write_error(context, result)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,7 +1,7 @@
-//! Answers of the client: which version to acknowledge, what to reject, and when.
+//! Decides whether to send an ACK or a NACK for a response of the control plane, and when.
 //!
-//! A control plane answers a rejected version at once with the same version. NACKs are therefore
-//! paced. Everything here is a value computed from values; time is an argument.
+//! A control plane may respond to a NACK immediately with the same version, so NACKs are
+//! rate-limited. All functions here are deterministic: the time is an argument.
 
 use std::time::{Duration, Instant};
 
@@ -9,42 +9,42 @@ use super::last_good::Rejection;
 
 /// Minimum time between two NACKs, and the wait before the second one for the same version.
 const NACK_WAIT_MIN: Duration = Duration::from_secs(1);
-/// Maximum wait before a NACK. It is also how long a corrected policy may have to wait, because the
-/// control plane sends nothing before the NACK.
+/// Maximum wait before a NACK. Also the maximum delay of a corrected policy, because the control
+/// plane sends nothing before it has received the NACK.
 const NACK_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum number of rejections that a NACK lists.
-const LISTED_MAX: usize = 10;
+const NACK_REJECTIONS_MAX: usize = 10;
 
-/// State of the exchange with a control plane, over all connections.
+/// ACK and NACK state of the exchange with a control plane, over all connections.
 #[derive(Debug, Default)]
 pub struct Exchange {
-    /// Version that was acknowledged last; empty before the first.
+    /// Version that was acknowledged last; empty before the first ACK.
     acknowledged: String,
-    /// Version that was rejected last, and how long the next NACK for it waits after this one.
-    /// `None` after an ACK.
+    /// Version that was rejected last, and the wait before the next NACK for it. `None` after an
+    /// ACK.
     rejected: Option<(String, Duration)>,
-    /// Time of the last NACK. Kept after an ACK: versions that are good and bad in turn are paced,
-    /// too.
+    /// Time of the last NACK. Kept after an ACK, so that NACKs are rate-limited even if valid and
+    /// invalid versions alternate.
     last_nack: Option<Instant>,
 }
 
-/// Answer to a response.
+/// ACK or NACK with which the client answers a response of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Version in force, as the control plane names it.
+    /// Last accepted version, which is that of the response if this is an ACK.
     pub version: String,
-    /// Nonce of the response.
+    /// Nonce of the response that is acknowledged or rejected.
     pub nonce: String,
-    /// Why the response is rejected; `None` acknowledges it.
+    /// Reasons for a NACK; `None` for an ACK.
     pub rejection: Option<String>,
-    /// Earliest time at which to send the answer.
+    /// Earliest time at which to send the ACK or NACK.
     pub due: Instant,
 }
 
 impl Exchange {
-    /// Returns the answer to a response that was received and applied at `now`. Only the answer to
-    /// the newest response must be sent: the control plane ignores one with an older nonce.
+    /// Returns the ACK or NACK for a response that was received and applied at `now`. Only the one
+    /// for the newest response must be sent, because the control plane ignores older nonces.
     pub fn answer(
         &mut self,
         version: &str,
@@ -66,21 +66,21 @@ impl Exchange {
         self.rejected = Some((version.to_owned(), next));
         self.last_nack = Some(due);
         let (version, nonce) = (self.acknowledged.clone(), nonce.to_owned());
-        Answer { version, nonce, rejection: Some(describe(rejections)), due }
+        Answer { version, nonce, rejection: Some(format_rejections(rejections)), due }
     }
 
-    /// Returns the version that was acknowledged last; empty before the first.
+    /// Returns the version that was acknowledged last; empty before the first ACK.
     pub fn acknowledged(&self) -> &str {
         &self.acknowledged
     }
 }
 
-/// Returns the text of a NACK: one line per rejection.
-fn describe(rejections: &[Rejection]) -> String {
+/// Returns the error message of a NACK: one line per rejection, at most [`NACK_REJECTIONS_MAX`].
+fn format_rejections(rejections: &[Rejection]) -> String {
     let mut lines: Vec<String> =
-        rejections.iter().take(LISTED_MAX).map(ToString::to_string).collect();
-    if rejections.len() > LISTED_MAX {
-        lines.push(format!("and {} more", rejections.len() - LISTED_MAX));
+        rejections.iter().take(NACK_REJECTIONS_MAX).map(ToString::to_string).collect();
+    if rejections.len() > NACK_REJECTIONS_MAX {
+        lines.push(format!("and {} more", rejections.len() - NACK_REJECTIONS_MAX));
     }
     lines.join("\n")
 }

@@ -1,8 +1,9 @@
-//! Last good version of each domain. A response replaces what is valid in it; a domain with an error
-//! keeps its last good version, and domains that are no longer sent are removed.
+//! Last valid version of each domain from a control plane. A response replaces the valid domains in
+//! it. A domain with an error keeps its last valid version, and domains that are missing from the
+//! response are removed.
 //!
-//! Everything here is a value computed from values. Not here: the stream (`client`), whether to send
-//! ACK or NACK (`exchange`).
+//! All functions here are deterministic. Not here: the stream (`client`), sending an ACK or a NACK
+//! (`exchange`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,32 +14,32 @@ use crate::domain::escaped;
 use crate::policy::spec::DomainSpec;
 use crate::policy::{Options, PolicyDefaults, compile_resources};
 
-/// Maximum number of resources in a response. A control plane sends one for each listener or policy;
-/// the largest known installations have hundreds.
+/// Maximum number of resources in a response. A control plane sends one resource for each listener
+/// or policy, and the largest known installations have hundreds.
 pub const RESOURCES_MAX: usize = 10_000;
 
-/// Maximum number of bytes of a resource's name or of a reason that a rejection repeats, so that a
-/// NACK, a log line and a metric label stay readable.
+/// Maximum length, in bytes, of a resource name or reason in a rejection, so that NACKs, log lines
+/// and metric labels stay readable. Longer text is cut.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// Resource as received: its type and its bytes.
+/// Encoded resource as received, with its type.
 #[derive(Clone, Debug, Default)]
 pub struct RawResource {
-    /// Type of the message in `value`.
+    /// Type URL of the message in `value`.
     pub type_url: String,
-    /// Encoded message.
+    /// Protobuf encoding of the message.
     pub value: Vec<u8>,
 }
 
 /// Reason why a resource was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejection {
-    /// Name of the resource; its position in the response if the name cannot be read, and empty if
-    /// the whole response was rejected.
+    /// Name of the resource, or its position in the response if the name cannot be decoded. Empty
+    /// if the whole response was rejected.
     pub resource: String,
     /// Path of the error in the resource, such as `descriptors[0].rate_limit.unit`; may be empty.
     pub path: String,
-    /// What is wrong.
+    /// Description of the error.
     pub reason: String,
 }
 
@@ -71,14 +72,14 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// Domains in force, and how to compile new ones.
+/// Active domains from a control plane, and the options for compiling new ones.
 #[derive(Debug, Default)]
 pub struct LastGood {
     options: Options,
     defaults: PolicyDefaults,
     accepted: BTreeMap<String, AcceptedDomain>,
-    /// Domains that the last response had with errors, so that a repeated response is not compiled
-    /// again: after a NACK, the control plane sends the same one at once.
+    /// Invalid domains of the last response, so that a repeated response is not compiled again. A
+    /// control plane may respond to a NACK immediately with the same response.
     rejected: BTreeMap<String, RejectedDomain>,
 }
 
@@ -86,7 +87,7 @@ pub struct LastGood {
 struct AcceptedDomain {
     hash: blake3::Hash,
     spec: Arc<DomainSpec>,
-    /// Names of the resources that make up the domain.
+    /// Names of the resources that define the domain.
     resources: Vec<String>,
 }
 
@@ -96,25 +97,25 @@ struct RejectedDomain {
     rejections: Vec<Rejection>,
 }
 
-/// Effect of a response.
+/// Result of applying a response to the active domains.
 #[derive(Debug, Default)]
 pub struct Update {
-    /// Whether the domains in force have changed.
+    /// Whether the active domains have changed.
     pub changed: bool,
-    /// Number of domains that were compiled. Those whose resources have the same bytes as before are
-    /// not.
+    /// Number of domains that were compiled. Domains whose resources are unchanged are not compiled
+    /// again.
     pub compiled: usize,
-    /// Errors, by resource. If there are none, the response is accepted.
+    /// Errors in the response, by resource. If there are none, the response is accepted.
     pub rejections: Vec<Rejection>,
 }
 
 impl LastGood {
-    /// Starts without a domain.
+    /// Creates a value without any active domain.
     pub fn new(options: Options, defaults: PolicyDefaults) -> Self {
         LastGood { options, defaults, ..LastGood::default() }
     }
 
-    /// Replaces the defaults of the operator. The next response is compiled anew.
+    /// Replaces the policy defaults. All domains of the next response are compiled again.
     pub fn set_defaults(&mut self, defaults: PolicyDefaults) {
         self.defaults = defaults;
         self.rejected.clear();
@@ -124,12 +125,12 @@ impl LastGood {
         }
     }
 
-    /// Returns the domains in force, sorted by name.
+    /// Returns the active domains, sorted by name.
     pub fn domains(&self) -> Vec<Arc<DomainSpec>> {
         self.accepted.values().map(|domain| Arc::clone(&domain.spec)).collect()
     }
 
-    /// Returns a hash of the resources in force, which replicas with the same policy share.
+    /// Returns a hash of the active resources. Replicas with the same policy have the same hash.
     pub fn fingerprint(&self) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new();
         for domain in self.accepted.values() {
@@ -138,7 +139,8 @@ impl LastGood {
         hasher.finalize()
     }
 
-    /// Takes the resources of a response, which are all that the control plane has.
+    /// Applies the resources of a response, which contains all resources of the control plane
+    /// (state of the world).
     pub fn apply(&mut self, resources: Vec<RawResource>) -> Update {
         if resources.len() > RESOURCES_MAX {
             let reason = format!(
@@ -158,13 +160,13 @@ impl LastGood {
         }
         let before = self.accepted.len();
         self.accepted.retain(|domain, accepted| {
-            response.present.contains(domain) || response.may_still_send(&accepted.resources)
+            response.present.contains(domain) || response.may_contain(&accepted.resources)
         });
         update.changed |= self.accepted.len() < before;
         update
     }
 
-    /// Takes the resources of one domain, sorted by name.
+    /// Applies the resources of one domain. `group` must be sorted by name.
     fn apply_domain(
         &mut self,
         domain: &str,
@@ -174,9 +176,9 @@ impl LastGood {
     ) {
         let group = match self.options.merge_domains {
             true => group,
-            false => vec![self.owner(domain, group, update)],
+            false => vec![self.select_owner(domain, group, update)],
         };
-        let hash = hash_of(&group);
+        let hash = hash_resources(&group);
         if self.accepted.get(domain).is_some_and(|accepted| accepted.hash == hash) {
             return;
         }
@@ -209,9 +211,9 @@ impl LastGood {
         }
     }
 
-    /// Returns the resource that a domain belongs to: the one in force or, if it is gone, the first
-    /// by name. Rejects the others.
-    fn owner(
+    /// Returns the only resource that may define a domain: the active one or, if the response does
+    /// not contain it, the first by name. Rejects the others.
+    fn select_owner(
         &self,
         domain: &str,
         mut group: Vec<EncodedResource>,
@@ -235,11 +237,11 @@ impl LastGood {
 /// Resources of a response, grouped by domain.
 #[derive(Default)]
 struct DecodedResponse {
-    /// Resources by domain. Each group is sorted by name and not empty.
+    /// Resources by domain. Each group is sorted by name and has at least one resource.
     domains: BTreeMap<String, Vec<EncodedResource>>,
-    /// Names of the resources without a domain. It is unknown which domains they replace.
+    /// Names of the resources that have no domain. The domains that they should define are unknown.
     without_domain: BTreeSet<String>,
-    /// Whether the name of any resource cannot be read.
+    /// Whether the response contains a resource whose name cannot be decoded.
     has_nameless: bool,
     /// Domains that the response contains.
     present: BTreeSet<String>,
@@ -247,7 +249,8 @@ struct DecodedResponse {
 }
 
 impl DecodedResponse {
-    /// Decodes names and domains. The order of the resources has no meaning.
+    /// Decodes the names and domains of resources. The result does not depend on the order of
+    /// `resources`.
     fn decode(resources: Vec<RawResource>) -> Self {
         let mut response = DecodedResponse::default();
         let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();
@@ -286,15 +289,15 @@ impl DecodedResponse {
         response
     }
 
-    /// Returns whether any of these resources may be in the response although its domain is not:
-    /// the resource has an error that hides the domain.
-    fn may_still_send(&self, resources: &[String]) -> bool {
+    /// Returns whether the response may contain one of these resources with an error that hides its
+    /// domain. The domain must then not be removed.
+    fn may_contain(&self, resources: &[String]) -> bool {
         self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
     }
 }
 
 /// Returns a hash of the names and contents of resources.
-fn hash_of(group: &[EncodedResource]) -> blake3::Hash {
+fn hash_resources(group: &[EncodedResource]) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new();
     for resource in group {
         // The content includes the name.

@@ -1,5 +1,5 @@
-//! Rust types that prost generates from the messages of control planes in `proto/`. A list of
-//! descriptors is encoded bytes, which `resource` decodes level by level.
+//! Rust types that prost generates from the control plane's messages in `proto/`. A list of
+//! descriptors is kept as encoded bytes, which `resource` decodes level by level.
 
 #![allow(
     missing_docs,

@@ -1,15 +1,15 @@
-//! Policies from a control plane, over xDS: one stream (ADS) on which the control plane sends the state
-//! of the world, and the client acknowledges or rejects it.
+//! Policies from a control plane over xDS, on one aggregated stream (ADS). Each response contains
+//! all resources (state of the world), and the client acknowledges or rejects it.
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `client` | keeps a stream open: reconnects, requests and responses |
+//! | `client` | keeps a stream open and applies its responses |
 //! | `connection` | settings of a connection, TLS |
-//! | `backoff` | how long to wait between attempts to connect |
-//! | `exchange` | ACK or NACK, and when |
-//! | `last_good` | which domains are in force after a response |
-//! | `resource`, `messages` | decoding |
-//! | `status` | counters and the state for metrics and the live page |
+//! | `backoff` | waits between attempts to connect |
+//! | `exchange` | whether to send an ACK or a NACK, and when |
+//! | `last_good` | active domains after a response |
+//! | `resource`, `messages` | decoding of resources |
+//! | `status` | counters and state for metrics and the live page |
 //!
 //! Not here: compiling descriptors (`policy`), building the policy and activating it (`app`).
 

@@ -1,6 +1,7 @@
-//! Decodes a resource: name and domain first, the descriptors only if it has changed.
+//! Decodes a resource of the control plane: the name and domain first, and the descriptors only if
+//! the resource has changed.
 //!
-//! Not here: the meaning of the descriptors (`policy`).
+//! Not here: compiling the descriptors (`policy`).
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -9,16 +10,16 @@ use super::messages::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, Rat
 use crate::policy::{DescriptorFields, DomainDefaults, LimitFields, Resource, ResourceWriter};
 use crate::wire::struct_json::struct_to_json;
 
-/// Type of the resources that carry policies.
+/// Type URL of the resources that contain policies.
 pub(crate) const TYPE_URL: &str =
     "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 
-/// Resource whose descriptors are still encoded.
+/// Resource with a decoded name and domain, and descriptors that are still encoded.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedResource {
     pub(crate) name: String,
     pub(crate) domain: String,
-    /// Hash of all bytes. Resources with the same hash have the same content.
+    /// Hash of the encoded resource. Equal hashes mean equal contents.
     pub(crate) hash: blake3::Hash,
     descriptors: Vec<Bytes>,
 }
@@ -28,7 +29,7 @@ impl EncodedResource {
     ///
     /// # Errors
     ///
-    /// Returns the reason if the bytes are not a resource.
+    /// Returns a message if the type is wrong or the bytes cannot be decoded.
     pub(crate) fn decode(type_url: &str, value: Vec<u8>) -> Result<Self, String> {
         if type_url != TYPE_URL {
             return Err(format!("its type is {type_url:?}, not {TYPE_URL:?}"));
@@ -40,7 +41,8 @@ impl EncodedResource {
         Ok(EncodedResource { name, domain, hash, descriptors })
     }
 
-    /// Decodes the descriptors. A malformed one is reported in the resource.
+    /// Decodes the descriptors. A malformed descriptor is recorded as an error in the returned
+    /// resource.
     pub(crate) fn read(&self, defaults: DomainDefaults) -> Resource {
         let mut writer = ResourceWriter::new(&self.name, &self.domain, defaults);
         write_descriptors(&mut writer, &self.descriptors);
@@ -48,7 +50,8 @@ impl EncodedResource {
     }
 }
 
-/// Writes the descriptors of one level, and those below them. The writer bounds the depth.
+/// Writes the descriptors of one level and, recursively, the levels below. `writer` limits the
+/// depth.
 fn write_descriptors(writer: &mut ResourceWriter, encoded: &[Bytes]) {
     for bytes in encoded {
         let descriptor = match RateLimitDescriptor::decode(bytes.clone()) {
@@ -82,8 +85,9 @@ fn write_descriptors(writer: &mut ResourceWriter, encoded: &[Bytes]) {
     }
 }
 
-/// Returns the unit as policy files spell it. An unlimited limit has none: the message then says
-/// UNKNOWN. Returns the number of a unit that does not exist, which the compiler rejects.
+/// Returns the name of a limit's unit, as in policy files. Returns `None` if the limit is unlimited
+/// and its unit is UNKNOWN. Returns the number of an unknown unit as text, which the compiler
+/// rejects.
 fn unit_name(limit: &RateLimitPolicy) -> Option<String> {
     match RateLimitUnit::try_from(limit.unit) {
         Ok(RateLimitUnit::Unknown) if limit.unlimited => None,

@@ -1,42 +1,42 @@
-//! Counters and state of the client, for metrics and the live page.
+//! Counters and state of the control plane's client, for metrics and the live page.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::last_good::Rejection;
 
-/// Counters and state of the client, shared with metrics and the live page.
+/// Counters and state of the control plane's client. Metrics and the live page read them.
 #[derive(Debug, Default)]
 pub struct ControlPlaneStatus {
-    /// Whether a stream is open.
+    /// Whether a stream to the control plane is open.
     pub connected: AtomicBool,
-    /// Number of streams that were opened.
+    /// Number of streams that have been opened.
     pub connects: AtomicU64,
-    /// Number of attempts that failed, and of streams that were lost.
+    /// Number of failed attempts to connect and of lost streams.
     pub failures: AtomicU64,
-    /// Number of responses with the policies.
+    /// Number of responses with policies.
     pub responses: AtomicU64,
-    /// Number of responses that were accepted.
+    /// Number of responses that were acknowledged (ACKs sent).
     pub acks: AtomicU64,
-    /// Number of NACKs that were sent.
+    /// Number of responses that were rejected (NACKs sent).
     pub nacks: AtomicU64,
     /// Number of domains that were compiled.
     pub compiled: AtomicU64,
     state: Mutex<ControlPlaneState>,
 }
 
-/// State of the client.
+/// State of the control plane's client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlPlaneState {
-    /// Version that was acknowledged last; empty before the first.
+    /// Version that was acknowledged last; empty before the first ACK.
     pub version: String,
     /// Version of the last response.
     pub received_version: String,
-    /// Number of domains in force.
+    /// Number of active domains.
     pub domains: usize,
-    /// Errors of the last response.
+    /// Errors in the last response.
     pub rejections: Vec<Rejection>,
-    /// Why there is no stream; `None` while there is one.
+    /// Reason why no stream is open; `None` while one is open.
     pub error: Option<String>,
 }
 

@@ -1,8 +1,7 @@
-//! Dry run: the decision that a request would get now, without charging limits or notifying the
-//! observer.
+//! Dry run: predicts the decision on a request without charging limits or notifying the observer.
 //!
-//! Every check becomes a peek, and the decision is combined from the peeks. A peek reports the wait
-//! for a single hit only.
+//! Every check becomes a peek, and the decision is derived from the outcomes of the peeks. A peek
+//! reports the wait for a single hit only.
 //!
 //! Not here: presenting the result (`app`).
 
@@ -45,10 +44,10 @@ pub struct DryRunLimit<'p> {
 impl<S: Store, O: Observer> Decider<S, O> {
     /// Returns the decision that a request would get at `now`.
     ///
-    /// If a refused check costs more than one hit, its wait is unknown. In that case, `retry_after`
-    /// is `None`, and `limited_by` may differ from that of the real request. On a limit with hybrid
-    /// tiers, a request of several hits may pass although the prediction is a refusal, because a
-    /// peek does not distinguish the class's guaranteed share from the pool.
+    /// If a refused check costs more than one hit, its wait is unknown. In that case,
+    /// `retry_after` is `None`, and `limited_by` may differ from that of the real request. On a
+    /// limit with hybrid tiers, a request of several hits may pass although the dry run predicts a
+    /// rejection, because a peek does not distinguish the class's guaranteed share from the pool.
     ///
     /// # Errors
     ///
@@ -80,7 +79,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
             let Answer::Decided(outcome) = answer else { continue };
             let before = charged_hits.entry(check.key).or_insert(0);
             let Outcome { verdict, retry_after, .. } =
-                outcome_from_peek(outcome, check, Hits(*before));
+                predict_outcome(outcome, check, Hits(*before));
             *outcome = Outcome { verdict, retry_after, ..*outcome };
             if verdict == Verdict::Pass && !check.is_refund() {
                 *before = before.saturating_add(check.cost().0);
@@ -115,7 +114,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
 
 /// Predicts the outcome of a check from a peek. Earlier checks of the same call are assumed to have
 /// charged `before` hits to the counter.
-fn outcome_from_peek(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
+fn predict_outcome(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
     let (verdict, retry_after) = if check.hits_needed() <= available {
         (Verdict::Pass, None)

@@ -1,5 +1,5 @@
-//! Generated holders of concurrency slots, for callers that do not name one. The answer contains
-//! the token, with which the caller can release the slot.
+//! Generated holders of concurrency slots, for callers that do not name one. The response contains
+//! a token with which the caller can release the slot.
 //!
 //! Not here: counting slots (`algorithm::concurrency`), sending tokens (`wire`).
 
@@ -27,7 +27,7 @@ impl GeneratedHolder {
 }
 
 /// Generator of unique, unpredictable tokens. Each token is the SipHash of a counter under random
-/// keys, so that generating it needs neither a lock nor a system call.
+/// keys, which needs neither a lock nor a system call.
 #[derive(Debug, Default)]
 pub(super) struct HolderGenerator {
     next: AtomicU64,

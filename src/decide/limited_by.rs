@@ -1,8 +1,8 @@
-//! The limit that rejects a call, and the wait after which a retry passes.
+//! Finds the limit that rejects a call, and the wait after which a retry passes.
 //!
-//! Every required limit must pass, so the longest of their waits counts. Of the quota groups only
-//! one must pass, so the shortest of their waits counts. A group passes if all of its limits do, so
-//! its wait is the longest of theirs.
+//! Every required limit must pass, so the longest of their waits applies. At least one quota group
+//! must pass, so the shortest wait among the groups applies. A group passes only if all of its
+//! limits pass, so its wait is the longest of theirs.
 //!
 //! Not here: waits of single checks (`algorithm`), sending the wait (`wire`).
 
@@ -25,8 +25,8 @@ struct Wait {
     is_lower_bound: bool,
 }
 
-/// Returns the limit that rejected the call, or `None` if no refusal is known because the store did
-/// not answer.
+/// Returns the limit that rejected the call, or `None` if the store did not answer and no refusal
+/// is known.
 pub(super) fn find<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
@@ -128,7 +128,7 @@ impl Wait {
 }
 
 /// Returns the name of the limit or, if the limit has no name, the path of its rule. Returns an
-/// empty string for a request override, which has neither.
+/// empty string for a request override, which has no name and no rule.
 fn name_or_rule_path<'p>(name: &'p str, rule: Option<&'p Rule>) -> &'p str {
     match rule {
         Some(rule) if name.is_empty() => &rule.path,

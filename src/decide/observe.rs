@@ -77,8 +77,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         }
     }
 
-    /// Notifies the observer of a refused check. This is a separate function, so that the cost of
-    /// collecting the entries arises only for refused checks.
+    /// Notifies the observer of a refused check. This is a separate function, so that only refused
+    /// checks pay for collecting the entries.
     fn notify_refusal(
         &self,
         rule: Option<&Rule>,
@@ -112,7 +112,7 @@ fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Optio
     }
 }
 
-/// Returns the hits of a bill that were not charged, or `None` if the check is no bill or was
+/// Returns the hits of a bill that were not charged, or `None` if the check is not a bill or was
 /// charged in full.
 fn lost_bill(
     check: &Check<'_>,

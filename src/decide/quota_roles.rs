@@ -1,8 +1,9 @@
-//! Roles of quota checks: a call is rejected if every quota group is over one of its limits.
+//! Assigns roles to quota checks: a call is rejected if every quota group is over one of its
+//! limits.
 //!
 //! As in envoyproxy/ratelimit, each quota descriptor is a group of its own, unless the domain has
-//! a `quota_group`. Then the descriptors whose entries of these keys have the same values form a
-//! group.
+//! a `quota_group`, a list of entry keys. In that case, descriptors with the same values for these
+//! keys form a group.
 //!
 //! Not here: the admission rule itself (`domain::Admission`).
 
@@ -17,8 +18,8 @@ use crate::policy::{Checks, DescriptorMatch, Matches};
 /// Effect of a quota descriptor on its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotaEffect {
-    /// The descriptor is in no group. It is unlimited, its limits are replaced (except in global
-    /// quota mode), all of its checks are refunds, or its value has no consumer class.
+    /// The descriptor is in no group, because it is unlimited, its limits are replaced (except in
+    /// global quota mode), all of its checks are refunds, or its value has no consumer class.
     None,
     /// The descriptor always passes, because its rule is in shadow mode or, in global quota mode,
     /// because no limit applies to it.
@@ -33,8 +34,8 @@ pub(super) struct QuotaGroups {
     /// For each descriptor, the position of its group; `None` if it is in no group. Empty if the
     /// call has no quota descriptors.
     of: SmallVec<[Option<usize>; 8]>,
-    /// For each group, in the order of their first descriptors, whether it depends on checks. The
-    /// other groups always pass.
+    /// For each group, in the order of their first descriptors, whether its result depends on
+    /// checks. Groups with `false` always pass.
     depends: SmallVec<[bool; 8]>,
 }
 
@@ -135,8 +136,8 @@ fn find_groups(
 type GroupKey<'a> = SmallVec<[Option<&'a [u8]>; 2]>;
 
 /// Returns the values of the entries that identify the descriptor's group. If an entry occurs more
-/// than once, the first one counts. Returns `None` if the descriptor has none of them, so that it
-/// is a group of its own.
+/// than once, the first one counts. Returns `None` if the descriptor has none of the keys and is
+/// therefore a group of its own.
 fn group_key<'a>(keys: &[Box<str>], descriptor: &Descriptor<'a>) -> Option<GroupKey<'a>> {
     let value = |key: &str| {
         descriptor.entries.iter().find(|entry| entry.key == key.as_bytes()).map(|entry| entry.value)

@@ -1,6 +1,6 @@
-//! Status of a descriptor: the limit that the response shows, and what is left of it.
+//! Status of a descriptor: the limit that the response reports, and its remaining hits.
 //!
-//! Not here: the limit that rejects the whole call (`limited_by`), the encoding (`wire`).
+//! Not here: the limit that rejects the whole call (`limited_by`), encoding the status (`wire`).
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ pub(super) fn descriptor_status<'p>(
 ) -> Status<'p> {
     let rule = matched_rule(found);
     let shadow = rule.is_some_and(|rule| rule.shadow_mode);
-    let mut status = without_limit(found, rule, span.is_empty());
+    let mut status = status_without_limit(found, rule, span.is_empty());
     let mut strictest: Option<(usize, CounterState)> = None;
     for at in span {
         let Some(answer) = answers.get(at) else { continue };
@@ -97,9 +97,9 @@ impl CounterState {
     }
 }
 
-/// Returns the status of a descriptor for which no limit is reported. `rule` is the matched rule, and
-/// `has_no_check` states whether the descriptor has no checks at all.
-fn without_limit<'p>(
+/// Returns the status of a descriptor for which no limit is reported. `rule` is the matched rule,
+/// and `has_no_check` is true if the descriptor has no checks.
+fn status_without_limit<'p>(
     found: &DescriptorMatch<'p>,
     rule: Option<&'p Rule>,
     has_no_check: bool,

@@ -1,12 +1,11 @@
-//! The admission rule: decides from the roles and verdicts of its checks whether a call is
-//! admitted.
+//! Admission rule: decides whether a call is admitted, from the roles and verdicts of its checks.
 //!
 //! Not here: the decision on a single check (`algorithm`), the charges of a rejected call
 //! ([`Check::applies_when_rejected`]).
 
 use super::{Answer, Check, Role, Verdict};
 
-/// Decides whether a call is admitted, based on the roles and verdicts of its checks.
+/// Accumulator that decides whether a call is admitted, from the roles and verdicts of its checks.
 ///
 /// A call is admitted if every `Required` check passes. If there are `Quota` checks, at least one
 /// quota group must also pass all of its checks. `Shadow` checks have no effect. While the
@@ -28,16 +27,16 @@ use super::{Answer, Check, Role, Verdict};
 pub struct Admission {
     required_refused: bool,
     required_undecided: bool,
-    /// The first 128 quota groups, which take no allocation.
+    /// The first 128 quota groups, which need no heap allocation.
     quotas: QuotaBits,
-    /// The other quota groups, 128 in each entry.
+    /// All other quota groups, 128 in each element.
     more_quotas: Vec<QuotaBits>,
 }
 
 /// Bit sets of 128 consecutive quota groups.
 #[derive(Clone, Copy, Debug, Default)]
 struct QuotaBits {
-    /// Groups that the call has.
+    /// Groups that occur in the call.
     present: u128,
     /// Groups that have a refused check.
     refused: u128,
@@ -76,14 +75,14 @@ impl Admission {
     pub fn is_admitted(&self) -> bool {
         !self.required_refused
             && !self.required_undecided
-            && (self.quota_words().all(|bits| bits.present == 0) || self.any_quota_passes())
+            && (self.all_quota_bits().all(|bits| bits.present == 0) || self.any_quota_passes())
     }
 
     /// Returns whether the call is certain to be rejected, regardless of the undecided checks.
     pub fn is_rejected(&self) -> bool {
         self.required_refused
-            || self.quota_words().any(|bits| bits.present != 0)
-                && self.quota_words().all(|bits| bits.present & !bits.refused == 0)
+            || self.all_quota_bits().any(|bits| bits.present != 0)
+                && self.all_quota_bits().all(|bits| bits.present & !bits.refused == 0)
     }
 
     /// Returns the role to use for an undecided check when only the undecided checks of a call are
@@ -104,14 +103,14 @@ impl Admission {
 
     /// Returns whether at least one quota group has passed all of its checks.
     fn any_quota_passes(&self) -> bool {
-        self.quota_words().any(|bits| bits.present & !bits.refused & !bits.undecided != 0)
+        self.all_quota_bits().any(|bits| bits.present & !bits.refused & !bits.undecided != 0)
     }
 
-    fn quota_words(&self) -> impl Iterator<Item = &QuotaBits> {
+    fn all_quota_bits(&self) -> impl Iterator<Item = &QuotaBits> {
         std::iter::once(&self.quotas).chain(&self.more_quotas)
     }
 
-    /// Returns the bits that hold the quota group of this number.
+    /// Returns the [`QuotaBits`] that contain the quota group with this number.
     fn quota_bits(&self, number: u16) -> QuotaBits {
         match usize::from(number / 128).checked_sub(1) {
             None => self.quotas,
@@ -149,7 +148,7 @@ mod tests {
 
     type Checks = Vec<(Role, Option<Verdict>)>;
 
-    /// The second number is in other bits than the first.
+    /// Roles to combine. The two quota groups are in different [`QuotaBits`].
     const ROLES: [Role; 4] = [Role::Required, Role::Quota(0), Role::Quota(300), Role::Shadow];
     const VERDICTS: [Option<Verdict>; 3] = [Some(Verdict::Pass), Some(Verdict::Refuse), None];
 
@@ -178,7 +177,7 @@ mod tests {
         })
     }
 
-    /// Admission rule as the documentation states it, for calls without undecided checks.
+    /// Evaluates the documented admission rule directly, for calls without undecided checks.
     fn reference(call: &Checks) -> bool {
         let passes = |(_, verdict): &&(Role, Option<Verdict>)| *verdict == Some(Verdict::Pass);
         let with = |wanted: Role| call.iter().filter(move |(role, _)| *role == wanted);

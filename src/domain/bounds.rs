@@ -14,8 +14,8 @@ pub struct Bounds {
     /// Maximum number of fields in the encoded request, including those in nested messages.
     pub fields_max: usize,
     /// Maximum number of checks per request. It is bounded because one Redis script decides all
-    /// checks. A policy is rejected when it is loaded if a request with one descriptor for each
-    /// sequence of keys needs more.
+    /// checks. A policy is rejected when it is loaded if a request with one descriptor for each of
+    /// its sequences of keys needs more checks.
     pub checks_max: usize,
     /// Maximum number of requests per batch. `message_bytes_max` and `fields_max` also apply to a
     /// batch as a whole.
@@ -23,7 +23,8 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Default bounds, and the largest that can be set except for the message's size.
+    /// Default bounds. They are also the largest values that can be set, except for the size of a
+    /// message.
     ///
     /// - 2,048 descriptors: Envoy sends one per `rate_limits` item of a route. Envoy Gateway writes
     ///   up to 256 per policy, Envoy AI Gateway up to 128 models with 16 targets each.
@@ -33,12 +34,13 @@ impl Bounds {
     ///   of a header that long. With a lower bound, a client could make the rate limit call fail by
     ///   sending a long header, and by default Envoy admits a request if that call fails. This
     ///   bound can be changed by a setting.
-    /// - 65,536 fields: 2,048 descriptors of ten entries have 63,500. The number is bounded because
-    ///   a decoder allocates 72 bytes even for an empty entry, which is only two bytes long in the
-    ///   message.
-    /// - 2,048 checks: one per descriptor. A Redis script needs about 2 µs for each.
-    /// - 1,024 requests in a batch: beyond 100, a larger batch hardly saves more per request, and a
-    ///   batch occupies its worker thread until all of its requests are sent to the store.
+    /// - 65,536 fields: 2,048 descriptors of ten entries have 63,500 fields. The number is bounded
+    ///   because a decoder allocates 72 bytes even for an empty entry, which takes only two bytes
+    ///   in the message.
+    /// - 2,048 checks: one per descriptor. A Redis script takes about 2 µs for each check.
+    /// - 1,024 requests per batch: beyond 100 requests, a larger batch hardly reduces the cost per
+    ///   request, and a batch occupies its worker thread until all of its requests are sent to the
+    ///   store.
     pub const DEFAULT: Bounds = Bounds {
         descriptors_max: 2_048,
         entries_max: 160,

@@ -1,6 +1,6 @@
 //! Budget of bytes that concurrent requests share.
 //!
-//! Not here: the sizes of the budgets (`server::ServerLimits`).
+//! Not here: choosing the size of each budget (`server::ServerLimits`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -90,11 +90,11 @@ const BLOCK_BYTES: usize = 16 * 1024;
 /// Returns the number of bytes to reserve for a block: 1.75 times its size. In tests with floods of
 /// incomplete requests, a third of the memory was used by the allocator and by frames that had been
 /// read but not yet copied, and slightly more on a busy machine.
-const fn charge(block_bytes: usize) -> usize {
+const fn bytes_to_reserve(block_bytes: usize) -> usize {
     block_bytes + block_bytes / 4 * 3
 }
 
-/// Buffer for bytes that arrive in pieces and are charged to a budget. It consists of blocks,
+/// Buffer for bytes that arrive in pieces and count against a budget. It consists of blocks,
 /// because a single buffer that doubles in size would leave the allocator with as many freed bytes
 /// as it holds.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ pub struct BudgetedBuffer {
 }
 
 impl BudgetedBuffer {
-    /// Creates an empty buffer. Its blocks are charged to `reservation`.
+    /// Creates an empty buffer. Its blocks extend `reservation`.
     pub fn new(reservation: Reservation) -> Self {
         BudgetedBuffer { blocks: Vec::new(), length: 0, reservation }
     }
@@ -135,7 +135,7 @@ impl BudgetedBuffer {
             if room == 0 {
                 let capacity = length_max.saturating_sub(self.length).max(bytes.len());
                 let capacity = capacity.min(BLOCK_BYTES);
-                if !self.reservation.grow(charge(capacity)) {
+                if !self.reservation.grow(bytes_to_reserve(capacity)) {
                     return false;
                 }
                 self.blocks.push(Vec::with_capacity(capacity));

@@ -1,6 +1,6 @@
 //! Calendar windows: days, weeks, months and years in a time zone.
 //!
-//! Not here: time zone data, which `policy` looks up behind [`CalendarWindows`].
+//! Not here: time zone data and the implementation of [`CalendarWindows`] (`policy`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -55,8 +55,8 @@ impl Calendar {
     }
 
     /// Returns four boundaries: the starts of the previous, the current and the next window, and
-    /// the end of the next window. If a store's own clock is at most one window ahead of or behind
-    /// `now`, the store can find its current window between these boundaries.
+    /// the end of the next window. A store whose clock is at most one window ahead of or behind
+    /// `now` can find its current window between these boundaries.
     pub fn boundaries_around(&self, now: Micros) -> [Micros; 4] {
         let present = self.window_at(now);
         let previous = self.window_at(present.start.saturating_sub(Micros(1)));

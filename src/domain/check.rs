@@ -27,10 +27,10 @@ pub enum Op {
         /// Hits to charge: the request's hits times the rule's `cost`; at least 1.
         cost: Hits,
     },
-    /// Report whether more hits would pass. Charges nothing.
+    /// Report whether `hits` more hits would pass. Charges nothing.
     Peek {
-        /// Hits that would have to pass; at least 1. For the question of a caller, the rule's
-        /// `cost`, which one more request would take.
+        /// Hits that must be available; at least 1. For a descriptor with `hits_addend: 0`, this
+        /// is the `cost` of the rule, which one more request would take.
         hits: Hits,
     },
     /// Refund hits that were charged earlier. A refund of more hits than the counter holds resets
@@ -42,7 +42,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Reports whether a single hit would pass, which shows the state of a counter.
+    /// Peek for a single hit, used to read the state of a counter.
     pub const PEEK: Op = Op::Peek { hits: Hits::ONE };
 }
 
@@ -53,8 +53,8 @@ pub enum Role {
     #[default]
     Required,
     /// The check belongs to a quota group. The call is admitted only if at least one of its quota
-    /// groups passes all of its checks. The number identifies the group within the call and is below
-    /// [`Bounds::checks_max`](super::Bounds::checks_max).
+    /// groups passes all of its checks. The number identifies the group within the call and is
+    /// below [`Bounds::checks_max`](super::Bounds::checks_max).
     Quota(u16),
     /// The check has no effect on admission.
     Shadow,
@@ -66,7 +66,7 @@ pub enum Role {
 pub struct Holder(pub u128);
 
 /// Token that identifies a generated holder of a concurrency slot: 128 bits as 32 hexadecimal
-/// digits. The caller returns the token to release its slot.
+/// digits. The caller sends the token to release its slot.
 ///
 /// ```
 /// assert_eq!(tidegate::domain::HolderToken::new(255).as_str(),
@@ -98,7 +98,7 @@ impl HolderToken {
 pub struct Check<'a> {
     /// Key of the counter to check.
     pub key: CounterKey,
-    /// Limit to enforce. It is in an `Arc`, because a receipt keeps the limit after the call has
+    /// Limit to enforce. It is in an `Arc`, because a receipt needs the limit after the call has
     /// ended.
     pub limit: &'a Arc<Limit>,
     /// Operation to apply to the counter.
@@ -138,11 +138,11 @@ impl Check<'_> {
         matches!(self.op, Op::Refund { .. })
     }
 
-    /// Returns whether the hits are charged even if the check is refused: any charge under
-    /// [`Charge::Always`], which is also the limit of a bill under [`Charge::Billed`].
+    /// Returns whether the hits are charged even if the check is refused. This is true for charges
+    /// to a limit with [`Charge::Always`]. A bill is charged to such a limit, too; see
+    /// [`Limit::bill_limit`].
     ///
-    /// Always false for concurrency and hybrid limits, which cannot record debt; the policy
-    /// compiler rejects `charge: always` for both.
+    /// Always false for concurrency and hybrid limits, which cannot record debt.
     pub fn charges_always(&self) -> bool {
         self.limit.algorithm.keeps_debt()
             && self.limit.charge == Charge::Always
@@ -150,7 +150,8 @@ impl Check<'_> {
     }
 
     /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.
-    /// This is true for refunds, for bills, and for charges with `charge: always`.
+    /// This is true for refunds, for bills (see [`Charge::Billed`]), and for charges with
+    /// `charge: always`.
     pub fn applies_when_rejected(&self) -> bool {
         self.is_refund() || self.charges_always()
     }
@@ -159,8 +160,8 @@ impl Check<'_> {
 /// Accounting mode of a call, which determines what is charged if the call is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// A rejected call charges nothing but its bills and the limits with `charge: always`. Its
-    /// refunds still apply. See [`Check::applies_when_rejected`].
+    /// A rejected call charges only its bills (see [`Charge::Billed`]) and the limits with
+    /// `charge: always`. Its refunds are applied. See [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,
     /// Every check that passes is charged, even if another check rejects the call.

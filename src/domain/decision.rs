@@ -36,8 +36,9 @@ pub struct StatusLimit<'p> {
 }
 
 impl StatusLimit<'_> {
-    /// Returns the limit to report beside `remaining`, which must not exceed it: a bucket's burst can
-    /// exceed `requests_per_unit`.
+    /// Returns the limit to report, in hits: `requests_per_unit` or, if larger, the capacity. A
+    /// bucket's `burst` can exceed `requests_per_unit`, and the reported `remaining` must not
+    /// exceed the reported limit.
     pub fn reported(&self) -> Hits {
         Hits(u64::from(self.rate.requests_per_unit)).max(self.capacity)
     }
@@ -60,11 +61,11 @@ pub struct Status<'p> {
     /// Rule that matched the descriptor, or `None` if no rule did. The rule determines the metadata
     /// and the response body.
     pub rule: Option<RuleId>,
-    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one group of
-    /// them must pass.
+    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one group
+    /// of them must pass.
     pub quota: bool,
-    /// Whether a descriptor of the same quota group is over a limit, so that this one does not count
-    /// as passing even if its own code is `Ok`.
+    /// Whether a descriptor of the same quota group is over a limit. If so, this descriptor does
+    /// not count as passing, even if its own code is `Ok`.
     pub group_refused: bool,
 }
 
@@ -102,11 +103,10 @@ pub struct Decision<'p> {
     /// A `Vec`, because the `domain` module has no dependencies, not even on `smallvec`.
     pub statuses: Vec<Status<'p>>,
     /// Limit that rejected the request, or `None` if the request was admitted or the store did not
-    /// answer. If several limits rejected the request, this is the one that determines when a retry
-    /// may pass. Among required limits, it is the one with the longest wait. Among quota
-    /// groups, only the one that recovers first counts, with its slowest limit. The longer of
-    /// these two waits decides. A limit that never recovers has the longest wait, and on a tie, the
-    /// first limit in request order is reported.
+    /// answer. If several limits rejected the request, this is the one that determines when a
+    /// retry may pass: the required limit with the longest wait or, if its wait is longer, the
+    /// slowest limit of the quota group that recovers first. A limit that never recovers has the
+    /// longest wait. On a tie, the first limit in request order is reported.
     pub limited_by: Option<LimitedBy<'p>>,
     /// Component that decided the request: a store, the refusal cache, or the policy alone.
     pub source: Source,
@@ -124,7 +124,7 @@ pub struct Decision<'p> {
 pub struct CheckEvent {
     /// Rule of the check, or `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Hits that the check was to charge or refund.
+    /// Hits that the check requested to charge or refund.
     pub hits: Hits,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
@@ -139,9 +139,10 @@ pub struct CheckEvent {
     pub admitted: bool,
     /// Whether the check refunds its hits rather than charging them.
     pub is_refund: bool,
-    /// Whether the check is a question with 0 hits, which charges nothing.
+    /// Whether the check is a peek, because the descriptor has `hits_addend: 0`. Charges nothing.
     pub is_question: bool,
-    /// Hits of a bill that were not charged; `None` if the check is no bill or was charged in full.
+    /// Hits of a bill that were not charged; `None` if the check is not a bill or was charged in
+    /// full.
     pub lost_bill: Option<LostBill>,
     /// Component that decided the check: a store, the refusal cache, or the policy alone.
     pub source: Source,
@@ -155,26 +156,28 @@ pub struct DetailedCheck<'a> {
     pub domain: &'a str,
     /// Path of the rule, without values of the request.
     pub rule_path: &'a str,
-    /// Returns the path with values of the request. Allocates.
+    /// Function that returns the path with values of the request. It allocates.
     pub detailed_path: &'a dyn Fn() -> String,
 }
 
-/// Hits that a descriptor named, and so has used already, but that were not charged.
+/// Hits of a bill that were not charged. A bill is a descriptor that names its hits, which the
+/// caller has already used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostBill {
     /// Number of hits that were not charged; at least 1.
     pub hits: Hits,
-    /// Why they were not.
+    /// Reason why the hits were not charged.
     pub cause: LossCause,
 }
 
 /// Reason why a bill was not charged in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossCause {
-    /// A limit rejected it, and its `charge` is `admitted`. Only if the rule also gets questions
-    /// with 0 hits, the hits were used already.
+    /// The bill was rejected under `charge: admitted`. Metrics count it only if the rule has also
+    /// received descriptors with `hits_addend: 0`; otherwise the hits may belong to an ordinary
+    /// request.
     Rejected,
-    /// The counter holds as much debt as it can: one more capacity for a bucket.
+    /// The counter has reached its upper bound. For a bucket, this is twice its capacity.
     DebtBound,
 }
 
@@ -182,7 +185,7 @@ impl LossCause {
     /// All variants, in the order of their discriminants.
     pub const ALL: [LossCause; 2] = [LossCause::Rejected, LossCause::DebtBound];
 
-    /// Returns the cause as in metric labels.
+    /// Returns the value of the metric label `cause`, such as `rejected`.
     pub const fn as_str(self) -> &'static str {
         match self {
             LossCause::Rejected => "rejected",
@@ -211,7 +214,7 @@ impl RpcOutcome {
     pub const ALL: [RpcOutcome; 4] =
         [RpcOutcome::Decided, RpcOutcome::Invalid, RpcOutcome::Late, RpcOutcome::Unavailable];
 
-    /// Returns the gRPC status code in lower case, as in metric labels.
+    /// Returns the value of the metric label `status`: the gRPC status code in lower case.
     pub const fn as_str(self) -> &'static str {
         match self {
             RpcOutcome::Decided => "ok",
@@ -222,31 +225,32 @@ impl RpcOutcome {
     }
 }
 
-/// Reason why a call was invalid, as counted by metrics. By default, Envoy admits a request if the
-/// call about it fails.
+/// Reason why a call was invalid, as counted by metrics. By default, Envoy admits a request if its
+/// rate limit call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidReason {
-    /// The bytes are no encoded request, or the body is no JSON.
+    /// The message is not a valid encoded request, or the body is not valid JSON.
     Malformed,
-    /// The message is too long.
+    /// The message exceeds [`Bounds::message_bytes_max`](super::Bounds::message_bytes_max).
     MessageSize,
-    /// The message has too many fields.
+    /// The message exceeds [`Bounds::fields_max`](super::Bounds::fields_max).
     Fields,
     /// The domain is missing, empty, or not UTF-8.
     Domain,
     /// The request has no descriptors.
     NoDescriptors,
-    /// The request has too many descriptors.
+    /// The request exceeds [`Bounds::descriptors_max`](super::Bounds::descriptors_max).
     Descriptors,
-    /// A descriptor has too many entries.
+    /// A descriptor exceeds [`Bounds::entries_max`](super::Bounds::entries_max).
     Entries,
     /// An entry has no key.
     EmptyKey,
     /// A request override has an unknown unit.
     OverrideUnit,
-    /// The request needs too many checks.
+    /// The request exceeds [`Bounds::checks_max`](super::Bounds::checks_max).
     Checks,
-    /// A batch has no requests, or too many.
+    /// A batch is empty or exceeds
+    /// [`Bounds::batch_requests_max`](super::Bounds::batch_requests_max).
     Requests,
 }
 
@@ -266,7 +270,7 @@ impl InvalidReason {
         InvalidReason::Requests,
     ];
 
-    /// Returns the reason as in metric labels.
+    /// Returns the value of the metric label `reason`, such as `malformed`.
     pub const fn as_str(self) -> &'static str {
         match self {
             InvalidReason::Malformed => "malformed",
@@ -315,7 +319,8 @@ pub trait Observer: Send + Sync + 'static {
         self.on_check(event);
     }
     /// Called instead of [`on_check`](Self::on_check) for a check of a rule whose metrics show
-    /// values of the request. May allocate and lock, because the policy asks for these metrics.
+    /// values of the request. May allocate and lock, because only rules that enable these metrics
+    /// pay for them.
     fn on_detailed_check(&self, event: &CheckEvent, _: &DetailedCheck<'_>) {
         self.on_check(event);
     }

@@ -8,9 +8,9 @@ use super::{
     SlidingWindow,
 };
 
-/// Maximum time to refill a scaled bucket, in microseconds: 2^51 µs, 71 years. This is half of what
-/// bucket arithmetic allows, because the debt of a bucket with `charge: always` may reach twice its
-/// capacity.
+/// Maximum time to refill a scaled bucket, in microseconds: 2^51 µs, about 71 years. This is half
+/// of the range of bucket arithmetic, because the debt of a bucket with `charge: billed` or
+/// `always` may reach twice its capacity.
 const REFILL_MAX: u64 = 1 << 51;
 
 /// Fraction of a limit, greater than 0 and at most 1.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Upper bounds of the duration histogram buckets, in microseconds. The buckets are narrow around
 /// 6 ms and around 20 ms (Envoy's default timeout), so that the share of slower calls can be read
-/// from them. The other buckets are wide, because each bucket is one time series per node.
+/// from their counts. The other buckets are wide, because each bucket is one time series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
@@ -17,7 +17,8 @@ pub const DURATION_BOUNDS_US: [u64; 25] = [
 /// most 128 commands at once.
 pub const SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
-/// Histogram with fixed buckets, updated without locks. Recording a value is two relaxed additions.
+/// Histogram with fixed buckets, updated without locks. Recording a value takes two relaxed atomic
+/// additions.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],

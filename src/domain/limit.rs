@@ -74,8 +74,8 @@ impl Rate {
     }
 }
 
-/// Longest time by which a calendar window exceeds its [`Unit`]: a month of 31 days, a leap year, or
-/// a day with 25 hours.
+/// Longest time by which a calendar window exceeds its [`Unit`]: a month of 31 days, a leap year,
+/// or a day with 25 hours.
 const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
 
 /// Compiled limit: an algorithm with its parameters, and the options common to all algorithms.
@@ -85,13 +85,13 @@ pub struct Limit {
     pub algorithm: Algorithm,
     /// Rate as written in the policy, for responses.
     pub rate: Rate,
-    /// Whether hits are charged even if they are refused.
+    /// Charge mode: whether hits are charged even if they are refused.
     pub charge: Charge,
     /// Action taken on the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// Hash that identifies the limit; its highest bit marks a
-    /// [request override](Self::is_override). It is the same on every replica and for all counters of the
-    /// limit. When the memory store is full, it gives each limit a fair share of its capacity.
+    /// Hash that identifies the limit. It is the same on every replica and for all counters of the
+    /// limit; its highest bit marks a [request override](Self::is_override). When the memory store
+    /// is full, it divides its capacity fairly among these ids.
     pub limit_id: u64,
 }
 
@@ -99,14 +99,15 @@ impl Limit {
     /// Bit of a [`limit_id`](Self::limit_id) that is set for request overrides only.
     pub const OVERRIDE_BIT: u64 = 1 << 63;
 
-    /// Returns whether the limit is a request override. Its counter may be that of a rule.
+    /// Returns whether the limit is a request override. An override may use the same counter as a
+    /// rule.
     pub fn is_override(&self) -> bool {
         self.limit_id & Limit::OVERRIDE_BIT != 0
     }
 
-    /// Returns the limit under which bills are charged: this limit with [`Charge::Always`], or
-    /// `None` if the limit does not charge bills in any case.
-    pub fn for_bills(&self) -> Option<Limit> {
+    /// Returns the limit to which bills (hits that a descriptor names) are charged: this limit
+    /// with [`Charge::Always`], or `None` unless `charge` is [`Charge::Billed`].
+    pub fn bill_limit(&self) -> Option<Limit> {
         match self.charge {
             Charge::Admitted | Charge::Always => None,
             Charge::Billed => Some(Limit { charge: Charge::Always, ..self.clone() }),
@@ -127,8 +128,9 @@ impl Limit {
     }
 
     /// Returns the longest time for which a charge can affect later checks: until its window has
-    /// ended (for a sliding window, also the next one), or until a bucket with the largest possible
-    /// debt is full again. An upper bound for calendar windows, whose lengths vary by hours or days.
+    /// ended (for a sliding window, the next window), or until a bucket with the largest possible
+    /// debt is full again. For calendar windows, whose lengths vary by hours or days, this is an
+    /// upper bound.
     pub fn charge_lifetime(&self) -> Micros {
         let lifetime = match &self.algorithm {
             Algorithm::FixedWindow(FixedWindow { window: Window::Epoch { length }, .. }) => *length,
@@ -170,7 +172,7 @@ pub enum Algorithm {
     /// Records the time of every charge, so that the limit holds exactly in every interval of the
     /// window's length.
     SlidingLog(SlidingLog),
-    /// Token bucket or leaky bucket, which are the same algorithm under two names.
+    /// Token bucket or leaky bucket: one algorithm with two names.
     Bucket(Bucket),
     /// Gives each consumer class its own bucket and lets all classes borrow from a common pool.
     Hybrid(Hybrid),
@@ -179,8 +181,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Returns whether a counter can hold more hits than the limit. A concurrency slot is either
-    /// in use or free, and the shares of a hybrid limit have no debt.
+    /// Returns whether a counter can hold more hits than the limit. False for concurrency limits,
+    /// whose slots are either in use or free, and for hybrid limits, whose shares have no debt.
     pub fn keeps_debt(&self) -> bool {
         match self {
             Algorithm::FixedWindow(_)
@@ -303,15 +305,15 @@ pub enum Refill {
     },
 }
 
-/// When hits are charged (`charge` in the policy).
+/// Charge mode of a limit: when hits are charged (`charge` in the policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
     #[default]
     Admitted,
-    /// As `Admitted`, except for bills: hits above 0 that a descriptor names. They were used
-    /// already, so they are charged in any case, under [`Limit::for_bills`]. The counter can
-    /// therefore hold more hits than the limit, as under `Always`.
+    /// Same as `Admitted`, except for bills: hits above 0 that a descriptor names. Their hits have
+    /// already been used, so they are always charged, under [`Limit::bill_limit`]. The counter can
+    /// therefore hold more hits than the limit, as with `Always`.
     Billed,
     /// Charge even if this limit or another one rejects the call, because the hits have already
     /// been used.

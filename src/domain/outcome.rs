@@ -9,7 +9,7 @@ use super::{Check, CounterKey, Hits, Limit, Micros};
 /// Verdict of a limit on one check: pass or refuse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Enough hits are available for the check. A peek needs one.
+    /// Enough hits are available for the check.
     Pass,
     /// Not enough hits are available.
     Refuse,
@@ -127,7 +127,7 @@ impl Receipt {
     }
 }
 
-/// Whether a store that did not reply to a call may have executed it.
+/// Whether a store that did not answer a call may have executed it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionStatus {
     /// The call was not executed and may be sent again.
@@ -143,18 +143,18 @@ pub enum Answer {
     Decided(Outcome),
     /// The check was not sent to the store, because another check had already rejected the call.
     NotAsked,
-    /// As with [`NotAsked`](Self::NotAsked), the check was not sent to the store, but a recent
-    /// answer for its counter is known. That answer is only shown in statuses and does not affect
-    /// admission.
+    /// The check was not sent to the store, as with [`NotAsked`](Self::NotAsked), but a recent
+    /// answer for its counter is known. That answer is only reported in statuses and does not
+    /// affect admission.
     LastKnown {
         /// Number of hits available according to that answer.
         available: Hits,
         /// Time from now until the full limit is available again, if known.
         reset_after: Option<Micros>,
     },
-    /// The store did not answer, or not in time.
+    /// The store did not answer in time.
     Unanswered {
-        /// Whether the store may have executed the check nevertheless, and charged its hits.
+        /// Whether the store may nevertheless have executed the check and charged its hits.
         executed: ExecutionStatus,
     },
 }
@@ -186,9 +186,9 @@ pub enum Source {
     /// The local store, because the limit on in-flight Redis calls was reached.
     Shed,
     /// The refusal cache or, after the store has lost counters, this replica's own charges. The
-    /// store was not asked, although it is available.
+    /// store was not called, although it is available.
     Cached,
-    /// The policy alone: no limit applied, so no store was asked.
+    /// The policy alone: no limit applied, so the store was not called.
     Policy,
 }
 
@@ -211,8 +211,8 @@ impl Source {
 pub struct Answers {
     /// One answer per check, in the order of the call.
     ///
-    /// A `Vec`, because the `domain` module has no dependencies. Allocating it takes 20 ns, and a
-    /// whole decision takes 5,000 ns.
+    /// A `Vec`, because the `domain` module has no dependencies. Allocating it takes 20 ns of the
+    /// 5,000 ns that a whole decision takes.
     pub each: Vec<Answer>,
     /// Component that decided the call, for metadata and metrics.
     pub source: Source,

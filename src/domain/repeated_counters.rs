@@ -1,13 +1,13 @@
-//! Counters that several checks of one call use.
+//! Finds the counters that several checks of one call share.
 //!
-//! Not here: what follows from it (`store`, `decide`, `resilience`).
+//! Not here: handling repeated counters (`store`, `decide`, `resilience`).
 
 use std::collections::HashSet;
 
 use super::{Check, CounterKey};
 
-/// Number of checks up to which all pairs are compared, which is faster than hashing: at most 120
-/// comparisons.
+/// Maximum number of checks for which all pairs are compared. Up to 16 checks, at most 120
+/// comparisons are faster than hashing.
 const PAIRWISE_MAX: usize = 16;
 
 /// Set of the counters that more than one check of a call uses. Building it takes time linear in

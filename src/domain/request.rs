@@ -25,8 +25,8 @@ pub struct Descriptor<'a> {
     /// Number of hits to charge or refund. Taken from the `hits_addend` of the descriptor or, if
     /// absent, of the request; the default is 1. Zero hits make the check a peek.
     pub hits: Hits,
-    /// Whether the descriptor itself names its hits. Such hits above 0 are a bill: the caller has
-    /// used them already, and `charge: billed` counts them in any case.
+    /// Whether the descriptor sets its own `hits_addend`. If so, hits above 0 are a bill: the
+    /// caller has already used them, and `charge: billed` always charges them.
     pub names_hits: bool,
     /// Whether the hits are refunded rather than charged (`is_negative_hits`).
     pub refund: bool,

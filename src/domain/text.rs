@@ -1,7 +1,7 @@
-//! Text for logs and terminals: escapes untrusted characters, adds the causes to an error, and
-//! suggests spellings.
+//! Text for logs and terminals: escapes untrusted characters, formats errors with their causes,
+//! and suggests spellings.
 //!
-//! Not here: validation of texts (`policy`, `settings`).
+//! Not here: validation of text (`policy`, `settings`).
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -33,8 +33,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Formats an error followed by its causes. Skips a cause whose text is already part of the
-/// message.
+/// Formats an error followed by its causes. Skips causes whose text the message already contains.
 ///
 /// ```
 /// use tidegate::domain::with_causes;
@@ -54,14 +53,16 @@ pub fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// Maximum length in bytes of a misspelled word for which to search. Every known word is shorter.
+/// Maximum length of a misspelled word, in bytes. No suggestion is made for longer words. Every
+/// known word is shorter.
 const MISSPELLED_BYTES_MAX: usize = 48;
 
 /// Returns the known word that `given` is probably a misspelling of; `None` if none is similar.
 ///
 /// Words are similar if they differ only in case, hyphens, and underscores, in one letter of up to
-/// five, or in two letters of a longer word. Swapped neighbors count as one letter. If no word is
-/// that close, an abbreviation of three letters or more gets the shortest word that begins with it.
+/// five, or in two letters of a longer word. Two adjacent letters that are swapped count as one.
+/// If no word is that close and `given` is an abbreviation of at least three letters, returns the
+/// shortest word that begins with it.
 ///
 /// ```
 /// use tidegate::domain::nearest_word;

@@ -44,8 +44,8 @@ impl Micros {
         Micros(self.0.saturating_add(other.0))
     }
 
-    /// Subtracts `other`. Returns zero if `other` is larger, so that after the clock steps back,
-    /// no time seems to have passed.
+    /// Subtracts `other`. Returns zero if `other` is larger, so that a clock that steps back
+    /// yields an elapsed time of zero.
     pub const fn saturating_sub(self, other: Micros) -> Self {
         Micros(self.0.saturating_sub(other.0))
     }

@@ -1,7 +1,9 @@
 //! Trace of a sampled request, and the trace context of its caller.
 //!
-//! Only sampled requests have a [`Trace`]. For all other requests, only the header `traceparent` is
-//! read. Not here: sampling and export (`telemetry`), parsing headers (`wire`).
+//! Only sampled requests have a [`Trace`]. For all other requests, only the `traceparent` header
+//! is read.
+//!
+//! Not here: sampling and export (`telemetry`), parsing headers (`wire`).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -32,7 +34,7 @@ pub struct NodeCall {
     pub took: Micros,
     /// Wall-clock time at which the call ended.
     pub ended: Micros,
-    /// Reason why the node did not answer; `None` if it did.
+    /// Reason why the node did not reply; `None` if it did.
     pub fault: Option<&'static str>,
 }
 
@@ -53,8 +55,8 @@ pub struct TracedDecision {
     pub retry_after: Option<Micros>,
 }
 
-/// Trace of one sampled request. Uses a lock, because its writers and its reader may be on
-/// different threads. The lock is cheap enough, because few requests are sampled.
+/// Trace of one sampled request. Uses a lock, because writers and readers may be on different
+/// threads. Few requests are sampled, so the cost of the lock does not matter.
 pub struct Trace {
     parent: Option<TraceParent>,
     started: Micros,

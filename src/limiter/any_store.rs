@@ -11,7 +11,7 @@ use crate::store::SharedStore as _;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
-/// Store of a decider, selected at run time. Both variants are boxed, so that the enum stays small.
+/// Store of a decider, selected at run time. Both variants are boxed to keep the enum small.
 #[derive(Debug)]
 pub(crate) enum AnyStore {
     /// Counters in the memory of this process.

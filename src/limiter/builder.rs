@@ -1,4 +1,4 @@
-//! Builder of limiters: policy files, options, and their bounds.
+//! Builder of limiters: takes policy files and options, and checks their bounds.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::policy::{Secret, Source};
 
-/// Number of counters in memory, unless the builder sets another one. Together they take up to 60 MB.
+/// Default maximum number of counters in memory. In total, they take up to 60 MB.
 const COUNTERS_DEFAULT: usize = 1_000_000;
 
-/// Number of counters in memory that may be set: those of the setting `--max-keys`.
-const COUNTERS: RangeInclusive<usize> = 1_024..=1_000_000_000;
+/// Range of the maximum number of counters in memory, the same as for the setting `--max-keys`.
+const COUNTERS_RANGE: RangeInclusive<usize> = 1_024..=1_000_000_000;
 
 /// Builder of a [`Limiter`], with a policy and options.
 ///
@@ -53,8 +53,8 @@ impl Default for LimiterBuilder {
 }
 
 impl LimiterBuilder {
-    /// Adds a policy file: its name, which errors mention, and its text, UTF-8 of at most 4 MiB. Each
-    /// domain must be in a file of its own. At least one file is needed, and all together may have
+    /// Adds a policy file. `name` appears in errors; `text` is UTF-8 of at most 4 MiB. Each domain
+    /// needs its own file. At least one file is required, and all files together may have at most
     /// 64 MiB.
     pub fn policy(mut self, name: impl Into<String>, text: impl Into<Vec<u8>>) -> LimiterBuilder {
         self.files.push(Source { name: name.into(), text: text.into() });
@@ -62,25 +62,25 @@ impl LimiterBuilder {
     }
 
     /// Sets the maximum number of counters in the memory of this process, from 1,024 to
-    /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes; each 48 bytes of a sliding
-    /// log, of concurrency slots, or of a hybrid counter count as one more.
+    /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes; each 48 bytes of a
+    /// sliding log, of concurrency slots, or of a hybrid counter count as one more.
     ///
-    /// If the memory is full, new keys of the rule with the most counters share counters: they may be
-    /// rejected too early, but together they are never admitted too often. Over Redis, these counters
-    /// are used only while Redis does not answer.
+    /// If the memory is full, new keys of the rule with the most counters share counters. Such
+    /// keys may be rejected too early, but together they never exceed the limit. Over Redis, these
+    /// counters are used only while Redis does not reply.
     pub fn max_counters(self, counters: usize) -> LimiterBuilder {
         LimiterBuilder { counters_max: counters, ..self }
     }
 
-    /// Sets the secret from which the keys of counters are hashed, any text, ideally with 128 random
-    /// bits (default: empty). Processes that share counters in Redis need the same secret: `KEY_SECRET`
+    /// Sets the secret for hashing counter keys: any text, ideally with 128 random bits (default:
+    /// empty). Processes that share counters in Redis need the same secret, which is `KEY_SECRET`
     /// in a Tidegate service.
     pub fn key_secret(self, secret: &str) -> LimiterBuilder {
         LimiterBuilder { secret: Secret::derive(secret), ..self }
     }
 
-    /// Keeps the counters in Redis, where all processes share them. The limiter must then be built on
-    /// a tokio runtime. Needs the feature `redis`.
+    /// Stores the counters in Redis, where all processes share them. The limiter must then be
+    /// built on a tokio runtime. Requires the feature `redis`.
     #[cfg(feature = "redis")]
     pub fn redis(self, redis: RedisOptions) -> LimiterBuilder {
         LimiterBuilder { redis: Some(redis), ..self }
@@ -91,11 +91,11 @@ impl LimiterBuilder {
     ///
     /// # Errors
     ///
-    /// Returns a [`ConfigError`] if the policy has errors, an option is out of range, or a limiter over
-    /// Redis is not built on a tokio runtime.
+    /// Returns a [`ConfigError`] if the policy has errors, an option is out of range, or a limiter
+    /// over Redis is not built on a tokio runtime.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        if !COUNTERS.contains(&self.counters_max) {
-            let (min, max) = (COUNTERS.start(), COUNTERS.end());
+        if !COUNTERS_RANGE.contains(&self.counters_max) {
+            let (min, max) = (COUNTERS_RANGE.start(), COUNTERS_RANGE.end());
             let text = format!("max_counters: must be from {min} to {max}");
             return Err(ConfigError::Option(text));
         }

@@ -1,4 +1,4 @@
-//! Decisions as the library's callers read them: values that borrow nothing.
+//! Decisions that the library returns to its callers, as values without borrows.
 //!
 //! Not here: making a decision (`decide`).
 
@@ -7,17 +7,17 @@ use std::time::Duration;
 use crate::domain;
 use crate::domain::{Code, HolderToken, Micros, WaitPrecision};
 
-/// Whether a call may pass, and what its limits have left.
+/// Decision on a call: whether it may pass, and how many hits its limits have left.
 ///
-/// Numbers round against the caller: what is left rounds down, waits round up. Waits are in whole
-/// microseconds unless a method says otherwise.
+/// Remaining hits are rounded down, waits are rounded up. Waits are in whole microseconds unless a
+/// method says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     is_admitted: bool,
     is_domain_known: bool,
     limited_by: Option<LimitedBy>,
     descriptors: Vec<DescriptorStatus>,
-    slot: Option<HolderToken>,
+    holder: Option<HolderToken>,
     source: &'static str,
 }
 
@@ -28,8 +28,9 @@ struct LimitedBy {
     is_exact: bool,
 }
 
-/// What one descriptor of a call has left of its limit. If several limits apply to the descriptor, the
-/// one that is reported is the one that rejects it or, if none does, has the least left.
+/// Status of one descriptor of a call: its limit and the remaining hits. If several limits apply
+/// to the descriptor, the status reports the limit that rejects it or, if none does, the limit
+/// with the fewest remaining hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorStatus {
     is_within_limit: bool,
@@ -49,38 +50,40 @@ impl Decision {
                 is_exact: by.precision == WaitPrecision::Exact,
             }),
             descriptors: decision.statuses.iter().map(DescriptorStatus::new).collect(),
-            slot: decision.slot,
+            holder: decision.slot,
             source: decision.source.as_str(),
         }
     }
 
-    /// Returns whether the call may pass. By default, a call that is rejected has charged nothing.
+    /// Returns whether the call may pass. By default, a rejected call charges nothing.
     pub fn is_admitted(&self) -> bool {
         self.is_admitted
     }
 
-    /// Returns the time after which a rejected call may pass. `None` if the call was admitted, or if
-    /// waiting does not help, because the call costs more than the whole limit or the limit is 0.
+    /// Returns the time after which a rejected call may pass. `None` if the call was admitted, or
+    /// if waiting does not help, because the call costs more than the whole limit or the limit is
+    /// 0.
     pub fn retry_after(&self) -> Option<Duration> {
         self.limited_by.as_ref()?.retry_after.map(to_duration)
     }
 
-    /// Returns [`retry_after`](Self::retry_after) as the value of an HTTP header `Retry-After`: whole
-    /// seconds, rounded up, at least 1.
+    /// Returns [`retry_after`](Self::retry_after) as the value of an HTTP header `Retry-After`:
+    /// whole seconds, rounded up, at least 1.
     pub fn retry_after_secs(&self) -> Option<u64> {
         let wait = self.limited_by.as_ref()?.retry_after?;
         Some(wait.ceil_secs().max(1))
     }
 
-    /// Returns whether the call passes after [`retry_after`](Self::retry_after) if no other call is
-    /// charged in the meantime. False if the wait is a lower bound, and for an admitted call.
+    /// Returns whether the call passes after [`retry_after`](Self::retry_after) if no other call
+    /// is charged in the meantime. Returns false for an admitted call, and if the wait is a lower
+    /// bound.
     pub fn is_retry_after_exact(&self) -> bool {
         self.limited_by.as_ref().is_some_and(|by| by.is_exact)
     }
 
-    /// Returns the limit that rejected the call: its `name` or, if it has none, the path of its rule,
-    /// such as `api.user`. `None` if the call was admitted. If several limits rejected the call, this
-    /// is the one with the longest wait.
+    /// Returns the limit that rejected the call: its `name` or, if it has none, the path of its
+    /// rule, such as `api.user`. `None` if the call was admitted. If several limits rejected the
+    /// call, this is the one with the longest wait.
     pub fn limited_by(&self) -> Option<&str> {
         self.limited_by.as_ref().map(|by| &*by.name)
     }
@@ -93,8 +96,8 @@ impl Decision {
     /// Returns the generated holder of the concurrency slots that the call acquired, 32 hexadecimal
     /// digits. Pass it to [`Descriptor::holder`](crate::Descriptor::holder) to release the slots.
     /// `None` if the call acquired no slot or named its holder.
-    pub fn slot(&self) -> Option<&str> {
-        self.slot.as_ref().map(HolderToken::as_str)
+    pub fn holder(&self) -> Option<&str> {
+        self.holder.as_ref().map(HolderToken::as_str)
     }
 
     /// Returns whether the policy contains the domain of the call. If not, no limit applied.
@@ -102,15 +105,15 @@ impl Decision {
         self.is_domain_known
     }
 
-    /// Returns what decided the call:
+    /// Returns the source of the decision:
     ///
     /// | source | meaning |
     /// |---|---|
     /// | `memory` | the counters of this process |
     /// | `redis` | the counters in Redis |
-    /// | `local` | the counters of this process, because Redis did not answer in time |
-    /// | `shed` | the same, because there was no time or no room to ask Redis |
-    /// | `cached` | a rejection that Redis has recently answered |
+    /// | `local` | the counters of this process, because Redis did not reply in time |
+    /// | `shed` | the counters of this process, because there was no time or capacity for Redis |
+    /// | `cached` | a recent rejection, repeated without a call to Redis |
     /// | `policy` | the policy alone, because no limit applied |
     pub fn source(&self) -> &'static str {
         self.source
@@ -138,15 +141,15 @@ impl DescriptorStatus {
         self.limit
     }
 
-    /// Returns the number of hits that are left of the limit after the call, rounded down. `None` if
+    /// Returns the number of hits that the limit has left after the call, rounded down. `None` if
     /// no limit applies.
     pub fn remaining(&self) -> Option<u64> {
         self.remaining
     }
 
-    /// Returns the time until the full limit is available again or, for a descriptor over its limit,
-    /// the time until a retry may pass. `None` if no limit applies, if waiting does not help, or if
-    /// the state of the counter is unknown.
+    /// Returns the time until the full limit is available again or, for a descriptor over its
+    /// limit, the time until a retry may pass. `None` if no limit applies, if waiting does not
+    /// help, or if the state of the counter is unknown.
     pub fn reset_after(&self) -> Option<Duration> {
         self.reset_after.map(to_duration)
     }

@@ -1,4 +1,4 @@
-//! Descriptors as the library's callers write them, and their bounds.
+//! Descriptors that callers of the library create, and their bounds.
 //!
 //! Not here: decoding messages (`wire`), matching (`policy`).
 
@@ -8,12 +8,12 @@ use super::error::CheckError;
 use crate::domain;
 use crate::domain::{Bounds, Entry, Hits};
 
-/// Descriptors of one call, for the decider. Few callers send more than four, which are stored without
-/// a heap allocation.
+/// Descriptors of one call in the form that the decider uses. Few calls have more than four
+/// descriptors; up to four are stored without a heap allocation.
 pub(super) type Descriptors<'a> = SmallVec<[domain::Descriptor<'a>; 4]>;
 
-/// Describes what a call is about: a list of entries, each a key and a value, that the rules of the
-/// policy match. Also says how many hits the call charges.
+/// Descriptor of a call: a list of entries, each a key and a value, that the rules of the policy
+/// match. Also sets how many hits the call charges.
 ///
 /// A descriptor must match the full path of a rule: the first entry a rule at the top level of
 /// `descriptors`, the second entry a rule below it, and so on. If it matches no rule, no limit
@@ -30,8 +30,9 @@ pub(super) type Descriptors<'a> = SmallVec<[domain::Descriptor<'a>; 4]>;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
-    /// A `Vec`, because a `SmallVec` is invariant in `'a`: a holder would have to live as long as the
-    /// entries. Allocating it takes 20 ns, and a decision takes thousands.
+    /// Entries of the descriptor. A `Vec`, because a `SmallVec` is invariant in `'a`, so that a
+    /// holder would have to live as long as the entries. Allocating it takes 20 ns; a decision
+    /// takes thousands of nanoseconds.
     entries: Vec<Entry<'a>>,
     hits: Option<u64>,
     holder: Option<&'a [u8]>,
@@ -51,34 +52,36 @@ impl<'a> Descriptor<'a> {
 
     /// Sets the number of hits to charge, which is 1 by default. Rules multiply it by their `cost`.
     ///
-    /// - 0 hits only ask whether one more hit would pass, and charge nothing.
-    /// - More hits than the limit has are rejected without a `retry_after`, because waiting does not
-    ///   help.
-    /// - Under `charge: billed`, hits above 0 that are set here are work already done: they are
+    /// - With 0 hits, the call only checks whether one more request would pass. It charges
+    ///   nothing.
+    /// - With more hits than the whole limit, the call is rejected without a `retry_after`,
+    ///   because waiting does not help.
+    /// - Under `charge: billed`, hits above 0 that are set here count as already used: they are
     ///   charged even beyond the limit.
     #[must_use]
     pub fn hits(self, hits: u64) -> Descriptor<'a> {
         Descriptor { hits: Some(hits), ..self }
     }
 
-    /// Names the holder of the concurrency slots that the call acquires or releases, such as the id
-    /// of a job. Any bytes; an empty name is the same as none. Limits of other algorithms ignore it.
+    /// Names the holder of the concurrency slots that the call acquires or releases, such as the
+    /// id of a job. Any bytes; an empty name is the same as none. Limits of other algorithms
+    /// ignore it.
     ///
-    /// Without a holder, [`Decision::slot`](crate::Decision::slot) returns a generated one.
+    /// Without a holder, [`Decision::holder`](crate::Decision::holder) returns a generated one.
     #[must_use]
     pub fn holder(self, holder: &'a (impl AsRef<[u8]> + ?Sized)) -> Descriptor<'a> {
         let holder = Some(holder.as_ref()).filter(|holder| !holder.is_empty());
         Descriptor { holder, ..self }
     }
 
-    /// Returns the number of bytes of all keys, values, and the holder.
+    /// Returns the total size of all keys, values, and the holder, in bytes.
     fn bytes(&self) -> usize {
         let entries = self.entries.iter().map(|entry| entry.key.len() + entry.value.len());
         entries.sum::<usize>() + self.holder.map_or(0, <[u8]>::len)
     }
 }
 
-/// Converts descriptors for the decider, after checking the call's bounds. `refund` tells whether the
+/// Converts descriptors for the decider, after checking the call's bounds. `refund` is true if the
 /// call refunds its hits.
 ///
 /// # Errors

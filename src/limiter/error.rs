@@ -2,13 +2,14 @@
 
 use std::fmt;
 
-/// Reason why a [`Limiter`](crate::Limiter) cannot be built or its policy cannot be replaced. A retry
-/// with the same arguments fails again.
+/// Reason why a [`Limiter`](crate::Limiter) cannot be built or its policy cannot be replaced. A
+/// retry with the same arguments fails again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The policy is invalid. The text has one line for each error, with the name of the file, line,
-    /// column, path, and usually a fix, such as `policy.yaml:2:30: descriptors[0].rate_limit.unit: …`.
+    /// The policy is invalid. The text has one line for each error, with the name of the file,
+    /// line, column, path, and usually a fix, such as
+    /// `policy.yaml:2:30: descriptors[0].rate_limit.unit: …`.
     Policy(String),
     /// An option is out of range, or the Redis options are invalid. The text names the option.
     Option(String),
@@ -31,24 +32,25 @@ impl std::error::Error for ConfigError {}
 
 /// Reason why a call was not decided.
 ///
-/// Only [`Unavailable`](Self::Unavailable) can have a different result on a retry. The other variants
-/// say which bound the call exceeds; its limits were not charged.
+/// Only [`Unavailable`](Self::Unavailable) can have a different result on a retry. The other
+/// variants state which bound the call exceeds; no limit was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// Redis did not answer in time, and a limit of the call has `on_store_failure: error`. Never
-    /// returned by an embedded limiter. Whether to admit such a call is up to the caller.
+    /// Redis did not reply in time, and a limit of the call has `on_store_failure: error`. Never
+    /// returned by a limiter with counters in memory. The caller decides whether to admit such a
+    /// call.
     Unavailable,
     /// The domain is empty.
     EmptyDomain,
     /// The call has no descriptors.
     NoDescriptors,
-    /// The call has too many descriptors.
+    /// The call has more than `max` descriptors.
     TooManyDescriptors {
         /// Maximum number of descriptors, 2,048.
         max: usize,
     },
-    /// A descriptor has too many entries.
+    /// A descriptor has more than `max` entries.
     TooManyEntries {
         /// Position of the descriptor in the call, from 0.
         descriptor: usize,
@@ -60,12 +62,12 @@ pub enum CheckError {
         /// Position of the descriptor in the call, from 0.
         descriptor: usize,
     },
-    /// The domain, keys, values, and holders are too long together.
+    /// The domain, keys, values, and holders together exceed `max` bytes.
     TooLarge {
-        /// Maximum size, 1 MiB, in bytes.
+        /// Maximum size in bytes, 1 MiB.
         max: usize,
     },
-    /// The call checks too many limits.
+    /// The call checks more than `max` limits.
     TooManyChecks {
         /// Maximum number of limits that one call checks, 2,048.
         max: usize,

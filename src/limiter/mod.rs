@@ -3,10 +3,10 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `builder` | options, and building a limiter |
+//! | `builder` | builder of limiters, and its options |
 //! | `redis_options` | options of a limiter over Redis |
-//! | `descriptor`, `decision`, `error` | what callers pass, and what they get |
-//! | `any_store`, `redis_stack` | the store, which the service has, too |
+//! | `descriptor`, `decision`, `error` | arguments and results of calls |
+//! | `any_store`, `redis_stack` | the store, which the service uses, too |
 //!
 //! Not here: the engine itself (`policy`, `decide`, `store`).
 
@@ -34,21 +34,21 @@ use crate::decide::{DecideError, Decider};
 use crate::domain::{Bounds, Request};
 use crate::policy::{Options, Policy, Secret, Source, compile};
 
-/// Number of slots that one sweep checks, which takes about 10 ms.
+/// Number of table slots that one sweep checks, which takes about 10 ms.
 const SWEEP_SLOTS: usize = 131_072;
 
-/// Decides calls by the limits of a policy. Counters are in the memory of this process or in Redis.
+/// Rate limiter that decides calls by the limits of a policy. Counters are in the memory of this
+/// process or in Redis.
 ///
 /// A clone shares the policy and the counters of the original. All methods take `&self`, and calls
-/// from several threads or tasks are decided concurrently: together they are never admitted more than
-/// the limit.
+/// from several threads or tasks are decided concurrently: together they never exceed a limit.
 ///
-/// A limiter with counters in memory answers without suspending and works with any async runtime. A
-/// limiter over Redis needs the tokio runtime on which it was built. Its counters are those of a
-/// Tidegate service with the same Redis, key prefix, key secret, and policy.
+/// A limiter with counters in memory decides without suspending and works with any async runtime.
+/// A limiter over Redis needs the tokio runtime on which it was built. It shares its counters with
+/// every Tidegate service that has the same Redis, key prefix, key secret, and policy.
 ///
-/// The time is that of the system clock or, over Redis, that of the Redis server. If the clock steps
-/// back, no limit refills twice.
+/// The time is that of the system clock or, over Redis, that of the Redis server. If the clock
+/// steps back, no limit refills twice.
 #[derive(Clone, Debug)]
 pub struct Limiter(Arc<Engine>);
 
@@ -85,17 +85,18 @@ impl Limiter {
 
     /// Decides whether a call may pass, and charges its limits.
     ///
-    /// By default a call is all-or-nothing: if any limit rejects it, no counter changes. A descriptor
-    /// that matches no rule has no limit, and a domain that the policy does not contain has none
-    /// either.
+    /// By default a call is all-or-nothing: if any limit rejects it, no counter changes. A
+    /// descriptor that matches no rule has no limit, and a domain that the policy does not contain
+    /// has none either.
     ///
     /// Over Redis, the call waits for at most the [`budget`](RedisOptions::budget); then the
-    /// `on_store_failure` of each limit applies. A future that is dropped may have charged the limits.
+    /// `on_store_failure` of each limit applies. If the future is dropped before it completes, the
+    /// limits may nevertheless be charged.
     ///
     /// # Errors
     ///
-    /// Returns a [`CheckError`] if the call exceeds a bound or, over Redis, is not decided in time. A
-    /// rejection is not an error.
+    /// Returns a [`CheckError`] if the call exceeds a bound or, over Redis, is not decided in
+    /// time. A rejection is not an error.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -129,11 +130,12 @@ impl Limiter {
         self.decide(domain, descriptors, false).await
     }
 
-    /// Returns the decision that [`check`](Self::check) would return now, without charging any limit.
+    /// Returns the decision that [`check`](Self::check) would return now, without charging any
+    /// limit.
     ///
-    /// If a descriptor has more than one hit, `retry_after` of a rejection is `None`, because the wait
-    /// is unknown. With hybrid consumer classes, a call of several hits may pass although the answer
-    /// was a rejection.
+    /// If a descriptor has more than one hit, `retry_after` of a rejection is `None`, because the
+    /// wait is unknown. With hybrid consumer classes, a call of several hits may pass although
+    /// `peek` predicts a rejection.
     ///
     /// # Errors
     ///
@@ -151,12 +153,12 @@ impl Limiter {
         Ok(Decision::new(&dry_run.map_err(to_check_error)?.decision))
     }
 
-    /// Refunds the hits of an earlier call, or releases its concurrency slots. Pass the descriptors of
-    /// that call; for slots, with its [`holder`](Descriptor::holder).
+    /// Refunds the hits of an earlier call, or releases its concurrency slots. Pass the
+    /// descriptors of that call; for slots, with its [`holder`](Descriptor::holder).
     ///
-    /// A refund never lifts a counter above its limit, and has no effect on a counter that does not
-    /// exist anymore. Slots of a holder that has none are not released. A refund that Redis does not
-    /// answer in time may be lost; the counter then includes its hits until it refills.
+    /// A refund never raises the available hits above the limit, and has no effect on a counter
+    /// that no longer exists. A holder without slots releases none. If Redis does not reply in
+    /// time, the refund may be lost; the counter then includes the refunded hits until it refills.
     ///
     /// # Errors
     ///
@@ -178,8 +180,8 @@ impl Limiter {
     /// let running = limiter.check("jobs", &[job.clone()]).await?;
     /// assert!(!limiter.check("jobs", &[job.clone()]).await?.is_admitted());
     ///
-    /// let slot = running.slot().unwrap_or_default();
-    /// limiter.refund("jobs", &[job.clone().holder(slot)]).await?;
+    /// let holder = running.holder().unwrap_or_default();
+    /// limiter.refund("jobs", &[job.clone().holder(holder)]).await?;
     /// assert!(limiter.check("jobs", &[job]).await?.is_admitted());
     /// # Ok(())
     /// # }
@@ -192,13 +194,14 @@ impl Limiter {
         self.decide(domain, descriptors, true).await.map(drop)
     }
 
-    /// Replaces the policy by that of other policy files, each with a name and a text. Counters stay:
-    /// a limit whose numbers change keeps what it has counted. Calls in progress finish under the old
-    /// policy.
+    /// Replaces the policy with the given policy files, each with a name and a text. Counters are
+    /// kept: a limit whose numbers change keeps its counted hits. Calls in progress finish under
+    /// the old policy.
     ///
     /// # Errors
     ///
-    /// Returns [`ConfigError::Policy`] if the new policy has errors; the old one then stays in force.
+    /// Returns [`ConfigError::Policy`] if the new policy has errors; the old one then stays in
+    /// force.
     pub fn replace_policy<N, T>(
         &self,
         files: impl IntoIterator<Item = (N, T)>,
@@ -215,19 +218,19 @@ impl Limiter {
         Ok(())
     }
 
-    /// Removes expired counters from the memory of this process. Checks up to 131,072 places for
-    /// counters, which takes about 10 ms, and continues at the next call where this one has stopped.
+    /// Removes expired counters from the memory of this process. Checks up to 131,072 table slots,
+    /// which takes about 10 ms. The next call continues where this one stops.
     ///
-    /// Optional: new counters take the places of expired ones by themselves, and the memory is bounded
-    /// by [`max_counters`](LimiterBuilder::max_counters). Call it once a second if the memory should
-    /// shrink after a flood of keys.
+    /// Calling it is optional: new counters replace expired ones in any case, and the memory is
+    /// bounded by [`max_counters`](LimiterBuilder::max_counters). Call it once a second if the
+    /// memory should shrink after a flood of keys.
     pub fn sweep(&self) {
         let Engine { decider, clock, .. } = &*self.0;
         decider.store().memory().sweep(clock.now(), SWEEP_SLOTS);
     }
 
-    /// Waits until Redis is connected, without a bound in time. Returns immediately if the counters are
-    /// in memory. Calls before that are decided as if Redis did not answer.
+    /// Waits until Redis is connected, without a timeout. Returns immediately if the counters are
+    /// in memory. Until then, calls are decided as if Redis did not reply.
     pub async fn until_connected(&self) {
         self.0.decider.store().until_connected().await;
     }

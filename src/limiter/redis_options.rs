@@ -17,18 +17,18 @@ use crate::store::redis::client::config::{
 };
 use crate::store::redis::keys::{Prefix, key_format};
 
-/// Time that a call may wait for Redis: that of the setting `--store-budget`.
-const BUDGET: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
+/// Range of the time that a call may wait for Redis, the same as for the setting `--store-budget`.
+const BUDGET_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 
-/// Number of replicas: those of the setting `--replicas`.
-const REPLICAS: RangeInclusive<u32> = 1..=10_000;
+/// Range of the number of replicas, the same as for the setting `--replicas`.
+const REPLICAS_RANGE: RangeInclusive<u32> = 1..=10_000;
 
-/// Options of a [`Limiter`](crate::Limiter) whose counters are in Redis or Valkey. Needs the feature
-/// `redis`.
+/// Options of a [`Limiter`](crate::Limiter) whose counters are in Redis or Valkey. Needs the
+/// feature `redis`.
 ///
-/// A Lua script decides each call in one round trip, with the clock of the Redis server. If Redis does
-/// not answer in time, the `on_store_failure` of each limit applies: by default this process decides
-/// with its share of the limit.
+/// A Lua script decides each call in one round trip, with the clock of the Redis server. If Redis
+/// does not reply in time, the `on_store_failure` of each limit applies: by default, this process
+/// decides with its share of the limit.
 ///
 /// ```no_run
 /// use tidegate::{Descriptor, Limiter, RedisOptions};
@@ -57,19 +57,19 @@ pub struct RedisOptions {
 }
 
 impl RedisOptions {
-    /// Counters are on one server, or behind an address that always leads to the master. `host` is a
-    /// name or an IP address, IPv6 without brackets.
+    /// Creates options for one server, or for an address that always leads to the master. `host`
+    /// is a name or an IP address, IPv6 without brackets.
     pub fn single(host: impl Into<String>, port: u16) -> RedisOptions {
         RedisOptions::new(TopologyConfig::Single, vec![Address::Tcp(host.into(), port)])
     }
 
-    /// Counters are on one server that listens on a Unix socket.
+    /// Creates options for one server that listens on a Unix socket.
     pub fn unix_socket(path: impl Into<PathBuf>) -> RedisOptions {
         RedisOptions::new(TopologyConfig::Single, vec![Address::Unix(path.into())])
     }
 
-    /// Counters are on the master that sentinels report. `sentinels` are the addresses of all
-    /// sentinels, because a new master is believed only if the majority of them reports it.
+    /// Creates options for the master that sentinels report. `sentinels` are the addresses of all
+    /// sentinels, because a new master is accepted only if a majority of them reports it.
     pub fn sentinel<H: Into<String>>(
         master: impl Into<String>,
         sentinels: impl IntoIterator<Item = (H, u16)>,
@@ -78,8 +78,8 @@ impl RedisOptions {
         RedisOptions::new(topology, tcp(sentinels))
     }
 
-    /// Counters are on a Redis Cluster. `nodes` are the addresses of some nodes, at least one; the
-    /// others are discovered.
+    /// Creates options for a Redis Cluster. `nodes` are the addresses of some nodes, at least one;
+    /// the other nodes are discovered.
     pub fn cluster<H: Into<String>>(nodes: impl IntoIterator<Item = (H, u16)>) -> RedisOptions {
         RedisOptions::new(TopologyConfig::Cluster, tcp(nodes))
     }
@@ -93,20 +93,22 @@ impl RedisOptions {
         }
     }
 
-    /// Logs in as an ACL user. Without it, a password is that of the default user.
+    /// Authenticates as an ACL user. Without this option, the password is that of the default
+    /// user.
     pub fn user(mut self, user: impl Into<String>) -> RedisOptions {
         self.client.auth.user = Some(user.into());
         self
     }
 
-    /// Logs in with a password.
+    /// Authenticates with a password.
     pub fn password(mut self, password: impl Into<String>) -> RedisOptions {
         self.client.auth.password = Password::Fixed(password.into());
         self
     }
 
-    /// Logs in to the sentinels with a password, and a user unless it is `None`. Without it,
-    /// connections to sentinels do not log in. Has no effect without sentinels.
+    /// Authenticates to the sentinels with a password, and with a user unless it is `None`.
+    /// Without this option, connections to sentinels do not authenticate. Has no effect without
+    /// sentinels.
     pub fn sentinel_login(
         mut self,
         user: Option<String>,
@@ -124,20 +126,21 @@ impl RedisOptions {
         self
     }
 
-    /// Connects over TLS. Certificates of servers must be issued for the host names of their addresses
-    /// by a certificate authority of the operating system.
+    /// Connects over TLS. The certificate of each server must be issued for the host name in its
+    /// address, by a certificate authority that the operating system trusts.
     pub fn tls(mut self) -> RedisOptions {
         self.client.tls.get_or_insert_default();
         self
     }
 
-    /// Connects over TLS, and trusts these certificate authorities only: certificates as PEM text.
+    /// Connects over TLS and trusts only the given CA certificates, as PEM text.
     pub fn tls_ca(mut self, pem: impl Into<Vec<u8>>) -> RedisOptions {
         self.client.tls.get_or_insert_with(Tls::default).ca = Some(pem.into());
         self
     }
 
-    /// Connects over TLS with a client certificate: its chain and its private key, both as PEM text.
+    /// Connects over TLS with a client certificate: its chain and its private key, both as PEM
+    /// text.
     pub fn tls_client_certificate(
         mut self,
         chain_pem: impl Into<Vec<u8>>,
@@ -148,8 +151,9 @@ impl RedisOptions {
         self
     }
 
-    /// Sets the prefix of all keys in Redis, at most 64 bytes without braces, white space and control
-    /// characters (default: empty). It is `CACHE_KEY_PREFIX` of a Tidegate service.
+    /// Sets the prefix of all keys in Redis, at most 64 bytes without braces, white space and
+    /// control characters (default: empty). In a Tidegate service, this is the setting
+    /// `CACHE_KEY_PREFIX`.
     pub fn key_prefix(self, prefix: impl Into<String>) -> RedisOptions {
         RedisOptions { key_prefix: prefix.into(), ..self }
     }
@@ -160,22 +164,22 @@ impl RedisOptions {
         RedisOptions { budget, ..self }
     }
 
-    /// Sets the number of processes that share the limits, from 1 to 10,000 (default 1). While Redis
-    /// does not answer, each admits this fraction of every limit.
+    /// Sets the number of processes that share the limits, from 1 to 10,000 (default 1). While
+    /// Redis does not reply, each process enforces its share of every limit.
     pub fn replicas(self, replicas: u32) -> RedisOptions {
         RedisOptions { replicas, ..self }
     }
 
-    /// Starts connecting, and returns the store.
+    /// Starts connecting to Redis and returns the store.
     pub(super) fn open_store(
         &self,
         secret: &Secret,
         keys_max: usize,
     ) -> Result<AnyStore, ConfigError> {
-        if !BUDGET.contains(&self.budget) {
+        if !BUDGET_RANGE.contains(&self.budget) {
             return Err(ConfigError::Option("budget: must be from 1 ms to 60 s".to_owned()));
         }
-        if !REPLICAS.contains(&self.replicas) {
+        if !REPLICAS_RANGE.contains(&self.replicas) {
             return Err(ConfigError::Option("replicas: must be from 1 to 10000".to_owned()));
         }
         let RedisConfig { topology, addresses, auth, tls, db, .. } = self.client.clone();

@@ -1,5 +1,5 @@
-//! Redis store with all of its layers. The service and the library build it here, so that both have
-//! the same ones.
+//! Redis store with all of its layers. The service and the library build it here, so that both use
+//! the same layers.
 //!
 //! Not here: the settings of the service (`app`), the options of the library (`redis_options`).
 
@@ -29,9 +29,9 @@ pub(crate) struct RedisStackConfig {
     pub(crate) budget: Duration,
     /// Number of replicas that share each limit while Redis does not respond; at least 1.
     pub(crate) replicas: u32,
-    /// Whether recent refusals are repeated without asking Redis.
+    /// Whether to repeat recent refusals without a call to Redis.
     pub(crate) refusal_cache: bool,
-    /// Whether one script decides all limits of a call on one node of a Cluster.
+    /// Whether a single script decides all limits of a call that are on one Cluster node.
     pub(crate) node_scripts: bool,
     /// Maximum number of counters in the memory store.
     pub(crate) keys_max: usize,

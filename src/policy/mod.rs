@@ -1,6 +1,6 @@
 //! Policies: parses rate limit rules from YAML, and turns requests into the checks they must pass.
 //!
-//! | directory | what it does |
+//! | directory | contents |
 //! |---|---|
 //! | `source` | policy files as bytes, and their size limits; resources of a control plane |
 //! | `syntax` | YAML with source positions, the keyword table, the JSON Schema, diagnostics |

@@ -1,5 +1,5 @@
-//! Where policies come from. Here: policy files as bytes, and the checks before parsing: size,
-//! encoding, control characters. In `resource`: what a control plane sends.
+//! Sources of policies: policy files as bytes, and the checks of size, encoding and control
+//! characters before they are parsed. The resources of a control plane are in `resource`.
 //!
 //! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`).
 
@@ -16,7 +16,7 @@ use crate::domain::{Bounds, Charge};
 pub struct Source {
     /// File name, shown in diagnostics. Files are read in the byte order of their names.
     pub name: String,
-    /// Content of the file. It must be UTF-8, but this is checked only during compilation.
+    /// Content of the file. It must be UTF-8, which is checked during compilation.
     pub text: Vec<u8>,
 }
 
@@ -26,9 +26,9 @@ pub struct Options {
     /// Whether to merge files of the same domain, in the order of their names. If false, a second
     /// file of a domain is an error.
     pub merge_domains: bool,
-    /// When hits are charged, for domains and limits without a `charge` of their own.
+    /// Charge mode for domains and limits without a `charge` of their own.
     pub charge: Charge,
-    /// Bounds of a call, which a policy must not exceed.
+    /// Bounds of a request, which the rules of a policy must not exceed.
     pub bounds: Bounds,
     /// Maximum size of one file, in bytes.
     pub file_bytes_max: usize,

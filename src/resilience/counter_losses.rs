@@ -1,16 +1,16 @@
-//! Records when the remote store has lost counters, and which limits that still affects.
+//! Records losses of the remote store's counters, and determines which limits they still affect.
 //!
-//! Not here: detecting a loss (`store::redis::client`), what follows from it
+//! Not here: detecting a loss (`store::redis::client`), deciding calls after it
 //! (`fallback::after_loss`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Limit, Micros};
 
-/// Losses of the remote store's counters that this replica has noticed.
+/// Record of the remote store's counter losses that this replica has noticed.
 #[derive(Debug, Default)]
 pub(super) struct CounterLosses {
-    /// Number of losses that the remote store had reported when it was last asked.
+    /// Number of losses that the remote store reported most recently.
     known: AtomicU64,
     /// Time at which the latest loss was noticed, in microseconds since the Unix epoch; 0 if there
     /// was none.
@@ -18,8 +18,8 @@ pub(super) struct CounterLosses {
 }
 
 impl CounterLosses {
-    /// Records the number of losses that the remote store reports. Returns whether there are
-    /// new ones; only one of several concurrent callers gets `true`.
+    /// Records the number of losses that the remote store reports. Returns whether some of them
+    /// are new. If several callers report the same losses concurrently, only one gets `true`.
     pub(super) fn observe(&self, losses: u64, now: Micros) -> bool {
         if self.known.load(Ordering::Acquire) == losses {
             return false;
@@ -29,7 +29,8 @@ impl CounterLosses {
         self.known.swap(losses, Ordering::AcqRel) != losses
     }
 
-    /// Returns whether the remote store may still lack charges under this limit that it lost.
+    /// Returns whether charges under this limit may still be missing in the remote store, because
+    /// it lost them less than one charge lifetime ago.
     pub(super) fn affects(&self, limit: &Limit, now: Micros) -> bool {
         let latest = Micros(self.latest.load(Ordering::Acquire));
         latest > Micros::ZERO && now < latest.saturating_add(limit.charge_lifetime())

@@ -1,7 +1,8 @@
 //! Deadline of store calls: bounds how long a call waits for a store.
 //!
-//! When the time is up, every check of the call is `Unanswered`. Not here: the answer to the caller
-//! (`fallback`).
+//! When the time is up, every check of the call is `Unanswered`.
+//!
+//! Not here: deciding unanswered checks (`fallback`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,12 +12,12 @@ use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Default time budget of a store call, which also applies if the caller sets no deadline. A
-/// healthy Redis answers within 1 ms; the rest is headroom for machines with busy cores.
+/// healthy Redis replies within 1 ms; the rest is headroom for machines with busy cores.
 pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
-/// Minimum part of the caller's remaining time reserved for sending the response.
+/// Minimum time to reserve for sending the response, out of the caller's remaining time.
 pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
-/// Divisor that yields the part of the caller's remaining time reserved for sending the response.
-/// With a divisor of 5, the store gets 16 ms of Envoy's 20 ms.
+/// Divisor of the caller's remaining time that yields the time to reserve for sending the
+/// response. With a divisor of 5, the store gets 16 ms of Envoy's 20 ms.
 pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 
 /// Store wrapper that limits how long a call waits for the wrapped store.
@@ -44,7 +45,7 @@ impl<S: Store> Deadline<S> {
         &self.store
     }
 
-    /// Returns the number of calls since the start that the store did not answer in time.
+    /// Returns the number of calls since startup that the store did not answer in time.
     pub fn overruns(&self) -> u64 {
         self.overruns.load(Ordering::Relaxed)
     }
@@ -93,8 +94,8 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
 }
 
 impl<S: Store> Store for Deadline<S> {
-    /// Drops the store's future when the budget is used up. Commands that were not yet written are
-    /// then never sent. Commands that were already written still run, but their replies are
+    /// Drops the store's future when the budget is used up. Commands that are not yet written are
+    /// then never sent. Commands that are already written still run, but their replies are
     /// discarded.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let now = self.clock.monotonic();
@@ -132,7 +133,7 @@ mod tests {
         OnStoreFailure, Op, Rate, Role, Unit, Window,
     };
 
-    /// Answers `NotAsked` after a while.
+    /// Store that answers `NotAsked` after a delay.
     struct Slow(Duration);
 
     impl Store for Slow {

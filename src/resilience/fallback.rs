@@ -1,22 +1,22 @@
-//! Fallback to a local store, so that every call is answered in time although the remote store may
+//! Fallback to a local store, so that every call is decided in time even if the remote store does
 //! not respond.
 //!
-//! The remote store is asked first. `merge` decides the checks that it does not answer: on the
-//! local store with this replica's share of the limit, or as the rule's `on_store_failure` says.
-//! Every charge on the remote store is also charged to the local store, so that an outage does not
-//! start with a fresh burst. During an outage, all replicas together admit at most the limit or one
-//! hit each, whichever is larger.
+//! Calls first go to the remote store. `merge` decides the checks that it does not answer: on the
+//! local store with this replica's share of the limit, or according to the rule's
+//! `on_store_failure`. Every charge on the remote store is also charged to the local store, so
+//! that an outage does not start with a fresh burst. During an outage, all replicas together admit
+//! at most the limit or one hit each, whichever is larger.
 //!
-//! Hits admitted locally are not carried over to the remote store. After an outage, the remote
-//! store admits what it had left. So a window with one outage or several admits up to twice the
-//! limit: once by the remote store and once by the replicas. A process that is starved of CPU
-//! causes such outages by itself, because its calls exceed their budget although the store is
-//! healthy.
+//! Hits admitted locally are not transferred to the remote store. After an outage, the remote
+//! store continues with the hits it had left. A window with one or more outages therefore admits
+//! up to twice the limit: once on the remote store and once on the replicas. A process that is
+//! starved of CPU causes such outages by itself, because its calls exceed their budget although
+//! the store is healthy.
 //!
 //! If the remote store loses its counters, this replica's own charges still count (`after_loss`).
 //!
-//! Not here: detecting why the remote store does not respond (`store::redis::client`), how long
-//! calls wait for it (`deadline`).
+//! Not here: detecting why the remote store does not respond (`store::redis::client`), the
+//! deadline of its calls (`deadline`).
 
 mod after_loss;
 
@@ -58,8 +58,8 @@ impl Default for FallbackConfig {
     }
 }
 
-/// Statistics of the fallback, as totals since the start. Unanswered calls by reason are counted
-/// by [`OutageTracker`].
+/// Statistics of the fallback, as totals since startup. Unanswered calls by reason are counted by
+/// [`OutageTracker`].
 #[derive(Debug, Default)]
 pub struct FallbackStats {
     /// Number of calls admitted although the remote store did not answer every check.
@@ -72,7 +72,7 @@ pub struct FallbackStats {
     /// Number of checks rejected because of this replica's own charges, after the remote store may
     /// have lost its counters.
     pub refused_after_loss: AtomicU64,
-    /// Number of calls answered with an error, because a rule has `on_store_failure: error`.
+    /// Number of calls that failed with an error, because a rule has `on_store_failure: error`.
     pub unavailable: AtomicU64,
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
@@ -81,7 +81,7 @@ pub struct FallbackStats {
     pub refunds_lost: AtomicU64,
 }
 
-/// Store that asks a remote store and falls back to a local store.
+/// Store that calls a remote store and falls back to a local store.
 #[derive(Debug)]
 pub struct Fallback<S, L> {
     remote: Arc<S>,
@@ -98,8 +98,8 @@ pub struct Fallback<S, L> {
 }
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Creates a store that asks `remote` first, and `local` for every check that `remote` does not
-    /// answer.
+    /// Creates a store that calls `remote` first, and uses `local` for every check that `remote`
+    /// does not answer.
     pub fn new(remote: S, local: L, config: FallbackConfig) -> Self {
         let share = Fraction::one_of(config.replicas);
         Fallback {
@@ -117,7 +117,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Returns the remote store, which is asked first.
+    /// Returns the remote store, which is called first.
     pub fn remote(&self) -> &S {
         &self.remote
     }
@@ -142,9 +142,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.replicas
     }
 
-    /// Returns an upper bound of the hits that this replica has admitted beyond the limits, and that
-    /// may still affect a limit. These are the hits that the remote store may not have charged, and
-    /// those that it may have charged and then lost.
+    /// Returns an upper bound of the hits that this replica has admitted beyond the limits, and
+    /// that may still affect a limit. These are the hits that the remote store may not have
+    /// charged, and those that it may have charged and then lost.
     pub fn over_admitted_max(&self, now: Micros) -> u64 {
         self.over_admission.hits_max(&self.stats.admitted_hits, now)
     }
@@ -156,7 +156,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
 
     /// Sends the call to the remote store. Returns its answers and, if it did not answer every
     /// check, the reason.
-    async fn ask(&self, call: &Call<'_>) -> (Answers, Option<FallbackReason>) {
+    async fn call_remote(&self, call: &Call<'_>) -> (Answers, Option<FallbackReason>) {
         if self.store_override.is_disabled() {
             let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
             let each = vec![not_sent; call.checks.len()];
@@ -167,9 +167,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         (answers, reason)
     }
 
-    /// Completes a call after the remote store's answers. `reason` says why some are missing, if
-    /// any are. `is_counted` tells for each check whether its charge is already among this
-    /// replica's own charges; it may be empty.
+    /// Completes a call after the remote store's answers. `reason` is the reason why some answers
+    /// are missing, or `None` if none are. `is_counted` states for each check whether its charge
+    /// is already among this replica's own charges; it may be empty.
     fn complete(
         &self,
         call: &Call<'_>,
@@ -185,9 +185,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Repeats charges and refunds of the remote store on the local store: up to this replica's
-    /// share of each limit and, beside that, among its own charges. `is_remote` tells whether the
-    /// remote store answered a check.
+    /// Repeats charges and refunds of the remote store in this replica's counters: on the local
+    /// store, up to this replica's share of each limit, and among its own charges. `is_remote`
+    /// returns whether the remote store answered a check.
     fn mirror(
         &self,
         call: &Call<'_>,
@@ -211,19 +211,18 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 }
                 Op::Take { .. } | Op::Peek { .. } => continue,
             }
-            if self.own_charges.has_own_counters || !is_counted {
+            if self.own_charges.has_separate_counters || !is_counted {
                 let share = self.replica_limits.get(check.limit);
                 let mirrored = Check { limit: share.limit(), role: Role::Shadow, ..*check };
                 self.repeat(&mirrored, charged, call.now);
             }
-            if self.own_charges.has_own_counters && !is_counted {
+            if self.own_charges.has_separate_counters && !is_counted {
                 self.repeat_on_own_charges(check, charged, call.now);
             }
         }
     }
 
-    /// Applies a refund, or the charge of a decided check, to the second counter beside the local
-    /// one.
+    /// Applies a refund, or the charge of a decided check, to the counter of own charges.
     fn repeat_on_own_charges(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         if own_charges::counts_hits(check.limit) {
             self.repeat(&self.own_charges.check(check), charged, now);
@@ -259,7 +258,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         for ((at, _), answer) in local_checks.iter().zip(&mut each) {
             if let Answer::Decided(outcome) = answer {
                 let check = &call.checks[*at];
-                if self.own_charges.has_own_counters
+                if self.own_charges.has_separate_counters
                     && (check.is_refund() || outcome.charged > Hits::ZERO)
                 {
                     self.repeat_on_own_charges(check, outcome.charged, call.now);
@@ -307,8 +306,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Counts the hits of an admitted call that would be charged by checks that the remote store did
-    /// not decide. Checks in shadow mode do not count.
+    /// Counts the hits of an admitted call that would be charged by checks that the remote store
+    /// did not decide. Checks in shadow mode do not count.
     fn record_unconfirmed_hits(&self, call: &Call<'_>, is_remote: &[bool]) {
         for (check, is_remote) in call.checks.iter().zip(is_remote) {
             let Op::Take { cost } = check.op else { continue };
@@ -342,7 +341,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns why the remote store did not answer every check, or `None` if it did.
+/// Returns the reason why the remote store did not answer every check, or `None` if it did.
 fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
     let reasons = answers.each.iter().filter_map(|answer| match answer {
         Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::Late),
@@ -379,7 +378,7 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
             // Boxed, so that the future of a call without a loss stays small.
             return Box::pin(self.apply_after_loss(call)).await;
         }
-        let (answers, reason) = self.ask(call).await;
+        let (answers, reason) = self.call_remote(call).await;
         self.complete(call, answers, reason, &[])
     }
 

@@ -1,7 +1,8 @@
-//! Counters of recently rejected calls, for the statuses of checks that the refusal cache skips.
+//! States of the counters of recently rejected calls, reported in the statuses of checks that the
+//! refusal cache skips.
 //!
-//! A lost or outdated entry only makes a status less precise, so the table has a fixed size and a
-//! counter overwrites whatever is in its entry.
+//! A lost or outdated entry only makes a status less precise. The table therefore has a fixed
+//! size, and a new counter overwrites the one that occupies its entry.
 //!
 //! Not here: the refusals themselves (`refusal_cache`).
 
@@ -9,12 +10,12 @@ use std::sync::Mutex;
 
 use crate::domain::{Answer, Check, Hits, Micros, Outcome};
 
-/// Number of entries, of 64 bytes each. Entries are stored only for checks of calls that have a
-/// cached refusal.
-const ENTRIES: usize = 1_024;
+/// Number of entries in the table, each of 64 bytes. Entries are stored only for checks of calls
+/// that have a cached refusal.
+const ENTRY_COUNT: usize = 1_024;
 
-/// Lifetime of an entry. The refusal cache asks the store again after one second, and the new
-/// answer replaces the entry.
+/// Lifetime of an entry, in microseconds. The refusal cache calls the store again after one
+/// second, and the new answer replaces the entry.
 const TTL: Micros = Micros(2_000_000);
 
 /// Hash table of counters with the store's most recent answer for each. A locked entry is skipped,
@@ -35,7 +36,7 @@ struct KnownCounter {
 
 impl LastKnown {
     pub(super) fn new() -> LastKnown {
-        LastKnown { entries: (0..ENTRIES).map(|_| Mutex::new(None)).collect() }
+        LastKnown { entries: (0..ENTRY_COUNT).map(|_| Mutex::new(None)).collect() }
     }
 
     /// Records the store's answer to a check, for later checks of the same counter.
@@ -74,6 +75,6 @@ impl LastKnown {
 
     fn entry(&self, check: &Check<'_>) -> &Mutex<Option<KnownCounter>> {
         // The identity is a hash, so its lowest bits choose the entry.
-        &self.entries[(check.key.identity as usize) % ENTRIES]
+        &self.entries[(check.key.identity as usize) % ENTRY_COUNT]
     }
 }

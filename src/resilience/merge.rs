@@ -2,14 +2,14 @@
 //!
 //! For an unanswered check the rule's `on_store_failure` applies:
 //!
-//! - `error`: the check stays unanswered, and the whole call is answered with an error.
-//! - `deny`: the check refuses, with a `retry_after` of one second.
+//! - `error`: the check stays unanswered, and the whole call fails with an error.
+//! - `deny`: the check is refused, with a `retry_after` of one second.
 //! - `allow`: the check passes, and nothing is charged.
-//! - `local`: the check is decided on the local store. Refunds always are.
+//! - `local`: the check is decided on the local store, as are all refunds.
 //!
-//! The call is then admitted or rejected as usual, whichever store answered. If it is rejected or
-//! answered with an error, the remote store's charges are refunded. Charges whose answer was lost
-//! are not refunded, because they may not exist.
+//! The call is then admitted or rejected as usual, regardless of which store answered. If it is
+//! rejected or fails, the remote store's charges are refunded. Charges whose answer was lost are
+//! not refunded, because they may not exist.
 //!
 //! This module is pure: the caller passes the local store as a function.
 
@@ -20,7 +20,7 @@ use crate::domain::{
 };
 
 /// Wait reported as `retry_after` for a check that is refused because the store is unavailable.
-/// One second is long enough, because the store is probed several times per second.
+/// One second is sufficient, because the store is probed several times per second.
 const DENY_RETRY_AFTER: Micros = Micros::SECOND;
 
 /// Checks that the local store must decide: pairs of the check's index in the call and the role

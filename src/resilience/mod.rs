@@ -5,9 +5,9 @@
 //! | module | responsibility |
 //! |---|---|
 //! | [`deadline`] | bounds how long a call waits for the store |
-//! | [`refusal_cache`] | repeats recent refusals without asking the store |
-//! | `last_known` | remembers counters beside cached refusals, for statuses |
-//! | `remaining_checks` | finds the checks that are still to be sent, if some are answered already |
+//! | [`refusal_cache`] | repeats recent refusals without calling the store |
+//! | `last_known` | caches the states of counters, for statuses of skipped checks |
+//! | `remaining_checks` | selects the checks to send if some are already answered |
 //! | [`fallback`] | decides unanswered checks on the local store |
 //! | `own_charges` | counts this replica's charges against the full limits |
 //! | `counter_losses` | records when the remote store has lost counters |

@@ -5,7 +5,7 @@
 //! store, or if the store did not decide more than 1 % of the last second's calls. The log,
 //! `/readyz`, the live page, and the metrics all use this definition.
 //!
-//! Not here: answering these calls (`fallback`), the names of metrics (`app`).
+//! Not here: deciding these calls (`fallback`), the names of metrics (`app`).
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,10 +16,10 @@ use crate::clock::Clock;
 use crate::domain::Micros;
 
 /// Percentage of the last second's calls that the store may leave undecided before the service
-/// counts as degraded. One late call among hundreds is not an outage.
+/// counts as degraded. A single late call among hundreds is not an outage.
 const UNDECIDED_PERCENT_MAX: u64 = 1;
 
-/// Shortest time between two log lines that an outage has begun.
+/// Minimum time between two log lines about the start of an outage.
 const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
 /// Reason why the remote store did not answer a call and the fallback decided it.
@@ -46,7 +46,7 @@ impl FallbackReason {
         FallbackReason::Rehearsed,
     ];
 
-    /// Returns the reason's name in metrics and logs.
+    /// Returns the name of the reason, as used in metrics and logs.
     pub const fn as_str(self) -> &'static str {
         match self {
             FallbackReason::Unreachable => "unreachable",
@@ -82,7 +82,8 @@ impl fmt::Display for Outage {
     }
 }
 
-/// Counts the calls that the store did not answer, and tracks the current outage. Lock-free.
+/// Tracker of outages: counts the calls that the store did not answer, and records the current
+/// outage. Lock-free.
 #[derive(Debug)]
 pub struct OutageTracker {
     calls: [AtomicU64; FallbackReason::ALL.len()],
@@ -96,7 +97,8 @@ pub struct OutageTracker {
     reason: AtomicU64,
     /// Whether the start of the current outage has been logged.
     is_logged: AtomicBool,
-    /// Time from which the next start may be logged, in microseconds since `origin`.
+    /// Earliest time at which the start of the next outage may be logged, in microseconds since
+    /// `origin`.
     log_from: AtomicU64,
 }
 
@@ -176,9 +178,9 @@ impl OutageTracker {
         }
     }
 
-    /// Returns whether the start of the current outage must be logged now. A store that fails only
-    /// some calls would otherwise begin and end an outage with each of them. An outage that lasts is
-    /// logged once the interval is over.
+    /// Returns whether the start of the current outage must be logged now. The log interval
+    /// prevents a store that fails some calls from logging a start and an end for each of them. An
+    /// outage that outlasts the interval is logged when the interval ends.
     fn is_log_due(&self) -> bool {
         !self.is_logged.load(Ordering::Relaxed)
             && self.monotonic().0 >= self.log_from.load(Ordering::Relaxed)

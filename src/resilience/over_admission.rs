@@ -1,37 +1,41 @@
-//! Upper bound of the hits that this replica has admitted beyond their limits: hits that the remote
-//! store does not know, because it did not answer or because it lost its counters afterwards.
+//! Upper bound of the hits that this replica has admitted beyond their limits: hits that the
+//! remote store did not confirm, or that it lost together with its counters.
 //!
-//! A hit counts until the longest time has passed for which a charge can affect later checks. One
-//! time for all hits keeps this in a few atomics; so the bound may count a hit of a short window for
-//! as long as those of the longest one.
+//! A hit counts until the longest lifetime of any charge has passed. A single lifetime for all
+//! hits needs only a few atomics. Therefore, the bound may count a hit of a short window for as
+//! long as a hit of the longest window.
 //!
-//! Not here: which hits these are (`fallback`).
+//! Not here: determining these hits (`fallback`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Hits, Limit, Micros};
 
-/// Upper bound of the hits admitted beyond their limits. Lock-free.
+/// Tracker of the upper bound of hits admitted beyond their limits. Lock-free.
 #[derive(Debug, Default)]
 pub(super) struct OverAdmission {
     /// Hits charged to the remote store since `generation_start` and since the latest loss.
     charged: AtomicU64,
-    /// The same for the generation before, which lasted for at least `lifetime_max`.
+    /// Hits charged to the remote store in the previous generation, which lasted for at least
+    /// `lifetime_max`.
     charged_before: AtomicU64,
-    /// Start of the current generation, in microseconds since the Unix epoch.
+    /// Start of the current generation, in microseconds since the Unix epoch. A generation is a
+    /// period of at least `lifetime_max` in which charges are counted together.
     generation_start: AtomicU64,
-    /// Longest time for which a charge can affect later checks, over all limits charged so far.
+    /// Longest time for which a charge can affect later checks, over all limits charged so far, in
+    /// microseconds.
     lifetime_max: AtomicU64,
     /// Number of hits that the remote store may have lost, since startup.
     lost: AtomicU64,
-    /// Number of unconfirmed and lost hits that do not count any more.
+    /// Number of unconfirmed and lost hits that no longer count.
     expired: AtomicU64,
-    /// Time until which the other ones count, in microseconds since the Unix epoch.
+    /// Time until which all other unconfirmed and lost hits count, in microseconds since the Unix
+    /// epoch.
     until: AtomicU64,
 }
 
 impl OverAdmission {
-    /// Records hits that the remote store has charged, and might lose.
+    /// Records hits that the remote store has charged, because it may lose them later.
     pub(super) fn record_charge(&self, hits: Hits, limit: &Limit) {
         self.charged.fetch_add(hits.0, Ordering::Relaxed);
         self.extend_lifetime(limit);
@@ -55,7 +59,8 @@ impl OverAdmission {
         }
     }
 
-    /// Forgets charges that do not count any more. Call this every second.
+    /// Starts a new generation if the current one is old enough, which drops charges that no
+    /// longer count. Must be called every second.
     pub(super) fn expire_charges(&self, now: Micros) {
         let start = Micros(self.generation_start.load(Ordering::Relaxed));
         let lifetime = Micros(self.lifetime_max.load(Ordering::Relaxed));
@@ -66,9 +71,9 @@ impl OverAdmission {
         }
     }
 
-    /// Returns the upper bound. `unconfirmed` is the number of hits since startup that the remote
-    /// store may not have charged. Call this every second, because it also forgets the hits that do
-    /// not count any more.
+    /// Returns the upper bound, in hits. `unconfirmed` is the number of hits since startup that
+    /// the remote store may not have charged. Must be called every second, because it also drops
+    /// the hits that no longer count.
     pub(super) fn hits_max(&self, unconfirmed: &AtomicU64, now: Micros) -> u64 {
         // The total before `until`: whoever adds to the total has extended `until` before.
         let total =

@@ -1,44 +1,45 @@
-//! Counters of everything that this replica has charged, against the full limits.
+//! Counters of all charges that this replica has made, counted against the full limits.
 //!
-//! They are counters of the local store. A single replica enforces the full limits locally anyway,
-//! so it has them already. With several replicas the local counters only hold this replica's share,
-//! and a bucket's share refills more slowly than the whole. So each counter then has a second one
-//! beside it, under a key of its own.
+//! These counters are in the local store. A single replica enforces the full limits locally, so
+//! its local counters already serve this purpose. With several replicas, the local counters only
+//! enforce this replica's share, and the share of a bucket refills more slowly than the whole
+//! bucket. In that case, each counter has a second counter under a separate key.
 //!
-//! Not here: when these counters matter (`fallback::after_loss`).
+//! Not here: using these counters (`fallback::after_loss`).
 
 use crate::domain::{Algorithm, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role};
 use crate::store::LocalStore;
 
-/// Number that turns a counter's identity into that of the second counter beside it. Identities are
-/// keyed hashes, so any constant is as good.
-const SECOND_COUNTER: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
+/// Mask that turns the identity of a counter into that of its second counter, by exclusive or.
+/// Identities are keyed hashes, so any nonzero constant works.
+const SECOND_COUNTER_MASK: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
 
 /// Counters of this replica's charges, counted against the full limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnCharges {
-    /// Whether these counters are not the ones that decide locally.
-    pub(super) has_own_counters: bool,
+    /// Whether these counters are separate from those that decide calls locally.
+    pub(super) has_separate_counters: bool,
 }
 
 impl OwnCharges {
-    /// Creates the counters. `share` is the part of every limit that this replica enforces locally.
+    /// Creates the counters. `share` is the fraction of every limit that this replica enforces
+    /// locally.
     pub(super) fn new(share: Fraction) -> OwnCharges {
-        OwnCharges { has_own_counters: !share.is_whole() }
+        OwnCharges { has_separate_counters: !share.is_whole() }
     }
 
-    /// Returns the check of this replica's own charges that belongs to a check of a call.
+    /// Returns the check to apply to this replica's own charges for a check of a call.
     pub(super) fn check<'a>(self, check: &Check<'a>) -> Check<'a> {
-        let identity = match self.has_own_counters {
-            true => check.key.identity ^ SECOND_COUNTER,
+        let identity = match self.has_separate_counters {
+            true => check.key.identity ^ SECOND_COUNTER_MASK,
             false => check.key.identity,
         };
         Check { key: CounterKey { identity, ..check.key }, role: Role::Shadow, ..*check }
     }
 }
 
-/// Returns whether own charges are compared with a limit. A slot of a concurrency limit may be
-/// released by another replica, so its charges here say nothing.
+/// Returns whether own charges apply to a limit. They do not apply to concurrency limits, because
+/// another replica may release a slot that this replica has charged.
 pub(super) fn counts_hits(limit: &Limit) -> bool {
     match limit.algorithm {
         Algorithm::FixedWindow(_)

@@ -1,24 +1,25 @@
-//! Counts of the calls of the last second: all of them, and those that the store did not decide.
+//! Counts the calls of the last second: all calls, and those that the store did not decide.
 //!
-//! Not here: what follows from the share (`outage`).
+//! Not here: deciding whether the undecided calls are an outage (`outage`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Base-2 logarithm of a bucket's length in microseconds. A power of two lets a shift compute a
-/// bucket's number. A bucket lasts 131 ms.
+/// Base-2 logarithm of a bucket's length in microseconds: a bucket lasts 2^17 µs = 131 ms. With a
+/// power of two, a shift computes the number of a bucket.
 const BUCKET_BITS: u32 = 17;
-/// Number of buckets in the sliding window. Together they cover 1.05 s.
-const BUCKETS: usize = 8;
-/// One undecided call in [`Bucket::counts`], whose upper 32 bits count the undecided calls.
-const UNDECIDED: u64 = 1 << 32;
+/// Number of buckets in the sliding window. Together, they cover 1.05 s.
+const BUCKET_COUNT: usize = 8;
+/// Increment of [`Bucket::counts`] for one undecided call. The upper 32 bits count the undecided
+/// calls.
+const UNDECIDED_INCREMENT: u64 = 1 << 32;
 
-/// Counts the calls of the last second in a sliding window. Lock-free: a call may go uncounted if
-/// another thread resets the bucket at the same time.
+/// Counter of the calls of the last second, in a sliding window. Lock-free: a call may go
+/// uncounted if another thread resets the bucket at the same time.
 #[derive(Debug, Default)]
 pub(super) struct RecentCalls {
-    buckets: [Bucket; BUCKETS],
+    buckets: [Bucket; BUCKET_COUNT],
 }
 
 #[derive(Debug, Default)]
@@ -39,10 +40,10 @@ pub(super) struct RecentCounts {
 }
 
 impl RecentCalls {
-    /// Counts a call. `is_decided` tells whether the store decided it.
+    /// Counts a call. `is_decided` states whether the store decided it.
     pub(super) fn record(&self, now: Micros, is_decided: bool) {
         let interval = now.0 >> BUCKET_BITS;
-        let bucket = &self.buckets[interval as usize % BUCKETS];
+        let bucket = &self.buckets[interval as usize % BUCKET_COUNT];
         let counted = bucket.interval.load(Ordering::Relaxed);
         if counted != interval
             && bucket
@@ -52,7 +53,7 @@ impl RecentCalls {
         {
             bucket.counts.store(0, Ordering::Relaxed);
         }
-        let call = if is_decided { 1 } else { UNDECIDED + 1 };
+        let call = if is_decided { 1 } else { UNDECIDED_INCREMENT + 1 };
         bucket.counts.fetch_add(call, Ordering::Relaxed);
     }
 
@@ -60,13 +61,13 @@ impl RecentCalls {
     pub(super) fn counts(&self, now: Micros) -> RecentCounts {
         let interval = now.0 >> BUCKET_BITS;
         let recent = self.buckets.iter().filter(|bucket| {
-            interval.wrapping_sub(bucket.interval.load(Ordering::Relaxed)) < BUCKETS as u64
+            interval.wrapping_sub(bucket.interval.load(Ordering::Relaxed)) < BUCKET_COUNT as u64
         });
         recent.fold(RecentCounts::default(), |sum, bucket| {
             let counts = bucket.counts.load(Ordering::Relaxed);
             RecentCounts {
-                calls: sum.calls + counts % UNDECIDED,
-                undecided: sum.undecided + counts / UNDECIDED,
+                calls: sum.calls + counts % UNDECIDED_INCREMENT,
+                undecided: sum.undecided + counts / UNDECIDED_INCREMENT,
             }
         })
     }

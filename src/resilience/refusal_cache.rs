@@ -1,17 +1,17 @@
-//! Cache of refusals: repeats the refusal of a check without asking the store, until its
+//! Cache of refusals: repeats the refusal of a check without calling the store, until its
 //! `retry_after` has passed, but for at most one second. A hot key over its limit therefore costs
 //! the store at most one call per second and process.
 //!
-//! The cache never admits anything. If another process refunds hits, the cache may still refuse
-//! them for up to a second.
+//! The cache never admits a call. If another process refunds hits, the cache may still refuse them
+//! for up to one second.
 //!
-//! An entry is keyed by counter, limit and cost. Some refusals say nothing about the next call and
-//! are not cached: those of peeks, of bills and `charge: always`, of concurrency slots, of a counter that
-//! occurs twice in the call, and of calls that the store splits over cluster slots (another call
-//! may have held the hits for one round trip). A refund or a charge in this process removes the
-//! entries of its counter; a policy reload clears the cache.
+//! An entry is keyed by counter, limit and cost. Refusals that do not predict the result of the
+//! next call are not cached: those of peeks, of bills (`charge: billed`) and `charge: always`, of
+//! concurrency slots, of a counter that occurs twice in the call, and of calls that the store
+//! splits over cluster slots (another call may have held the hits for one round trip). A refund or
+//! a charge in this process removes the entries of its counter; a policy reload clears the cache.
 //!
-//! Not here: the store's clock (the cache uses `Call::now`, this process's clock).
+//! The cache uses `Call::now`, the clock of this process, rather than the store's clock.
 
 use std::cell::LazyCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,15 +31,15 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 /// become visible in this one.
 const TTL_MAX: Micros = Micros::SECOND;
 
-/// Lifetime of the first refusal of a counter whose refusals may be [transient]: the hits in its way
-/// may be refunded within a round trip, and then the next call passes.
+/// Lifetime of the first refusal of a counter whose refusals may be [transient]: other calls may
+/// refund hits within a round trip, so that the next call passes.
 ///
 /// [transient]: Store::may_refuse_transiently
 const TRANSIENT_TTL: Micros = Micros(50_000);
 
-/// Time for which an expired entry still rejects calls while a single call asks the store again.
-/// Otherwise, every caller would hit the store at once (thundering herd). Many times the budget of
-/// a store call, because an answer may take longer than the budget on a busy machine.
+/// Time for which an expired entry still rejects calls while a single call checks with the store
+/// again. Otherwise, every caller would hit the store at once (thundering herd). This is the
+/// [default budget](super::deadline::BUDGET_DEFAULT) of a store call.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
 /// Number of sets, each with [`ENTRIES_PER_SET`] entries: 4,096 entries in half a megabyte. Only a
@@ -50,7 +50,7 @@ const SET_COUNT: usize = 512;
 /// Number of entries per set, all of which a lookup compares.
 const ENTRIES_PER_SET: usize = 8;
 
-/// Store wrapper that caches refusals and repeats them until a retry might be allowed.
+/// Store wrapper that caches refusals and repeats them until a retry may pass.
 #[derive(Debug)]
 pub struct RefusalCache<S> {
     inner: S,
@@ -69,7 +69,7 @@ pub struct RefusalCache<S> {
 pub struct RefusalCacheStats {
     /// Number of checks that were refused with a cached refusal.
     pub refused: AtomicU64,
-    /// Number of calls answered entirely from the cache, without calling the store.
+    /// Number of calls decided entirely from the cache, without calling the store.
     pub calls_saved: AtomicU64,
 }
 
@@ -90,10 +90,11 @@ struct CachedRefusal {
     from: Micros,
     /// Whether this is the first refusal in its window, of a counter that may refuse transiently.
     is_first: bool,
-    /// Time at which the entry becomes stale, so that one call may ask the store again.
+    /// Time at which the entry becomes stale. From then on, one call may check with the store
+    /// again.
     until: Micros,
-    /// Whether a call is currently asking the store about this stale entry. Until it is answered,
-    /// other calls are still rejected.
+    /// Whether a call is currently checking this stale entry with the store. Until the store
+    /// answers, other calls are still rejected.
     is_revalidating: bool,
     expires: Micros,
     retry_at: Micros,
@@ -110,7 +111,7 @@ struct RefusalKey {
 }
 
 impl<S: Store> RefusalCache<S> {
-    /// Wraps a store. `splits` tells whether the store splits calls whose counters have different
+    /// Wraps a store. `splits` states whether the store splits calls whose counters have different
     /// hash tags (Redis Cluster). Refusals of such calls are not cached.
     pub fn new(inner: S, splits: bool) -> Self {
         let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
@@ -150,8 +151,8 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Returns the cached refusal of a check, or `None` if the store must be asked. If the entry
-    /// is stale, only the first caller gets `None` and asks the store; the others still get the
+    /// Returns the cached refusal of a check, or `None` if the store must decide it. If the entry
+    /// is stale, only the first caller gets `None` and calls the store; the others still get the
     /// refusal.
     fn get(&self, check: &Check<'_>, now: Micros) -> Option<Outcome> {
         let set = self.set(&check.key);
@@ -177,8 +178,8 @@ impl<S: Store> RefusalCache<S> {
 
     /// Caches a refusal. Returns false if the refusal cannot be cached.
     ///
-    /// The first refusal of a counter that may refuse transiently is cached for a short time only. It
-    /// is kept until its window ends, so that the next one is recognized as a repeated refusal.
+    /// The first refusal of a counter that may refuse transiently is cached for a short time only.
+    /// It is kept until its window ends, so that the next one is recognized as a repeated refusal.
     fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
             return false;
@@ -248,7 +249,7 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Sends the remaining checks of a call to the store and writes its answers to `answers`.
-    async fn ask(
+    async fn send_remaining(
         &self,
         call: &Call<'_>,
         remaining: &RemainingChecks<'_>,
@@ -364,7 +365,7 @@ impl<S: Store> Store for RefusalCache<S> {
         }
         // A refused check charges nothing, so the store can decide the other checks without it.
         let remaining = RemainingChecks::new(call, &each);
-        let source = self.ask(call, &remaining, &mut each).await;
+        let source = self.send_remaining(call, &remaining, &mut each).await;
         for (check, answer) in call.checks.iter().zip(&mut each) {
             if *answer == Answer::NotAsked {
                 *answer = self.last_known.answer(check, call.now);

@@ -1,6 +1,6 @@
-//! Checks of a call that the store must still decide, if some are already answered without it.
+//! Selects the checks of a call that the store must still decide, if others are already answered.
 //!
-//! Not here: where those answers come from (`refusal_cache`, `fallback::after_loss`).
+//! Not here: answering checks without the store (`refusal_cache`, `fallback::after_loss`).
 
 use smallvec::SmallVec;
 
@@ -11,13 +11,13 @@ use crate::domain::{Accounting, Admission, Answer, Call, Check};
 pub(super) struct RemainingChecks<'a> {
     /// Positions of the checks in the whole call.
     pub(super) positions: SmallVec<[usize; 8]>,
-    /// The checks, with the roles that take the known answers into account.
+    /// Checks to send, with roles that take the known answers into account.
     pub(super) checks: SmallVec<[Check<'a>; 8]>,
 }
 
 impl<'a> RemainingChecks<'a> {
-    /// Returns the checks whose answer is [`Answer::NotAsked`]. If the known answers already reject
-    /// the call, only those that take effect regardless.
+    /// Returns the checks whose answer is [`Answer::NotAsked`]. If the known answers already
+    /// reject the call, returns only the checks that apply even to a rejected call.
     pub(super) fn new(call: &Call<'a>, answers: &[Answer]) -> RemainingChecks<'a> {
         let admission = Admission::from_answers(call.checks, answers);
         let is_rejected = call.accounting == Accounting::AllOrNothing && admission.is_rejected();

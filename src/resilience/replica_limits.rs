@@ -12,8 +12,9 @@ use crate::domain::{
     Window,
 };
 
-/// Number of slots in the table, which takes 64 KiB of pointers. A lookup that finds no share must
-/// allocate one. This happens for request overrides, and for policies with more limits than slots.
+/// Number of slots in the table, which takes 64 KiB of pointers. A lookup that finds no share
+/// allocates one. This happens for request overrides, and for policies with more limits than
+/// slots.
 const TABLE_SIZE: usize = 8_192;
 
 /// Table entry: a limit and this replica's share of it.

@@ -1,11 +1,11 @@
 //! Operator override that disables the remote store, to rehearse an outage.
 //!
-//! `app` ends the rehearsal when its time is over. Overrides of rules change the policy (`policy`).
+//! `app` ends the rehearsal after its duration. Overrides of rules are in `policy::lookup`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Switch that an operator uses to disable the remote store. A single atomic that every call reads
-/// once.
+/// Switch with which an operator disables the remote store. It is a single atomic, which every
+/// call reads once.
 #[derive(Debug, Default)]
 pub struct StoreOverride {
     disabled: AtomicBool,

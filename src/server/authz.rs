@@ -1,5 +1,6 @@
-//! Authorization of callers by domain, from the names in their client certificates. The names are
-//! read once per connection, at the handshake; each call then compares two or three strings.
+//! Authorization of callers by domain, based on the names in their client certificates. The names
+//! are read once per connection, during the handshake, and each call then compares two or three
+//! strings.
 //!
 //! Grants are per domain because a caller can exhaust every limit of its domains and can learn from
 //! the responses which users are near a limit. Gateways of different teams must not be able to do
@@ -18,16 +19,16 @@ use x509_parser::prelude::FromDer as _;
 /// Value of [`Grant::domain`] that matches every domain.
 pub const EVERY_DOMAIN: &str = "*";
 
-/// Which methods of `tidegate.v1.Limits` for single counters callers may use, in the domains that
-/// they may use.
+/// Access of callers to the methods for single counters of `tidegate.v1.Limits`, in the domains
+/// that they may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CounterAccess {
-    /// None of them.
+    /// No access.
     #[default]
     Off,
-    /// The methods that change no counter: `Peek` and `ReadCounters`.
+    /// Access to the methods that change no counter: `Peek` and `ReadCounters`.
     Read,
-    /// All of them, also `Refund` and `ResetCounters`.
+    /// Access to all methods, including `Refund` and `ResetCounters`.
     Write,
 }
 

@@ -1,7 +1,6 @@
-//! One connection from its first byte to its last: TLS handshake, HTTP/2 preface, HTTP/2, graceful
-//! shutdown.
+//! Serves one connection: TLS handshake, HTTP/2 preface, HTTP/2, and graceful shutdown.
 //!
-//! Not here: accepting sockets (`listener`), answering calls (`router`).
+//! Not here: accepting sockets (`listener`), processing calls (`router`).
 
 use std::future::Future as _;
 use std::net;
@@ -118,9 +117,9 @@ struct CallContext<D> {
     /// Memory budget for incomplete requests on this connection.
     incomplete_requests: Arc<ByteBudget>,
     receive_timeout: Duration,
-    /// Slots of the connection's streams.
+    /// Limit on the number of open streams of the connection, as permits.
     streams: Arc<Semaphore>,
-    /// Whether the connection is shutting down, so that its streams must end.
+    /// Becomes true when the connection shuts down and its streams must end.
     closing: watch::Receiver<bool>,
 }
 
@@ -154,7 +153,8 @@ impl<D: Decide> CallContext<D> {
         }
     }
 
-    /// Starts to answer the requests of a stream.
+    /// Opens a stream of `tidegate.v1.Limits`. Returns RESOURCE_EXHAUSTED if the connection already
+    /// has the maximum number of streams.
     fn open_stream(&self, body: Incoming) -> Response<Body> {
         self.activity.record_call();
         let Ok(slot) = Arc::clone(&self.streams).try_acquire_owned() else {
@@ -188,8 +188,8 @@ impl<D: Decide> CallContext<D> {
 }
 
 impl<D: Decide> Worker<D> {
-    /// Serves a connection until it closes. When the server drains, the connection closes after
-    /// its last call in flight has been answered.
+    /// Serves a connection until it closes. During a drain, the connection closes after its last
+    /// call in flight has finished.
     pub(crate) async fn serve(self: Arc<Self>, accepted: AcceptedSocket) {
         let AcceptedSocket { socket, mut slot, age_max } = accepted;
         let registration = &mut slot.registration;
@@ -235,8 +235,8 @@ impl<D: Decide> Worker<D> {
         self.handshake_log.record_failure(Clock::System.monotonic(), peer, reason);
     }
 
-    /// Waits for a step of setting up a connection. Returns `None` if the server starts to drain or
-    /// the connection is evicted first.
+    /// Waits for a step of setting up a connection. Returns `None` if, before the step is complete,
+    /// the server starts to drain or the connection is evicted.
     async fn run_until_closed<T>(
         &self,
         step: impl Future<Output = T>,

@@ -1,7 +1,7 @@
-//! Registry of open connections. At the bound of connections, it finds the one that has been idle
-//! longest, so that a client that holds many connections cannot lock out the others.
+//! Registry of open connections. When the maximum number of connections is open, it selects the one
+//! that has been idle longest, so that a client with many connections cannot lock out others.
 //!
-//! Not here: accepting (`listener`), closing a connection (`connection`).
+//! Not here: accepting connections (`listener`), closing a connection (`connection`).
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,11 +15,12 @@ use tokio::time;
 /// from a shared counter, because reading the clock would slow down every call.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Reciprocal of the fraction of connections that one scan selects to close next. Because a scan
-/// selects 1/64 of them, a flood of new connections does not cause a scan for each one.
+/// Reciprocal of the fraction of connections that one scan selects to close next. Selecting 1/64 of
+/// them keeps a flood of new connections from causing a scan for each one.
 const SCAN_SHARE: usize = 64;
 
-/// Time of the last call on a connection, in ticks times two.
+/// Time of the last activity on a connection, which is the accept or the last call. In ticks since
+/// startup, times two, plus one for a call.
 #[derive(Debug)]
 pub(crate) struct Activity {
     last: AtomicU64,
@@ -42,7 +43,7 @@ impl Activity {
 /// Registry of the open connections of all workers.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionRegistry {
-    /// Number of ticks since startup, times two. The spare bit distinguishes a call from an accept
+    /// Number of ticks since startup, times two. The lowest bit distinguishes a call from an accept
     /// in the same tick.
     now: Arc<AtomicU64>,
     connections: Mutex<Connections>,
@@ -52,8 +53,7 @@ pub(crate) struct ConnectionRegistry {
 struct Connections {
     open: HashMap<u64, OpenConnection>,
     next_id: u64,
-    /// Connections to close next, as pairs of the id and the time of the last call when they were
-    /// scanned.
+    /// Connections to close next, as pairs of id and time of the last call at the time of the scan.
     candidates: VecDeque<(u64, u64)>,
 }
 
@@ -93,8 +93,8 @@ impl ConnectionRegistry {
         self.lock().open.len()
     }
 
-    /// Evicts the connection that has been idle longest, so that it closes. Returns `false` if
-    /// there is none.
+    /// Evicts the connection that has been idle longest, so that it closes. Returns `false` if no
+    /// connection is open.
     pub(crate) fn evict_longest_idle(&self) -> bool {
         let mut connections = self.lock();
         while let Some((id, last)) = connections.candidates.pop_front() {

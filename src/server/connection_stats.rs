@@ -1,6 +1,6 @@
 //! Counters of the connections on the gRPC port, read by telemetry.
 //!
-//! Not here: decisions, which go to the observer.
+//! Not here: metrics of decisions, which the observer records.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 
@@ -25,7 +25,7 @@ pub struct ConnectionStats {
     pub handshakes_failed: AtomicU64,
     /// Number of connections closed because the client did not send the HTTP/2 preface in time.
     pub prefaces_failed: AtomicU64,
-    /// Number of calls rejected because their request did not arrive completely in time.
+    /// Number of calls rejected because their request was not received completely in time.
     pub receive_timeouts: AtomicU64,
     /// Number of calls rejected because incomplete requests exceeded their memory budget.
     pub receives_over_budget: AtomicU64,

@@ -1,5 +1,5 @@
-//! Log of failed TLS handshakes: at most one line a minute, because a port scan or one misconfigured
-//! client would otherwise fill the log.
+//! Log of failed TLS handshakes. Writes at most one line per minute, because a port scan or a
+//! single misconfigured client would otherwise fill the log.
 //!
 //! Not here: the counter of failed handshakes (`connection_stats`).
 
@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Minimum time between two lines in the log.
+/// Minimum time between two log lines, 60 s.
 const INTERVAL: Duration = Duration::from_secs(60);
 
 /// Rate-limited log of failed TLS handshakes. Each line reports how many have failed since the
@@ -25,8 +25,8 @@ struct State {
 }
 
 impl HandshakeLog {
-    /// Logs a failed handshake with its reason and the peer, unless a line was logged within the
-    /// last minute. The line reports the number of failures since the previous line, including
+    /// Logs a failed handshake with its reason and peer address, unless a line was logged within
+    /// the last minute. The line reports the number of failures since the previous line, including
     /// this one.
     pub(crate) fn record_failure(
         &self,
@@ -41,7 +41,7 @@ impl HandshakeLog {
     }
 
     /// Counts a failure. If a log line is due, returns the number of failures since the previous
-    /// line and resets it.
+    /// line and resets the count.
     fn count_failure(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.unlogged += 1;

@@ -1,8 +1,9 @@
-//! Health service (`grpc.health.v1`), which reports the same status for every service name here.
+//! Health service (`grpc.health.v1`), which reports the same status for every name in
+//! [`HEALTH_NAMES`].
 //!
-//! Uses only the generated types of tonic-health. Its reporter always answers SERVING for the empty
-//! name, and its watch streams would keep connections open through a drain. Not here: deciding
-//! whether the server is ready (`app`).
+//! Uses only the generated types of tonic-health, because its reporter always reports SERVING for
+//! the empty name, and its watch streams would keep connections open through a drain. Not here:
+//! deciding whether the server is ready (`app`).
 
 use std::pin::Pin;
 

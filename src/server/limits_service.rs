@@ -1,10 +1,10 @@
-//! `tidegate.v1.Limits`: many decisions in one call, and single counters by permission.
+//! `tidegate.v1.Limits`: many decisions in one call, and access to single counters.
 //!
-//! Each request of a batch takes the path of a single call through decoding, authorization, deciding,
-//! and the metrics. What it saves is HTTP/2, the gRPC framing, and a clock reading. Calls of this
-//! service are not traced.
+//! Each request of a batch is decoded, authorized, decided and counted like a single call. A batch
+//! saves HTTP/2 processing, gRPC framing, and reading the clock. Calls of this service are not
+//! traced.
 //!
-//! Not here: streams (`limits_stream`), the messages (`wire::limits_messages`).
+//! Not here: streams (`limits_stream`), encoding and decoding (`wire::limits_messages`).
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ pub(crate) enum LimitsMethod {
 }
 
 impl LimitsMethod {
-    /// Returns the method with this HTTP path.
+    /// Returns the method with this HTTP path; `None` if the service has no such unary method.
     pub(crate) fn from_path(path: &str) -> Option<LimitsMethod> {
         Some(match path.strip_prefix("/tidegate.v1.Limits/")? {
             "Check" => LimitsMethod::Check,
@@ -49,7 +49,7 @@ impl LimitsMethod {
         })
     }
 
-    /// Returns the access that the method requires.
+    /// Returns the minimum access that the method requires.
     fn required_access(self) -> CounterAccess {
         match self {
             LimitsMethod::Check => CounterAccess::Off,
@@ -60,12 +60,12 @@ impl LimitsMethod {
 }
 
 impl<D: Decide> RateLimit<D> {
-    /// Answers an encoded request from `caller` with an encoded response.
+    /// Processes a unary call: maps an encoded request from `caller` to an encoded response.
     ///
     /// # Errors
     ///
-    /// Returns PERMISSION_DENIED if `--counter-access` does not permit the method, and otherwise the
-    /// errors of [`answer`](Self::answer). For a batch, these are errors of the batch as a whole.
+    /// Returns PERMISSION_DENIED if `--counter-access` does not permit the method, and otherwise
+    /// the errors of [`answer`](Self::answer). For a batch, an error applies to the whole batch.
     pub(crate) async fn call_limits(
         &self,
         method: LimitsMethod,
@@ -92,12 +92,12 @@ impl<D: Decide> RateLimit<D> {
         }
     }
 
-    /// Decides each request on its own. All are sent to the store before the first answer is awaited,
-    /// so that the commands for a Redis node leave in one write.
+    /// Decides the requests of a batch independently. Sends all of them to the store before it
+    /// waits for the first answer, so that the commands for one Redis node are written together.
     ///
-    /// One future decides requests in turn for as long as they do not have to wait, because the future
-    /// of a decision takes 12 KB: with the embedded store, one allocation of that size serves the whole
-    /// batch. Whenever a request has to wait, another such future goes on with the remaining ones.
+    /// A single future decides requests one after the other, until the store makes it wait. Then
+    /// another future continues with the remaining requests. The future of a decision takes 12 KB,
+    /// and with the memory store a single one decides the whole batch.
     async fn decide_batch(
         &self,
         requests: &[Bytes],
@@ -142,7 +142,7 @@ impl<D: Decide> RateLimit<D> {
         EncodedResults::join(parts.into_iter().map(|part| part.results).collect())
     }
 
-    /// Answers a request without charging it.
+    /// Predicts the decision on a request without charging it.
     async fn peek(&self, message: Bytes, caller: &Caller) -> Result<RateLimitResponse, Status> {
         let invalid = |error| self.invalid(error);
         let now = self.clock.now();
@@ -163,7 +163,7 @@ impl<D: Decide> RateLimit<D> {
         peeked.await.map_err(|error| self.undecided(error))
     }
 
-    /// Returns an encoded request whose descriptors all refund their hits.
+    /// Converts an encoded request into one whose descriptors all refund their hits.
     fn to_refund(&self, message: Bytes) -> Result<Bytes, Status> {
         let decoded = decode::decode_message(message, &self.bounds);
         let mut request = decoded.map_err(|error| self.invalid(error))?;
@@ -173,7 +173,7 @@ impl<D: Decide> RateLimit<D> {
         Ok(request.encode_to_vec().into())
     }
 
-    /// Reads the counters of a descriptor, or resets them first.
+    /// Returns the encoded counters of a descriptor. If `reset` is true, resets them first.
     async fn counters(
         &self,
         message: Bytes,
@@ -207,10 +207,10 @@ fn counter(snapshot: &CounterSnapshot<'_>) -> Counter {
     limits_messages::counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
 }
 
-/// Results of some requests of a batch.
+/// Results of those requests of a batch that one future has decided.
 #[derive(Default)]
 struct BatchPart {
     results: EncodedResults,
-    /// Number of results by outcome.
+    /// Number of results per outcome, indexed by [`RpcOutcome`].
     outcomes: [usize; RpcOutcome::ALL.len()],
 }

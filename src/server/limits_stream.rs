@@ -1,11 +1,12 @@
 //! `tidegate.v1.Limits/Stream`: decides the requests of a stream as they arrive.
 //!
-//! Each request takes the path of a single call. The stream applies backpressure: at
-//! [`IN_FLIGHT_MAX`] requests without an answer, and while the client does not read its answers, it
-//! reads no further requests, so that the client runs into the HTTP/2 flow control window. When the
-//! connection shuts down, the stream answers the requests that it has read and ends with UNAVAILABLE.
+//! Each request is processed like a single call. The stream applies backpressure: it reads no
+//! further requests while [`IN_FLIGHT_MAX`] requests are being decided, or while the client does
+//! not read its responses. The HTTP/2 flow-control window then stops the client. When the
+//! connection shuts down, the stream decides the requests that it has read and ends with
+//! UNAVAILABLE.
 //!
-//! Not here: reading the messages (`stream_reader`), batches (`limits_service`).
+//! Not here: reading messages (`stream_reader`), batches (`limits_service`).
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,21 +34,21 @@ use super::stream_reader::StreamReader;
 use crate::domain::ByteBudget;
 use crate::wire::limits_messages;
 
-/// HTTP path of the method.
+/// HTTP path of the `Stream` method.
 pub(crate) const PATH: &str = "/tidegate.v1.Limits/Stream";
 
-/// Maximum number of requests of a stream that are being decided. Enough to keep Redis busy over a
-/// round trip of 1 ms at 250,000 requests per second; each takes about 13 KB while it waits.
+/// Maximum number of requests of a stream that are being decided. Enough for 250,000 requests per
+/// second at a Redis round-trip time of 1 ms. Each waiting request takes about 13 KB.
 pub(crate) const IN_FLIGHT_MAX: usize = 256;
 
-/// Maximum number of open streams per connection. A client needs one; a limit for each keeps the
-/// memory of a connection's requests below 64 MB.
+/// Maximum number of open streams per connection. A client needs only one. Together with
+/// [`IN_FLIGHT_MAX`], this keeps the memory for a connection's requests below 64 MB.
 pub(crate) const STREAMS_MAX: usize = 16;
 
-/// Size, in bytes, at which collected answers are sent: that of an HTTP/2 frame.
+/// Size, in bytes, at which collected responses are sent: that of an HTTP/2 frame.
 const ANSWERS_BYTES: usize = 16 * 1024;
 
-/// Stream that a client has opened.
+/// Initial state of a stream: its request body, its caller, and its limits.
 pub(super) struct StreamInput<D> {
     pub(super) rate_limit: Arc<RateLimit<D>>,
     pub(super) body: Incoming,
@@ -57,13 +58,13 @@ pub(super) struct StreamInput<D> {
     pub(super) budget: Arc<ByteBudget>,
     /// Maximum time for a request to arrive, from its first byte to its last.
     pub(super) receive_timeout: Duration,
-    /// Slot of the stream among those of the connection.
+    /// Permit that counts the stream towards the maximum number of streams on the connection.
     pub(super) slot: OwnedSemaphorePermit,
-    /// Whether the connection is shutting down.
+    /// Becomes true when the connection shuts down.
     pub(super) closing: watch::Receiver<bool>,
 }
 
-/// Returns the response of a stream, whose body decides the requests while it is sent.
+/// Returns the HTTP response for a stream. Its body decides the requests as it is polled.
 pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
     let answers = stream::unfold(Some(AnswerStream::new(input)), |state| async {
         let mut state = state?;
@@ -83,14 +84,14 @@ pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
     response
 }
 
-/// Next part of the response.
+/// Part of the response body.
 enum Chunk {
     Answers(Bytes),
-    /// No answers follow.
+    /// End of the stream, with its status.
     End(Status),
 }
 
-/// State of a stream.
+/// State of a stream that decides requests and collects their responses.
 struct AnswerStream<D> {
     rate_limit: Arc<RateLimit<D>>,
     caller: Caller,
@@ -99,7 +100,7 @@ struct AnswerStream<D> {
     in_flight: FuturesUnordered<BoxFuture<'static, Vec<u8>>>,
     closing: BoxFuture<'static, ()>,
     _slot: OwnedSemaphorePermit,
-    /// Status of the stream, once no further requests are read.
+    /// Final status of the stream; `None` while further requests are read.
     ended: Option<Status>,
 }
 
@@ -154,7 +155,7 @@ impl<D: Decide> AnswerStream<D> {
         }
     }
 
-    /// Starts to decide the requests that have arrived.
+    /// Reads the requests that have arrived and starts to decide them.
     fn read_requests(&mut self, cx: &mut Context<'_>) {
         while self.ended.is_none() && self.in_flight.len() < IN_FLIGHT_MAX {
             let started = match self.reader.poll_message(cx) {

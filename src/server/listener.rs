@@ -156,7 +156,7 @@ impl Listener {
     }
 
     /// Serves until `shutdown` resolves, then drains. During the drain delay, the health check
-    /// reports NOT_SERVING, but calls are still answered; [`Drain::AtOnce`] skips this delay. Then
+    /// reports NOT_SERVING, but calls are still served; [`Drain::AtOnce`] skips this delay. Then
     /// the listener stops accepting, sends GOAWAY on every connection, and waits for the calls in
     /// flight to finish. At the hard limit, which is measured from `shutdown`, it closes all
     /// remaining connections.
@@ -307,7 +307,7 @@ impl Drop for AsyncListener {
     }
 }
 
-/// Accepts connections and dispatches them to the workers.
+/// Acceptor of connections, which dispatches them to the workers.
 struct Acceptor<'a> {
     workers: &'a Workers,
     limits: &'a ServerLimits,
@@ -360,7 +360,7 @@ fn is_per_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Adds jitter to the maximum connection age, so that connections opened together do not close
+/// Jitter for the maximum connection age, so that connections opened together do not close
 /// together.
 #[derive(Default)]
 struct AgeJitter {

@@ -1,5 +1,5 @@
 //! Reads the HTTP/2 preface before a connection is served. A timeout can then close the connection
-//! of a silent client; tonic and hyper would wait for the preface forever.
+//! of a client that sends nothing; tonic and hyper would wait for the preface forever.
 //!
 //! Not here: the timeout (`connection`), TLS (`tls`).
 

@@ -1,11 +1,13 @@
-//! Receives the body of a unary call, bounded in bytes and in time.
+//! Receives the body of a unary call, with limits on its size, its duration, and the memory for
+//! incomplete requests.
 //!
-//! A body that has arrived completely when its headers are processed, as Envoy sends it, costs no
-//! timer, no copy, and no accounting. Any other one is copied as it arrives, because a slice of one
-//! byte would keep h2's whole read buffer alive; it is charged to the budgets of the connection and the
-//! process, and has to be complete in time.
+//! Envoy sends the body together with the headers. A body that has arrived completely when its
+//! headers are processed needs no timer, no copy, and no memory accounting. Any other body is
+//! copied as it arrives, because even a one-byte slice would keep h2's whole read buffer alive. It
+//! is charged to the memory budgets of the connection and the process, and must be complete in
+//! time.
 //!
-//! Not here: framing (`framing`), the sizes of the bounds (`server_limits`).
+//! Not here: framing (`framing`), the default limits (`server_limits`).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -52,7 +54,7 @@ pub(crate) struct ReceiveBounds<'a> {
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Bytes,
-    /// Memory reservation of a long body, held until the call is answered.
+    /// Memory reservation of a long body, held until the call has been decided.
     pub(crate) reservation: Option<Reservation>,
 }
 
@@ -187,7 +189,8 @@ pub(super) fn reserve_waiting_call(budget: &Arc<ByteBudget>) -> Result<Reservati
     budget.reserve(WAITING_CALL_BYTES).ok_or_else(over_budget)
 }
 
-/// Returns the length of the prefix and its message together; `None` if the prefix is incomplete.
+/// Returns the total length of the prefix and its message, in bytes; `None` if the prefix is
+/// incomplete.
 ///
 /// # Errors
 ///

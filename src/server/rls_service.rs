@@ -41,7 +41,7 @@ pub const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
 pub(crate) const SHOULD_RATE_LIMIT_PATH: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// Minimum time needed to answer a call: about the time to decode, decide, and encode. A call with
+/// Minimum time until a call's deadline: about the time to decode, decide, and encode. A call with
 /// less time left immediately fails with DEADLINE_EXCEEDED and charges nothing.
 pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 
@@ -61,8 +61,8 @@ pub trait Decide: Send + Sync + 'static {
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> impl Future<Output = Result<R, DecideError>> + Send;
 
-    /// Returns the decision that `request` would get, and charges nothing. Passes it to `respond`
-    /// like [`decide`](Self::decide).
+    /// Predicts the decision on `request` without charging anything. Passes the prediction to
+    /// `respond`, like [`decide`](Self::decide).
     ///
     /// # Errors
     ///
@@ -74,7 +74,8 @@ pub trait Decide: Send + Sync + 'static {
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> impl Future<Output = Result<R, DecideError>> + Send;
 
-    /// Reads the counters of a descriptor, or resets them first. Passes their states to `respond`.
+    /// Reads the counters of a descriptor. If `reset` is true, resets them first. Passes their
+    /// states to `respond`.
     fn counters<R: Send>(
         &self,
         domain: &str,
@@ -84,7 +85,8 @@ pub trait Decide: Send + Sync + 'static {
         respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
     ) -> impl Future<Output = R> + Send;
 
-    /// Returns the mapping from HTTP requests to descriptors; `None` if the domain has none.
+    /// Returns the mapping from HTTP requests to descriptors of a domain; `None` if the policy
+    /// defines none.
     fn http_mapping(&self, domain: &str) -> Option<Arc<HttpMapping>>;
 
     /// Returns the observer that is notified of decisions and calls.
@@ -142,7 +144,7 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
     }
 }
 
-/// Rate limit service that answers encoded requests with encoded responses.
+/// Rate limit service that maps encoded requests to encoded responses.
 #[derive(Debug)]
 pub struct RateLimit<D> {
     pub(super) decider: Arc<D>,
@@ -150,7 +152,7 @@ pub struct RateLimit<D> {
     pub(super) response_config: ResponseConfig,
     /// Bounds on the size of a request.
     pub(super) bounds: Bounds,
-    /// Which methods for single counters callers may use.
+    /// Access of callers to the methods for single counters of `tidegate.v1.Limits`.
     pub(super) counter_access: CounterAccess,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
@@ -158,7 +160,7 @@ pub struct RateLimit<D> {
 }
 
 impl<D: Decide> RateLimit<D> {
-    /// Creates a rate limit service whose requests `decider` decides.
+    /// Creates a rate limit service that decides requests with `decider`.
     pub fn new(decider: Arc<D>, clock: Clock, response_config: ResponseConfig) -> Self {
         RateLimit {
             decider,
@@ -176,7 +178,7 @@ impl<D: Decide> RateLimit<D> {
         RateLimit { bounds, ..self }
     }
 
-    /// Sets which methods of `tidegate.v1.Limits` for single counters callers may use.
+    /// Sets the access of callers to the methods for single counters of `tidegate.v1.Limits`.
     #[must_use]
     pub fn with_counter_access(self, counter_access: CounterAccess) -> Self {
         RateLimit { counter_access, ..self }
@@ -187,7 +189,7 @@ impl<D: Decide> RateLimit<D> {
         self.bounds.message_bytes_max
     }
 
-    /// Counts a call that was rejected before its message was complete.
+    /// Counts an invalid request by the reason for its rejection.
     pub(crate) fn count_invalid(&self, reason: InvalidReason) {
         self.decider.observer().on_invalid(reason);
     }
@@ -197,8 +199,9 @@ impl<D: Decide> RateLimit<D> {
         &self.clock
     }
 
-    /// Answers an encoded `RateLimitRequest` from `caller`. `deadline` is the time until the
-    /// caller stops waiting, and `trace` is the result of [`start_trace`](Self::start_trace).
+    /// Processes an encoded `RateLimitRequest` from `caller` and returns the response. `deadline`
+    /// is the time until the caller stops waiting, and `trace` is the result of
+    /// [`start_trace`](Self::start_trace).
     ///
     /// # Errors
     ///
@@ -303,7 +306,7 @@ impl<D: Decide> RateLimit<D> {
         error.into()
     }
 
-    /// Returns the status of a request that was not decided.
+    /// Converts the reason why a request was not decided into a status.
     pub(super) fn undecided(&self, error: DecideError) -> Status {
         match error {
             DecideError::Unavailable => Status::unavailable("the store gave no answer in time"),
@@ -315,8 +318,8 @@ impl<D: Decide> RateLimit<D> {
         }
     }
 
-    /// Answers an encoded `RateLimitRequest` with an encoded `RateLimitResponse`, for callers in
-    /// the same process.
+    /// Maps an encoded `RateLimitRequest` to an encoded `RateLimitResponse`, for callers in the
+    /// same process.
     ///
     /// # Errors
     ///
@@ -342,9 +345,9 @@ impl<D: Decide> RateLimit<D> {
         }
     }
 
-    /// Answers a `RateLimitRequest` in proto-JSON, like the `/json` endpoint of
-    /// envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, and 400 for an invalid request. If
-    /// the store is unavailable, returns 503, whereas envoyproxy/ratelimit returns 400.
+    /// Processes a `RateLimitRequest` in proto-JSON, like the `/json` endpoint of
+    /// envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, and 400 for an invalid request. If the
+    /// store is unavailable, returns 503, whereas envoyproxy/ratelimit returns 400.
     pub async fn answer_json(&self, body: &[u8]) -> HttpReply {
         let message = match proto_json::request(body, self.bounds.message_bytes_max) {
             Ok(message) => message,
@@ -359,12 +362,12 @@ impl<D: Decide> RateLimit<D> {
         }
     }
 
-    /// Answers a proxy that asks about an HTTP request with these headers: 200 if it may pass,
-    /// `denied_status` if not, 400 if the domain or a header of the proxy is missing, and 503 if the
-    /// store is unavailable.
+    /// Processes a forward-auth query of a proxy, whose `headers` describe an HTTP request. The
+    /// response has status 200 if the request may pass, `denied_status` if not, 400 if the domain
+    /// or a header of the proxy is missing, and 503 if the store is unavailable.
     ///
-    /// The mapping may be that of the policy before a reload, and the decision that of the policy
-    /// after it, as if the proxy had built the descriptors.
+    /// If the policy is reloaded during the call, the mapping may come from the old policy and the
+    /// decision from the new one. That is the same as if the proxy had built the descriptors.
     pub async fn answer_forward_auth(
         &self,
         domain: &str,
@@ -402,15 +405,15 @@ impl<D: Decide> RateLimit<D> {
     }
 }
 
-/// Status of a denied HTTP request if the proxy does not ask for another one.
+/// Default status of the response to a denied HTTP request.
 pub const DENIED_STATUS: u16 = 429;
 
-/// Times of a call, which are read once.
+/// Times at which a call is decided and was started. Each clock is read only once per call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallTimes {
     /// Wall-clock time of the decision.
     pub(super) now: Micros,
-    /// Monotonic time at which the call began; `None` if its duration is not needed.
+    /// Monotonic time at which the call started; `None` if its duration is not measured.
     pub(super) began: Option<Instant>,
 }
 

@@ -42,7 +42,7 @@ pub(crate) enum Dispatched {
     Stream(Incoming),
 }
 
-/// Method of a unary call that is not answered by a tonic service.
+/// Unary method that is not implemented by a tonic service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnaryMethod {
     ShouldRateLimit,
@@ -116,8 +116,7 @@ impl<D: Decide> Router<D> {
         &self.health
     }
 
-    /// Determines by its path which service a request is for. Rejects a request that is not a gRPC
-    /// call.
+    /// Selects the service for a request by its path. Rejects a request that is not a gRPC call.
     pub(crate) fn dispatch(&self, request: Request<Incoming>) -> Dispatched {
         if let Some(rejection) = framing::reject_as_http(&request) {
             return Dispatched::Rejected(Box::new(rejection));
@@ -150,7 +149,7 @@ impl<D: Decide> Router<D> {
         &self.rate_limit
     }
 
-    /// Answers a call to the health or the reflection service.
+    /// Passes a call to the health or the reflection service.
     pub(crate) async fn call_tonic_service(&self, request: Request<Incoming>) -> Response<Body> {
         match self.tonic_services.clone().call(request).await {
             Ok(response) => response,
@@ -192,7 +191,7 @@ impl<D: Decide> Router<D> {
         Ok((body, deadline.map(|deadline| deadline.saturating_sub(waited))))
     }
 
-    /// Answers a unary call from `caller` whose body has been received.
+    /// Processes a unary call from `caller` whose body has been received.
     pub(crate) async fn answer(
         &self,
         method: UnaryMethod,

@@ -1,6 +1,6 @@
-//! Limits of connections and of the shutdown, with their defaults and the reasons for them.
+//! Limits on connections, calls and the shutdown, with their defaults and the reasons for them.
 //!
-//! Not here: the bounds of a request (`wire::decode`).
+//! Not here: the bounds on the contents of a request (`wire::decode`).
 
 use std::time::Duration;
 
@@ -46,12 +46,12 @@ pub struct ServerLimits {
     pub connections_max: usize,
     /// Interval between HTTP/2 keepalive pings; `None` disables them.
     pub keepalive_interval: Option<Duration>,
-    /// Timeout of a keepalive ping. The connection is closed if the client does not answer in time.
+    /// Timeout for the reply to a keepalive ping, after which the connection is closed.
     pub keepalive_timeout: Duration,
-    /// Age at which the server sends GOAWAY on a connection, so that clients reconnect and spread
-    /// over new replicas; `None` means never. A jitter of ±10 % keeps connections from closing
-    /// together. The remaining calls have no time limit, because with one, hyper would drop some
-    /// of them.
+    /// Age at which the server sends GOAWAY on a connection, so that clients reconnect and use new
+    /// replicas, too; `None` means never. A jitter of ±10 % prevents connections from closing at
+    /// the same time. The remaining calls have no time limit, because hyper would drop some of them
+    /// at such a limit.
     pub connection_age_max: Option<Duration>,
     /// Time after the shutdown signal during which the server still accepts connections, so that
     /// clients notice the failing health check and move to other replicas.

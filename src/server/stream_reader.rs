@@ -1,9 +1,11 @@
-//! Reads the messages of a client's stream, bounded in bytes and in time.
+//! Reads the messages of a client's stream, with limits on their size and on the time to receive
+//! one.
 //!
-//! A message that is within one HTTP/2 frame is a slice of it. Any other one is copied as it arrives,
-//! is charged to the budgets of the connection and the process, and has to be complete in time.
+//! A message within one HTTP/2 frame is not copied. A message that spans several frames is copied
+//! as it arrives, is charged to the memory budgets of the connection and the process, and must be
+//! complete in time.
 //!
-//! Not here: unary calls (`receive`), what a message means (`limits_stream`).
+//! Not here: unary calls (`receive`), deciding the requests (`limits_stream`).
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -22,13 +24,13 @@ use super::receive::{
 };
 use crate::domain::{BudgetedBuffer, ByteBudget};
 
-/// Reader of one stream.
+/// Reader of the messages of one stream.
 pub(super) struct StreamReader {
     body: Incoming,
     budget: Arc<ByteBudget>,
     message_bytes_max: usize,
     timeout: Duration,
-    /// Received bytes that belong to no message yet.
+    /// Received bytes that have not been assigned to a message yet.
     chunk: Bytes,
     incomplete: Option<IncompleteMessage>,
 }
@@ -36,13 +38,14 @@ pub(super) struct StreamReader {
 /// Message that spans several frames.
 struct IncompleteMessage {
     buffer: BudgetedBuffer,
-    /// Length of the prefix and the message; that of the prefix while the prefix is incomplete.
+    /// Length of the prefix and the message, in bytes. While the prefix is incomplete, the length
+    /// of the prefix alone.
     length: usize,
     late: Pin<Box<Sleep>>,
 }
 
 impl StreamReader {
-    /// Creates a reader. A message must be complete within `timeout` of its first byte.
+    /// Creates a reader. A message must be complete within `timeout` after its first byte.
     pub(super) fn new(body: Incoming, bounds: ReceiveBounds<'_>, timeout: Duration) -> Self {
         let ReceiveBounds { message_bytes_max, budget } = bounds;
         let budget = Arc::clone(budget);
@@ -92,7 +95,7 @@ impl StreamReader {
         }
     }
 
-    /// Takes a message from the received bytes; `None` if it is incomplete.
+    /// Removes the next message from the received bytes and returns it; `None` if it is incomplete.
     fn take_message(&mut self) -> Result<Option<ReceivedBody>, Status> {
         let mut incomplete = match self.incomplete.take() {
             Some(incomplete) => incomplete,

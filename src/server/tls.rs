@@ -1,5 +1,5 @@
-//! TLS of the gRPC port: server certificate, verification of client certificates, and reload of
-//! both while serving.
+//! TLS of the gRPC port: server certificate, verification of client certificates, and reload of the
+//! certificates while serving.
 //!
 //! Not here: reading and watching the files (`app`), authorization by domain (`authz`).
 
@@ -28,7 +28,7 @@ use crate::domain::Micros;
 use crate::pem::parse_certificates;
 use crate::wire::WireError;
 
-/// Certificates and keys as PEM text, and the callers that they authorize.
+/// Certificates and keys as PEM text, with the callers and grants that depend on them.
 #[derive(Clone, Default)]
 pub struct TlsMaterial {
     /// Certificate chain of the server as PEM text, leaf first.
@@ -57,7 +57,7 @@ impl std::fmt::Debug for TlsMaterial {
     }
 }
 
-/// TLS configuration in use, shared by all clones. [`Tls::replace`] affects new connections only.
+/// TLS configuration in use, shared by all clones. [`Tls::replace`] affects only new connections.
 #[derive(Clone, Debug)]
 pub struct Tls {
     active: Arc<ArcSwap<ActiveConfig>>,

@@ -1,4 +1,4 @@
-//! Validation of settings that depend on each other.
+//! Validation of settings that depend on one another.
 
 use super::SettingError;
 use super::table::Settings;
@@ -82,8 +82,8 @@ impl Settings {
         errors
     }
 
-    /// Returns the possible conflicts of settings about the control plane: whether each exists, the
-    /// settings, and the advice.
+    /// Checks the settings of the control plane for conflicts. Each check is a tuple of whether the
+    /// conflict exists, the names of the settings, and advice.
     fn control_plane_conflicts(&self) -> [(bool, &'static str, &'static str); 4] {
         let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
         let has_half_identity = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();
@@ -112,14 +112,14 @@ impl Settings {
         ]
     }
 
-    /// Returns whether settings that apply only to TLS connections to Redis are present although
-    /// the connections use no TLS.
+    /// Returns whether a setting that applies only to TLS connections to Redis is set although the
+    /// connections use no TLS.
     pub(super) fn has_unused_redis_tls_settings(&self) -> bool {
         let is_plaintext = || self.redis().is_ok_and(|redis| redis.tls.is_none());
         self.counts_in_redis() && self.has_redis_tls_settings() && is_plaintext()
     }
 
-    /// Returns whether any setting that applies only to TLS connections to Redis is present.
+    /// Returns whether any setting that applies only to TLS connections to Redis is set.
     fn has_redis_tls_settings(&self) -> bool {
         self.redis_tls_cacert.is_some()
             || self.redis_tls_client_cert.is_some()

@@ -1,11 +1,12 @@
-//! Drop-in mode: the process runs in place of envoyproxy/ratelimit, because it was called as
+//! Drop-in mode, in which the process runs in place of envoyproxy/ratelimit: it was called as
 //! `ratelimit`, or without a subcommand while RUNTIME_ROOT is set.
 //!
-//! A deployment that was written for envoyproxy/ratelimit must start unchanged. Some defaults
-//! therefore follow envoyproxy/ratelimit, and settings that it would ignore cause notices instead
-//! of errors (`cross_checks`, `notices`).
+//! A deployment written for envoyproxy/ratelimit must start unchanged. Therefore, some defaults
+//! follow envoyproxy/ratelimit, and settings that it would ignore cause notices instead of errors
+//! (`cross_checks`, `notices`).
 
-/// Defaults that apply in drop-in mode instead of those in the settings table, by setting name.
+/// Defaults in drop-in mode that differ from those in the settings table, as pairs of setting name
+/// and value.
 const DEFAULTS: &[(&str, &str)] = &[
     // envoyproxy/ratelimit counts all hits, also those beyond a limit. Callers that charge after the
     // response (`apply_on_stream_done`) rely on it.
@@ -19,11 +20,11 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("tracing-enabled", "off"),
 ];
 
-/// How the process was started in place of envoyproxy/ratelimit.
+/// Details of a start in drop-in mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropIn {
-    /// Command-line arguments that are not flags of Tidegate. Contains no values of flags, because
-    /// a value may be a secret.
+    /// Command-line arguments that are not flags of Tidegate, and were ignored. The values of
+    /// unknown flags are omitted, because they may be secrets.
     pub ignored_arguments: Vec<String>,
 }
 

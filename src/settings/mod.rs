@@ -1,6 +1,6 @@
 //! Settings of the process, such as addresses, timeouts, the store, response headers and logs.
 //!
-//! A value comes from a flag, else from the environment, else from the settings file, else from the
+//! A value comes from the first of these sources that sets it: flag, environment, settings file,
 //! default. The table in `table` defines flags, help texts, environment variables, the struct
 //! [`Settings`], and the page docs/SETTINGS.md. `app` reads the environment and the settings file;
 //! `cli` generates flags from the table. Rate limits are not settings; see `policy`.
@@ -29,42 +29,42 @@ pub use value_types::{
 
 use std::fmt;
 
-/// Invalid setting. The process exits with code 64; retrying does not help.
+/// Error in a setting. The process exits with code 64; retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingError {
-    /// A malformed or out-of-range value.
+    /// Malformed or out-of-range value.
     Value {
         /// Name of the flag, without leading hyphens.
         name: &'static str,
         /// Source of the value.
         origin: Origin,
-        /// The rejected value as shown to the operator, with secrets masked.
+        /// Rejected value as shown to the operator, with secrets masked.
         shown: String,
         /// Description of the valid values.
         expected: String,
     },
-    /// An unknown name in the settings file.
+    /// Unknown name in the settings file.
     Unknown {
         /// The unknown name.
         name: String,
-        /// Place of the name in the settings file.
+        /// Position of the name in the settings file.
         origin: Origin,
         /// Name of a similar setting to suggest; `None` if there is none.
         similar: Option<&'static str>,
     },
-    /// An environment variable of envoyproxy/ratelimit that affects decisions but is not supported
-    /// by Tidegate.
+    /// Environment variable of envoyproxy/ratelimit that affects decisions but is not supported by
+    /// Tidegate.
     Unsupported {
         /// Name of the environment variable.
         name: &'static str,
-        /// Why the setting is an error, and what to use instead.
+        /// Reason why the variable is an error, and what to use instead.
         advice: &'static str,
     },
     /// Settings that contradict each other.
     Conflict {
         /// Names of the flags involved.
         names: &'static str,
-        /// Why the settings conflict, and how to resolve it.
+        /// Reason for the conflict, and how to resolve it.
         advice: String,
     },
 }

@@ -1,7 +1,7 @@
 //! Startup notices about envoyproxy/ratelimit settings without effect, unknown variables and
 //! arguments, and risky settings.
 //!
-//! `table` has the envoyproxy/ratelimit settings that Tidegate supports; `precedence` rejects
+//! The envoyproxy/ratelimit settings that Tidegate supports are in `table`; `precedence` rejects
 //! unsupported settings that change decisions.
 
 use std::fmt;
@@ -83,8 +83,8 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
     },
 ];
 
-/// Prefixes of the variables of envoyproxy/ratelimit. In drop-in mode, any other variable with such
-/// a prefix gets a notice, because it is probably misspelled.
+/// Prefixes of the environment variables of envoyproxy/ratelimit. In drop-in mode, an unknown
+/// variable with such a prefix gets a notice, because its name is probably misspelled.
 const COMPAT_PREFIXES: [&str; 9] = [
     "CONFIG_GRPC_XDS_",
     "GRPC_CLIENT_TLS_",
@@ -188,8 +188,8 @@ fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> 
     drop_in.ignored_arguments.iter().map(argument).chain(variables).collect()
 }
 
-/// Returns whether Kubernetes sets this variable for a service in the same namespace, such as
-/// REDIS_SERVICE_HOST or REDIS_PORT_6379_TCP for the service `redis`.
+/// Returns whether `name` is a variable that Kubernetes sets for a service in the same namespace,
+/// such as REDIS_SERVICE_HOST or REDIS_PORT_6379_TCP for the service `redis`.
 fn is_service_link(name: &str) -> bool {
     let has_port_number = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
     name.contains("_SERVICE_HOST")
@@ -198,8 +198,8 @@ fn is_service_link(name: &str) -> bool {
         || name.split_once("_PORT_").is_some_and(has_port_number)
 }
 
-/// Returns notices about TLS files without the variable that turns TLS on. envoyproxy/ratelimit
-/// ignores such files; outside drop-in mode they are errors (`cross_checks`).
+/// Returns notices about TLS files that have no effect because TLS is not enabled.
+/// envoyproxy/ratelimit ignores such files; outside drop-in mode they are errors (`cross_checks`).
 fn find_downgraded_conflicts(settings: &Settings) -> Vec<Notice> {
     let has_no_effect = |is_present: bool, name: &str, missing: &str| {
         let text = format!("has no effect without {missing}");

@@ -1,5 +1,5 @@
-//! Settings of the OTLP export, which have the names and meanings of the OpenTelemetry
-//! specification.
+//! Settings of the OTLP export, with the names and meanings that the OpenTelemetry specification
+//! defines.
 //!
 //! `telemetry::otlp` implements the export.
 
@@ -19,7 +19,7 @@ pub enum OtlpProtocol {
 }
 
 impl OtlpProtocol {
-    /// Returns the collector to which traces are exported if none is configured.
+    /// Returns the endpoint of the collector to which traces are exported if none is configured.
     const fn default_endpoint(self) -> &'static str {
         match self {
             OtlpProtocol::Grpc => "http://localhost:4317",
@@ -27,7 +27,8 @@ impl OtlpProtocol {
         }
     }
 
-    /// Returns the URL of one signal below the endpoint that is configured for all signals.
+    /// Appends the path of one signal to the endpoint that is configured for all signals, if the
+    /// protocol requires it.
     fn signal_url(self, endpoint: &str, path: &str) -> String {
         match self {
             OtlpProtocol::Grpc => endpoint.to_owned(),
@@ -39,7 +40,7 @@ impl OtlpProtocol {
 /// Validated settings of the OTLP export.
 #[derive(Clone, Debug)]
 pub struct OtlpSettings {
-    /// Protocol of both signals.
+    /// Protocol of the metrics and traces exports.
     pub protocol: OtlpProtocol,
     /// Collector endpoint for metrics; `None` disables their export.
     pub metrics_endpoint: Option<String>,
@@ -56,7 +57,7 @@ pub struct OtlpSettings {
     pub metrics_interval: Duration,
     /// Value of the `service.name` resource attribute.
     pub service: String,
-    /// Value of the `service.instance.id` resource attribute; empty for a random one.
+    /// Value of the `service.instance.id` resource attribute. If empty, a random id is used.
     pub instance: String,
     /// Additional resource attributes, as name-value pairs.
     pub attributes: Vec<(String, String)>,
@@ -71,15 +72,16 @@ pub struct OtlpSettings {
 pub enum TraceSampler {
     /// Samples all calls.
     AlwaysOn,
-    /// Never samples.
+    /// Samples no calls.
     AlwaysOff,
     /// Samples a fraction of the calls.
     Ratio,
-    /// Follows the sampling decision of the caller; samples all calls without one.
+    /// Follows the sampling decision of the caller. Samples all calls without such a decision.
     ParentAlwaysOn,
-    /// Follows the sampling decision of the caller; samples no calls without one.
+    /// Follows the sampling decision of the caller. Samples no calls without such a decision.
     ParentAlwaysOff,
-    /// Follows the sampling decision of the caller; samples a fraction of the calls without one.
+    /// Follows the sampling decision of the caller. Samples a fraction of the calls without such a
+    /// decision.
     ParentRatio,
 }
 
@@ -106,8 +108,8 @@ impl TraceSampler {
         })
     }
 
-    /// Returns whether the caller's sampling decision takes precedence, and the fraction of the
-    /// other calls to sample, from 0 to 1.
+    /// Returns whether the caller's sampling decision takes precedence, and the fraction of calls
+    /// to sample otherwise, from 0 to 1.
     fn resolve(self, ratio: f64) -> (bool, f64) {
         match self {
             TraceSampler::AlwaysOn => (false, 1.0),

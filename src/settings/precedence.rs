@@ -1,5 +1,5 @@
-//! Looks up the value of each setting: flag, else environment, else settings file, else default.
-//! Also formats the output of `--print-settings`, which is a settings file.
+//! Looks up the value of each setting in this order: flag, environment, settings file, default.
+//! Also formats the output of `--print-settings`, which is a valid settings file.
 //!
 //! `app` reads the environment and the settings file; `value_types` parses values.
 
@@ -24,15 +24,16 @@ pub struct Sources {
     pub environment: TextMap,
     /// Values in the settings file, by flag name.
     pub file: TextMap,
-    /// Path and line of each value in the settings file, as `FILE:LINE`, by flag name. A value
-    /// without an entry is only said to be in the settings file.
+    /// Path and line of each value in the settings file, as `FILE:LINE`, by flag name. May lack
+    /// entries, because some positions cannot be determined.
     pub file_places: TextMap,
-    /// How the process was started in place of envoyproxy/ratelimit; `None` if it was not.
+    /// Details of a start in drop-in mode; `None` in any other mode.
     pub drop_in: Option<DropIn>,
 }
 
 impl Sources {
-    /// Returns the path and line of a value in the settings file; empty if they are not known.
+    /// Returns the position of a value in the settings file, as `FILE:LINE`; empty if it is
+    /// unknown.
     fn place(&self, name: &str) -> String {
         self.file_places.get(name).cloned().unwrap_or_default()
     }
@@ -45,13 +46,14 @@ pub enum Origin {
     Flag,
     /// Environment variable, with its name.
     Environment(String),
-    /// Settings file, with the place as `FILE:LINE`; empty if it is not known.
+    /// Settings file. Contains the position as `FILE:LINE`, or an empty text if it is unknown.
     File(String),
     /// Built-in default, which applies if no source sets a value.
     Default,
-    /// Default in place of envoyproxy/ratelimit, where it differs from the built-in one.
+    /// Default in drop-in mode, where Tidegate replaces envoyproxy/ratelimit, if it differs from
+    /// the built-in default.
     DropInDefault,
-    /// Default for the policies of a control plane, where it differs from the built-in one.
+    /// Default if policies come from a control plane, if it differs from the built-in default.
     ControlPlaneDefault,
 }
 
@@ -94,7 +96,7 @@ impl SettingValue {
     }
 }
 
-/// Masks the password in an address, for example as `redis://user:(hidden)@host`.
+/// Replaces the password in an address, for example `redis://user:(hidden)@host`.
 fn mask_password(address: &str) -> String {
     // Text before a later `://` is not a scheme: it may be part of a password.
     let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -113,9 +115,9 @@ fn mask_password(address: &str) -> String {
     }
 }
 
-/// Masks text that is neither a path nor a host with a numeric port, because it may be part of a
-/// password. A comma in a password splits the address list in the middle of the password, so that
-/// the part before the comma looks like a host with a port.
+/// Masks text unless it is a path or a host with a numeric port, because it may be part of a
+/// password. The address list is split at commas, so a password that contains a comma is cut into
+/// parts, and the first part looks like a host with a port.
 fn mask_non_address(text: &str) -> &str {
     let address = text.split(['/', '?']).next().unwrap_or_default();
     let port = match address.rsplit_once(':') {
@@ -150,8 +152,8 @@ pub(super) fn find_all(table: &'static [SettingRow], sources: &Sources) -> Vec<S
     values
 }
 
-/// Defaults that apply to the policies of a control plane instead of those in the settings table, by
-/// setting name.
+/// Defaults that differ from those in the settings table if policies come from a control plane, as
+/// pairs of setting name and value.
 const CONTROL_PLANE_DEFAULTS: &[(&str, &str)] = &[
     // The gateways charge after the response, and their policies cannot say how.
     ("charge", "billed"),
@@ -215,8 +217,8 @@ pub(super) fn find_unknown_names(
     sources.file.keys().filter(is_unknown).map(error).collect()
 }
 
-/// Returns an error for every envoyproxy/ratelimit variable in the environment that Tidegate would
-/// silently interpret differently.
+/// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` asks for memcached, which Tidegate does
+/// not support.
 pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
     let differs = |name: &str, supported: &str| {
         environment
@@ -234,14 +236,14 @@ pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
     errors
 }
 
-/// Returns a setting to suggest for an unknown name.
+/// Returns the setting whose name is most similar to an unknown name; `None` if no name is similar.
 pub(super) fn similar_name(table: &'static [SettingRow], name: &str) -> Option<&'static str> {
     nearest_word(name, table.iter().map(|row| row.name))
 }
 
-/// Formats all settings as a settings file. A comment after each value says where it comes from. A
-/// value with a secret is a comment as a whole, because the file would replace the secret with the
-/// masked value.
+/// Formats all settings as a settings file. A comment after each value names its source. A line
+/// with a masked value is commented out, because reading the file would otherwise replace the
+/// secret with the masked value.
 pub fn report(values: &[SettingValue]) -> String {
     use fmt::Write;
     let line = |value: &SettingValue| {
@@ -262,17 +264,18 @@ pub fn report(values: &[SettingValue]) -> String {
     out
 }
 
-/// Maximum column of the comments in [`report`]. Longer lines do not move the comments of others.
+/// Maximum column at which [`report`] aligns comments. A longer line does not move the comments of
+/// other lines.
 const COMMENT_COLUMN_MAX: usize = 50;
 
 /// Units of numbers that are safe as plain YAML scalars. Other text that begins with a digit may be
-/// a number or a date.
+/// parsed as a number or a date.
 const PLAIN_UNITS: [&str; 8] = ["", "ms", "s", "m", "h", "KiB", "MiB", "GiB"];
 
-/// Words that YAML reads as a boolean or as null.
+/// Words that YAML parses as a boolean or as null.
 const YAML_WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
 
-/// Formats text as a YAML scalar that is read back as the same text.
+/// Formats text as a YAML scalar that is parsed as the same text.
 fn yaml_scalar(text: &str) -> String {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_number = unit.len() < text.len()
@@ -328,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_password_inside_an_address_is_mask_password() {
+    fn a_password_inside_an_address_is_masked() {
         assert_eq!(mask_password("redis://ann:pa@ss@h:1"), "redis://ann:(hidden)@h:1");
         assert_eq!(mask_password("redis://:secret@h:1"), "redis://:(hidden)@h:1");
         assert_eq!(mask_password("secret@h:1/2@x"), ":(hidden)@x");

@@ -33,7 +33,7 @@ pub enum RedisAddress {
 pub enum RedisTopology {
     /// Single Redis server.
     Single(RedisAddress),
-    /// Replicated Redis, where the sentinels report which server is the master.
+    /// Replicated Redis, whose sentinels report which server is the master.
     Sentinel {
         /// Name under which the sentinels monitor the master.
         master: String,
@@ -50,7 +50,8 @@ pub enum RedisTopology {
 pub struct RedisTls {
     /// PEM file with the CA certificates that verify the servers; `None` uses the system's CAs.
     pub ca: Option<PathBuf>,
-    /// PEM files with the client certificate and its private key; `None` sends no certificate.
+    /// PEM files with the client certificate and its private key; `None` means no client
+    /// certificate.
     pub client: Option<(PathBuf, PathBuf)>,
     /// Whether to accept a server certificate that was issued for a different host name.
     pub skip_hostname_verification: bool,
@@ -82,7 +83,8 @@ pub struct RedisSettings {
     pub connect_timeout: Duration,
     /// Interval between INFO polls for metrics; `None` disables polling.
     pub info_interval: Option<Duration>,
-    /// Whether fixed windows far from their limit are charged by plain commands.
+    /// Whether to charge fixed windows that are far from their limit with plain commands instead of
+    /// scripts.
     pub plain_commands: bool,
     /// Maximum time that one call waits for Redis.
     pub budget: Duration,
@@ -90,7 +92,7 @@ pub struct RedisSettings {
     pub key_prefix: String,
 }
 
-/// One address of the `--redis-url` list, after parsing.
+/// Parsed address from the `--redis-url` list, with the credentials and options in it.
 struct ParsedRedisUrl {
     address: RedisAddress,
     user: Option<String>,
@@ -206,7 +208,7 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses one Redis address. Error messages do not quote the address, because it may contain a
+/// Parses one Redis address. Error messages never contain the address, because it may contain a
 /// password.
 fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<ParsedRedisUrl, String> {
     let bare =

@@ -22,7 +22,7 @@ use super::value_types::{
     size_parser,
 };
 
-/// How to display a setting's value in `--print-settings` and in errors.
+/// Way to display a setting's value in `--print-settings` and in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redaction {
     /// Display the value unchanged.
@@ -33,7 +33,7 @@ pub enum Redaction {
     Hidden,
 }
 
-/// Row of the settings table, with everything known about one setting except its parser.
+/// Row of the settings table: the properties of one setting except its parser.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingRow {
     /// Heading in `--help` and in docs/SETTINGS.md.
@@ -42,11 +42,12 @@ pub struct SettingRow {
     pub field: &'static str,
     /// Name of the flag, without leading hyphens, and key in the settings file.
     pub name: &'static str,
-    /// Form of the value in `--help`, such as `DURATION`, or the valid words, separated by `|`.
+    /// Placeholder for the value in `--help`, such as `DURATION`, or the valid words, separated by
+    /// `|`.
     pub value_name: &'static str,
     /// Default value, as text.
     pub default: &'static str,
-    /// How to display the value, for example with the password masked.
+    /// Way to display the value, for example with its password masked.
     pub redaction: Redaction,
     /// Environment variables of envoyproxy/ratelimit or OpenTelemetry that also set this value.
     pub compat_names: &'static [&'static str],
@@ -60,7 +61,8 @@ impl SettingRow {
         format!("TIDEGATE_{}", self.field.to_ascii_uppercase())
     }
 
-    /// Returns the default value in drop-in mode; `None` if it is the same in all modes.
+    /// Returns the default value in drop-in mode; `None` if it does not differ from the built-in
+    /// default.
     pub fn drop_in_default(&self) -> Option<&'static str> {
         drop_in::default_value(self.name)
     }
@@ -116,7 +118,7 @@ macro_rules! settings {
     };
 }
 
-/// One day in milliseconds.
+/// Number of milliseconds in a day.
 const DAY_MS: u64 = 86_400_000;
 
 settings! {
@@ -310,7 +312,7 @@ settings! {
     redis_type "redis-type" [RedisType::NAMES]: RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
     /// Network of --redis-url, tcp or unix; if empty, it follows from the address.
     redis_socket_type "redis-socket-type" ["tcp|unix"]: String = "", parse_text, Plain, ["REDIS_SOCKET_TYPE"];
-    /// Password of Redis, or user:password.
+    /// Redis password, or user:password.
     redis_auth "redis-auth" ["PASSWORD"]: SecretText = "", parse_secret, Hidden, ["REDIS_AUTH"];
     /// File with the Redis password, or user:password; read again every second.
     redis_auth_file "redis-auth-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];

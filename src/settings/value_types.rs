@@ -1,7 +1,7 @@
 //! Types of setting values, and their parsers.
 //!
-//! A parser's error describes valid values. The caller adds the name of the setting and the source
-//! of the value.
+//! A parser's error describes the valid values. The caller adds the name of the setting and the
+//! source of the value.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ impl SecretText {
         &self.0
     }
 
-    /// Returns the names and values of a list of headers, `name:value`.
+    /// Parses the secret as a list of headers, `name:value`, and returns their names and values.
     pub fn header_pairs(&self) -> Vec<(String, String)> {
         // The setting's parser has checked the list.
         pairs_parser(':')(&self.0).unwrap_or_default()
@@ -46,7 +46,7 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// Describes the valid words of a setting whose value is none of them.
+/// Returns the error for a value that is not one of the valid words of a setting.
 pub(super) fn not_a_word(text: &str, words: &[&'static str]) -> ValueError {
     let hint = match nearest_word(text, words.iter().copied()) {
         Some(word) => format!("; did you mean {word:?}?"),
@@ -68,7 +68,7 @@ macro_rules! words {
         pub enum $name { $( $(#[doc = $each])* $variant ),+ }
 
         impl $name {
-            /// The valid words, separated by `|`.
+            /// All valid words, separated by `|`.
             pub(super) const NAMES: &str = separated!($($word),+);
 
             pub(super) fn read(text: &str) -> Result<Self, ValueError> {
@@ -82,13 +82,13 @@ macro_rules! words {
 }
 
 words! {
-    /// Which methods of `tidegate.v1.Limits` for single counters callers may use.
+    /// Access of callers to the methods for single counters of `tidegate.v1.Limits`.
     CounterAccessSetting {
-        /// None of them.
+        /// No access.
         "off" Off,
-        /// Those that change nothing.
+        /// Access to the methods that change no counter.
         "read" Read,
-        /// All of them.
+        /// Access to all methods.
         "write" Write,
     }
     /// Setting that is on, off, or determined by other settings.
@@ -100,11 +100,11 @@ words! {
         /// Disabled.
         "off" Off,
     }
-    /// Where policies come from.
+    /// Source of policies.
     PolicySourceKind {
-        /// Files and directories.
+        /// Policy files and directories.
         "file" File,
-        /// Control plane over xDS, state of the world.
+        /// Control plane, over xDS (state of the world).
         "grpc_xds_sotw" ControlPlane,
     }
     /// Kind of store that holds the counters.
@@ -120,7 +120,7 @@ words! {
     RedisType {
         /// Single Redis server.
         "single" Single,
-        /// Replicated Redis, where the sentinels report which server is the master.
+        /// Replicated Redis, whose sentinels report which server is the master.
         "sentinel" Sentinel,
         /// Redis Cluster, sharded over several servers.
         "cluster" Cluster,
@@ -136,11 +136,11 @@ words! {
         /// Both `RateLimit-*` and `X-RateLimit-*` headers.
         "both" Both,
     }
-    /// Hits that are charged even if a limit refuses them.
+    /// Hits that are charged even if a limit rejects the call.
     ChargeSetting {
-        /// None.
+        /// No hits.
         "admitted" Admitted,
-        /// Bills: hits above 0 that a descriptor names.
+        /// Billed hits: those of a descriptor with its own number of hits above 0.
         "billed" Billed,
         /// All hits.
         "always" Always,
@@ -215,7 +215,7 @@ pub(super) fn parse_host(input: &str) -> Result<String, ValueError> {
     parse_text(bare)
 }
 
-/// Parses `host:port`. An empty host means all local addresses.
+/// Parses `host:port` of a local address. An empty host means all local addresses.
 pub(super) fn parse_address(input: &str) -> Result<(String, u16), ValueError> {
     let error = || "must be host:port or :port, such as 0.0.0.0:9090 or :9090".to_owned();
     let (name, port) = input.rsplit_once(':').ok_or_else(error)?;
@@ -224,7 +224,7 @@ pub(super) fn parse_address(input: &str) -> Result<(String, u16), ValueError> {
     Ok((name, port))
 }
 
-/// Parses `host:port` of a server to connect to.
+/// Parses `host:port` of a server to which the process connects.
 pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
     let error = || "must be host:port, such as localhost:18000".to_owned();
     match input.rsplit_once(':') {
@@ -236,10 +236,10 @@ pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
     }
 }
 
-/// Maximum number of pairs in a list of names and values.
+/// Maximum number of name-value pairs in a list.
 const PAIRS_MAX: usize = 64;
 
-/// Returns a parser for a comma-separated list of names and values. Empty text means an empty list.
+/// Returns a parser for a comma-separated list of name-value pairs. Empty text means an empty list.
 pub(super) fn pairs_parser(
     separator: char,
 ) -> impl Fn(&str) -> Result<Vec<(String, String)>, ValueError> {
@@ -258,7 +258,7 @@ pub(super) fn pairs_parser(
     }
 }
 
-/// Checks a comma-separated list of headers, `name:value`. The values may be secret.
+/// Validates a comma-separated list of headers, `name:value`, and keeps it as a secret.
 pub(super) fn parse_header_list(input: &str) -> Result<SecretText, ValueError> {
     let is_name = |name: &str| {
         name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
@@ -353,7 +353,7 @@ pub(super) fn duration_parser(
     }
 }
 
-/// Formats a duration in its largest unit without a fraction, such as `10m`.
+/// Formats a duration in the largest unit that needs no fraction, such as `10m`.
 fn short_duration(millis: u64) -> String {
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
     let whole = units.into_iter().find(|(unit, _)| millis.is_multiple_of(*unit) && millis >= *unit);
@@ -364,7 +364,8 @@ fn short_duration(millis: u64) -> String {
     }
 }
 
-/// Returns the duration that was meant by a number without a unit, or with its unit in words.
+/// Returns a suggestion in Go's format for a number without a unit, or with its unit as a word;
+/// `None` for other text.
 fn with_go_unit(input: &str) -> Option<String> {
     let word = input.trim_start_matches(|c: char| c.is_ascii_digit());
     let number = &input[..input.len() - word.len()];

@@ -38,9 +38,9 @@
 //!     passes if nobody else calls; one tick earlier it is refused.
 //! 12. **Reset.** `reset_after` is the time until the counter is unused: the window's end, or the
 //!     time until the bucket is full (zero for a full one).
-//! 13. **Available** is the number of single hits that could be taken next, rounded down. It and
-//!     `reset_after` describe the counter after the whole call. `retry_after` describes it at the
-//!     moment of the refusal (for `Charge::Always`: after that charge).
+//! 13. **Available** is the number of single hits that could be charged next, rounded down.
+//!     `available` and `reset_after` describe the counter after the whole call. `retry_after`
+//!     describes it at the moment of the refusal (for `Charge::Always`: after that charge).
 //! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their
 //!     count, buckets keep their share of debt. Both are clamped to the new capacity.
 //! 15. **Clock steps back.** While the clock is behind the newest state, time stands still, and
@@ -81,8 +81,9 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
-    /// Returns whether a refusal of the check may be due to hits that another call holds for a
-    /// moment, so that the next call may pass. A refusal cache then trusts only the second refusal.
+    /// Returns whether the check may be refused because of hits that another call has charged and
+    /// is about to refund. The next call may then pass, so the refusal cache keeps such a refusal
+    /// only briefly, until a second one confirms it.
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
         let _ = check;
         false
@@ -115,11 +116,12 @@ pub trait SharedStore: Store {
     /// Returns the store's statistics, including those of its wrappers.
     fn shared_stats(&self) -> SharedStoreStats;
 
-    /// Returns whether every server accepts calls, that is, whether all have been connected since
-    /// the start and no circuit breaker is open.
+    /// Returns whether every server accepts calls, that is, whether all servers have been connected
+    /// since the start and no circuit breaker is open.
     fn is_available(&self) -> bool;
 
-    /// Returns why a server could not be reached, with advice, as last logged; `None` if all could.
+    /// Returns the latest logged reason why a server could not be used, with advice; `None` if none
+    /// was logged.
     fn failure(&self) -> Option<String>;
 
     /// Removes all entries from the refusal cache. Called when the policy changes.
@@ -142,17 +144,17 @@ pub struct SharedStoreStats {
     pub unreadable: u64,
     /// Number of calls that took several script calls on a Redis Cluster.
     pub multi_slot_calls: u64,
-    /// Number of multi-slot calls that were sent in up to two round trips. The first asks only the
-    /// hash slot of the counter nearest to its limit. The second asks the other slots, unless the
-    /// first has ended the call.
+    /// Number of multi-slot calls that were sent in up to two round trips: first only to the hash
+    /// slot of the counter nearest to its limit, then to the other slots, unless the first round
+    /// trip has already ended the call.
     pub two_rounds: u64,
     /// Number of script calls that decided checks in several hash slots of one cluster node.
     pub node_calls: u64,
     /// Number of script calls for a cluster node that were sent again slot by slot, because the node
     /// did not hold every key. They charged nothing.
     pub not_here: u64,
-    /// Number of times that the scripts for cluster nodes were turned off, because they reach other
-    /// nodes than the slot table names.
+    /// Number of times that the scripts for cluster nodes were turned off, because the service
+    /// routed them to nodes that do not own their keys.
     pub node_scripts_off: u64,
     /// Number of charges that were refunded because a check in a different hash slot rejected the
     /// call.
@@ -161,8 +163,9 @@ pub struct SharedStoreStats {
     pub plain_calls: u64,
     /// Number of calls decided by scripts.
     pub script_calls: u64,
-    /// Number of calls whose plain charges did not decide them, so that the scripts did.
+    /// Number of calls that plain charges could not decide. Scripts then decided them, unless the
+    /// outcome of a charge was unknown.
     pub plain_undecided: u64,
-    /// Number of plain charges refunded, because they did not decide their call.
+    /// Number of plain charges refunded because they could not decide their call.
     pub plain_refunds: u64,
 }

@@ -26,7 +26,7 @@ const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "key1", "key2"])
 }
 
-/// Start of the names of the families with one series per rule.
+/// Prefix of the names of families with one series per rule.
 const RULE_PREFIX: &str = "ratelimit_service_rate_limit_";
 
 /// Metric family with one series per rule, and the function that reads a series' value.
@@ -88,7 +88,7 @@ pub(crate) fn compat_families() -> Vec<MetricFamily> {
 /// Prometheus collector that encodes Tidegate's counters under envoyproxy/ratelimit's names.
 pub(super) struct CompatMetrics {
     pub(super) telemetry: Arc<Telemetry>,
-    /// Metrics of the process that envoyproxy/ratelimit exports, too.
+    /// Metrics of the process that envoyproxy/ratelimit also exports.
     pub(super) process: MetricSource,
 }
 
@@ -112,7 +112,7 @@ impl Telemetry {
     pub fn statsd_lines(&self) -> String {
         let names = self.row_names();
         let rows = names.rows().into_iter().flat_map(|((domain, path), counts)| {
-            let path = statistic(domain, path);
+            let path = rule_statistic(domain, path);
             RULES.iter().map(move |(family, value)| {
                 let name = family.name.trim_start_matches(RULE_PREFIX);
                 (format!("ratelimit.service.rate_limit.{path}.{name}"), value(&counts.hits))
@@ -134,7 +134,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     let names = telemetry.row_names();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
     for ((domain, path), counts) in names.rows() {
-        rows.entry(labels_of(&statistic(domain, path))).or_default().add(&counts.hits);
+        rows.entry(labels_of(&rule_statistic(domain, path))).or_default().add(&counts.hits);
     }
     for (family, value) in &RULES {
         sink.family(family, &mut |emit| {
@@ -160,14 +160,14 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     PROCESS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
-/// Returns the statistic of a rule. `path` begins with the domain, except that of request
+/// Returns the statsd name of a rule. `path` begins with the domain, except for request
 /// overrides.
-fn statistic(domain: &str, path: &str) -> String {
+fn rule_statistic(domain: &str, path: &str) -> String {
     let path = match path {
         OVERRIDES => format!("{domain}.{OVERRIDES}"),
         path => path.to_owned(),
     };
-    statistic_name(&path)
+    to_statsd_name(&path)
 }
 
 /// Returns the labels `domain`, `key1` and `key2` that the default mapper of envoyproxy/ratelimit
@@ -179,7 +179,7 @@ fn labels_of(statistic: &str) -> [String; 3] {
 
 /// Converts a path to a statsd name: `:`, `|`, and the dots of IPv4 addresses become `_`. Other
 /// dots separate levels and are kept.
-fn statistic_name(path: &str) -> String {
+fn to_statsd_name(path: &str) -> String {
     let mut name = String::with_capacity(path.len());
     let mut rest = path;
     let mut after_digit = false;
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn a_path_is_split_into_domain_key1_and_key2() {
-        let split = |domain, path| labels_of(&statistic(domain, path));
+        let split = |domain, path| labels_of(&rule_statistic(domain, path));
         assert_eq!(split("edge", "edge.client"), ["edge", "client", ""]);
         assert_eq!(split("edge", "edge.path_a.client.deeper"), ["edge", "path_a", "client"]);
         assert_eq!(
@@ -239,9 +239,9 @@ mod tests {
         );
         assert_eq!(split("a.test", "a.test.client"), ["a", "test", "client"], "the same");
         assert_eq!(split("edge", OVERRIDES), ["edge", "(override)", ""]);
-        assert_eq!(statistic_name("d.ip_192.168.0.1.x"), "d.ip_192_168_0_1.x");
-        assert_eq!(statistic_name("d.ip_999.168.0.1"), "d.ip_999.168.0.1");
-        assert_eq!(statistic_name("d.v_1.2.3"), "d.v_1.2.3");
-        assert_eq!(statistic_name("d.\u{fc}.10.0.0.1"), "d.\u{fc}.10_0_0_1");
+        assert_eq!(to_statsd_name("d.ip_192.168.0.1.x"), "d.ip_192_168_0_1.x");
+        assert_eq!(to_statsd_name("d.ip_999.168.0.1"), "d.ip_999.168.0.1");
+        assert_eq!(to_statsd_name("d.v_1.2.3"), "d.v_1.2.3");
+        assert_eq!(to_statsd_name("d.\u{fc}.10.0.0.1"), "d.\u{fc}.10_0_0_1");
     }
 }

@@ -173,7 +173,7 @@ impl Telemetry {
         self.last_load_succeeded.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the fingerprint of the active policy; empty before the first.
+    /// Returns the fingerprint of the active policy; empty before the first policy is loaded.
     pub fn policy_fingerprint(&self) -> String {
         self.tables.load().present.fingerprint.clone()
     }
@@ -234,11 +234,11 @@ impl Telemetry {
         totals
     }
 
-    /// Counts a check on the row that shows it. Questions and bills are those of the rule, whatever
-    /// row shows them.
+    /// Counts a check in the metrics row `row`. Questions and bills always count for the rule, even
+    /// if the check is counted in a row of its own.
     fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
         row.add(&count_hits(check, self.near_ratio), check);
-        if let Some(lost) = rule.note_bill(check) {
+        if let Some(lost) = rule.record_bill(check) {
             self.lost_bills.add(lost);
         }
     }
@@ -275,7 +275,7 @@ impl Observer for Telemetry {
             return;
         }
         let tables = self.tables.load();
-        let counters = tables.of_overrides(domain).unwrap_or(&self.overrides);
+        let counters = tables.override_counters(domain).unwrap_or(&self.overrides);
         self.count(check, counters, counters);
     }
 

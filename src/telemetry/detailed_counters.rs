@@ -14,7 +14,7 @@ use super::rule_counters::{RuleCounters, RuleName, RuleTable};
 use crate::domain::DetailedCheck;
 
 /// Maximum number of paths with values in the process. At this number, counters and names take at
-/// most 12 MB, and a scrape has 70,000 lines more.
+/// most 12 MB, and a scrape has 70,000 additional lines.
 pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
 /// Maximum length of a path with values, in bytes. Prometheus servers commonly reject labels
 /// longer than 1 KiB or so.
@@ -22,8 +22,8 @@ pub(super) const DETAILED_PATH_BYTES_MAX: usize = 512;
 /// Number of locks, each for a part of the paths, so that workers rarely wait for each other.
 const SHARDS: usize = 16;
 
-/// Length of the domain's name and path with values. The length keeps rules of the domains `a` and
-/// `a.b` apart.
+/// Key of a row: the length of the domain's name, and the path with values. The length
+/// distinguishes rules of the domains `a` and `a.b`.
 type RowKey = (usize, Box<str>);
 /// Rule that a path belongs to, and the counters of the path.
 type RowCounters = (RuleName, Arc<RuleCounters>);
@@ -62,7 +62,7 @@ impl DetailedCounters {
     /// Returns the counters of a check's path; `None` if it has none and there is no room for more.
     ///
     /// Allocates and locks on the request path: only for rules with `detailed_metric` or
-    /// `value_to_metric`, which ask for the values.
+    /// `value_to_metric`, which request the values.
     pub(super) fn get(&self, check: &DetailedCheck<'_>) -> Option<Arc<RuleCounters>> {
         let path = (check.detailed_path)();
         if path.len() > DETAILED_PATH_BYTES_MAX {
@@ -85,7 +85,7 @@ impl DetailedCounters {
         Some(counters)
     }
 
-    /// Drops the counters of rules that a new policy does not have.
+    /// Removes the counters of rules that are not in `table`, the rules of a new policy.
     pub(super) fn retain_rules_of(&self, table: &RuleTable) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::domain::{Hits, Micros, Outcome, RuleId, Source};
 
-    /// A check on a limit of 10 with a near threshold of 8.
+    /// Returns a check on a limit of 10 with a near threshold of 8.
     fn check(verdict: Verdict, hits: u64, charged: u64, available: u64) -> CheckEvent {
         CheckEvent {
             rule: Some(RuleId(0)),

@@ -60,8 +60,8 @@ impl Verbosity {
         Verbosity::ALL.into_iter().find(|level| level.as_str() == word)
     }
 
-    /// Returns the filter of this level. It admits libraries up to `warn`: at `debug`, every HTTP/2
-    /// frame would be a line.
+    /// Returns the filter of this level. Libraries log at `warn` and above only, because at `debug`
+    /// they would log a line for every HTTP/2 frame.
     fn filter(self) -> Targets {
         let level = match self {
             Verbosity::Off => LevelFilter::OFF,
@@ -110,7 +110,7 @@ impl Write for EscapingWriter {
     /// closed or its pipe is full, because logging must not delay decisions.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut stderr = io::stderr().lock();
-        for chunk in escaped(line).chunks(CHUNK_BYTES) {
+        for chunk in escape(line).chunks(CHUNK_BYTES) {
             if !has_room(&stderr) || stderr.write_all(chunk).is_err() {
                 break;
             }
@@ -127,7 +127,7 @@ impl Write for EscapingWriter {
 /// without blocking, and a socket accepts more.
 const CHUNK_BYTES: usize = 4_096;
 
-/// Reports whether standard error accepts a chunk without blocking. If the log shipper hangs, the
+/// Returns whether standard error accepts a chunk without blocking. If the log shipper hangs, the
 /// pipe stays full.
 fn has_room(stderr: &io::StderrLock<'_>) -> bool {
     let mut fds = [PollFd::new(stderr, PollFlags::OUT)];
@@ -137,7 +137,7 @@ fn has_room(stderr: &io::StderrLock<'_>) -> bool {
 
 /// Escapes all control characters in a line except a trailing line feed. JSON lines stay valid: in
 /// JSON, control characters can occur only within strings, where `\u` escapes are allowed.
-fn escaped(line: &[u8]) -> Vec<u8> {
+fn escape(line: &[u8]) -> Vec<u8> {
     let (body, end) = match line.split_last() {
         Some((b'\n', body)) => (body, &b"\n"[..]),
         Some(_) | None => (line, &b""[..]),
@@ -162,18 +162,18 @@ mod tests {
     #[test]
     fn a_field_cannot_forge_a_second_line() {
         let line = b"WARN refused value=a\nWARN forged\x1b[31m\n";
-        assert_eq!(escaped(line), b"WARN refused value=a\\nWARN forged\\x1b[31m\n");
+        assert_eq!(escape(line), b"WARN refused value=a\\nWARN forged\\x1b[31m\n");
     }
 
     #[test]
     fn a_field_cannot_reorder_a_line_nor_break_json() {
         let line = "{\"value\":\"\u{7f}\u{85}\u{9b}\u{2028}\u{202e}\u{61c}\"}\n";
-        let written = escaped(line.as_bytes());
+        let written = escape(line.as_bytes());
         assert_eq!(written, b"{\"value\":\"\\u007f\\u0085\\u009b\\u2028\\u202e\\u061c\"}\n");
     }
 
     #[test]
     fn a_line_without_control_characters_is_unchanged() {
-        assert_eq!(escaped("gr\u{fc}n\n".as_bytes()), "gr\u{fc}n\n".as_bytes());
+        assert_eq!(escape("gr\u{fc}n\n".as_bytes()), "gr\u{fc}n\n".as_bytes());
     }
 }

@@ -16,7 +16,7 @@ use crate::domain::{LossCause, LostBill};
 pub(super) struct LostBills {
     /// Number of bills that were not charged in full, in the order of [`LossCause::ALL`].
     bills: [AtomicU64; LossCause::ALL.len()],
-    /// Hits of these bills that were not charged.
+    /// Number of hits of lost bills that were not charged, in the order of [`LossCause::ALL`].
     hits: [AtomicU64; LossCause::ALL.len()],
     is_warned: AtomicBool,
 }
@@ -28,7 +28,7 @@ impl LostBills {
         self.hits[lost.cause as usize].fetch_add(lost.hits.0, Ordering::Relaxed);
     }
 
-    /// Returns the number of lost bills and of their hits, for each cause.
+    /// Returns the number of lost bills and the number of their uncharged hits, for each cause.
     pub(super) fn totals(&self) -> [(LossCause, u64, u64); LossCause::ALL.len()] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LossCause::ALL.map(|cause| {
@@ -36,8 +36,8 @@ impl LostBills {
         })
     }
 
-    /// Logs a warning if bills have been rejected. Logs only once per process: what to do about it
-    /// does not change, and the metric shows how many there are.
+    /// Logs a warning if bills have been rejected. Logs only once per process, because the advice
+    /// does not change, and the metric counts the rejected bills.
     pub(super) fn warn(&self, rules: &RuleTable) {
         let rejected = self.bills[LossCause::Rejected as usize].load(Ordering::Relaxed);
         if rejected == 0 || self.is_warned.swap(true, Ordering::Relaxed) {

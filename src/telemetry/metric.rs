@@ -26,7 +26,7 @@ pub enum MetricKind {
 pub enum MetricUnit {
     /// Seconds. Values are passed in microseconds and exported in seconds.
     Seconds,
-    /// Bytes.
+    /// Bytes. Values are passed and exported in bytes.
     Bytes,
 }
 

@@ -11,7 +11,7 @@
 //! | `metric`, `families`, `compat_names` | metric families of Tidegate and of envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`] | export of metrics and traces, sampling |
-//! | `top_rejected` | the keys that each limit rejects most |
+//! | `top_rejected` | statistics of the keys that each limit rejects most |
 //! | `snapshot` | numbers for the live page |
 //! | `lost_bills` | bills that were not charged, and the warning about them |
 //! | `logging`, `refusal_log` | log output; the line about rejected calls |

@@ -109,6 +109,7 @@ impl MetricsPage {
     }
 }
 
+/// Prometheus collector that encodes all metrics under the prefix [`PREFIX`].
 #[derive(Debug)]
 struct OwnMetrics(Arc<AllMetrics>);
 

@@ -1,5 +1,6 @@
-//! Logs rejected calls: at most one line per second, about one rejected call, with the number of
-//! rejections since the previous line: of all calls, and of the checks of its own rule.
+//! Logs rejected calls, at most one line per second. Each line describes one rejected call, and
+//! counts the calls, and the checks of that call's rule, that were rejected since the previous
+//! line.
 //!
 //! A call only records its data. A background task writes the line, so that standard error never
 //! delays a decision.
@@ -21,7 +22,7 @@ struct LoggedRefusal {
     retry_after_ms: Option<u64>,
 }
 
-/// Holds one rejected call for the next log line.
+/// Log of rejected calls. Holds one rejected call for the next log line.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
     /// Whether the next rejection should be recorded.

@@ -1,4 +1,4 @@
-//! Metrics counters of each rule, looked up by the rule's number.
+//! Metrics counters of each rule, looked up by the rule's id.
 //!
 //! A rule has three cache lines of relaxed atomics, shared by all workers. Workers contend for the
 //! rule's counter in the store anyway, so sharing at most doubles that cost; separate counters per
@@ -62,7 +62,7 @@ pub(super) struct RuleCounters {
     shadow: AtomicU64,
     uncharged: AtomicU64,
     refunded: AtomicU64,
-    /// Whether the rule has had a question with 0 hits, so that hits which a descriptor names are
+    /// Whether the rule has had a question with 0 hits. If so, hits that a descriptor states are
     /// bills rather than requests for several hits at once.
     has_questions: AtomicBool,
     has_lost_bill: AtomicBool,
@@ -96,9 +96,9 @@ impl RuleCounters {
         checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records questions, and returns the bill to count as lost: a rejected one only if the rule has
-    /// had a question with 0 hits.
-    pub(super) fn note_bill(&self, check: &CheckEvent) -> Option<LostBill> {
+    /// Records whether the rule has questions, and returns the lost bill to count, if any. A
+    /// rejected bill counts as lost only if the rule has had a question with 0 hits.
+    pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {
         if check.is_question && !self.has_questions.load(Ordering::Relaxed) {
             self.has_questions.store(true, Ordering::Relaxed);
         }
@@ -211,13 +211,13 @@ impl RuleTables {
         self.present.get(id).or_else(|| self.former.get(id))
     }
 
-    /// Returns the name of a rule.
+    /// Returns the name of a rule of the current or the previous policy.
     pub(super) fn name(&self, id: RuleId) -> Option<&RuleName> {
         self.present.name(id).or_else(|| self.former.name(id))
     }
 
-    /// Returns the counters of request overrides in a domain; `None` if it has no rules.
-    pub(super) fn of_overrides(&self, domain: &str) -> Option<&RuleCounters> {
+    /// Returns the counters of request overrides in a domain; `None` if the domain has no rules.
+    pub(super) fn override_counters(&self, domain: &str) -> Option<&RuleCounters> {
         self.present.overrides.get(domain).map(Arc::as_ref)
     }
 }

@@ -27,7 +27,7 @@ impl RowCounts {
     }
 }
 
-/// Owner of the names in the rows of one scrape.
+/// Names and counters of the metric rows of one scrape.
 pub(super) struct RowNames<'t> {
     telemetry: &'t Telemetry,
     tables: Arc<RuleTables>,
@@ -35,7 +35,7 @@ pub(super) struct RowNames<'t> {
 }
 
 impl Telemetry {
-    /// Reads which rows there are.
+    /// Returns the names of the existing rows.
     pub(super) fn row_names(&self) -> RowNames<'_> {
         RowNames {
             telemetry: self,
@@ -46,8 +46,8 @@ impl Telemetry {
 }
 
 impl RowNames<'_> {
-    /// Returns the counts by domain and path. A path with values may be the path of another rule,
-    /// and then both are one row.
+    /// Returns the counts of each row, by domain and path. If a path with values is also the path
+    /// of another rule, both share one row.
     pub(super) fn rows(&self) -> BTreeMap<(&str, &str), RowCounts> {
         let present = &self.tables.present;
         let rules = present.by_name.iter().map(|(name, counters)| {

@@ -19,13 +19,13 @@ pub struct Snapshot {
     pub rules: Vec<(RuleName, RuleSnapshot)>,
 }
 
-/// Checks of one rule since the process started. A call checks a rule once for each descriptor that
-/// matches it, so nearly always once.
+/// Check counts of one rule since the process started. A call checks a rule once for each
+/// descriptor that matches it, so nearly always once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSnapshot {
-    /// Checks, whether passed or refused.
+    /// Number of checks, whether passed or refused.
     pub asked: u64,
-    /// Checks over the limit, whether the limit is enforced or in shadow mode.
+    /// Number of checks over the limit, whether the limit is enforced or in shadow mode.
     pub refused: u64,
 }
 
@@ -36,8 +36,8 @@ impl RuleSnapshot {
     }
 }
 
-/// Percentiles, since the process started, of the time from receiving a call to sending its
-/// response.
+/// Latency percentiles since the process started. Latency is the time from receiving a call to
+/// sending its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     /// Median.
@@ -51,9 +51,9 @@ pub struct Latency {
 /// Bills that limits rejected after questions with 0 hits, since the process started.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RejectedBills {
-    /// Number of bills.
+    /// Number of rejected bills.
     pub bills: u64,
-    /// Path of a rule that rejected some.
+    /// Path of a rule that rejected some of the bills.
     pub rule: String,
 }
 

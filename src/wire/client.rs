@@ -21,7 +21,7 @@ use super::struct_json::struct_to_json;
 use crate::domain::{Bounds, Override, Unit, with_causes};
 use crate::peer_protocol::{Peer, examine};
 
-/// Settings of a client connection.
+/// Settings of a [`Client`].
 #[derive(Clone, Debug, Default)]
 pub struct ClientSettings {
     /// Address of the server, as `HOST:PORT`.
@@ -55,7 +55,7 @@ impl std::fmt::Debug for ClientTls {
 pub struct CallRequest {
     /// Policy domain of the request.
     pub domain: String,
-    /// Descriptors, in the order in which the server answers them.
+    /// Descriptors. The statuses in the response have the same order.
     pub descriptors: Vec<CallDescriptor>,
     /// Hits of the call, which descriptors can override; 0 means 1.
     pub hits: u32,
@@ -128,7 +128,7 @@ pub struct Client {
     limits: LimitsClient<Channel>,
 }
 
-/// Request of a batch.
+/// Encoded request for [`Client::send_batch`].
 #[derive(Clone, Debug)]
 pub struct BatchRequest(Bytes);
 
@@ -144,10 +144,10 @@ impl BatchRequest {
     }
 }
 
-/// Result of one request of a batch.
+/// Result of one request in a batch.
 #[derive(Clone, Debug, PartialEq)]
-pub enum BatchResult {
-    /// The decision.
+pub enum BatchItemResult {
+    /// The request was decided, with this response.
     Response(Box<CallResponse>),
     /// The request was not decided.
     Error {
@@ -203,7 +203,7 @@ impl Client {
     pub async fn send_batch(
         &mut self,
         requests: &[BatchRequest],
-    ) -> Result<Vec<BatchResult>, WireError> {
+    ) -> Result<Vec<BatchItemResult>, WireError> {
         let requests = requests.iter().map(|BatchRequest(request)| request.clone()).collect();
         let answer = self.limits.check(CheckRequest { requests }).await;
         let answer = answer.map_err(|status| WireError::Refused { status: Box::new(status) })?;
@@ -211,19 +211,19 @@ impl Client {
     }
 }
 
-fn decode_result(CheckResult { result }: CheckResult) -> BatchResult {
+fn decode_result(CheckResult { result }: CheckResult) -> BatchItemResult {
     let (code, message) = match result {
         Some(check_result::Result::Response(response)) => {
-            return BatchResult::Response(Box::new(decode_response(&response)));
+            return BatchItemResult::Response(Box::new(decode_response(&response)));
         }
         Some(check_result::Result::Error(error)) => (error.code.into(), error.message),
         None => (tonic::Code::Unknown, "the server sent no result".to_owned()),
     };
-    BatchResult::Error { code: format!("{code:?}"), message }
+    BatchItemResult::Error { code: format!("{code:?}"), message }
 }
 
-/// Returns what to change so that a call gets an answer, by what the server at the target speaks;
-/// `None` if the address fits.
+/// Returns advice on which setting to correct after a failed call, based on the protocol of the
+/// server at the target. Returns `None` if no wrong setting was found.
 pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option<&'static str> {
     if let WireError::Refused { status } = error
         && status.code() == tonic::Code::Unimplemented
@@ -257,7 +257,7 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
     })
 }
 
-/// Maximum time of each step to find out what a server speaks, if calls have no timeout.
+/// Timeout of each step of detecting a server's protocol, if calls have no timeout.
 const EXAMINATION_STEP_MAX: Duration = Duration::from_secs(1);
 
 fn says(error: &WireError, word: &str) -> bool {

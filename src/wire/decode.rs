@@ -1,11 +1,11 @@
 //! Decodes a `RateLimitRequest` to a [`Request`] and checks its bounds.
 //!
-//! An error names the bound that was exceeded. Header values of downstream clients never cause one:
-//! entry values may hold any bytes, have any length, or be empty.
+//! An error names the bound that was exceeded. Header values of downstream clients never cause an
+//! error: entry values may contain any bytes, have any length, or be empty.
 //!
 //! prost decodes the message. A hand-written reader, which borrowed from the received bytes and
 //! allocated nothing, saved 3, 4 and 8 % of the instructions of a call with one, two and ten
-//! descriptors (load/results/grpc.txt). The limit for keeping it was 10 %.
+//! descriptors (load/results/grpc.txt). The threshold for keeping it was 10 %.
 //!
 //! Not here: matching of descriptors (`policy::lookup`), decisions (`decide`).
 
@@ -31,16 +31,17 @@ pub const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 /// Default maximum size of one encoded message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = Bounds::DEFAULT.message_bytes_max;
 
-/// Maximum of fields in one encoded message, including those of nested messages.
+/// Maximum number of fields in one encoded message, including those of nested messages.
 pub(super) const FIELDS_MAX: usize = Bounds::DEFAULT.fields_max;
 
 /// Key of the entry that names the holder of a concurrency slot. The entry is not part of the path
 /// that rules match, but counts towards [`ENTRIES_MAX`].
 pub const SLOT_KEY: &[u8] = b"tidegate.slot";
 
-/// Longest message that is decoded without counting its fields first, in bytes. It cannot have more
-/// than 8,192, because a field takes at least two bytes. prost allocates 72 bytes for a descriptor
-/// that takes two: 576 KiB for a message of this length, 36 MiB for one of 1 MiB.
+/// Maximum length of a message that is decoded without counting its fields first, in bytes. Such a
+/// message has at most 8,192 fields, because a field takes at least two bytes. prost allocates 72
+/// bytes for an empty descriptor, which takes two: 576 KiB for a message of this length, 36 MiB for
+/// a message of 1 MiB.
 const UNCOUNTED_BYTES_MAX: usize = 16 * 1024;
 
 /// Number of descriptors of a request that are stored without an allocation. Envoy's routes rarely
@@ -170,7 +171,8 @@ pub(crate) fn decode_message(
 /// # Errors
 ///
 /// Returns an error for a batch that is malformed, is too long, has too many fields in all its
-/// requests together, or has no requests or too many. A malformed request in it is not an error.
+/// requests together, or has no requests or too many. A malformed request in the batch is not an
+/// error.
 pub(crate) fn split_batch(encoded: &Bytes, bounds: &Bounds) -> Result<Vec<Bytes>, DecodeError> {
     let bytes_max = bounds.message_bytes_max;
     if encoded.len() > bytes_max {
@@ -229,14 +231,14 @@ pub(crate) fn check_counters_request(encoded: &[u8], bounds: &Bounds) -> Result<
     count_fields(encoded, MessageType::Request, bounds.entries_max, &mut left)
 }
 
-/// Splits a message that follows its length from the bytes after it.
+/// Splits off a message that is preceded by its length. Returns the message and the bytes after it.
 fn split_message(mut bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
     let length = usize::try_from(decode_varint(&mut bytes)?);
     let split = length.ok().and_then(|length| bytes.split_at_checked(length));
     split.ok_or(DecodeError::Malformed)
 }
 
-/// Messages of which a request consists.
+/// Type of a message within an encoded request.
 #[derive(Clone, Copy)]
 enum MessageType {
     Request,
@@ -248,7 +250,7 @@ enum MessageType {
 
 impl MessageType {
     /// Returns the type of the message in a field; `None` if the field is not a message. `preceding`
-    /// is the number of messages in the fields before it.
+    /// is the number of descriptors or entries in the fields before it.
     fn nested(
         self,
         field: u32,
@@ -267,8 +269,8 @@ impl MessageType {
     }
 }
 
-/// Counts the descriptors of a request, before the entries of any are counted: requests of any length
-/// then get the same error.
+/// Returns an error if a request has too many descriptors. Called before the entries are counted,
+/// so that long and short requests get the same error.
 fn count_descriptors(mut message: &[u8], descriptors_max: usize) -> Result<(), DecodeError> {
     let (mut fields, mut descriptors) = (0, 0);
     while !message.is_empty() && fields <= FIELDS_MAX {
@@ -283,7 +285,8 @@ fn count_descriptors(mut message: &[u8], descriptors_max: usize) -> Result<(), D
     Ok(())
 }
 
-/// Counts the fields of a message and of the messages in it down from `left`, without allocating.
+/// Subtracts the number of fields of a message and of its nested messages from `left`, without
+/// allocating. Returns an error if `left` is exceeded.
 fn count_fields(
     mut message: &[u8],
     message_type: MessageType,

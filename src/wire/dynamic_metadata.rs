@@ -1,8 +1,8 @@
 //! Dynamic metadata of a response, which Envoy offers to its access log and to later filters.
 //!
-//! A refusal names the refusing limit and the source of the decision. A call that acquired
-//! concurrency slots gets their holder. If enabled, the keys of envoyproxy/ratelimit repeat the
-//! request.
+//! On a rejection, the metadata names the limit that rejected the call and the source of the
+//! decision. If the call acquired concurrency slots, the metadata contains the token of their
+//! holder. If enabled, it also repeats the request under the keys of envoyproxy/ratelimit.
 //!
 //! Not here: the settings that enable each of these (`response_config`).
 
@@ -27,7 +27,8 @@ const HOLDER_KEY: &str = "slot";
 /// of descriptors, each with metadata of its own, and Envoy keeps the result for each request.
 const MERGED_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of a field beside its texts: numbers, tags and lengths in the protobuf encoding.
+/// Number of bytes that a field takes in addition to its texts: numbers, tags and lengths in the
+/// protobuf encoding.
 const FIELD_BYTES: usize = 16;
 
 /// Adds `limited_by`, `retry_after_ms` and `source` under [`TIDEGATE_KEY`]. Leaves out
@@ -94,9 +95,9 @@ pub(super) fn add_request(
     }
 }
 
-/// Merges the metadata of the rules that passed, and whose quota groups did. Maps under the same key
-/// are merged recursively; of other values, the first one wins. Leaves out values that do not fit
-/// into [`MERGED_BYTES_MAX`].
+/// Merges the metadata of the rules that passed, except those in a quota group that refused. Maps
+/// under the same key are merged recursively; of other values, the first one wins. Leaves out
+/// values that do not fit into [`MERGED_BYTES_MAX`].
 fn merge_rule_metadata(decision: &Decision<'_>, rules: &Policy) -> Struct {
     let (mut merged, mut bytes_left) = (Struct::default(), MERGED_BYTES_MAX);
     for status in &decision.statuses {

@@ -1,4 +1,4 @@
-//! Errors of starting the server and of the gRPC client.
+//! Errors of the gRPC client, and of the server at startup and on a certificate reload.
 //!
 //! Not here: rejected requests, which are no errors, and invalid requests (`decode::DecodeError`).
 
@@ -63,7 +63,7 @@ pub enum WireError {
         /// Error of the HTTP/2 transport.
         source: tonic::transport::Error,
     },
-    /// The server answered with a gRPC error. Whether retrying helps depends on the status code.
+    /// The server responded with a gRPC error. Whether retrying helps depends on the status code.
     Refused {
         /// gRPC status of the response.
         status: Box<tonic::Status>,
@@ -143,7 +143,8 @@ impl std::fmt::Display for WireError {
 }
 
 impl WireError {
-    /// Returns whether a gRPC server answered the call with an error, rather than the transport.
+    /// Returns whether the error is a gRPC server's response rather than a failure of the
+    /// transport.
     pub fn has_response(&self) -> bool {
         let WireError::Refused { status } = self else { return false };
         std::error::Error::source(&**status).is_none()

@@ -1,5 +1,5 @@
-//! Builds the rate limit request for an HTTP request that a proxy asks about (forward
-//! authentication), from the headers of the proxy's request and the domain's `http` mapping.
+//! Forward authentication: builds the rate limit request for a client's HTTP request, from the
+//! headers of the proxy's request and the domain's `http` mapping.
 //!
 //! Not here: reading the mapping (`policy::compile::http_request`), HTTP (`admin`).
 
@@ -13,22 +13,25 @@ use super::messages::rate_limit_descriptor::Entry;
 use super::messages::{RateLimitDescriptor, RateLimitRequest};
 use crate::policy::spec::{HttpEntry, HttpMapping, HttpSource};
 
-/// Headers in which a proxy describes the request that it asks about. NGINX and HAProxy send them as
-/// configured; Caddy and Traefik always do.
+/// Header with the method of the client's request. NGINX and HAProxy send `x-forwarded-*` headers
+/// only if configured; Caddy and Traefik always send them.
 const FORWARDED_METHOD: &str = "x-forwarded-method";
+/// Header with the path and query of the client's request.
 const FORWARDED_URI: &str = "x-forwarded-uri";
+/// Header with the host of the client's request.
 const FORWARDED_HOST: &str = "x-forwarded-host";
+/// Header with the client's address, followed by the addresses that proxies have appended.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// Header that a proxy has to send, and that is missing or invalid.
+/// Error that a header which the proxy must send is missing or invalid.
 ///
-/// It is an error, because no client can remove it: the proxy is configured wrongly. Without the
+/// An error, because clients cannot remove the header, so the proxy is misconfigured. Without the
 /// error, the limits of such a domain would never apply, and nobody would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MissingHeader(pub(crate) &'static str);
 
-/// Builds the encoded request. A descriptor is left out if the client did not send one of its
-/// headers, as Envoy does. Returns `None` if no descriptor is left.
+/// Builds the encoded request. Like Envoy, leaves out a descriptor if the client did not send one
+/// of its headers. Returns `None` if no descriptor is left.
 ///
 /// # Errors
 ///
@@ -88,12 +91,14 @@ fn find_value(
     Ok(Some(Bytes::copy_from_slice(value)))
 }
 
-/// Returns the client's address: each trusted proxy appends the address that it got the request from,
-/// so it is the one at position `trusted_hops` from the right. Addresses further left come from the
-/// client, who may have made them up. If there are fewer, trusted proxies wrote all of them, and the
-/// client's is the first.
+/// Returns the client's address from `X-Forwarded-For`. Each trusted proxy appends the address from
+/// which it received the request, so the client's address is at position `trusted_hops` from the
+/// right. Addresses further left come from the client and may be forged. If there are fewer
+/// addresses than `trusted_hops`, trusted proxies wrote them all, and the first one is the
+/// client's.
 ///
-/// The address is written in its canonical form, without a port, so that one client has one counter.
+/// The address is returned in its canonical form and without a port, so that one client has one
+/// counter.
 fn remote_address(headers: &HeaderMap, trusted_hops: usize) -> Option<IpAddr> {
     let values = headers.get_all(FORWARDED_FOR).into_iter().rev();
     let mut addresses = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
@@ -130,7 +135,7 @@ mod tests {
         HttpMapping { trusted_hops: 1, descriptors }
     }
 
-    /// The descriptors as text.
+    /// Returns the descriptors of the built request as text.
     fn built(sent: &[(&'static str, &str)], mapping: &HttpMapping) -> Vec<String> {
         let Some(request) = build_request("web", &headers(sent), mapping).unwrap() else {
             return Vec::new();

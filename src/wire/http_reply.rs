@@ -1,11 +1,11 @@
-//! Response to a request for a decision over HTTP.
+//! HTTP response to a request for a rate limit decision.
 //!
 //! Not here: the HTTP server (`admin`).
 
 use super::messages::{HeaderValue, RateLimitResponse, rate_limit_response as wire};
 use super::proto_json;
 
-/// Name of the header that a body of the policy brings along.
+/// Name of the header that states the content type of a response body.
 const CONTENT_TYPE: &str = "content-type";
 
 /// HTTP response of `/json` or `/authz`.
@@ -21,8 +21,8 @@ pub struct HttpReply {
 
 impl HttpReply {
     /// Converts a response to proto-JSON. The HTTP status is 200 for OK and 429 for OVER_LIMIT. The
-    /// response headers are those that Envoy would add, except for the type of the policy's body,
-    /// which is a field of the JSON.
+    /// response headers are those that Envoy would add, except for the content type of the policy's
+    /// body, because that body is a field of the JSON.
     pub(crate) fn json(response: &RateLimitResponse) -> Self {
         let mut headers = headers(response, |name| !name.eq_ignore_ascii_case(CONTENT_TYPE));
         headers.push((CONTENT_TYPE.to_owned(), "application/json".to_owned()));
@@ -30,8 +30,9 @@ impl HttpReply {
         HttpReply { status: status(response, 429), headers, body }
     }
 
-    /// Converts a response to the answer that a proxy passes on to its client: status 200 for OK,
-    /// `denied_status` for OVER_LIMIT, and headers and body as Envoy would send them.
+    /// Converts a rate limit response to the HTTP response that a proxy passes on to its client:
+    /// status 200 for OK, `denied_status` for OVER_LIMIT, and headers and body as Envoy would send
+    /// them.
     pub(crate) fn forward_auth(response: RateLimitResponse, denied_status: u16) -> Self {
         let headers = headers(&response, |_| true);
         let status = status(&response, denied_status);
@@ -40,17 +41,17 @@ impl HttpReply {
         HttpReply { status, headers, body }
     }
 
-    /// Returns status 200 without headers and body.
+    /// Creates a response with status 200 and no headers or body.
     pub(crate) fn ok() -> Self {
         HttpReply { status: 200, headers: Vec::new(), body: String::new() }
     }
 
-    /// Returns status 400 with an error message.
+    /// Creates a response with status 400 and an error message.
     pub(crate) fn bad_request(message: &str) -> Self {
         HttpReply { status: 400, headers: Vec::new(), body: message.to_owned() }
     }
 
-    /// Returns status 503 with an error message.
+    /// Creates a response with status 503 and an error message.
     pub(crate) fn unavailable(message: &str) -> Self {
         HttpReply { status: 503, headers: Vec::new(), body: message.to_owned() }
     }

@@ -15,8 +15,8 @@ use super::messages::{
 };
 use crate::domain::{Bounds, Hits, Micros};
 
-/// Results of a batch, or of a part of it. Each is encoded as soon as it is known. As a
-/// `CheckResponse`, which prost encodes as a whole, a batch would cost 9 % more instructions: prost
+/// Encoded results of a batch, or of a part of it. Each result is encoded as soon as it is known.
+/// Encoding a whole `CheckResponse` with prost would cost 9 % more instructions, because prost
 /// computes the length of each nested message four times.
 #[derive(Default)]
 pub(crate) struct EncodedResults {
@@ -68,11 +68,12 @@ impl EncodedResults {
     }
 }
 
-/// Numbers of `CheckResponse.results` and of `CheckResult.response`.
+/// Number of the protobuf field `CheckResponse.results`.
 const RESULTS_FIELD: u32 = 1;
+/// Number of the protobuf field `CheckResult.response`.
 const RESPONSE_FIELD: u32 = 1;
 
-/// Encodes the answer to the stream's request with this id.
+/// Encodes the response to the request with this id on a stream.
 pub(crate) fn encode_answer(id: u64, result: Result<RateLimitResponse, Status>) -> Vec<u8> {
     StreamResponse { id, result: Some(check_result(result)) }.encode_to_vec()
 }
@@ -120,7 +121,7 @@ pub(crate) fn decode_counters_request(
     Ok(RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 })
 }
 
-/// State of a counter: the hits available, and the time until all are.
+/// State of a counter: the available hits, and the time until all hits are available.
 pub(crate) type CounterState = (Hits, Micros);
 
 /// Builds the message of one counter. `state` is `None` if the store did not answer.

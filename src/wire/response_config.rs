@@ -1,5 +1,5 @@
 //! Settings of the headers, the body, and the metadata of responses. Header names are validated at
-//! startup, because Envoy does not validate them: one with a line break would become two headers.
+//! startup, because Envoy does not validate them: a line break in a name would add a second header.
 //!
 //! Not here: writing headers (`response_headers`), bodies (`refusal_body`), and metadata
 //! (`dynamic_metadata`).

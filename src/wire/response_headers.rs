@@ -1,5 +1,5 @@
-//! Response headers: limit headers on every response that a limit applies to, and `Retry-After` and
-//! the name of the limit on refusals.
+//! Response headers: limit headers on every response to which a limit applies, and on rejections
+//! also `Retry-After` and the name of the limit.
 //!
 //! Not here: the settings that enable and name these headers (`response_config`).
 

@@ -10,7 +10,7 @@ use crate::domain::TraceParent;
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Parses the `traceparent` header. Returns `None` if it is missing or malformed, because the W3C
-/// specification requires to ignore a malformed header.
+/// specification requires that a malformed header be ignored.
 pub(crate) fn parse_header(headers: &HeaderMap) -> Option<TraceParent> {
     parse(headers.get(&TRACEPARENT)?.as_bytes())
 }

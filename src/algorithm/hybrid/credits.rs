@@ -1,6 +1,6 @@
-//! Numbers of a hybrid limit in credits and ticks: refill, admission, waits.
+//! Arithmetic of a hybrid limit in credits and ticks: refill, admission, waits.
 //!
-//! Not here: the explanation of the formulas, operations and receipts (`hybrid`).
+//! Not here: the formulas and their explanation, operations and receipts (`hybrid`).
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::domain::{Hits, Hybrid, Micros};
 /// Sum of all guaranteed shares and the unassigned rest, in percent. Shares are whole percentages.
 pub(super) const SHARES_TOTAL_PERCENT: u64 = 100;
 
-/// Upper bound of every credit count, 2^51. Sums of up to four counts stay below 2^53, so doubles,
+/// Upper bound of every credit count: 2^51. Sums of up to four counts stay below 2^53, so doubles,
 /// Lua's only number type, represent them exactly.
 const CREDITS_MAX: u64 = 1 << 51;
 
@@ -122,7 +122,8 @@ impl<'a> HybridCredits<'a> {
         (self.refill(&fitting, at.saturating_sub(state.last)), false)
     }
 
-    /// Returns a number of ticks after which every state, even an empty one, is full again.
+    /// Returns an upper bound of the number of ticks until a state is full, even if it is empty
+    /// now.
     fn ticks_to_full(&self) -> u64 {
         let slowest = self
             .classes()

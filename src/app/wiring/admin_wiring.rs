@@ -32,16 +32,16 @@ pub(crate) struct AdminWiring<'a> {
     /// Memory budget for requests that are still being received, shared with the gRPC port.
     pub(crate) incomplete_requests: Arc<ByteBudget>,
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
-    /// State of the control plane's client; `None` with policy files.
+    /// State of the control plane's client; `None` if policies come from files.
     pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
 }
 
-/// Metrics pages of the HTTP ports.
+/// HTTP handlers of the metrics pages.
 #[derive(Clone, Debug)]
-pub(crate) struct MetricsPages {
-    /// Page of the HTTP port.
+pub(crate) struct MetricsEndpoints {
+    /// Metrics page of the HTTP port.
     pub(crate) public: Arc<MetricsEndpoint>,
-    /// Page of the Prometheus port and of the debug port, which also has the metric names of
+    /// Metrics page of the Prometheus port and the debug port, which also has the metric names of
     /// envoyproxy/ratelimit.
     pub(crate) with_ratelimit_names: Arc<MetricsEndpoint>,
 }
@@ -52,7 +52,7 @@ impl AdminWiring<'_> {
     /// # Errors
     ///
     /// Returns an error if an OTLP endpoint, header or CA certificate is invalid.
-    pub(crate) fn start_metrics(&self) -> Result<(MetricsPages, OtlpExporters), Failure> {
+    pub(crate) fn start_metrics(&self) -> Result<(MetricsEndpoints, OtlpExporters), Failure> {
         let stats = SignalStats::default();
         let mut metrics = store_metrics::sources(
             &self.decider,
@@ -75,7 +75,7 @@ impl AdminWiring<'_> {
             false => endpoint(page()),
         };
         let exporters = OtlpExporters::start(settings, &self.telemetry, metrics, &stats)?;
-        Ok((MetricsPages { public, with_ratelimit_names }, exporters))
+        Ok((MetricsEndpoints { public, with_ratelimit_names }, exporters))
     }
 
     /// Returns the handlers of the HTTP port.
@@ -89,7 +89,7 @@ impl AdminWiring<'_> {
                 Some(outage.to_string())
             }),
             metrics: Arc::clone(metrics),
-            json: server_config::json_is_on(&self.configuration.settings)
+            json: server_config::is_json_enabled(&self.configuration.settings)
                 .then(|| self.json_handlers()),
         }
     }

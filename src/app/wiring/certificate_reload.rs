@@ -1,10 +1,10 @@
-//! Loads the certificates of the gRPC port and reloads them when their files change. Invalid
+//! Loads the certificates of the gRPC port, and reloads them when their files change. Invalid
 //! certificates are logged and counted, and the previous ones stay active.
 //!
-//! Each poll compares file contents: they change whether a Secret's links are swapped or a file is
-//! replaced or overwritten, and certificates are only a few kilobytes. A change takes effect once
-//! two polls read the same contents, because a writer may have replaced the certificate but not yet
-//! the key.
+//! Each poll compares the contents of the files, which are only a few kilobytes. This detects every
+//! way to replace a certificate: swapping the links of a Kubernetes Secret, replacing the file, or
+//! overwriting it. A change takes effect once two polls read the same contents, because a writer
+//! may have replaced the certificate but not yet the key.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -19,14 +19,14 @@ use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
 use crate::wire::WireError;
 
-/// Reloader of the gRPC port's TLS configuration, for when its files change.
+/// Reloader of the gRPC port's TLS configuration when its files change.
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// Contents that were last activated or, if invalid, last rejected.
+    /// State of the files that was activated or rejected last.
     handled: FileState,
-    /// Contents at the last poll. New contents are activated only if two consecutive polls find
-    /// them.
+    /// State of the files at the last poll. A new state is activated only if two consecutive polls
+    /// find it.
     last: FileState,
 }
 
@@ -46,7 +46,7 @@ impl CertificateReloader {
     /// Returns an error if a file cannot be read or is invalid.
     pub(crate) fn new(settings: &Settings) -> Result<Option<CertificateReloader>, Failure> {
         let Some(material) = read_material(settings)? else { return Ok(None) };
-        let tls = Tls::new(&material).map_err(|error| of_files(settings, &material, error))?;
+        let tls = Tls::new(&material).map_err(|error| tls_failure(settings, &material, error))?;
         let expires_secs = tls.counters().expires_secs.load(Ordering::Relaxed);
         let now_secs = Clock::System.now().0 / 1_000_000;
         if expires_secs <= now_secs {
@@ -114,14 +114,14 @@ impl CertificateReloader {
     }
 }
 
-/// Reads a file; an error names the flag.
+/// Reads a PEM file. An error names the flag that sets its path.
 fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
     read_pem_file(path)
         .map_err(|error| Failure::Certificate { files: flag.to_owned(), error: Box::new(error) })
 }
 
-/// Adds the flags and files that an error is about.
-fn of_files(settings: &Settings, material: &TlsMaterial, error: WireError) -> Failure {
+/// Converts a TLS error into a failure that names the affected flags and files.
+fn tls_failure(settings: &Settings, material: &TlsMaterial, error: WireError) -> Failure {
     let named = |flag: &str, path: &Option<PathBuf>| {
         path.as_deref().map(|path| format!("{flag} {}", printable(path)))
     };

@@ -1,4 +1,5 @@
-//! Builds the client of the control plane from the settings, and reads its certificates and defaults.
+//! Builds the client of the control plane from the settings, and reads its certificates and the
+//! file with policy defaults.
 //!
 //! `control_plane` makes the connections.
 
@@ -15,11 +16,11 @@ use crate::control_plane::{
 };
 use crate::settings::Settings;
 
-/// Returns the client that the settings describe.
+/// Builds the client of the control plane from the settings.
 ///
 /// # Errors
 ///
-/// Returns an error if a certificate or the file with defaults cannot be read.
+/// Returns an error if a certificate or the file with policy defaults cannot be read.
 pub(crate) fn client(
     settings: &Settings,
     status: Arc<ControlPlaneStatus>,
@@ -62,8 +63,8 @@ pub(crate) fn client(
     })
 }
 
-/// Returns a function that returns the certificates. A background thread reads them again every
-/// second.
+/// Returns a function that returns the certificates as last read. A background thread reads them
+/// again every second.
 fn tls_material(
     settings: &Settings,
 ) -> Result<Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>, Failure> {
@@ -79,8 +80,8 @@ fn tls_material(
     Ok(Arc::new(move || latest.get()))
 }
 
-/// Returns a function that returns the defaults. A background thread reads them again every second;
-/// if they are invalid, the former ones stay.
+/// Returns a function that returns the policy defaults as last read, or `None` if they are invalid.
+/// A background thread reads them again every second.
 fn defaults(path: &Path) -> Result<ReadDefaults, Failure> {
     let path = path.to_owned();
     let read = move || read_policy_defaults(&path);

@@ -1,4 +1,5 @@
-//! Metric families of the client of a control plane. They exist only if policies come from one.
+//! Metric families of the control plane's client. They exist only if policies come from a control
+//! plane.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,7 +8,7 @@ use super::store_metrics::{Metric, metrics};
 use crate::control_plane::ControlPlaneStatus;
 use crate::telemetry::{MetricFamily, MetricSource, MetricValue, counter, emit_single, gauge};
 
-/// Maximum number of rejected resources with a time series each.
+/// Maximum number of errors from a control plane that each get a time series of their own.
 const REJECTED_SERIES_MAX: usize = 100;
 
 metrics! { COUNTERS: ControlPlaneStatus,
@@ -22,13 +23,13 @@ metrics! { COUNTERS: ControlPlaneStatus,
     gauge "xds_rejections" "Errors in the last response of the control plane", |status| status.state().rejections.len() as u64;
 }
 
-const REJECTED: MetricFamily = gauge(
+const REJECTED_RESOURCES: MetricFamily = gauge(
     "xds_rejected_info",
     "1 for each error in the last response of the control plane, at most 100",
 )
 .with_labels(&["resource", "path", "reason"]);
 
-/// Returns the source of the metrics.
+/// Returns the source of the metrics in this module.
 pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
     let status = Arc::clone(status);
     Box::new(move |sink| {
@@ -41,7 +42,7 @@ pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
             (&a.resource, &a.path, &a.reason).cmp(&(&b.resource, &b.path, &b.reason))
         });
         rejections.dedup();
-        sink.family(&REJECTED, &mut |emit| {
+        sink.family(&REJECTED_RESOURCES, &mut |emit| {
             rejections.iter().take(REJECTED_SERIES_MAX).try_for_each(|rejection| {
                 let labels = [
                     ("resource", &*rejection.resource),
@@ -57,5 +58,5 @@ pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
 /// Lists the metric families in scrape order, for docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
-    COUNTERS.iter().map(|(family, _)| *family).chain([REJECTED]).collect()
+    COUNTERS.iter().map(|(family, _)| *family).chain([REJECTED_RESOURCES]).collect()
 }

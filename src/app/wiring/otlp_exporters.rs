@@ -1,4 +1,5 @@
-//! Starts and stops the OTLP exporters of metrics and traces, which are in `telemetry::otlp`.
+//! Starts and stops the exporters of metrics and traces over OTLP, which `telemetry::otlp`
+//! implements.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -81,7 +82,7 @@ impl OtlpExporters {
     }
 
     /// Exports the remaining data and stops the exporters. Callers should set a timeout, because
-    /// the collector may not answer.
+    /// the collector may not respond.
     pub(crate) async fn stop(self) {
         let telemetry = self.telemetry;
         let traces = tokio::task::spawn_blocking(move || {

@@ -1,30 +1,30 @@
-//! Metrics of the process under the names that Prometheus clients give them, for dashboards of
-//! envoyproxy/ratelimit: memory as the operating system counts it.
+//! Metrics of the process, under the names that Prometheus client libraries use. Dashboards of
+//! envoyproxy/ratelimit show them.
 
 use std::fs;
 
 use crate::telemetry::{MetricFamily, MetricSource, MetricUnit, emit_single, gauge};
 
-const RESIDENT: MetricFamily =
+const RESIDENT_MEMORY: MetricFamily =
     gauge("process_resident_memory", "Resident memory of the process").in_unit(MetricUnit::Bytes);
-const VIRTUAL: MetricFamily =
+const VIRTUAL_MEMORY: MetricFamily =
     gauge("process_virtual_memory", "Virtual memory of the process").in_unit(MetricUnit::Bytes);
-/// The dashboard of Envoy Gateway has a panel for it.
+/// Metric of a Go process for which the dashboard of Envoy Gateway has a panel.
 const GC_CPU: MetricFamily =
     gauge("go_memstats_gc_cpu_fraction", "Always 0, because there is no garbage collector");
 
-/// Lists the families in scrape order, for docs/METRICS.md.
+/// Lists the metric families in scrape order, for docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
-    vec![RESIDENT, VIRTUAL, GC_CPU]
+    vec![RESIDENT_MEMORY, VIRTUAL_MEMORY, GC_CPU]
 }
 
-/// Returns the source of these metrics.
+/// Returns the source of the metrics in this module.
 pub(crate) fn source() -> MetricSource {
     Box::new(|sink| {
         // Absent on systems other than Linux.
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        for (family, field) in [(&RESIDENT, "VmRSS:"), (&VIRTUAL, "VmSize:")] {
+        for (family, field) in [(&RESIDENT_MEMORY, "VmRSS:"), (&VIRTUAL_MEMORY, "VmSize:")] {
             if let Some(bytes) = field_bytes(&status, field) {
                 emit_single(sink, family, bytes)?;
             }
@@ -33,7 +33,7 @@ pub(crate) fn source() -> MetricSource {
     })
 }
 
-/// Returns a field of `/proc/self/status`, which is in KiB, in bytes.
+/// Returns the value of a field of `/proc/self/status` in bytes. The file has it in KiB.
 fn field_bytes(status: &str, field: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;

@@ -1,6 +1,6 @@
-//! Metric families for each Redis node: counters of the Redis client, and numbers from INFO.
+//! Metric families for each Redis node: counters of the Redis client, and values from INFO.
 //!
-//! Every series is labeled with the node's address. `store::redis::client` does the counting.
+//! Every series is labeled with the node's address. `store::redis::client` updates the counters.
 
 use std::fmt;
 use std::sync::Arc;

@@ -75,9 +75,9 @@ fn server_limits(settings: &Settings) -> ServerLimits {
     }
 }
 
-/// Reports whether `/json` is enabled. By default, it is disabled if the gRPC port requires client
-/// certificates, because the HTTP port cannot require them.
-pub(crate) fn json_is_on(settings: &Settings) -> bool {
+/// Returns whether `/json` and `/authz` are enabled. By default, they are disabled if the gRPC port
+/// requires client certificates, because the HTTP port cannot require them.
+pub(crate) fn is_json_enabled(settings: &Settings) -> bool {
     match settings.json {
         OnOff::On => true,
         OnOff::Off => false,
@@ -117,8 +117,8 @@ pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Fai
     Ok(ResponseConfig::new(response)?)
 }
 
-/// Resolves a host name to its first address. Listen addresses are resolved once, at startup.
-/// `flags` set the host and the port, for errors.
+/// Resolves a host name to its first address. Listen addresses are resolved once, at startup. An
+/// error names `flags`, which set the host and the port.
 pub(crate) fn resolve(
     host: &str,
     port: u16,
@@ -137,7 +137,7 @@ pub(crate) fn resolve(
     })
 }
 
-/// Returns which methods for single counters callers may use.
+/// Returns the access of callers to the methods for single counters of `tidegate.v1.Limits`.
 pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
     match settings.counter_access {
         CounterAccessSetting::Off => CounterAccess::Off,
@@ -146,7 +146,7 @@ pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
     }
 }
 
-/// Returns the bounds on the size of a call.
+/// Returns the bounds on the size of a request and the number of limits it checks.
 pub(crate) fn bounds(settings: &Settings) -> Bounds {
     Bounds {
         descriptors_max: settings.descriptors,

@@ -1,6 +1,6 @@
-//! Metric families of the stores, the gRPC listener and TLS, one table each.
+//! Metric families of the stores, the gRPC listener and TLS, with one table for each.
 //!
-//! `telemetry::families` has the metrics of decisions, `redis_metrics` those of Redis nodes.
+//! Metrics of decisions are in `telemetry::families`, and those of Redis nodes in `redis_metrics`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

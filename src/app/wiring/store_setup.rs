@@ -19,10 +19,10 @@ use crate::telemetry::Telemetry;
 /// telemetry.
 pub(crate) type ServiceDecider = Decider<AnyStore, Arc<Telemetry>>;
 
-/// Maximum time to wait for Redis under `--require-store`, 10 s. Loading a data set or electing a
-/// master with Sentinel takes seconds. If Redis takes longer, the process exits with code 69 and
-/// its supervisor retries.
-const REQUIRED_CONNECT_MAX: Duration = Duration::from_secs(10);
+/// Maximum time to wait for Redis under `--require-store`, 10 s. Enough for Redis to load a data
+/// set or for Sentinel to elect a master. If Redis takes longer, the process exits with code 69 and
+/// its supervisor restarts it.
+const REQUIRED_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl AnyStore {
     /// Opens the configured store. Connections to Redis are opened in the background and run on the
@@ -48,17 +48,17 @@ impl AnyStore {
     }
 
     /// Waits until Redis is connected, so that the first calls to a new replica do not fail.
-    /// Without `--require-store`, the wait is short, because calls can be decided without Redis.
-    /// Returns whether the store is connected.
+    /// Without `--require-store`, waits at most `--redis-timeout`, because calls can be decided
+    /// without Redis. Returns whether the store is connected.
     ///
     /// # Errors
     ///
     /// Returns [`Failure::Store`] if `--require-store` is set and Redis was not reached within ten
     /// seconds.
-    pub(crate) async fn until_ready(&self, settings: &Settings) -> Result<bool, Failure> {
+    pub(crate) async fn wait_until_ready(&self, settings: &Settings) -> Result<bool, Failure> {
         let Some(redis) = self.redis() else { return Ok(true) };
         let is_required = settings.require_store;
-        let wait_max = if is_required { REQUIRED_CONNECT_MAX } else { settings.redis_timeout };
+        let wait_max = if is_required { REQUIRED_CONNECT_TIMEOUT } else { settings.redis_timeout };
         match tokio::time::timeout(wait_max, self.until_connected()).await {
             Ok(()) => {
                 tracing::info!("Redis is connected");

@@ -1,12 +1,12 @@
 //! Deterministic generator of call times for `simulate`: the same seed gives the same times.
 //!
-//! An arrival process integrates the call rate over time and emits a call whenever the integral has
-//! grown by a step: 1 for evenly spaced calls, exponentially distributed for a Poisson process.
+//! An arrival process integrates the call rate over time. It emits a call whenever the integral has
+//! grown by 1 (evenly spaced calls) or by an exponentially distributed amount (Poisson process).
 
 use super::scenario::{Arrivals, Group, Phase};
 
 /// SplitMix64 random number generator by Steele, Lea and Flood. Its quality suffices for generating
-/// traffic.
+/// traffic. Not suitable for cryptography.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 
@@ -45,7 +45,7 @@ pub(super) struct CallTimes {
     phases: Vec<Phase>,
     random: Random,
     now_s: f64,
-    /// Integral of the call rate over the time until the next call, in calls.
+    /// Integral of the call rate from now until the next call, in calls.
     remaining: f64,
     burst_left: u64,
 }

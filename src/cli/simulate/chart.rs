@@ -1,4 +1,4 @@
-//! SVG chart of a simulation: admitted and rejected tries over time, with one row of panels per
+//! SVG chart of a simulation: admitted and rejected attempts over time, with one row of panels per
 //! group and one column per run. Legible on light and dark backgrounds.
 
 use std::fmt::Write;

@@ -7,8 +7,8 @@ use serde::Deserialize;
 
 use crate::domain::nearest_word;
 
-/// The `parameters` section of a scenario file, which is parsed before `${name}` placeholders are
-/// replaced.
+/// The `parameters` section of a scenario file. Parsed first, because the rest of the file may
+/// contain `${name}` placeholders.
 #[derive(Debug, Deserialize)]
 struct ParametersOnly {
     #[serde(default)]
@@ -21,29 +21,29 @@ struct ParametersOnly {
 pub struct Scenario {
     /// Description of the scenario. Its first line is the title of the chart.
     pub about: String,
-    /// Policy under test, as the text of a policy file. Blank lines before it give each line its
-    /// number in the scenario file, for error messages.
+    /// Policy under test, as the text of a policy file. Begins with blank lines, so that line
+    /// numbers in error messages are those of the scenario file.
     pub policy: String,
     /// Name of the scenario file; empty if there is none.
     #[serde(skip)]
     pub file: String,
-    /// Start of the simulated time, in seconds since the Unix epoch. It determines where aligned
+    /// Start of the simulated time, in seconds since the Unix epoch. Determines when aligned
     /// windows begin.
     #[serde(default = "default_start")]
     pub starts_at_s: u64,
-    /// Time during which new calls are generated, in seconds.
+    /// Period during which new calls are generated, in seconds.
     pub lasts_s: f64,
-    /// Length of a sliding window, in seconds. The report states the maximum number of hits
-    /// admitted in any window of this length.
+    /// Length of the sliding window for which the report shows the maximum number of admitted hits,
+    /// in seconds.
     #[serde(default = "default_window")]
     pub window_s: f64,
-    /// Time that each row of the table of attempts over time covers, in seconds. By default, chosen
-    /// so that the table has about twelve rows.
+    /// Length of the time slice that each row of the report covers, in seconds. If `None`, chosen
+    /// so that the report has about twelve rows.
     pub slice_s: Option<f64>,
-    /// Seed of the random number generator. The same seed gives the same result.
+    /// Seed of the random number generator. Runs with the same seed have the same result.
     #[serde(default)]
     pub seed: u64,
-    /// Maximum random addition to Retry-After, 0 to 100 percent; the same as
+    /// Maximum percentage by which Retry-After is lengthened at random, from 0 to 100, as with
     /// `--retry-after-spread`.
     #[serde(default)]
     pub retry_after_spread_percent: u32,
@@ -64,13 +64,13 @@ pub struct Group {
     /// Descriptor of every call, as `key=value,key=value`. `{client}` stands for the caller's
     /// index.
     pub descriptor: String,
-    /// Number of callers in the group. Each of them makes calls at the full rate of `arrivals`.
+    /// Number of callers in the group. Each caller makes calls at the full rate of `arrivals`.
     #[serde(default = "default_clients")]
     pub clients: u32,
     /// Hits charged by each call.
     #[serde(default = "default_hits")]
     pub hits: u64,
-    /// Arrival process of each caller's calls.
+    /// Arrival process of the calls of each caller.
     #[serde(with = "serde_yaml::with::singleton_map")]
     pub arrivals: Arrivals,
     /// Periods with a different call rate. Empty if the rate never changes.
@@ -81,7 +81,7 @@ pub struct Group {
     pub when_refused: WhenRefused,
 }
 
-/// Arrival process of one caller's calls.
+/// Arrival process of the calls of one caller.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Arrivals {
@@ -202,7 +202,8 @@ impl fmt::Display for ScenarioError {
     }
 }
 
-/// Returns a suggestion for an unknown key. The parser quotes the key and then all known ones.
+/// Returns a suggestion for an unknown key. In the parser's error message, the first quoted word is
+/// the unknown key, and the others are the valid keys.
 fn suggestion(error: &str) -> String {
     let mut quoted = error.split('`').skip(1).step_by(2);
     let given = quoted.next().filter(|_| error.contains("unknown field"));
@@ -212,7 +213,8 @@ fn suggestion(error: &str) -> String {
     }
 }
 
-/// Replaces each `${name}` with a number, so that the text is YAML before the values are known.
+/// Replaces each `${name}` with a number, so that the text can be parsed as YAML before the
+/// parameters are known.
 fn without_placeholders(text: &str) -> String {
     let mut pieces = text.split("${");
     let mut replaced = pieces.next().unwrap_or_default().to_owned();
@@ -228,12 +230,12 @@ fn without_placeholders(text: &str) -> String {
 /// Maximum duration of a scenario, one day in seconds.
 const LASTS_S_MAX: f64 = 86_400.0;
 
-/// Maximum number of callers in a group. It bounds the memory usage of a run.
+/// Maximum number of callers in a group. Limits the memory usage of a run.
 const CLIENTS_MAX: u32 = 1_000_000;
 
 impl Scenario {
-    /// Parses a scenario file. Replaces each `${name}` with its value from `overrides` or, if it
-    /// has none there, from the file's `parameters`.
+    /// Parses a scenario file. Replaces each `${name}` with its value from `overrides` or, if
+    /// `overrides` has none, from the file's `parameters`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Discrete-event simulation of a scenario: makes its calls in order of time and records the
+//! Discrete-event simulation of a scenario: makes the calls in chronological order and records the
 //! results.
 
 use std::cmp::Reverse;
@@ -30,8 +30,8 @@ pub struct GroupResult {
     pub admitted: u64,
     /// Number of rejected attempts.
     pub refused: u64,
-    /// Time of the first refusal, in seconds after the start of the scenario, or `None` if there
-    /// was none.
+    /// Time of the first rejected attempt, in seconds after the start of the scenario; `None` if
+    /// there was none.
     pub first_refusal_s: Option<f64>,
     /// Waits of calls that were rejected and later admitted, in seconds, ascending. Each wait is
     /// the time from the first attempt to the admitted one.
@@ -83,8 +83,8 @@ pub struct SimulationResult {
     pub ended_s: f64,
 }
 
-/// Tracks the maximum sum of amounts within any interval of a fixed length, in one pass over the
-/// events.
+/// Tracker of the maximum sum of amounts within any interval of a fixed length. Needs one pass over
+/// the events.
 #[derive(Debug)]
 struct WindowMax {
     length_us: u64,
@@ -136,7 +136,7 @@ struct Simulation<'a> {
     result: SimulationResult,
 }
 
-/// Runs a scenario. Calls `call(group, client, now)` for each attempt, in order of time.
+/// Runs a scenario. Calls `call(group, client, now)` for each attempt, in chronological order.
 ///
 /// Retries are simulated up to twice the duration of the scenario.
 ///

@@ -1,4 +1,4 @@
-//! Which domains are in force after a response, whatever is in it.
+//! Tests of which domains are active after a response with valid and invalid resources.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -41,12 +41,12 @@ fn good(name: &str, requests_per_unit: u32) -> RawResource {
     resource(name, name, &[limited("client", requests_per_unit)])
 }
 
-/// Duplicate siblings.
+/// Returns a resource with an error: two sibling descriptors with the same key.
 fn bad(name: &str) -> RawResource {
     resource(name, name, &[limited("client", 1), limited("client", 2)])
 }
 
-/// Domains in force with the number of their first limit.
+/// Returns the active domains, each with the number of requests of its first limit.
 fn in_force(last_good: &LastGood) -> Vec<(String, u32)> {
     let number =
         |node: &NodeSpec| node.rule.as_ref().unwrap().limits[0].limit.rate.requests_per_unit;
@@ -90,7 +90,7 @@ fn a_resource_with_the_same_bytes_is_not_compiled_again_in_any_order() {
 }
 
 #[test]
-fn of_a_bad_resource_the_last_good_version_stays_and_the_others_are_taken() {
+fn an_invalid_resource_keeps_its_last_good_version_and_the_others_are_applied() {
     let mut last_good = LastGood::default();
     last_good.apply(vec![good("a", 1), good("b", 2)]);
     let update = last_good.apply(vec![bad("a"), good("b", 3), bad("new")]);
@@ -109,7 +109,7 @@ fn of_a_bad_resource_the_last_good_version_stays_and_the_others_are_taken() {
 }
 
 #[test]
-fn every_fault_that_ratelimit_rejects_is_named_with_resource_and_path() {
+fn every_error_that_ratelimit_rejects_names_its_resource_and_path() {
     let nested = |rate_limit| {
         let inner = RateLimitDescriptor { rate_limit: Some(rate_limit), ..descriptor("b", &[]) };
         resource("r", "d", &[descriptor("a", &[inner])])
@@ -158,7 +158,7 @@ fn an_unlimited_rule_and_a_limit_of_zero_are_valid() {
 }
 
 #[test]
-fn bytes_that_are_no_resource_remove_nothing() {
+fn undecodable_bytes_remove_no_domain() {
     let mut last_good = LastGood::default();
     last_good.apply(vec![good("a", 1), good("b", 2)]);
     let broken = RawResource { type_url: TYPE_URL.to_owned(), value: vec![0xff; 3] };
@@ -179,7 +179,7 @@ fn bytes_that_are_no_resource_remove_nothing() {
 }
 
 #[test]
-fn a_resource_that_loses_its_domain_keeps_its_last_good_one() {
+fn a_resource_without_a_domain_keeps_its_last_good_domain() {
     let mut last_good = LastGood::default();
     last_good.apply(vec![good("a", 1), good("b", 2)]);
     let update = last_good.apply(vec![resource("a", "", &[limited("client", 9)])]);
@@ -188,7 +188,7 @@ fn a_resource_that_loses_its_domain_keeps_its_last_good_one() {
 }
 
 #[test]
-fn the_domain_of_two_resources_belongs_to_the_one_in_force() {
+fn a_domain_of_two_resources_belongs_to_the_active_one() {
     let second = resource("a-second", "edge", &[limited("client", 9)]);
     let first = resource("first", "edge", &[limited("client", 1)]);
     let mut last_good = LastGood::default();
@@ -214,7 +214,7 @@ fn the_domain_of_two_resources_belongs_to_the_one_in_force() {
 }
 
 #[test]
-fn two_resources_of_one_name_are_rejected_in_any_order() {
+fn a_duplicate_resource_name_is_rejected_in_any_order() {
     let (one, other) = (good("a", 1), resource("a", "b", &[limited("client", 2)]));
     let rejected = |resources| {
         let mut last_good = LastGood::default();
@@ -228,7 +228,7 @@ fn two_resources_of_one_name_are_rejected_in_any_order() {
 }
 
 #[test]
-fn more_resources_than_the_maximum_are_rejected_as_a_whole() {
+fn a_response_with_too_many_resources_is_rejected_as_a_whole() {
     let mut last_good = LastGood::default();
     last_good.apply(vec![good("a", 1)]);
     let many = (0..=RESOURCES_MAX).map(|_| RawResource::default()).collect();
@@ -238,7 +238,7 @@ fn more_resources_than_the_maximum_are_rejected_as_a_whole() {
 }
 
 #[test]
-fn descriptors_may_be_nested_as_deep_as_in_a_file_and_no_deeper() {
+fn nesting_depth_is_limited_as_in_policy_files() {
     let nested = |levels| {
         let leaf = limited("leaf", 1);
         (1..levels).fold(leaf, |inner, _| descriptor("a", &[inner]))

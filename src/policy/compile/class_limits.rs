@@ -21,7 +21,7 @@ pub(crate) struct RawClass {
     pub(crate) requests: Option<u64>,
 }
 
-/// Bucket that the classes divide, and the raw limit from which it was compiled.
+/// Bucket that the classes divide, with the raw limit from which the bucket was compiled.
 pub(crate) struct DividedBucket<'a> {
     pub(crate) raw: &'a RawLimit,
     pub(crate) bucket: &'a Bucket,
@@ -115,7 +115,7 @@ impl DividedBucket<'_> {
         Ok((Algorithm::Hybrid(hybrid), self.displayed_rate(u64::from(class.share.unwrap_or(0)))))
     }
 
-    /// Returns the rate that responses show for a class, rounded down but at least 1.
+    /// Returns the rate that responses report for a class, rounded down but at least 1.
     fn displayed_rate(&self, share: u64) -> Rate {
         let requests = u64::from(self.raw.rate.requests_per_unit) * share / HUNDRED_PERCENT;
         Rate { requests_per_unit: saturate_u32(requests.max(1)), ..self.raw.rate }

@@ -1,10 +1,10 @@
-//! Finds limits that one request can hit together: their maximum number, and whether Redis Cluster
-//! stores their counters in one slot.
+//! Finds limits that one request can hit together, counts them, and determines whether Redis
+//! Cluster stores their counters in one hash slot.
 //!
 //! Envoy sends at most one descriptor per sequence of keys, because a rate limit action has fixed
-//! keys, so siblings that differ only in their values are not listed as pairs. Envoy AI Gateway
-//! sends several, and the matcher allows it: this is about what to report, not about what can be.
-//! Two limits are joined if both counter keys contain every `hash_tag` entry with the same values.
+//! keys. Siblings that differ only in their values are therefore not reported as pairs, although
+//! other clients, such as Envoy AI Gateway, can hit several of them in one request. Two limits are
+//! colocated if both counter keys contain every `hash_tag` entry with the same values.
 //!
 //! Not here: building the hash tag (`lookup::build`, `lookup::counter_key`).
 
@@ -15,8 +15,8 @@ use super::spec::{DomainSpec, LimitSpec, NodeSpec, ValueSpec};
 use crate::domain::{Bounds, escaped};
 
 /// Maximum number of pairs reported. A policy with thousands of limits has millions of pairs, and
-/// reporting more than a thousand tells the operator nothing new.
-const PAIRS_MAX: usize = 1_000;
+/// a report of more than a thousand pairs does not help the operator.
+const LIMIT_PAIRS_MAX: usize = 1_000;
 
 /// Pair of limits that one request can hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,7 +159,7 @@ fn walk<'a>(
 }
 
 /// Returns the pairs of limits that one request can hit, as indices into `limits`, with their
-/// colocation; at most [`PAIRS_MAX`].
+/// colocation; at most [`LIMIT_PAIRS_MAX`].
 pub(crate) fn find_pairs<'a>(
     hash_tag: &[Box<str>],
     limits: &'a [LimitSite<'a>],
@@ -169,7 +169,7 @@ pub(crate) fn find_pairs<'a>(
     });
     all.filter(|(.., one, other)| one.at == other.at || one.keys != other.keys)
         .map(|(earlier, later, one, other)| (earlier, later, find_colocation(hash_tag, one, other)))
-        .take(PAIRS_MAX)
+        .take(LIMIT_PAIRS_MAX)
 }
 
 fn find_colocation(
@@ -198,7 +198,7 @@ fn find_colocation(
     }
 }
 
-/// Returns the pairs of limits of a domain that one request can hit; at most [`PAIRS_MAX`].
+/// Returns the pairs of limits of a domain that one request can hit; at most [`LIMIT_PAIRS_MAX`].
 pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
     let limits = limit_sites(domain);
     find_pairs(&domain.hash_tag, &limits)
@@ -210,8 +210,8 @@ pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
         .collect()
 }
 
-/// Returns the number of checks that a request with one descriptor for each sequence of keys can
-/// need, if it exceeds the bound. Requests that need more than the bound for another reason are
+/// Returns the maximum number of checks that a request with one descriptor for each sequence of
+/// keys can need, or `None` if it is within the bound. Other requests that need more checks are
 /// rejected when they arrive.
 pub(crate) fn excessive_checks(domain: &DomainSpec, bounds: &Bounds) -> Option<usize> {
     let mut most: BTreeMap<Vec<&str>, usize> = BTreeMap::new();

@@ -1,6 +1,7 @@
-//! Reads `http`: how `/authz` builds descriptors from the headers that a proxy sends.
+//! Reads `http`: the mapping by which `/authz` builds descriptors from the headers that a proxy
+//! sends.
 //!
-//! Not here: building them (`wire::forward_auth`).
+//! Not here: building the descriptors (`wire::forward_auth`).
 
 use super::spec::{HttpEntry, HttpMapping, HttpSource};
 use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
@@ -10,15 +11,15 @@ use crate::policy::syntax::keywords::{
 };
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-/// Maximum number of descriptors of a mapping. Each is matched for every request.
+/// Maximum number of descriptors in a mapping. All of them are matched for every request.
 pub(crate) const DESCRIPTORS_MAX: usize = 16;
 
 /// Maximum number of entries of a descriptor in a mapping. With 16 descriptors of 16 entries, a
 /// header would have to be longer than 4 KiB to exceed the maximum size of a request.
 pub(crate) const ENTRIES_MAX: usize = 16;
 
-/// Default of `trusted_hops`: only the proxy that asks.
-const TRUSTED_HOPS: u64 = 1;
+/// Default of `trusted_hops`: only the proxy that calls `/authz` is trusted.
+const TRUSTED_HOPS_DEFAULT: u64 = 1;
 
 /// Reads the mapping of a domain.
 pub(crate) fn read<'d>(
@@ -31,7 +32,7 @@ pub(crate) fn read<'d>(
             let entries = read_list(reader, fields, &HTTP_ENTRIES, ENTRIES_MAX, read_entry)?;
             Ok(entries.into_boxed_slice())
         });
-    let (trusted_hops, descriptors) = (trusted_hops?.unwrap_or(TRUSTED_HOPS), descriptors?);
+    let (trusted_hops, descriptors) = (trusted_hops?.unwrap_or(TRUSTED_HOPS_DEFAULT), descriptors?);
     Ok(HttpMapping {
         trusted_hops: usize::try_from(trusted_hops).unwrap_or(usize::MAX),
         descriptors: descriptors.into(),

@@ -15,7 +15,7 @@ pub(crate) struct DomainDefaults<'a> {
     pub(crate) domain: &'a str,
     /// Action taken if the store is unavailable, for limits without their own `on_store_failure`.
     pub(crate) on_store_failure: OnStoreFailure,
-    /// When hits are charged, for limits without their own `charge`.
+    /// Charge mode for limits without their own `charge`.
     pub(crate) charge: Charge,
 }
 
@@ -47,7 +47,7 @@ impl LimitContext<'_> {
 }
 
 /// Hashes the parts of a limit's identity to compute its `limit_id`, which is the same on every
-/// replica and never has the bit of a request override.
+/// replica. The bit that marks request overrides is never set.
 pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
     stable_hash(&parts) & !Limit::OVERRIDE_BIT

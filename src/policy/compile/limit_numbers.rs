@@ -25,15 +25,14 @@ const CREDITS_BOUND: u64 = 1 << 53;
 /// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. That format
 /// rounds the emission interval up to whole microseconds, which slows the refill. A bucket that
 /// would have a larger error is stored as credits, which are exact but take twice the space.
-const ROUNDING_PARTS: u128 = 1_000;
+const RATE_ERROR_RECIPROCAL: u128 = 1_000;
 
 /// Upper bound of a hybrid limit's capacity. The unit is 1/100 of the credit of an ordinary
 /// bucket. Below this bound, the sum of two capacities and a refill is exact in a double.
 const HYBRID_BOUND: u64 = 1 << 51;
 
-/// Maximum number of entries in a sliding log or slot table. All entries are stored, and each check
-/// scans them.
-pub(crate) const ENTRIES_MAX: u64 = 10_000;
+/// Maximum number of entries in a sliding log or slot table. Each check scans all of them.
+pub(crate) const STORED_ENTRIES_MAX: u64 = 10_000;
 
 /// Default lease of a slot, in seconds. It is longer than most requests take, but short enough
 /// that a crashed client's slots are soon free again.
@@ -87,7 +86,7 @@ pub(crate) struct RawLimit {
     pub(crate) burst: Option<u64>,
     pub(crate) cost: u64,
     pub(crate) charge: Charge,
-    /// Whether `charge` is the limit's own rather than the default of its domain.
+    /// Whether the limit sets its own `charge` instead of using the default of its domain.
     pub(crate) names_charge: bool,
     pub(crate) calendar: Option<Calendar>,
     pub(crate) lease: Micros,
@@ -110,7 +109,7 @@ pub(crate) enum BoundsError {
     RateTooLargeForBurst { burst_max: u64 },
     /// `requests_per_unit` is more than the algorithm can count or store.
     TooManyHits { algorithm: AlgorithmName, hits_max: u64 },
-    /// A `charge` that keeps debt is set for concurrency, whose slots are either in use or free.
+    /// `charge: billed` or `always` is set for concurrency, whose slots are either in use or free.
     BilledConcurrency { charge: Charge },
     /// The cost of one request exceeds the capacity.
     CostAboveCapacity { capacity: u64 },
@@ -223,14 +222,14 @@ impl RawLimit {
                 Algorithm::SlidingWindow(window)
             }
             AlgorithmName::SlidingLog => {
-                check_hits_max(ENTRIES_MAX)?;
+                check_hits_max(STORED_ENTRIES_MAX)?;
                 Algorithm::SlidingLog(SlidingLog { hits, length })
             }
             AlgorithmName::Concurrency => {
                 if self.charge.keeps_debt() {
                     return Err(BoundsError::BilledConcurrency { charge: self.charge });
                 }
-                check_hits_max(ENTRIES_MAX)?;
+                check_hits_max(STORED_ENTRIES_MAX)?;
                 Algorithm::Concurrency(Concurrency { slots: hits, lease: self.lease })
             }
             AlgorithmName::TokenBucket => {
@@ -265,7 +264,7 @@ pub(crate) fn compile_bucket(
     let debt_factor = if charge.keeps_debt() { 2 } else { 1 };
     let emission = window.0.div_ceil(hits);
     let rounding_error = u128::from(emission) * u128::from(hits) - u128::from(window.0);
-    let (refill, burst_max) = if rounding_error * ROUNDING_PARTS < u128::from(window.0) {
+    let (refill, burst_max) = if rounding_error * RATE_ERROR_RECIPROCAL < u128::from(window.0) {
         let refill = Refill::Arrival { emission: Micros(emission) };
         (refill, (ARRIVAL_TIME_BOUND / debt_factor - 1) / emission)
     } else {
@@ -288,7 +287,7 @@ pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
 /// everything.
 ///
 /// Windows longer than [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1.
-/// Responses show the rate as sent in the request.
+/// Responses report the rate as sent in the request.
 ///
 /// ```
 /// use tidegate::domain::{Charge, Hits, Override, Unit};

@@ -1,5 +1,5 @@
-//! Compiles policy files, or resources of a control plane, to domains: reads every file, merges the files of each domain, and returns
-//! either the compiled policy or all errors of all files.
+//! Compiles policy files, or resources of a control plane, to domains. Reads every file, merges
+//! the files of each domain, and returns either the compiled policy or all errors of all files.
 //!
 //! Not here: the meaning of individual keys (`descriptor`, `rate_limit`, `tiers`, `body`,
 //! `metadata`), the lookup tree (`lookup::build`).
@@ -43,11 +43,11 @@ use crate::domain::{Accounting, Charge, OnStoreFailure};
 /// Cluster.
 #[derive(Debug)]
 pub struct Compiled {
-    /// Domains, in the order in which they first appear in the files, sorted by name.
+    /// Domains in the order of their first appearance. Files are sorted by name.
     pub domains: Vec<DomainSpec>,
     /// Warnings about valid but probably mistaken configuration, by file, then by position.
     pub warnings: Vec<Diagnostic>,
-    /// Advice about configuration that does what it says.
+    /// Advice about configuration that works as written.
     pub notes: Vec<Diagnostic>,
     /// Pairs of limits that one request can hit, and whether Redis Cluster stores their counters in
     /// the same hash slot.
@@ -119,8 +119,8 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
     })
 }
 
-/// Compiles the resources of one domain of a control plane. Does not look for warnings, which are
-/// advice for the author of a policy.
+/// Compiles the resources of one domain of a control plane. Does not return warnings, because they
+/// are meant for the author of a policy file.
 ///
 /// # Errors
 ///
@@ -248,7 +248,7 @@ fn compile_files(
     documents: &[Document<'_>],
     options: &Options,
 ) -> (Vec<MergedDomain>, Vec<Diagnostic>) {
-    let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_header).collect();
+    let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_domain_settings).collect();
     let mut domains = Vec::new();
     for group in group_by_domain(&mut files, options) {
         let settings = merge_settings(&mut files, &group);
@@ -274,7 +274,7 @@ fn compile_files(
 }
 
 /// Reads the domain name and domain-wide settings of a file.
-fn read_header<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
+fn read_domain_settings<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     let mut reader = Reader::new(document);
     let Ok(fields) = reader.read_root() else {
         return PolicyFile {
@@ -379,7 +379,7 @@ fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettin
     }
 }
 
-/// Returns the value that the files of a group agree on for `key`, and reports files with a
+/// Returns the value of `key` that the files of a group have in common, and reports files with a
 /// different value. Files that omit the key do not conflict.
 fn agreed_value<T: Clone + PartialEq>(
     files: &mut [PolicyFile<'_>],

@@ -7,29 +7,30 @@ use crate::policy::syntax::diagnostic::DiagnosticKind;
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{Fields, Reader};
 
-/// Maximum number of entries that form a group. No descriptor has more entries.
-const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
+/// Maximum number of entry keys in a `quota_group`. No descriptor has more entries.
+const GROUP_KEYS_MAX: usize = Bounds::DEFAULT.entries_max;
 
-/// Domain that Envoy AI Gateway configures. It sends one descriptor for each limit of each backend
-/// and model that may serve the request.
+/// Domain that Envoy AI Gateway uses. It sends one descriptor for each limit of each backend and
+/// model that may serve the request.
 const AI_GATEWAY_DOMAIN: &str = "ai-gateway-quota";
 
-/// Groups of [`AI_GATEWAY_DOMAIN`] if its policy sets none: one for each backend and model.
+/// Default `quota_group` of [`AI_GATEWAY_DOMAIN`]: one group for each backend and model.
 const AI_GATEWAY_GROUP: [&str; 2] = ["backend_name", "model_name_override"];
 
-/// Reads the key. Returns `None` if the file does not have it. An empty list makes every quota
-/// descriptor a group of its own, also in a domain with another default.
+/// Reads `quota_group`. Returns `None` if the file does not have the key. An empty list makes
+/// every quota descriptor a group of its own, even in a domain that has a default.
 pub(crate) fn read<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Option<Vec<String>> {
     let names = reader.read_names(fields, &keywords::QUOTA_GROUP).ok().flatten()?;
-    if names.len() > ENTRIES_MAX {
-        let message = format!("`quota_group` names at most {ENTRIES_MAX} entries; remove some");
+    if names.len() > GROUP_KEYS_MAX {
+        let message = format!("`quota_group` names at most {GROUP_KEYS_MAX} entries; remove some");
         reader.report_key(&keywords::QUOTA_GROUP, DiagnosticKind::TooLarge, message);
         return None;
     }
     Some(names)
 }
 
-/// Returns the effective entries of a domain. If the list is empty, every quota descriptor is a
+/// Returns the entry keys that form the quota groups of a domain: those in `quota_group` or, if
+/// the policy does not set it, the default. If the list is empty, every quota descriptor is a
 /// group of its own.
 pub(crate) fn effective(domain: &str, configured: Option<Vec<String>>) -> Box<[Box<str>]> {
     match configured {

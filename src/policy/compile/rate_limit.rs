@@ -1,4 +1,4 @@
-//! Reads a `rate_limit` or an entry of `rate_limits`, and checks that its keys fit together.
+//! Reads a `rate_limit` or an entry of `rate_limits`, and checks that its keys do not conflict.
 //!
 //! Not here: the enclosing descriptor (`descriptor`), consumer classes (`tiers`), bounds of the
 //! arithmetic (`limit_numbers`).
@@ -155,7 +155,7 @@ fn read_limit<'d>(
         name: (!name.is_empty()).then(|| name.into()),
         in_list: context.in_list,
         per,
-        for_bills: limit.for_bills().map(Arc::new),
+        bill_limit: limit.bill_limit().map(Arc::new),
         limit: Arc::new(limit),
         tiers: tiers.map(Arc::new),
         cost: raw.cost,

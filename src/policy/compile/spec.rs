@@ -13,8 +13,8 @@ pub struct DomainSpec {
     pub name: Box<str>,
     /// Accounting mode: whether a rejected request charges the limits that had room left.
     pub accounting: Accounting,
-    /// When hits are charged, for request overrides on paths without a rule. Rules have the charge
-    /// in their limits.
+    /// Charge mode for request overrides on paths without a rule. Each limit of a rule has its
+    /// own.
     pub charge: Charge,
     /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
     /// each counter is its hash tag, which spreads counters over all hash slots.
@@ -24,7 +24,7 @@ pub struct DomainSpec {
     pub quota_group: Box<[Box<str>]>,
     /// Response body for rejections by rules that have no `body` of their own.
     pub body: Option<Arc<Body>>,
-    /// How `/authz` builds descriptors; `None` if it does not answer for this domain.
+    /// Mapping by which `/authz` builds descriptors; `None` if the domain has none.
     pub http: Option<Arc<HttpMapping>>,
     /// First level of the tree, in file order.
     pub nodes: Vec<NodeSpec>,
@@ -72,9 +72,9 @@ pub struct RuleSpec {
     /// Name of a `rate_limit`, even of an unlimited one; `None` for `rate_limits`, whose limits
     /// have their own names.
     pub name: Option<Box<str>>,
-    /// Shadow mode: requests over the limit are counted but answered OK.
+    /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
-    /// Quota mode: rejects only if all quota groups of the request are over a limit.
+    /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
     pub quota_mode: bool,
     /// Whether metrics show the request's values on all levels of the rule's path.
     pub detailed_metric: bool,
@@ -82,7 +82,7 @@ pub struct RuleSpec {
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// Response body for rejections by this rule. If `None`, the domain's body is used.
     pub body: Option<Arc<Body>>,
-    /// Place of the rule's descriptor; `None` for a rule that comes from no file.
+    /// Position of the rule's descriptor in a file or resource; `None` for a rule from neither.
     pub location: Option<SourceLocation>,
 }
 
@@ -109,17 +109,19 @@ pub struct LimitSpec {
     /// Compiled limit. With `tiers`, this is the limit for the whole bucket that the classes
     /// divide.
     pub limit: Arc<Limit>,
-    /// Result of [`Limit::for_bills`]; with `tiers`, each class has its own.
-    pub for_bills: Option<Arc<Limit>>,
+    /// Limit to which bills are charged; see [`Limit::bill_limit`]. With `tiers`, each class has
+    /// its own.
+    pub bill_limit: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
-    /// Hits charged per hit of the request, except for bills; at least 1.
+    /// Hits charged per hit of the request; at least 1. Does not apply to bills (hits that a
+    /// descriptor names).
     pub cost: u64,
 }
 
 impl LimitSpec {
-    /// Returns the position of the class for a value, and the class. Returns `None` if the limit has
-    /// no `tiers` or does not limit unlisted values.
+    /// Returns the position of the class for a value, and the class. Returns `None` if the limit
+    /// has no `tiers` or does not limit unlisted values.
     pub(crate) fn class(&self, value: &[u8]) -> Option<(usize, &ClassSpec)> {
         let tiers = self.tiers.as_ref()?;
         let listed = tiers.classes.iter().position(|class| class.name.as_bytes() == value);
@@ -147,7 +149,7 @@ pub struct TiersSpec {
 }
 
 /// Maximum number of classes of one limit. Typical policies use three to five. The state of a
-/// hybrid limit stores one integer per class, so the maximum bounds its size.
+/// hybrid limit stores one integer per class, so this maximum bounds the size of the state.
 pub const CLASSES_MAX: usize = 16;
 
 /// Method by which consumer classes divide a bucket.
@@ -179,8 +181,8 @@ pub struct ClassSpec {
     pub name: Box<str>,
     /// Compiled limit of the class.
     pub limit: Arc<Limit>,
-    /// Result of [`Limit::for_bills`].
-    pub for_bills: Option<Arc<Limit>>,
+    /// Limit to which bills of the class are charged; see [`Limit::bill_limit`].
+    pub bill_limit: Option<Arc<Limit>>,
 }
 
 /// Response body for rejections; at most 1 KiB.
@@ -206,7 +208,7 @@ pub struct HttpMapping {
 pub struct HttpEntry {
     /// Key of the entry.
     pub key: Box<str>,
-    /// Source of its value.
+    /// Source of the entry's value.
     pub source: HttpSource,
 }
 
@@ -215,7 +217,7 @@ pub struct HttpEntry {
 pub enum HttpSource {
     /// First value of the header with this name, which is in lower case.
     Header(Box<str>),
-    /// This text.
+    /// Fixed text from the policy.
     Value(Box<str>),
     /// Method of the request.
     Method,

@@ -1,11 +1,11 @@
 //! Reads and validates `tiers`: consumer classes that divide one bucket.
 //!
-//! The methods are those of Seleznev, "Development of API rate limiting methods based on consumer
-//! classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013), and the hybrid of both that it names as
-//! future work.
+//! The methods `shared` and `separate` are from Seleznev, "Development of API rate limiting
+//! methods based on consumer classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013), as is the
+//! hybrid of both, which the paper names as future work.
 //!
-//! Not here: the limit of each class (`class_limits`), the arithmetic (`algorithm`), the class of a
-//! request (`spec::LimitSpec::class`).
+//! Not here: the limit of each class (`class_limits`), the arithmetic (`algorithm`), selecting the
+//! class of a request (`spec::LimitSpec::class`).
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub(crate) fn read<'d>(
         .zip(limits)
         .map(|(class, limit)| ClassSpec {
             name: class.name.into(),
-            for_bills: limit.for_bills().map(Arc::new),
+            bill_limit: limit.bill_limit().map(Arc::new),
             limit: Arc::new(limit),
         })
         .collect();

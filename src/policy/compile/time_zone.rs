@@ -16,7 +16,7 @@ use crate::domain::{Calendar, CalendarWindows, Micros, Unit, WindowBounds};
 static ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
 /// Maximum number of consecutive dates that a time zone is assumed to skip, which bounds a loop.
-/// Samoa skipped one; the other three are a margin.
+/// Samoa once skipped one date; the other three are a margin.
 const SKIPPED_DATES_MAX: usize = 4;
 
 /// Returns the calendar windows of a unit in the time zone with this IANA name (case-insensitive).

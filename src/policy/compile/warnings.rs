@@ -1,5 +1,5 @@
 //! Warns about configuration that is valid but contradicts itself or has no effect. Notes give
-//! advice about configuration that does what it says.
+//! advice about configuration that works as written.
 //!
 //! Each check is a function over one domain; add new ones to [`CHECKS`]. Checks only run on a
 //! policy without errors, so a node's position in its list is its position in the file.
@@ -139,8 +139,8 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Adds a warning or a note at the descriptor that `at` locates by its position on each level, or at the
-    /// key below it that `path` selects.
+    /// Adds a warning or a note about a descriptor or a key below it. `at` is the position of the
+    /// descriptor on each level; `path` extends its path to the key.
     fn warn(
         &mut self,
         at: &[usize],
@@ -164,7 +164,7 @@ impl<'a> Linter<'a> {
     }
 }
 
-/// Warns about `*` in keys and rules too deep to match, and notes `:path` as a key.
+/// Warns about `*` in keys and about rules too deep to match. Adds a note about `:path` as a key.
 fn check_keys_and_depth(linter: &mut Linter<'_>) {
     linter.visit_nodes(|linter, node_path, node| {
         if node.key.contains('*') {
@@ -189,7 +189,7 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
 }
 
 /// Warns about descriptors with neither a limit nor children. Such a descriptor exempts its values
-/// from a limit beside it; without one, it has no effect.
+/// from a limit of a sibling. If no sibling has a limit, the descriptor has no effect.
 fn check_leaves(linter: &mut Linter<'_>) {
     let domain = linter.domain;
     check_leaves_on_level(linter, &domain.nodes, &[]);
@@ -212,7 +212,7 @@ fn check_leaves_on_level(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[u
     }
 }
 
-/// Notes limits with one counter for all callers.
+/// Adds a note about each limit for which all callers share one counter.
 fn check_shared_counters(linter: &mut Linter<'_>) {
     linter.visit_nodes(|linter, node_path, node| {
         let Some(rule) = &node.rule else { return };
@@ -346,8 +346,8 @@ fn check_replaces(linter: &mut Linter<'_>) {
     });
 }
 
-/// Notes that every limit of a domain needs an entry that can be absent: Envoy then omits the whole
-/// descriptor, and the request is not limited. Emits one note per key.
+/// Adds a note if every limit of a domain needs an entry that can be absent: Envoy then omits the
+/// whole descriptor, and the request is not limited. Adds one note per key.
 fn check_absent_entries(linter: &mut Linter<'_>) {
     let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
     let mut is_safe = false;
@@ -380,8 +380,8 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
     }
 }
 
-/// Returns a warning for each entry of `hash_tag` that no limit of the domain counts by, so that it
-/// joins no counters.
+/// Returns a warning for each entry of `hash_tag` that is in no counter key of the domain, so that
+/// it colocates no counters.
 fn unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagnostic> {
     let limits = colocation::limit_sites(domain);
     let known: HashSet<&str> = limits.iter().flat_map(|limit| limit.counted_keys()).collect();
@@ -399,12 +399,13 @@ fn unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagno
     unknown.map(warning).take(DIAGNOSTICS_MAX).collect()
 }
 
-/// Notes limits that one request can hit and whose counters Redis Cluster may store in different
-/// hash slots, although a `hash_tag` could colocate them. Emits one note per limit, which names only the first such other limit.
+/// Adds a note about limits that one request can hit and whose counters Redis Cluster may store in
+/// different hash slots, although a `hash_tag` could colocate them. Adds one note per limit, which
+/// names only the first other limit.
 ///
-/// Emits no note for limits that no `hash_tag` can colocate, because the only fix would be to
-/// remove a limit. Also emits no note if `hash_tag` already colocates some limits, because a
-/// different tag would separate them. `tidegate check --cluster` lists both cases.
+/// Adds no note about limits that no `hash_tag` can colocate, because the only fix would be to
+/// remove a limit. Also adds none if `hash_tag` already colocates some limits, because a different
+/// tag would separate them. `tidegate check --cluster` lists both cases.
 fn check_hash_slots(linter: &mut Linter<'_>) {
     let limits = colocation::limit_sites(linter.domain);
     let pairs: Vec<_> = colocation::find_pairs(&linter.domain.hash_tag, &limits).collect();

@@ -203,7 +203,8 @@ impl TreeBuilder {
         let id = RuleId(self.first.wrapping_add(arena_index(self.rules.len())));
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
-        let plans = spec.limits.iter().map(|limit| self.key_plan(domain, &path, limit)).collect();
+        let plans =
+            spec.limits.iter().map(|limit| self.build_key_plan(domain, &path, limit)).collect();
         let printed = listing::configured_path(&domain.name, &path);
         self.rules.push(Rule {
             id,
@@ -219,11 +220,11 @@ impl TreeBuilder {
             detailed_metric: spec.detailed_metric,
             node,
             plans,
-            replaces: spec.replaces.iter().filter_map(|name| self.replaced_as(name)).collect(),
+            replaces: spec.replaces.iter().filter_map(|name| self.replaced_name_id(name)).collect(),
         });
     }
 
-    fn key_plan(&self, domain: &DomainSpec, path: &[&TreeNode], spec: &LimitSpec) -> KeyPlan {
+    fn build_key_plan(&self, domain: &DomainSpec, path: &[&TreeNode], spec: &LimitSpec) -> KeyPlan {
         let name = spec.name.as_deref();
         // The entry with the class is not part of the key: either all classes share one counter, or
         // the prefix contains the class name.
@@ -253,11 +254,11 @@ impl TreeBuilder {
             classes: classes.map(|(name, class)| prefix(name, &class.limit)).collect(),
             tag: tag.filter(|tag| !tag.is_empty()),
             entries: positions.iter().copied().map(key_entry).collect(),
-            replaced_as: name.and_then(|name| self.replaced_as(name)),
+            replaced_as: name.and_then(|name| self.replaced_name_id(name)),
         }
     }
 
-    fn replaced_as(&self, name: &str) -> Option<NameId> {
+    fn replaced_name_id(&self, name: &str) -> Option<NameId> {
         self.replaced.get(name).copied()
     }
 }

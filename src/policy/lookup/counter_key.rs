@@ -15,14 +15,14 @@ use crate::domain::{Algorithm, CounterKey, Holder, Limit, Window};
 #[cfg(test)]
 mod tests;
 
-/// First byte of an identity. It separates counters of the policy, counters of request overrides,
-/// hash tags, and holders of concurrency slots.
+/// First byte of an identity: its kind. It keeps counters of the policy, counters of request
+/// overrides, hash tags, and holders of concurrency slots apart.
 const LIMIT: u8 = 1;
 const OVERRIDE: u8 = 2;
 const TAG: u8 = 3;
 const HOLDER: u8 = 4;
 
-/// Byte that identifies the algorithm; precedes the window.
+/// Byte that identifies the algorithm. The window follows it.
 const FIXED_WINDOW: u8 = 1;
 const SLIDING_WINDOW: u8 = 2;
 const SLIDING_LOG: u8 = 3;
@@ -32,7 +32,7 @@ const HYBRID: u8 = 6;
 const CONCURRENCY: u8 = 7;
 const CALENDAR: u8 = 8;
 
-/// Byte before an optional part.
+/// Byte before an optional part of an identity: whether the part is present.
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
 
@@ -41,10 +41,10 @@ const PRESENT: u8 = 1;
 const VALUE: u8 = 0;
 const PATTERN: u8 = 1;
 
-/// Bytes of an identity that fit on the stack. Envoy's descriptors usually have one or two entries
-/// of 20 to 60 bytes. Longer identities, such as those with a 1 KiB token, allocate, which costs
-/// less than hashing them.
-const IDENTITY_INLINE: usize = 512;
+/// Maximum size of an identity that is stored without a heap allocation, in bytes. Envoy's
+/// descriptors usually have one or two entries of 20 to 60 bytes. Longer identities, such as those
+/// with a 1 KiB token, allocate, which costs less than hashing them.
+const IDENTITY_INLINE_BYTES: usize = 512;
 
 /// BLAKE3 context that derives a secret from the configured text. Changing it resets all counters.
 const DERIVE_CONTEXT: &str = "tidegate 2025 counter keys v1";
@@ -52,8 +52,8 @@ const DERIVE_CONTEXT: &str = "tidegate 2025 counter keys v1";
 /// BLAKE3 context that derives the fingerprint of a secret.
 const FINGERPRINT_CONTEXT: &str = "tidegate 2025 secret fingerprint v1";
 
-/// Hash key of counter keys. Without it, nobody can construct two counters that collide, or recover
-/// a client's address from a key in Redis.
+/// Hash key of counter keys. Without the secret, nobody can construct two counters that collide,
+/// or recover a client's address from a key in Redis.
 ///
 /// Replicas that share a store must use the same secret; otherwise each replica counts separately.
 #[derive(Clone)]
@@ -108,10 +108,10 @@ pub(crate) enum EntryValue<'a> {
     Pattern(&'a [u8]),
 }
 
-/// Encoder of identities; one buffer serves all checks of a call.
+/// Encoder of counter identities. One buffer serves all checks of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
-    bytes: SmallVec<[u8; IDENTITY_INLINE]>,
+    bytes: SmallVec<[u8; IDENTITY_INLINE_BYTES]>,
 }
 
 impl Identity {

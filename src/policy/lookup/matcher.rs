@@ -17,8 +17,8 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Maximum number of checks per call, unless a policy's bound is lower. If a call with one descriptor
-/// for each sequence of keys needs more, the policy does not compile.
+/// Maximum number of checks per call, unless a policy's bound is lower. If a call with one
+/// descriptor for each sequence of keys needs more, the policy does not compile.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy
@@ -75,8 +75,8 @@ struct Replacement {
     by: RuleId,
 }
 
-/// The checks that a request must pass. Each check gets its role from the matched rule; `decide`
-/// then adjusts the roles to the global modes.
+/// Checks that a request must pass. Each check gets its role from the matched rule; `decide` then
+/// adjusts the roles to the global modes.
 #[derive(Debug)]
 pub struct Checks<'m, 'p> {
     /// All checks, ordered by descriptor, then by position in the policy file.
@@ -85,7 +85,8 @@ pub struct Checks<'m, 'p> {
     pub spans: SmallVec<[Range<usize>; 4]>,
     /// Name of the limit of each check; empty for unnamed limits.
     pub names: SmallVec<[&'p str; 4]>,
-    /// Whether the request needs more checks than the policy's bound. Then some are missing.
+    /// Whether the request needs more checks than the policy allows. If so, the excess checks are
+    /// missing.
     pub is_cut_off: bool,
     checks_max: usize,
 }
@@ -177,7 +178,7 @@ impl Policy {
                 | DescriptorMatch::Replaced(_)
                 | DescriptorMatch::Unlimited(_) => {}
                 DescriptorMatch::Limited(rule) => {
-                    let role = role(rule, quotas);
+                    let role = role_of_rule(rule, quotas);
                     for (spec, plan) in rule.limits.iter().zip(rule.plans.iter()) {
                         if matches.is_replaced(rule, plan) {
                             continue;
@@ -198,7 +199,7 @@ impl Policy {
                         let entries = descriptor.entries;
                         let key = self.override_key(&mut identity, domain, limit, entries);
                         // `find_one` compiled the limit with the charge of this descriptor.
-                        let selected = SelectedLimit { limit, for_bills: None, prefix: &[] };
+                        let selected = SelectedLimit { limit, bill_limit: None, prefix: &[] };
                         let (limit, op) = requested_op(descriptor, selected, 1);
                         checks.push(key, limit, op, Role::Required, "");
                     }
@@ -240,14 +241,15 @@ impl Policy {
         }
     }
 
-    /// Hashes the name of a slot holder, either from the request or generated.
+    /// Hashes the name of a slot holder, which is either sent by the caller or generated.
     pub fn hash_holder(&self, text: &[u8]) -> Holder {
         counter_key::holder(&self.secret, text)
     }
 
-    /// Returns the counter key of a request override: that of the rule at the end of the path, if
-    /// the rule has a single limit that counts in the same windows, as in envoyproxy/ratelimit.
-    /// Otherwise, overrides of a path with windows of the same length share a counter.
+    /// Returns the counter key of a request override. If the rule at the end of the path has a
+    /// single limit that counts in the same windows, this is the counter key of that limit, as in
+    /// envoyproxy/ratelimit. Otherwise, overrides of a path share a counter if their windows have
+    /// the same length.
     fn override_key(
         &self,
         identity: &mut Identity,
@@ -366,8 +368,8 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
 /// Returns the operation that a descriptor requests. A refund of 0 hits stays a refund instead of
 /// becoming a peek, because a peek can be refused.
 ///
-/// Also returns the limit to apply it to. A bill has hits that were used already, so it charges
-/// them as they are: the rule's `cost` multiplies requests.
+/// Also returns the limit to which the operation applies. A bill (hits that the descriptor names)
+/// is not multiplied by the rule's `cost`, because its hits have already been used.
 fn requested_op<'a>(
     descriptor: &Descriptor<'_>,
     selected: SelectedLimit<'a>,
@@ -375,7 +377,7 @@ fn requested_op<'a>(
 ) -> (&'a Arc<Limit>, Op) {
     let (hits, request_cost) = (descriptor.hits, Hits(cost));
     let cost = Hits(hits.0.saturating_mul(cost));
-    match selected.for_bills {
+    match selected.bill_limit {
         _ if descriptor.refund => (selected.limit, Op::Refund { cost }),
         _ if hits == Hits::ZERO => (selected.limit, Op::Peek { hits: request_cost }),
         Some(limit) if descriptor.names_hits => (limit, Op::Take { cost: hits }),
@@ -383,8 +385,8 @@ fn requested_op<'a>(
     }
 }
 
-/// Returns the charge of a request override: that of the rule which it overrides, or else that of
-/// the domain. A bill is always charged where bills are.
+/// Returns the charge of a request override: that of the rule it overrides or, without a rule,
+/// that of the domain. Under `charge: billed`, an override with a bill gets [`Charge::Always`].
 fn override_charge(domain: &Domain, rule: Option<&Rule>, descriptor: &Descriptor<'_>) -> Charge {
     let charge = match rule.map(|rule| &*rule.limits) {
         Some([spec]) => spec.limit.charge,
@@ -396,7 +398,7 @@ fn override_charge(domain: &Domain, rule: Option<&Rule>, descriptor: &Descriptor
     }
 }
 
-/// Returns whether both limits count in windows of the same length that are aligned to the epoch.
+/// Returns whether both limits are fixed windows with the same length and alignment.
 fn have_same_windows(a: &Limit, b: &Limit) -> bool {
     match (&a.algorithm, &b.algorithm) {
         (Algorithm::FixedWindow(a), Algorithm::FixedWindow(b)) => a.window == b.window,
@@ -406,7 +408,7 @@ fn have_same_windows(a: &Limit, b: &Limit) -> bool {
 
 /// Returns the role of the rule's checks. `quotas` is the number of quota descriptors that precede
 /// this one in the call.
-fn role(rule: &Rule, quotas: u16) -> Role {
+fn role_of_rule(rule: &Rule, quotas: u16) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {
         (true, _) => Role::Shadow,
         (false, true) => Role::Quota(quotas),

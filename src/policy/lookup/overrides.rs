@@ -1,8 +1,9 @@
 //! Operator overrides of rules: shadow, allow, deny, or scale limits down.
 //!
-//! Applying overrides yields a new policy with the same rules, rule ids, and counters. Requests
-//! therefore pay nothing for overrides, and the original policy is restored when they end. Not
-//! here: duration, authorization, activation (`app`).
+//! Applying overrides yields a new policy with the same rules, rule ids, and counters. Overrides
+//! therefore add no cost to requests. When the overrides end, the original policy is restored.
+//!
+//! Not here: duration, authorization, activation (`app`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -171,17 +172,17 @@ impl Rule {
     }
 
     fn edit_limits(&mut self, edit: impl Fn(&Limit) -> Limit) {
-        let change = |limit: &mut Arc<Limit>, for_bills: &mut Option<Arc<Limit>>| {
+        let change = |limit: &mut Arc<Limit>, bill_limit: &mut Option<Arc<Limit>>| {
             *limit = Arc::new(edit(limit));
-            *for_bills = limit.for_bills().map(Arc::new);
+            *bill_limit = limit.bill_limit().map(Arc::new);
         };
-        for LimitSpec { limit, for_bills, tiers, .. } in &mut self.limits {
-            change(limit, for_bills);
+        for LimitSpec { limit, bill_limit, tiers, .. } in &mut self.limits {
+            change(limit, bill_limit);
             // A limit with consumer classes is enforced by the limits of its classes.
             if let Some(tiers) = tiers {
                 let mut changed = TiersSpec::clone(tiers);
                 for class in &mut changed.classes {
-                    change(&mut class.limit, &mut class.for_bills);
+                    change(&mut class.limit, &mut class.bill_limit);
                 }
                 *tiers = Arc::new(changed);
             }

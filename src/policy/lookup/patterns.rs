@@ -26,8 +26,8 @@ use super::literals::{LiteralIds, LiteralSet, Occurrence};
 /// not be faster but would need more memory.
 const LINEAR_MAX: usize = 8;
 
-/// Number of candidate patterns that an inner literal must save to be preferred over a prefix or
-/// suffix. Finding an inner literal is more expensive, because it takes a pass over the whole
+/// Number of candidate patterns that an inner literal must exclude to be preferred over a prefix
+/// or suffix. Finding an inner literal is more expensive, because it takes a pass over the whole
 /// value.
 const INNER_HANDICAP: usize = 16;
 

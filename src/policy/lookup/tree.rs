@@ -47,15 +47,15 @@ pub struct Rule {
     pub unlimited: bool,
     /// Limits of the rule, in file order.
     pub limits: Box<[LimitSpec]>,
-    /// Shadow mode: requests over the limit are counted but answered OK.
+    /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
-    /// Quota mode: rejects only if all quota groups of the request are over a limit.
+    /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
     pub quota_mode: bool,
     /// Metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// Response body for refusals: the rule's own body or, if it has none, the domain's.
     pub body: Option<Arc<Body>>,
-    /// File and line of the rule's descriptor.
+    /// Position of the rule's descriptor in a file or resource; `None` for a rule from neither.
     pub location: Option<SourceLocation>,
     /// Whether metrics show values of the request, because of `detailed_metric` on the rule or
     /// `value_to_metric` on a level of its path.
@@ -77,7 +77,7 @@ pub(crate) struct NodeId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NameId(pub u32);
 
-/// Recipe for building a limit's counter keys: a constant prefix and the entries to append to it.
+/// Parts of a limit's counter keys: constant prefixes, and the path entries to append to them.
 #[derive(Debug)]
 pub(crate) struct KeyPlan {
     /// Identity prefix shared by all counters of the limit: domain, name, algorithm, window.
@@ -102,24 +102,25 @@ impl KeyPlan {
         spec: &'a LimitSpec,
         entries: &[Entry<'_>],
     ) -> Option<SelectedLimit<'a>> {
-        let (limit, for_bills, prefix) = match spec.tiers {
-            None => (&spec.limit, &spec.for_bills, &self.prefix),
+        let (limit, bill_limit, prefix) = match spec.tiers {
+            None => (&spec.limit, &spec.bill_limit, &self.prefix),
             Some(_) => {
                 let (at, class) = spec.class(entries.last()?.value)?;
-                (&class.limit, &class.for_bills, &self.classes[at])
+                (&class.limit, &class.bill_limit, &self.classes[at])
             }
         };
-        Some(SelectedLimit { limit, for_bills: for_bills.as_ref(), prefix })
+        Some(SelectedLimit { limit, bill_limit: bill_limit.as_ref(), prefix })
     }
 }
 
-/// Limit that applies to a descriptor.
+/// Limit that applies to a descriptor, with the identity prefix of its counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SelectedLimit<'a> {
     pub limit: &'a Arc<Limit>,
-    /// Limit under which bills are charged in any case; `None` if they are not.
-    pub for_bills: Option<&'a Arc<Limit>>,
-    /// Prefix of the identity of the counter.
+    /// Limit to which bills (hits above 0 that a descriptor names) are charged; `None` if they are
+    /// charged like other hits.
+    pub bill_limit: Option<&'a Arc<Limit>>,
+    /// Prefix of the counter's identity.
     pub prefix: &'a [u8],
 }
 
@@ -198,8 +199,8 @@ pub(crate) enum MatchKind {
 }
 
 impl Policy {
-    /// Sets the maximum number of checks per call, which is [`CHECKS_MAX`](super::matcher::CHECKS_MAX)
-    /// by default.
+    /// Sets the maximum number of checks per call, which is
+    /// [`CHECKS_MAX`](super::matcher::CHECKS_MAX) by default.
     #[must_use]
     pub fn with_checks_max(self, checks_max: usize) -> Policy {
         Policy { checks_max, ..self }

@@ -33,11 +33,11 @@ pub struct ExplainedStep {
     pub key: String,
     /// Value of the entry.
     pub value: String,
-    /// How the entry matched, or why it did not.
+    /// Result of the step: how the entry matched, or why it did not.
     pub how: StepResult,
 }
 
-/// How an entry matched, or why no node matches it.
+/// Result of a step: how an entry matched, or why no node matches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepResult {
     /// The key and the exact value match.
@@ -97,8 +97,9 @@ pub struct RuleExplanation {
     pub limits: Vec<LimitExplanation>,
     /// Names of the limits that this rule replaces for the whole request.
     pub replaces: Vec<String>,
-    /// Entries that form the descriptor's quota group, each as `key=value`, or as `no key`
-    /// if the descriptor does not have it. Empty if the descriptor is a group of its own or no quota.
+    /// Entries that form the descriptor's quota group, each as `key=value`, or as `no key` if the
+    /// descriptor has no such entry. Empty if the descriptor is a group of its own or not a quota
+    /// descriptor.
     pub quota_group: Vec<String>,
 }
 
@@ -111,7 +112,7 @@ pub struct LimitExplanation {
     pub class: Option<String>,
     /// Capacity in hits; with `tiers`, that of the class.
     pub capacity: u64,
-    /// When hits are charged.
+    /// Charge mode of the limit: when hits are charged.
     pub charge: Charge,
     /// Limit in the format of `/rlconfig`.
     pub listing: String,

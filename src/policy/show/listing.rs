@@ -135,7 +135,7 @@ fn push_algorithm(text: &mut String, limit: &Limit) {
     };
 }
 
-/// Formats what envoyproxy/ratelimit prints about a limit.
+/// Formats the rate of a limit as envoyproxy/ratelimit prints it.
 fn format_rate(unit: &str, requests_per_unit: u32, rule: &Rule) -> String {
     let Rule { shadow_mode, quota_mode, .. } = rule;
     format!(

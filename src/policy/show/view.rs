@@ -27,9 +27,9 @@ pub struct RuleView<'p> {
     pub path: Option<&'p str>,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
-    /// Shadow mode: requests over the limit are counted but answered OK.
+    /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
-    /// Quota mode: rejects only if all quota groups of a request are over a limit.
+    /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
     pub quota_mode: bool,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Vec<String>,
@@ -58,7 +58,7 @@ pub struct LimitView<'p> {
     pub lease: Option<u64>,
     /// Hits charged per hit of the request.
     pub cost: u64,
-    /// When hits are charged: `admitted` or `always`.
+    /// Charge mode of the limit: `admitted`, `billed`, or `always`.
     pub charge: &'static str,
     /// Action taken if the store is unavailable: `local`, `allow`, `deny`, or `error`.
     pub on_store_failure: &'static str,
@@ -120,9 +120,9 @@ impl Policy {
             requests_per_unit: limit.rate.requests_per_unit,
             unit: limit.rate.unit.map(|unit| unit.as_str()),
             unit_multiplier: limit.rate.unit_multiplier,
-            algorithm: algorithm(&limit.algorithm),
+            algorithm: algorithm_name(&limit.algorithm),
             capacity: limit.capacity().0,
-            time_zone: zone(&limit.algorithm),
+            time_zone: time_zone_name(&limit.algorithm),
             lease: match &limit.algorithm {
                 Algorithm::Concurrency(slots) => Some(slots.lease.ceil_secs()),
                 _ => None,
@@ -136,12 +136,12 @@ impl Policy {
                 OnStoreFailure::Error => "error",
             },
             counter_of: keys.collect(),
-            tiers: spec.tiers.as_deref().map(tiers),
+            tiers: spec.tiers.as_deref().map(tiers_view),
         }
     }
 }
 
-fn tiers(spec: &TiersSpec) -> TiersView<'_> {
+fn tiers_view(spec: &TiersSpec) -> TiersView<'_> {
     let classes = spec.classes.iter();
     TiersView {
         method: spec.method.as_str(),
@@ -152,7 +152,7 @@ fn tiers(spec: &TiersSpec) -> TiersView<'_> {
     }
 }
 
-fn algorithm(algorithm: &Algorithm) -> &'static str {
+fn algorithm_name(algorithm: &Algorithm) -> &'static str {
     match algorithm {
         Algorithm::FixedWindow(_) => "fixed_window",
         Algorithm::SlidingWindow(_) => "sliding_window",
@@ -163,7 +163,7 @@ fn algorithm(algorithm: &Algorithm) -> &'static str {
     }
 }
 
-fn zone(algorithm: &Algorithm) -> Option<&str> {
+fn time_zone_name(algorithm: &Algorithm) -> Option<&str> {
     match algorithm {
         Algorithm::FixedWindow(fixed) => match &fixed.window {
             Window::Calendar(calendar) => Some(calendar.zone()),

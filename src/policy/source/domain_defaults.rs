@@ -1,7 +1,7 @@
-//! What the messages of a control plane cannot say: defaults for a domain and its limits. They come
-//! from a file of the operator; the `metadata` of a descriptor overrides them.
+//! Defaults for domains and limits that the messages of a control plane cannot express. The
+//! operator provides them in a file; the `metadata` of a descriptor overrides them.
 //!
-//! Not here: writing them into a resource (`resource`), their meaning (`compile`).
+//! Not here: writing the defaults into a resource (`resource`), their meaning (`compile`).
 
 use serde_json::{Map, Value as Json};
 
@@ -36,24 +36,24 @@ pub(crate) const DOMAIN_METADATA_KEYS: [Key; 2] = [keywords::ACCOUNTING, keyword
 pub(crate) const LIMIT_METADATA_KEYS: [Key; 4] =
     [keywords::ALGORITHM, keywords::BURST, keywords::CHARGE, keywords::RULE_FAILURE];
 
-/// Maximum number of entries in a file of defaults. Each domain is compared with every entry.
-const ENTRIES_MAX: usize = 1_000;
+/// Maximum number of entries in a file of defaults. Every domain is matched against all entries.
+const DEFAULTS_ENTRIES_MAX: usize = 1_000;
 
 /// Defaults for the domains of a control plane, in file order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyDefaults {
-    entries: Vec<Entry>,
+    entries: Vec<DefaultsEntry>,
 }
 
 /// Defaults for the domains that a name or pattern matches.
 #[derive(Clone, Debug, PartialEq)]
-struct Entry {
+struct DefaultsEntry {
     /// Name of a domain; each `*` matches any characters.
     domain: String,
     keys: Map<String, Json>,
 }
 
-impl Entry {
+impl DefaultsEntry {
     fn matches(&self, domain: &str) -> bool {
         match self.domain.contains('*') {
             true => {
@@ -69,7 +69,8 @@ impl Entry {
 pub struct DomainDefaults(Map<String, Json>);
 
 impl PolicyDefaults {
-    /// Reads a file of defaults: a list `domains`, each with a name or pattern as `domain`.
+    /// Reads a file of defaults: a list `domains`, whose entries each have a name or pattern as
+    /// `domain`.
     ///
     /// # Errors
     ///
@@ -110,7 +111,7 @@ impl DomainDefaults {
     }
 }
 
-fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Entry> {
+fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<DefaultsEntry> {
     let (target, kind) = (Target::Value, DiagnosticKind::WrongType);
     let list = match root.value() {
         Value::Map(map) => map.entries().map(|(key, value)| (key.text(), value.value())).collect(),
@@ -123,8 +124,8 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Entry> {
     let mut entries = Vec::new();
     reader.descend(PathStep::Key(LIST_KEY.into()), |reader| {
         for (at, node) in list.nodes().enumerate() {
-            if at == ENTRIES_MAX {
-                let message = format!("more than {ENTRIES_MAX} entries; use patterns");
+            if at == DEFAULTS_ENTRIES_MAX {
+                let message = format!("more than {DEFAULTS_ENTRIES_MAX} entries; use patterns");
                 reader.report(target, DiagnosticKind::TooLarge, message);
                 break;
             }
@@ -134,11 +135,11 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<Entry> {
     entries
 }
 
-/// Key of the list of entries.
+/// Top-level key of a file of defaults, which contains the list of entries.
 const LIST_KEY: &str = "domains";
 
-/// Reads an entry; reports its errors.
-fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<Entry> {
+/// Reads an entry and reports its errors. Returns `None` if the entry has no `domain`.
+fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<DefaultsEntry> {
     let mut keys = metadata::read(reader, node).ok()?;
     let Some(Json::String(domain)) = keys.remove(keywords::DOMAIN.name) else {
         let message = "an entry needs `domain: NAME`, in which `*` matches any characters";
@@ -156,11 +157,11 @@ fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<Entry> {
         }
     }
     report_invalid(reader, &keys);
-    Some(Entry { domain, keys })
+    Some(DefaultsEntry { domain, keys })
 }
 
-/// Reports values that the compiler rejects, with its words: it compiles a domain with one limit
-/// and these defaults.
+/// Reports invalid values with the compiler's messages, by compiling a sample domain that has one
+/// limit and these defaults.
 fn report_invalid(reader: &mut Reader<'_>, keys: &Map<String, Json>) {
     let limit = LimitFields { unit: Some("second"), requests_per_unit: 1, ..Default::default() };
     let sample = DescriptorFields { key: "client", limit: Some(limit), ..Default::default() };

@@ -1,7 +1,7 @@
-//! Policy of a control plane: the descriptors of one resource, written as the syntax tree that a
-//! policy file with the same content would have. The one compiler then reads either.
+//! Resource of a control plane, converted to the syntax tree that a policy file with the same
+//! content would have. Policy files and resources thus share one compiler.
 //!
-//! Not here: decoding messages (`control_plane`), the meaning of keys (`compile`).
+//! Not here: decoding protobuf messages (`control_plane`), the meaning of keys (`compile`).
 
 use serde_json::{Map, Value as Json};
 
@@ -13,12 +13,12 @@ use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::yaml::writer::{TooDeep, TreeWriter};
 use crate::policy::syntax::yaml::{DEPTH_MAX, Span, Tree, YamlError};
 
-/// Policy of one domain, as a control plane sent it.
+/// Policy of one domain, as sent by a control plane.
 #[derive(Debug)]
 pub struct Resource {
     /// Name of the resource, shown in diagnostics.
     pub(crate) name: String,
-    /// Content. Its `problems` are errors that were found before the compiler saw it.
+    /// Content of the resource. Its `problems` are errors found before compilation.
     pub(crate) tree: Tree,
 }
 
@@ -31,14 +31,14 @@ pub struct DescriptorFields<'a> {
     pub value: &'a str,
     /// Limit for requests whose descriptor ends here.
     pub limit: Option<LimitFields<'a>>,
-    /// Whether requests over the limit are counted but answered OK.
+    /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
-    /// Whether the limit is a quota.
+    /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
     pub quota_mode: bool,
     /// Whether metrics show the request's values on all levels of the path.
     pub detailed_metric: bool,
-    /// Dynamic metadata returned if the descriptor passes. Its keys can also set what the other
-    /// fields cannot say. A JSON object.
+    /// Dynamic metadata to return if the descriptor passes, a JSON object. Its keys can also set
+    /// policy keys for which there is no other field.
     pub metadata: Option<Json>,
 }
 
@@ -57,13 +57,13 @@ pub struct LimitFields<'a> {
     pub replaces: Vec<&'a str>,
 }
 
-/// Writer of a [`Resource`], one descriptor after the other, parents first.
+/// Writer of a [`Resource`]. Takes one descriptor at a time, parents before children.
 #[derive(Debug)]
 pub struct ResourceWriter {
     name: String,
     tree: TreeWriter,
     defaults: DomainDefaults,
-    /// Keys of the domain that `metadata` has set.
+    /// Values of domain keys, as set by the `metadata` of first-level descriptors.
     from_metadata: Map<String, Json>,
     /// Position of the next descriptor on each open level.
     positions: Vec<usize>,
@@ -83,20 +83,20 @@ impl ResourceWriter {
         };
         // A map and a list inside it are never too deep.
         let _ = writer.tree.begin_map();
-        writer.text(&keywords::DOMAIN, domain);
+        writer.write_text(&keywords::DOMAIN, domain);
         writer.tree.text(keywords::DESCRIPTORS.name);
         let _ = writer.tree.begin_list();
         writer
     }
 
-    /// Begins a descriptor; those below it follow. Returns false, and reports it, if it is nested
-    /// too deeply. Its children must then be skipped, and it has no end.
+    /// Begins a descriptor, whose children follow. If it is nested too deeply, reports it and
+    /// returns false. In that case, the caller must skip its children and must not end it.
     pub fn begin_descriptor(&mut self, fields: &DescriptorFields<'_>) -> bool {
         if let ([_], Some(metadata)) = (&*self.positions, &fields.metadata) {
             self.read_domain_metadata(metadata);
         }
         let start = self.tree.position();
-        match self.descriptor(fields) {
+        match self.write_descriptor(fields) {
             Ok(()) => {
                 self.positions.push(0);
                 true
@@ -111,7 +111,7 @@ impl ResourceWriter {
         }
     }
 
-    /// Ends the descriptor that was begun last.
+    /// Ends the descriptor that was begun most recently.
     pub fn end_descriptor(&mut self) {
         self.positions.pop();
         // The list of children and the descriptor.
@@ -120,13 +120,13 @@ impl ResourceWriter {
         self.advance();
     }
 
-    /// Reports the next descriptor as malformed, and skips it.
+    /// Reports the next descriptor as malformed and skips it.
     pub fn skip_malformed(&mut self, reason: impl Into<String>) {
         self.report(DiagnosticKind::Syntax, reason.into());
         self.advance();
     }
 
-    /// Ends the resource.
+    /// Adds the keys of the domain, from `metadata` or the defaults, and returns the resource.
     pub fn finish(mut self) -> Resource {
         // The list of descriptors. The map of the domain is still open.
         self.tree.end();
@@ -143,20 +143,20 @@ impl ResourceWriter {
         Resource { name: self.name, tree }
     }
 
-    fn descriptor(&mut self, fields: &DescriptorFields<'_>) -> Result<(), TooDeep> {
+    fn write_descriptor(&mut self, fields: &DescriptorFields<'_>) -> Result<(), TooDeep> {
         let metadata = fields.metadata.as_ref();
         self.tree.begin_map()?;
-        self.text(&keywords::KEY, fields.key);
+        self.write_text(&keywords::KEY, fields.key);
         if !fields.value.is_empty() {
-            self.text(&keywords::VALUE, fields.value);
+            self.write_text(&keywords::VALUE, fields.value);
         }
         if let Some(limit) = &fields.limit {
-            self.limit(limit, metadata)?;
-            self.lift(&keywords::RULE_BODY, metadata)?;
+            self.write_limit(limit, metadata)?;
+            self.copy_from_metadata(&keywords::RULE_BODY, metadata)?;
         }
-        self.flag(&keywords::SHADOW_MODE, fields.shadow_mode);
-        self.flag(&keywords::QUOTA_MODE, fields.quota_mode);
-        self.flag(&keywords::DETAILED_METRIC, fields.detailed_metric);
+        self.write_flag(&keywords::SHADOW_MODE, fields.shadow_mode);
+        self.write_flag(&keywords::QUOTA_MODE, fields.quota_mode);
+        self.write_flag(&keywords::DETAILED_METRIC, fields.detailed_metric);
         if let Some(metadata) = metadata {
             self.tree.text(keywords::METADATA.name);
             self.tree.json(metadata)?;
@@ -165,36 +165,40 @@ impl ResourceWriter {
         self.tree.begin_list()
     }
 
-    fn limit(&mut self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> Result<(), TooDeep> {
+    fn write_limit(
+        &mut self,
+        limit: &LimitFields<'_>,
+        metadata: Option<&Json>,
+    ) -> Result<(), TooDeep> {
         self.tree.text(keywords::RATE_LIMIT.name);
         self.tree.begin_map()?;
         if let Some(unit) = limit.unit {
-            self.text(&keywords::UNIT, unit);
+            self.write_text(&keywords::UNIT, unit);
         }
         self.tree.text(keywords::REQUESTS_PER_UNIT.name);
         self.tree.number(u64::from(limit.requests_per_unit));
-        self.flag(&keywords::UNLIMITED, limit.unlimited);
+        self.write_flag(&keywords::UNLIMITED, limit.unlimited);
         if !limit.name.is_empty() {
-            self.text(&keywords::NAME, limit.name);
+            self.write_text(&keywords::NAME, limit.name);
         }
         if !limit.replaces.is_empty() {
             self.tree.text(keywords::REPLACES.name);
             self.tree.begin_list()?;
             for name in &limit.replaces {
                 self.tree.begin_map()?;
-                self.text(&keywords::REPLACED_NAME, name);
+                self.write_text(&keywords::REPLACED_NAME, name);
                 self.tree.end();
             }
             self.tree.end();
         }
         for key in &LIMIT_METADATA_KEYS {
-            self.lift(key, metadata)?;
+            self.copy_from_metadata(key, metadata)?;
         }
         for key in &LIMIT_KEYS {
             let is_set = metadata.is_some_and(|metadata| metadata.get(key.name).is_some());
             if let Some(value) = self.defaults.get(key)
                 && !is_set
-                && (*key != keywords::BURST || self.takes_burst(limit, metadata))
+                && (*key != keywords::BURST || self.accepts_default_burst(limit, metadata))
                 && !limit.unlimited
             {
                 let value = value.clone();
@@ -206,17 +210,17 @@ impl ResourceWriter {
         Ok(())
     }
 
-    /// Returns whether a default `burst` suits a limit. Other limits of the domain may have another
-    /// algorithm, and those that refuse everything have no burst.
-    fn takes_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
+    /// Returns whether the default `burst` applies to a limit: only to buckets, and not to limits
+    /// that refuse everything.
+    fn accepts_default_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
         let own = metadata.and_then(|metadata| metadata.get(keywords::ALGORITHM.name));
         let algorithm = own.or_else(|| self.defaults.get(&keywords::ALGORITHM));
         let algorithm = algorithm.and_then(Json::as_str).unwrap_or_default();
         limit.requests_per_unit > 0 && ["token_bucket", "leaky_bucket"].contains(&algorithm)
     }
 
-    /// Writes a key if `metadata` has it.
-    fn lift(&mut self, key: &Key, metadata: Option<&Json>) -> Result<(), TooDeep> {
+    /// Copies a key from `metadata`, if present, to the current map.
+    fn copy_from_metadata(&mut self, key: &Key, metadata: Option<&Json>) -> Result<(), TooDeep> {
         let Some(value) = metadata.and_then(|metadata| metadata.get(key.name)) else {
             return Ok(());
         };
@@ -224,7 +228,8 @@ impl ResourceWriter {
         self.tree.json(value)
     }
 
-    /// Reads the keys of the domain from the `metadata` of a first-level descriptor.
+    /// Reads domain keys from the `metadata` of a first-level descriptor. Reports values that
+    /// contradict those of an earlier descriptor.
     fn read_domain_metadata(&mut self, metadata: &Json) {
         for key in &DOMAIN_METADATA_KEYS {
             let Some(value) = metadata.get(key.name) else { continue };
@@ -240,12 +245,12 @@ impl ResourceWriter {
         }
     }
 
-    fn text(&mut self, key: &Key, text: &str) {
+    fn write_text(&mut self, key: &Key, text: &str) {
         self.tree.text(key.name);
         self.tree.text(text);
     }
 
-    fn flag(&mut self, key: &Key, value: bool) {
+    fn write_flag(&mut self, key: &Key, value: bool) {
         if value {
             self.tree.text(key.name);
             self.tree.boolean(value);

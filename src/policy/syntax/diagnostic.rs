@@ -140,9 +140,9 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Kind of an error, a warning, or a note. Kinds from `NeverMatches` on are warnings: the policy is
-/// valid, but a part of it contradicts another or has no effect. Kinds from `OneCounterForAll` on
-/// are notes: advice about configuration that does what it says.
+/// Kind of an error, a warning, or a note. Kinds from `NeverMatches` on are warnings: the policy
+/// is valid, but a part of it contradicts another or has no effect. Kinds from `OneCounterForAll`
+/// on are notes: advice about configuration that works as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
     /// There is no policy file, or a file is empty.
@@ -182,11 +182,12 @@ pub enum DiagnosticKind {
     StarInKey,
     /// Warning: `replaces` names a limit that does not exist.
     UnknownReplaces,
-    /// Warning: `hash_tag` names an entry that no rule has, so it joins no counters.
+    /// Warning: `hash_tag` names an entry that no rule has, so it colocates no counters.
     UnknownHashTag,
     /// Warning: `requests_per_unit` is absent, so the limit is 0 and refuses every request.
     DeniesAll,
-    /// Warning: the descriptor has neither a limit nor children, and is no exception to a limit.
+    /// Warning: the descriptor has neither a limit nor children, and does not exempt its values
+    /// from a limit.
     NoLimit,
     /// Warning: the domain has no rules.
     NoRules,
@@ -271,12 +272,12 @@ impl DiagnosticKind {
         }
     }
 
-    /// Returns whether the kind is a warning, which leaves the policy valid.
+    /// Returns whether the kind is a warning. Warnings leave the policy valid.
     pub fn is_warning(self) -> bool {
         (DiagnosticKind::NeverMatches..DiagnosticKind::OneCounterForAll).contains(&self)
     }
 
-    /// Returns whether the kind is a note, which `check --strict` accepts.
+    /// Returns whether the kind is a note. `check --strict` accepts notes.
     pub fn is_note(self) -> bool {
         self >= DiagnosticKind::OneCounterForAll
     }

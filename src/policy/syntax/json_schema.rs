@@ -1,7 +1,7 @@
 //! JSON Schema of policy files, for editors, generated from the keyword table.
 //!
-//! The schema covers keys, types, and bounds; rules between keys are checked only by `compile`. A
-//! test fails if `config/policy.schema.json` is out of date.
+//! The schema covers keys, types, and bounds. Constraints that involve several keys are checked
+//! only by `compile`. A test fails if `config/policy.schema.json` is out of date.
 
 use serde_json::{Map, Value, json};
 

@@ -2,7 +2,7 @@
 //! documentation.
 //!
 //! The reader, the JSON Schema, and the tables of `docs/POLICY.md` are derived from these rows. To
-//! add a key, add a row here and give it a meaning in `compile`.
+//! add a key, add a row here and implement the key in `compile`.
 
 use crate::domain::Micros;
 use crate::policy::compile::limit_numbers::WINDOW_MAX;
@@ -135,8 +135,8 @@ pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
 /// Maximum length of a response body, in bytes. The body is sent with every refusal.
 pub(crate) const BODY_BYTES_MAX: usize = 1024;
 
-/// Maximum of a number that has no smaller bound. envoyproxy/ratelimit rejects larger integers, and
-/// the range of every algorithm is smaller.
+/// Maximum of a number whose key has no smaller bound. envoyproxy/ratelimit rejects larger
+/// integers, and the range of every algorithm is smaller.
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Maximum `requests_per_unit`, a 32-bit field in Envoy's protocol.

@@ -1,7 +1,7 @@
 //! Reads maps, lists, and text of a document as the keyword table defines them. Unknown, misplaced,
 //! and mistyped keys are reported, and reading continues.
 //!
-//! Not here: other scalar values (`values`), checks between keys (`compile`).
+//! Not here: other scalar values (`values`), checks that involve several keys (`compile`).
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ use super::yaml::{Children, Node, Style, Value};
 use crate::domain::needs_escape;
 use crate::policy::compile::spec::SourceLocation;
 
-/// Error of a value that is invalid and for which a diagnostic was already reported.
+/// Error for an invalid value whose diagnostic has already been reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorReported;
 

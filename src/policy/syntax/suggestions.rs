@@ -72,34 +72,34 @@ pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
     };
     let has = |key: &str| first.get(key).is_some();
     if root.get("apiVersion").is_some() {
-        Some(if kind == "ConfigMap" { CONFIG_MAP } else { MANIFEST })
+        Some(if kind == "ConfigMap" { CONFIG_MAP_HINT } else { MANIFEST_HINT })
     } else if root.get("static_resources").is_some() {
         Some(ENVOY_CONFIG_HINT)
     } else if has("actions") {
-        Some(ENVOY_ACTIONS)
+        Some(ENVOY_ACTIONS_HINT)
     } else if has("max_value") && has("seconds") {
-        Some(LIMITADOR)
+        Some(LIMITADOR_HINT)
     } else if has("groups") && has("lasts_s") {
-        Some(SCENARIO)
-    } else if SETTINGS.iter().any(|name| root.get(name).is_some()) {
-        Some(SETTINGS_FILE)
+        Some(SCENARIO_HINT)
+    } else if SETTINGS_KEYS.iter().any(|name| root.get(name).is_some()) {
+        Some(SETTINGS_FILE_HINT)
     } else {
         None
     }
 }
 
 /// Settings that nearly every settings file has; none is a key of a policy.
-const SETTINGS: [&str; 6] =
+const SETTINGS_KEYS: [&str; 6] =
     ["policy", "grpc-port", "http-port", "redis-url", "redis-type", "log-level"];
 
-const SETTINGS_FILE: &str = "this is a settings file, not a policy; pass it to `tidegate serve` with \
+const SETTINGS_FILE_HINT: &str = "this is a settings file, not a policy; pass it to `tidegate serve` with \
                              --settings";
-const SCENARIO: &str = "this is a scenario, not a policy; run it with `tidegate simulate`";
-const CONFIG_MAP: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below its \
+const SCENARIO_HINT: &str = "this is a scenario, not a policy; run it with `tidegate simulate`";
+const CONFIG_MAP_HINT: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below its \
                           `data` as a file of its own, or mount the ConfigMap and use the directory";
-const MANIFEST: &str =
+const MANIFEST_HINT: &str =
     "this is a Kubernetes manifest, not a policy; a policy begins with `domain: NAME`";
-const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, not a policy; leave them in \
+const ENVOY_ACTIONS_HINT: &str = "these are Envoy's rate limit actions, not a policy; leave them in \
                              Envoy's route, and write a policy with `domain: NAME` and, for an \
                              action such as remote_address, `descriptors: [{key: \
                              remote_address, rate_limit: {unit: minute, requests_per_unit: \
@@ -107,7 +107,7 @@ const ENVOY_ACTIONS: &str = "these are Envoy's rate limit actions, not a policy;
 const ENVOY_CONFIG_HINT: &str = "this is Envoy's configuration, not a policy; leave it to Envoy, and \
                                  write a policy in a file of its own, with the `domain` that \
                                  Envoy's rate limit filter names";
-const LIMITADOR: &str = "this is a limits file of Limitador, not a policy; `namespace` becomes \
+const LIMITADOR_HINT: &str = "this is a limits file of Limitador, not a policy; `namespace` becomes \
                          `domain`, each of `variables` the `key` of a descriptor, `max_value` \
                          `requests_per_unit`, and `seconds` the `unit` (1 second, 60 minute, \
                          3600 hour, 86400 day)";

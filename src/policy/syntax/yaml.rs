@@ -51,7 +51,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Span of a value that comes from no file.
+    /// Span of a value that is not from a file.
     pub(crate) const NONE: Span = Span { line: 0, column: 0, width: 0 };
 
     /// Returns the span of a single character.

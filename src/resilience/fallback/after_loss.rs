@@ -1,15 +1,16 @@
-//! Calls after the remote store has lost counters, for example because Redis was restarted empty or
-//! a replica that was behind has become the master.
+//! Decides calls after the remote store has lost counters, for example because Redis was restarted
+//! empty or because a replica that lagged behind has become the master.
 //!
-//! For the lifetime of a charge after the loss, a check must also fit this replica's own charges,
-//! counted against the full limit. It is charged there before the remote store is asked, and
-//! refunded if the remote store does not charge it. So however often the remote store comes back
-//! empty, and however many calls are in flight, each replica admits at most one more limit.
+//! For one charge lifetime after a loss, a check must also fit this replica's own charges, counted
+//! against the full limit. Each check is charged there before the remote store is called, and
+//! refunded if the remote store does not charge it. Each replica therefore admits at most one more
+//! limit, no matter how often the remote store loses its counters and how many calls are in
+//! flight.
 //!
-//! Own charges decide only after a loss. Otherwise a counter that an operator has deleted or another
-//! replica has reset would still refuse calls here.
+//! Own charges are used only after a loss. Otherwise, this replica would still refuse calls on a
+//! counter that an operator has deleted or another replica has reset.
 //!
-//! Not here: the counters of own charges (`own_charges`), how long a loss matters
+//! Not here: the counters of own charges (`own_charges`), how long a loss affects a limit
 //! (`counter_losses`).
 
 use std::sync::atomic::Ordering;
@@ -25,13 +26,13 @@ use crate::domain::{
 };
 use crate::store::{LocalStore, Store};
 
-/// Outcomes of a call's checks on this replica's own charges; `None` for checks that were not
-/// compared with them.
+/// Outcomes of a call's checks against this replica's own charges; `None` for checks that need not
+/// fit them.
 type OwnOutcomes = SmallVec<[Option<Outcome>; 4]>;
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Records new losses. Returns whether the remote store has ever lost counters. Without a
-    /// loss, this reads one atomic.
+    /// Records new losses. Returns whether the remote store has ever lost counters. If it has not,
+    /// this only reads one atomic.
     pub(super) fn notice_losses(&self, now: Micros) -> bool {
         let losses = self.remote.counter_losses();
         if losses > 0 && self.losses.observe(losses, now) {
@@ -49,7 +50,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         !check.is_refund() && counts_hits(check.limit) && self.losses.affects(check.limit, now)
     }
 
-    /// Decides a call of which some checks must also fit this replica's own charges.
+    /// Decides a call with some checks that must also fit this replica's own charges.
     pub(super) async fn apply_after_loss(&self, call: &Call<'_>) -> Answers {
         let own: OwnOutcomes = call
             .checks
@@ -60,12 +61,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             })
             .collect();
         let mut answers =
-            Answers { each: own.iter().map(refusal).collect(), source: Source::Cached };
+            Answers { each: own.iter().map(refusal_answer).collect(), source: Source::Cached };
         let refused = own.iter().flatten().filter(|own| own.verdict == Verdict::Refuse).count();
         self.stats.refused_after_loss.fetch_add(refused as u64, Ordering::Relaxed);
         let remaining = remaining_checks(call, &own, &answers.each);
-        let reason = self.ask_remaining(call, &remaining, &own, &mut answers).await;
-        let is_counted = self.keep_confirmed(call, &own, &answers.each).await;
+        let reason = self.send_remaining(call, &remaining, &own, &mut answers).await;
+        let is_counted = self.refund_unconfirmed(call, &own, &answers.each).await;
         if !remaining.positions.is_empty() {
             answers = self.complete(call, answers, reason, &is_counted);
         }
@@ -80,8 +81,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Sends the remaining checks to the remote store. Returns why some were not answered, if any.
-    async fn ask_remaining(
+    /// Sends the remaining checks to the remote store. Returns the reason if some were not
+    /// answered.
+    async fn send_remaining(
         &self,
         call: &Call<'_>,
         remaining: &RemainingChecks<'_>,
@@ -92,7 +94,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             return None;
         }
         let rest = Call { checks: &remaining.checks, ..*call };
-        let (received, reason) = self.ask(&rest).await;
+        let (received, reason) = self.call_remote(&rest).await;
         answers.source = received.source;
         for (at, answer) in remaining.positions.iter().zip(received.each) {
             answers.each[*at] = match (&own[*at], answer) {
@@ -106,9 +108,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         reason
     }
 
-    /// Refunds own charges that the remote store did not charge. Returns for each check whether its
-    /// own charge stands.
-    async fn keep_confirmed(
+    /// Refunds own charges that the remote store did not charge. Returns for each check whether
+    /// this replica's own charge is kept.
+    async fn refund_unconfirmed(
         &self,
         call: &Call<'_>,
         own: &OwnOutcomes,
@@ -135,7 +137,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the checks to send to the remote store: those that own charges do not refuse, and debts.
+/// Returns the checks to send to the remote store: those that this replica's own charges do not
+/// refuse, and those that are charged even if they are refused.
 fn remaining_checks<'a>(
     call: &Call<'a>,
     own: &OwnOutcomes,
@@ -152,8 +155,9 @@ fn remaining_checks<'a>(
     remaining
 }
 
-/// Returns the answer of a check that own charges refuse; `NotAsked` for any other check.
-fn refusal(own: &Option<Outcome>) -> Answer {
+/// Returns the refusal of a check by this replica's own charges, or `NotAsked` if they do not
+/// refuse it.
+fn refusal_answer(own: &Option<Outcome>) -> Answer {
     match own {
         Some(own) if own.verdict == Verdict::Refuse => {
             Answer::Decided(Outcome { charged: Hits::ZERO, taken: None, ..*own })

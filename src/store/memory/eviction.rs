@@ -1,9 +1,9 @@
-//! Room in a full memory store: who gets an entry, whose entry is folded into a sketch, and who is
-//! refused.
+//! Eviction in a full memory store: decides which new keys get an entry, which entries are folded
+//! into a sketch, and which keys are refused.
 //!
-//! Folding an entry raises its key's cells in the sketch of its rule and removes the entry. It
-//! loses precision, but no hit: the key may be refused too early afterwards, and is never admitted
-//! too often.
+//! Folding an entry moves its state into the sketch of its rule and removes the entry. Folding
+//! loses precision, but no hits: afterwards, the key may be refused too early, but it is never
+//! admitted too often.
 //!
 //! Not here: the cells of a sketch (`sketch`), the weight of each rule (`rules`).
 
@@ -16,8 +16,8 @@ use super::sketch::{CellFormat, Sketch};
 use super::{MemoryStore, RECLAIM_SLOTS};
 use crate::domain::{Micros, Op};
 
-/// Number of slots per shard that are searched for expired entries on insertion into a full store.
-/// A search takes about 100 ns.
+/// Number of slots per shard that an insertion into a full store searches for expired entries. A
+/// search takes about 100 ns.
 const RECLAIM_SLOTS_FULL: usize = 32;
 
 /// Maximum number of other shards that are searched for expired entries if the key's own shard has
@@ -36,8 +36,8 @@ const FOLDS_MAX: usize = 32;
 /// bytes per cell use 4 MiB.
 const SKETCH_WIDTH: usize = 65_536;
 
-/// Number of keys in the store per cell of a sketch row, if the store is small. A sketch then uses
-/// about a twelfth of the store's memory.
+/// Number of keys of the store's capacity per cell of a sketch row, in a store too small for
+/// [`SKETCH_WIDTH`]. A sketch then uses about a twelfth of the store's memory.
 const KEYS_PER_CELL: usize = 16;
 
 /// Maximum number of sketches per shard, one per rule. Summed over all shards, they use at most 32
@@ -65,7 +65,7 @@ pub(super) fn sketch_weight(width: usize) -> usize {
 }
 
 impl MemoryStore {
-    /// Returns the weight of the store, in keys, up to which entries may be added.
+    /// Returns the weight of the store, in keys, at which no more entries may be added.
     fn entries_max(&self) -> u64 {
         let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
         self.max_keys - self.sketch_reserve.saturating_sub(sketches)
@@ -156,7 +156,7 @@ impl MemoryStore {
     }
 
     /// Claims or releases the difference when an entry's weight changes. If the store is full,
-    /// makes room by folding other entries. If that fails, returns false for a take. Other
+    /// makes room by folding other entries. If that fails, returns false for an [`Op::Take`]. Other
     /// operations exceed the capacity instead, by no more than the rounding of the entry's buffer
     /// size.
     pub(super) fn resize(
@@ -189,9 +189,9 @@ impl MemoryStore {
         true
     }
 
-    /// Folds entries until `weight` can be claimed. Only folds entries of the rule `own` and of
-    /// rules whose weight exceeds `share`, the fair share of each rule. Returns false if that
-    /// fails after at most [`FOLDS_MAX`] entries.
+    /// Folds up to [`FOLDS_MAX`] entries until `weight` can be claimed. Only folds entries of the
+    /// rule `own` and of rules whose weight exceeds `share`, the fair share of each rule. Returns
+    /// false if there is still no room.
     fn fold_until_claimed(
         &self,
         shard: &mut Shard,
@@ -333,7 +333,7 @@ impl MemoryStore {
 }
 
 /// Returns whether entries of the rule can be folded. The rule's algorithm must fit into a sketch,
-/// and the rule must have a sketch in this shard or there must be space for one.
+/// and the shard must have a sketch of the rule or room for one.
 fn can_fold(shard: &Shard, rule: &RuleIdentity) -> bool {
     rule.format != CellFormat::None
         && (shard.sketches.len() < SKETCHES_MAX || shard.find_sketch(rule.key).is_some())

@@ -14,26 +14,26 @@
 //! # When the store is full
 //!
 //! `max_keys` bounds the weight of all shards together, sketches included. An entry is reclaimed
-//! when an absent one would mean the same (a full bucket, a past window): a few at every insertion,
-//! more when the store is full, and by [`MemoryStore::sweep`].
+//! once a missing entry is equivalent to it (a full bucket, a past window). Every insertion
+//! reclaims a few entries, more if the store is full, and [`MemoryStore::sweep`] reclaims the rest.
 //!
 //! While all entries are live, every rule has a fair share: the weight of all entries divided by
 //! the number of rules that hold some.
 //!
-//! - A new key of a rule below its share gets an entry: one of the rule furthest above its share,
-//!   among 32 slots of the shard, is folded into the `sketch` of that rule.
-//! - A new key of any other rule is counted in the sketch of its own rule, where keys can refuse
-//!   each other, but none is ever admitted more than its limit.
-//! - An existing key keeps its entry until its rule is the one furthest above its share, and a
-//!   growing one (a sliding log) makes room in the same way.
+//! - A new key of a rule below its share gets an entry. To make room, an entry of the rule furthest
+//!   above its share, among 32 slots of the shard, is folded into the `sketch` of that rule.
+//! - A new key of any other rule is counted in the sketch of its own rule. There, keys share cells
+//!   and may be refused too early, but no key is ever admitted beyond its limit.
+//! - An existing key keeps its entry until its rule is the one furthest above its share. An entry
+//!   that grows (a sliding log) makes room in the same way.
 //! - A key that gets an entry later starts from its state in the sketch, so that no hit is
 //!   forgotten.
 //!
 //! For a key in a sketch, waits may be longer than necessary, and refunds have no effect.
 //!
-//! So a flood of keys on one rule makes that rule less precise and no other one. Up to eight rules
-//! have a sketch, 4 MiB each (less in a small store). New keys of further rules, and of concurrency
-//! and hybrid limits, which fit into no sketch, are refused.
+//! A flood of keys on one rule therefore makes only that rule less precise. Up to eight rules have
+//! a sketch, 4 MiB each (less in a small store). New keys of further rules are refused, and so are
+//! new keys of concurrency and hybrid limits, which do not fit into a sketch.
 //!
 //! Not here: the arithmetic (`algorithm`), the clock (every call carries the time).
 
@@ -124,7 +124,7 @@ pub struct MemoryStore {
     /// Weight of a sketch in one shard, in keys.
     sketch_weight: usize,
     rules: RuleTable,
-    /// Number that selects the next shard to sweep or search, modulo the number of shards.
+    /// Index of the next shard to sweep or search, to be taken modulo the number of shards.
     next: AtomicUsize,
     stats: MemoryStats,
 }
@@ -340,7 +340,7 @@ fn without_unreceipted_refund(op: Op) -> Op {
 }
 
 /// Removes the sliding log entry from the receipt of a charge to a sketch. Once the key has its
-/// own entry, a different charge could get the same number and would then be removed by a refund
+/// own entry, a different charge could get the same entry number and be removed by a refund
 /// of this receipt.
 fn without_receipt_entry(outcome: Outcome) -> Outcome {
     let taken = outcome.taken.map(|taken| ChargeRecord { entry: u128::MAX, ..taken });

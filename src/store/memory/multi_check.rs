@@ -1,9 +1,9 @@
-//! Calls of several checks. Locks every shard that the call needs, decides the checks on copies of
-//! their counters, and writes the result.
+//! Decides calls with several checks. Locks every shard that the call needs, decides the checks on
+//! copies of their counters, and stores the result.
 //!
-//! Locks are taken in ascending order of the shards, so that two calls never wait for each other.
+//! Shards are locked in ascending order, so that two calls cannot deadlock.
 //!
-//! Not here: calls of a single check, which need no copies (`super`).
+//! Not here: calls with a single check, which need no copies (`super`).
 
 use std::collections::{HashMap, HashSet};
 use std::sync::MutexGuard;
@@ -16,8 +16,8 @@ use super::{MemoryStore, SHARDS_MAX, without_receipt_entry, without_unreceipted_
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Number of working counters kept on the stack, and searched one after another. Calls with more
-/// checks are rare; they allocate and hash.
+/// Number of working counters that are kept on the stack and searched linearly. Calls with more
+/// checks are rare; they allocate and use a hash table.
 const COUNTERS_INLINE: usize = 16;
 
 const SHARD_SET_WORDS: usize = SHARDS_MAX / 64;
@@ -100,7 +100,7 @@ impl<'a> WorkingCounters<'a> {
         position
     }
 
-    /// Returns whether the call has a working copy of an entry of a shard.
+    /// Returns whether the call has a working copy of `entry` in the shard locked by `guard`.
     fn is_in_use(&self, guard: usize, entry: EntryIndex) -> bool {
         let is_there = |counter: &WorkingCounter<'_>| {
             counter.guard == guard && counter.location == Location::Entry(entry)
@@ -211,8 +211,9 @@ impl MemoryStore {
         })
     }
 
-    /// Claims an entry for a key that has none. If the store is full, returns the sketch of the
-    /// rule or [`Location::NoRoom`].
+    /// Claims weight for an entry of a new key and returns the key's location. If the store is
+    /// full, the location is the sketch of the rule, or [`Location::NoRoom`] if the rule cannot
+    /// have a sketch.
     fn claim_location(
         &self,
         shard: &mut Shard,

@@ -77,8 +77,11 @@ struct RuleUsage {
     overflow: AtomicU8,
 }
 
+/// Bit of an overflow whose new keys are counted in a sketch.
 const SKETCHED: u8 = 1;
+/// Bit of an overflow whose new keys are refused.
 const REFUSED: u8 = 2;
+/// Distance, in bits, from a new overflow's bit to the bit that marks it as reported.
 const REPORTED_SHIFT: u8 = 4;
 
 /// Lock-free hash table that holds the weight of each rule's entries. Only assigning a slot takes

@@ -115,7 +115,7 @@ pub(super) struct Shard {
     index: HashTable<EntryIndex>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<EntryIndex>,
-    /// Number of slots that have ever been used.
+    /// Number of slots that are occupied or in `free`. Slots from this index on are unused.
     high: EntryIndex,
     /// Index at which the next call to [`reclaim`](Self::reclaim) starts.
     cursor: EntryIndex,
@@ -144,13 +144,13 @@ impl Shard {
     }
 
     /// Returns the state of the entry in a slot.
-    pub(super) fn state(&self, slot: EntryIndex) -> &State {
-        &self.entry(slot).state
+    pub(super) fn state(&self, index: EntryIndex) -> &State {
+        &self.entry(index).state
     }
 
-    /// Returns the key of the entry in a slot.
-    pub(super) fn key(&self, slot: EntryIndex) -> EntryKey {
-        self.entry(slot).key
+    /// Returns the key of an entry.
+    pub(super) fn key(&self, index: EntryIndex) -> EntryKey {
+        self.entry(index).key
     }
 
     /// Returns the rule of the entry in a slot, as an index into the [`RuleTable`].
@@ -296,8 +296,8 @@ impl Shard {
         }
     }
 
-    /// Returns the time of the latest call that used this shard. A refund by receipt carries no
-    /// time and uses this one.
+    /// Returns the time of the latest call that used this shard. Refunds by receipt use it as the
+    /// current time, because a receipt does not contain one.
     pub(super) fn latest(&self) -> Micros {
         self.latest
     }

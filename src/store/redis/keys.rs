@@ -111,13 +111,13 @@ impl Prefix {
         let mut text = KeyText::new();
         text.extend_from_slice(self.0.as_bytes());
         text.extend_from_slice(b"tg1");
-        text.push(letter(algorithm));
+        text.push(algorithm_letter(algorithm));
         text.extend_from_slice(b":{");
-        text.extend_from_slice(&base64url(key.tag.unwrap_or(key.identity)));
+        text.extend_from_slice(&encode_base64url(key.tag.unwrap_or(key.identity)));
         text.push(b'}');
         if key.tag.is_some() {
             text.push(b':');
-            text.extend_from_slice(&base64url(key.identity));
+            text.extend_from_slice(&encode_base64url(key.identity));
         }
         text
     }
@@ -126,7 +126,7 @@ impl Prefix {
 /// Returns the letter that identifies the algorithm and the version of its state format in keys. A
 /// new state format needs a new letter. Both refill forms of a bucket share one format, so that a
 /// limit whose rate changes keeps its counter.
-pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
+pub(super) const fn algorithm_letter(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { .. } => b'w',
@@ -143,7 +143,7 @@ pub(super) const fn letter(algorithm: &Algorithm) -> u8 {
 
 /// Returns the hash slot of a counter's key in a Redis Cluster.
 pub fn counter_slot(key: &CounterKey) -> u16 {
-    crc16(&base64url(key.tag.unwrap_or(key.identity))) % SLOTS
+    crc16(&encode_base64url(key.tag.unwrap_or(key.identity))) % SLOTS
 }
 
 /// Returns the hash slot of any key in a Redis Cluster, as Redis computes it: from the text between
@@ -158,7 +158,7 @@ pub fn key_slot(key: &[u8]) -> u16 {
 }
 
 /// Encodes 128 bits in base64url without padding.
-fn base64url(bits: u128) -> [u8; HASH_CHARS] {
+fn encode_base64url(bits: u128) -> [u8; HASH_CHARS] {
     let mut text = [b'A'; HASH_CHARS];
     // Cannot fail: 16 bytes are 22 characters.
     let written = URL_SAFE_NO_PAD.encode_slice(bits.to_be_bytes(), &mut text);
@@ -174,7 +174,7 @@ fn crc16(bytes: &[u8]) -> u16 {
         .fold(0, |crc: u16, byte| (crc << 8) ^ CRC16_TABLE[usize::from((crc >> 8) as u8 ^ *byte)])
 }
 
-/// CRC16 checksum of every single byte, by which [`crc16`] processes a byte per step.
+/// CRC16 checksum of each byte value, so that [`crc16`] processes one byte per step.
 const CRC16_TABLE: [u16; 256] = {
     let mut table = [0u16; 256];
     let mut at = 0;

@@ -1,11 +1,11 @@
 //! Redis store: keeps counters in Redis, where Lua scripts decide calls.
 //!
-//! A call is one script call or, on a cluster, one per slot of its keys. The server's clock
-//! decides.
+//! A call is sent as one script call or, on a cluster, as one per node or hash slot. Calls far from
+//! every limit are sent as plain commands instead. The clock of the Redis server applies.
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`store`] | turns a call into script calls, and their replies into answers |
+//! | [`store`] | sends calls as plain commands or script calls, and decodes the replies |
 //! | [`keys`] | the key of a counter, and its cluster slot |
 //! | `multi_slot`, `near_limit_hints` | calls over several slots of a cluster |
 //! | `node_scripts` | one script per node of a cluster, and when it is used |

@@ -2,11 +2,11 @@
 //! which group is sent first. `node_scripts` groups them by node instead.
 //!
 //! Each group is one atomic script call. All groups are sent at once, unless a check was near its
-//! limit when last seen: then its group is sent alone first, so that a refusal there holds no hits
-//! in other slots. If one slot rejects the call, the charges in the others are refunded by receipt.
-//! So no limit ever admits too much, but near a limit a call may be rejected because another call
-//! holds hits for one round trip. If a slot does not answer, the charges in the others are kept,
-//! and the fallback either admits the call or refunds them.
+//! limit when last seen: then its group is sent alone first, so that a refusal there leaves no
+//! charges in other slots. If one slot rejects the call, the charges in the others are refunded by
+//! receipt. No limit ever admits too much, but near a limit, a call may be rejected because of
+//! charges that another call refunds one round trip later. If a slot does not reply, the charges in
+//! the others are kept, and the fallback either admits the call or refunds them.
 //!
 //! All functions are pure. Not here: sending the groups (`store`).
 
@@ -46,10 +46,10 @@ pub(super) type SlotGroups = SmallVec<[SlotGroup; 4]>;
 /// check.
 pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u16) -> SlotGroups {
     let mut groups = SlotGroups::new();
-    let mut places = GroupPlaces::default();
+    let mut index = GroupIndex::default();
     for (at, check) in checks.iter().enumerate() {
         let slot = slot(check);
-        match places.place(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot)) {
+        match index.position(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot)) {
             Some(place) => groups[place].checks.push(at),
             None => groups.push(SlotGroup::of(slot, at)),
         }
@@ -57,30 +57,30 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
     groups
 }
 
-/// Number of groups up to which they are searched one after another, which is faster than hashing.
-const SEARCHED_MAX: usize = 16;
+/// Maximum number of groups that are searched linearly, which is faster than hashing.
+const LINEAR_SEARCH_MAX: usize = 16;
 
-/// Places of groups in their list, by hash slot. Finding one takes constant time.
+/// Index of the groups of a call by hash slot or by node. A lookup takes constant time.
 #[derive(Debug, Default)]
-pub(super) struct GroupPlaces {
+pub(super) struct GroupIndex {
     hashed: HashMap<u16, usize>,
     groups: usize,
 }
 
-impl GroupPlaces {
-    /// Returns the place of the group of a slot. If there is none, returns `None` and notes that
-    /// the caller appends one. `slot_at` returns the slot of the group at a place.
-    pub(super) fn place(
+impl GroupIndex {
+    /// Returns the position of the group of a slot. If there is no such group, returns `None` and
+    /// assumes that the caller appends one. `slot_at` returns the slot of the group at a position.
+    pub(super) fn position(
         &mut self,
         slot: u16,
         slot_at: impl Fn(usize) -> Option<u16>,
     ) -> Option<usize> {
-        let searched = self.groups.min(SEARCHED_MAX);
+        let searched = self.groups.min(LINEAR_SEARCH_MAX);
         let found = (0..searched)
             .find(|place| slot_at(*place) == Some(slot))
             .or_else(|| self.hashed.get(&slot).copied());
         if found.is_none() {
-            if self.groups >= SEARCHED_MAX {
+            if self.groups >= LINEAR_SEARCH_MAX {
                 self.hashed.insert(slot, self.groups);
             }
             self.groups += 1;
@@ -164,7 +164,7 @@ pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
 }
 
 /// Returns the groups to send after the group `first`: all others or, if the call has ended, only
-/// the refunds and the takes with `charge: always` in them.
+/// the refunds and the checks with `charge: always` in them.
 pub(super) fn other_groups(
     checks: &[Check<'_>],
     groups: SlotGroups,
@@ -213,7 +213,7 @@ mod tests {
         Check { key, limit, op, role: Role::Required, holder: None }
     }
 
-    /// The slot is the identity's tens.
+    /// Returns a hash slot for tests: the counter's identity divided by 10.
     fn slot_by_tens(check: &Check<'_>) -> u16 {
         u16::try_from(check.key.identity / 10).unwrap()
     }
@@ -243,18 +243,18 @@ mod tests {
         let compared = std::cell::Cell::new(0);
         for count in [256_u16, 1_024, 2_048] {
             compared.set(0);
-            let mut places = GroupPlaces::default();
+            let mut index = GroupIndex::default();
             let slot_at = |place: usize| {
                 compared.set(compared.get() + 1);
                 u16::try_from(place).ok()
             };
             for slot in 0..count {
-                assert_eq!(places.place(slot, slot_at), None, "{slot} is new");
+                assert_eq!(index.position(slot, slot_at), None, "{slot} is new");
             }
             for slot in 0..count {
-                assert_eq!(places.place(slot, slot_at), Some(usize::from(slot)));
+                assert_eq!(index.position(slot, slot_at), Some(usize::from(slot)));
             }
-            let most = 2 * usize::from(count) * SEARCHED_MAX;
+            let most = 2 * usize::from(count) * LINEAR_SEARCH_MAX;
             assert!(compared.get() <= most, "{} for {count} checks", compared.get());
         }
     }

@@ -1,8 +1,8 @@
-//! Near-limit hints: which counters were last seen near their limit, so that a multi-slot call can
-//! ask the slot of such a counter first.
+//! Near-limit hints: a table of counters that were last seen near their limit, so that a multi-slot
+//! call can be sent to the slot of such a counter first.
 //!
-//! A wrong hint only costs a round trip or a refund. So the table has a fixed size and no locks,
-//! and a counter overwrites whatever its entry holds.
+//! A wrong hint only costs a round trip or a refund. The table therefore has a fixed size and no
+//! locks, and counters may overwrite each other's entries.
 //!
 //! Not here: the order of the slots (`multi_slot`).
 
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Check, Hits, Micros, Outcome, Verdict};
 
-/// Number of table entries, 16 bytes each. A new hint may overwrite another, which the next
-/// multi-slot call on its counter records again.
+/// Number of table entries, 16 bytes each. A new hint may overwrite the hint of another counter,
+/// which the next multi-slot call on that counter records again.
 const HINT_COUNT: usize = 4_096;
 
 /// Time after a refusal during which a counter counts as near its limit, in milliseconds.
 const REFUSED_FOR_MS: u32 = 1_000;
 
-/// Number of takes below which a counter is near its limit: it is near if fewer hits are available
-/// than this many times the cost of the check.
-const NEAR_COSTS: u64 = 10;
+/// Factor that defines which counters are near their limit: those with fewer available hits than
+/// this many times the cost of the check.
+const NEAR_LIMIT_FACTOR: u64 = 10;
 
 /// Fixed-size table that records, per counter, the hits that were last available and the time of
 /// the latest refusal.
@@ -37,8 +37,8 @@ struct Hint {
     last_seen: AtomicU64,
 }
 
-/// Distance of a counter from its limit, as the number of checks of the same cost that could still
-/// pass; 0 after a recent refusal.
+/// Distance of a counter from its limit: one more than the number of checks of the same cost that
+/// could still pass, or 0 after a recent refusal.
 pub(super) type Nearness = u64;
 
 impl NearLimitHints {
@@ -71,11 +71,11 @@ impl NearLimitHints {
         if refused != 0 && millis_u32(now).wrapping_sub(refused) < REFUSED_FOR_MS {
             return Some(0);
         }
-        (available < cost.saturating_mul(NEAR_COSTS)).then(|| 1 + available / cost)
+        (available < cost.saturating_mul(NEAR_LIMIT_FACTOR)).then(|| 1 + available / cost)
     }
 
-    /// Returns the hits that were available in the check's counter when it was last seen. `None` if
-    /// it was never seen, or if another counter has overwritten its entry.
+    /// Returns the hits that were available in the check's counter at its latest recorded outcome.
+    /// Returns `None` if there is none, or if another counter has overwritten its entry.
     pub(super) fn last_available(&self, check: &Check<'_>) -> Option<Hits> {
         let (counter, hint) = self.entry(check);
         let is_own = hint.counter.load(Ordering::Relaxed) == counter;

@@ -4,12 +4,12 @@
 //! Redis requires the declared keys of a script to be in one slot. A script that declares none may
 //! use every slot of its node, so that one script call decides all checks of the call on that node,
 //! atomically. It first reads every key. If one cannot be read there, because its slot has moved or
-//! is moving, it writes nothing and answers `not here`. The checks are then sent slot by slot, where
-//! Redis answers with the address of the right node, and the node's script is not used for their
-//! slots for [`MOVED_FOR_MS`].
+//! is moving, it writes nothing and replies `not here`. The checks are then sent slot by slot, so
+//! that Redis redirects them to the right node, and the node's script is not used for their slots
+//! for [`MOVED_FOR_MS`].
 //!
-//! Some services route a script call without keys to any node. There the script keeps answering `not
-//! here` for slots that the node serves, and is turned off for [`OFF_FOR`].
+//! Some services route a script call without keys to any node. Such scripts keep replying
+//! `not here` for slots that the intended node serves, and are turned off for [`OFF_DURATION`].
 //!
 //! Not here: sending the script calls (`store`), their arguments (`script`).
 
@@ -18,27 +18,30 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use super::keys::SLOTS;
-use super::multi_slot::{GroupPlaces, SlotGroup, SlotGroups};
+use super::multi_slot::{GroupIndex, SlotGroup, SlotGroups};
 use crate::domain::{Check, Micros};
 
-/// Time after `not here` during which the slots of the call are sent one by one, in milliseconds. A
-/// slot moves in less, and the slot table is read again within a fraction of it.
+/// Time after a `not here` reply during which the checks of its slots are sent slot by slot, in
+/// milliseconds. Moving a slot takes less time, and so does refreshing the slot table.
 const MOVED_FOR_MS: u32 = 1_000;
 
-/// Points for a `not here` of a node that then served the same slots without a redirect. An answered
-/// script call takes one point away. So the scripts stay on if four of five calls are answered:
-/// enough for a slot that moves on Redis 8.0, which answers so for each of its keys.
+/// Number of points for each unexplained `not here` reply: one after which the node served the same
+/// slots without a redirect. Any other reply subtracts one point, so the scripts stay on as long as
+/// at most one call in five gets an unexplained `not here`. This tolerates a moving slot on Redis
+/// 8.0, which replies `not here` for each of its keys.
 const UNEXPLAINED_POINTS: u32 = 4;
-/// Number of points at which the scripts are turned off: eight unexplained `not here` in a row.
+/// Number of points at which the scripts are turned off: that of eight unexplained `not here`
+/// replies in a row.
 const POINTS_MAX: u32 = 32;
-/// Time for which the scripts are then off. One call is tried afterwards.
-const OFF_FOR: Micros = Micros(600_000_000);
+/// Time for which the scripts stay turned off, 10 minutes. Afterwards they are used again, until
+/// the next unexplained `not here` reply.
+const OFF_DURATION: Micros = Micros(600_000_000);
 
-/// State of the scripts for nodes: on or off, for all slots and for single ones.
+/// Switch for the scripts for cluster nodes: turns them on and off, for all slots or single slots.
 #[derive(Debug)]
 pub(super) struct NodeScripts {
     /// For each slot the time of the last `not here` in milliseconds, wrapping after 49 days; 0 for
-    /// never. Empty if the scripts are never used. 64 KiB.
+    /// never. Empty if the scripts are never used. Takes 64 KiB.
     moved_at: Box<[AtomicU32]>,
     points: AtomicU32,
     /// Time until which the scripts are off, in microseconds.
@@ -64,8 +67,8 @@ impl NodeScripts {
         !self.moved_at.is_empty() && self.off_until.load(Ordering::Relaxed) <= now.0
     }
 
-    /// Returns the number of times that the scripts were turned off because the service routes them
-    /// to other nodes.
+    /// Returns the number of times that the scripts were turned off because of too many unexplained
+    /// `not here` replies.
     pub(super) fn times_off(&self) -> u64 {
         self.times_off.load(Ordering::Relaxed)
     }
@@ -77,8 +80,8 @@ impl NodeScripts {
         moved_at == 0 || millis_u32(now).wrapping_sub(moved_at) >= MOVED_FOR_MS
     }
 
-    /// Records that a node's script was answered.
-    pub(super) fn record_answer(&self) {
+    /// Records a reply of a node's script other than `not here`.
+    pub(super) fn record_reply(&self) {
         // Usually there are no points, and nothing is written.
         if self.points.load(Ordering::Relaxed) > 0 {
             let less = |points: u32| Some(points.saturating_sub(1));
@@ -87,7 +90,7 @@ impl NodeScripts {
         }
     }
 
-    /// Records that a node's script answered `not here` to a call that uses these slots.
+    /// Records that a node's script replied `not here` to a call that uses these slots.
     pub(super) fn record_not_here(&self, slots: impl Iterator<Item = u16>, now: Micros) {
         for slot in slots {
             if let Some(moved_at) = self.moved_at.get(usize::from(slot)) {
@@ -96,8 +99,8 @@ impl NodeScripts {
         }
     }
 
-    /// Records that the node then served all slots of that call without a redirect, so that nothing
-    /// explains the answer. Returns whether this turned the scripts off.
+    /// Records an unexplained `not here` reply: the node then served all slots of the call without
+    /// a redirect. Returns whether this turned the scripts off.
     pub(super) fn record_unexplained(&self, now: Micros) -> bool {
         let points = self.points.fetch_add(UNEXPLAINED_POINTS, Ordering::Relaxed);
         if points + UNEXPLAINED_POINTS < POINTS_MAX {
@@ -105,7 +108,7 @@ impl NodeScripts {
         }
         // One more unexplained answer after the pause is enough.
         self.points.store(POINTS_MAX - UNEXPLAINED_POINTS, Ordering::Relaxed);
-        self.off_until.store(now.saturating_add(OFF_FOR).0, Ordering::Relaxed);
+        self.off_until.store(now.saturating_add(OFF_DURATION).0, Ordering::Relaxed);
         self.times_off.fetch_add(1, Ordering::Relaxed);
         true
     }
@@ -119,13 +122,13 @@ pub(super) fn group_by_node(
     node: impl Fn(u16) -> Option<u16>,
 ) -> SlotGroups {
     let mut groups = SlotGroups::new();
-    let mut places = GroupPlaces::default();
+    let mut index = GroupIndex::default();
     // The numbers of nodes follow those of slots.
     let mut owners: SmallVec<[u16; 4]> = SmallVec::new();
     for (at, check) in checks.iter().enumerate() {
         let slot = slot(check);
         let owner = node(slot).and_then(|node| node.checked_add(SLOTS)).unwrap_or(slot);
-        match places.place(owner, |place| owners.get(place).copied()) {
+        match index.position(owner, |place| owners.get(place).copied()) {
             Some(place) => {
                 let group = &mut groups[place];
                 group.spans_slots |= group.slot != slot;
@@ -187,13 +190,13 @@ mod tests {
         let scripts = NodeScripts::new(true);
         for _ in 0..1_000 {
             assert!(!scripts.record_unexplained(NOW));
-            (0..4).for_each(|_| scripts.record_answer());
+            (0..4).for_each(|_| scripts.record_reply());
         }
         assert!(scripts.is_on(NOW));
         // One call of three reaches the right node by chance.
         let off = (0..30).any(|n| {
             let off = n % 3 != 0 && scripts.record_unexplained(NOW);
-            scripts.record_answer();
+            scripts.record_reply();
             off
         });
         assert!(off);

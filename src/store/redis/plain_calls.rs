@@ -1,16 +1,17 @@
 //! Calls that are charged by plain commands, without a script.
 //!
-//! The value of a fixed window is the window's number above ten digits of count. So an INCRBY charges
-//! and answers everything, at a fraction of a script's CPU. A call is charged so if all its counters
-//! were far from their limits when last seen. It is admitted if every answer is within its limit, and
-//! if the server's time was, from sending to receiving, in the window that the answer names.
-//! Otherwise its charges are refunded by receipt, through the script that compares windows, and the
-//! scripts decide it. Never an INCRBY of a negative number: a late one would reduce another window.
-//! A charge whose outcome is unknown is never sent again and never refunded.
+//! The value of a fixed window is the window's number followed by ten digits of count. An INCRBY
+//! therefore charges the counter and returns its whole state, for a fraction of a script's CPU
+//! time. A call is charged this way if all its counters were far from their limits when last seen.
+//! It is admitted if every count is within its limit, and if the server's time was in the window of
+//! the reply from sending to receiving. Otherwise, its charges are refunded by receipt, and scripts
+//! decide the call. The refund is a script that compares windows, not an INCRBY of a negative
+//! number, which could arrive late and reduce the next window's count. A charge whose outcome is
+//! unknown is never sent again and never refunded.
 //!
-//! For one round trip, a call that will be refunded holds hits, and another one may be rejected
-//! because of them. An admitted call was counted with all calls admitted before it, so no limit is
-//! exceeded, unless a client refunds more than was charged and so frees some of the held hits.
+//! Until it is refunded, for one round trip, such a charge may cause another call to be rejected.
+//! An admitted call was counted with all calls admitted before it, so no limit is exceeded, unless
+//! a client refunds more than was charged while such charges are still counted.
 //!
 //! Not here: writing the commands (`client::plain_charge`), the hints (`plain_hints`).
 
@@ -26,22 +27,22 @@ use crate::domain::{
     Outcome, Receipt, RepeatedCounters, Source, Verdict, Window,
 };
 
-/// Largest cost of a plain charge, in hits. More than 87,000 of them have to be in flight on one
-/// counter, beyond the largest count, before their sum reaches the window's digits.
+/// Maximum cost of a plain charge, in hits. The count could overflow into the window's number only
+/// if more than 87,000 such charges were in flight on one counter.
 pub(crate) const COST_MAX: u64 = 65_535;
 
-/// Shortest window whose counters are charged plainly. In a shorter one, too many answers arrive
-/// after its end.
+/// Minimum length of a window whose counter is charged by plain commands. With shorter windows, too
+/// many replies arrive after the window's end.
 const LENGTH_MIN: Micros = Micros::from_secs(2);
 
-/// Maximum number of checks of a plain call. A call with more fills a large part of a write, and
-/// its script costs little per check.
+/// Maximum number of checks in a call that is charged by plain commands. A call with more checks
+/// fills a large part of a write, and its script costs little per check.
 const CHECKS_MAX: usize = 32;
 
-/// Factor between a window's number and the count in a stored value.
+/// Factor of the window's number in a stored value, which is number · factor + count.
 const COUNT_SPAN: u64 = 10_000_000_000;
 
-/// Modulus of a window's number in a stored value.
+/// Modulus of the window numbers in stored values, which repeat after this many windows.
 const NUMBERS: u64 = 900_000_000;
 
 /// Largest hit count that a window stores.
@@ -52,41 +53,42 @@ const COUNT_MAX: u64 = u32::MAX as u64;
 pub(super) struct PlainStats {
     /// Number of calls decided by plain commands.
     pub(super) decided: AtomicU64,
-    /// Number of calls whose plain charges did not decide them, so that the scripts did.
+    /// Number of calls that plain commands could not decide.
     pub(super) undecided: AtomicU64,
     /// Number of plain charges refunded.
     pub(super) refunded: AtomicU64,
 }
 
-/// Chooses the calls to charge plainly, and judges their answers.
+/// Selects the calls that plain commands can charge, and evaluates the replies.
 #[derive(Debug)]
 pub(super) struct PlainCalls {
     prefix: Prefix,
     is_cluster: bool,
     hints: PlainHints,
-    /// For tests: one call in so many counts as far from every limit. 0 for none.
+    /// For tests: treats one call in this many as far from every limit; 0 disables this.
     forced_interval: u64,
     calls: AtomicU64,
     pub(super) stats: PlainStats,
 }
 
-/// What the answers to plain charges mean for their call.
+/// Result of a call that was sent as plain charges, derived from the Redis replies.
 pub(super) enum PlainResult {
-    /// They decide the call.
+    /// The charges decided the call, with these answers.
     Decided(Answers),
-    /// They do not. The charges must be refunded by these receipts before the scripts decide.
+    /// The charges did not decide the call. They must be refunded by these receipts before scripts
+    /// decide it.
     Refund(Vec<Receipt>),
-    /// Some charges have an unknown outcome. The call is answered so, and the charges that would
-    /// otherwise be repeated are refunded.
+    /// Some charges have an unknown outcome, so scripts must not repeat the call. Contains its
+    /// answers, and the receipts of the charges to refund.
     Unknown(Answers, Vec<Receipt>),
 }
 
-/// Meaning of one answer.
+/// Result of one plain charge.
 enum ChargeResult {
     Passed(Outcome),
-    /// The charge must be refunded if it has a record; the call must be decided again.
+    /// Scripts must decide the call again. If there is a record, the charge must be refunded first.
     Repeated(Option<ChargeRecord>),
-    /// The command may have run.
+    /// The command may or may not have run.
     Unknown,
 }
 
@@ -102,12 +104,12 @@ impl PlainCalls {
         }
     }
 
-    /// Lets one call in `interval` count as far from every limit, so that tests meet wrong hints.
+    /// Treats one call in `interval` as far from every limit, so that tests cover wrong hints.
     pub(super) fn force(&mut self, interval: u64) {
         self.forced_interval = interval;
     }
 
-    /// Returns the charges of a call if it is to be charged plainly.
+    /// Returns the plain charges of a call, or `None` if scripts must decide it.
     pub(super) fn plan(&self, call: &Call<'_>) -> Option<PlainCharges> {
         let checks = call.checks;
         if checks.is_empty() || checks.len() > CHECKS_MAX || !checks.iter().all(is_eligible) {
@@ -138,7 +140,7 @@ impl PlainCalls {
         }
     }
 
-    /// Records the counts in the answers of the scripts.
+    /// Records the counts from a call that scripts decided, as hints for later calls.
     pub(super) fn record(&self, call: &Call<'_>, answers: &[Answer]) {
         for (check, answer) in call.checks.iter().zip(answers) {
             if let Answer::Decided(outcome) = answer
@@ -149,7 +151,7 @@ impl PlainCalls {
         }
     }
 
-    /// Judges the answers to the charges of a call.
+    /// Evaluates the replies to the charges of a call.
     pub(super) fn judge(&self, call: &Call<'_>, replies: &ChargeReplies) -> PlainResult {
         let judged = call.checks.iter().zip(replies);
         let mut judged = judged.map(|(check, reply)| self.judge_charge(check, reply, call.now));
@@ -224,8 +226,8 @@ impl PlainCalls {
     }
 }
 
-/// Returns whether a check can ever be charged by a plain command. Such a check may be rejected only
-/// because another call holds hits that it will refund.
+/// Returns whether a check can ever be charged by a plain command. If so, it may be refused because
+/// of another call's charges that are about to be refunded.
 pub(super) fn is_eligible(check: &Check<'_>) -> bool {
     let is_small_take = match check.op {
         Op::Take { cost } => (1..=COST_MAX).contains(&cost.0),
@@ -250,9 +252,9 @@ pub(super) fn is_eligible(check: &Check<'_>) -> bool {
         && !limit.is_override()
 }
 
-/// Returns the start of the window that a counter's value names, and its count. Returns `None` if no
-/// script will ever read that window again, so that its charge needs no refund: the window was over
-/// when the charge was sent, or the value is none that a script wrote.
+/// Returns the start and the count of the window in a counter's value. Returns `None` if the charge
+/// needs no refund, because no script will read that window again: the window had ended when the
+/// charge was sent, or no script wrote the value.
 fn named_window(check: &Check<'_>, value: i64, span: &ServerTimeSpan) -> Option<(Micros, u64)> {
     let value = u64::try_from(value).ok()?;
     let (number, count, length) = (value / COUNT_SPAN, value % COUNT_SPAN, length(check).0);
@@ -279,7 +281,7 @@ fn length(check: &Check<'_>) -> Micros {
     }
 }
 
-/// Returns the hits that the check's window admits.
+/// Returns the maximum number of hits in the check's window.
 fn hits(check: &Check<'_>) -> u64 {
     check.limit.capacity().0.min(COUNT_MAX)
 }

@@ -1,11 +1,12 @@
-//! Hints of which counters are far from their limit, so that a call on them needs no script.
+//! Far-from-limit hints: a table of counters that were last seen far from their limit, so that
+//! calls on them need no script.
 //!
-//! A wrong hint only costs a refund and a second round trip: an answer is judged by the counter's
-//! value, never by its hint. So the table has a fixed size and no locks, a counter overwrites
-//! whatever its entry holds, and words of one entry may be of different calls.
+//! A wrong hint only costs a refund and a second round trip, because the counter's value decides
+//! the call, never the hint. The table therefore has a fixed size and no locks, counters may
+//! overwrite each other's entries, and the words of one entry may come from different calls.
 //!
-//! Not here: which checks a hint may matter for (`plain_calls`); hints of counters near their limit,
-//! for calls over several slots (`near_limit_hints`).
+//! Not here: which checks use a hint (`plain_calls`); hints of counters near their limit, for calls
+//! over several slots (`near_limit_hints`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,21 +16,24 @@ use crate::domain::{Check, Micros, Outcome};
 /// more benefit from an entry.
 const HINT_COUNT: usize = 8_192;
 
-/// Age up to which an answer shows that its counter is far from the limit, in milliseconds.
+/// Maximum age of a hint, in milliseconds. An older count does not show that its counter is still
+/// far from the limit.
 const AGE_MAX_MS: u32 = 100;
 
-/// Longest time to a window's end that an entry can hold, in milliseconds: 20 days. Milliseconds
-/// wrap after 49 days, and the sign of a difference after half of that.
+/// Maximum time until a window's end that an entry can store, in milliseconds: 20 days. A 32-bit
+/// number of milliseconds wraps after 49 days, and the sign of a difference after half of that.
 const END_MAX_MS: u64 = 20 * 86_400_000;
 
-/// Difference, in milliseconds, up to which two ends are those of one window. An end is computed
-/// from our clock and the time that the server said was left, and a window is at least twice as long.
+/// Difference between two window ends, in milliseconds, below which both belong to one window. An
+/// end is computed from our clock and the time left according to the server. A window is at least
+/// twice as long as this.
 const SAME_END_MS: u32 = 1_000;
 
-/// Count of a counter that has answered above its limit: it is never far in this window.
+/// Count that marks a counter above its limit. Until its window ends, it is never far from the
+/// limit.
 const ABOVE_LIMIT: u32 = u32::MAX;
 
-/// Fixed-size table of the counts that were last answered.
+/// Fixed-size table of the last known count of each counter.
 #[derive(Debug)]
 pub(super) struct PlainHints {
     entries: Box<[Hint]>,
@@ -39,10 +43,10 @@ pub(super) struct PlainHints {
 struct Hint {
     /// Low 64 bits of the counter's identity; 0 for an empty entry.
     counter: AtomicU64,
-    /// High 32 bits: the end of the window. Low 32 bits: the time of the answer. Both in
-    /// milliseconds of this process's wall clock, wrapping after 49 days.
+    /// High 32 bits: the end of the window. Low 32 bits: the time at which the count was recorded.
+    /// Both in milliseconds of this process's wall clock, wrapping after 49 days.
     times: AtomicU64,
-    /// High 32 bits: the count. Low 32 bits: its growth since the answer before.
+    /// High 32 bits: the count. Low 32 bits: its growth since the count recorded before it.
     counts: AtomicU64,
 }
 
@@ -51,14 +55,14 @@ impl PlainHints {
         PlainHints { entries: (0..HINT_COUNT).map(|_| Hint::default()).collect() }
     }
 
-    /// Records the hits in a check's window, which has the capacity `hits`, after an answer.
+    /// Records the count of a check's window after a decision. `hits` is the window's capacity.
     pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, hits: u64, now: Micros) {
         let count = hits.saturating_sub(outcome.available.0);
         self.store(check, count, outcome.reset_after, now);
     }
 
-    /// Records that a plain command answered a count above the limit, `rest` before the window's
-    /// end. The scripts decide until then.
+    /// Records that a plain command returned a count above the limit, so that scripts decide until
+    /// the window ends. `rest` is the time left in the window.
     pub(super) fn record_above_limit(&self, check: &Check<'_>, rest: Micros, now: Micros) {
         self.store(check, u64::from(ABOVE_LIMIT), rest, now);
     }
@@ -85,9 +89,9 @@ impl PlainHints {
         hint.counts.store(u64::from(count) << 32 | u64::from(growth), Ordering::Relaxed);
     }
 
-    /// Returns whether the check's counter, with the capacity `hits`, was far from its limit when
-    /// last seen: at most 100 ms ago, in the present window, and twice its count plus four times
-    /// its last growth is within the limit. The cost of the check counts as if it were charged.
+    /// Returns whether the check's counter is far from its limit, `hits`, according to its hint.
+    /// The hint must be at most 100 ms old and of the current window. Twice the count plus four
+    /// times its last growth must be within the limit. The count includes the cost of the check.
     pub(super) fn is_far(&self, check: &Check<'_>, hits: u64, now: Micros) -> bool {
         let (counter, hint) = self.entry(check);
         if hint.counter.load(Ordering::Relaxed) != counter {
@@ -146,7 +150,7 @@ mod tests {
         Micros(NOW.0 + millis * 1_000)
     }
 
-    /// Records a count that was answered some milliseconds after `NOW`, in a window that ends 30 s
+    /// Records a count that was seen `millis` milliseconds after `NOW`, in a window that ends 30 s
     /// after `NOW`.
     fn answered(hints: &PlainHints, check: &Check<'_>, count: u64, millis: u64) {
         let reset_after = Micros(30_000_000 - millis * 1_000);

@@ -1,4 +1,4 @@
-//! Redis store: turns calls into plain commands or script calls, and replies into answers.
+//! Redis store: sends calls as plain commands or script calls, and decodes the Redis replies.
 //!
 //! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
@@ -26,7 +26,7 @@ use crate::domain::{
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Time before the deadline at which a multi-slot call stops waiting for replies, so that it can
-/// still report the charges of the hash slots that answered.
+/// still report the charges of the hash slots that replied.
 ///
 /// Equal to one tick of the runtime's timer. If it were shorter, `resilience` could cancel the call
 /// first, and the charges would never be refunded.
@@ -156,16 +156,16 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
     }
 
-    /// Turns the scripts for nodes of a cluster on, which is the default, or off. If they are off,
-    /// every hash slot gets a script call of its own.
+    /// Enables or disables the scripts for cluster nodes. Enabled by default. If disabled, each
+    /// hash slot gets its own script call.
     #[must_use]
     pub fn with_node_scripts(self, enabled: bool) -> Self {
         let node_scripts = NodeScripts::new(enabled && self.transport.is_cluster());
         RedisStore { node_scripts, ..self }
     }
 
-    /// Lets one call in `interval` be charged by plain commands although a counter may be near its
-    /// limit, so that tests meet wrong hints.
+    /// Charges one call in `interval` by plain commands even if a counter may be near its limit, so
+    /// that tests cover wrong hints.
     #[doc(hidden)]
     #[must_use]
     pub fn with_wrong_hints(mut self, interval: u64) -> Self {
@@ -180,7 +180,7 @@ impl<T: Transport> RedisStore<T> {
         &self.transport
     }
 
-    /// Returns the statistics, which keep being updated.
+    /// Returns the live statistics, which change as calls are decided.
     pub fn stats(&self) -> &RedisStats {
         &self.stats
     }
@@ -197,17 +197,17 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Decides a call with scripts, and records their answers as hints for plain commands.
-    async fn by_script(&self, call: &Call<'_>) -> Answers {
+    async fn decide_by_script(&self, call: &Call<'_>) -> Answers {
         let answers = if self.transport.is_cluster() {
-            let groups = self.groups(call);
+            let groups = self.group_checks(call);
             // The others are boxed, so that the future of a single-slot call stays small.
             match groups.as_slice() {
-                [group] if group.needs_node_script() => Box::pin(self.single_node(call)).await,
-                [] | [_] => self.single_slot(call).await,
-                [_, _, ..] => Box::pin(self.multi_slot(call, groups)).await,
+                [group] if group.needs_node_script() => Box::pin(self.decide_on_node(call)).await,
+                [] | [_] => self.decide_single_slot(call).await,
+                [_, _, ..] => Box::pin(self.decide_multi_slot(call, groups)).await,
             }
         } else {
-            self.single_slot(call).await
+            self.decide_single_slot(call).await
         };
         self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
         if let Some(plain) = &self.plain {
@@ -216,8 +216,8 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Decides a call by plain commands and, unless their answers decide it, by scripts.
-    async fn by_plain_commands(
+    /// Decides a call by plain commands or, if their replies do not decide it, by scripts.
+    async fn decide_by_plain_commands(
         &self,
         call: &Call<'_>,
         plain: &PlainCalls,
@@ -225,7 +225,7 @@ impl<T: Transport> RedisStore<T> {
     ) -> Answers {
         let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
         let Some(replies) = self.transport.charge(charges, until).await else {
-            return self.by_script(call).await;
+            return self.decide_by_script(call).await;
         };
         match plain.judge(call, &replies) {
             PlainResult::Decided(answers) => answers,
@@ -233,7 +233,7 @@ impl<T: Transport> RedisStore<T> {
                 // Before the scripts decide, so that they do not refuse the call because of its own
                 // hits. Never resent: a lost refund only leaves the counter stricter.
                 let _lost = self.transport.send(self.refund_calls(&receipts, None)).await;
-                self.by_script(call).await
+                self.decide_by_script(call).await
             }
             PlainResult::Unknown(answers, receipts) => {
                 for script_call in self.refund_calls(&receipts, None) {
@@ -245,14 +245,14 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Decides a call with one script call for all checks.
-    async fn single_slot(&self, call: &Call<'_>) -> Answers {
+    async fn decide_single_slot(&self, call: &Call<'_>) -> Answers {
         let script_call = self.script_call(call.checks, call);
         let reply = self.transport.send(smallvec![script_call]).await.pop();
-        self.answers(reply, call)
+        self.decode_answers(reply, call)
     }
 
     /// Decodes the reply to the one script call that decides all checks of a call.
-    fn answers(&self, reply: Option<Result<Value, SendError>>, call: &Call<'_>) -> Answers {
+    fn decode_answers(&self, reply: Option<Result<Value, SendError>>, call: &Call<'_>) -> Answers {
         let source = source(reply.as_ref());
         Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
     }
@@ -264,9 +264,8 @@ impl<T: Transport> RedisStore<T> {
         ScriptCall { deadline: call.deadline, ..script_call }
     }
 
-    /// Returns the script call that decides these checks of one hash slot before the call's
-    /// deadline.
-    fn part_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
+    /// Returns the script call for `checks`, all in one hash slot, with the deadline of `call`.
+    fn partial_script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
         match call.accounting {
             Accounting::AllOrNothing => {
                 let script_call = self.encoder.encode_part(checks, self.now(call), call.now);
@@ -277,7 +276,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Groups the checks of a call by node or, where the scripts for nodes are off, by hash slot.
-    fn groups(&self, call: &Call<'_>) -> SlotGroups {
+    fn group_checks(&self, call: &Call<'_>) -> SlotGroups {
         let slot = |check: &Check<'_>| keys::counter_slot(&check.key);
         if !self.node_scripts.is_on(call.now) {
             return multi_slot::group_by_slot(call.checks, slot);
@@ -291,21 +290,21 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decides a call whose counters are in several hash slots of one node, with one script call. If
     /// the node does not hold every key, nothing was charged, and the call is sent slot by slot.
-    async fn single_node(&self, call: &Call<'_>) -> Answers {
+    async fn decide_on_node(&self, call: &Call<'_>) -> Answers {
         let redirects = self.transport.redirects();
         let script_call = self.node_call(call.checks, call, false);
         let reply = self.transport.send(smallvec![script_call]).await.pop();
         if !self.is_not_here(reply.as_ref()) {
-            return self.answers(reply, call);
+            return self.decode_answers(reply, call);
         }
         let missed: SmallVec<[usize; 8]> = (0..call.checks.len()).collect();
-        let groups = self.groups_of_missed(call, &missed);
-        let answers = self.multi_slot(call, groups).await;
+        let groups = self.group_missed_checks(call, &missed);
+        let answers = self.decide_multi_slot(call, groups).await;
         self.record_not_here(call, &missed, &answers.each, redirects);
         answers
     }
 
-    /// Returns the script call that decides these checks of one node before the call's deadline.
+    /// Returns the script call for `checks`, all on one cluster node, with the deadline of `call`.
     fn node_call(&self, checks: &[Check<'_>], call: &Call<'_>, is_part: bool) -> ScriptCall {
         let (now, accounting) = (self.now(call), call.accounting);
         let script_call = self.encoder.encode_node_call(checks, accounting, is_part, now, call.now);
@@ -313,8 +312,8 @@ impl<T: Transport> RedisStore<T> {
         ScriptCall { deadline: call.deadline, ..script_call }
     }
 
-    /// Returns whether a node's script answered that the node does not hold every key. Counts the
-    /// answer.
+    /// Returns whether a node's script replied that the node does not hold every key. Records the
+    /// reply in the statistics.
     fn is_not_here(&self, reply: Option<&Result<Value, SendError>>) -> bool {
         match reply {
             Some(Ok(reply)) if is_not_here(reply) => {
@@ -322,15 +321,15 @@ impl<T: Transport> RedisStore<T> {
                 true
             }
             Some(Ok(_)) => {
-                self.node_scripts.record_answer();
+                self.node_scripts.record_reply();
                 false
             }
             Some(Err(_)) | None => false,
         }
     }
 
-    /// Learns from the answers to checks that were sent slot by slot because a node's script
-    /// answered `not here`. `redirects` is the number of redirects before that script was sent.
+    /// Records a `not here` reply as unexplained if its checks, sent slot by slot, were decided
+    /// without a redirect. `redirects` is the number of redirects before the node script was sent.
     fn record_not_here(
         &self,
         call: &Call<'_>,
@@ -347,7 +346,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decides a call whose counters are in several hash slots, with one script call per group, in
     /// one or two round trips.
-    async fn multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
+    async fn decide_multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
         let each = vec![Answer::NotAsked; call.checks.len()];
         let mut answers = Answers { each, source: Source::Redis };
         let mut uncharged = Uncharged::from_elem(None, call.checks.len());
@@ -394,7 +393,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Sends one script call per group, and stores the decoded answers and each counter's status
-    /// without the call's charges. Sends groups that are not on their node again, slot by slot.
+    /// without the call's charges. Groups that are not on their node are sent again, slot by slot.
     async fn send_groups(
         &self,
         call: &Call<'_>,
@@ -407,7 +406,7 @@ impl<T: Transport> RedisStore<T> {
         if missed.is_empty() {
             return;
         }
-        let slots = self.groups_of_missed(call, &missed);
+        let slots = self.group_missed_checks(call, &missed);
         // No group spans slots, so none is missed again.
         self.send_once(call, &slots, answers, uncharged).await;
         self.record_not_here(call, &missed, &answers.each, redirects);
@@ -430,7 +429,7 @@ impl<T: Transport> RedisStore<T> {
             .needs_node_script()
         {
             true => self.node_call(part, call, is_part),
-            false => self.part_call(part, call),
+            false => self.partial_script_call(part, call),
         };
         let script_calls: ScriptCalls = groups.iter().zip(&parts).map(script_call).collect();
         let mut missed = SmallVec::new();
@@ -452,7 +451,7 @@ impl<T: Transport> RedisStore<T> {
                 true => ScriptReply::decode_part(reply, part),
                 false => ScriptReply::decode(reply, part, call.accounting),
             };
-            match self.checked_reply(reply, decode) {
+            match self.validate_reply(reply, decode) {
                 Ok(decoded) => {
                     for (at, outcome) in group.checks.iter().zip(decoded.outcomes) {
                         answers.each[*at] = Answer::Decided(outcome);
@@ -471,9 +470,9 @@ impl<T: Transport> RedisStore<T> {
         missed
     }
 
-    /// Groups the checks of node scripts that answered `not here` by slot, and turns the node
-    /// scripts for those slots off for a while.
-    fn groups_of_missed(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
+    /// Groups the checks of node scripts that replied `not here` by slot, and temporarily turns off
+    /// the node scripts for those slots.
+    fn group_missed_checks(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
         let slot = |at: &usize| keys::counter_slot(&call.checks[*at].key);
         self.node_scripts.record_not_here(missed.iter().map(slot), call.now);
         let checks: SmallVec<[Check<'_>; 8]> = missed.iter().map(|at| call.checks[*at]).collect();
@@ -492,15 +491,15 @@ impl<T: Transport> RedisStore<T> {
         accounting: Accounting,
     ) -> Vec<Answer> {
         let decode = |reply: &Value| ScriptReply::decode(reply, checks, accounting);
-        match self.checked_reply(reply, decode) {
+        match self.validate_reply(reply, decode) {
             Ok(decoded) => decoded.outcomes.into_iter().map(Answer::Decided).collect(),
             Err(executed) => vec![Answer::Unanswered { executed }; checks.len()],
         }
     }
 
-    /// Returns a decoded reply, or whether its call was executed. Counts clamps and unreadable
-    /// replies.
-    fn checked_reply(
+    /// Returns the decoded reply or, if there is none, whether the call was executed. Counts clamps
+    /// and unreadable replies.
+    fn validate_reply(
         &self,
         reply: Option<Result<Value, SendError>>,
         decode: impl FnOnce(&Value) -> Result<ScriptReply, ReplyError>,
@@ -532,10 +531,10 @@ impl<T: Transport> RedisStore<T> {
             return smallvec![self.encoder.encode_refund(receipts, now)];
         }
         let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
-        let mut places = multi_slot::GroupPlaces::default();
+        let mut index = multi_slot::GroupIndex::default();
         for receipt in receipts {
             let slot = keys::counter_slot(&receipt.key);
-            match places.place(slot, |place| by_slot.get(place).map(|(slot, _)| *slot)) {
+            match index.position(slot, |place| by_slot.get(place).map(|(slot, _)| *slot)) {
                 Some(place) => by_slot[place].1.push(receipt.clone()),
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
@@ -544,10 +543,10 @@ impl<T: Transport> RedisStore<T> {
     }
 }
 
-/// Status of each check's counter without the call's charges, where a slot reported it.
+/// Status of each check's counter without the call's charges; `None` if its slot reported none.
 type Uncharged = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Turns the answers of a rejected call into those after the refund, and returns the receipts.
+/// Updates the answers of a rejected call to the values after its refund. Returns the receipts.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],
@@ -568,9 +567,9 @@ impl<T: Transport> Store for RedisStore<T> {
             && let Some(charges) = plain.plan(call)
         {
             // Boxed, so that the future of a script call stays small.
-            return Box::pin(self.by_plain_commands(call, plain, charges)).await;
+            return Box::pin(self.decide_by_plain_commands(call, plain, charges)).await;
         }
-        self.by_script(call).await
+        self.decide_by_script(call).await
     }
 
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {

@@ -58,7 +58,7 @@ pub(super) enum HttpSendError {
     Timeout,
     /// The connection failed. Contains the reason.
     Connection(String),
-    /// The collector answered with a status other than 2xx.
+    /// The collector responded with a status other than 2xx.
     Status(StatusCode),
 }
 
@@ -90,13 +90,13 @@ impl HttpSender {
             Some("http") => (80, None),
             Some("https") => {
                 let name = ServerName::try_from(bare.clone()).map_err(|_| invalid())?;
-                (443, Some((tls_connector(target.ca.as_deref())?, name)))
+                (443, Some((build_tls_connector(target.ca.as_deref())?, name)))
             }
             _ => return Err(invalid()),
         };
         let port = uri.port_u16().unwrap_or(default_port);
         let path = uri.path_and_query().map_or("/", |path| path.as_str()).to_owned();
-        let mut headers = header_map(&target.headers)?;
+        let mut headers = build_header_map(&target.headers)?;
         let host_header = HeaderValue::from_str(&format!("{host}:{port}"));
         headers.insert(HOST, host_header.map_err(|_| invalid())?);
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/x-protobuf"));
@@ -168,7 +168,7 @@ impl HttpEndpoint {
     }
 }
 
-fn header_map(pairs: &[(String, String)]) -> Result<HeaderMap, OtlpError> {
+fn build_header_map(pairs: &[(String, String)]) -> Result<HeaderMap, OtlpError> {
     let mut headers = HeaderMap::new();
     for (name, value) in pairs {
         let invalid = || OtlpError::Header(name.clone());
@@ -179,7 +179,7 @@ fn header_map(pairs: &[(String, String)]) -> Result<HeaderMap, OtlpError> {
 }
 
 /// Returns a TLS client that trusts the CAs in `ca`, or the system's CAs if it is `None`.
-fn tls_connector(ca: Option<&[u8]>) -> Result<TlsConnector, OtlpError> {
+fn build_tls_connector(ca: Option<&[u8]>) -> Result<TlsConnector, OtlpError> {
     let rejected = |error: rustls::Error| OtlpError::Tls(error.to_string());
     let mut roots = RootCertStore::empty();
     let malformed = || OtlpError::Tls("the CA file is not a PEM list".to_owned());

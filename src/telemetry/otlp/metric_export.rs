@@ -1,6 +1,6 @@
 //! Exports metrics over OTLP: the same families as a scrape, read from the same counters.
 //!
-//! It does not use opentelemetry_sdk, which has no observable histogram and whose counters cost a
+//! Does not use opentelemetry_sdk, which has no observable histogram and whose counters cost a
 //! decision fifteen times as much as ours.
 
 use std::fmt;
@@ -36,7 +36,7 @@ const POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS_PER_SECOND: f64 = 1e6;
 
-/// Client of the collector.
+/// gRPC or HTTP client that sends metrics to the collector.
 enum Client {
     Grpc { client: Box<MetricsServiceClient<Channel>>, metadata: MetadataMap },
     Http(HttpSender),
@@ -53,7 +53,7 @@ impl Client {
         })
     }
 
-    /// Sends one message. The error describes the reason.
+    /// Sends one message. On failure, returns the reason as text.
     async fn send(&mut self, message: ExportMetricsServiceRequest) -> Result<(), String> {
         match self {
             Client::Grpc { client, metadata } => {
@@ -127,7 +127,7 @@ impl MetricsExporter {
         if self.metrics.emit(&mut writer).is_err() {
             return;
         }
-        for metrics in writer.messages() {
+        for metrics in writer.into_messages() {
             let scope_metrics =
                 vec![ScopeMetrics { scope: Some(scope()), metrics, ..ScopeMetrics::default() }];
             let resource = Some(self.resource.clone());
@@ -167,7 +167,7 @@ impl OtlpWriter {
         OtlpWriter { start_nanos, now_nanos, full: Vec::new(), open: Vec::new(), points: 0 }
     }
 
-    fn messages(mut self) -> Vec<Vec<Metric>> {
+    fn into_messages(mut self) -> Vec<Vec<Metric>> {
         self.full.push(self.open);
         self.full.retain(|metrics| !metrics.is_empty());
         self.full
@@ -308,7 +308,7 @@ mod tests {
             names.iter().try_for_each(|name| emit(&[("rule", name)], MetricValue::Number(1)))
         };
         writer.family(&family, fill).unwrap();
-        let messages = writer.messages();
+        let messages = writer.into_messages();
         assert_eq!(messages.len(), 3);
         let points = messages.iter().flatten().map(|metric| match metric.data.as_ref().unwrap() {
             metric::Data::Sum(sum) => sum.data_points.len(),
@@ -322,7 +322,7 @@ mod tests {
         let mut writer = OtlpWriter::new(Micros(1), Micros(2));
         let family = gauge("busy", "Busy").in_unit(MetricUnit::Seconds);
         writer.family(&family, &mut |emit| emit(&[], MetricValue::Number(1_500_000))).unwrap();
-        let metric = writer.messages().remove(0).remove(0);
+        let metric = writer.into_messages().remove(0).remove(0);
         assert_eq!((metric.name.as_str(), metric.unit.as_str()), ("tidegate_busy_seconds", "s"));
         let Some(metric::Data::Gauge(gauge)) = metric.data else { panic!("a gauge") };
         let point = &gauge.data_points[0];

@@ -143,7 +143,8 @@ impl ServiceIdentity {
     }
 }
 
-/// Counters of one signal's exports. Logs when exports start to fail and when they recover.
+/// Counters of the exports of one OTLP signal. Logs when exports start to fail and when they
+/// recover.
 #[derive(Debug)]
 pub struct ExportStats {
     signal: &'static str,

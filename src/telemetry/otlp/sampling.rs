@@ -15,8 +15,8 @@ pub struct SamplingRule {
     /// A call is sampled if its 64-bit random number is below this threshold, the sampling ratio
     /// times 2⁶⁴.
     threshold: u64,
-    /// Whether all calls are sampled. Then `threshold` does not apply.
-    all: bool,
+    /// Whether all calls are sampled, regardless of `threshold`.
+    samples_all: bool,
 }
 
 thread_local! {
@@ -29,12 +29,12 @@ impl SamplingRule {
     /// `parent_based`, the ratio applies only to calls without a sampling decision from their
     /// caller.
     pub fn new(parent_based: bool, ratio: f64) -> Self {
-        // The cast saturates. A ratio of 1 would miss one call in 2⁶⁴, hence `all`.
+        // The cast saturates. A ratio of 1 would miss one call in 2⁶⁴, hence `samples_all`.
         let threshold = (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
-        SamplingRule { parent_based, threshold, all: ratio >= 1.0 }
+        SamplingRule { parent_based, threshold, samples_all: ratio >= 1.0 }
     }
 
-    /// Reports whether any call may be sampled.
+    /// Returns whether any call may be sampled.
     pub(super) fn is_enabled(&self) -> bool {
         self.parent_based || self.threshold > 0
     }
@@ -43,7 +43,7 @@ impl SamplingRule {
     pub(super) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.parent_based => parent.sampled,
-            Some(_) | None => self.all || random() < self.threshold,
+            Some(_) | None => self.samples_all || random() < self.threshold,
         }
     }
 }

@@ -77,7 +77,7 @@ impl TraceExporter {
         Ok(TraceExporter { sampling, tracer: provider.tracer("tidegate"), provider })
     }
 
-    /// Reports whether any call may be sampled.
+    /// Returns whether any call may be sampled.
     pub(in crate::telemetry) fn is_enabled(&self) -> bool {
         self.sampling.is_enabled()
     }
@@ -96,7 +96,7 @@ impl TraceExporter {
         let TraceRecord { decision: recorded, node_calls } = trace.snapshot();
         let decision = SpanBuilder::from_name(DECISION_SPAN)
             .with_kind(SpanKind::Server)
-            .with_start_time(system_time(trace.started()))
+            .with_start_time(to_system_time(trace.started()))
             .with_attributes(decision_attributes(recorded.as_ref(), outcome));
         let decision = self.tracer.build_with_context(decision, &parent);
         let context = parent.with_span(decision);
@@ -107,20 +107,20 @@ impl TraceExporter {
         if outcome != RpcOutcome::Decided {
             span.set_status(Status::error(outcome.as_str()));
         }
-        span.end_with_timestamp(system_time(trace.now()));
+        span.end_with_timestamp(to_system_time(trace.now()));
     }
 
     fn record_node_call(&self, call: &NodeCall, parent: &Context) {
         use opentelemetry::trace::Span as _;
         let span = SpanBuilder::from_name(NODE_COMMAND)
             .with_kind(SpanKind::Client)
-            .with_start_time(system_time(call.ended.saturating_sub(call.took)))
+            .with_start_time(to_system_time(call.ended.saturating_sub(call.took)))
             .with_attributes(node_attributes(call));
         let mut span = self.tracer.build_with_context(span, parent);
         if let Some(fault) = call.fault {
             span.set_status(Status::error(fault));
         }
-        span.end_with_timestamp(system_time(call.ended));
+        span.end_with_timestamp(to_system_time(call.ended));
     }
 
     /// Exports the remaining spans and stops. Blocks for at most one second.
@@ -144,7 +144,7 @@ fn remote_context(parent: &TraceParent) -> SpanContext {
     SpanContext::new(trace, span, flags, true, TraceState::default())
 }
 
-fn system_time(at: Micros) -> SystemTime {
+fn to_system_time(at: Micros) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(at.0)
 }
 
@@ -202,7 +202,7 @@ fn node_attributes(call: &NodeCall) -> Vec<KeyValue> {
     attributes
 }
 
-/// Client of the collector.
+/// gRPC or HTTP client that sends spans to the collector.
 #[derive(Debug)]
 enum SpanClient {
     Grpc(Box<SpanExporter>),

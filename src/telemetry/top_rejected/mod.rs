@@ -134,7 +134,7 @@ impl TopRefusals {
         }
     }
 
-    /// Reports the keys that were rejected most, as of `now`.
+    /// Returns a report of the most rejected keys, as of `now`.
     pub fn report(&self, now: Micros, resolve: ResolveLimit<'_>) -> TopReport {
         self.drain(now, resolve);
         let limits = self.lock();

@@ -3,7 +3,7 @@
 
 use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
 
-/// How the descriptor values of rejected keys are displayed.
+/// Display format of the descriptor values of rejected keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ValueDisplay {
     /// First 24 bytes of each value.
@@ -34,7 +34,7 @@ const TEXT_BYTES_MAX: usize = 120;
 /// Maximum length of a displayed key after escaping, in bytes.
 const DISPLAY_BYTES_MAX: usize = 240;
 
-/// Marks truncated text.
+/// Suffix that marks truncated text.
 const ELLIPSIS: &[u8] = "…".as_bytes();
 
 /// Note about a rejected check, copied through the channel to the statistics.
@@ -47,7 +47,7 @@ pub(super) struct RefusalNote {
     /// Whether the limit was in shadow mode.
     pub(super) shadow: bool,
     length: u8,
-    is_cut: bool,
+    is_truncated: bool,
     text: [u8; TEXT_BYTES_MAX],
 }
 
@@ -62,7 +62,7 @@ impl RefusalNote {
             counter,
             shadow,
             length: 0,
-            is_cut: false,
+            is_truncated: false,
             text: [0; TEXT_BYTES_MAX],
         };
         for (at, Entry { key, value }) in refused.entries.iter().enumerate() {
@@ -85,7 +85,7 @@ impl RefusalNote {
     /// Appends as many bytes as fit. If the text is truncated, it ends with an ellipsis and accepts
     /// no further bytes.
     fn push(&mut self, bytes: &[u8]) {
-        if self.is_cut {
+        if self.is_truncated {
             return;
         }
         let room = TEXT_BYTES_MAX - ELLIPSIS.len() - usize::from(self.length);
@@ -94,7 +94,7 @@ impl RefusalNote {
         } else {
             self.append(truncated(bytes, room));
             self.append(ELLIPSIS);
-            self.is_cut = true;
+            self.is_truncated = true;
         }
     }
 

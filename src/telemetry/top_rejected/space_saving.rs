@@ -142,7 +142,7 @@ impl KeyWindow {
         };
         let mut keys: HashMap<u128, KeyTotal> = HashMap::new();
         // Upper bound of the rejections of a key that is absent from all buckets.
-        let absent: u64 = buckets().map(TimeBucket::least).sum();
+        let absent: u64 = buckets().map(TimeBucket::absent_count_max).sum();
         for bucket in buckets() {
             for key in &bucket.keys {
                 let total = keys.entry(key.counter).or_insert_with(|| KeyTotal {
@@ -152,7 +152,7 @@ impl KeyWindow {
                     most: absent,
                 });
                 total.least += key.count - key.error;
-                total.most += key.count - bucket.least();
+                total.most += key.count - bucket.absent_count_max();
             }
         }
         let mut keys: Vec<KeyTotal> = keys.into_values().collect();
@@ -182,7 +182,7 @@ impl TimeBucket {
 
     /// Returns the upper bound of the rejections of a key that is absent from the bucket: the
     /// lowest count in a full bucket, else 0.
-    fn least(&self) -> u64 {
+    fn absent_count_max(&self) -> u64 {
         if self.keys.len() < KEYS_MAX {
             return 0;
         }

@@ -1,4 +1,4 @@
-//! The report of the most rejected keys, through its public face.
+//! Tests of the report of the most rejected keys, through its public API.
 
 use super::refusal_note::truncated;
 use super::*;

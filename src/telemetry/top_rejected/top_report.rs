@@ -16,10 +16,10 @@ const LISTED_MAX: usize = 10;
 /// Response of `/top`: the most rejected keys of each limit in three windows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopReport {
-    /// How descriptor values are displayed: `shortened` or `hashed`.
+    /// Display format of descriptor values: `shortened` or `hashed`.
     pub values: &'static str,
-    /// Rejections since the process started that no list contains, because they arrived faster than
-    /// they could be recorded or because more than 64 limits rejected calls.
+    /// Number of rejections since the process started that no list contains, because they arrived
+    /// faster than they could be recorded or because more than 64 limits rejected calls.
     pub not_noted: u64,
     /// Rejections in a sliding window over the last ten seconds.
     pub now: TopWindow,

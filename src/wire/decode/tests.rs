@@ -1,4 +1,4 @@
-//! What a request may say, row by row.
+//! Tests of decoding requests and of their bounds.
 
 use proptest::prelude::*;
 use tonic::Code;
@@ -193,7 +193,7 @@ fn an_override_of_an_unknown_unit_is_invalid() {
     }
 }
 
-/// A field that no decoder knows, long enough for the message to be counted first.
+/// Returns an unknown field that is long enough for the message's fields to be counted first.
 fn padding() -> Vec<u8> {
     [&[0xfa, 0x01, 0x80, 0x80, 0x01][..], &[0; UNCOUNTED_BYTES_MAX]].concat()
 }
@@ -252,7 +252,7 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
     descriptors.prop_map(request)
 }
 
-/// A seed of the property below.
+/// Regression case of the property test below.
 #[test]
 fn too_many_descriptors_are_reported_before_too_many_entries() {
     let mut descriptors = vec![RateLimitDescriptor::default(); DESCRIPTORS_MAX + 1];

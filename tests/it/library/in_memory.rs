@@ -104,13 +104,13 @@ fn slots_are_released_by_their_holder() {
     let release =
         |holder: &str| at_once(limiter.refund("edge", &[client("ann")[0].clone().holder(holder)]));
     let running = check(&limiter, &client("ann"));
-    let slot = running.slot().unwrap();
+    let holder = running.holder().unwrap();
     assert!(!check(&limiter, &client("ann")).is_admitted());
     release("somebody else").unwrap();
     assert!(!check(&limiter, &client("ann")).is_admitted());
-    release(slot).unwrap();
+    release(holder).unwrap();
     let named = check(&limiter, &[client("ann")[0].clone().holder("job 7")]);
-    assert_eq!((named.is_admitted(), named.slot()), (true, None));
+    assert_eq!((named.is_admitted(), named.holder()), (true, None));
     release("job 7").unwrap();
     assert!(check(&limiter, &client("ann")).is_admitted());
 }

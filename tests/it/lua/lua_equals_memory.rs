@@ -227,7 +227,7 @@ impl Drawn {
             _ => Op::Take { cost },
         };
         if limit.charge == Charge::Billed && matches!(op, Op::Take { .. }) && random.one_in(3) {
-            limit = for_bills(&limit);
+            limit = bill_limit(&limit);
         }
         let role = match random.below(10) {
             0 => Role::Shadow,

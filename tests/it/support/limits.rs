@@ -86,8 +86,8 @@ pub fn billed(limit: &Arc<Limit>) -> Arc<Limit> {
 }
 
 /// The limit under which the bills of such a limit are charged.
-pub fn for_bills(limit: &Limit) -> Arc<Limit> {
-    Arc::new(limit.for_bills().expect("a limit that charges bills in any case"))
+pub fn bill_limit(limit: &Limit) -> Arc<Limit> {
+    Arc::new(limit.bill_limit().expect("a limit that charges bills in any case"))
 }
 
 /// 128 bits as evenly spread as those of a keyed hash.

@@ -121,9 +121,9 @@ impl Node {
 
 /// A limit's place in a rule.
 pub fn spec(name: Option<&str>, limit: Arc<Limit>) -> LimitSpec {
-    let for_bills = limit.for_bills().map(Arc::new);
+    let bill_limit = limit.bill_limit().map(Arc::new);
     let name = name.map(Box::from);
-    LimitSpec { name, in_list: false, per: None, limit, for_bills, tiers: None, cost: 1 }
+    LimitSpec { name, in_list: false, per: None, limit, bill_limit, tiers: None, cost: 1 }
 }
 
 /// One of a list of limits, with a key of those entries.

@@ -244,7 +244,7 @@ impl RawStep {
             panic!("{place}: a step is one of take, bill, peek, question, refund, return");
         };
         let limit = match op {
-            StepOp::Bill(_) => Arc::new(limit.for_bills().expect("only such a limit has bills")),
+            StepOp::Bill(_) => Arc::new(limit.bill_limit().expect("only such a limit has bills")),
             _ => limit,
         };
         let is_return = matches!(op, StepOp::Return(_));

@@ -211,7 +211,10 @@ async fn errors_of_a_full_server_and_of_a_replica_mean_not_executed() {
     assert_eq!(count_one(&connections, "tg1z:{a}").await, not_executed(SendErrorKind::NotWritable));
     server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
     server.ask(&["REPLICAOF", "127.0.0.1", "1"]);
-    assert_eq!(count_one(&connections, "tg1z:{a}").await, not_executed(SendErrorKind::NotMaster));
+    assert_eq!(
+        count_one(&connections, "tg1z:{a}").await,
+        not_executed(SendErrorKind::LoadingOrReplica)
+    );
     server.ask(&["REPLICAOF", "NO", "ONE"]);
     until("it is a master again", || connections.is_connected()).await;
     let again = count_one(&connections, "tg1z:{a}").await;

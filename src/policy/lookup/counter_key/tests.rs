@@ -1,4 +1,4 @@
-//! The encoder is injective: what it writes can be read back, part for part.
+//! Tests that the identity encoding is injective: a decoder recovers every part of an identity.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::domain::{
     SlidingLog, SlidingWindow, Unit,
 };
 
-/// What an identity is made of, owned, as the decoder below reads it back.
+/// Decoded parts of an identity.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Parts {
     kind: u8,
@@ -46,7 +46,7 @@ fn limit(window: Option<u64>) -> Arc<Limit> {
     })
 }
 
-fn write(parts: &Parts) -> Identity {
+fn encode_parts(parts: &Parts) -> Identity {
     let mut identity = Identity::default();
     let domain = String::from_utf8(parts.domain.clone().unwrap_or_default()).unwrap();
     match parts.kind {
@@ -73,7 +73,7 @@ fn write(parts: &Parts) -> Identity {
     identity
 }
 
-/// Reads from the front of a slice.
+/// Decoder that reads parts from the start of a slice.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -118,8 +118,8 @@ impl Reader<'_> {
     }
 }
 
-/// Bytes that have broken other people's keys, and any others.
-fn hostile() -> impl Strategy<Value = Vec<u8>> {
+/// Generates byte strings from common separators, invalid UTF-8, and arbitrary bytes.
+fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         Just(b"_".to_vec()),
         Just(b":".to_vec()),
@@ -136,9 +136,9 @@ fn hostile() -> impl Strategy<Value = Vec<u8>> {
     vec(piece, 0..4).prop_map(|pieces| pieces.concat())
 }
 
-fn parts() -> impl Strategy<Value = Parts> {
+fn any_parts() -> impl Strategy<Value = Parts> {
     let text = || "[a-b_:.{}\u{0}-\u{3}\u{430}]{0,5}".prop_map(String::into_bytes);
-    let entries = vec((hostile(), any::<bool>(), hostile()), 0..5);
+    let entries = vec((hostile_bytes(), any::<bool>(), hostile_bytes()), 0..5);
     let kind = prop_oneof![Just(LIMIT), Just(OVERRIDE), Just(TAG)];
     let window = proptest::option::of(prop_oneof![0..300u64, any::<u64>()]);
     let optional = || proptest::option::of(text());
@@ -156,14 +156,14 @@ fn parts() -> impl Strategy<Value = Parts> {
 
 proptest! {
     #[test]
-    fn what_the_encoder_writes_reads_back_part_for_part(parts in parts()) {
-        prop_assert_eq!(Reader(&write(&parts).bytes).read(), parts);
+    fn decoding_recovers_every_encoded_part(parts in any_parts()) {
+        prop_assert_eq!(Reader(&encode_parts(&parts).bytes).read(), parts);
     }
 
     #[test]
-    fn different_parts_make_different_keys(one in parts(), other in parts()) {
+    fn different_parts_make_different_keys(one in any_parts(), other in any_parts()) {
         let secret = Secret::default();
-        prop_assert_eq!(write(&one).hash(&secret) == write(&other).hash(&secret), one == other);
+        prop_assert_eq!(encode_parts(&one).hash(&secret) == encode_parts(&other).hash(&secret), one == other);
     }
 }
 

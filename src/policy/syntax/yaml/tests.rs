@@ -1,4 +1,4 @@
-//! What the YAML parser reads, where it finds it, and the bounds it keeps.
+//! Tests of the YAML parser: values, source positions, and bounds.
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn aliases_of_aliases_and_self_reference_are_refused() {
 }
 
 #[test]
-fn a_second_document_is_found_at_its_place_and_not_read() {
+fn second_document_is_reported_at_its_position_and_not_parsed() {
     let message = "a second YAML document begins here, and a policy file has only one";
     assert_eq!(problems("---\na: 1\n---\nb: [2\n"), [problem(message, "", 3, 1)]);
     assert_eq!(problems("---\na: 1\n...\n"), []);
@@ -111,7 +111,7 @@ fn spans_are_lines_and_columns_from_one_in_characters() {
 }
 
 #[test]
-fn a_duplicate_key_is_reported_with_both_places_and_the_first_one_counts() {
+fn a_duplicate_key_is_reported_with_both_lines_and_the_first_value_is_kept() {
     let text = "a: 1\nb:\n  - x: 1\n    y: 2\n    'x': 3\na: 2\na: 3\n";
     assert_eq!(read(text), "{a: 1, b: [{x: 1, y: 2}]}");
     let expected = [
@@ -123,7 +123,7 @@ fn a_duplicate_key_is_reported_with_both_places_and_the_first_one_counts() {
 }
 
 #[test]
-fn merged_maps_yield_to_own_entries_and_to_earlier_ones() {
+fn own_entries_and_earlier_merged_maps_take_precedence() {
     let text = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, y: 2, z: 2}\nc: {z: 3, <<: [*b, *a], w: 3}\n";
     assert_eq!(read(text), {
         "{a: {x: 1, y: 1}, b: {y: 2, z: 2, x: 1}, c: {z: 3, w: 3, y: 2, x: 1}}"
@@ -135,7 +135,7 @@ fn merged_maps_yield_to_own_entries_and_to_earlier_ones() {
 }
 
 #[test]
-fn only_tags_of_yaml_itself_that_fit_their_value_pass() {
+fn only_standard_tags_that_fit_their_value_are_accepted() {
     assert_eq!(problems("!!map {a: !!seq [!!str x, !!null ~, !!bool yes, !!int 0x1F]}"), []);
     let unknown = |tag: &str| format!("the tag `{tag}` means nothing in a policy");
     let wrong = |tag: &str| format!("the tag `{tag}` does not fit its value");

@@ -1,16 +1,17 @@
-//! Builds a syntax tree from values that were never YAML, such as the messages of a control plane.
+//! Builds a syntax tree from values that are not read from YAML, such as the messages of a control
+//! plane.
 //!
-//! Not here: which keys there are (`source::resource`), parsing YAML (`yaml`).
+//! Not here: the keys to write (`source::resource`), parsing YAML (`yaml`).
 
 use serde_json::Value as Json;
 
 use super::{DEPTH_MAX, Kind, NodeRecord, Span, Style, Tree, to_u32};
 
-/// Error of a value nested deeper than [`DEPTH_MAX`].
+/// Error for a value that is nested deeper than [`DEPTH_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep;
 
-/// Syntax tree that is being written, one value after the other.
+/// Builder of a syntax tree that is written one value at a time.
 #[derive(Debug, Default)]
 pub(crate) struct TreeWriter {
     tree: Tree,
@@ -29,20 +30,20 @@ struct OpenCollection {
 }
 
 impl TreeWriter {
-    /// Begins a map. Its keys and values follow in turn.
+    /// Begins a map. The caller then writes keys and values alternately, and ends the map.
     ///
     /// # Errors
     ///
-    /// Returns [`TooDeep`] at the depth at which a YAML file would be rejected.
+    /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
     pub(crate) fn begin_map(&mut self) -> Result<(), TooDeep> {
         self.begin(Kind::Map)
     }
 
-    /// Begins a list.
+    /// Begins a list. The caller then writes its items and ends the list.
     ///
     /// # Errors
     ///
-    /// Returns [`TooDeep`] at the depth at which a YAML file would be rejected.
+    /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
     pub(crate) fn begin_list(&mut self) -> Result<(), TooDeep> {
         self.begin(Kind::List)
     }
@@ -67,18 +68,18 @@ impl TreeWriter {
         self.add(NodeRecord { span: Span::NONE, from, to, kind: open.kind });
     }
 
-    /// Returns the position up to which a later [`rewind`](Self::rewind) keeps the tree.
+    /// Returns the current position, to which [`rewind`](Self::rewind) can return.
     pub(crate) fn position(&self) -> (usize, usize) {
         (self.open.len(), self.pending.len())
     }
 
-    /// Removes what was written since `position`.
+    /// Removes everything that was written since `position`.
     pub(crate) fn rewind(&mut self, (open, pending): (usize, usize)) {
         self.open.truncate(open);
         self.pending.truncate(pending);
     }
 
-    /// Writes text, which is never read as a number or a boolean.
+    /// Writes a text value, which is never interpreted as a number or a boolean.
     pub(crate) fn text(&mut self, text: &str) {
         self.scalar(text, Style::Quoted);
     }
@@ -95,7 +96,7 @@ impl TreeWriter {
     ///
     /// # Errors
     ///
-    /// Returns [`TooDeep`] at the depth at which a YAML file would be rejected.
+    /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
     pub(crate) fn json(&mut self, value: &Json) -> Result<(), TooDeep> {
         match value {
             Json::Null => self.scalar("null", Style::Plain),
@@ -136,7 +137,7 @@ impl TreeWriter {
         }
     }
 
-    /// Ends everything that is open, and returns the tree.
+    /// Ends all open lists and maps, and returns the tree.
     pub(crate) fn finish(mut self) -> Tree {
         while !self.open.is_empty() {
             self.end();

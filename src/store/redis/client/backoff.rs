@@ -23,8 +23,8 @@ pub(crate) struct Backoff {
     failures: u32,
     /// Whether the last connection attempt failed because the server denied the login.
     denied: bool,
-    /// Whether the current connection has not answered any command yet. If it breaks before its
-    /// first answer, this counts as a failure. Otherwise the client would reconnect in a tight
+    /// Whether no reply has arrived yet on the current connection. If the connection breaks before
+    /// its first reply, this counts as a failure. Otherwise the client would reconnect in a tight
     /// loop to a server that accepts connections and then drops them.
     unproven: bool,
 }
@@ -47,12 +47,12 @@ impl Backoff {
         Some(with_jitter(grown.min(WAIT_MAX)))
     }
 
-    /// Records a failed connection attempt. `denied` tells whether the server denied the login.
+    /// Records a failed connection attempt. `denied` is true if the server denied the login.
     pub(crate) fn record_failure(&mut self, denied: bool) {
         self.denied = denied;
     }
 
-    /// Resets the backoff, because the connection has answered a command.
+    /// Resets the backoff, because the server has replied to a command.
     pub(crate) fn record_success(&mut self) {
         *self = Backoff::default();
     }

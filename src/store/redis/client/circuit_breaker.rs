@@ -1,14 +1,15 @@
 //! State machine of a circuit breaker. While the breaker of a node is open, no call is sent to the
 //! node, so no caller waits for a node that does not respond.
 //!
-//! It opens if
+//! The breaker opens if
 //!
 //! - connecting failed [`CONNECT_FAILURES_MAX`] times in a row and no connection is open;
 //! - a command is 50 ms old ([`SILENCE_MAX`](super::config::SILENCE_MAX)) and nothing has arrived
 //!   from the node since (`connection` decides that);
-//! - half of at least [`ANSWERS_MIN`] answers within [`WINDOW`] say that the node cannot serve.
+//! - at least half of the replies within [`WINDOW`], and of at least [`ANSWERS_MIN`] replies, are
+//!   errors saying that the node cannot serve.
 //!
-//! A late answer does not open it. One PING that is answered in time closes it, so there is no
+//! A late reply does not open the breaker. One timely reply to a PING closes it, so there is no
 //! half-open state in which calls are rejected.
 //!
 //! Not here: clocks (arguments), locks (`node_breaker`), sending PING (`connection`).
@@ -20,14 +21,14 @@ use crate::domain::Micros;
 /// Number of consecutive failed connection attempts after which the breaker opens if no connection
 /// is open.
 const CONNECT_FAILURES_MAX: u32 = 2;
-/// Minimum number of answers in a window before error replies may open the breaker.
+/// Minimum number of replies in a window before error replies may open the breaker.
 const ANSWERS_MIN: u64 = 20;
-/// Length of the window over which answers and errors are counted.
+/// Length of the window over which replies and errors are counted.
 const WINDOW: Micros = Micros::SECOND;
 /// Interval between PINGs on each connection while the breaker is open.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum round trip of a PING that closes the breaker. Equals Envoy's default timeout, because a
-/// slower node would answer calls too late.
+/// slower node would reply to calls too late.
 pub(crate) const PROBE_TIMEOUT: Micros = Micros(20_000);
 
 /// State of a circuit breaker.
@@ -60,7 +61,7 @@ pub(crate) enum OpenReason {
     ConnectFailures,
     /// The node sent no data although a command was waiting for a reply.
     Silence,
-    /// At least half of the node's recent answers were errors saying that it cannot serve.
+    /// At least half of the node's recent replies were errors saying that it cannot serve.
     ErrorReplies,
 }
 
@@ -81,9 +82,9 @@ pub(crate) struct CircuitBreaker {
     state: BreakerState,
     connect_failures: u32,
     window_start: Micros,
-    /// Number of answers that the node had sent before the window started.
+    /// Number of replies that the node had sent before the window started.
     answers_before: u64,
-    /// Number of answers in the window that said that the node cannot serve.
+    /// Number of error replies in the window saying that the node cannot serve.
     errors: u64,
 }
 
@@ -114,9 +115,10 @@ impl CircuitBreaker {
         self.connect_failures = 0;
     }
 
-    /// Records a batch of answers that contains errors. `answers` is the size of the batch, and
-    /// `errors` is how many of them said that the node cannot serve. `answers_total` counts all
-    /// answers from the node so far, including this batch. Returns whether the breaker must open.
+    /// Records a batch of replies that contains errors. `answers` is the number of replies in the
+    /// batch, and `errors` is how many of them say that the node cannot serve. `answers_total` is
+    /// the number of replies from the node so far, including this batch. Returns whether the
+    /// breaker must open.
     pub(crate) fn record_errors(
         &mut self,
         errors: u64,

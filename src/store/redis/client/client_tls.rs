@@ -1,8 +1,8 @@
 //! TLS for connections to Redis: certificates, their reload, and the handshake.
 //!
-//! The `redis` crate's own TLS rejects a self-signed server certificate that is marked as a CA, as
-//! created with `openssl req -x509`, even if it is the trusted CA file. Not here: reading files
-//! (`app`), the Redis handshake (`dialer`).
+//! Replaces the TLS of the `redis` crate, which rejects a self-signed server certificate that is
+//! marked as a CA, as created with `openssl req -x509`, even if that certificate is in the CA file.
+//! Not here: reading files (`app`), the Redis handshake (`dialer`).
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,8 +31,8 @@ pub(crate) struct ClientTls {
     loaded: Mutex<LoadedTls>,
 }
 
-/// Certificates as last read, and the configuration in use. The latter is older if those last read
-/// are invalid.
+/// Latest certificates, and the TLS configuration in use. If the latest certificates are invalid,
+/// the configuration still uses earlier ones.
 #[derive(Debug)]
 struct LoadedTls {
     /// Certificates that the reloader returned last, valid or not.
@@ -130,7 +130,7 @@ struct RedisVerifier {
     webpki: Arc<WebPkiServerVerifier>,
     /// All certificates that the CA file contains.
     trusted: Vec<CertificateDer<'static>>,
-    /// Whether a certificate is accepted whatever names it contains.
+    /// Whether to accept a certificate regardless of the host names in it.
     skip_hostname: bool,
 }
 

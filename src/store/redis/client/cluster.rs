@@ -29,7 +29,7 @@ use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKin
 /// disagree.
 const REDIRECTS_MAX: u32 = 3;
 /// Maximum number of retries per call after TRYAGAIN. A slot stays half moved until all its keys
-/// have migrated. If one retry does not help, the fallback answers the call.
+/// have migrated. If one retry does not help, the fallback decides the call.
 const RETRIES_MAX: u32 = 1;
 /// Wait before the retry after TRYAGAIN. MIGRATE moves a batch of keys in about this time.
 const RETRY_WAIT: Duration = Duration::from_millis(1);
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     /// Sends each script call to the node that owns its hash slot, and waits for the replies.
-    /// Calls not answered by the deadline fail as lost.
+    /// Calls without a reply by the deadline fail with [`SendError::LOST`].
     pub(crate) async fn send(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
         let table = self.table.load_full();
         // The smallest cluster has three nodes. A call to more nodes costs an allocation.
@@ -120,7 +120,7 @@ impl Cluster {
             let result = match reply.wait().await {
                 CommandReply::Value(value) => Ok(value),
                 CommandReply::Failed(error) => Err(error),
-                // Only charges are answered so.
+                // Only plain charges get such a reply.
                 CommandReply::Charged(_) => Err(SendError::LOST),
                 CommandReply::Redirect(redirect, call) => match table.node(owner) {
                     // Boxed, so that the future of a call without redirects stays small.
@@ -245,18 +245,26 @@ impl Cluster {
         if let Some(node) = table.node_at(address) {
             return Some(node);
         }
-        let node = self.open_node(address, &table);
+        let node = self.open_node(address);
+        self.record_new_owner(&node, &table);
         self.table.store(Arc::new(table.with_node(Arc::clone(&node))));
         Some(node)
     }
 
-    /// Opens a node that is not in the present slot table. It may be a promoted replica that lacks
-    /// the former master's last charges, so that counts as a loss, unless it is the first table.
-    fn open_node(&self, address: &Address, present: &SlotTable) -> Arc<Node> {
-        if !present.nodes().is_empty() {
-            self.context.record_loss(address, NEW_MASTER);
-        }
+    fn open_node(&self, address: &Address) -> Arc<Node> {
         Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed))
+    }
+
+    /// Records a loss of counters if `node` owns hash slots for the first time since it was opened,
+    /// because it may be a promoted replica that lacks the former master's last charges. Does
+    /// nothing if `former` is the empty table at startup.
+    ///
+    /// Masters without hash slots are ignored, because they hold no counters. Shortly after a
+    /// failover, some nodes list the former master without hash slots.
+    fn record_new_owner(&self, node: &Node, former: &SlotTable) {
+        if node.mark_as_owner() && !former.nodes().is_empty() {
+            self.context.record_loss(node.address(), NEW_MASTER);
+        }
     }
 
     /// Replaces the slot table with the one that a node returned. Ignores a table that is older,
@@ -282,10 +290,14 @@ impl Cluster {
                 return TableUpdate::Older;
             }
         }
-        let node_at = |address: &Address| {
-            former.node_at(address).unwrap_or_else(|| self.open_node(address, &former))
-        };
+        let node_at =
+            |address: &Address| former.node_at(address).unwrap_or_else(|| self.open_node(address));
         let mut table = SlotTable::new(owners, node_at);
+        for owner in owners.iter().filter(|owner| !owner.slots.is_empty()) {
+            if let Some(node) = table.node_at(&owner.master) {
+                self.record_new_owner(&node, &former);
+            }
+        }
         for address in std::mem::take(&mut update.redirect_targets) {
             if table.node_at(&address).is_none() {
                 table = table.with_node(node_at(&address));
@@ -342,5 +354,61 @@ pub(super) async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::redis::client::config::{RedisConfig, TopologyConfig};
+
+    fn address(port: u16) -> Address {
+        Address::Tcp("127.0.0.1".to_owned(), port)
+    }
+
+    /// A cluster of closed ports. `update` replaces the table, always at the same config epoch.
+    fn cluster() -> Cluster {
+        let topology = TopologyConfig::Cluster;
+        let config =
+            RedisConfig { topology, addresses: vec![address(1)], ..RedisConfig::default() };
+        let context = ClientContext::new(config, Vec::new()).unwrap();
+        Cluster::new(Arc::new(context), Arc::default())
+    }
+
+    fn update(cluster: &Cluster, owners: &[(u16, &[(u16, u16)])]) -> u64 {
+        let owners: Vec<SlotOwner> = owners
+            .iter()
+            .map(|(port, slots)| SlotOwner { master: address(*port), slots: slots.to_vec() })
+            .collect();
+        cluster.update_table(&owners, None, false);
+        cluster.context.losses.get()
+    }
+
+    const ALL: &[(u16, u16)] = &[(0, 16_383)];
+    const LOWER: &[(u16, u16)] = &[(0, 8_000)];
+    const UPPER: &[(u16, u16)] = &[(8_001, 16_383)];
+
+    #[tokio::test]
+    async fn a_new_owner_of_hash_slots_counts_as_a_loss_and_a_master_without_them_does_not() {
+        let cluster = cluster();
+        assert_eq!(update(&cluster, &[(1, ALL)]), 0, "the first table");
+        assert_eq!(update(&cluster, &[(2, ALL)]), 1, "a failover");
+        assert_eq!(update(&cluster, &[(2, ALL), (1, &[])]), 1, "a node still lists the former");
+        assert_eq!(update(&cluster, &[(2, ALL)]), 1);
+        assert_eq!(update(&cluster, &[(2, ALL), (1, &[])]), 1);
+        assert_eq!(update(&cluster, &[(1, ALL)]), 2, "a failover back");
+        assert_eq!(update(&cluster, &[(1, LOWER), (3, UPPER)]), 3, "it may be a failover");
+        assert_eq!(update(&cluster, &[(1, &[]), (3, ALL)]), 3, "slots move with their counters");
+        assert_eq!(update(&cluster, &[(1, LOWER), (3, UPPER)]), 3, "and back");
+    }
+
+    #[tokio::test]
+    async fn the_target_of_a_redirect_counts_as_a_loss_once() {
+        let cluster = cluster();
+        assert!(cluster.redirect_target(&address(1)).is_some());
+        assert_eq!(update(&cluster, &[(1, ALL)]), 0, "the first table");
+        assert!(cluster.redirect_target(&address(2)).is_some());
+        assert_eq!(cluster.context.losses.get(), 1);
+        assert_eq!(update(&cluster, &[(1, &[]), (2, ALL)]), 1);
     }
 }

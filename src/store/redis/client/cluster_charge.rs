@@ -1,4 +1,4 @@
-//! Plain charges on a cluster: one round over any number of slots and nodes.
+//! Sends plain charges to a cluster, in parallel to all nodes that own their hash slots.
 //!
 //! Not here: script calls and redirections (`cluster`).
 
@@ -12,7 +12,7 @@ use super::pending_command::NodeCommand;
 use super::plain_charge::{ChargeReplies, ChargeReply, PlainCharges, charge_replies};
 use super::transport::SendError;
 
-/// Charges of one node, and their places in the call.
+/// Charges to send to one node, with their indices in the call.
 struct NodeCharges {
     owner: u16,
     places: SmallVec<[usize; 4]>,
@@ -21,7 +21,7 @@ struct NodeCharges {
 
 impl Cluster {
     /// Sends each charge to the node that owns its slot, and waits for the replies until the
-    /// deadline. Returns `None`, and has sent nothing, unless every node knows its server's time.
+    /// deadline. Sends nothing and returns `None` unless the server time of every node is known.
     pub(crate) async fn charge(
         &self,
         charges: PlainCharges,

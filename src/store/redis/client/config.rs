@@ -16,8 +16,8 @@ pub const CONNECTIONS_PER_NODE: usize = 2;
 /// Default timeout for connecting, including TLS and the Redis handshake. On a healthy network,
 /// connecting takes a few milliseconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Default time after which an unanswered command closes its connection. By then, callers have
-/// long given up, and a longer wait would only delay the reconnect.
+/// Default timeout for the reply to a command, after which the connection is closed. By then,
+/// callers have long given up, and a longer wait would only delay the reconnect.
 pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Default time for which a node may stay silent while a command is waiting, before its circuit
@@ -180,7 +180,7 @@ pub struct RedisConfig {
     pub connections_per_node: usize,
     /// Timeout for connecting, including TLS and the Redis handshake.
     pub connect_timeout: Duration,
-    /// Time after which an unanswered command closes its connection.
+    /// Timeout for the reply to a command, after which the connection is closed.
     pub reply_timeout: Duration,
     /// Time for which a node may stay silent while a command is waiting, before its circuit
     /// breaker opens.
@@ -216,7 +216,7 @@ impl MonotonicClock {
         MonotonicClock { read: Arc::new(read), origin }
     }
 
-    /// Returns the current time.
+    /// Returns the time since the clock was created.
     pub(crate) fn now(&self) -> Micros {
         self.micros_at((self.read)())
     }

@@ -5,7 +5,7 @@
 //! here: building a write (`connection_write`), choosing a connection (`node`), following
 //! redirections (`cluster`), connecting (`dialer`).
 //!
-//! Invariant: a command is written a second time only if the server answered that it did not run.
+//! Invariant: a command is written a second time only if the server replied that it did not run.
 //! If a written command is dropped without a reply, its outcome is unknown.
 
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::redis::script::reply::server_time;
 
-/// Maximum number of commands in one write. Redis answers a batch of 128 in about 0.5 ms. A batch
+/// Maximum number of commands in one write. Redis executes a batch of 128 in about 0.5 ms. A batch
 /// of 1024 takes 8 ms, which is half of the budget that Envoy's default timeout allows.
 pub(super) const COMMANDS_MAX: usize = 128;
 /// Maximum number of writes in flight per connection. Two keep the server busy while a reply is on
@@ -50,8 +50,8 @@ pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
 /// the server apparently loses its scripts as fast as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
-/// Time after which a connection that is closed without having answered a call counts as one that
-/// worked. As long as the longest wait between attempts, so that this adds no attempts.
+/// Time for which a connection must have been open to count as working if it breaks before its
+/// first reply. As long as the longest backoff, so that the client does not reconnect more often.
 const WORKING_AFTER: Micros = Micros::SECOND;
 
 /// State of the task that opens, serves, and reopens one connection.
@@ -80,15 +80,15 @@ pub(crate) struct Connection {
 pub(super) enum CloseReason {
     /// The node was dropped, so the task does not reconnect.
     NodeClosed,
-    /// The connection broke, or its oldest command was not answered within the reply timeout.
+    /// The connection broke, or its oldest command got no reply within the reply timeout.
     Lost,
-    /// The server answered READONLY, because it has become a replica.
+    /// The server replied READONLY, because it has become a replica.
     Demoted,
     /// The circuit breaker opened. The connection stays open for PINGs.
     BreakerOpened,
 }
 
-/// Batch of commands that was written but not answered yet.
+/// Batch of commands that were written and are waiting for their replies.
 pub(super) struct InFlightBatch {
     pub(super) pipeline: Pipeline,
     pub(super) commands: Vec<InFlight>,
@@ -288,8 +288,8 @@ impl Connection {
         self.dispatch_replies(batch, result, outstanding)
     }
 
-    /// Forgets the server's time, and rejects the commands that were not written. Counts those that were written but not
-    /// answered, because their outcome is unknown.
+    /// Rejects the commands that were not written, and discards the bounds of the server's clock.
+    /// Counts the commands that were written but got no reply, because their outcome is unknown.
     fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
         let Outstanding { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
@@ -307,7 +307,7 @@ impl Connection {
         }
     }
 
-    /// Gives the `redis` crate one more chance to read. Returns whether there is still no answer.
+    /// Lets the `redis` crate read once more. Returns whether the node has still sent no reply.
     async fn is_still_silent(&self) -> bool {
         let answers = self.stats.answers.get();
         yield_to_reader().await;
@@ -324,8 +324,8 @@ impl Connection {
         Some(self.dialer.config().silence_max.saturating_sub(silent))
     }
 
-    /// Passes each reply in a batch to its caller. Commands answered with NOSCRIPT return to
-    /// `pending`.
+    /// Passes each reply in a batch to its caller. Commands that failed with NOSCRIPT are put back
+    /// into `pending`.
     ///
     /// # Errors
     ///
@@ -440,7 +440,7 @@ impl Connection {
                 error
             }
         };
-        if matches!(error.kind, SendErrorKind::Reconfiguring | SendErrorKind::NotMaster) {
+        if matches!(error.kind, SendErrorKind::Reconfiguring | SendErrorKind::LoadingOrReplica) {
             self.refresh_needed.notify_one();
         }
         in_flight.complete(CommandReply::Failed(error));
@@ -483,14 +483,14 @@ pub(super) async fn dial(
     }
 }
 
-/// Commands that a connection has removed from its queue and that are not answered yet, and what
-/// it knows of its server as long as it stays open.
+/// Commands that a connection has removed from its queue and that have no reply yet, with the
+/// bounds of the server's clock.
 pub(super) struct Outstanding {
     /// Commands that have not been written yet.
     pub(super) pending: VecDeque<PendingCommand>,
-    /// Bounds of the server's clock. They end with the connection.
+    /// Bounds of the server's clock. Valid only for this connection.
     pub(super) server_time: ServerTime,
-    /// Number of commands that have been written but not answered.
+    /// Number of commands that have been written and have no reply yet.
     in_flight: usize,
     /// Times at which the batches in flight were written, oldest first.
     sent: VecDeque<Micros>,
@@ -536,8 +536,8 @@ impl SilenceTimer {
     }
 }
 
-/// Gives the `redis` crate's task one more chance to read. Otherwise, a process that was starved
-/// of CPU might mistake its own pause for silence of the node.
+/// Lets the `redis` crate's task read once more. Otherwise, a process that was starved of CPU might
+/// mistake its own pause for silence of the node.
 async fn yield_to_reader() {
     for _ in 0..2 {
         // The runtime polls the sockets before it resumes a task that yielded.

@@ -1,8 +1,8 @@
-//! Load of one connection: how long a new call would wait, estimated from what is outstanding.
+//! Load of one connection: estimates how long a new call would wait, from the outstanding commands.
 //!
-//! A call that cannot be answered in time is better rejected at once: written, it would delay the
-//! calls behind it and still be answered without Redis. Callers read three atomics; the connection's
-//! task measures once per batch of replies. Not here: the answer to a rejected call (`resilience`).
+//! A call whose reply cannot arrive in time is rejected immediately. If it were written, it would
+//! delay the calls behind it, and the fallback would decide it anyway. Callers read three atomics;
+//! the connection's task measures once per batch of replies. Not here: the fallback (`resilience`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -55,12 +55,12 @@ impl ConnectionLoad {
         self.outstanding.fetch_add(to_u32(commands), Ordering::Relaxed);
     }
 
-    /// Removes commands from the load that were answered, rejected, or lost.
+    /// Removes commands from the load that got their reply, were rejected, or were lost.
     pub(crate) fn remove(&self, commands: usize) {
         self.outstanding.fetch_sub(to_u32(commands), Ordering::Relaxed);
     }
 
-    /// Returns whether a call that is queued now can be answered by `deadline`. The outstanding
+    /// Returns whether a call that is queued now can get its reply by `deadline`. The outstanding
     /// commands may take at most half of the time left, as a margin for variance. The smallest
     /// round trip may take all of it.
     pub(crate) fn can_answer_by(&self, now: Micros, deadline: Micros) -> bool {
@@ -82,7 +82,7 @@ pub(crate) struct LoadMeter {
     last_reply: Micros,
 }
 
-/// Busy time of a connection in one window, and the number of commands answered in it.
+/// Busy time of a connection in one window, and the number of commands completed in it.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServiceWindow {
     start: Micros,
@@ -168,7 +168,8 @@ mod tests {
         Micros(NOW.0 + micros)
     }
 
-    /// A connection that answers a batch of 10 commands every millisecond, 2 ms after it was written.
+    /// Returns the load of a connection that replies to a batch of 10 commands every millisecond, 2
+    /// ms after it was written.
     fn busy() -> (ConnectionLoad, LoadMeter, Micros) {
         let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
         let mut now = NOW;

@@ -1,8 +1,8 @@
-//! Probing a node while its circuit breaker is open: one PING every 100 ms over the open connection,
-//! with or without traffic.
+//! Probes a node while its circuit breaker is open: sends one PING every 100 ms over the open
+//! connection, with or without traffic.
 //!
-//! A frozen node answers over the open connection as soon as it thaws. If the connection itself is
-//! dead, only a new one helps, so a new one is opened meanwhile. Not here: opening the breaker
+//! A node that was frozen replies over the open connection as soon as it resumes. In case the
+//! connection itself is dead, a new one is opened meanwhile. Not here: opening the breaker
 //! (`circuit_breaker`), sending commands (`connection`).
 
 use std::future::Future;
@@ -20,9 +20,9 @@ use super::transport::SendErrorKind;
 
 /// Result of probing a node with PINGs.
 pub(super) enum ProbeResult {
-    /// The node answered a PING in time.
+    /// The node replied to a PING in time.
     Answered,
-    /// The connection stayed silent, so a new one was opened.
+    /// The node sent nothing over the old connection, and this new one was opened.
     Replaced(MultiplexedConnection),
     /// The connection broke, or the node was dropped.
     Closed(CloseReason),
@@ -32,7 +32,7 @@ pub(super) enum ProbeResult {
 type Ping = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 impl Connection {
-    /// Sends PINGs until one is answered in time. Rejects commands that are queued in the
+    /// Sends PINGs until the reply to one arrives in time. Rejects commands that are queued in the
     /// meantime. `first_ping` is the delay before the first PING.
     ///
     /// Replies are matched to commands by their order. If a command was lost, a PING gets a reply

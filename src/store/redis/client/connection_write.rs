@@ -1,5 +1,5 @@
-//! Building the writes of a connection, and what plain charges need besides: the server's time, and
-//! an expiry for each of their keys.
+//! Builds the writes of a connection. For plain charges, also tracks the server's time and adds an
+//! expiry for each key.
 //!
 //! Not here: when to write, and replies to script calls (`connection`).
 
@@ -21,7 +21,7 @@ const BYTES_MAX: usize = 16 * 1024;
 /// endings.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// What the error replies to the charges of one call say about their node.
+/// State of a node, as shown by the error replies to one call's plain charges.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
@@ -32,7 +32,7 @@ pub(super) struct ChargeFailures {
 
 impl Connection {
     /// Builds a batch from pending commands. Drops commands whose callers have stopped waiting,
-    /// and rejects those that can no longer be answered in time. Returns `None` if no command
+    /// and rejects those whose reply can no longer arrive in time. Returns `None` if no command
     /// remains.
     pub(super) fn write_batch(&self, outstanding: &mut Outstanding) -> Option<InFlightBatch> {
         let Outstanding { pending, server_time, .. } = outstanding;
@@ -89,7 +89,8 @@ impl Connection {
         Some(InFlightBatch { pipeline, commands, sent: now })
     }
 
-    /// Returns the command if it is to be written. Otherwise, rejects it.
+    /// Returns the command if it can still be written. Otherwise, drops or rejects the command and
+    /// returns `None`.
     fn checked(
         &self,
         command: PendingCommand,
@@ -115,7 +116,7 @@ impl Connection {
         Some(command)
     }
 
-    /// Records the time that a script answered, if the server can execute plain charges.
+    /// Records the server time in a script's reply, if the server can execute plain charges.
     pub(super) fn record_server_time(
         &self,
         known: &mut ServerTime,
@@ -150,7 +151,7 @@ impl Connection {
             charged.push(reply);
             let Some(error) = error else { continue };
             failures.is_out_of_service |= error.is_out_of_service();
-            failures.is_demoted |= reply.is_error(SendErrorKind::NotMaster);
+            failures.is_demoted |= reply.is_error(SendErrorKind::LoadingOrReplica);
             failures.is_denied |= reply.is_error(SendErrorKind::Denied);
             match error {
                 ErrorReply::Redirect(redirect) => {

@@ -1,4 +1,4 @@
-//! Opening connections to Redis: address, TLS, login, and loading scripts.
+//! Opens connections to Redis: address, TLS, login, and loading scripts.
 //!
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
@@ -75,7 +75,7 @@ impl ClientContext {
         Ok(ClientContext { config, scripts, tls, log_limiter, losses, failure })
     }
 
-    /// Stores why a node cannot be used, for [`failure`](Self::failure).
+    /// Stores the reason why a node cannot be used, which [`failure`](Self::failure) returns.
     pub(crate) fn set_failure(&self, node: &Address, reason: &str, advice: Option<&str>) {
         let text = match advice {
             Some(advice) => format!("{node}: {reason}; {advice}"),
@@ -102,8 +102,7 @@ impl ClientContext {
     ///
     /// # Errors
     ///
-    /// Returns an error if the server answers with one, or does not answer within the connect
-    /// timeout.
+    /// Returns an error if the server sends an error reply, or no reply within the connect timeout.
     pub(crate) async fn query(
         &self,
         address: &Address,
@@ -216,7 +215,7 @@ fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     /// The server is a replica, not a master.
-    NotMaster,
+    LoadingOrReplica,
     /// The server denied the login or a command, which only an operator can fix.
     Denied(String),
     /// Connecting failed for any other reason. A retry may help.
@@ -226,7 +225,7 @@ pub(crate) enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ConnectError::NotMaster => "the server is a replica, not a master",
+            ConnectError::LoadingOrReplica => "the server is a replica, not a master",
             ConnectError::Denied(reason) | ConnectError::Failed(reason) => reason,
         })
     }
@@ -320,7 +319,8 @@ impl Dialer {
         self.supports_charges.load(Ordering::Relaxed)
     }
 
-    /// Records that the server denied a part of a plain charge. The next connection asks again.
+    /// Records that the server denied a command of a plain charge. The next connection checks it
+    /// again.
     pub(crate) fn forbid_charges(&self) {
         self.supports_charges.store(false, Ordering::Relaxed);
     }
@@ -339,8 +339,8 @@ impl Dialer {
         &self.context.log_limiter
     }
 
-    /// Logs a failed connection attempt, at most once a minute and node, in a task of its own that
-    /// looks for the cause. Meanwhile, the connection is dialed again.
+    /// Logs a failed connection attempt, at most once a minute per node. A separate task looks for
+    /// the cause and writes the log line, so that the next attempt is not delayed.
     pub(crate) fn log_failure(&self, error: ConnectError) {
         let Some(suppressed) = self.log_limiter().admit("connect failure", &self.address) else {
             return;
@@ -351,7 +351,7 @@ impl Dialer {
             let advice = find_advice(&context, &node, &context.config.auth, &reason).await;
             context.set_failure(&node, &reason, advice.as_deref());
             match error {
-                ConnectError::NotMaster => {
+                ConnectError::LoadingOrReplica => {
                     tracing::warn!(%node, suppressed, "the Redis node is not a master");
                 }
                 ConnectError::Denied(_) => {
@@ -491,9 +491,9 @@ impl Dialer {
         Ok(())
     }
 
-    /// Returns an error if the server is to be the only one, but is one of several masters of a
-    /// cluster. It would redirect the calls for most keys. Does nothing if the ACL does not permit
-    /// INFO or CLUSTER INFO.
+    /// Returns an error if the settings name a single server, but it is one of several masters of a
+    /// cluster. Such a server would redirect the calls for most keys. Does nothing if the ACL does
+    /// not permit INFO or CLUSTER INFO.
     async fn require_all_slots(
         &self,
         connection: &mut MultiplexedConnection,
@@ -524,7 +524,7 @@ impl Dialer {
 
     /// Logs a warning if another replica uses a different key secret or key format. Such replicas
     /// count the same caller under different keys, and each admits the full limit. On a cluster,
-    /// only the node that holds the key answers; MOVED from other nodes is ignored.
+    /// only the node that holds the key returns it; MOVED from other nodes is ignored.
     async fn compare_meta(&self, connection: &mut MultiplexedConnection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {
@@ -560,7 +560,7 @@ fn require_master(role: Option<Value>) -> Result<(), ConnectError> {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
         Some(Value::Array(parts)) => match parts.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-            _ => Err(ConnectError::NotMaster),
+            _ => Err(ConnectError::LoadingOrReplica),
         },
         _ => Err(ConnectError::Failed("no reply to ROLE".into())),
     }

@@ -48,7 +48,7 @@ impl ErrorReply {
                 not_executed(SendErrorKind::Reconfiguring)
             }
             Some(ServerErrorKind::BusyLoading | ServerErrorKind::ReadOnly) => {
-                not_executed(SendErrorKind::NotMaster)
+                not_executed(SendErrorKind::LoadingOrReplica)
             }
             Some(ServerErrorKind::NoPerm) => not_executed(SendErrorKind::Denied),
             // `ServerErrorKind` is `non_exhaustive`, so other errors are classified by their code.
@@ -62,7 +62,7 @@ impl ErrorReply {
         let ErrorReply::Failed(error) = self else { return false };
         matches!(
             error.kind,
-            SendErrorKind::Reconfiguring | SendErrorKind::NotMaster | SendErrorKind::Busy
+            SendErrorKind::Reconfiguring | SendErrorKind::LoadingOrReplica | SendErrorKind::Busy
         )
     }
 
@@ -139,8 +139,11 @@ mod tests {
         for (line, expected) in [
             ("CLUSTERDOWN Hash slot not served", SendErrorKind::Reconfiguring),
             ("MASTERDOWN Link with MASTER is down", SendErrorKind::Reconfiguring),
-            ("LOADING Redis is loading the dataset in memory", SendErrorKind::NotMaster),
-            ("READONLY You can't write against a read only replica.", SendErrorKind::NotMaster),
+            ("LOADING Redis is loading the dataset in memory", SendErrorKind::LoadingOrReplica),
+            (
+                "READONLY You can't write against a read only replica.",
+                SendErrorKind::LoadingOrReplica,
+            ),
             ("OOM command not allowed when used memory > 'maxmemory'.", SendErrorKind::NotWritable),
             ("MISCONF Redis is configured to save RDB snapshots", SendErrorKind::NotWritable),
             ("NOREPLICAS Not enough good replicas to write.", SendErrorKind::NotWritable),

@@ -65,7 +65,7 @@ impl NodeInfo {
     }
 }
 
-/// Returns the number of the field `name` in a line such as `calls=12,usec=340`; 0 if the field is
+/// Returns the value of the field `name` in a line such as `calls=12,usec=340`; 0 if the field is
 /// missing.
 fn field(line: &str, name: &str) -> u64 {
     let value = |pair: &str| {

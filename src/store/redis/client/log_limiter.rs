@@ -1,4 +1,4 @@
-//! Rate limit of log lines: at most one line a minute for each message and subject.
+//! Rate limiter for log lines: at most one line a minute for each message and subject.
 //!
 //! A Redis that closes idle connections or redirects calls to a dead address would otherwise log a
 //! line per reconnect. Not here: counting the events (`node_stats`).
@@ -9,13 +9,13 @@ use std::sync::{Mutex, PoisonError};
 use super::config::MonotonicClock;
 use crate::domain::Micros;
 
-/// Minimum time between two equal lines.
+/// Minimum time between two log lines with the same message and subject.
 const INTERVAL: Micros = Micros(60_000_000);
-/// Maximum number of lines that are remembered. A cluster has at most 1,000 nodes, and few of them
-/// fail at a time.
+/// Maximum number of different lines that are tracked. A cluster has at most 1,000 nodes, and few
+/// of them fail at the same time.
 const LINES_MAX: usize = 1_024;
 
-/// Log lines of the last minute. Not used on the request path.
+/// Limiter that suppresses repeated log lines. Not used on the request path.
 #[derive(Debug)]
 pub(crate) struct LogLimiter {
     /// `None` lets every line through, for tests.
@@ -23,7 +23,7 @@ pub(crate) struct LogLimiter {
     lines: Mutex<HashMap<(&'static str, String), Line>>,
 }
 
-/// Last occurrence of a line in the log.
+/// Time at which a line was last logged, and the number of lines suppressed since then.
 #[derive(Debug)]
 struct Line {
     logged: Micros,
@@ -36,8 +36,8 @@ impl LogLimiter {
         LogLimiter { clock, lines: Mutex::default() }
     }
 
-    /// Returns how many equal lines were suppressed since the last one, or `None` if this one must
-    /// be suppressed, too.
+    /// Returns how many lines with this message and subject were suppressed since the last one, or
+    /// `None` if this line must be suppressed, too.
     pub(crate) fn admit(&self, message: &'static str, subject: &impl ToString) -> Option<u64> {
         let Some(clock) = &self.clock else { return Some(0) };
         let now = clock.now();

@@ -1,19 +1,19 @@
-//! Detects that Redis may have lost counters: another server process, a stored key that is gone, or
-//! a new master.
+//! Detects that Redis may have lost counters. The signs are a new server process, a missing stored
+//! key, and a new master.
 //!
-//! A server that was restarted has another run id. A server that was emptied lacks the key
-//! `tg1meta`, which every connection writes. Both are read in the handshake of every connection,
-//! before it accepts script calls. A master that replaces another one may lack what replication had
-//! not delivered. A false alarm is harmless: for one window, checks must also fit what this process
-//! itself has charged.
+//! A server that was restarted has a new run id. A server that was emptied lacks the key `tg1meta`,
+//! which every connection writes. Both are read in the handshake of every connection, before it
+//! accepts script calls. A new master may lack charges that had not been replicated to it. A false
+//! alarm is harmless: for one window, checks must also pass against the charges that this process
+//! itself has made.
 //!
-//! Not here: what follows from a loss (`resilience`).
+//! Not here: the consequences of a loss (`resilience`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Reason in the log if a master replaces another one, which may have had charges that replication
-/// had not delivered.
+/// Logged reason for a loss of counters when a new master takes over, because the latest charges
+/// may not have been replicated to it.
 pub(crate) const NEW_MASTER: &str = "new_master";
 
 /// Number of times that a server may have lost counters, shared by all nodes of a client.
@@ -21,18 +21,19 @@ pub(crate) const NEW_MASTER: &str = "new_master";
 pub(crate) struct LossCount(AtomicU64);
 
 impl LossCount {
-    /// Returns the number of losses.
+    /// Returns the number of times that a server may have lost counters.
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Counts a loss.
+    /// Records that a server may have lost counters.
     pub(crate) fn record(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 }
 
-/// What the connections to one node have learned about its server.
+/// Detector of lost counters on one node. Holds what the handshakes of the node's connections have
+/// shown about its server.
 #[derive(Debug, Default)]
 pub(crate) struct LossDetector {
     known: Mutex<KnownServer>,
@@ -45,7 +46,7 @@ struct KnownServer {
     meta: KnownMeta,
 }
 
-/// What is known of the key `tg1meta`.
+/// Known state of the key `tg1meta`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownMeta {
     /// Number of losses of this node so far.
@@ -54,7 +55,7 @@ pub(crate) struct KnownMeta {
     is_stored: bool,
 }
 
-/// What the replies of a handshake say about the server.
+/// Run id of a server and existence of its key `tg1meta`, as read in a handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerReplies {
     /// Run id of the server process; `None` if INFO was denied.
@@ -67,14 +68,14 @@ pub(crate) struct ServerReplies {
 /// Sign that a server may have lost counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LossSign {
-    /// The server process is another one.
+    /// The run id has changed, so the server process is a new one.
     Restarted,
     /// The key `tg1meta` is gone.
     KeyGone,
 }
 
 impl LossSign {
-    /// Returns the reason in the log.
+    /// Returns the name of the sign, as used in logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             LossSign::Restarted => "restarted",
@@ -84,7 +85,7 @@ impl LossSign {
 }
 
 impl LossDetector {
-    /// Returns what is known of the key `tg1meta`. Call this before the handshake reads the key.
+    /// Returns the known state of the key `tg1meta`. Call this before the handshake reads the key.
     pub(crate) fn known_meta(&self) -> KnownMeta {
         self.lock().meta
     }

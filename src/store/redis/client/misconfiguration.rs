@@ -1,5 +1,5 @@
-//! Recognizes settings that do not fit the Redis server, by what the server says: which protocol it
-//! speaks, and in which mode it runs. Returns advice for the log, with the flag to change.
+//! Recognizes settings that do not fit the Redis server, from the protocol that the server speaks
+//! and the mode in which it runs. Returns advice for the log, with the flag to change.
 //!
 //! Runs only for a failure that is logged, so at most once a minute for each node, and in a task of
 //! its own. Not here: connecting (`dialer`).
@@ -13,8 +13,8 @@ use crate::peer_protocol::{Peer, examine};
 /// Maximum number of master names of a sentinel that the advice lists.
 const MASTERS_MAX: usize = 5;
 
-/// Returns what to change so that the server can be used, or `None` if the settings fit it as far as
-/// can be told. `error` is the text of the failure.
+/// Returns advice on which setting to change so that the server can be used, or `None` if no wrong
+/// setting was found. `error` is the text of the failure.
 pub(crate) async fn find_advice(
     context: &ClientContext,
     address: &Address,
@@ -46,13 +46,13 @@ pub(crate) async fn find_advice(
     };
     match &context.config.topology {
         TopologyConfig::Sentinel { master, .. } if mode == "sentinel" => {
-            advice_on_master(context, address, auth, master).await
+            diagnose_master(context, address, auth, master).await
         }
         topology => advice_on_mode(topology, &mode).map(str::to_owned),
     }
 }
 
-/// Returns the mode in INFO: `standalone`, `cluster`, or `sentinel`.
+/// Returns the server mode in a reply to INFO: `standalone`, `cluster`, or `sentinel`.
 pub(crate) fn server_mode(info: Value) -> Option<String> {
     let info = redis::from_redis_value::<String>(info).ok()?;
     let mode = info.lines().find_map(|line| line.strip_prefix("redis_mode:"))?;
@@ -113,14 +113,14 @@ fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str>
 /// Certificate authorities that a TLS connection trusts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trust {
-    /// Those of `--redis-tls-cacert`.
+    /// Certificate authorities in the file `--redis-tls-cacert`.
     ConfiguredCa,
-    /// Those of the operating system.
+    /// Certificate authorities of the operating system.
     SystemCas,
 }
 
-/// Returns advice on a failure that the server explained. `error` and `own` are the original failure
-/// and that of a second attempt. `trust` is `None` without TLS.
+/// Returns advice on a failure whose message states the cause. `error` is the original failure, and
+/// `own` is that of a second attempt. `trust` is `None` without TLS.
 fn advice_on_error(error: &str, own: &RedisError, trust: Option<Trust>) -> Option<&'static str> {
     let text = format!("{error} {own}");
     let says = |word: &str| text.contains(word);
@@ -160,7 +160,7 @@ fn advice_on_error(error: &str, own: &RedisError, trust: Option<Trust>) -> Optio
 }
 
 /// Returns advice on a master name that a sentinel does not know.
-async fn advice_on_master(
+async fn diagnose_master(
     context: &ClientContext,
     address: &Address,
     auth: &Auth,

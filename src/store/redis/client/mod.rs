@@ -1,4 +1,4 @@
-//! Redis client: topologies, pipelined connections, circuit breakers.
+//! Redis client: topologies, pipelined connections, and circuit breakers.
 //!
 //! | file | contents |
 //! |---|---|
@@ -10,13 +10,13 @@
 //! | `node` | one Redis server: its connections, circuit breaker, and statistics |
 //! | `connection`, `pending_command` | one pipelined connection; commands queued for it and in flight |
 //! | `connection_write` | building a write |
-//! | [`plain_charge`], [`server_time`] | charges without a script; the server's time, by which they are judged |
-//! | `connection_probe` | what a connection does while the circuit breaker is open |
-//! | `connection_load` | whether a call can be answered in time |
+//! | [`plain_charge`], [`server_time`] | charges without a script; bounds of the server's clock |
+//! | `connection_probe` | PINGs while the circuit breaker is open |
+//! | `connection_load` | estimate of whether a reply can arrive in time |
 //! | `circuit_breaker`, `node_breaker` | state machine of a circuit breaker; the breaker shared by all callers of a node |
 //! | `dialer`, `client_tls`, `backoff` | opening connections, TLS, waits between connection attempts |
-//! | `misconfiguration` | settings that do not fit the server, recognized by what it says |
-//! | `loss_detector` | whether Redis may have lost counters |
+//! | `misconfiguration` | detection of settings that do not fit the server |
+//! | `loss_detector` | detection of lost counters |
 //! | [`error_reply`] | classification of error replies: did the script run, does a retry help |
 //! | [`info`], `info_poll` | parsing INFO, and polling it |
 //! | [`config`], [`node_stats`] | configuration; statistics per node |

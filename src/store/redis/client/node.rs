@@ -47,6 +47,8 @@ pub(crate) struct Node {
     /// Time from which the next call is sent regardless of the load estimate, in microseconds of
     /// the breaker's clock.
     next_load_probe: AtomicU64,
+    /// Whether the node has owned hash slots since it was opened.
+    has_owned_slots: AtomicBool,
     info: ArcSwapOption<NodeInfo>,
 }
 
@@ -123,6 +125,7 @@ impl Node {
             refresh_needed: Arc::clone(refresh_needed),
             breaker,
             next_load_probe: AtomicU64::new(0),
+            has_owned_slots: AtomicBool::new(false),
             info: ArcSwapOption::empty(),
         }
     }
@@ -134,6 +137,11 @@ impl Node {
     /// Returns whether at least one connection to the node is open and accepts commands.
     pub(crate) fn is_connected(&self) -> bool {
         self.connections.iter().any(|connection| connection.ready.load(Ordering::Acquire))
+    }
+
+    /// Marks the node as an owner of hash slots. Returns whether it was not marked before.
+    pub(crate) fn mark_as_owner(&self) -> bool {
+        !self.has_owned_slots.swap(true, Ordering::AcqRel)
     }
 
     /// Returns the address of the node, its statistics, the state of its breaker, and the result of
@@ -152,8 +160,8 @@ impl Node {
         self.info.store(info.map(Arc::new));
     }
 
-    /// Queues the commands of one call on an open connection that can answer them in time, or
-    /// rejects them immediately.
+    /// Queues the commands of one call on an open connection whose replies can arrive in time, or
+    /// rejects the commands immediately.
     pub(crate) fn enqueue(&self, mut batch: Batch) {
         let Some(command) = batch.first() else { return };
         let (now, deadline) = (command.queued_at, command.deadline);
@@ -219,8 +227,8 @@ impl Node {
         }
     }
 
-    /// Returns whether plain charges can be sent now: the connection that this thread prefers knows
-    /// the server's time or, on other threads, every open connection does.
+    /// Returns whether plain charges can be sent now. On a worker thread, the preferred connection
+    /// must know the server's time; on other threads, every open connection must.
     pub(crate) fn can_charge(&self) -> bool {
         let Some(breaker) = &self.breaker else { return false };
         let now = breaker.clock.now();
@@ -236,7 +244,8 @@ impl Node {
             && ready.all(|connection| connection.time_known_until.is_known_at(now))
     }
 
-    /// Queues one script call and returns its pending reply. If `asking`, sends ASKING before it.
+    /// Queues one script call and returns its pending reply. If `asking` is true, sends ASKING
+    /// before the call.
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
         let deadline = call.deadline;
         let (command, reply) = self.prepare(NodeCommand::Script(call), deadline, asking);

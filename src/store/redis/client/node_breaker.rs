@@ -1,7 +1,8 @@
 //! Circuit breaker of one node, shared by its callers and its connections.
 //!
 //! Callers read one atomic and take no lock. Connections report what they see: connection failures,
-//! silence, error replies, answered PINGs. Not here: the conditions for opening (`circuit_breaker`).
+//! silence, error replies, replies to PING. Not here: the conditions for opening
+//! (`circuit_breaker`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,8 +18,8 @@ use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::current_trace;
 
-/// Minimum interval between log lines about the breaker opening, so that a node that answers PING
-/// but cannot serve does not fill the log. The metrics count every opening.
+/// Minimum interval between log lines about the breaker opening, so that a node that replies to
+/// PING but cannot serve does not fill the log. The metrics count every opening.
 const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
 /// Circuit breaker of one node, with its clock and the node's statistics.
@@ -26,9 +27,9 @@ pub(crate) struct NodeBreaker {
     pub(crate) clock: MonotonicClock,
     breaker: Mutex<LoggedBreaker>,
     is_open: AtomicBool,
-    /// Number of answers from the node on all connections since the start.
+    /// Number of replies from the node on all connections since the start.
     answers: AtomicU64,
-    /// Time of the latest answer on any connection, in microseconds of `clock`.
+    /// Time of the latest reply on any connection, in microseconds of `clock`.
     last_answer: AtomicU64,
     address: String,
     stats: Arc<NodeStats>,
@@ -99,12 +100,12 @@ impl NodeBreaker {
         CallTracker { breaker: Arc::clone(self), sent, reported: false }
     }
 
-    /// Returns the time of the node's latest answer on any connection.
+    /// Returns the time of the node's latest reply on any connection.
     pub(crate) fn last_answer(&self) -> Micros {
         Micros(self.last_answer.load(Ordering::Relaxed))
     }
 
-    /// Records a batch of answers, `errors` of which say that the node cannot serve.
+    /// Records a batch of replies, `errors` of which say that the node cannot serve.
     pub(crate) fn record_answers(&self, answers: usize, errors: u64, now: Micros) {
         let answers = answers as u64;
         let total = self.answers.fetch_add(answers, Ordering::Relaxed) + answers;
@@ -138,7 +139,7 @@ impl NodeBreaker {
         self.open(&mut self.lock(), OpenReason::Silence);
     }
 
-    /// Closes the breaker, because the node answered a PING in time.
+    /// Closes the breaker, because the node replied to a PING in time.
     pub(crate) fn close(&self) {
         let mut breaker = self.lock();
         if breaker.breaker.close() {

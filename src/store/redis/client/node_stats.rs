@@ -50,11 +50,11 @@ pub struct NodeStats {
     /// Number of writes to a socket. Each write is a pipeline of all commands queued since the
     /// previous one.
     pub writes: Counter,
-    /// Number of calls written to a socket: script calls, and calls as plain commands.
+    /// Number of calls written to a socket, as script calls or as plain commands.
     pub calls: Counter,
-    /// Number of these calls that are plain commands.
+    /// Number of calls written to a socket as plain commands. Included in `calls`.
     pub plain_calls: Counter,
-    /// Number of script calls answered, with a result or an error.
+    /// Number of calls that got a reply, including error replies.
     pub(crate) answers: Counter,
     /// Number of script calls not written because their callers had stopped waiting.
     pub abandoned: Counter,
@@ -62,7 +62,7 @@ pub struct NodeStats {
     pub not_connected: Counter,
     /// Number of script calls rejected because the queues were full.
     pub queue_full: Counter,
-    /// Number of script calls rejected because they could not be answered before their deadline.
+    /// Number of script calls rejected because no reply could arrive before their deadline.
     pub shed: Counter,
     /// Number of script calls rejected by the circuit breaker.
     pub breaker_rejected: Counter,
@@ -70,17 +70,18 @@ pub struct NodeStats {
     pub breaker_opened: Counter,
     /// Whether the circuit breaker is open (gauge: 0 or 1).
     pub breaker_open: Counter,
-    /// Number of script calls answered with NOSCRIPT and sent again after a SCRIPT LOAD.
+    /// Number of script calls that failed with NOSCRIPT and were sent again after a SCRIPT LOAD.
     pub noscript: Counter,
-    /// Number of script calls answered with MOVED.
+    /// Number of script calls to which the node replied MOVED.
     pub moved: Counter,
-    /// Number of script calls answered with ASK.
+    /// Number of script calls to which the node replied ASK.
     pub ask: Counter,
-    /// Number of script calls answered with TRYAGAIN.
+    /// Number of script calls to which the node replied TRYAGAIN.
     pub tryagain: Counter,
-    /// Number of script calls answered with an error other than NOSCRIPT, MOVED, ASK and TRYAGAIN.
+    /// Number of script calls that failed with an error other than NOSCRIPT, MOVED, ASK and
+    /// TRYAGAIN.
     pub errors: Counter,
-    /// Number of connections closed because their oldest command was not answered within the reply
+    /// Number of connections closed because their oldest command got no reply within the reply
     /// timeout.
     pub timeouts: Counter,
     /// Number of script calls that the server may or may not have executed, and that are therefore

@@ -26,18 +26,18 @@ pub(crate) enum CommandReply {
     /// The script did not run, because another node owns the hash slot. Contains the script call,
     /// so that it can be sent there.
     Redirect(Redirect, ScriptCall),
-    /// The plain charges were written, and each has a reply.
+    /// The plain charges were written, and each got one of these replies.
     Charged(ChargeReplies),
-    /// The command was rejected, answered with an error, or lost.
+    /// The command was rejected, failed with an error reply, or was lost.
     Failed(SendError),
 }
 
-/// What is sent to a node for one call: a script call, or several charges without a script.
+/// Request to a node for one call: either a script call or plain charges.
 #[derive(Debug)]
 pub(crate) enum NodeCommand {
-    /// Script call.
+    /// Call to a Lua script.
     Script(ScriptCall),
-    /// INCRBY commands, which are written together and answered together.
+    /// INCRBY commands, which are written together and completed together.
     Charges(PlainCharges),
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct PendingCommand {
     pub(crate) call: NodeCommand,
     /// Whether to send ASKING before the command.
     pub(crate) asking: bool,
-    /// Number of times that the server answered NOSCRIPT. If above 0, SCRIPT LOAD is sent before
+    /// Number of times that the server replied NOSCRIPT. If above 0, SCRIPT LOAD is sent before
     /// the command.
     pub(crate) loads: u8,
     /// Time at which the command was queued.
@@ -58,7 +58,7 @@ pub(crate) struct PendingCommand {
     reply: Option<oneshot::Sender<CommandReply>>,
 }
 
-/// Command that was written and not answered yet. If dropped, its caller receives
+/// Command that was written and has no reply yet. If dropped, its caller receives
 /// [`SendError::LOST`].
 #[derive(Debug)]
 pub(crate) struct InFlight {
@@ -84,17 +84,20 @@ impl PendingCommand {
         asking: bool,
     ) -> (PendingCommand, oneshot::Receiver<CommandReply>) {
         let (reply, receiver) = oneshot::channel();
-        (PendingCommand { asking, reply: Some(reply), ..PendingCommand::of(call) }, receiver)
+        (
+            PendingCommand { asking, reply: Some(reply), ..PendingCommand::from_command(call) },
+            receiver,
+        )
     }
 
     /// Creates a command whose reply is discarded.
     pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
-        PendingCommand::of(NodeCommand::Script(call))
+        PendingCommand::from_command(NodeCommand::Script(call))
     }
 
-    fn of(call: NodeCommand) -> PendingCommand {
+    fn from_command(command: NodeCommand) -> PendingCommand {
         PendingCommand {
-            call,
+            call: command,
             asking: false,
             loads: 0,
             queued_at: Micros::ZERO,
@@ -104,7 +107,7 @@ impl PendingCommand {
     }
 
     /// Returns whether the caller has stopped waiting for the reply, so that the command need not be
-    /// written. A refund is written even so: nobody else would return its hits.
+    /// written. False for a refund, which must be written even if nobody waits for its reply.
     pub(crate) fn is_abandoned(&self) -> bool {
         let is_refund = match &self.call {
             NodeCommand::Script(call) => call.script.is_refund(),
@@ -129,8 +132,8 @@ impl PendingCommand {
         }
     }
 
-    /// Splits the command into what to write and the state for handling the reply. `skip` is the
-    /// number of replies that precede the command's own.
+    /// Splits the command into the part to write and the state for handling its reply. `skip` is
+    /// the number of replies that precede the command's own.
     pub(crate) fn split(self, skip: usize) -> (Written, InFlight) {
         let PendingCommand { call, asking, loads, queued_at, deadline, reply } = self;
         let mut in_flight = InFlight {
@@ -159,7 +162,7 @@ impl PendingCommand {
     }
 }
 
-/// What a command adds to a write.
+/// Redis commands that a [`PendingCommand`] adds to a write.
 pub(crate) enum Written {
     Script(Cmd),
     Charges(PlainCharges),
@@ -175,7 +178,8 @@ impl InFlight {
     }
 
     /// Converts a script call back into a pending one, which is sent again after a SCRIPT LOAD.
-    /// Plain charges are never sent again, so their caller is told that they were lost.
+    /// Returns `None` for plain charges, which are never sent again; their caller receives
+    /// [`SendError::LOST`].
     pub(crate) fn reload(self, command: Cmd) -> Option<PendingCommand> {
         let InFlight {
             loads, script, slot, call_deadline, queued_at, deadline, asking, reply, ..
@@ -196,7 +200,7 @@ impl InFlight {
     }
 }
 
-/// Reply to a command that may not have arrived yet.
+/// Future reply to a command, with the timer for the circuit breaker.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
     pub(crate) receiver: oneshot::Receiver<CommandReply>,
@@ -213,8 +217,8 @@ impl PendingReply {
         PendingReply { receiver, tracker: None }
     }
 
-    /// Waits for the reply. If the connection dropped the command, the script may or may not have
-    /// run.
+    /// Waits for the reply. Returns [`SendError::LOST`] if the connection dropped the command,
+    /// because the script may or may not have run.
     pub(crate) async fn wait(self) -> CommandReply {
         let PendingReply { receiver, tracker } = self;
         let reply = receiver.await.unwrap_or(CommandReply::Failed(SendError::LOST));

@@ -1,12 +1,12 @@
 //! Plain charges: the INCRBY commands of one call, which need no script.
 //!
-//! The value of a fixed window contains the window's number and the count, so the reply to an INCRBY
-//! says both. Each write ends with one `EXPIRE … NX` per counter that it charged. So no key is left
-//! without an expiry if an INCRBY created it, because the counter had been flushed or had expired.
+//! The value of a fixed window contains the window's number and the count, so INCRBY returns both.
+//! If the counter was flushed or has expired, INCRBY creates a key without an expiry. Each write
+//! therefore ends with one `EXPIRE … NX` per counter that it charged.
 //!
 //! A charge is written only while the connection knows the server's time (`server_time`). It is
-//! never written twice, and never redirected: its caller asks the scripts instead. Not here: which
-//! calls are charged this way, and what their replies mean (`plain_calls`).
+//! never written twice and never redirected; if it fails, scripts decide the call. Not here: which
+//! calls are charged this way, and how their replies decide the call (`plain_calls`).
 
 use redis::{Cmd, Pipeline, Value};
 use smallvec::SmallVec;
@@ -70,7 +70,7 @@ pub(crate) fn charge_reply(
             let reply = ErrorReply::classify(error, node);
             (Err(SendError::not_executed(error_kind(&reply))), Some(reply))
         }
-        // INCRBY answers nothing else, so it is not known what happened.
+        // INCRBY returns nothing else, so the outcome is unknown.
         _ => (Err(SendError::LOST), None),
     };
     (ChargeReply { value, span }, error)
@@ -86,7 +86,8 @@ fn error_kind(reply: &ErrorReply) -> SendErrorKind {
     }
 }
 
-/// Returns the replies to `count` charges from what a connection answered.
+/// Converts a connection's reply into one reply for each of `count` charges. An error applies to
+/// every charge.
 pub(crate) fn charge_replies(reply: CommandReply, count: usize) -> ChargeReplies {
     let error = match reply {
         CommandReply::Charged(replies) if replies.len() == count => return replies,
@@ -101,12 +102,12 @@ pub(crate) fn charge_replies(reply: CommandReply, count: usize) -> ChargeReplies
 /// Counters that one write charges, each of which gets one EXPIRE at the end of the write.
 #[derive(Debug, Default)]
 pub(crate) struct Expiries {
-    /// The counters' identities, sorted; their keys and times to live.
+    /// Identity and EXPIRE command of each counter, sorted by identity.
     counters: Vec<(u128, Cmd)>,
 }
 
 impl Expiries {
-    /// Notes a charge that is about to be written.
+    /// Adds an EXPIRE for the counter of a charge, unless the counter already has one.
     pub(crate) fn add(&mut self, charge: &PlainCharge) {
         let Err(place) = self.counters.binary_search_by_key(&charge.counter, |(held, _)| *held)
         else {
@@ -131,8 +132,8 @@ impl Expiries {
     }
 }
 
-/// Returns whether the reply to an EXPIRE says that the server never executes it. A redirection and
-/// a node that cannot serve for a while executed no INCRBY either.
+/// Returns whether the reply to an EXPIRE shows that the server never executes EXPIRE. False for
+/// redirections and temporary errors, with which the INCRBY was not executed either.
 pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
     let Value::ServerError(error) = expire else { return false };
     match ErrorReply::classify(error, node) {
@@ -143,7 +144,7 @@ pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
     }
 }
 
-/// Oldest major version of Redis that knows `EXPIRE … NX`.
+/// Oldest major version of Redis that supports `EXPIRE … NX`.
 const REDIS_MAJOR_MIN: u32 = 7;
 
 /// Returns whether a server can execute plain charges. `info` is its reply to `INFO server`, and

@@ -28,8 +28,9 @@ const INTERVAL: Duration = Duration::from_secs(2);
 /// election takes seconds.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Queries without a connection to the master after which less than a majority of the sentinels may
-/// name another one. Queries are then at least a tenth of a second and at most two seconds apart.
+/// Number of consecutive sentinel queries without a connection to the master after which a new
+/// master is accepted without a majority of the sentinels. While the master is unreachable, queries
+/// are 0.1 s to 2 s apart.
 const QUERIES_WITHOUT_MASTER: u32 = 5;
 
 /// Replaces the node of `master` whenever the sentinels name a new master, until `master` is
@@ -71,7 +72,7 @@ pub(crate) async fn follow_master(
     }
 }
 
-/// Logs that no sentinel names a master, with the answer of the first configured one.
+/// Logs that no sentinel names a master, with the reply of the first configured sentinel.
 async fn log_missing_master(context: Arc<ClientContext>, suppressed: u64) {
     let TopologyConfig::Sentinel { master, auth } = &context.config.topology else { return };
     let Some(node) = context.config.addresses.first() else { return };
@@ -91,10 +92,11 @@ type Votes = Vec<(Address, usize)>;
 
 /// Returns the master to use.
 ///
-/// Sentinels can be stale: cut off from the others, or in the middle of an election. So a majority
-/// of the configured sentinels decides, whether or not they all answer. Without a majority the
-/// known master stays. If no master is known, or none has been connected for a while
-/// (`needs_majority` is false), the most votes decide, and the known master wins a tie.
+/// A sentinel's reply can be stale if it is cut off from the others or an election is in progress.
+/// The new master therefore needs the votes of a majority of the configured sentinels, even if some
+/// do not reply. Without a majority, the known master stays. If no master is known, or none has
+/// been connected for a while (`needs_majority` is false), the most votes decide, and the known
+/// master wins a tie.
 fn elect<'v>(
     votes: &'v Votes,
     sentinels: usize,
@@ -106,8 +108,8 @@ fn elect<'v>(
     (*count > sentinels / 2 || !needs_majority).then_some(address)
 }
 
-/// Asks all sentinels for the master. Stops when a majority agrees; otherwise sentinels have the
-/// connect timeout to answer.
+/// Queries all sentinels for the master's address and counts their votes. Stops when a majority
+/// agrees; otherwise waits for each sentinel up to the connect timeout.
 async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Votes {
     let mut command = redis::cmd("SENTINEL");
     command.arg("GET-MASTER-ADDR-BY-NAME").arg(name);

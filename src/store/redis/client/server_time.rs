@@ -1,11 +1,11 @@
 //! Bounds of a server's clock, as seen over one connection.
 //!
-//! A script answers the time at which it ran. That was after its command was written and before its
+//! A script returns the time at which it ran. It ran after its command was written and before its
 //! reply was read, which bounds the difference between the server's clock and ours. Plain commands
-//! do not answer a time, so their replies are judged by these bounds.
+//! return no time, so these bounds show in which window they ran.
 //!
-//! The bounds belong to one connection: a new one may lead to another server. Not here: what the
-//! bounds decide (`plain_charge`, `plain_calls`).
+//! The bounds belong to one connection: a new one may lead to another server. Not here: how the
+//! bounds are used (`plain_charge`, `plain_calls`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,17 +18,17 @@ const AGE_MAX: Micros = Micros::SECOND;
 /// Difference that the drift of both clocks can add to the bounds within [`AGE_MAX`].
 const DRIFT_MAX: Micros = Micros(1_000);
 
-/// Age from which a reply replaces the present one even if it took longer.
+/// Age of the current sample from which a new one replaces it even if the new reply took longer.
 const REFRESH_AGE: Micros = Micros(250_000);
 
-/// Interval of the server's clock, in microseconds since the Unix epoch.
+/// Bounds on the server's time when it executed a command, in microseconds since the Unix epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerTimeSpan {
-    /// The server's clock showed at least this time.
+    /// Lower bound on the server's time when it executed the command.
     pub earliest: Micros,
-    /// The server's clock showed at most this time.
+    /// Upper bound on the server's time when it executed the command.
     pub latest: Micros,
-    /// Whether the bounds hold. If not, they were too old, and only estimate the time.
+    /// Whether the bounds are guaranteed. If false, they are too old and only an estimate.
     pub is_certain: bool,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct ServerTime {
     sample: Option<Sample>,
 }
 
-/// Time that a script answered, and when its command was written and its reply read.
+/// Server time that a script returned, and our times of writing its command and reading its reply.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     server: Micros,
@@ -47,7 +47,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Returns the bounds at a time, without a check of the sample's age.
+    /// Returns the lower and upper bound on the server's time at `now`, whatever the sample's age.
     fn at(&self, now: Micros) -> (Micros, Micros) {
         let at_script = |ours: Micros| now.saturating_add(self.server).saturating_sub(ours);
         let (earliest, latest) = (at_script(self.received), at_script(self.sent));
@@ -64,7 +64,8 @@ impl Sample {
 }
 
 impl ServerTime {
-    /// Records that a script, written at `sent` and read at `received`, answered the time `server`.
+    /// Records the time `server` that a script returned, whose command was written at `sent` and
+    /// whose reply was read at `received`.
     pub(crate) fn record(&mut self, server: Micros, sent: Micros, received: Micros) {
         let new = Sample { server, sent, received };
         let keeps = self.sample.as_ref().is_some_and(|held| {
@@ -91,7 +92,7 @@ impl ServerTime {
     }
 
     /// Returns the interval in which the server executed a command that was written at `sent` and
-    /// answered at `received`. `None` if the server's time was never known.
+    /// whose reply was read at `received`. `None` if the server's time was never known.
     pub(crate) fn span(&self, sent: Micros, received: Micros) -> Option<ServerTimeSpan> {
         let sample = self.sample.as_ref()?;
         let ((earliest, _), (_, latest)) = (sample.at(sent), sample.at(received));
@@ -101,7 +102,7 @@ impl ServerTime {
 }
 
 /// Time until which a connection knows its server's time, for the callers that choose whether to
-/// send plain commands. In microseconds of the breaker's clock; zero if it does not know.
+/// send plain commands. In microseconds of the breaker's clock; zero if the time is unknown.
 #[derive(Debug, Default)]
 pub(crate) struct TimeKnownUntil(AtomicU64);
 

@@ -58,8 +58,8 @@ impl SingleMaster {
         replies
     }
 
-    /// Charges counters by plain commands. Returns `None`, and has sent nothing, if the master is
-    /// not known or does not know its time.
+    /// Charges counters by plain commands. Sends nothing and returns `None` if the master or its
+    /// server time is not known.
     pub(crate) async fn charge(
         &self,
         charges: PlainCharges,
@@ -92,7 +92,7 @@ fn without_redirect(reply: CommandReply) -> Result<Value, SendError> {
         CommandReply::Value(value) => Ok(value),
         CommandReply::Redirect(..) => Err(SendError::not_executed(SendErrorKind::Reconfiguring)),
         CommandReply::Failed(error) => Err(error),
-        // Only charges are answered so.
+        // Only plain charges get such a reply.
         CommandReply::Charged(_) => Err(SendError::LOST),
     }
 }

@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// Minimum time between refreshes, doubled each time the table stays the same. An election takes
 /// seconds, and a hundred processes query the same few nodes.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Maximum of the minimum time between refreshes, to which it grows while the table stays the same.
+/// Longest minimum time between refreshes, reached by doubling while the table stays the same.
 const INTERVAL_MIN_UNCHANGED: Duration = Duration::from_millis(800);
 
 /// Refreshes the slot table on request and every [`INTERVAL`], until the cluster is dropped.
@@ -56,7 +56,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
     }
 }
 
-/// Logs that no node returned the slot table, with the answer of the first configured one.
+/// Logs that no node returned the slot table, with the reply of the first configured node.
 async fn log_missing_table(context: Arc<ClientContext>, suppressed: u64) {
     let Some(node) = context.config.addresses.first() else { return };
     let auth = &context.config.auth;
@@ -70,11 +70,11 @@ async fn log_missing_table(context: Arc<ClientContext>, suppressed: u64) {
     tracing::warn!(%node, reason, advice, suppressed, "no cluster node returned the slot table");
 }
 
-/// Queries one node after the other until the slot table of one is accepted. Returns `None` if none
-/// is.
+/// Queries one node after another until a slot table is accepted. Returns `None` if no table is
+/// accepted.
 ///
-/// A table of another cluster is adopted only if no node of the present one is connected or answers:
-/// then the cluster was created anew at the same addresses.
+/// The table of a different cluster is adopted only if no node of the current cluster is connected
+/// or replies. In that case, the cluster was recreated at the same addresses.
 async fn refresh(
     context: &ClientContext,
     cluster: &Weak<Cluster>,
@@ -110,9 +110,9 @@ async fn refresh(
     Some(cluster.update_table(&owners, membership, true))
 }
 
-/// Warns about addresses from the settings that belong to another cluster than the slot table: a
-/// restart could pick that cluster, and replicas of Tidegate could count on different ones. Removes
-/// the addresses that were compared.
+/// Warns about addresses from the settings that belong to a different cluster than the slot table.
+/// A restart could pick that cluster, and replicas of Tidegate could count on different clusters.
+/// Removes the addresses that were compared.
 async fn verify_addresses(
     context: &ClientContext,
     cluster: &Weak<Cluster>,
@@ -151,15 +151,15 @@ fn refresh_candidates(cluster: &Cluster) -> Vec<Address> {
     candidates
 }
 
-/// Queries which nodes a node knows, and their config epoch. Returns `None` if the node does not
-/// answer or the ACL denies CLUSTER NODES.
+/// Queries a node for the ids of all nodes of its cluster and their highest config epoch. Returns
+/// `None` if the node does not reply or the ACL denies CLUSTER NODES.
 async fn query_membership(context: &ClientContext, node: &Address) -> Option<Membership> {
     let auth = &context.config.auth;
     let reply = context.query(node, auth, redis::cmd("CLUSTER").arg("NODES")).await;
     parse_nodes(reply.ok()?)
 }
 
-/// Queries the slot table of a node.
+/// Queries a node for the slot table. Returns `None` if the node returns no valid table.
 async fn query_owners(context: &ClientContext, node: &Address) -> Option<Vec<SlotOwner>> {
     let auth = &context.config.auth;
     let tls = context.config.tls.is_some();

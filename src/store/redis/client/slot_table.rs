@@ -1,4 +1,4 @@
-//! Slot table of a Redis Cluster, and parsing it from replies to CLUSTER SHARDS, CLUSTER SLOTS, and
+//! Slot table of a Redis Cluster, and parsers for the replies to CLUSTER SHARDS, CLUSTER SLOTS, and
 //! CLUSTER NODES.
 //!
 //! Replies may be RESP3 maps or RESP2 flat arrays. Not here: querying the nodes (`slot_refresh`),
@@ -15,13 +15,13 @@ use crate::store::redis::keys::SLOTS;
 /// Node index of a hash slot that no known node owns.
 const NO_NODE: u16 = u16::MAX;
 
-/// Table of the nodes of a cluster and of the node that owns each hash slot.
+/// Table of a cluster's nodes, and of the node that owns each hash slot.
 #[derive(Debug)]
 pub(crate) struct SlotTable {
     /// For each hash slot, the index of its owner in `nodes`, or [`NO_NODE`].
     owners: Box<[u16]>,
     nodes: Vec<Arc<Node>>,
-    /// Number of nodes that the cluster listed. Redirects added those after them.
+    /// Number of nodes that the cluster itself listed. Any further nodes were added by redirects.
     listed: usize,
 }
 
@@ -69,7 +69,7 @@ impl SlotTable {
         self.nodes.iter().find(|node| node.address() == address).cloned()
     }
 
-    /// Returns the node at an address, unless only a redirect added it.
+    /// Returns the node at an address if the cluster listed it; `None` if only a redirect added it.
     pub(crate) fn listed_node(&self, address: &Address) -> Option<Arc<Node>> {
         self.nodes[..self.listed].iter().find(|node| node.address() == address).cloned()
     }
@@ -165,8 +165,8 @@ fn validate(owners: Vec<SlotOwner>) -> Option<Vec<SlotOwner>> {
     (any && all_valid).then_some(owners)
 }
 
-/// Makes an address. The host of `node` replaces an unknown host. Returns `None` for port 0, which
-/// nothing can listen on.
+/// Builds the address of a master. The host of `node` replaces an unknown host. Returns `None` for
+/// port 0, which nothing can listen on.
 fn master_address(host: Option<&str>, port: u16, node: &Address) -> Option<Address> {
     match (host, node) {
         (_, _) if port == 0 => None,
@@ -176,7 +176,7 @@ fn master_address(host: Option<&str>, port: u16, node: &Address) -> Option<Addre
     }
 }
 
-/// Whether a host in a reply stands for an unknown address.
+/// Returns whether a host in a reply stands for an unknown address.
 fn is_unknown(host: &str) -> bool {
     matches!(host, "" | "?")
 }
@@ -184,7 +184,7 @@ fn is_unknown(host: &str) -> bool {
 /// Nodes and config epoch of a cluster, as one of its nodes knows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// IDs of all nodes.
+    /// Cluster node ids, which CLUSTER NODES lists.
     node_ids: Vec<String>,
     /// Highest config epoch of a master with slots. Every failover and every slot that moves raises
     /// it, so a lower one means an older slot table.
@@ -192,7 +192,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Whether both memberships have no node in common.
+    /// Returns whether the two memberships have no node in common.
     pub fn is_other_cluster(&self, other: &Membership) -> bool {
         !self.node_ids.iter().any(|id| other.node_ids.contains(id))
     }

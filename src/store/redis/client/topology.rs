@@ -50,7 +50,7 @@ pub struct RedisClient {
     topology: Arc<Topology>,
     context: Arc<ClientContext>,
     losses: Arc<LossCount>,
-    /// Whether a connection to every master has been open since the start.
+    /// Whether connections to all masters have been open at the same time at least once.
     was_connected: AtomicBool,
     can_charge: bool,
 }
@@ -109,8 +109,8 @@ impl RedisClient {
         }
     }
 
-    /// Returns whether [`is_connected`](Self::is_connected) has been true since the start. Later,
-    /// the circuit breakers tell whether the nodes answer.
+    /// Returns whether [`is_connected`](Self::is_connected) has returned true at least once. After
+    /// that, the circuit breakers show whether the nodes are available.
     pub fn was_connected(&self) -> bool {
         let was_connected = self.was_connected.load(Ordering::Relaxed) || self.is_connected();
         if was_connected {

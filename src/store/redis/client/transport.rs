@@ -25,15 +25,15 @@ pub(crate) fn source(reply: Option<&Result<Value, SendError>>) -> Source {
 /// Encoded call to a Lua script.
 #[derive(Clone, Debug)]
 pub struct ScriptCall {
-    /// Script to call. It is loaded again if the server answers NOSCRIPT.
+    /// Script to call. It is loaded again if the server replies NOSCRIPT.
     pub script: &'static Script,
     /// Encoded command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
     pub command: Cmd,
     /// Hash slot of the keys. `None` unless the transport [is a cluster](Transport::is_cluster),
     /// because computing the slot takes a checksum of the key.
     pub slot: Option<u16>,
-    /// Time by which the caller needs the reply. A connection that cannot answer by then rejects
-    /// the call. `None`: no deadline.
+    /// Time by which the caller needs the reply. A connection that cannot deliver it by then
+    /// rejects the call. `None` means no deadline.
     pub deadline: Option<Instant>,
 }
 
@@ -43,7 +43,7 @@ pub type ScriptCalls = SmallVec<[ScriptCall; 1]>;
 /// Replies to script calls, one per call and in the same order.
 pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
 
-/// Error of a script call, with the information whether the script may have run.
+/// Error of a script call, which also states whether the script may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendError {
     /// Whether the script may have run. If it may have, a call that charges must not be sent again.
@@ -58,7 +58,7 @@ impl SendError {
         SendError { executed: ExecutionStatus::NotExecuted, kind }
     }
 
-    /// Error of a call that was written and never answered.
+    /// Error of a call that was written and never got a reply.
     pub(crate) const LOST: SendError =
         SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
 }
@@ -70,7 +70,7 @@ pub enum SendErrorKind {
     NotConnected,
     /// The queues of the node's connections are full.
     QueueFull,
-    /// The node was not expected to answer before the caller's deadline.
+    /// The node was not expected to reply before the caller's deadline.
     Overload,
     /// The connection does not know the server's time, so plain charges were not sent.
     UnknownTime,
@@ -82,7 +82,7 @@ pub enum SendErrorKind {
     /// The cluster is being reconfigured: too many redirections, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
     Reconfiguring,
     /// The node is loading its data set, or is a replica (READONLY).
-    NotMaster,
+    LoadingOrReplica,
     /// The server is out of memory or cannot persist writes (OOM, MISCONF, NOREPLICAS).
     NotWritable,
     /// A slow script blocks the server (BUSY).
@@ -109,7 +109,7 @@ impl SendErrorKind {
             SendErrorKind::BreakerOpen => "open",
             SendErrorKind::Lost => "lost",
             SendErrorKind::Reconfiguring => "moving",
-            SendErrorKind::NotMaster => "not_master",
+            SendErrorKind::LoadingOrReplica => "not_master",
             SendErrorKind::NotWritable => "not_writable",
             SendErrorKind::Busy => "busy",
             SendErrorKind::Denied => "denied",
@@ -132,7 +132,7 @@ pub trait Transport: Send + Sync + 'static {
     fn send(&self, calls: ScriptCalls) -> impl Future<Output = Replies> + Send;
 
     /// Does the same as [`send`](Self::send), but waits only until `deadline`, if there is one.
-    /// Calls that are not answered by then fail as [`Lost`](SendErrorKind::Lost), with an unknown
+    /// Calls without a reply by then fail as [`Lost`](SendErrorKind::Lost), with an unknown
     /// outcome; replies that have arrived are returned.
     fn send_until(
         &self,
@@ -147,16 +147,17 @@ pub trait Transport: Send + Sync + 'static {
         }
     }
 
-    /// Returns whether [`charge`](Self::charge) may send anything.
+    /// Returns whether plain charges are supported. If not, [`charge`](Self::charge) always returns
+    /// `None`.
     fn can_charge(&self) -> bool {
         false
     }
 
     /// Charges counters by plain commands, without a script, and waits for the replies. Charges
-    /// that are not answered by `deadline` fail as [`Lost`](SendErrorKind::Lost).
+    /// without a reply by `deadline` fail as [`Lost`](SendErrorKind::Lost).
     ///
-    /// Returns `None`, and has sent nothing, unless every node knows its server's time. A charge is
-    /// sent at most once, and never redirected to another node.
+    /// Sends nothing and returns `None` unless the server time of every node is known. A charge is
+    /// sent at most once and never redirected to another node.
     fn charge(
         &self,
         charges: PlainCharges,
@@ -171,8 +172,8 @@ pub trait Transport: Send + Sync + 'static {
     /// high until its window ends.
     fn send_in_background(&self, call: ScriptCall);
 
-    /// Returns a number for the node that owns a hash slot of a cluster, the same for all its slots.
-    /// `None` if it is unknown, or if scripts cannot use several slots of a node.
+    /// Returns a number that identifies the node that owns a hash slot of a cluster. `None` if the
+    /// node is unknown, or if scripts cannot use several slots of a node.
     fn node_of(&self, _slot: u16) -> Option<u16> {
         None
     }

@@ -22,7 +22,7 @@ use crate::domain::{
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
-use crate::store::redis::keys::{Prefix, letter};
+use crate::store::redis::keys::{Prefix, algorithm_letter};
 
 /// Largest hit count that a window stores.
 const COUNT_MAX: u64 = u32::MAX as u64;
@@ -66,12 +66,12 @@ impl Encoder {
         now: Option<Micros>,
         clock: Micros,
     ) -> ScriptCall {
-        let word = accounting_word(accounting, false);
+        let word = accounting_name(accounting, false);
         self.encode(checks, accounting, word, now, clock)
     }
 
     /// Encodes the script call that decides `checks`, which are one part of an all-or-nothing call.
-    /// The reply is for [`ScriptReply::decode_part`](super::reply::ScriptReply::decode_part).
+    /// Decode the reply with [`ScriptReply::decode_part`](super::reply::ScriptReply::decode_part).
     pub fn encode_part(
         &self,
         checks: &[Check<'_>],
@@ -79,13 +79,13 @@ impl Encoder {
         clock: Micros,
     ) -> ScriptCall {
         let accounting = Accounting::AllOrNothing;
-        self.encode(checks, accounting, accounting_word(accounting, true), now, clock)
+        self.encode(checks, accounting, accounting_name(accounting, true), now, clock)
     }
 
     /// Encodes the script call that decides `checks`, whose keys are in several hash slots of one
-    /// node. The node answers [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all of them.
-    /// The reply is otherwise that of [`encode_part`](Self::encode_part) if `is_part`, or else that
-    /// of [`encode_call`](Self::encode_call).
+    /// node. The node replies [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all of them.
+    /// Otherwise, the reply is like that to [`encode_part`](Self::encode_part) if `is_part` is
+    /// true, and like that to [`encode_call`](Self::encode_call) if not.
     pub fn encode_node_call(
         &self,
         checks: &[Check<'_>],
@@ -94,7 +94,7 @@ impl Encoder {
         now: Option<Micros>,
         clock: Micros,
     ) -> ScriptCall {
-        let word = accounting_word(accounting, is_part);
+        let word = accounting_name(accounting, is_part);
         let selection = ScriptSelection::for_checks(checks);
         let (script, takes_word) = match selection {
             ScriptSelection::Multi => (&self.scripts.node_check, false),
@@ -135,7 +135,7 @@ impl Encoder {
             ScriptSelection::Multi => &self.scripts.multi_check,
             ScriptSelection::Apply => &self.scripts.apply,
         };
-        let mut command = evalsha(script, checks.len());
+        let mut command = build_evalsha(script, checks.len());
         let order = selection.order(checks).map(|at| &checks[at]);
         for check in order.clone() {
             command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
@@ -160,7 +160,7 @@ impl Encoder {
     /// slot.
     pub fn encode_refund(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCall {
         let script = &self.scripts.refund;
-        let mut command = evalsha(script, receipts.len());
+        let mut command = build_evalsha(script, receipts.len());
         for receipt in receipts {
             command.arg(self.prefix.key(&receipt.key, &receipt.limit.algorithm).as_slice());
         }
@@ -180,15 +180,15 @@ impl Encoder {
     }
 }
 
-fn evalsha(script: &Script, keys: usize) -> Cmd {
+fn build_evalsha(script: &Script, keys: usize) -> Cmd {
     let mut command = Cmd::with_capacity(7 + keys, 64 + keys * BYTES_PER_CHECK);
     command.arg("EVALSHA").arg(script.sha.as_str()).arg(keys);
     command
 }
 
-/// Returns the name that `apply.lua` expects of an accounting. `is_part` tells whether the other
-/// checks of an all-or-nothing call are decided elsewhere.
-fn accounting_word(accounting: Accounting, is_part: bool) -> &'static str {
+/// Returns the name of an accounting in `apply.lua`. `is_part` is true if the other checks of an
+/// all-or-nothing call are decided by other script calls.
+fn accounting_name(accounting: Accounting, is_part: bool) -> &'static str {
     match accounting {
         Accounting::AllOrNothing if is_part => "part",
         Accounting::AllOrNothing => "all_or_nothing",
@@ -203,7 +203,7 @@ fn add_time(command: &mut Cmd, now: Option<Micros>) {
     };
 }
 
-/// Returns the name of a check's operation in the scripts.
+/// Returns the name that the scripts use for a check's operation.
 fn op_name(check: &Check<'_>) -> &'static str {
     match check.op {
         Op::Take { cost: Hits::ZERO } | Op::Peek { .. } => "peek",
@@ -342,15 +342,16 @@ fn pack_multi<'a>(
         }
     }
     packed.extend(&listed);
-    in_few_values(packed)
+    fit_lua_stack(packed)
 }
 
-/// Maximum number of values that a script unpacks one beside the other. Lua's stack has room for
-/// 8,000 in one call. An array has no bound, but filling it costs Redis more than a list of values.
+/// Maximum number of values that are packed as separate values rather than as an array. Lua's stack
+/// has room for 8,000 values in one call. An array has no such bound, but costs Redis more to fill.
 const VALUES_MAX: usize = 4_000;
 
-/// Returns the values as they are or, if there are too many for Lua's stack, as one array.
-fn in_few_values(packed: Packed) -> Packed {
+/// Packs the values into one array if there are too many for Lua's stack; otherwise returns them
+/// unchanged.
+fn fit_lua_stack(packed: Packed) -> Packed {
     if packed.len() <= VALUES_MAX {
         return packed;
     }
@@ -369,13 +370,13 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
         all.extend(list);
         all.pad_to(nth * stride);
     }
-    command.arg(stride).arg(in_few_values(all).as_slice());
+    command.arg(stride).arg(fit_lua_stack(all).as_slice());
 }
 
-/// Packs a check as `apply.lua` expects it.
+/// Packs a check in the format that `apply.lua` expects.
 fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     let mut packed = Packed::default();
-    packed.push_string(&[letter(&check.limit.algorithm)]);
+    packed.push_string(&[algorithm_letter(&check.limit.algorithm)]);
     packed.push_string(op_name(check).as_bytes());
     pack_role(&mut packed, check.role);
     packed.push_number(capped_cost(check));
@@ -383,11 +384,11 @@ fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
     packed
 }
 
-/// Packs a receipt as `refund.lua` expects it.
+/// Packs a receipt in the format that `refund.lua` expects.
 fn pack_receipt(receipt: &Receipt) -> Packed {
     let Receipt { limit: taken_under, taken, .. } = receipt;
     let mut packed = Packed::default();
-    packed.push_string(&[letter(&taken_under.algorithm)]);
+    packed.push_string(&[algorithm_letter(&taken_under.algorithm)]);
     packed.push_numbers([taken.hits.0.min(COUNT_MAX), taken.at.0, taken.window.0]);
     match &taken_under.algorithm {
         Algorithm::Concurrency(_) => packed.push_string(&taken.entry.to_be_bytes()),

@@ -74,21 +74,21 @@ const NODE_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
 /// All scripts that the store calls, for one mode: production or strict.
 #[derive(Debug)]
 pub struct Scripts {
-    /// Decides a call with one check of a fixed window.
+    /// Script for a call with a single check, of a fixed window.
     pub single_fixed_window: Script,
-    /// Decides a call with one check of a bucket.
+    /// Script for a call with a single check, of a bucket.
     pub single_bucket: Script,
-    /// Decides a call with one check of a sliding window.
+    /// Script for a call with a single check, of a sliding window.
     pub single_sliding_window: Script,
-    /// Decides a call with several checks, all of different fixed windows and buckets.
+    /// Script for a call with several checks, all of different fixed windows and buckets.
     pub multi_check: Script,
-    /// Decides any call. Slower than the other scripts, which are preferred where they apply.
+    /// Script for any call. Slower than the other scripts, which are preferred where they apply.
     pub apply: Script,
-    /// Decides on one node of a cluster what `multi_check` decides in one slot.
+    /// Variant of `multi_check` for calls whose keys span several hash slots of one cluster node.
     pub node_check: Script,
-    /// Decides on one node of a cluster what `apply` decides in one slot.
+    /// Variant of `apply` for calls whose keys span several hash slots of one cluster node.
     pub node_apply: Script,
-    /// Refunds charges, given their receipts.
+    /// Script that refunds charges, given their receipts.
     pub refund: Script,
 }
 

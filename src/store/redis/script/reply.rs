@@ -1,6 +1,6 @@
 //! Decodes script replies into outcomes.
 //!
-//! `apply.lua` answers the numbers of each outcome. A fast path answers the counter's state before
+//! `apply.lua` returns the numbers of each outcome. A fast path returns the counter's state before
 //! the call, the verdict, and the time, from which [`algorithm::apply`] computes the outcome. A
 //! reply that no script can send is a [`ReplyError`], and so is a verdict that contradicts the
 //! state.
@@ -21,11 +21,11 @@ use crate::domain::{
 /// Reply of `apply.lua` if the server's clock is outside the calendar windows in the call.
 const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
 
-/// Reply of the scripts for one node of a cluster if that node does not hold all keys. Then the
-/// script has written nothing.
+/// Reply of the scripts for one node of a cluster if that node does not hold all keys. A script
+/// that replies this has written nothing.
 pub const NOT_HERE: &[u8] = b"not here";
 
-/// Returns whether a node's script answered [`NOT_HERE`].
+/// Returns whether a node's script replied [`NOT_HERE`].
 pub fn is_not_here(reply: &Value) -> bool {
     matches!(reply, Value::BulkString(text) if text == NOT_HERE)
 }
@@ -34,9 +34,9 @@ pub fn is_not_here(reply: &Value) -> bool {
 /// most ten decimal digits.
 const STORED_COUNT_MAX: u64 = 9_999_999_999;
 
-/// Count of numbers per check in a reply of `apply.lua`.
+/// Number of integers per check in a reply of `apply.lua`.
 const NUMBERS_PER_OUTCOME: usize = 6;
-/// Count of numbers per check in a reply of `apply.lua` to a part of a call.
+/// Number of integers per check in a reply of `apply.lua` for one part of an all-or-nothing call.
 const NUMBERS_PER_PART_OUTCOME: usize = NUMBERS_PER_OUTCOME + 2;
 
 /// Reason why a script reply cannot be decoded.
@@ -71,7 +71,7 @@ pub struct ScriptReply {
 /// Status of a counter, as an outcome reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterStatus {
-    /// Single hits that could be taken next.
+    /// Number of single hits that could be charged next.
     pub available: Hits,
     /// Time until the counter is unused.
     pub reset_after: Micros,
@@ -97,7 +97,7 @@ impl ScriptReply {
     ///
     /// # Errors
     ///
-    /// [`ReplyError`] if no script can send this reply for these checks.
+    /// Returns a [`ReplyError`] if no script can send this reply for these checks.
     pub fn decode_part(reply: &Value, checks: &[Check<'_>]) -> Result<ScriptReply, ReplyError> {
         ScriptReply::decode_reply(reply, checks, Accounting::AllOrNothing, true)
     }
@@ -255,7 +255,8 @@ fn decode_multi(
     Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
-/// Returns the status that a counter has if the call is rejected. `state` is its state before.
+/// Returns the status of a counter if the call is rejected. `state` is the counter's state before
+/// the call.
 fn uncharged_status(
     state: &State,
     check: &Check<'_>,
@@ -269,7 +270,8 @@ fn uncharged_status(
     CounterStatus { available, reset_after }
 }
 
-/// Decodes the reply of `apply.lua`, which answers six numbers per check, and eight to a part.
+/// Decodes the reply of `apply.lua`, which contains six numbers per check, or eight if the call is
+/// one part of an all-or-nothing call.
 fn decode_apply(
     reply: &[Value],
     checks: &[Check<'_>],
@@ -302,8 +304,8 @@ fn decode_apply(
     Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
-/// Converts a check's six numbers to its outcome: available (−1 − available if refused), wait (0
-/// for none), reset, charged, and for a charge its time or window and its entry.
+/// Converts a check's six numbers to its outcome. The numbers are: available (−1 − available if
+/// refused), wait (0 for none), reset, charged, and for a charge its time or window and its entry.
 fn outcome_from_numbers(
     numbers: [i64; NUMBERS_PER_OUTCOME],
     check: &Check<'_>,

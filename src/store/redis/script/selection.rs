@@ -57,7 +57,8 @@ impl<'a> FastPath<'a> {
     }
 }
 
-/// Kinds of checks that `multi_check.lua` decides, in the order in which it expects them.
+/// Kind of a check that `multi_check.lua` decides. The variants are in the order in which the
+/// script expects the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MultiKind {
     Window,
@@ -81,7 +82,7 @@ impl<'a> ScriptSelection<'a> {
         }
     }
 
-    /// Returns the indices of the checks in the order in which the script expects and answers them.
+    /// Returns the indices of the checks in the order in which the script expects and decides them.
     pub(crate) fn order(self, checks: &[Check<'_>]) -> impl Iterator<Item = usize> + Clone {
         let place = move |check: &Check<'_>| match self {
             ScriptSelection::Single(_) => 0,
@@ -106,9 +107,10 @@ pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
     )
 }
 
-/// Returns whether `multi_check.lua` needs additional arguments for the check. It does unless the
-/// check is a required take under a limit without a floor. `all_keep_debt` states whether the
-/// counters of all checks of the call can hold debt, so that the script knows their caps.
+/// Returns whether `multi_check.lua` needs additional arguments for the check: if the check is not
+/// a plain take, if it is a quota or shadow check of an all-or-nothing call, or if its limit has a
+/// floor or a debt cap of its own. `all_keep_debt` states whether the counters of all checks of the
+/// call can hold debt, so that the script knows their caps.
 pub(crate) fn needs_extra_numbers(
     check: &Check<'_>,
     accounting: Accounting,
