@@ -444,9 +444,9 @@ fn only_a_denial_without_the_store_does_not_claim_too_many_requests() {
             on_store_failure,
             limit_id: 1,
         });
-        let (name, for_bills) = (Some("per-ip".into()), None);
+        let (name, bill_limit) = (Some("per-ip".into()), None);
         let limit =
-            LimitSpec { name, in_list: false, per: None, limit, for_bills, tiers: None, cost: 1 };
+            LimitSpec { name, in_list: false, per: None, limit, bill_limit, tiers: None, cost: 1 };
         let rule = RuleSpec { unlimited: false, limits: vec![limit], ..rule(None, None) };
         let refused = Decision { source, ..decision(vec![refusing(5, Some(1))]) };
         let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
