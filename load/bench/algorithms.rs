@@ -1,18 +1,18 @@
 //! What each algorithm costs, and a rule of several limits: CPU per decision over gRPC, counting in
 //! memory and in Redis; and the embedded store alone, in nanoseconds.
 //!
-//! Not here: one algorithm in depth (`grpc`, `redis`), how exact they are (the tests).
+//! Not here: one algorithm in depth (`table`, `scripts`), how exact they are (the tests).
 
 use std::path::Path;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tidegate::domain::{
     Algorithm, Concurrency, Hits, Hybrid, Limit, Micros, SlidingLog, SlidingWindow,
 };
 
-use super::grpc::{self, Server};
+use super::drive::Bodies;
 use super::redis_server::RedisServer;
+use super::servers::{self, Server};
 use super::{Scale, calls, cpu, memory};
 
 const DOMAIN: &str = "bench";
@@ -59,7 +59,7 @@ fn policy(words: &str, limits: usize) -> String {
     format!("{head}        rate_limits:\n{}", each.collect::<String>())
 }
 
-fn bodies() -> Vec<Bytes> {
+fn bodies() -> Bodies {
     (0..1_000).map(|client| calls::framed(&calls::request(DOMAIN, 1, client))).collect()
 }
 
@@ -78,8 +78,8 @@ impl Both {
         Both { memory: Server::tidegate(&path, &[]), redis: Server::tidegate(&path, &store) }
     }
 
-    fn cost(&self, bodies: &[Bytes], calls: usize) -> [f64; 2] {
-        [&self.memory, &self.redis].map(|server| grpc::cost(server, bodies, calls))
+    fn cost(&self, bodies: &Bodies, calls: usize) -> [f64; 2] {
+        [&self.memory, &self.redis].map(|server| servers::cost(server, bodies, calls))
     }
 }
 

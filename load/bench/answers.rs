@@ -1,4 +1,4 @@
-//! The share of answers that do not come from Redis at high load, with default settings: open loop
+//! `cargo bench -- answers`: the share of answers that do not come from Redis at high load, with default settings: open loop
 //! at half and at 80 % of the peak, beside a no-op server at the same rate, and closed loops.
 //!
 //! The generator and Redis share the machine with the server, so a part of the calls is late
@@ -13,8 +13,8 @@ use bytes::Bytes;
 use h2::client::SendRequest;
 use http::Request;
 
-use super::grpc::{self, Server};
 use super::redis_server::RedisServer;
+use super::servers::{self, Server};
 use super::{Scale, calls, cpu, drive};
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -105,8 +105,8 @@ impl Decisions {
 fn tidegate(dir: &std::path::Path, redis: &RedisServer) -> (Server, u16) {
     let limited =
         format!("  - {{key: limited, rate_limit: {{unit: day, requests_per_unit: {LIMIT}}}}}\n");
-    let text = calls::policy(grpc::DOMAIN, 1) + &limited;
-    let policy = grpc::write_policy(dir, "answers.yaml", &text);
+    let text = calls::policy(servers::DOMAIN, 1) + &limited;
+    let policy = servers::write_policy(dir, "answers.yaml", &text);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let http = listener.local_addr().unwrap().port();
     drop(listener);
@@ -123,7 +123,7 @@ pub fn run(scale: Scale) {
     let redis = RedisServer::start();
     let (ours, http) = tidegate(dir.path(), &redis);
     let noop = Server::noop();
-    let bodies = grpc::bodies(1);
+    let bodies = servers::bodies(1);
     let (lasts, runs) = (scale.lasts * LASTS_TIMES, scale.pairs.min(RUNS_MAX));
     let began = Instant::now();
     let peak = drive::run(ours.port, &bodies, scale.calls, 4, 16).answered as f64
@@ -245,7 +245,7 @@ fn report(
 fn with_limited(bodies: &[Bytes], client: &str) -> Vec<Bytes> {
     let entry = calls::Entry { key: "limited".to_owned(), value: client.to_owned() };
     let limited = calls::framed(&calls::Request {
-        domain: grpc::DOMAIN.to_owned(),
+        domain: servers::DOMAIN.to_owned(),
         descriptors: vec![calls::Descriptor { entries: vec![entry] }],
         hits_addend: 0,
     });
@@ -280,6 +280,13 @@ struct Asked {
     bodies: Vec<Bytes>,
     /// The header `grpc-timeout`.
     deadline: Option<String>,
+}
+
+/// The 99th percentile of waits at a fixed rate, in milliseconds. Every call must be answered.
+pub fn p99_ms(port: u16, bodies: &[Bytes], rate: f64, lasts: Duration) -> f64 {
+    let run = drive_load(port, bodies, Load { deadline: None, pace: Pace::Open(rate) }, lasts);
+    assert_eq!(run.failed, 0, "every call is answered");
+    run.p99_ms()
 }
 
 async fn open_loop(port: u16, asked: &Rc<Asked>, rate: f64, lasts: Duration) -> Run {

@@ -1,14 +1,14 @@
 //! What a decision costs in a batch of `tidegate.v1.Limits`, against a call of its own: CPU of the
-//! service, in memory and with Redis, and with valgrind its instructions.
+//! service, in memory and with Redis, and its instructions, counted by valgrind.
 
 use std::path::Path;
 
-use bytes::Bytes;
 use prost::Message;
 
 use super::calls::{self, Request};
-use super::grpc::{self, Server};
-use super::redis_server::RedisServer;
+use super::drive::Bodies;
+use super::redis_server::Redis;
+use super::servers::{self, Server};
 use super::{Scale, compare, cpu, drive};
 
 const CHECK_PATH: &str = "/tidegate.v1.Limits/Check";
@@ -26,16 +26,16 @@ struct CheckRequest {
 }
 
 /// Calls of one kind: how many requests each has, and their bodies.
-struct Kind {
-    name: String,
-    path: &'static str,
-    size: usize,
-    bodies: Vec<Bytes>,
+pub struct Kind {
+    pub name: String,
+    pub path: &'static str,
+    pub size: usize,
+    pub bodies: Bodies,
 }
 
-fn kinds() -> Vec<Kind> {
+pub fn kinds() -> Vec<Kind> {
     let requests: Vec<Request> =
-        (0..REQUESTS).map(|client| calls::request(grpc::DOMAIN, 1, client)).collect();
+        (0..REQUESTS).map(|client| calls::request(servers::DOMAIN, 1, client)).collect();
     let single = Kind {
         name: "single call".to_owned(),
         path: drive::PATH,
@@ -54,12 +54,13 @@ fn kinds() -> Vec<Kind> {
     std::iter::once(single).chain(BATCHES.map(batch)).collect()
 }
 
-pub fn run(scale: Scale, count_instructions: bool) {
+pub fn run(scale: Scale) {
     let dir = tempfile::tempdir().unwrap();
-    let text = calls::policy(grpc::DOMAIN, 1);
-    let policy = grpc::write_policy(dir.path(), "batches.yaml", &text);
-    let redis = RedisServer::start();
-    let (memory, with_redis) = (Server::tidegate(&policy, &[]), in_redis(&policy, &redis));
+    let text = calls::policy(servers::DOMAIN, 1);
+    let policy = servers::write_policy(dir.path(), "batches.yaml", &text);
+    let redis = Redis::standalone();
+    let memory = Server::tidegate(&policy, &[]);
+    let with_redis = Server::tidegate_on(&redis, &policy);
     println!(
         "\nCPU of the service per decision with one descriptor, single calls against batches (median of {} pairs)",
         scale.pairs
@@ -71,17 +72,14 @@ pub fn run(scale: Scale, count_instructions: bool) {
     let kinds = kinds();
     let mut single_instructions = 0.0;
     for kind in &kinds {
-        let counted = match count_instructions {
-            true => instructions(&policy, kind),
-            false => 0.0,
-        };
+        let counted = instructions(&policy, kind);
         if kind.path == drive::PATH {
             single_instructions = counted;
         }
         let (in_memory, times) = paired(&memory, &kinds[0], kind, scale);
-        let before = cpu::of_process(redis.pid());
+        let before = redis.cpu();
         let (redis_us, redis_times) = paired(&with_redis, &kinds[0], kind, scale);
-        let own = cpu::of_process(redis.pid()) - before;
+        let own = redis.cpu() - before;
         let decisions = 2 * scale.pairs * decisions(scale) + 2 * warm_up(scale);
         let own = own.as_secs_f64() * 1e6 / decisions as f64;
         println!(
@@ -92,14 +90,9 @@ pub fn run(scale: Scale, count_instructions: bool) {
     }
 }
 
-fn in_redis(policy: &Path, redis: &RedisServer) -> Server {
-    let url = redis.address();
-    Server::tidegate(policy, &[("REDIS_URL", &url), ("TIDEGATE_STORE_BUDGET", "2s")])
-}
-
 /// Decisions of one run: a whole number of batches of every size, for each call in flight.
 fn decisions(scale: Scale) -> usize {
-    let whole = 100 * grpc::CONNECTIONS * grpc::STREAMS;
+    let whole = 100 * servers::CONNECTIONS * servers::STREAMS;
     scale.calls.div_ceil(whole) * whole
 }
 
@@ -115,7 +108,7 @@ fn cost(server: &Server, kind: &Kind, decisions: usize) -> f64 {
 }
 
 fn drive_kind(server: &Server, kind: &Kind, decisions: usize) {
-    let (connections, streams) = (grpc::CONNECTIONS, grpc::STREAMS);
+    let (connections, streams) = (servers::CONNECTIONS, servers::STREAMS);
     let calls = decisions / kind.size;
     let seen = drive::run_path(kind.path, server.port, &kind.bodies, calls, connections, streams);
     assert_eq!((seen.failed, seen.answered), (0, calls), "every call is answered");
@@ -140,7 +133,7 @@ fn paired(server: &Server, single: &Kind, kind: &Kind, scale: Scale) -> (f64, f6
 
 /// Instructions per decision of the service, embedded store.
 fn instructions(policy: &Path, kind: &Kind) -> f64 {
-    let whole = 100 * grpc::CONNECTIONS * grpc::STREAMS;
+    let whole = 100 * servers::CONNECTIONS * servers::STREAMS;
     let drive = |server: &Server, decisions| drive_kind(server, kind, decisions);
     compare::instructions(env!("CARGO_BIN_EXE_tidegate"), policy, drive, whole, COUNTED)
 }

@@ -38,7 +38,12 @@ pub fn request(domain: &str, descriptors: usize, client: usize) -> Request {
                     Entry { key: format!("dimension_{nth}"), value: "default".to_owned() },
                     Entry {
                         key: "remote_address".to_owned(),
-                        value: format!("203.0.{}.{}", client / 256 % 256, client % 256),
+                        value: format!(
+                            "203.{}.{}.{}",
+                            client / 65_536 % 256,
+                            client / 256 % 256,
+                            client % 256
+                        ),
                     },
                 ],
             })

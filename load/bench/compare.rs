@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use super::grpc::{self, Server};
+use super::servers::{self, Server};
 use super::{Scale, calls, drive};
 
 const PAIRS: usize = 20;
@@ -22,15 +22,15 @@ pub fn run(other: &str, scale: Scale) {
         "call", "other us", "this us", "ratio", "other instr.", "this instr.", "ratio"
     );
     for descriptors in [1, 2, 10] {
-        let text = calls::policy(grpc::DOMAIN, descriptors);
-        let policy = grpc::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
-        let bodies = grpc::bodies(descriptors);
+        let text = calls::policy(servers::DOMAIN, descriptors);
+        let policy = servers::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
+        let bodies = servers::bodies(descriptors);
         let (others, ours, ratio) = {
             let server = |path| Server::serve(&mut Command::new(path), &policy, &[]);
-            grpc::paired(&server(other), &server(this), &bodies, scale)
+            servers::paired(&server(other), &server(this), &bodies, scale)
         };
         let drive = |server: &Server, calls| {
-            drive::run(server.port, &bodies, calls, grpc::CONNECTIONS, grpc::STREAMS);
+            drive::run(server.port, &bodies, calls, servers::CONNECTIONS, servers::STREAMS);
         };
         let counts =
             [other, this].map(|path| instructions(path, &policy, drive, 512, COUNTED_CALLS));

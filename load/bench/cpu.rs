@@ -22,6 +22,31 @@ pub fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// The interval that holds the median with a probability of at least 95 %, by the order of the values
+/// alone; all values if there are fewer than six.
+pub fn median_interval(mut values: Vec<f64>) -> (f64, f64) {
+    values.sort_by(f64::total_cmp);
+    let n = values.len();
+    // Each value lies below the median with probability 1/2, so that the number of those that do is
+    // binomial.
+    let (mut share, mut below, mut cut) = (0.5_f64.powi(n as i32), 0.0, 0);
+    for k in 0..n {
+        below += share;
+        if below > 0.025 {
+            break;
+        }
+        cut = k;
+        share *= (n - k) as f64 / (k + 1) as f64;
+    }
+    (values[cut], values[n - 1 - cut])
+}
+
+/// Load averages of the machine over 1, 5, and 15 minutes.
+pub fn load_average() -> String {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
+}
+
 pub fn describe_machine() {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpuinfo

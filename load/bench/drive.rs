@@ -1,6 +1,9 @@
 //! A closed-loop driver: so many calls in flight over so many connections, on the bare HTTP/2
 //! library, so that the generator leaves the machine to the server.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::Request;
@@ -8,19 +11,43 @@ use tokio::net::TcpStream;
 
 pub const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// What a run saw.
-#[derive(Debug, Default, Clone, Copy)]
+/// Requests as gRPC frames, which all callers share.
+pub type Bodies = Arc<[Bytes]>;
+
+/// Where the next run begins. If every run began with the first body, short runs over a million keys
+/// would touch the same few thousand.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts of the answers of a run.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// Calls answered with grpc-status 0.
     pub answered: usize,
+    /// Those whose message begins with the overall code OK, as every admitted call's does.
+    pub ok: usize,
+    /// Those whose message begins with OVER_LIMIT.
+    pub over_limit: usize,
     /// Calls answered otherwise, or not at all.
     pub failed: usize,
-    /// Bytes of response messages.
-    pub bytes: usize,
 }
 
+impl Seen {
+    fn add(&mut self, code: Option<u8>) {
+        self.answered += 1;
+        self.ok += usize::from(code == Some(CODE_OK));
+        self.over_limit += usize::from(code == Some(CODE_OVER_LIMIT));
+    }
+}
+
+const CODE_OK: u8 = 1;
+const CODE_OVER_LIMIT: u8 = 2;
+/// Tag of field 1, a varint: the overall code.
+const OVERALL_CODE: u8 = 0x08;
+/// Bytes of gRPC's framing in front of a message.
+const FRAMING: usize = 5;
+
 /// Drives `calls` calls with `connections` × `streams` in flight; `bodies` are taken in turn.
-pub fn run(port: u16, bodies: &[Bytes], calls: usize, connections: usize, streams: usize) -> Seen {
+pub fn run(port: u16, bodies: &Bodies, calls: usize, connections: usize, streams: usize) -> Seen {
     run_path(PATH, port, bodies, calls, connections, streams)
 }
 
@@ -28,29 +55,32 @@ pub fn run(port: u16, bodies: &[Bytes], calls: usize, connections: usize, stream
 pub fn run_path(
     path: &'static str,
     port: u16,
-    bodies: &[Bytes],
+    bodies: &Bodies,
     calls: usize,
     connections: usize,
     streams: usize,
 ) -> Seen {
+    let callers = connections * streams;
+    let each = calls / callers;
+    let first = NEXT.fetch_add(callers * each, Ordering::Relaxed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut tasks = Vec::new();
         for connection in 0..connections {
             let sender = connect(port).await;
             for stream in 0..streams {
-                let nth = connection * streams + stream;
-                let share = calls / (connections * streams);
-                let bodies = bodies.to_vec();
-                tasks.push(tokio::spawn(caller(path, sender.clone(), bodies, nth, share)));
+                let first = first + connection * streams + stream;
+                let turns = (0..each).map(move |nth| first + nth * callers);
+                tasks.push(tokio::spawn(caller(path, sender.clone(), bodies.clone(), turns)));
             }
         }
         let mut total = Seen::default();
         for task in tasks {
             let seen = task.await.unwrap();
             total.answered += seen.answered;
+            total.ok += seen.ok;
+            total.over_limit += seen.over_limit;
             total.failed += seen.failed;
-            total.bytes += seen.bytes;
         }
         total
     })
@@ -73,23 +103,20 @@ pub async fn connect(port: u16) -> SendRequest<Bytes> {
 async fn caller(
     path: &str,
     sender: SendRequest<Bytes>,
-    bodies: Vec<Bytes>,
-    nth: usize,
-    calls: usize,
+    bodies: Bodies,
+    turns: impl ExactSizeIterator<Item = usize>,
 ) -> Seen {
     let mut seen = Seen::default();
     let mut sender = Some(sender);
-    for call in 0..calls {
+    let mut left = turns.len();
+    for turn in turns {
         let Ok(mut ready) = sender.take().unwrap().ready().await else {
-            seen.failed += calls - call;
+            seen.failed += left;
             return seen;
         };
-        let body = bodies[(nth + call) % bodies.len()].clone();
-        match call_path(path, &mut ready, body).await {
-            Ok(bytes) => {
-                seen.answered += 1;
-                seen.bytes += bytes;
-            }
+        left -= 1;
+        match call(path, &mut ready, bodies[turn % bodies.len()].clone()).await {
+            Ok(message) => seen.add(overall_code(&message)),
             Err(_) => seen.failed += 1,
         }
         sender = Some(ready);
@@ -97,15 +124,29 @@ async fn caller(
     seen
 }
 
-pub async fn one(sender: &mut SendRequest<Bytes>, body: Bytes) -> Result<usize, h2::Error> {
-    call_path(PATH, sender, body).await
+fn overall_code(message: &[u8]) -> Option<u8> {
+    match message.get(FRAMING..FRAMING + 2) {
+        Some(&[OVERALL_CODE, code]) => Some(code),
+        _ => None,
+    }
 }
 
-async fn call_path(
+/// Calls once, and returns the message without its framing.
+pub fn once(port: u16, body: &Bytes) -> Bytes {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut sender = connect(port).await.ready().await.expect("a stream");
+        let message = call(PATH, &mut sender, body.clone()).await.expect("the call is answered");
+        message.slice(FRAMING..)
+    })
+}
+
+/// Calls, and returns the frame of the answer.
+pub async fn call(
     path: &str,
     sender: &mut SendRequest<Bytes>,
     body: Bytes,
-) -> Result<usize, h2::Error> {
+) -> Result<Bytes, h2::Error> {
     let head = Request::post(format!("http://127.0.0.1{path}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -116,14 +157,15 @@ async fn call_path(
     let response = response.await?;
     let mut failed = response.headers().get("grpc-status").is_some_and(|status| status != "0");
     let mut body = response.into_body();
-    let mut bytes = 0;
+    let mut message = Bytes::new();
     while let Some(chunk) = body.data().await {
         let chunk = chunk?;
-        bytes += chunk.len();
         body.flow_control().release_capacity(chunk.len())?;
+        // Nearly every answer is one chunk, which needs no copy.
+        message = if message.is_empty() { chunk } else { [message, chunk].concat().into() };
     }
     if let Some(trailers) = body.trailers().await? {
         failed |= trailers.get("grpc-status").is_some_and(|status| status != "0");
     }
-    if failed { Err(h2::Error::from(h2::Reason::INTERNAL_ERROR)) } else { Ok(bytes) }
+    if failed { Err(h2::Error::from(h2::Reason::INTERNAL_ERROR)) } else { Ok(message) }
 }

@@ -1,9 +1,9 @@
-//! `make bench`: what a decision costs, measured against a no-op server in the same run.
+//! Benches of decisions: `cargo bench --bench decisions -- PART`. load/README.md lists the parts.
 //!
-//! Prints tables and judges nothing. Times are CPU time of the *server process*, read from the
+//! They print tables and judge nothing. Times are CPU time of the *server process*, read from the
 //! kernel's own accounting (`/proc/PID/task/*/schedstat`, nanoseconds), so that the load generator
-//! on the same machine does not count; every comparison alternates the two sides and prints the
-//! median of the paired runs. See `load/README.md`.
+//! on the same machine does not count; every comparison alternates the sides and prints medians of
+//! paired runs.
 
 #![allow(
     missing_docs,
@@ -22,23 +22,27 @@ mod batches;
 mod calls;
 mod compare;
 mod cpu;
+mod curves;
 mod drive;
-mod grpc;
-mod lookup;
+mod growth;
 mod memory;
 mod noop;
-mod paced;
-mod redis;
+mod peers;
 mod redis_server;
+mod rules;
 mod script_calls;
 mod scripts;
+mod servers;
+mod table;
 mod telemetry;
+mod waits;
 
 use std::time::Duration;
 
 /// How much is measured; `TIDEGATE_BENCH=quick` is for trying the bench itself.
 #[derive(Clone, Copy)]
 pub struct Scale {
+    pub is_quick: bool,
     pub calls: usize,
     pub pairs: usize,
     pub keys: &'static [usize],
@@ -46,10 +50,18 @@ pub struct Scale {
     pub lasts: Duration,
 }
 
+impl Scale {
+    /// Says in a record that the runs were short.
+    fn form(self) -> &'static str {
+        if self.is_quick { " (quick form)" } else { "" }
+    }
+}
+
 fn main() {
     let quick = std::env::var("TIDEGATE_BENCH").is_ok_and(|v| v == "quick");
     let scale = if quick {
         Scale {
+            is_quick: true,
             calls: 20_000,
             pairs: 3,
             keys: &[100_000],
@@ -58,6 +70,7 @@ fn main() {
         }
     } else {
         Scale {
+            is_quick: false,
             calls: 150_000,
             pairs: 7,
             keys: &[1_000_000, 10_000_000],
@@ -66,53 +79,33 @@ fn main() {
         }
     };
     let mut args = std::env::args().skip(1).filter(|arg| arg != "--bench");
-    match args.next().as_deref() {
-        Some("noop-server") => noop::serve(),
-        Some("script-calls") => {
-            cpu::describe_machine();
-            script_calls::run(scale, args);
-        }
-        Some("compare") => {
-            cpu::describe_machine();
-            compare::run(&args.next().expect("the path of a build"), scale);
-        }
-        Some(part) => run(Some(part), scale),
-        None => run(None, scale),
+    let part = args.next();
+    if part.as_deref() == Some("noop-server") {
+        return noop::serve();
+    }
+    if part.as_deref() == Some("curves") {
+        return draw(&args.next().expect("a record"), &args.next().expect("a directory"));
+    }
+    cpu::describe_machine();
+    match part.as_deref() {
+        None | Some("table") => table::run(scale),
+        Some("peers") => peers::run(scale),
+        Some("answers") => answers::run(scale),
+        Some("algorithms") => algorithms::run(scale),
+        Some("batches") => batches::run(scale),
+        Some("compare") => compare::run(&args.next().expect("the path of a build"), scale),
+        Some("memory") => memory::run(scale),
+        Some("script-calls") => script_calls::run(scale, args),
+        Some("scripts") => scripts::run(scale),
+        Some("telemetry") => telemetry::run(scale),
+        Some(other) => panic!("{other} is none of the parts in load/README.md"),
     }
 }
 
-fn run(part: Option<&str>, scale: Scale) {
-    cpu::describe_machine();
-    let wanted = |name: &str| part.is_none_or(|part| part == name);
-    if wanted("lookup") {
-        lookup::run();
-    }
-    if wanted("memory") {
-        memory::run(scale);
-    }
-    if wanted("grpc") {
-        grpc::run(scale);
-    }
-    if wanted("telemetry") {
-        telemetry::run(scale);
-    }
-    if wanted("redis") {
-        redis::run(scale);
-    }
-    if wanted("answers") {
-        answers::run(scale);
-    }
-    if wanted("algorithms") {
-        algorithms::run(scale);
-    }
-    if wanted("batches") {
-        // Counting instructions takes a minute.
-        batches::run(scale, part.is_some());
-    }
-    if part == Some("scripts") {
-        scripts::run(scale);
-    }
-    if part == Some("waits") {
-        redis::waits(scale);
+/// Draws the growth curves of a record into a directory.
+fn draw(record: &str, directory: &str) {
+    let record = std::fs::read_to_string(record).expect("a record");
+    for (name, svg) in curves::draw(&record) {
+        std::fs::write(std::path::Path::new(directory).join(name), svg).expect("a directory");
     }
 }

@@ -1,11 +1,75 @@
-//! A redis-server of the bench's own, on a free port; killed when dropped.
+//! Redis servers of the bench's own, on free ports: a standalone server, or the masters of a Cluster.
+//! Killed when dropped.
 
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
+
+use super::cpu;
 
 /// A server that does not answer by then never will.
 const STARTS_WITHIN: Duration = Duration::from_secs(20);
+/// Masters of a Cluster; it has no replicas.
+const MASTERS: usize = 3;
+/// A node of a Cluster talks to the others on the port above its own by this much.
+const BUS_PORT_ABOVE: u16 = 10_000;
+
+/// Where a service counts: one standalone server, or the masters of a Cluster.
+pub struct Redis {
+    nodes: Vec<RedisServer>,
+}
+
+impl Redis {
+    pub fn standalone() -> Redis {
+        Redis { nodes: vec![RedisServer::start()] }
+    }
+
+    /// A Cluster without replicas, whose slots are assigned.
+    pub fn cluster() -> Redis {
+        let lines = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"];
+        let node = |_| RedisServer::start_at(port_for_cluster(), &lines);
+        let nodes: Vec<RedisServer> = (0..MASTERS).map(node).collect();
+        let created = Command::new("redis-cli")
+            .args(["--cluster", "create"])
+            .args(nodes.iter().map(RedisServer::address))
+            .arg("--cluster-yes")
+            .stdin(Stdio::null())
+            .output()
+            .expect("redis-cli starts (make tools installs it)");
+        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stdout));
+        let end = Instant::now() + STARTS_WITHIN;
+        while !nodes.iter().all(RedisServer::knows_all_slots) {
+            assert!(Instant::now() < end, "the Cluster does not settle");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Redis { nodes }
+    }
+
+    /// `REDIS_TYPE` and `REDIS_URL`, as Tidegate and envoyproxy/ratelimit read them.
+    pub fn environment(&self) -> [(&'static str, String); 2] {
+        let addresses: Vec<String> = self.nodes.iter().map(RedisServer::address).collect();
+        let kind = if self.is_cluster() { "CLUSTER" } else { "SINGLE" };
+        [("REDIS_TYPE", kind.to_owned()), ("REDIS_URL", addresses.join(","))]
+    }
+
+    pub fn is_cluster(&self) -> bool {
+        self.nodes.len() > 1
+    }
+
+    pub fn name(&self) -> &'static str {
+        if self.is_cluster() { "Cluster" } else { "standalone" }
+    }
+
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// CPU time of all servers so far.
+    pub fn cpu(&self) -> Duration {
+        self.nodes.iter().map(|node| cpu::of_process(node.pid())).sum()
+    }
+}
 
 pub struct RedisServer {
     child: Child,
@@ -16,10 +80,15 @@ pub struct RedisServer {
 impl RedisServer {
     pub fn start() -> RedisServer {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        RedisServer::start_at(port, &[])
+    }
+
+    fn start_at(port: u16, more: &[&str]) -> RedisServer {
         let dir = tempfile::tempdir().unwrap();
         let child = Command::new("redis-server")
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
+            .args(more)
             .current_dir(dir.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -34,6 +103,12 @@ impl RedisServer {
         server
     }
 
+    fn knows_all_slots(&self) -> bool {
+        let mut connection = self.client().get_connection().unwrap();
+        let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut connection).unwrap();
+        info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -46,26 +121,12 @@ impl RedisServer {
         redis::Client::open(("127.0.0.1", self.port)).unwrap()
     }
 
-    /// A line of INFO, as a number.
-    pub fn info(&self, section: &str, name: &str) -> u64 {
-        let mut connection = self.client().get_connection().unwrap();
-        let text: String = redis::cmd("INFO").arg(section).query(&mut connection).unwrap();
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        let digits = |rest: &str| {
-            rest.chars()
-                .skip_while(|c| !c.is_ascii_digit())
-                .take_while(char::is_ascii_digit)
-                .collect::<String>()
-        };
-        line.map_or(0, |rest| digits(rest).parse::<u64>().unwrap_or(0))
-    }
-
-    pub fn evalshas(&self) -> u64 {
-        self.info("commandstats", "cmdstat_evalsha:calls=")
-    }
-
+    /// Bytes that its data takes.
     pub fn used_memory(&self) -> u64 {
-        self.info("memory", "used_memory:")
+        let mut connection = self.client().get_connection().unwrap();
+        let text: String = redis::cmd("INFO").arg("memory").query(&mut connection).unwrap();
+        let bytes = text.lines().find_map(|line| line.strip_prefix("used_memory:"));
+        bytes.and_then(|bytes| bytes.trim().parse().ok()).expect("a number of bytes")
     }
 }
 
@@ -74,4 +135,27 @@ impl Drop for RedisServer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A port that is free now, as is the one for the node's bus. Below the ports that the system gives
+/// to clients; another bench at the same time begins elsewhere.
+fn port_for_cluster() -> u16 {
+    static STEP: AtomicU16 = AtomicU16::new(0);
+    let begin = std::process::id().wrapping_mul(131) as u16;
+    loop {
+        let port = 11_000 + begin.wrapping_add(STEP.fetch_add(1, Ordering::Relaxed)) % 10_000;
+        let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+        if is_free(port) && is_free(port + BUS_PORT_ABOVE) {
+            return port;
+        }
+    }
+}
+
+/// The version of the redis-server that is measured.
+pub fn version() -> String {
+    let output = Command::new("redis-server").arg("--version").output();
+    let text = output.expect("redis-server starts (make tools installs it)").stdout;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    version.expect("a version").to_owned()
 }

@@ -26,6 +26,11 @@ struct Side {
 }
 
 pub fn run(scale: Scale) {
+    per_check(scale);
+    bytes_per_key(scale);
+}
+
+fn per_check(scale: Scale) {
     let server = RedisServer::start();
     let mut connection = server.client().get_connection().unwrap();
     for script in PRODUCTION.all() {
@@ -149,7 +154,7 @@ fn check(limit: &Arc<Limit>, nth: usize) -> Check<'_> {
 }
 
 /// What a counter takes in Redis: key, value, expiry and their places in its tables.
-pub fn bytes_per_key(scale: Scale) {
+fn bytes_per_key(scale: Scale) {
     let keys = scale.keys[0];
     println!("\nBytes per key in Redis ({keys} keys, by used_memory)");
     for (name, limit) in memory::algorithms() {

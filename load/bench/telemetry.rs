@@ -3,7 +3,6 @@
 //!
 //! The embedded store: a decision costs least there, so that the share is largest.
 
-use bytes::Bytes;
 use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
     MetricsService, MetricsServiceServer,
 };
@@ -20,7 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tonic::{Request, Response, Status};
 
-use super::grpc::{Server, bodies, cost, write_policy};
+use super::drive::Bodies;
+use super::servers::{Server, bodies, cost, write_policy};
 use super::{Scale, calls, cpu};
 
 const DOMAIN: &str = "bench";
@@ -111,7 +111,7 @@ pub fn run(scale: Scale) {
     println!("spans received: {}", receiver.0.load(Ordering::Relaxed));
 }
 
-fn show(name: &str, without: &Server, with: &Server, bodies: &[Bytes], scale: Scale) {
+fn show(name: &str, without: &Server, with: &Server, bodies: &Bodies, scale: Scale) {
     let calls = scale.calls / SHORTER;
     cost(without, bodies, calls);
     cost(with, bodies, calls);

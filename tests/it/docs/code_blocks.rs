@@ -5,7 +5,7 @@
 //! targets of the Makefile · `sh newcomer` is followed by `tests/newcomer` · `sh redis` and `text acl` are
 //! tried in `redis_page` · `toml library`, `yaml library`, `rust library` and `text library` are a crate and what it prints, in
 //! `library::new_crate` · `text output` is what the block before it printed last, but for numbers ·
-//! `text` is a drawing.
+//! `text recorded` is checked in `performance_page` · `text` is a drawing.
 
 use std::fs;
 use std::process::Command;
@@ -18,7 +18,7 @@ use crate::envoy::bootstrap::{Bootstrap, repository};
 use crate::envoy::envoy_process::validate;
 use crate::envoy::tidegate_behind_envoy::Tidegate;
 
-const PAGES: [&str; 27] = [
+const PAGES: [&str; 28] = [
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -38,6 +38,7 @@ const PAGES: [&str; 27] = [
     "docs/METRICS.md",
     "docs/MIGRATION.md",
     "docs/OPERATING.md",
+    "docs/PERFORMANCE.md",
     "docs/POLICY.md",
     "docs/REDIS.md",
     "docs/SECURITY.md",
@@ -90,7 +91,7 @@ fn of_kind(kind: &str) -> Vec<Block> {
 
 #[test]
 fn every_block_says_what_it_is() {
-    const KINDS: [&str; 14] = [
+    const KINDS: [&str; 15] = [
         "yaml policy",
         "yaml defaults",
         "yaml envoy",
@@ -104,6 +105,7 @@ fn every_block_says_what_it_is() {
         "text library",
         "text acl",
         "text output",
+        "text recorded",
         "text",
     ];
     for Block { kind, place, .. } in blocks() {

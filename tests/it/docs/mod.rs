@@ -4,6 +4,7 @@
 mod api_users_page;
 mod code_blocks;
 mod metrics_page;
+mod performance_page;
 mod policy_keys_page;
 mod redis_page;
 mod runbook;

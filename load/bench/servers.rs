@@ -1,13 +1,13 @@
-//! CPU per decision over gRPC: the no-op server and Tidegate in turn, one pair after the other.
+//! Server processes under load, Tidegate and the no-op server, and what a call costs them.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
-use bytes::Bytes;
-
-use super::{Scale, calls, cpu, drive};
+use super::drive::{self, Bodies};
+use super::redis_server::Redis;
+use super::{Scale, calls, cpu};
 
 pub const DOMAIN: &str = "bench";
 pub const CONNECTIONS: usize = 4;
@@ -42,6 +42,14 @@ impl Server {
         Server::serve(&mut Command::new(env!("CARGO_BIN_EXE_tidegate")), policy, more)
     }
 
+    /// Tidegate on Redis, with a budget that a queue on a busy machine does not exceed.
+    pub fn tidegate_on(redis: &Redis, policy: &Path) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
+        command.envs(redis.environment());
+        let settings = [("TIDEGATE_STORE_BUDGET", "2s"), ("TIDEGATE_REQUIRE_STORE", "true")];
+        Server::serve(&mut command, policy, &settings)
+    }
+
     /// Tidegate by a command that takes its arguments.
     pub fn serve(command: &mut Command, policy: &Path, more: &[(&str, &str)]) -> Server {
         command.args(["serve", "--policy"]).arg(policy);
@@ -51,7 +59,8 @@ impl Server {
         Server::spawn(command, port_of_log_line)
     }
 
-    fn spawn(command: &mut Command, port: impl Fn(&str) -> Option<u16>) -> Server {
+    /// Starts a server that logs its port, in a line from which `port` takes it.
+    pub fn spawn(command: &mut Command, port: impl Fn(&str) -> Option<u16>) -> Server {
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let errors = writer.try_clone().expect("the pipe's second end");
         let child = command
@@ -93,7 +102,7 @@ fn port_of_log_line(line: &str) -> Option<u16> {
 }
 
 /// CPU microseconds per call of one run.
-pub fn cost(server: &Server, bodies: &[Bytes], calls: usize) -> f64 {
+pub fn cost(server: &Server, bodies: &Bodies, calls: usize) -> f64 {
     let before = cpu::of_process(server.pid());
     let seen = drive::run(server.port, bodies, calls, CONNECTIONS, STREAMS);
     let spent = cpu::of_process(server.pid()) - before;
@@ -106,66 +115,38 @@ pub fn fewer(calls: usize, descriptors: usize) -> usize {
     (calls * 10 / descriptors.max(10)).max(1)
 }
 
-pub fn bodies(descriptors: usize) -> Vec<Bytes> {
-    (0..fewer(1_000, descriptors))
-        .map(|client| calls::framed(&calls::request(DOMAIN, descriptors, client)))
+/// Calls of a thousand clients, or fewer if they have more than ten descriptors.
+pub fn bodies(descriptors: usize) -> Bodies {
+    bodies_of(descriptors, fewer(1_000, descriptors))
+}
+
+/// One call of each client, in an order in which neighbours are far apart.
+pub fn bodies_of(descriptors: usize, clients: usize) -> Bodies {
+    /// Coprime to every number of clients here.
+    const STRIDE: usize = 611_953;
+    (0..clients)
+        .map(|nth| calls::request(DOMAIN, descriptors, nth * STRIDE % clients))
+        .map(|request| calls::framed(&request))
         .collect()
 }
 
-pub fn write_policy(dir: &Path, name: &str, text: &str) -> std::path::PathBuf {
+pub fn write_policy(dir: &Path, name: &str, text: &str) -> PathBuf {
     let path = dir.join(name);
     std::fs::write(&path, text).unwrap();
     path
 }
 
-pub fn run(scale: Scale) {
-    let dir = tempfile::tempdir().unwrap();
-    println!(
-        "\nCPU per decision over gRPC, embedded store ({CONNECTIONS} connections x {STREAMS} calls in flight, median of {} pairs)",
-        scale.pairs
-    );
-    println!("{:<22} {:>12} {:>12} {:>8}", "call", "no-op us", "tidegate us", "ratio");
-    for descriptors in [1, 2, 10, 256, 1_024] {
-        let policy = write_policy(
-            dir.path(),
-            &format!("{descriptors}.yaml"),
-            &calls::policy(DOMAIN, descriptors),
-        );
-        let (noop, ours) = (Server::noop(), Server::tidegate(&policy, &[]));
-        let scale = Scale { calls: fewer(scale.calls, descriptors), ..scale };
-        let (noop, ours, ratio) = paired(&noop, &ours, &bodies(descriptors), scale);
-        println!(
-            "{:<22} {noop:>12.2} {ours:>12.2} {ratio:>8.2}",
-            format!("{descriptors} descriptors")
-        );
-    }
-    println!("\nCPU per decision against the number of rules (2 descriptors)");
-    println!("{:<22} {:>12} {:>12} {:>8}", "rules", "no-op us", "tidegate us", "ratio");
-    for kind in ["exact", "default", "pattern"] {
-        for rules in [10, 1_000, 100_000] {
-            let text = super::lookup::policy(DOMAIN, kind, rules);
-            let policy = write_policy(dir.path(), &format!("{kind}{rules}.yaml"), &text);
-            // 100,000 rules take 10 MB.
-            let size = [("TIDEGATE_POLICY_FILE_SIZE", "16MiB")];
-            let (noop, ours) = (Server::noop(), Server::tidegate(&policy, &size));
-            let bodies = super::lookup::bodies(DOMAIN, kind, rules);
-            let (noop, ours, ratio) = paired(&noop, &ours, &bodies, scale);
-            println!("{:<22} {noop:>12.2} {ours:>12.2} {ratio:>8.2}", format!("{rules} {kind}"));
-        }
-    }
-}
-
-/// Medians of the two sides and of the ratios pair by pair.
-pub fn paired(noop: &Server, ours: &Server, bodies: &[Bytes], scale: Scale) -> (f64, f64, f64) {
-    cost(noop, bodies, scale.calls / 4);
-    cost(ours, bodies, scale.calls / 4);
+/// Medians of two sides and of the ratios pair by pair.
+pub fn paired(one: &Server, other: &Server, bodies: &Bodies, scale: Scale) -> (f64, f64, f64) {
+    cost(one, bodies, scale.calls / 4);
+    cost(other, bodies, scale.calls / 4);
     let (mut a, mut b, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..scale.pairs {
         std::thread::sleep(scale.settle);
-        let (one, other) = (cost(noop, bodies, scale.calls), cost(ours, bodies, scale.calls));
-        a.push(one);
-        b.push(other);
-        ratios.push(other / one);
+        let (first, second) = (cost(one, bodies, scale.calls), cost(other, bodies, scale.calls));
+        a.push(first);
+        b.push(second);
+        ratios.push(second / first);
     }
     (cpu::median(a), cpu::median(b), cpu::median(ratios))
 }
