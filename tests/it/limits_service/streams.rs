@@ -163,7 +163,7 @@ async fn a_message_that_is_no_request_of_a_stream_ends_it() {
 async fn a_message_in_many_pieces_has_no_more_time_than_one_in_few() {
     let server = Server::with(|limits| limits.receive_timeout = Duration::from_millis(200));
     let (answer, mut body) = open(&server).await;
-    // Of a message of 64 KiB, a byte comes every 5 ms, which would take more than five minutes.
+    // A message of 64 KiB, sent one byte every 5 ms, would take more than five minutes.
     body.send_data(Bytes::from_static(&[0, 0, 1, 0, 0]), false).unwrap();
     let pieces = async {
         loop {

@@ -187,7 +187,7 @@ async fn charges_of_a_sliding_window_before_a_loss_count_until_the_next_window_e
         assert_eq!(admitted(replica, &limit, 30, START).await, 20);
         store.lose();
         assert!(!passes(replica, take(1, &limit, 1), START).await, "the loss is noticed now");
-        // As the previous window's hits, whose weight falls from all to nothing.
+        // The hits now count as those of the previous window, with a weight that falls to zero.
         for (minutes, more) in [(61, 0), (90, 10)] {
             let now = START.saturating_add(Micros(minutes * MINUTE));
             assert_eq!(admitted(replica, &limit, 30, now).await, more, "after {minutes} minutes");
