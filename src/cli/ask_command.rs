@@ -142,10 +142,11 @@ impl Ask {
         let is_limited = response.statuses.iter().any(|status| status.limit.is_some());
         if !is_limited && !response.refused {
             terminal::print_hint(&format!(
-                "no limit applied: the service's policy has no domain {:?}, or no limit in it for \
-                 these keys and values; check their spelling, or see with the policy's file which \
-                 of the two it is: tidegate explain --policy FILE {} {}",
+                "no limit applied. Either the service's policy has no domain {:?}, or that domain has \
+                 no limit for {}: check the spelling of both. To find out which, run this with the \
+                 policy's file: tidegate explain --policy FILE {} {}",
                 self.domain,
+                self.descriptors.join(" "),
                 self.domain,
                 self.descriptors.join(" ")
             ));

@@ -272,8 +272,9 @@ impl Scenario {
     /// Returns an error if the YAML, a number or a parameter is invalid.
     pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
         if text.lines().any(|line| line.starts_with("descriptors:")) {
-            let reason = "this is a policy; a scenario has it under `policy: |`, beside `lasts_s` \
-                          and `groups`; `tidegate simulate --help` shows one";
+            let reason = "this is a policy, but `tidegate simulate` needs a scenario: write a file \
+                          that has the policy under `policy: |`, beside `lasts_s` and `groups`; \
+                          `tidegate simulate --help` shows one";
             return Err(ScenarioError::Format { position: None, reason: reason.to_owned() });
         }
         let format = |error: serde_yaml::Error| format_error(&error);

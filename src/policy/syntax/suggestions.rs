@@ -174,8 +174,8 @@ const CONFIG_MAP_HINT: &str = "this is a Kubernetes ConfigMap, not a policy; sav
 const MANIFEST_HINT: &str =
     "this is a Kubernetes manifest, not a policy; a policy begins with `domain: NAME`";
 const ENVOY_ACTIONS_HINT: &str = "these are Envoy's rate limit actions, not a policy; leave them in \
-                             Envoy's route, and write a policy with `domain: NAME` and, for an \
-                             action such as remote_address, ";
+                             Envoy's route, and write a policy with the `domain` of Envoy's \
+                             rate limit filter and, for an action such as remote_address, ";
 const ENVOY_CONFIG_HINT: &str = "this is Envoy's configuration, not a policy; leave it to Envoy, and \
                                  write a policy in a file of its own, with the `domain` of \
                                  Envoy's rate limit filter and, for an action such as \

@@ -215,7 +215,7 @@ fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     /// The server is a replica, not a master.
-    LoadingOrReplica,
+    IsReplica,
     /// The server requires a password, and none is set.
     PasswordRequired,
     /// The server denied the login or a command, which only an operator can fix.
@@ -227,7 +227,7 @@ pub(crate) enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ConnectError::LoadingOrReplica => "the server is a replica, not a master",
+            ConnectError::IsReplica => "the server is a replica, not a master",
             // The server's own text is about HELLO, which no operator has sent.
             ConnectError::PasswordRequired => "NOAUTH: authentication required",
             ConnectError::Denied(reason) | ConnectError::Failed(reason) => reason,
@@ -240,7 +240,7 @@ impl ConnectError {
     pub(crate) fn is_denied(&self) -> bool {
         match self {
             ConnectError::PasswordRequired | ConnectError::Denied(_) => true,
-            ConnectError::LoadingOrReplica | ConnectError::Failed(_) => false,
+            ConnectError::IsReplica | ConnectError::Failed(_) => false,
         }
     }
 }
@@ -374,7 +374,7 @@ impl Dialer {
             let advice = find_advice(&context, &node, &context.config.auth, &reason).await;
             context.set_failure(&node, &reason, advice.as_deref());
             match error {
-                ConnectError::LoadingOrReplica => {
+                ConnectError::IsReplica => {
                     tracing::warn!(%node, suppressed, "the Redis node is not a master");
                 }
                 ConnectError::PasswordRequired => {
@@ -586,7 +586,7 @@ fn require_master(role: Option<Value>) -> Result<(), ConnectError> {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
         Some(Value::Array(parts)) => match parts.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-            _ => Err(ConnectError::LoadingOrReplica),
+            _ => Err(ConnectError::IsReplica),
         },
         _ => Err(ConnectError::Failed("no reply to ROLE".into())),
     }
