@@ -56,6 +56,11 @@ pub struct SettingRow {
 }
 
 impl SettingRow {
+    /// Returns whether the value has no secret in it, and is displayed unchanged.
+    pub fn is_shown_unchanged(&self) -> bool {
+        self.redaction == Redaction::Plain
+    }
+
     /// Returns the name of the environment variable, such as `TIDEGATE_GRPC_PORT`.
     pub fn variable(&self) -> String {
         format!("TIDEGATE_{}", self.field.to_ascii_uppercase())

@@ -104,13 +104,19 @@ fn check_unlimited_alone<'d>(
     let mut reported = Ok(());
     if let Some(unit) = reader.read_string(fields, &keywords::UNIT)? {
         if parse_unit(&unit).is_some() {
-            let message = "`unit` has no meaning beside `unlimited`; remove `unlimited` to have a \
-                           limit, or `unit` and `requests_per_unit` to have none";
-            reported = Err(reader.report_key(
-                &keywords::UNIT,
-                DiagnosticKind::Conflict,
-                message.to_owned(),
-            ));
+            let message = match fields.has(&keywords::REQUESTS_PER_UNIT) {
+                true => {
+                    "`unit` and `requests_per_unit` have no meaning beside `unlimited`; remove \
+                     `unlimited` to have this limit, or these two to have none"
+                }
+                false => {
+                    "`unit` has no meaning beside `unlimited`; remove `unlimited` to have a limit, \
+                     or `unit` to have none"
+                }
+            };
+            reported = Err(reader.descend((&keywords::UNIT).into(), |reader| {
+                reader.report(Target::Key, DiagnosticKind::Conflict, message)
+            }));
         } else if !unit.is_empty() {
             let message = "beside `unlimited` the unit has no effect; remove it".to_owned();
             reader.report_key(&keywords::UNIT, DiagnosticKind::NeverMatches, message);

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::domain::{
-    Accounting, Bounds, Charge, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
+    Accounting, Algorithm, Bounds, Charge, FixedWindow, Hits, HolderToken, Limit, LimitedBy,
+    OnStoreFailure, Rate, RuleId, Source, WaitPrecision, Window,
 };
-use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
+use crate::policy::spec::{Body, DomainSpec, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
@@ -445,6 +446,38 @@ fn a_refusal_has_the_rules_body_else_json_if_asked_for_else_none() {
     assert_eq!(body(ResponseSettings::default(), &refused, own), expected);
     assert_eq!(body(ResponseSettings::default(), &refused, None), (String::new(), None));
     assert_eq!(body(with_body(), &decision(vec![passing(5, 4, 1)]), own), (String::new(), None));
+}
+
+#[test]
+fn only_a_denial_without_the_store_does_not_claim_too_many_requests() {
+    let window = Window::Epoch { length: Micros::SECOND };
+    let error = |source, on_store_failure| {
+        let limit = Arc::new(Limit {
+            algorithm: Algorithm::FixedWindow(FixedWindow {
+                hits: Hits(5),
+                window: window.clone(),
+            }),
+            rate: Rate { requests_per_unit: 5, unit: Some(Unit::Second), unit_multiplier: 1 },
+            charge: Charge::Admitted,
+            on_store_failure,
+            limit_id: 1,
+        });
+        let (name, bill_limit) = (Some("per-ip".into()), None);
+        let limit =
+            LimitSpec { name, in_list: false, per: None, limit, bill_limit, tiers: None, cost: 1 };
+        let rule = RuleSpec { unlimited: false, limits: vec![limit], ..rule(None, None) };
+        let refused = Decision { source, ..decision(vec![refusing(5, Some(1))]) };
+        let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
+        let body = answered(settings, &refused, vec![rule], 0).raw_body;
+        serde_json::from_slice::<Value>(&body).unwrap()["error"].clone()
+    };
+    for source in [Source::Local, Source::Shed] {
+        assert_eq!(error(source, OnStoreFailure::Deny), "rate_limit_unavailable", "{source:?}");
+        assert_eq!(error(source, OnStoreFailure::Local), "too_many_requests", "{source:?}");
+    }
+    for source in [Source::Memory, Source::Redis, Source::Cached] {
+        assert_eq!(error(source, OnStoreFailure::Deny), "too_many_requests", "{source:?}");
+    }
 }
 
 #[test]

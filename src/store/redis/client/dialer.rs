@@ -215,7 +215,9 @@ fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     /// The server is a replica, not a master.
-    LoadingOrReplica,
+    IsReplica,
+    /// The server requires a password, and none is set.
+    PasswordRequired,
     /// The server denied the login or a command, which only an operator can fix.
     Denied(String),
     /// Connecting failed for any other reason. A retry may help.
@@ -225,23 +227,44 @@ pub(crate) enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ConnectError::LoadingOrReplica => "the server is a replica, not a master",
+            ConnectError::IsReplica => "the server is a replica, not a master",
+            // The server's own text is about HELLO, which no operator has sent.
+            ConnectError::PasswordRequired => "NOAUTH: authentication required",
             ConnectError::Denied(reason) | ConnectError::Failed(reason) => reason,
         })
     }
 }
 
+impl ConnectError {
+    /// Returns whether the server answered, but does not let us in.
+    pub(crate) fn is_denied(&self) -> bool {
+        match self {
+            ConnectError::PasswordRequired | ConnectError::Denied(_) => true,
+            ConnectError::IsReplica | ConnectError::Failed(_) => false,
+        }
+    }
+}
+
 impl From<RedisError> for ConnectError {
     fn from(error: RedisError) -> Self {
+        if error.code() == Some("NOAUTH") {
+            return ConnectError::PasswordRequired;
+        }
         let denied = matches!(
             error.kind(),
             redis::ErrorKind::AuthenticationFailed
                 | redis::ErrorKind::Server(ServerErrorKind::NoPerm)
-        ) || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
+        ) || error.code() == Some("WRONGPASS");
         let mut text = error.to_string();
         if error.kind() == redis::ErrorKind::Parse {
             text = "the answer is not in the protocol of Redis".to_owned();
         }
+        // The code of an error reply is quoted.
+        if text.starts_with('"') {
+            text = text.replacen('"', "", 2);
+        }
+        // A certificate's names are shown as Rust values: DnsName("redis.example").
+        text = text.replace("DnsName(\"", "").replace("\")", "");
         // An unknown command is answered with its arguments, which may be a whole script.
         text.truncate(text.find(", with args beginning with").unwrap_or(text.len()));
         if denied { ConnectError::Denied(text) } else { ConnectError::Failed(text) }
@@ -351,16 +374,19 @@ impl Dialer {
             let advice = find_advice(&context, &node, &context.config.auth, &reason).await;
             context.set_failure(&node, &reason, advice.as_deref());
             match error {
-                ConnectError::LoadingOrReplica => {
+                ConnectError::IsReplica => {
                     tracing::warn!(%node, suppressed, "the Redis node is not a master");
+                }
+                ConnectError::PasswordRequired => {
+                    tracing::error!(%node, advice, reason, suppressed, "Redis requires a password");
                 }
                 ConnectError::Denied(_) => {
                     tracing::error!(
-                        %node, reason, advice, suppressed, "Redis denied our login or a command"
+                        %node, advice, reason, suppressed, "Redis denied our login or a command"
                     );
                 }
                 ConnectError::Failed(_) => {
-                    tracing::warn!(%node, reason, advice, suppressed, "cannot connect to Redis");
+                    tracing::warn!(%node, advice, reason, suppressed, "cannot connect to Redis");
                 }
             }
         });
@@ -560,7 +586,7 @@ fn require_master(role: Option<Value>) -> Result<(), ConnectError> {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
         Some(Value::Array(parts)) => match parts.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-            _ => Err(ConnectError::LoadingOrReplica),
+            _ => Err(ConnectError::IsReplica),
         },
         _ => Err(ConnectError::Failed("no reply to ROLE".into())),
     }
