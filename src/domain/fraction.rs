@@ -133,6 +133,7 @@ mod tests {
             rate: Rate { requests_per_unit: 7, unit: Some(Unit::Second), unit_multiplier: 1 },
             charge: Charge::Admitted,
             on_store_failure: OnStoreFailure::Local,
+            prepay: false,
             limit_id: 1,
         }
     }
@@ -158,19 +159,19 @@ mod tests {
         assert_eq!(part.capacity(), Hits(3));
         assert_eq!((part.rate, part.limit_id), (whole.rate, whole.limit_id));
 
-        let emission = Micros(100);
-        let refill = Refill::Arrival { emission };
-        let whole = limit(Algorithm::Bucket(Bucket {
-            burst: Hits(10),
-            refill,
-            floor: Hits::ZERO,
-            leaky: false,
-        }));
-        let Algorithm::Bucket(part) = whole.scaled_by(Fraction::percent(30)).algorithm else {
-            panic!()
+        let part = |refill| {
+            let (burst, floor) = (Hits(10), Hits(4));
+            let whole = limit(Algorithm::Bucket(Bucket { burst, refill, floor, leaky: false }));
+            let part = whole.scaled_by(Fraction::percent(30)).algorithm;
+            let Algorithm::Bucket(part) = part else { panic!() };
+            assert_eq!((part.burst, part.floor), (Hits(3), Hits(1)));
+            part.refill
         };
-        assert_eq!(part.burst, Hits(3));
-        assert_eq!(part.refill, Refill::Arrival { emission: Micros(334) });
+        let slower = Refill::Arrival { emission: Micros(334) };
+        assert_eq!(part(Refill::Arrival { emission: Micros(100) }), slower);
+        let (hits, window) = (Hits(7), Micros::SECOND);
+        let slower = Refill::Credits { hits, window: Micros(3_333_334) };
+        assert_eq!(part(Refill::Credits { hits, window }), slower);
     }
 
     #[test]

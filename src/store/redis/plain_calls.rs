@@ -210,7 +210,9 @@ impl PlainCalls {
             return ChargeResult::Repeated(None);
         };
         let (cost, end) = (check.cost(), start.saturating_add(length(check)));
-        let window = ChargeRecord { hits: cost, at: span.earliest, window: start, entry: 0 };
+        // The latest time: prepaid hits must not be spent too late, and a refund compares only the
+        // window.
+        let window = ChargeRecord { hits: cost, at: span.latest, window: start, entry: 0 };
         if !span.is_certain || span.earliest < start || span.latest >= end {
             return ChargeResult::Repeated(Some(window));
         }
@@ -222,7 +224,7 @@ impl PlainCalls {
             return ChargeResult::Repeated(Some(window));
         }
         self.hints.record(check, &outcome, hits(check), now);
-        ChargeResult::Passed(outcome)
+        ChargeResult::Passed(Outcome { taken: Some(window), ..outcome })
     }
 }
 
@@ -321,6 +323,7 @@ mod tests {
             rate: Rate { requests_per_unit: 5, unit: Some(Unit::Minute), unit_multiplier: 1 },
             charge: Charge::Admitted,
             on_store_failure: OnStoreFailure::Local,
+            prepay: false,
             limit_id: 1,
         })
     }
@@ -364,6 +367,18 @@ mod tests {
         assert!(is_decided(START, last));
         assert!(!is_decided(START, end), "the next window has begun");
         assert!(!is_decided(before, last), "the window may not have begun");
+    }
+
+    #[test]
+    fn a_charge_is_recorded_at_the_latest_time_that_the_server_may_have_shown() {
+        let (limit, latest) = (limit(), Micros(START.0 + 700));
+        let check = [take(1, &limit)];
+        let replies = ChargeReplies::from_iter([counted(1, START, latest)]);
+        let PlainResult::Decided(answers) = judged(&check, replies) else {
+            panic!("within limits")
+        };
+        let taken = answers.each[0].outcome().and_then(|outcome| outcome.taken).unwrap();
+        assert_eq!((taken.at, taken.window), (latest, START));
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl SharedStore for RedisStore<RedisClient> {
         self.transport.failure()
     }
 
-    fn clear_refusals(&self) {}
+    fn end_policy(&self) {}
 }
 
 impl<T: Transport> RedisStore<T> {
@@ -591,5 +591,9 @@ impl<T: Transport> Store for RedisStore<T> {
 
     fn counter_losses(&self) -> u64 {
         self.transport.counter_losses()
+    }
+
+    fn session(&self) -> u64 {
+        self.transport.lost_connections() + self.transport.counter_losses()
     }
 }

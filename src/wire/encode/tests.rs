@@ -460,6 +460,7 @@ fn only_a_denial_without_the_store_does_not_claim_too_many_requests() {
             rate: Rate { requests_per_unit: 5, unit: Some(Unit::Second), unit_multiplier: 1 },
             charge: Charge::Admitted,
             on_store_failure,
+            prepay: false,
             limit_id: 1,
         });
         let (name, bill_limit) = (Some("per-ip".into()), None);

@@ -98,7 +98,7 @@ impl SharedStore for Remote {
         None
     }
 
-    fn clear_refusals(&self) {}
+    fn end_policy(&self) {}
 }
 
 type Replica = Fallback<Remote, MemoryStore>;

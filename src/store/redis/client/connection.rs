@@ -126,6 +126,7 @@ impl Connection {
 
     fn record_loss(&self, reason: CloseReason) {
         self.stats.losses.add(1);
+        self.dialer.record_lost_connection();
         let node = self.dialer.address();
         if let Some(suppressed) = self.dialer.log_limiter().admit("connection lost", node) {
             tracing::warn!(%node, ?reason, suppressed, "a connection to Redis was lost");

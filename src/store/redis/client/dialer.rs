@@ -3,7 +3,7 @@
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub(crate) struct ClientContext {
     tls: Option<ClientTls>,
     pub(crate) log_limiter: LogLimiter,
     pub(crate) losses: Arc<LossCount>,
+    /// Number of connections that were lost, of all nodes.
+    pub(crate) lost_connections: AtomicU64,
     /// Latest failure that was logged, with advice.
     failure: Mutex<Option<String>>,
 }
@@ -71,8 +73,8 @@ impl ClientContext {
         let parse = |tls| ClientTls::new(tls, config.tls_reloader.clone());
         let tls = config.tls.as_ref().map(parse).transpose()?;
         let log_limiter = LogLimiter::new(config.breaker_clock.clone());
-        let (losses, failure) = (Arc::default(), Mutex::default());
-        Ok(ClientContext { config, scripts, tls, log_limiter, losses, failure })
+        let (losses, lost_connections, failure) = Default::default();
+        Ok(ClientContext { config, scripts, tls, log_limiter, losses, lost_connections, failure })
     }
 
     /// Stores the reason why a node cannot be used, which [`failure`](Self::failure) returns.
@@ -355,6 +357,11 @@ impl Dialer {
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// Counts a connection that was lost.
+    pub(crate) fn record_lost_connection(&self) {
+        self.context.lost_connections.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Returns the limiter of log lines about the node.
