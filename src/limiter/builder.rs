@@ -86,13 +86,13 @@ impl LimiterBuilder {
         LimiterBuilder { redis: Some(redis), ..self }
     }
 
-    /// Compiles the policy and builds the limiter. Over Redis, connections are opened in the
+    /// Compiles the policy and builds the limiter. With Redis, connections are opened in the
     /// background; [`Limiter::until_connected`] waits for them.
     ///
     /// # Errors
     ///
     /// Returns a [`ConfigError`] if the policy has errors, an option is out of range, or a limiter
-    /// over Redis is not built on a tokio runtime.
+    /// with Redis is built outside a tokio runtime.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         if !COUNTERS_RANGE.contains(&self.counters_max) {
             let (min, max) = (COUNTERS_RANGE.start(), COUNTERS_RANGE.end());

@@ -100,7 +100,7 @@ where
     let code = Status::from_header_map(response.headers()).map(|status| status.code());
     let status = match code {
         Some(Code::OutOfRange) => too_long(message_bytes_max),
-        _ if compressed => compressed_message(),
+        _ if compressed => reject_compressed_message(),
         _ => not_one_message(),
     };
     status.into_http()
@@ -118,7 +118,7 @@ pub(super) fn too_long(bytes_max: usize) -> Status {
     DecodeError::MessageTooLong { bytes_max }.into()
 }
 
-pub(super) fn compressed_message() -> Status {
+pub(super) fn reject_compressed_message() -> Status {
     Status::unimplemented("compressed messages are not accepted")
 }
 

@@ -43,7 +43,7 @@ const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
 const LISTEN_BACKLOG: i32 = 4_096;
 
-/// Maximum time to wait for the worker threads to exit after the hard limit of a shutdown.
+/// Maximum time to wait for the worker threads to exit after the shutdown deadline.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Address on which the gRPC port listens.

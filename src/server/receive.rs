@@ -200,7 +200,7 @@ pub(super) fn parse_prefix(
     message_bytes_max: usize,
 ) -> Result<Option<usize>, Status> {
     if bytes.first().is_some_and(|flag| *flag != UNCOMPRESSED) {
-        return Err(framing::compressed_message());
+        return Err(framing::reject_compressed_message());
     }
     let length = bytes.get(1..PREFIX_BYTES).and_then(|length| length.try_into().ok());
     let Some(length) = length.map(u32::from_be_bytes) else { return Ok(None) };

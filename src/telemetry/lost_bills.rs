@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::rule_counters::RuleTable;
 use crate::domain::{LossCause, LostBill};
 
-/// Counters of bills that were lost, by cause.
+/// Counts bills (hits of work already done) that were not charged, by cause.
 #[derive(Debug, Default)]
 pub(super) struct LostBills {
     /// Number of bills that were not charged in full, in the order of [`LossCause::ALL`].

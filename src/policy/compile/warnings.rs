@@ -256,13 +256,13 @@ fn varies_by_client(node: &NodeSpec) -> bool {
 /// key and level matches all their values.
 fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
-    check_unreachable_on_level(linter, &domain.nodes, &[]);
+    check_siblings(linter, &domain.nodes, &[]);
     linter.visit_nodes(|linter, node_path, node| {
-        check_unreachable_on_level(linter, &node.children, &node_path.at)
+        check_siblings(linter, &node.children, &node_path.at)
     });
 }
 
-fn check_unreachable_on_level(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
+fn check_siblings(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
     let patterns: Vec<(&str, &str)> = nodes
         .iter()
         .filter_map(|node| match &node.value {

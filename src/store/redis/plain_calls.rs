@@ -39,7 +39,7 @@ const LENGTH_MIN: Micros = Micros::from_secs(2);
 /// fills a large part of a write, and its script costs little per check.
 const CHECKS_MAX: usize = 32;
 
-/// Factor of the window's number in a stored value, which is number · factor + count.
+/// Multiplier of a stored value, which is window number · `COUNT_SPAN` + count.
 const COUNT_SPAN: u64 = 10_000_000_000;
 
 /// Modulus of the window numbers in stored values, which repeat after this many windows.

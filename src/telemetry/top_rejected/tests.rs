@@ -109,7 +109,7 @@ fn a_full_channel_drops_and_counts_and_never_waits() {
         refuse(&top, 1, "ann");
     }
     let report = top.report(AT, &names);
-    assert_eq!(report.not_noted, 5);
+    assert_eq!(report.unrecorded, 5);
     assert_eq!(report.now.limits[0].refused, NOTES_MAX as u64);
 }
 
@@ -120,11 +120,11 @@ fn further_limits_replace_only_idle_ones() {
         refuse(&top, rule, "ann");
     }
     let report = top.report(AT, &names);
-    assert_eq!((report.now.limits.len(), report.not_noted), (LIMITS_MAX, 1));
+    assert_eq!((report.now.limits.len(), report.unrecorded), (LIMITS_MAX, 1));
     refuse(&top, 500, "ann");
     let report = top.report(later(60), &names);
     assert_eq!(report.now.limits.len(), 1);
-    assert_eq!((report.last_hour.limits.len(), report.not_noted), (LIMITS_MAX, 1));
+    assert_eq!((report.last_hour.limits.len(), report.unrecorded), (LIMITS_MAX, 1));
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_limit_keeps_its_keys_over_a_reload_that_changes_its_id() {
     assert_eq!(report.now.limits.len(), 1);
     assert_eq!(report.now.limits[0].refused, 2);
     refuse(&top, 5_000, "ann");
-    assert_eq!(top.report(AT, &names).not_noted, 1, "a rule that is gone");
+    assert_eq!(top.report(AT, &names).unrecorded, 1, "a rule that is gone");
 }
 
 #[test]

@@ -18,9 +18,9 @@ const LISTED_MAX: usize = 10;
 pub struct TopReport {
     /// Display format of descriptor values: `shortened` or `hashed`.
     pub values: &'static str,
-    /// Number of rejections since the process started that no list contains, because they arrived
-    /// faster than they could be recorded or because more than 64 limits rejected calls.
-    pub not_noted: u64,
+    /// Number of rejections since startup that are in no list, because they arrived faster than
+    /// they could be recorded or because more than 64 limits rejected calls.
+    pub unrecorded: u64,
     /// Rejections in a sliding window over the last ten seconds.
     pub now: TopWindow,
     /// Rejections in a sliding window over the last hour.
@@ -73,13 +73,13 @@ pub struct TopKey {
 pub(super) fn report(
     limits: &[LimitEntry],
     values: ValueDisplay,
-    not_noted: u64,
+    unrecorded: u64,
     now: Micros,
 ) -> TopReport {
     let window = |shape, select| window(limits, shape, select, now);
     TopReport {
         values: values.as_str(),
-        not_noted,
+        unrecorded,
         now: window(LAST_TEN_SECONDS, |windows| &windows.now),
         last_hour: window(LAST_HOUR, |windows| &windows.hour),
         last_day: window(LAST_DAY, |windows| &windows.day),

@@ -20,7 +20,7 @@ use super::transport::{SendError, SendErrorKind};
 /// Charge of one counter by one INCRBY.
 #[derive(Clone, Debug)]
 pub struct PlainCharge {
-    /// Identity of the counter, by which a write recognizes counters that it charges repeatedly.
+    /// Identity of the counter. Charges with the same value in one write charge the same counter.
     pub counter: u128,
     /// Encoded command: `INCRBY <key> <cost>`.
     pub command: Cmd,
