@@ -69,8 +69,8 @@ for i = 1, checks do
     reply[r] = passes and count or -1 - count
     at, r = at + 3, r + 1
   else
-    local need, capacity, rate = numbers[at + 1], numbers[at + 2], i > arrivals and numbers[at + 3]
-    local ahead, rem, cap = 0, 0, listed and numbers[listed + 4] or debts and 2 * capacity or capacity
+    local need, capacity, rate = numbers[at + 1], numbers[at + 2], i > arrivals and numbers[at + 3] or 1
+    local ahead, rem = 0, 0
     if value then
       local tat = tonumber(value)
       if not tat then
@@ -83,14 +83,13 @@ for i = 1, checks do
         rem = 0
       end
     end
-    if changes or ahead % 1 ~= 0 or rem > 0 and not (rate and rem < rate)
-      or (ahead - 1000000) * (rate or 1) > cap
-    then
+    local cap = listed and numbers[listed + 4] or debts and 2 * capacity or capacity
+    if changes or value and (ahead % 1 ~= 0 or rem >= rate or (ahead - 1000000) * rate > cap) then
       bucket = bucket or loadfile('algorithm/bucket.lua')(now, extra_ms)
       local state, clamped, write = { tat = now + ahead, rem = rem }, false, nil
-      ahead, rem, clamped = bucket.read(state, rate or 1, cap)
+      ahead, rem, clamped = bucket.read(state, rate, cap)
       if changes then
-        local limit = { numbers[listed + 6], cap, numbers[listed + 7], rate or 1, numbers[listed + 8] }
+        local limit = { numbers[listed + 6], cap, numbers[listed + 7], rate, numbers[listed + 8] }
         local _
         passes, _, _, _, _, write = bucket.step(state, op, numbers[listed + 5], limit, 0)
       elseif clamped then
@@ -104,12 +103,13 @@ for i = 1, checks do
       end
     end
     -- This comparison is exact: a product above 2^53 is rounded, but never below the capacity.
-    passes = passes or not changes and ahead * (rate or 1) + rem <= capacity - need
+    passes = passes or not changes and ahead * rate + rem <= capacity - need
     reply[r] = passes and ahead or -1 - ahead
-    at, r = at + 2, r + 1
-    if rate then
-      reply[r] = rem
-      at, r = at + 1, r + 1
+    if i > arrivals then
+      reply[r + 1] = rem
+      at, r = at + 3, r + 2
+    else
+      at, r = at + 2, r + 1
     end
   end
   local role = listed and numbers[listed + 3]

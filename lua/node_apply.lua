@@ -11,7 +11,7 @@
 --
 -- State    as in each algorithm's file
 -- Reply    as of apply.lua; 'not here' if the node does not hold every key: then nothing was written
--- Cost     that of apply.lua, and one STRLEN per counter and one more
+-- Cost     that of apply.lua, and one STRLEN per counter, from Redis 7.4 on one more
 local keys = loadfile('node_read.lua')('STRLEN', ARGV, 5)
 if not keys then
   return 'not here'

@@ -10,7 +10,7 @@
 --
 -- State    as in each algorithm's file
 -- Reply    as of multi_check.lua; 'not here' if the node does not hold every key: then nothing was written
--- Cost     TIME once, one GET per counter and one more, one write per counter; refused: no write
+-- Cost     TIME once, one GET per counter, from Redis 7.4 on one more, one write per counter; refused: no write
 local keys, values = loadfile('node_read.lua')('GET', ARGV, 3)
 if not keys then
   return 'not here'

@@ -6,15 +6,16 @@
 -- A key of another node, and a missing key of a slot that is moving, is an error at its read. So if all
 -- keys can be read, all can be written. One command for several keys would fail if they are in several
 -- slots, although all are here.
--- Redis 8.0 does not find a key of a moving slot if the command before it used another slot: the first
--- read of a script then succeeds, and the write later fails. Therefore the first key is read
--- again after the last: then each slot is used right after another one.
+-- From Redis 7.4 on, a key of a moving slot is not found if the command before it used another slot: the first
+-- read of a script then succeeds, and the write later fails. Therefore the first key is read again after the
+-- last: then each slot is used right after another one. Earlier servers are spared that read, 5 % of the call.
 local command, arguments, first = ...
 -- Lists of the right size, because growing empty ones costs Redis 4 % of the call.
 local keys, values, pcall = { unpack(arguments, first) }, { false, false, false, false, false }, redis.pcall
-local count = #keys
-for i = 1, count + 1 do
-  local value = pcall(command, i <= count and keys[i] or keys[1])
+local count, version = #keys, redis.REDIS_VERSION_NUM
+local reads_again = not version or version >= 0x070400 or redis.VALKEY_VERSION_NUM
+for i = 1, reads_again and count + 1 or count do
+  local value = pcall(command, keys[i] or keys[1])
   if type(value) == 'table' then
     if not string.find(value.err, 'WRONGTYPE', 1, true) then
       return nil

@@ -2,6 +2,7 @@
 //! service, in memory and with Redis, and its instructions, counted by valgrind.
 
 use std::path::Path;
+use std::process::Command;
 
 use prost::Message;
 
@@ -9,7 +10,7 @@ use super::calls::{self, Request};
 use super::drive::Bodies;
 use super::redis_server::Redis;
 use super::servers::{self, Server};
-use super::{Scale, compare, cpu, drive};
+use super::{Scale, cpu, drive, instructions};
 
 const CHECK_PATH: &str = "/tidegate.v1.Limits/Check";
 const BATCHES: [usize; 3] = [1, 10, 100];
@@ -72,9 +73,9 @@ pub fn run(scale: Scale) {
     let kinds = kinds();
     let mut single_instructions = 0.0;
     for kind in &kinds {
-        let counted = instructions(&policy, kind);
+        let instructions = counted(&policy, kind);
         if kind.path == drive::PATH {
-            single_instructions = counted;
+            single_instructions = instructions;
         }
         let (in_memory, times) = paired(&memory, &kinds[0], kind, scale);
         let before = redis.cpu();
@@ -83,9 +84,9 @@ pub fn run(scale: Scale) {
         let decisions = 2 * scale.pairs * decisions(scale) + 2 * warm_up(scale);
         let own = own.as_secs_f64() * 1e6 / decisions as f64;
         println!(
-            "{:<14} {in_memory:>10.2} {times:>7.1} {counted:>12.0} {:>7.1} {redis_us:>10.2} {redis_times:>7.1} {own:>9.2}",
+            "{:<14} {in_memory:>10.2} {times:>7.1} {instructions:>12.0} {:>7.1} {redis_us:>10.2} {redis_times:>7.1} {own:>9.2}",
             kind.name,
-            single_instructions / counted
+            single_instructions / instructions
         );
     }
 }
@@ -132,8 +133,9 @@ fn paired(server: &Server, single: &Kind, kind: &Kind, scale: Scale) -> (f64, f6
 }
 
 /// Instructions per decision of the service, embedded store.
-fn instructions(policy: &Path, kind: &Kind) -> f64 {
+fn counted(policy: &Path, kind: &Kind) -> f64 {
     let whole = 100 * servers::CONNECTIONS * servers::STREAMS;
     let drive = |server: &Server, decisions| drive_kind(server, kind, decisions);
-    compare::instructions(env!("CARGO_BIN_EXE_tidegate"), policy, drive, whole, COUNTED)
+    let serve = |command: &mut Command| Server::serve(command, policy, &[]);
+    instructions::count(env!("CARGO_BIN_EXE_tidegate"), serve, drive, whole, COUNTED)
 }

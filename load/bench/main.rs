@@ -26,6 +26,7 @@ mod curves;
 mod drive;
 mod flame;
 mod growth;
+mod instructions;
 mod memory;
 mod noop;
 mod peers;
@@ -99,6 +100,7 @@ fn main() {
         Some("algorithms") => algorithms::run(scale),
         Some("batches") => batches::run(scale),
         Some("compare") => compare::run(&args.next().expect("the path of a build"), scale),
+        Some("instructions") => instructions::run(),
         Some("memory") => memory::run(scale),
         Some("script-calls") => script_calls::run(scale, args),
         Some("scripts") => scripts::run(scale),

@@ -20,6 +20,7 @@ pub fn limit(algorithm: Algorithm) -> Arc<Limit> {
         rate: Rate { requests_per_unit: 1_000_000, unit: Some(Unit::Hour), unit_multiplier: 1 },
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
+        prepay: false,
         limit_id: 1,
     })
 }

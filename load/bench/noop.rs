@@ -88,20 +88,17 @@ impl tower_service::Service<http::Request<Body>> for Noop {
     }
 }
 
-/// Serves until killed; prints its port first.
+/// Serves until killed; prints its port once it listens.
 pub fn serve() {
     let std_listener = socket();
     let port = std_listener.local_addr().unwrap().port();
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let listeners: Vec<_> = (0..cores).map(|_| bind(port)).collect();
+    drop(std_listener);
     println!("{port}");
     std::io::stdout().flush().unwrap();
-    let cores = std::thread::available_parallelism().unwrap().get();
-    let threads: Vec<_> = (0..cores)
-        .map(|_| {
-            let listener = bind(port);
-            std::thread::spawn(move || one_core(listener))
-        })
-        .collect();
-    drop(std_listener);
+    let serve = |listener| std::thread::spawn(move || one_core(listener));
+    let threads: Vec<_> = listeners.into_iter().map(serve).collect();
     for thread in threads {
         thread.join().unwrap();
     }

@@ -33,8 +33,12 @@ impl Server {
     }
 
     pub fn noop() -> Server {
-        let this = std::env::current_exe().unwrap();
-        Server::spawn(Command::new(this).arg("noop-server"), |line| line.trim().parse().ok())
+        Server::serve_noop(&mut Command::new(std::env::current_exe().unwrap()))
+    }
+
+    /// The no-op server by a command that takes its arguments.
+    pub fn serve_noop(command: &mut Command) -> Server {
+        Server::spawn(command.arg("noop-server"), |line| line.trim().parse().ok())
     }
 
     /// Tidegate on the embedded store, as built with this bench.

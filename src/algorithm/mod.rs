@@ -135,7 +135,7 @@ impl<S> Step<S> {
 /// });
 /// let rate = Rate { requests_per_unit: 10, unit: Some(Unit::Second), unit_multiplier: 1 };
 /// let (charge, on_store_failure) = Default::default();
-/// let limit = Limit { algorithm, rate, charge, on_store_failure, limit_id: 1 };
+/// let limit = Limit { algorithm, rate, charge, on_store_failure, prepay: false, limit_id: 1 };
 /// let now = Micros(1_763_668_800_000_000);
 ///
 /// let taken = apply(None, &limit, Op::Take { cost: Hits(3) }, now);

@@ -186,7 +186,10 @@ fn address_advice([host, port]: [&str; 2], error: &io::Error) -> String {
             format!("ports below 1024 need privileges: choose another with {port}")
         }
         io::ErrorKind::AddrNotAvailable => {
-            format!("no interface of this machine has this address: correct {host}")
+            format!(
+                "no interface of this machine has this address: set {host} to one that it has, or \
+                 to 0.0.0.0 for all"
+            )
         }
         _ => format!("correct {host} or {port}"),
     }

@@ -12,7 +12,7 @@ use std::{env, error, fmt, fs, io};
 use rustix::fs::OFlags;
 
 use super::policy_files::{advice_on_path, printable};
-use crate::settings::TextMap;
+use crate::settings::{TABLE, TextMap};
 
 /// Maximum size of a settings file, 1 MiB in bytes. A file that sets every setting has about a
 /// hundredth of this size.
@@ -52,6 +52,9 @@ pub enum FileError {
     Malformed {
         /// Path of the file.
         path: PathBuf,
+        /// Line of the problem, and its column if it is known, both from 1. `None` if the problem
+        /// is about the whole file.
+        position: Option<(usize, Option<usize>)>,
         /// Description of the problem. It never quotes the contents of the file, which may include
         /// a secret.
         reason: String,
@@ -65,7 +68,14 @@ impl fmt::Display for FileError {
                 write!(f, "{}: {error}; {}", printable(path), advice_on_path(path, error))
             }
             FileError::Unwritable { path, error } => write!(f, "{}: {error}", printable(path)),
-            FileError::Malformed { path, reason } => write!(f, "{}: {reason}", printable(path)),
+            FileError::Malformed { path, position, reason } => {
+                let path = printable(path);
+                match position {
+                    Some((line, Some(column))) => write!(f, "{path}:{line}:{column}: {reason}"),
+                    Some((line, None)) => write!(f, "{path}:{line}: {reason}"),
+                    None => write!(f, "{path}: {reason}"),
+                }
+            }
         }
     }
 }
@@ -80,25 +90,31 @@ impl error::Error for FileError {}
 /// Returns an error if the file cannot be read, exceeds 1 MiB, or is not a mapping from names to
 /// scalars.
 pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> {
-    let malformed = |reason| FileError::Malformed { path: path.to_owned(), reason };
+    let malformed =
+        |(position, reason)| FileError::Malformed { path: path.to_owned(), position, reason };
     let file = fs::File::open(path).map_err(unreadable(path))?;
     let text = read_at_most(file, path, SETTINGS_BYTES_MAX)?;
     // A file without values is empty, or has only comments.
     let values: Option<BTreeMap<String, serde_yaml::Value>> =
-        serde_yaml::from_str(&text).map_err(|error| malformed(yaml_error(&error)))?;
+        serde_yaml::from_str(&text).map_err(|error| malformed(yaml_error(&text, &error)))?;
     let scalar = |(name, value): (String, serde_yaml::Value)| match value {
         serde_yaml::Value::String(text) => Ok((name, text)),
         serde_yaml::Value::Bool(flag) => Ok((name, flag.to_string())),
         serde_yaml::Value::Number(number) => Ok((name, number.to_string())),
         serde_yaml::Value::Null => Ok((name, String::new())),
-        serde_yaml::Value::Sequence(_)
-        | serde_yaml::Value::Mapping(_)
-        | serde_yaml::Value::Tagged(_) => {
-            let at = line_of(&text, &name).map_or(String::new(), |line| format!("line {line}: "));
-            let reason = format!(
-                "{at}{name}: must be a single value; write a list as text, separated by commas"
-            );
-            Err(malformed(reason))
+        serde_yaml::Value::Sequence(items) => {
+            let position = line_of(&text, &name).map(|line| (line, None));
+            let joined = is_plain(&name).then(|| join_texts(&items)).flatten();
+            let list = joined.unwrap_or_else(|| "VALUE,VALUE".to_owned());
+            Err(malformed((
+                position,
+                format!("{name} must be a single value, not a list; write `{name}: {list}`"),
+            )))
+        }
+        serde_yaml::Value::Mapping(_) | serde_yaml::Value::Tagged(_) => {
+            let position = line_of(&text, &name).map(|line| (line, None));
+            let reason = format!("{name} must be a single value; write `{name}: VALUE`");
+            Err(malformed((position, reason)))
         }
     };
     let values: TextMap =
@@ -122,16 +138,61 @@ fn line_of(text: &str, name: &str) -> Option<usize> {
     text.lines().position(begins).map(|line| line + 1)
 }
 
-/// Formats the line and column of a YAML error. The parser's own message is not used because it
-/// quotes the file, and an operator may have named a password file by mistake.
-fn yaml_error(error: &serde_yaml::Error) -> String {
-    match error.location() {
-        Some(at) => {
-            let (line, column) = (at.line(), at.column());
-            format!("line {line}, column {column}: expected YAML, `name: value` on each line")
-        }
-        None => "expected YAML, `name: value` on each line".to_owned(),
+/// Maximum number of characters of a value that an error quotes.
+const QUOTED_CHARS_MAX: usize = 200;
+
+/// Returns whether an error may quote the value of a setting.
+fn is_plain(name: &str) -> bool {
+    TABLE.iter().any(|row| row.name == name && row.is_shown_unchanged())
+}
+
+/// Joins a list of texts and numbers by commas. Returns `None` for other lists, and long ones.
+fn join_texts(items: &[serde_yaml::Value]) -> Option<String> {
+    let text = |item: &serde_yaml::Value| match item {
+        serde_yaml::Value::String(text) => Some(text.clone()),
+        serde_yaml::Value::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let joined = items.iter().map(text).collect::<Option<Vec<_>>>()?.join(",");
+    (!joined.is_empty() && joined.chars().count() <= QUOTED_CHARS_MAX).then_some(joined)
+}
+
+/// Returns the position of a YAML error, and a message. The parser's own message is not used because
+/// it quotes the file, and an operator may have named a password file by mistake.
+fn yaml_error(text: &str, error: &serde_yaml::Error) -> (Option<(usize, Option<usize>)>, String) {
+    if let Some(((line, column), reason)) = wrong_separator(text) {
+        return (Some((line, Some(column))), reason);
     }
+    let position = error.location().map(|at| (at.line(), Some(at.column())));
+    (position, "this is not YAML: write `name: value` on each line".to_owned())
+}
+
+/// Finds the first line that begins with the name of a setting, but has `=`, or a colon without a
+/// blank, after it. Returns the position of that separator, and what to write.
+fn wrong_separator(text: &str) -> Option<((usize, usize), String)> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    for (nth, line) in text.lines().enumerate() {
+        let setting = line.trim_start();
+        let rest = setting.trim_start_matches(is_name);
+        let name = setting[..setting.len() - rest.len()].replace('_', "-");
+        let separator = rest.trim_start();
+        let wrong = match separator.as_bytes() {
+            [b'=', ..] => "=",
+            [b':', next, ..] if *next != b' ' => ":",
+            _ => continue,
+        };
+        if !TABLE.iter().any(|row| row.name == name) {
+            continue;
+        }
+        let column = line.chars().count() - separator.chars().count() + 1;
+        let value = separator[1..].trim();
+        let is_quotable = !value.is_empty() && value.chars().count() <= QUOTED_CHARS_MAX;
+        let value = if is_quotable && is_plain(&name) { value } else { "VALUE" };
+        let reason =
+            format!("this is not YAML: `{wrong}` instead of `: `; did you mean `{name}: {value}`?");
+        return Some(((nth + 1, column), reason));
+    }
+    None
 }
 
 /// Reads a secret from a file and strips trailing line breaks.
@@ -186,7 +247,48 @@ fn read_at_most(file: fs::File, path: &Path, bytes_max: u64) -> Result<String, F
     let read = file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable(path))?;
     if read as u64 > bytes_max {
         let reason = format!("more than {bytes_max} bytes");
-        return Err(FileError::Malformed { path: path.to_owned(), reason });
+        return Err(FileError::Malformed { path: path.to_owned(), position: None, reason });
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("s.yaml");
+        fs::write(&path, text).expect("writable");
+        let error = read_settings_file(&path).unwrap_err().to_string();
+        error.rsplit_once('/').expect("a path").1.to_owned()
+    }
+
+    #[test]
+    fn a_line_without_colon_and_blank_is_corrected() {
+        let told = error("grpc-port: 1\npolicy = a=b.yaml\n");
+        assert_eq!(
+            told,
+            "s.yaml:2:8: this is not YAML: `=` instead of `: `; did you mean `policy: a=b.yaml`?"
+        );
+        let told = error("grpc_port:9000");
+        assert_eq!(
+            told,
+            "s.yaml:1:10: this is not YAML: `:` instead of `: `; did you mean `grpc-port: 9000`?"
+        );
+    }
+
+    #[test]
+    fn an_error_quotes_nothing_that_may_be_a_secret() {
+        for text in ["hunter2", "key-secret = hunter2", "hunter2 = x\n", "key-secret: [hunter2]"] {
+            let told = error(text);
+            assert!(!told.contains("hunter2"), "{told}");
+        }
+        assert!(error("key-secret = hunter2").ends_with("did you mean `key-secret: VALUE`?"));
+        assert!(error("key-secret: [a]").ends_with("write `key-secret: VALUE,VALUE`"));
+        assert_eq!(
+            error("policy: [a, 1]"),
+            "s.yaml:1: policy must be a single value, not a list; write `policy: a,1`"
+        );
+    }
 }

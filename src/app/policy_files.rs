@@ -211,9 +211,17 @@ impl PolicyFiles {
     fn missing_root(&self, path: &Path, error: io::Error) -> PolicyFileError {
         match unreadable(path, error) {
             PolicyFileError::Unreadable { path, error, .. } if self.any_extension => {
-                let advice = "the path is RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, and \
-                              RUNTIME_APPDIRECTORY (config, if not set): correct one of them";
-                PolicyFileError::Unreadable { path, error, advice: advice.to_owned() }
+                let variables = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, and RUNTIME_APPDIRECTORY \
+                                 (config, if not set)";
+                let advice = match first_missing(&path) {
+                    Some(missing) => format!(
+                        "{} does not exist: mount the directory, or correct {variables}, which \
+                         make up the path",
+                        printable(missing)
+                    ),
+                    None => format!("the path is {variables}: correct one of them"),
+                };
+                PolicyFileError::Unreadable { path, error, advice }
             }
             error => error,
         }
@@ -376,6 +384,12 @@ pub(super) fn advice_on_path(path: &Path, error: &io::Error) -> String {
         }
         _ => "correct the path".to_owned(),
     }
+}
+
+/// Returns the shortest part of a path that does not exist; `None` if all of it exists.
+fn first_missing(path: &Path) -> Option<&Path> {
+    let parts: Vec<&Path> = path.ancestors().filter(|part| !part.as_os_str().is_empty()).collect();
+    parts.into_iter().rev().find(|part| part.symlink_metadata().is_err())
 }
 
 /// Returns the file in the directory of a missing file whose name is most similar.

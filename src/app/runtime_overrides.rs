@@ -187,7 +187,7 @@ impl RuntimeOverrides {
             Arc::new(state.loaded.with_overrides(overrides))
         };
         self.decider.replace_policy(policy);
-        self.decider.store().clear_refusals();
+        self.decider.store().end_policy();
     }
 
     fn state(&self) -> MutexGuard<'_, OverrideState> {

@@ -29,7 +29,7 @@ use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
 use crate::server::{Health, RateLimit, Router};
-use crate::settings::{LogFormat, LogLevel, Settings};
+use crate::settings::{LogFormat, LogLevel, Notice, NoticeKind, Settings};
 use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
 
 /// Number of threads for all work except gRPC calls: probes, scrapes, `/json`, and accepting
@@ -53,16 +53,16 @@ const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 pub fn serve(configuration: Configuration) -> Result<(), Failure> {
     let log_level = Arc::new(start_logs(&configuration.settings));
     rlimit::raise_open_files();
-    for notice in configuration.notices() {
-        tracing::warn!(name = notice.name, text = notice.text, "setting notice");
-    }
+    let (risks, mistakes): (Vec<_>, Vec<_>) =
+        configuration.notices().into_iter().partition(|notice| notice.kind == NoticeKind::Risk);
+    mistakes.into_iter().for_each(log_notice);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(AUXILIARY_THREADS)
         .thread_name("side")
         .enable_all()
         .build()
         .map_err(Failure::Runtime)?;
-    let result = runtime.block_on(run(&configuration, log_level));
+    let result = runtime.block_on(run(&configuration, risks, log_level));
     // Do not wait for background tasks at exit.
     runtime.shutdown_background();
     result
@@ -70,6 +70,7 @@ pub fn serve(configuration: Configuration) -> Result<(), Failure> {
 
 async fn run(
     configuration: &Configuration,
+    risks: Vec<Notice>,
     log_level: Arc<LogLevelControl>,
 ) -> Result<(), Failure> {
     let settings = &configuration.settings;
@@ -81,6 +82,8 @@ async fn run(
     let Some(started) = StartedPolicy::start(settings, &mut signals).await? else { return Ok(()) };
     let listener = server_config::bind_grpc(settings, tls.clone())?;
     let http_ports = HttpPorts::bind(settings).await?;
+    // Not earlier: before the reason why the service cannot start, they would look like it.
+    risks.into_iter().for_each(log_notice);
 
     let telemetry = Arc::clone(&started.telemetry);
     let modes = GlobalModes { shadow: settings.shadow_mode, quota: settings.quota_mode };
@@ -125,11 +128,7 @@ async fn run(
     let (files, rules) = (started.files, decider.policy().rules().len());
     let fingerprint = telemetry.policy_fingerprint();
     let watchers = Arc::new(watch_files(started, overrides, certificates)?);
-    if is_connected {
-        tracing::info!(files, rules, fingerprint, "ready");
-    } else {
-        tracing::warn!(files, rules, fingerprint, "ready, degraded: Redis is not connected");
-    }
+    log_ready(is_connected, files, rules, &fingerprint);
     let (hard_limit, reloading) = (settings.hard_limit, Arc::clone(&watchers));
     let stop = async move {
         let drain =
@@ -146,6 +145,28 @@ async fn run(
     let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
+}
+
+fn log_ready(is_connected: bool, files: Option<usize>, rules: usize, fingerprint: &str) {
+    if is_connected {
+        tracing::info!(files, rules, fingerprint, "ready");
+    } else {
+        let calls = "decided by each rule's on_store_failure, by default with counters in memory";
+        tracing::warn!(calls, files, rules, fingerprint, "ready, degraded: Redis is not connected");
+    }
+}
+
+fn log_notice(Notice { kind, name, text }: Notice) {
+    match kind {
+        NoticeKind::UnknownVariable => {
+            tracing::warn!(name, advice = text, "unknown environment variable, ignored");
+        }
+        NoticeKind::UnknownArgument => {
+            tracing::warn!(name, advice = text, "unknown argument, ignored");
+        }
+        NoticeKind::NoEffect => tracing::warn!(name, reason = text, "setting without effect"),
+        NoticeKind::Risk => tracing::warn!(name, reason = text, "risky setting"),
+    }
 }
 
 fn start_logs(settings: &Settings) -> LogLevelControl {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::terminal;
+use super::usage_errors::DESCRIPTORS;
 use crate::app::{self, Failure};
 
 /// Flags for reaching the debug port of a running service.
@@ -36,7 +37,7 @@ pub(super) struct Reset {
     /// Domain of the counters
     domain: String,
     /// Descriptor of the counters, as k=v,k2=v2 (write \, for a comma inside a value)
-    #[arg(value_name = "K=V,K2=V2")]
+    #[arg(value_name = DESCRIPTORS)]
     descriptor: String,
 }
 

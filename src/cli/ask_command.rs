@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::terminal::Color;
+use super::usage_errors::DESCRIPTORS;
 use super::{ask_batch, terminal};
 use crate::app::{self, Failure};
 use crate::wire::client::{
@@ -24,7 +25,7 @@ pub(super) struct Ask {
     #[arg(required_unless_present = "batch", default_value = "", hide_default_value = true)]
     domain: String,
     /// Descriptors, each as k=v,k2=v2 (write \, for a comma inside a value)
-    #[arg(required_unless_present = "batch", value_name = "K=V,K2=V2")]
+    #[arg(required_unless_present = "batch", value_name = DESCRIPTORS)]
     descriptors: Vec<String>,
     /// Hits charged by the request; 0 only checks the limits
     #[arg(long, default_value_t = 1)]
@@ -141,9 +142,11 @@ impl Ask {
         let is_limited = response.statuses.iter().any(|status| status.limit.is_some());
         if !is_limited && !response.refused {
             terminal::print_hint(&format!(
-                "no limit applies: the policy has no domain {:?}, or no rule in it with a limit for \
-                 these keys and values; `tidegate explain --policy FILE {} {}` shows which",
+                "no limit applied. Either the service's policy has no domain {:?}, or that domain has \
+                 no limit for {}: check the spelling of both. To find out which, run this with the \
+                 policy's file: tidegate explain --policy FILE {} {}",
                 self.domain,
+                self.descriptors.join(" "),
                 self.domain,
                 self.descriptors.join(" ")
             ));

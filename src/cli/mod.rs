@@ -15,6 +15,7 @@ mod man_command;
 mod serve_command;
 pub mod simulate;
 mod terminal;
+mod usage_errors;
 
 use std::ffi::OsString;
 use std::panic;
@@ -87,6 +88,7 @@ fn parse_and_run(arguments: Vec<OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
+            let error = usage_errors::reword(error);
             // clap prints help and version to standard output, errors to standard error. Ignore a
             // failure to print, because the exit code also reports the error.
             let _ = error.print();

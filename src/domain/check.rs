@@ -128,6 +128,11 @@ impl Check<'_> {
         }
     }
 
+    /// Returns whether the call is admitted only if this check passes.
+    pub fn is_required(&self) -> bool {
+        self.role == Role::Required
+    }
+
     /// Returns whether the check belongs to a quota group.
     pub fn is_quota(&self) -> bool {
         matches!(self.role, Role::Quota(_))
@@ -195,6 +200,7 @@ mod tests {
             rate,
             charge,
             on_store_failure: OnStoreFailure::Local,
+            prepay: false,
             limit_id: 1,
         })
     }

@@ -133,6 +133,7 @@ mod tests {
             rate: Rate { requests_per_unit: 7, unit: Some(Unit::Second), unit_multiplier: 1 },
             charge: Charge::Admitted,
             on_store_failure: OnStoreFailure::Local,
+            prepay: false,
             limit_id: 1,
         }
     }

@@ -89,6 +89,9 @@ pub struct Limit {
     pub charge: Charge,
     /// Action taken on the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
+    /// Whether replicas may take hits of a hot counter from a remote store in advance (`prepay:
+    /// auto` in the policy). Only for windows and buckets with [`Charge::Admitted`].
+    pub prepay: bool,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
     /// limit; its highest bit marks a [request override](Self::is_override). When the memory store
     /// is full, it divides its capacity fairly among these ids.
@@ -124,6 +127,24 @@ impl Limit {
             Algorithm::Bucket(b) => b.burst,
             Algorithm::Hybrid(h) => h.burst,
             Algorithm::Concurrency(c) => c.slots,
+        }
+    }
+
+    /// Returns the end of the window that starts at `start`; `None` if the algorithm has no aligned
+    /// windows.
+    pub fn window_end(&self, start: Micros) -> Option<Micros> {
+        match &self.algorithm {
+            Algorithm::FixedWindow(FixedWindow { window: Window::Epoch { length }, .. })
+            | Algorithm::SlidingWindow(SlidingWindow { length, .. }) => {
+                Some(start.saturating_add(*length))
+            }
+            Algorithm::FixedWindow(FixedWindow { window: Window::Calendar(calendar), .. }) => {
+                Some(calendar.window_at(start).end)
+            }
+            Algorithm::SlidingLog(_)
+            | Algorithm::Bucket(_)
+            | Algorithm::Hybrid(_)
+            | Algorithm::Concurrency(_) => None,
         }
     }
 

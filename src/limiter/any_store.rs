@@ -35,11 +35,12 @@ impl AnyStore {
         }
     }
 
-    /// Clears the refusal cache, because a new policy may admit what the previous policy rejected.
-    pub(crate) fn clear_refusals(&self) {
+    /// Forgets cached refusals and prepaid hits, because a new policy may admit what the previous one
+    /// rejected, or reject what it admitted.
+    pub(crate) fn end_policy(&self) {
         #[cfg(feature = "redis")]
         if let Some(redis) = self.redis() {
-            redis.remote().clear_refusals();
+            redis.remote().end_policy();
         }
     }
 

@@ -9,6 +9,7 @@ use super::any_store::AnyStore;
 use crate::clock::Clock;
 use crate::resilience::deadline::Deadline;
 use crate::resilience::fallback::{Fallback, FallbackConfig};
+use crate::resilience::prepaid_hits::PrepaidHits;
 use crate::resilience::refusal_cache::RefusalCache;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
@@ -19,15 +20,17 @@ use crate::store::redis::script::library::PRODUCTION;
 use crate::store::redis::store::TimeSource;
 
 /// Redis store with its wrappers, outermost first: fallback to the memory store, deadline, refusal
-/// cache.
-pub(crate) type RedisStack = Fallback<Deadline<RefusalCache<RedisStore<RedisClient>>>, MemoryStore>;
+/// cache, prepaid hits.
+pub(crate) type RedisStack =
+    Fallback<Deadline<RefusalCache<PrepaidHits<RedisStore<RedisClient>>>>, MemoryStore>;
 
 /// Configuration of the wrappers of a [`RedisStack`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RedisStackConfig {
     /// Maximum time that a call waits for Redis.
     pub(crate) budget: Duration,
-    /// Number of replicas that share each limit while Redis does not respond; at least 1.
+    /// Number of replicas that share each limit while Redis does not respond, and its prepaid hits; at
+    /// least 1.
     pub(crate) replicas: u32,
     /// Whether to repeat recent refusals without a call to Redis.
     pub(crate) refusal_cache: bool,
@@ -53,7 +56,8 @@ impl AnyStore {
         let is_cluster = connections.is_cluster();
         let store = RedisStore::new(connections, prefix, TimeSource::Server)
             .with_node_scripts(config.node_scripts);
-        let cached = RefusalCache::new(store, is_cluster).enabled(config.refusal_cache);
+        let prepaid = PrepaidHits::new(store, config.replicas, Clock::System);
+        let cached = RefusalCache::new(prepaid, is_cluster).enabled(config.refusal_cache);
         let remote = Deadline::new(cached, config.budget, Clock::System);
         let local = MemoryStore::new(config.keys_max);
         let fallback = FallbackConfig { replicas: config.replicas };

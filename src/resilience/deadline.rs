@@ -88,8 +88,8 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
         self.store.failure()
     }
 
-    fn clear_refusals(&self) {
-        self.store.clear_refusals();
+    fn end_policy(&self) {
+        self.store.end_policy();
     }
 }
 
@@ -154,6 +154,7 @@ mod tests {
             rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
             charge: Charge::Admitted,
             on_store_failure: OnStoreFailure::Local,
+            prepay: false,
             limit_id: 0,
         });
         let check = Check {

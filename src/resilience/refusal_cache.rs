@@ -340,8 +340,9 @@ impl<S: SharedStore> SharedStore for RefusalCache<S> {
         self.inner.failure()
     }
 
-    fn clear_refusals(&self) {
+    fn end_policy(&self) {
         self.clear();
+        self.inner.end_policy();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Selects the checks of a call that the store must still decide, if others are already answered.
 //!
-//! Not here: answering checks without the store (`refusal_cache`, `fallback::after_loss`).
+//! Not here: answering checks without the store (`refusal_cache`, `prepaid_hits`,
+//! `fallback::after_loss`).
 
 use smallvec::SmallVec;
 

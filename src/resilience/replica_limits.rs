@@ -94,6 +94,7 @@ fn unused_limit() -> Limit {
         rate: Rate { requests_per_unit: 0, unit: Some(Unit::Second), unit_multiplier: 1 },
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
+        prepay: false,
         limit_id: 0,
     }
 }

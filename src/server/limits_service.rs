@@ -24,7 +24,7 @@ use crate::domain::RpcOutcome;
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::ResponseInput;
 use crate::wire::limits_messages::{self, EncodedResults};
-use crate::wire::messages::{Counter, RateLimitResponse};
+use crate::wire::messages::Counter;
 
 /// Unary method of `tidegate.v1.Limits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,13 +82,13 @@ impl<D: Decide> RateLimit<D> {
                 let requests = batch.map_err(|error| self.invalid(error))?;
                 Ok(self.decide_batch(&requests, deadline, caller).await)
             }
-            LimitsMethod::Peek => Ok(self.peek(message, caller).await?.encode_to_vec()),
+            LimitsMethod::Peek => self.peek(&message, caller).await,
             LimitsMethod::Refund => {
                 let refund = self.to_refund(message)?;
-                Ok(self.answer(refund, deadline, caller, None).await?.encode_to_vec())
+                self.answer(refund, deadline, caller, None).await
             }
-            LimitsMethod::ReadCounters => self.counters(message, caller, false).await,
-            LimitsMethod::ResetCounters => self.counters(message, caller, true).await,
+            LimitsMethod::ReadCounters => self.counters(&message, caller, false).await,
+            LimitsMethod::ResetCounters => self.counters(&message, caller, true).await,
         }
     }
 
@@ -100,7 +100,7 @@ impl<D: Decide> RateLimit<D> {
     /// and with the memory store a single one decides the whole batch.
     async fn decide_batch(
         &self,
-        requests: &[Bytes],
+        requests: &[&[u8]],
         deadline: Option<Duration>,
         caller: &Caller,
     ) -> Vec<u8> {
@@ -110,19 +110,23 @@ impl<D: Decide> RateLimit<D> {
         let next = AtomicUsize::new(0);
         let decide_in_turn = || async {
             let mut part = BatchPart::default();
+            let mut response = Vec::new();
             loop {
                 let position = next.fetch_add(1, Ordering::Relaxed);
                 let Some(request) = requests.get(position) else { return part };
-                let result =
-                    self.decide_encoded(request.clone(), deadline, times, caller, None).await;
+                response.clear();
+                let result = self
+                    .decide_encoded(request, deadline, times, caller, None, &mut response)
+                    .await;
                 part.outcomes[classify_outcome(&result) as usize] += 1;
-                part.results.push(position, result);
+                part.results.push(position, result.map(|()| &*response));
             }
         };
         let mut waiting = FuturesUnordered::new();
         let mut parts = Vec::new();
         while next.load(Ordering::Relaxed) < requests.len() {
-            waiting.push(decide_in_turn());
+            // Boxed, because pushing the future itself would copy it three times.
+            waiting.push(Box::pin(decide_in_turn()));
             // Polls only the new future, and those that were woken meanwhile.
             if let Poll::Ready(part) = poll_fn(|cx| Poll::Ready(waiting.poll_next_unpin(cx))).await
             {
@@ -143,12 +147,11 @@ impl<D: Decide> RateLimit<D> {
     }
 
     /// Predicts the decision on a request without charging it.
-    async fn peek(&self, message: Bytes, caller: &Caller) -> Result<RateLimitResponse, Status> {
-        let invalid = |error| self.invalid(error);
+    async fn peek(&self, message: &[u8], caller: &Caller) -> Result<Vec<u8>, Status> {
         let now = self.clock.now();
-        let random = self.random(&message, now);
-        let message = decode::decode_message(message, &self.bounds).map_err(invalid)?;
-        let decoded = DecodedRequest::new(&message, &self.bounds).map_err(invalid)?;
+        let random = self.random(message, now);
+        let decoded = DecodedRequest::decode(message, &self.bounds);
+        let decoded = decoded.map_err(|error| self.invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }
@@ -157,8 +160,10 @@ impl<D: Decide> RateLimit<D> {
         let response_config = &self.response_config;
         let peeked = self.decider.peek(&request, now, |decision, rules| {
             let (request, descriptors) = (&decoded, &*descriptors);
+            let mut response = Vec::new();
             ResponseInput { request, descriptors, decision, rules, response_config, now, random }
-                .message()
+                .encode(&mut response);
+            response
         });
         peeked.await.map_err(|error| self.undecided(error))
     }
@@ -176,14 +181,12 @@ impl<D: Decide> RateLimit<D> {
     /// Returns the encoded counters of a descriptor. If `reset` is true, resets them first.
     async fn counters(
         &self,
-        message: Bytes,
+        message: &[u8],
         caller: &Caller,
         reset: bool,
     ) -> Result<Vec<u8>, Status> {
-        let invalid = |error| self.invalid(error);
-        let request = limits_messages::decode_counters_request(message, &self.bounds);
-        let request = request.map_err(invalid)?;
-        let decoded = DecodedRequest::new(&request, &self.bounds).map_err(invalid)?;
+        let decoded = limits_messages::decode_counters_request(message, &self.bounds);
+        let decoded = decoded.map_err(|error| self.invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }

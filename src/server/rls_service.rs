@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::HeaderMap;
-use prost::Message as _;
 use tonic::{Code, Status};
 
 use super::authz::{Caller, CounterAccess};
@@ -25,11 +24,10 @@ use crate::domain::{
 use crate::policy::Policy;
 use crate::policy::spec::HttpMapping;
 use crate::store::{Store, current_trace};
-use crate::wire::decode::{self, DecodeError, DecodedRequest};
+use crate::wire::decode::{DecodeError, DecodedRequest};
 use crate::wire::encode::ResponseInput;
 use crate::wire::forward_auth;
 use crate::wire::forward_auth::MissingHeader;
-use crate::wire::messages::RateLimitResponse;
 use crate::wire::response_config::ResponseConfig;
 use crate::wire::traceparent;
 use crate::wire::{HttpReply, proto_json};
@@ -199,8 +197,8 @@ impl<D: Decide> RateLimit<D> {
         &self.clock
     }
 
-    /// Processes an encoded `RateLimitRequest` from `caller` and returns the response. `deadline`
-    /// is the time until the caller stops waiting, and `trace` is the result of
+    /// Processes an encoded `RateLimitRequest` from `caller` and returns the encoded response.
+    /// `deadline` is the time until the caller stops waiting, and `trace` is the result of
     /// [`start_trace`](Self::start_trace).
     ///
     /// # Errors
@@ -215,20 +213,24 @@ impl<D: Decide> RateLimit<D> {
         deadline: Option<Duration>,
         caller: &Caller,
         trace: Option<Arc<Trace>>,
-    ) -> Result<RateLimitResponse, Status> {
+    ) -> Result<Vec<u8>, Status> {
         let observer = self.decider.observer();
         let now = self.clock.now();
+        let mut response = Vec::new();
         if !observer.wants_timing() && trace.is_none() {
             let times = CallTimes { now, began: None };
-            return self.decide_encoded(message, deadline, times, caller, None).await;
+            self.decide_encoded(&message, deadline, times, caller, None, &mut response).await?;
+            return Ok(response);
         }
         let began = self.clock.monotonic();
         let times = CallTimes { now, began: Some(began) };
+        let out = &mut response;
         let answered = match &trace {
-            None => self.decide_encoded(message, deadline, times, caller, None).await,
+            None => self.decide_encoded(&message, deadline, times, caller, None, out).await,
             // Boxed, so that the future of calls without a trace stays small.
             Some(trace) => {
-                let answer = self.decide_encoded(message, deadline, times, caller, Some(trace));
+                let answer =
+                    self.decide_encoded(&message, deadline, times, caller, Some(trace), out);
                 Box::pin(current_trace::scope(Arc::clone(trace), answer)).await
             }
         };
@@ -237,7 +239,7 @@ impl<D: Decide> RateLimit<D> {
         if let Some(trace) = &trace {
             observer.on_trace(trace, outcome);
         }
-        answered
+        answered.map(|()| response)
     }
 
     /// Starts a trace for a call with these request headers, or returns `None` if the call is not
@@ -254,29 +256,28 @@ impl<D: Decide> RateLimit<D> {
         })
     }
 
-    /// Decodes a request, decides it, and builds the response.
+    /// Decodes a request, decides it, and appends the encoded response to `out`.
     pub(super) async fn decide_encoded(
         &self,
-        encoded: Bytes,
+        encoded: &[u8],
         deadline: Option<Duration>,
         times: CallTimes,
         caller: &Caller,
         trace: Option<&Trace>,
-    ) -> Result<RateLimitResponse, Status> {
+        out: &mut Vec<u8>,
+    ) -> Result<(), Status> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(deadline_exceeded());
         }
-        let invalid = |error| self.invalid(error);
-        let bounds = &self.bounds;
-        let message = decode::decode_message(encoded.clone(), bounds).map_err(invalid)?;
-        let decoded = DecodedRequest::new(&message, bounds).map_err(invalid)?;
+        let decoded = DecodedRequest::decode(encoded, &self.bounds);
+        let decoded = decoded.map_err(|error| self.invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }
         let descriptors = decoded.descriptors();
         let request = decoded.request(&descriptors);
         let CallTimes { now, began } = times;
-        let random = self.random(&encoded, now);
+        let random = self.random(encoded, now);
         let response_config = &self.response_config;
         // Reuses the start of a timed call, because reading the clock is the main cost of timing.
         let start = || began.unwrap_or_else(|| self.clock.monotonic());
@@ -288,7 +289,7 @@ impl<D: Decide> RateLimit<D> {
             }
             let request = &decoded;
             ResponseInput { request, descriptors, decision, rules, response_config, now, random }
-                .message()
+                .encode(out);
         });
         let decision = match deadline {
             // tokio registers the timer only if the decision is not ready at the first poll.
@@ -331,8 +332,7 @@ impl<D: Decide> RateLimit<D> {
         deadline: Option<Duration>,
     ) -> Result<Vec<u8>, Status> {
         let message = Bytes::copy_from_slice(message);
-        let answer = self.answer(message, deadline, &Caller::Unrestricted, None).await?;
-        Ok(answer.encode_to_vec())
+        self.answer(message, deadline, &Caller::Unrestricted, None).await
     }
 
     /// Returns a pseudo-random number for the jitter of `Retry-After`, or 0 if no jitter is
@@ -389,12 +389,12 @@ impl<D: Decide> RateLimit<D> {
             }
         };
         match self.answer_http(message).await {
-            Ok(response) => HttpReply::forward_auth(response, denied_status),
+            Ok(response) => HttpReply::forward_auth(&response, denied_status),
             Err(reply) => reply,
         }
     }
 
-    async fn answer_http(&self, message: Bytes) -> Result<RateLimitResponse, HttpReply> {
+    async fn answer_http(&self, message: Bytes) -> Result<Vec<u8>, HttpReply> {
         // Unrestricted, because the settings reject the HTTP endpoints together with grants: their
         // callers present no certificate.
         let answer = self.answer(message, None, &Caller::Unrestricted, None).await;
@@ -422,7 +422,7 @@ pub(super) fn unauthorized() -> Status {
 }
 
 /// Classifies the result of a call for the metrics.
-pub(super) fn classify_outcome(answered: &Result<RateLimitResponse, Status>) -> RpcOutcome {
+pub(super) fn classify_outcome(answered: &Result<(), Status>) -> RpcOutcome {
     match answered.as_ref().map_err(Status::code) {
         Ok(_) => RpcOutcome::Decided,
         Err(Code::DeadlineExceeded) => RpcOutcome::Late,

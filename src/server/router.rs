@@ -8,7 +8,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
-use prost::Message as _;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::{Code, Status};
@@ -206,7 +205,7 @@ impl<D: Decide> Router<D> {
             async move {
                 let answer = match method {
                     UnaryMethod::ShouldRateLimit => {
-                        rate_limit.answer(message, deadline, caller, trace).await?.encode_to_vec()
+                        rate_limit.answer(message, deadline, caller, trace).await?
                     }
                     // Boxed, so that the future of a single decision stays small.
                     UnaryMethod::Limits(method) => {

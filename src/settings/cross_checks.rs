@@ -18,7 +18,8 @@ impl Settings {
         let lacks_identity =
             self.grpc_server_tls_cert.is_none() || self.grpc_server_tls_key.is_none();
 
-        let advice = "give --grpc-server-tls-cert and --grpc-server-tls-key";
+        let advice = "TLS needs a certificate and its private key: give --grpc-server-tls-cert FILE and \
+                      --grpc-server-tls-key FILE, both in PEM";
         conflict(self.grpc_server_use_tls && lacks_identity, "--grpc-server-use-tls", advice);
         let has_certificate =
             self.grpc_server_tls_cert.is_some() || self.grpc_server_tls_key.is_some();
@@ -52,7 +53,9 @@ impl Settings {
         let has_both = !self.key_secret.is_empty() && self.key_secret_file.is_some();
         conflict(has_both, "--key-secret, --key-secret-file", "give one of them");
         let lacks_url = self.store == StoreKind::Redis && self.redis_url.is_empty();
-        conflict(lacks_url, "--store redis", "give --redis-url, or --store memory");
+        let advice = "no address is set: give --redis-url HOST:PORT, or --store memory, with which \
+                      replicas do not share limits";
+        conflict(lacks_url, "--store redis", advice);
         let is_relative = !self.prometheus_path.starts_with('/');
         conflict(is_relative, "--prometheus-path", "must start with a slash");
 
@@ -65,21 +68,24 @@ impl Settings {
         }
 
         if self.counts_in_redis() && !lacks_url {
-            match self.redis() {
-                Ok(redis)
-                    if redis.tls.is_none() && self.has_redis_tls_settings() && !self.drop_in =>
-                {
-                    let advice = "without TLS, the password is sent in clear: add --redis-tls, or \
-                                  a rediss:// address"
-                        .to_owned();
-                    errors.push(SettingError::Conflict { names: "--redis-tls-…", advice });
-                }
-                Ok(_) => {}
-                Err(error) => errors.push(error),
-            }
+            errors.extend(self.redis_conflict());
         }
         errors.extend(self.otlp().err());
         errors
+    }
+
+    /// Returns the error in the settings of the Redis store, if there is one.
+    fn redis_conflict(&self) -> Option<SettingError> {
+        match self.redis() {
+            Ok(redis) if redis.tls.is_none() && self.has_redis_tls_settings() && !self.drop_in => {
+                let advice = "without TLS, the password is sent in clear: add --redis-tls, or a \
+                              rediss:// address"
+                    .to_owned();
+                Some(SettingError::Conflict { names: "--redis-tls-…", advice })
+            }
+            Ok(_) => None,
+            Err(error) => Some(error),
+        }
     }
 
     /// Checks the settings of the control plane for conflicts. Each check is a tuple of whether the

@@ -17,7 +17,7 @@ mod value_types;
 
 pub use domain_grants::DomainGrant;
 pub use drop_in::DropIn;
-pub use notices::{Notice, find_notices};
+pub use notices::{Notice, NoticeKind, find_notices};
 pub use otlp_settings::{OtlpProtocol, OtlpSettings, TraceSampler};
 pub use precedence::{Origin, SettingValue, Sources, TextMap, report};
 pub use redis_settings::{RedisAddress, RedisSettings, RedisTls, RedisTopology, parse_login};
@@ -57,6 +57,8 @@ pub enum SettingError {
     Unsupported {
         /// Name of the environment variable.
         name: &'static str,
+        /// Its value, shortened.
+        value: String,
         /// Reason why the variable is an error, and what to use instead.
         advice: &'static str,
     },
@@ -81,7 +83,9 @@ impl fmt::Display for SettingError {
             SettingError::Unknown { name, origin, similar: None } => {
                 write!(f, "{origin}: unknown setting {name:?}; `tidegate serve -h` lists all")
             }
-            SettingError::Unsupported { name, advice } => write!(f, "{name}: {advice}"),
+            SettingError::Unsupported { name, value, advice } => {
+                write!(f, "{name}={value}: {advice}")
+            }
             SettingError::Conflict { names, advice } => write!(f, "{names}: {advice}"),
         }
     }

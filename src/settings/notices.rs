@@ -9,20 +9,42 @@ use std::fmt;
 use super::Settings;
 use super::drop_in::DropIn;
 use super::precedence::{TextMap, similar_name};
-use super::table::TABLE;
+use super::table::{SettingRow, TABLE};
+use crate::domain::nearest_word;
 
 /// Startup notice about a setting that has no effect or carries a risk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
+    /// What the notice is about.
+    pub kind: NoticeKind,
     /// Name of the flag or environment variable, as the operator wrote it.
     pub name: String,
-    /// Explanation of the setting's effect or risk.
+    /// Correction of an unknown name; otherwise, why the setting has no effect, or its risk.
     pub text: String,
+}
+
+/// Kind of a startup notice. The log has a message for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeKind {
+    /// An environment variable that is no setting, and is probably misspelled.
+    UnknownVariable,
+    /// A command-line argument that neither Tidegate nor envoyproxy/ratelimit knows.
+    UnknownArgument,
+    /// A setting of envoyproxy/ratelimit that has no effect here.
+    NoEffect,
+    /// A valid setting, or its absence, that carries a risk.
+    Risk,
 }
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.name, self.text)
+        let Notice { name, text, .. } = self;
+        match self.kind {
+            NoticeKind::UnknownVariable => write!(f, "unknown environment variable {name}: {text}"),
+            NoticeKind::UnknownArgument => write!(f, "unknown argument {name}: {text}"),
+            NoticeKind::NoEffect => write!(f, "{name} has no effect: {text}"),
+            NoticeKind::Risk => write!(f, "{name} {text}"),
+        }
     }
 }
 
@@ -115,8 +137,8 @@ pub fn find_notices(
     let mut notices = drop_in.map_or_else(Vec::new, |drop_in| {
         [find_drop_in_notices(environment, drop_in), find_downgraded_conflicts(settings)].concat()
     });
-    let mut notice = |name: &str, text: String| {
-        notices.push(Notice { name: name.to_owned(), text });
+    let mut notice = |kind: NoticeKind, name: &str, text: String| {
+        notices.push(Notice { kind, name: name.to_owned(), text });
     };
     let off = |text: &str| {
         text.is_empty() || ["false", "0", "f"].contains(&text.to_ascii_lowercase().as_str())
@@ -124,33 +146,35 @@ pub fn find_notices(
     let given = environment.iter().filter(|(_, text)| !off(text)).map(|(name, _)| name);
     for name in given {
         if let Some(ignored) = IGNORED_VARIABLES.iter().find(|ignored| ignored.matches(name)) {
-            notice(name, format!("has no effect: {}", ignored.reason));
+            notice(NoticeKind::NoEffect, name, ignored.reason.to_owned());
         }
         if name.starts_with("TIDEGATE_") && !TABLE.iter().any(|row| row.variable() == *name) {
             let plain = name.trim_start_matches("TIDEGATE_");
             let similar = similar_name(TABLE, plain);
             let row = TABLE.iter().find(|row| similar == Some(row.name));
-            let hint =
-                row.map_or(String::new(), |row| format!("; did you mean {}?", row.variable()));
-            notice(name, format!("is not a setting and has no effect{hint}"));
+            notice(NoticeKind::UnknownVariable, name, advice(row.map(SettingRow::variable)));
         }
     }
     if settings.runtime_root.is_some() && settings.policy.is_empty() && !settings.counts_in_redis()
     {
         notice(
+            NoticeKind::Risk,
             "REDIS_URL",
             "is not set: counters are in memory, and replicas do not share limits".to_owned(),
         );
     }
     if settings.protocol_for_otlp().is_none() {
         notice(
+            NoticeKind::NoEffect,
             "--otlp-protocol",
-            "is neither grpc nor http/protobuf: neither metrics nor traces are exported".to_owned(),
+            "it is neither grpc nor http/protobuf, so neither metrics nor traces are exported"
+                .to_owned(),
         );
     }
     if settings.counts_in_redis() {
         if settings.key_secret.is_empty() && settings.key_secret_file.is_none() {
             notice(
+                NoticeKind::Risk,
                 "--key-secret",
                 "is not set: keys in Redis are hashed with a public key, which does not protect \
                  personal data"
@@ -159,6 +183,7 @@ pub fn find_notices(
         }
         if settings.replicas == 1 {
             notice(
+                NoticeKind::Risk,
                 "--replicas",
                 "is 1: without Redis each replica admits the whole limit".to_owned(),
             );
@@ -167,12 +192,21 @@ pub fn find_notices(
     notices
 }
 
+/// Returns what to do about an unknown variable: use the known one that was probably meant.
+fn advice(meant: Option<String>) -> String {
+    match meant {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => "unset it, or correct its name: `tidegate serve --help` lists all".to_owned(),
+    }
+}
+
 /// Returns notices about arguments and variables that neither Tidegate nor envoyproxy/ratelimit
 /// knows.
 fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> {
     let argument = |name: &String| Notice {
+        kind: NoticeKind::UnknownArgument,
         name: name.clone(),
-        text: "is not an argument and has no effect".to_owned(),
+        text: "`tidegate serve -h` lists the flags".to_owned(),
     };
     let is_unknown = |name: &&String| {
         COMPAT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
@@ -180,9 +214,11 @@ fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> 
             && !TABLE.iter().any(|row| row.compat_names.contains(&name.as_str()))
             && !IGNORED_VARIABLES.iter().any(|ignored| ignored.matches(name))
     };
+    let known = || TABLE.iter().flat_map(|row| row.compat_names).copied();
     let variable = |name: &String| Notice {
+        kind: NoticeKind::UnknownVariable,
         name: name.clone(),
-        text: "is not a variable of envoyproxy/ratelimit and has no effect".to_owned(),
+        text: advice(nearest_word(name, known()).map(str::to_owned)),
     };
     let variables = environment.keys().filter(is_unknown).map(variable);
     drop_in.ignored_arguments.iter().map(argument).chain(variables).collect()
@@ -202,8 +238,8 @@ fn is_service_link(name: &str) -> bool {
 /// envoyproxy/ratelimit ignores such files; outside drop-in mode they are errors (`cross_checks`).
 fn find_downgraded_conflicts(settings: &Settings) -> Vec<Notice> {
     let has_no_effect = |is_present: bool, name: &str, missing: &str| {
-        let text = format!("has no effect without {missing}");
-        is_present.then(|| Notice { name: name.to_owned(), text })
+        let text = format!("it needs {missing}");
+        is_present.then(|| Notice { kind: NoticeKind::NoEffect, name: name.to_owned(), text })
     };
     let tls = settings.grpc_server_use_tls;
     let cacert = settings.grpc_client_tls_cacert.is_some();
@@ -263,9 +299,11 @@ mod tests {
             &["--quotaRateLimitServiceAddr"],
         );
         assert_eq!(notices.len(), 3, "{notices:?}");
-        assert!(notices[0].starts_with("--quotaRateLimitServiceAddr: is not an argument"));
-        assert!(notices[1].starts_with("GRPC_SERVER_TLS_CERTT: is not a variable"), "{notices:?}");
-        assert!(notices[2].starts_with("GRPC_SERVER_TLS_CA_CERT: has no effect"), "{notices:?}");
+        assert!(notices[0].starts_with("unknown argument --quotaRateLimitServiceAddr: "));
+        let misspelt = "unknown environment variable GRPC_SERVER_TLS_CERTT: did you mean \
+                        GRPC_SERVER_TLS_CERT?";
+        assert_eq!(notices[1], misspelt);
+        assert!(notices[2].starts_with("GRPC_SERVER_TLS_CA_CERT has no effect: "), "{notices:?}");
     }
 
     #[test]
@@ -280,7 +318,7 @@ mod tests {
         assert_eq!(Settings::read(&sources).unwrap_err().len(), 2);
         let notices = drop_in_notices_of(&files, &[]);
         for name in ["GRPC_SERVER_TLS_CERT", "REDIS_TLS_*"] {
-            let start = format!("{name}: has no effect without ");
+            let start = format!("{name} has no effect: it needs ");
             assert!(notices.iter().any(|notice| notice.starts_with(&start)), "{notices:?}");
         }
     }
@@ -289,7 +327,7 @@ mod tests {
     fn an_ignored_variable_of_ratelimit_gets_a_notice() {
         let notices = notices_of(&[("USE_STATSD", "true"), ("MEMCACHE_TLS", "true")]);
         assert_eq!(notices.len(), 2, "{notices:?}");
-        assert!(notices[1].starts_with("USE_STATSD: has no effect"), "{notices:?}");
+        assert!(notices[1].starts_with("USE_STATSD has no effect: "), "{notices:?}");
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl SettingValue {
 }
 
 /// Replaces the password in an address, for example `redis://user:(hidden)@host`.
-fn mask_password(address: &str) -> String {
+pub(super) fn mask_password(address: &str) -> String {
     // Text before a later `://` is not a scheme: it may be part of a password.
     let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let (scheme, rest) = match address.split_once("://") {
@@ -217,23 +217,25 @@ pub(super) fn find_unknown_names(
     sources.file.keys().filter(is_unknown).map(error).collect()
 }
 
+/// Maximum number of characters of a value that an error shows.
+const SHOWN_CHARS_MAX: usize = 64;
+
 /// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` asks for memcached, which Tidegate does
 /// not support.
 pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
-    let differs = |name: &str, supported: &str| {
-        environment
-            .get(name)
-            .is_some_and(|text| !text.is_empty() && !text.eq_ignore_ascii_case(supported))
+    let other_than = |name: &str, supported: &str| {
+        let text = environment.get(name).filter(|text| !text.is_empty())?;
+        let shortened = || text.chars().take(SHOWN_CHARS_MAX).collect();
+        (!text.eq_ignore_ascii_case(supported)).then(shortened)
     };
-    let mut errors = Vec::new();
-    if differs("BACKEND_TYPE", "redis") {
-        errors.push(SettingError::Unsupported {
-            name: "BACKEND_TYPE",
-            advice: "Redis is the only shared store (memcached cannot count exactly); unset it \
-                     and give REDIS_URL, or --store memory for one replica",
-        });
-    }
-    errors
+    let unsupported = |value| SettingError::Unsupported {
+        name: "BACKEND_TYPE",
+        value,
+        advice: "Redis is the only shared store, because memcached cannot count exactly: unset \
+                 BACKEND_TYPE and set REDIS_URL=HOST:PORT; for a single replica, REDIS_URL may \
+                 stay unset, and counters are in memory",
+    };
+    other_than("BACKEND_TYPE", "redis").map(unsupported).into_iter().collect()
 }
 
 /// Returns the setting whose name is most similar to an unknown name; `None` if no name is similar.

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::precedence::mask_password;
 use super::value_types::{RedisType, SecretText};
 use super::{SettingError, Settings};
 
@@ -119,28 +120,46 @@ impl Settings {
             .map(str::trim)
             .filter(|item| !item.is_empty())
             .collect();
+        // A comma in a password splits it, and a part may look like an address.
+        let may_split_a_password = items.len() > 1 && items.iter().any(|item| item.contains('@'));
+        let shown = |item: &str| match may_split_a_password {
+            true => "(hidden)".to_owned(),
+            false => mask_password(item),
+        };
         let (master, items) = match (self.redis_type, items.as_slice()) {
             (RedisType::Sentinel, [master, rest @ ..]) if !rest.is_empty() => {
                 (Some((*master).to_owned()), rest)
             }
             (RedisType::Sentinel, _) => {
                 return Err(error(
-                    "for sentinel, give the master's name, then host:port of sentinels",
+                    "for sentinel, write MASTER,HOST:PORT,HOST:PORT: the master's name, then the \
+                     sentinels",
                 ));
             }
             (RedisType::Single, [_]) | (RedisType::Cluster, [_, ..]) => (None, items.as_slice()),
-            (RedisType::Single, _) => {
-                return Err(error(
-                    "give one address; several need --redis-type cluster or sentinel",
-                ));
+            (RedisType::Single, []) => return Err(error("give one address, as HOST:PORT")),
+            (RedisType::Single, several) => {
+                let shown: Vec<String> = several.iter().map(|item| shown(item)).collect();
+                return Err(error(&format!(
+                    "{:?} has {} addresses, but --redis-type is single, which is the default: give \
+                     one address, or set --redis-type cluster; for sentinel, set --redis-type \
+                     sentinel and --redis-url MASTER,HOST:PORT,HOST:PORT",
+                    shown.join(","),
+                    several.len()
+                )));
             }
-            (RedisType::Cluster, []) => return Err(error("for cluster, give host:port of nodes")),
+            (RedisType::Cluster, []) => {
+                return Err(error("for cluster, write HOST:PORT,HOST:PORT: nodes of the cluster"));
+            }
         };
         let port = if master.is_some() { SENTINEL_PORT } else { REDIS_PORT };
         let unix = self.redis_socket_type.eq_ignore_ascii_case("unix");
         let urls: Vec<ParsedRedisUrl> = items
             .iter()
-            .map(|item| parse_url(item, port, unix))
+            .map(|item| {
+                let shown = shown(item);
+                parse_url(item, &shown, port, unix).map_err(|advice| format!("{shown:?}: {advice}"))
+            })
             .collect::<Result<_, _>>()
             .map_err(|advice| SettingError::Conflict { names: "--redis-url", advice })?;
         self.assemble(master, urls).ok_or_else(|| {
@@ -208,9 +227,14 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses one Redis address. Error messages never contain the address, because it may contain a
-/// password.
-fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<ParsedRedisUrl, String> {
+/// Parses one Redis address. Error messages quote only `shown`, which is the address with its
+/// password masked.
+fn parse_url(
+    item: &str,
+    shown: &str,
+    default_port: u16,
+    unix: bool,
+) -> Result<ParsedRedisUrl, String> {
     let bare =
         |address, tls| ParsedRedisUrl { address, user: None, password: None, database: 0, tls };
     let (scheme, rest) = item.split_once("://").unwrap_or(("", item));
@@ -224,11 +248,15 @@ fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<ParsedRedisUrl
         "" | "redis" | "tcp" => false,
         "rediss" => true,
         _ => {
-            // A scheme has no password in it, but text before `://` may be no scheme.
-            let is_scheme = scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
-            let given = if is_scheme { format!(", not {scheme}://") } else { String::new() };
+            let forms =
+                "HOST:PORT, redis://HOST:PORT, rediss://HOST:PORT (with TLS), or unix:///PATH";
+            // Masked if it is no scheme: text before `://` may be part of a password.
+            let Some(rest) = shown.strip_prefix(scheme) else {
+                return Err(format!("write {forms}"));
+            };
+            let meant = if scheme.ends_with('s') { "rediss" } else { "redis" };
             return Err(format!(
-                "an address begins with redis://, rediss:// or unix:///path{given}"
+                "{scheme}:// is not Redis; did you mean {meant}{rest}? Valid are {forms}"
             ));
         }
     };
@@ -239,22 +267,21 @@ fn parse_url(item: &str, default_port: u16, unix: bool) -> Result<ParsedRedisUrl
             .parse()
             .ok()
             .filter(|number| *number <= DATABASE_MAX)
-            .ok_or("the path of an address must be a database number".to_owned())?,
+            .ok_or("write a database number as path, as in redis://HOST:PORT/0".to_owned())?,
     };
     let (credentials, host) = match authority.rsplit_once('@') {
         Some((credentials, host)) => (Some(credentials), host),
         None => (None, authority),
     };
-    let address = host_and_port(host, default_port).ok_or_else(|| {
-        "an address must be host:port, such as redis:6379 or [::1]:6379".to_owned()
-    })?;
+    let address = host_and_port(host, default_port)
+        .ok_or_else(|| "write HOST:PORT, such as redis:6379 or [::1]:6379".to_owned())?;
     let (user, password) = match credentials.map(|text| text.split_once(':')) {
         None => (None, None),
         Some(Some((user, password))) => {
             ((!user.is_empty()).then(|| user.to_owned()), Some(password.to_owned()))
         }
         Some(None) => {
-            return Err("credentials in an address must be user:password@ or :password@".to_owned());
+            return Err("write credentials as USER:PASSWORD@ or :PASSWORD@".to_owned());
         }
     };
     Ok(ParsedRedisUrl { address, user, password, database, tls })
@@ -345,7 +372,26 @@ mod tests {
 
     #[test]
     fn an_error_does_not_quote_a_password() {
-        let errors = read(&[("redis-url", "http://ann:hunter2@h:1")]).unwrap_err();
-        assert!(!errors[0].to_string().contains("hunter2"), "{}", errors[0]);
+        for url in [
+            "http://ann:hunter2@h:1",
+            "http://ann:2222,2222@h:1",
+            "redis://ann:2222,2222@h:1",
+            "hunter2!://ann@h:1",
+        ] {
+            let error = read(&[("redis-url", url)]).unwrap_err()[0].to_string();
+            assert!(!error.contains("hunter2") && !error.contains("2222"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_another_protocol_gets_a_suggestion() {
+        let error = |url| read(&[("redis-url", url)]).unwrap_err()[0].to_string();
+        assert!(
+            error("http://h:1").contains("did you mean redis://h:1?"),
+            "{}",
+            error("http://h:1")
+        );
+        let masked = error("https://ann:hunter2@h:1");
+        assert!(masked.contains("did you mean rediss://ann:(hidden)@h:1?"), "{masked}");
     }
 }

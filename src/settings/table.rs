@@ -56,6 +56,11 @@ pub struct SettingRow {
 }
 
 impl SettingRow {
+    /// Returns whether the value has no secret in it, and is displayed unchanged.
+    pub fn is_shown_unchanged(&self) -> bool {
+        self.redaction == Redaction::Plain
+    }
+
     /// Returns the name of the environment variable, such as `TIDEGATE_GRPC_PORT`.
     pub fn variable(&self) -> String {
         format!("TIDEGATE_{}", self.field.to_ascii_uppercase())
@@ -293,7 +298,7 @@ settings! {
     store_budget "store-budget" ["DURATION"]: Duration = "100ms", duration_parser(1, 60_000), Plain, [];
     /// Exit if Redis is not reached within ten seconds of startup.
     require_store "require-store" ["true|false"]: bool = "false", parse_flag, Plain, [];
-    /// Number of replicas that share the limits while Redis is down.
+    /// Number of replicas that share the limits while Redis is down, and hits taken in advance.
     replicas "replicas" ["NUMBER"]: u32 = "1", number_parser(1, 10_000), Plain, [];
     /// Prefix of every key in Redis.
     cache_key_prefix "cache-key-prefix" ["PREFIX"]: String = "", parse_key_prefix, Plain, ["CACHE_KEY_PREFIX"];

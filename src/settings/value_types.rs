@@ -348,7 +348,7 @@ pub(super) fn duration_parser(
                     Some(meant) => format!("; did you mean {meant:?}?"),
                     None => String::new(),
                 };
-                format!("{error}, with a unit: 250ms, 5s, 1m30s, 24h{hint}")
+                format!("{error}, with a unit, such as 250ms, 5s, or 1m30s{hint}")
             })
     }
 }

@@ -81,6 +81,13 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
+    /// Returns a number that changes whenever a connection to a server is lost, or a server may have
+    /// lost counters. Hits that were charged before the change must not be spent after it. Read for
+    /// every call on a prepaid counter, so it must be cheap.
+    fn session(&self) -> u64 {
+        0
+    }
+
     /// Returns whether the check may be refused because of hits that another call has charged and
     /// is about to refund. The next call may then pass, so the refusal cache keeps such a refusal
     /// only briefly, until a second one confirms it.
@@ -124,8 +131,9 @@ pub trait SharedStore: Store {
     /// was logged.
     fn failure(&self) -> Option<String>;
 
-    /// Removes all entries from the refusal cache. Called when the policy changes.
-    fn clear_refusals(&self);
+    /// Forgets what was kept under the previous policy: cached refusals and prepaid hits. Called
+    /// when the policy changes.
+    fn end_policy(&self);
 }
 
 /// Statistics of a shared store, as totals since the process started.
@@ -168,4 +176,10 @@ pub struct SharedStoreStats {
     pub plain_undecided: u64,
     /// Number of plain charges refunded because they could not decide their call.
     pub plain_refunds: u64,
+    /// Number of calls answered entirely from prepaid hits.
+    pub prepaid_calls: u64,
+    /// Number of hits taken in advance.
+    pub prepaid_hits: u64,
+    /// Number of prepaid hits that were returned unspent.
+    pub prepaid_returned: u64,
 }

@@ -245,7 +245,7 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
         Peer::Tls if !uses_tls => "this port uses TLS: add --ca FILE with the CA's certificate",
         Peer::Http2 | Peer::Silent if uses_tls => "this port uses no TLS: remove --ca",
         Peer::Tls if says(error, "UnknownIssuer") => {
-            "the CA in --ca did not sign the server's certificate"
+            "the CA in --ca did not sign the server's certificate: give the CA that did"
         }
         Peer::Tls if says(error, "not valid for name") => {
             "give the name in the server's certificate with --server-name"

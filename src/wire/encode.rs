@@ -4,7 +4,9 @@
 //! order. Not here: making the decision (`decide`), the settings of headers and bodies
 //! (`response_config`).
 
-use prost_types::{Duration, Struct};
+use prost::Message as _;
+use prost::encoding::{WireType, encode_varint, encoded_len_varint};
+use prost_types::Struct;
 
 use super::decode::DecodedRequest;
 use super::messages::{RateLimitResponse, rate_limit_response as wire};
@@ -28,14 +30,21 @@ pub(crate) struct ResponseInput<'a, 'b> {
 }
 
 impl ResponseInput<'_, '_> {
-    /// Builds the protobuf message of the response.
-    pub(crate) fn message(&self) -> RateLimitResponse {
+    /// Appends the encoded response to `out`.
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        let statuses = &self.decision.statuses;
+        out.reserve((1 + statuses.len()) * STATUS_BYTES);
+        encode_integer(OVERALL_CODE_FIELD, code_number(self.decision.code), out);
+        for status in statuses {
+            encode_message(STATUSES_FIELD, out, |out| encode_status(status, out));
+        }
+        self.after_statuses().encode_raw(out);
+    }
+
+    /// Builds the fields of the response that follow its statuses. Most responses have none.
+    fn after_statuses(&self) -> RateLimitResponse {
         let decision = self.decision;
-        let mut response = RateLimitResponse {
-            overall_code: code_number(decision.code),
-            statuses: decision.statuses.iter().map(encode_status).collect(),
-            ..RateLimitResponse::default()
-        };
+        let mut response = RateLimitResponse::default();
         let refused = decision.code == Code::OverLimit;
         let wait = if refused {
             let limited_by = decision.limited_by.as_ref();
@@ -82,29 +91,31 @@ impl ResponseInput<'_, '_> {
     }
 }
 
-fn code_number(code: Code) -> i32 {
+fn code_number(code: Code) -> u64 {
     match code {
-        Code::Ok => wire::Code::Ok.into(),
-        Code::OverLimit => wire::Code::OverLimit.into(),
+        Code::Ok => wire::Code::Ok as u64,
+        Code::OverLimit => wire::Code::OverLimit as u64,
     }
 }
 
-fn encode_status(status: &Status<'_>) -> wire::DescriptorStatus {
-    wire::DescriptorStatus {
-        code: code_number(status.code),
-        current_limit: status.shown.as_ref().map(encode_limit),
-        limit_remaining: status.remaining,
-        duration_until_reset: status.reset.map(|reset| Duration {
-            // Rounded up to at least 1, because Envoy drops fractions, and 0 would invite an early
-            // retry.
-            seconds: i64::try_from(reset.ceil_secs().max(1)).unwrap_or(i64::MAX),
-            nanos: 0,
-        }),
-        quota: None,
+/// Appends the fields of a `DescriptorStatus`. A message of prost would take twice as many instructions,
+/// because prost computes the length of each nested message up to four times.
+fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
+    encode_integer(1, code_number(status.code), out);
+    if let Some(shown) = &status.shown {
+        encode_message(2, out, |out| encode_limit(shown, out));
+    }
+    encode_integer(3, status.remaining.into(), out);
+    if let Some(reset) = status.reset {
+        // Rounded up to at least 1, because Envoy drops fractions, and 0 would invite an early
+        // retry.
+        let seconds = reset.ceil_secs().clamp(1, i64::MAX as u64);
+        encode_message(4, out, |out| encode_integer(1, seconds, out));
     }
 }
 
-fn encode_limit(shown: &StatusLimit<'_>) -> wire::RateLimit {
+/// Appends the fields of a `RateLimit`.
+fn encode_limit(shown: &StatusLimit<'_>, out: &mut Vec<u8>) {
     use wire::rate_limit::Unit as Wire;
     let unit = match shown.rate.unit {
         None => Wire::Unknown,
@@ -116,14 +127,49 @@ fn encode_limit(shown: &StatusLimit<'_>) -> wire::RateLimit {
         Some(Unit::Month) => Wire::Month,
         Some(Unit::Year) => Wire::Year,
     };
-    wire::RateLimit {
-        requests_per_unit: shown.rate.requests_per_unit,
-        unit: unit.into(),
-        name: shown.name.to_owned(),
-        // Left out if 1, because older clients do not know the field.
-        unit_multiplier: Some(shown.rate.unit_multiplier).filter(|many| *many > 1),
+    encode_integer(1, shown.rate.requests_per_unit.into(), out);
+    encode_integer(2, unit as u64, out);
+    if !shown.name.is_empty() {
+        encode_message(3, out, |out| out.extend_from_slice(shown.name.as_bytes()));
+    }
+    // Left out if 1, because older clients do not know the field.
+    if shown.rate.unit_multiplier > 1 {
+        encode_message(4, out, |out| encode_integer(1, shown.rate.unit_multiplier.into(), out));
     }
 }
+
+/// Appends a field that is a number, unless it is 0.
+fn encode_integer(field: u8, number: u64, out: &mut Vec<u8>) {
+    if number > 0 {
+        out.push(field << 3 | WireType::Varint as u8);
+        encode_varint(number, out);
+    }
+}
+
+/// Appends a field that is a message or a text. `content` appends what it contains.
+fn encode_message(field: u8, out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
+    out.push(field << 3 | WireType::LengthDelimited as u8);
+    // Nearly every length takes one byte. A longer one moves the message that follows it.
+    let at = out.len();
+    out.push(0);
+    content(out);
+    let length = out.len() - at - 1;
+    match u8::try_from(length) {
+        Ok(byte @ ..0x80) => out[at] = byte,
+        _ => {
+            let mut varint = Vec::with_capacity(encoded_len_varint(length as u64));
+            encode_varint(length as u64, &mut varint);
+            out.splice(at..=at, varint);
+        }
+    }
+}
+
+/// Numbers of `RateLimitResponse.overall_code` and `RateLimitResponse.statuses`.
+const OVERALL_CODE_FIELD: u8 = 1;
+const STATUSES_FIELD: u8 = 2;
+
+/// Usual length of an encoded status, in bytes.
+const STATUS_BYTES: usize = 32;
 
 #[cfg(test)]
 mod tests;

@@ -113,13 +113,20 @@ impl std::fmt::Display for WireError {
                 write!(f, "a spread of {percent} % is above 100 %")
             }
             WireError::Certificate => {
-                f.write_str("no PEM certificate in it (-----BEGIN CERTIFICATE-----)")
+                f.write_str(
+                    "no PEM certificate in it (no -----BEGIN CERTIFICATE-----): give the PEM file of \
+                     the certificate; `openssl x509 -inform der -in FILE -out cert.pem` converts DER",
+                )
             }
             WireError::PrivateKey => {
-                f.write_str("no PEM private key in it (-----BEGIN PRIVATE KEY-----)")
+                f.write_str(
+                    "no PEM private key in it (no -----BEGIN PRIVATE KEY-----): give the PEM file of \
+                     the key; `openssl pkey -inform der -in FILE -out key.pem` converts DER",
+                )
             }
             WireError::ClientAuthority => {
-                f.write_str("the CA file for client certificates is not a PEM list of certificates")
+                f.write_str("the CA file for client certificates is not a PEM list of certificates: give the PEM \
+                     file of the CA")
             }
             WireError::Tls { source: rustls::Error::InconsistentKeys(_) } => {
                 f.write_str("the private key is not that of the certificate; give both of one pair")

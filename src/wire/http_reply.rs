@@ -2,6 +2,8 @@
 //!
 //! Not here: the HTTP server (`admin`).
 
+use prost::Message as _;
+
 use super::messages::{HeaderValue, RateLimitResponse, rate_limit_response as wire};
 use super::proto_json;
 
@@ -20,20 +22,22 @@ pub struct HttpReply {
 }
 
 impl HttpReply {
-    /// Converts a response to proto-JSON. The HTTP status is 200 for OK and 429 for OVER_LIMIT. The
-    /// response headers are those that Envoy would add, except for the content type of the policy's
-    /// body, because that body is a field of the JSON.
-    pub(crate) fn json(response: &RateLimitResponse) -> Self {
-        let mut headers = headers(response, |name| !name.eq_ignore_ascii_case(CONTENT_TYPE));
+    /// Converts an encoded `RateLimitResponse` to proto-JSON. The HTTP status is 200 for OK and 429
+    /// for OVER_LIMIT. The response headers are those that Envoy would add, except for the content
+    /// type of the policy's body, because that body is a field of the JSON.
+    pub(crate) fn json(encoded: &[u8]) -> Self {
+        let response = decode(encoded);
+        let mut headers = headers(&response, |name| !name.eq_ignore_ascii_case(CONTENT_TYPE));
         headers.push((CONTENT_TYPE.to_owned(), "application/json".to_owned()));
-        let body = proto_json::response(response).to_string();
-        HttpReply { status: status(response, 429), headers, body }
+        let body = proto_json::response(&response).to_string();
+        HttpReply { status: status(&response, 429), headers, body }
     }
 
-    /// Converts a rate limit response to the HTTP response that a proxy passes on to its client:
-    /// status 200 for OK, `denied_status` for OVER_LIMIT, and headers and body as Envoy would send
-    /// them.
-    pub(crate) fn forward_auth(response: RateLimitResponse, denied_status: u16) -> Self {
+    /// Converts an encoded `RateLimitResponse` to the HTTP response that a proxy passes on to its
+    /// client: status 200 for OK, `denied_status` for OVER_LIMIT, and headers and body as Envoy would
+    /// send them.
+    pub(crate) fn forward_auth(encoded: &[u8], denied_status: u16) -> Self {
+        let response = decode(encoded);
         let headers = headers(&response, |_| true);
         let status = status(&response, denied_status);
         // The body of a policy is text.
@@ -55,6 +59,11 @@ impl HttpReply {
     pub(crate) fn unavailable(message: &str) -> Self {
         HttpReply { status: 503, headers: Vec::new(), body: message.to_owned() }
     }
+}
+
+/// Decodes a response. One that cannot be decoded would get status 500; `ResponseInput` encodes none.
+fn decode(encoded: &[u8]) -> RateLimitResponse {
+    RateLimitResponse::decode(encoded).unwrap_or_default()
 }
 
 fn status(response: &RateLimitResponse, denied_status: u16) -> u16 {

@@ -8,10 +8,10 @@ use prost::encoding::{self, WireType, encode_key, encode_varint, encoded_len_var
 use prost_types::Duration;
 use tonic::Status;
 
-use super::decode::DecodeError;
+use super::decode::{DecodeError, DecodedRequest};
 use super::messages::{
-    CheckResult, Counter, CountersRequest, CountersResponse, ErrorStatus, RateLimitRequest,
-    RateLimitResponse, StreamRequest, StreamResponse, check_result,
+    CheckResult, Counter, CountersResponse, ErrorStatus, StreamRequest, StreamResponse,
+    check_result,
 };
 use crate::domain::{Bounds, Hits, Micros};
 
@@ -27,24 +27,9 @@ pub(crate) struct EncodedResults {
 
 impl EncodedResults {
     /// Appends the result of the request at this position of the batch.
-    pub(crate) fn push(&mut self, position: usize, result: Result<RateLimitResponse, Status>) {
-        let bytes = &mut self.bytes;
-        match result {
-            Ok(response) => {
-                let length = response.encoded_len();
-                // The key of a field takes one byte.
-                let result_length = 1 + encoded_len_varint(length as u64) + length;
-                encode_key(RESULTS_FIELD, WireType::LengthDelimited, bytes);
-                encode_varint(result_length as u64, bytes);
-                encode_key(RESPONSE_FIELD, WireType::LengthDelimited, bytes);
-                encode_varint(length as u64, bytes);
-                response.encode_raw(bytes);
-            }
-            Err(status) => {
-                encoding::message::encode(RESULTS_FIELD, &check_result(Err(status)), bytes);
-            }
-        }
-        self.ends.push((position, bytes.len()));
+    pub(crate) fn push(&mut self, position: usize, result: Result<&[u8], Status>) {
+        encode_result(RESULTS_FIELD, result, &mut self.bytes);
+        self.ends.push((position, self.bytes.len()));
     }
 
     /// Joins the parts of a batch into an encoded `CheckResponse`, in the order of the requests.
@@ -70,23 +55,37 @@ impl EncodedResults {
 
 /// Number of the protobuf field `CheckResponse.results`.
 const RESULTS_FIELD: u32 = 1;
+/// Number of the protobuf field `StreamResponse.result`.
+const STREAM_RESULT_FIELD: u32 = 2;
 /// Number of the protobuf field `CheckResult.response`.
 const RESPONSE_FIELD: u32 = 1;
 
 /// Encodes the response to the request with this id on a stream.
-pub(crate) fn encode_answer(id: u64, result: Result<RateLimitResponse, Status>) -> Vec<u8> {
-    StreamResponse { id, result: Some(check_result(result)) }.encode_to_vec()
+pub(crate) fn encode_answer(id: u64, result: Result<&[u8], Status>) -> Vec<u8> {
+    let mut answer = StreamResponse { id, result: None }.encode_to_vec();
+    encode_result(STREAM_RESULT_FIELD, result, &mut answer);
+    answer
 }
 
-fn check_result(result: Result<RateLimitResponse, Status>) -> CheckResult {
-    let result = match result {
-        Ok(response) => check_result::Result::Response(response),
-        Err(status) => check_result::Result::Error(ErrorStatus {
-            code: status.code().into(),
-            message: status.message().to_owned(),
-        }),
-    };
-    CheckResult { result: Some(result) }
+/// Appends a field that is a `CheckResult`, given the encoded response.
+fn encode_result(field: u32, result: Result<&[u8], Status>, out: &mut Vec<u8>) {
+    match result {
+        Ok(response) => {
+            let length = response.len() as u64;
+            // The key of a field takes one byte.
+            let result_length = 1 + encoded_len_varint(length) as u64 + length;
+            encode_key(field, WireType::LengthDelimited, out);
+            encode_varint(result_length, out);
+            encode_key(RESPONSE_FIELD, WireType::LengthDelimited, out);
+            encode_varint(length, out);
+            out.extend_from_slice(response);
+        }
+        Err(status) => {
+            let (code, message) = (status.code().into(), status.message().to_owned());
+            let result = check_result::Result::Error(ErrorStatus { code, message });
+            encoding::message::encode(field, &CheckResult { result: Some(result) }, out);
+        }
+    }
 }
 
 /// Returns the id of a request on a stream, and the request, which is still encoded.
@@ -100,25 +99,22 @@ pub(crate) fn decode_stream_request(message: Bytes) -> Result<(u64, Bytes), Deco
     Ok((id, request))
 }
 
-/// Returns the descriptor of an encoded `CountersRequest` as a request with that descriptor only.
+/// Decodes an encoded `CountersRequest` as a request with one descriptor: its fields have the numbers
+/// of a `RateLimitRequest`'s domain and descriptors.
 ///
 /// # Errors
 ///
-/// Returns [`DecodeError::NotA`] if the message is not a `CountersRequest`, and an error if the
-/// descriptor is missing or has too many entries.
-pub(crate) fn decode_counters_request(
-    message: Bytes,
+/// Returns [`DecodeError::NotA`] if the message is not a `CountersRequest`, and otherwise the errors of
+/// [`DecodedRequest::decode`].
+pub(crate) fn decode_counters_request<'b>(
+    message: &'b [u8],
     bounds: &Bounds,
-) -> Result<RateLimitRequest, DecodeError> {
-    let malformed = DecodeError::NotA("CountersRequest");
-    super::decode::check_counters_request(&message, bounds).map_err(|error| match error {
-        DecodeError::Malformed => malformed,
+) -> Result<DecodedRequest<'b>, DecodeError> {
+    let bounds = Bounds { descriptors_max: 1, ..*bounds };
+    DecodedRequest::decode(message, &bounds).map_err(|error| match error {
+        DecodeError::Malformed => DecodeError::NotA("CountersRequest"),
         error => error,
-    })?;
-    let CountersRequest { domain, descriptor } =
-        CountersRequest::decode(message).map_err(|_| malformed)?;
-    let descriptors = descriptor.into_iter().collect();
-    Ok(RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 })
+    })
 }
 
 /// State of a counter: the available hits, and the time until all hits are available.
@@ -156,26 +152,44 @@ fn duration(micros: Micros) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::messages::RateLimitResponse;
+
+    /// An encoded response, or an error, by the position of the request.
+    fn result(position: usize) -> Result<Vec<u8>, Status> {
+        let raw_body = vec![7; position * 20];
+        let response = RateLimitResponse { overall_code: 2, raw_body, ..Default::default() };
+        match position % 3 {
+            0 => Ok(Vec::new()),
+            1 => Ok(response.encode_to_vec()),
+            _ => Err(Status::unavailable("away")),
+        }
+    }
+
+    /// The same as a message of prost.
+    fn message(position: usize) -> CheckResult {
+        let result = match result(position) {
+            Ok(response) => {
+                check_result::Result::Response(RateLimitResponse::decode(&*response).unwrap())
+            }
+            Err(status) => check_result::Result::Error(ErrorStatus {
+                code: status.code().into(),
+                message: status.message().to_owned(),
+            }),
+        };
+        CheckResult { result: Some(result) }
+    }
 
     #[test]
     fn results_are_encoded_like_a_check_response_whatever_part_they_are_in() {
-        let result = |position: usize| match position % 3 {
-            0 => Ok(RateLimitResponse::default()),
-            1 => Ok(RateLimitResponse {
-                overall_code: 2,
-                raw_body: vec![7; position * 20],
-                ..RateLimitResponse::default()
-            }),
-            _ => Err(Status::unavailable("away")),
-        };
         let mut expected = Vec::new();
         for position in 0..20 {
-            let result = check_result(result(position));
-            encoding::message::encode(RESULTS_FIELD, &result, &mut expected);
+            encoding::message::encode(RESULTS_FIELD, &message(position), &mut expected);
         }
         let of = |positions: &[usize]| {
             let mut part = EncodedResults::default();
-            positions.iter().for_each(|position| part.push(*position, result(*position)));
+            for position in positions {
+                part.push(*position, result(*position).as_deref().map_err(Status::clone));
+            }
             part
         };
         let all: Vec<usize> = (0..20).collect();
@@ -183,5 +197,15 @@ mod tests {
         let (even, odd): (Vec<_>, Vec<_>) = all.iter().partition(|position| *position % 2 == 0);
         assert_eq!(EncodedResults::join(vec![of(&odd), of(&[]), of(&even)]), expected);
         assert!(EncodedResults::join(Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn an_answer_is_encoded_like_a_stream_response() {
+        for position in 0..9 {
+            let id = position as u64 * 100;
+            let expected = StreamResponse { id, result: Some(message(position)) }.encode_to_vec();
+            let encoded = encode_answer(id, result(position).as_deref().map_err(Status::clone));
+            assert_eq!(encoded, expected);
+        }
     }
 }

@@ -289,7 +289,7 @@ fn insert_field(object: &mut Map<String, Value>, name: &str, value: Value) {
 mod tests {
     use super::*;
     use crate::domain::Bounds;
-    use crate::wire::decode::{self, DecodedRequest, MESSAGE_BYTES_MAX};
+    use crate::wire::decode::{DecodedRequest, MESSAGE_BYTES_MAX};
 
     #[test]
     fn a_request_in_json_reads_as_the_same_request_in_protobuf() {
@@ -304,8 +304,7 @@ mod tests {
             "hits_addend": 3,
         });
         let message = request(body.to_string().as_bytes(), MESSAGE_BYTES_MAX).unwrap();
-        let message = decode::decode_message(message, &Bounds::DEFAULT).unwrap();
-        let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
+        let asked = DecodedRequest::decode(&message, &Bounds::DEFAULT).unwrap();
         let descriptors = asked.descriptors();
         assert_eq!(asked.domain, "edge");
         assert_eq!(descriptors[0].entries[0].value, b"192.0.2.1");

@@ -32,6 +32,7 @@ mod migration;
 mod mistakes;
 mod plain_commands;
 mod policy;
+mod prepaid_hits;
 mod race;
 mod resilience;
 mod simulate;

@@ -78,6 +78,9 @@ metrics! { REDIS: RedisStack,
     counter "redis_plain_decisions" "Calls decided by plain commands, without a script", |stack| stack.remote().shared_stats().plain_calls;
     counter "redis_plain_undecided" "Calls charged by plain commands that the scripts had to decide", |stack| stack.remote().shared_stats().plain_undecided;
     counter "redis_plain_refunded" "Charges by plain commands refunded because they did not decide their call", |stack| stack.remote().shared_stats().plain_refunds;
+    counter "redis_prepaid_decisions" "Calls decided by prepaid hits alone, without Redis", |stack| stack.remote().shared_stats().prepaid_calls;
+    counter "redis_prepaid_hits" "Hits taken in advance", |stack| stack.remote().shared_stats().prepaid_hits;
+    counter "redis_prepaid_returned" "Prepaid hits returned unspent", |stack| stack.remote().shared_stats().prepaid_returned;
 }
 
 // Decisions made without Redis, by the fallback store.

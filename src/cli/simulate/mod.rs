@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::app::{self, Failure, OfflineEngine, plain_descriptor, to_entries};
 use crate::domain::{Code, Request};
-use crate::policy::{self, Options, Policy, Secret};
+use crate::policy::{self, Diagnostic, Diagnostics, Options, Policy, Secret};
 
 pub use self::simulation::{CallResult, GroupResult, SimulationResult, TimeSlice, run};
 use super::terminal;
@@ -86,7 +86,12 @@ impl Simulate {
             let file = path.display().to_string();
             match Scenario::read(&text, &parameters) {
                 Ok(scenario) => Ok(Scenario { file, ..scenario }),
-                Err(error) => Err(Failure::Usage(format!("{file}: {error}"))),
+                Err(error) => Err(Failure::Usage(match error {
+                    ScenarioError::Format { position: Some((line, column)), .. } => {
+                        format!("{file}:{line}:{column}: {error}")
+                    }
+                    _ => format!("{file}: {error}"),
+                })),
             }
         };
         let mut results = Vec::new();
@@ -130,11 +135,16 @@ fn parse_sweep(text: &str) -> Result<(String, Vec<String>), &'static str> {
 ///
 /// Returns [`Failure::Policy`] with all errors in the scenario's policy.
 pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
-    let source = policy::Source {
-        name: format!("the policy in {}", scenario.file),
-        text: scenario.policy.as_bytes().to_vec(),
+    let name = match scenario.policy_indent {
+        Some(_) => scenario.file.clone(),
+        None => format!("the policy in {}", scenario.file),
     };
-    let compiled = policy::compile(&[source], &Options::default()).map_err(Failure::Policy)?;
+    let source = policy::Source { name, text: scenario.policy.as_bytes().to_vec() };
+    let indent = scenario.policy_indent.unwrap_or(0);
+    let compiled = policy::compile(&[source], &Options::default()).map_err(|errors| {
+        let in_scenario = |error: Diagnostic| error.indented_by(indent);
+        Failure::Policy(Diagnostics(errors.0.into_iter().map(in_scenario).collect()))
+    })?;
     let domain = compiled.domains.first().map_or("", |domain| &*domain.name).to_owned();
     let policy = Policy::build(compiled.domains, Secret::default());
     let engine = OfflineEngine::new(Arc::new(policy), KEYS_MAX);

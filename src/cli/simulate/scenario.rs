@@ -24,6 +24,10 @@ pub struct Scenario {
     /// Policy under test, as the text of a policy file. Begins with blank lines, so that line
     /// numbers in error messages are those of the scenario file.
     pub policy: String,
+    /// Number of blanks by which the file indents the policy's lines. `None` if the policy is not a
+    /// block of lines (`policy: |`), so that its lines are not those of the file.
+    #[serde(skip)]
+    pub policy_indent: Option<u32>,
     /// Name of the scenario file; empty if there is none.
     #[serde(skip)]
     pub file: String,
@@ -177,8 +181,13 @@ fn default_factor() -> f64 {
 /// Error in a scenario file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ScenarioError {
-    /// The YAML is invalid, or a key is unknown or missing. Contains the parser's message.
-    Format(String),
+    /// The YAML is invalid, or a key is unknown or missing.
+    Format {
+        /// Line and column of the error, from 1; `None` if it is about the whole file.
+        position: Option<(usize, usize)>,
+        /// The parser's message, or a suggestion.
+        reason: String,
+    },
     /// A number is out of range. Contains a description of the range.
     Range(String),
     /// A parameter is used or set, but not defined in the scenario. Contains its name.
@@ -190,7 +199,7 @@ impl std::error::Error for ScenarioError {}
 impl fmt::Display for ScenarioError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            ScenarioError::Format(what) => write!(f, "invalid scenario: {what}"),
+            ScenarioError::Format { reason, .. } => f.write_str(reason),
             ScenarioError::Range(what) => f.write_str(what),
             ScenarioError::UnknownParameter(name) => write!(
                 f,
@@ -202,15 +211,36 @@ impl fmt::Display for ScenarioError {
     }
 }
 
-/// Returns a suggestion for an unknown key. In the parser's error message, the first quoted word is
-/// the unknown key, and the others are the valid keys.
-fn suggestion(error: &str) -> String {
-    let mut quoted = error.split('`').skip(1).step_by(2);
-    let given = quoted.next().filter(|_| error.contains("unknown field"));
-    match given.and_then(|given| nearest_word(given, quoted)) {
-        Some(known) => format!("; did you mean `{known}`?"),
-        None => String::new(),
-    }
+/// Converts an error of the YAML parser. An unknown key gets a suggestion instead of the parser's
+/// list of all known ones, if one is similar.
+fn format_error(error: &serde_yaml::Error) -> ScenarioError {
+    let text = error.to_string();
+    let (position, text) = match error.location() {
+        Some(at) => {
+            let (line, column) = (at.line(), at.column());
+            let place = format!(" at line {line} column {column}");
+            (Some((line, column)), text.strip_suffix(&place).unwrap_or(&text).to_owned())
+        }
+        None => (None, text),
+    };
+    // The first quoted word is the unknown key, and the others are the valid keys.
+    let mut quoted = text.split('`').skip(1).step_by(2);
+    let unknown = quoted.next().filter(|_| text.contains("unknown field"));
+    let reason = match unknown.and_then(|given| Some((given, nearest_word(given, quoted)?))) {
+        Some((given, known)) => format!("unknown key `{given}`; did you mean `{known}`?"),
+        None => text.replace("unknown field", "unknown key"),
+    };
+    ScenarioError::Format { position, reason }
+}
+
+/// Returns the number of the line on which the policy begins, from 0, and the number of blanks that
+/// indent its lines. `None` if the policy is not a block of lines.
+fn policy_block(text: &str) -> Option<(usize, u32)> {
+    let (nth, header) = text.lines().enumerate().find(|(_, line)| line.starts_with("policy: |"))?;
+    let written = header.chars().find_map(|c| c.to_digit(10));
+    let first = text.lines().skip(nth + 1).find(|line| !line.trim().is_empty())?;
+    let counted = first.chars().take_while(|c| *c == ' ').count();
+    Some((nth + 1, written.or_else(|| u32::try_from(counted).ok())?))
 }
 
 /// Replaces each `${name}` with a number, so that the text can be parsed as YAML before the
@@ -242,15 +272,12 @@ impl Scenario {
     /// Returns an error if the YAML, a number or a parameter is invalid.
     pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
         if text.lines().any(|line| line.starts_with("descriptors:")) {
-            let reason = "this is a policy; a scenario has it under `policy: |`, beside `lasts_s` \
-                          and `groups`; `tidegate simulate --help` shows one";
-            return Err(ScenarioError::Format(reason.to_owned()));
+            let reason = "this is a policy, but `tidegate simulate` needs a scenario: write a file \
+                          that has the policy under `policy: |`, beside `lasts_s` and `groups`; \
+                          `tidegate simulate --help` shows one";
+            return Err(ScenarioError::Format { position: None, reason: reason.to_owned() });
         }
-        let format = |error: serde_yaml::Error| {
-            let text = error.to_string();
-            let hint = suggestion(&text);
-            ScenarioError::Format(text + &hint)
-        };
+        let format = |error: serde_yaml::Error| format_error(&error);
         // In a flow map, `${rate}` alone is not YAML.
         let raw: ParametersOnly =
             serde_yaml::from_str(&without_placeholders(text)).map_err(format)?;
@@ -274,8 +301,9 @@ impl Scenario {
             return Err(ScenarioError::UnknownParameter(name.to_owned()));
         }
         let mut scenario: Scenario = serde_yaml::from_str(&filled).map_err(format)?;
-        if let Some(line) = filled.lines().position(|line| line.starts_with("policy: |")) {
-            scenario.policy.insert_str(0, &"\n".repeat(line + 1));
+        if let Some((line, indent)) = policy_block(&filled) {
+            scenario.policy.insert_str(0, &"\n".repeat(line));
+            scenario.policy_indent = Some(indent);
         }
         scenario.validate()
     }
@@ -340,6 +368,27 @@ groups:
         let text = TEXT.replace("{rate: 2}", "{rate: ${limit}}");
         let scenario = Scenario::read(&text, &[("limit", "2.5")]).unwrap();
         assert!(matches!(scenario.groups[0].arrivals, Arrivals::Constant { rate: 2.5 }));
+    }
+
+    #[test]
+    fn an_error_has_its_position_and_a_suggestion_or_all_keys() {
+        let error = |text: &str| match Scenario::read(text, &[]).unwrap_err() {
+            ScenarioError::Format { position, reason } => (position, reason),
+            other => panic!("{other}"),
+        };
+        let (position, reason) = error(&TEXT.replace("lasts_s", "last_s"));
+        assert_eq!(position, Some((4, 1)));
+        assert_eq!(reason, "unknown key `last_s`; did you mean `lasts_s`?");
+        let (_, reason) = error(&TEXT.replace("lasts_s", "duration"));
+        assert!(reason.starts_with("unknown key `duration`, expected one of `about`"), "{reason}");
+    }
+
+    #[test]
+    fn the_policys_indentation_is_known_if_it_is_a_block() {
+        let block = TEXT.replace("policy: 'limit ${limit}'", "policy: |\n\n   a:\n     b");
+        let scenario = Scenario::read(&block, &[]).unwrap();
+        assert_eq!((scenario.policy_indent, &*scenario.policy), (Some(3), "\n\n\n\na:\n  b\n"));
+        assert_eq!(Scenario::read(TEXT, &[]).unwrap().policy_indent, None);
     }
 
     #[test]

@@ -120,7 +120,7 @@ fn every_error_that_ratelimit_rejects_names_its_resource_and_path() {
         RateLimitPolicy { name: "x".to_owned(), replaces: vec![replaced], ..hourly() }
     };
     for (faulty, expected) in [
-        (resource("r", "", &[limited("a", 1)]), "r: domain: a policy needs `domain: NAME`"),
+        (resource("r", "", &[limited("a", 1)]), "r: domain: `domain` is empty"),
         (resource("r", "d", &[limited("", 1)]), "r: descriptors[0].key: `key` is empty"),
         (
             nested(RateLimitPolicy { unit: 0, ..hourly() }),
@@ -132,7 +132,7 @@ fn every_error_that_ratelimit_rejects_names_its_resource_and_path() {
         ),
         (
             nested(RateLimitPolicy { unlimited: true, ..hourly() }),
-            "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` has no meaning beside",
+            "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` and `requests_per_unit` have no meaning beside",
         ),
         (
             nested(replaces("x")),

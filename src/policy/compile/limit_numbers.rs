@@ -177,7 +177,7 @@ impl RawLimit {
     /// this way.
     pub(crate) fn with_algorithm(&self, algorithm: Algorithm, rate: Rate, limit_id: u64) -> Limit {
         let (charge, on_store_failure) = (self.charge, self.on_store_failure);
-        Limit { algorithm, rate, charge, on_store_failure, limit_id }
+        Limit { algorithm, rate, charge, on_store_failure, prepay: false, limit_id }
     }
 
     /// Checks that the cost of one request does not exceed the capacity.
@@ -308,6 +308,7 @@ pub fn compile_override(domain: &str, request_override: &Override, charge: Charg
         rate,
         charge,
         on_store_failure: OnStoreFailure::default(),
+        prepay: false,
         limit_id: Limit::OVERRIDE_BIT
             | stable_hash(&[
                 domain.as_bytes(),

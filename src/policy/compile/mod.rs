@@ -287,10 +287,13 @@ fn read_domain_settings<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     let domain = match reader.read_string(&fields, &keywords::DOMAIN) {
         Ok(Some(domain)) if !domain.is_empty() => Some(domain),
         Ok(_) => {
-            let message = "a policy needs `domain: NAME`, the domain that callers name";
+            let name = "the `domain` in Envoy's rate limit filter, or in the calls";
             if fields.mentions(&keywords::DOMAIN) {
+                let message = format!("`domain` is empty; write {name}");
                 reader.report_key(&keywords::DOMAIN, DiagnosticKind::Missing, message);
             } else {
+                let message =
+                    format!("a policy needs a `domain`; add `domain: NAME` above: NAME is {name}");
                 reader.report(Target::Value, DiagnosticKind::Missing, message);
             }
             None

@@ -24,7 +24,7 @@ pub(crate) struct RateLimit {
 }
 
 /// Keys that configure counting and therefore conflict with `unlimited`.
-const COUNTING_KEYS: [Key; 11] = [
+const COUNTING_KEYS: [Key; 12] = [
     keywords::UNIT_MULTIPLIER,
     keywords::ALGORITHM,
     keywords::BURST,
@@ -32,6 +32,7 @@ const COUNTING_KEYS: [Key; 11] = [
     keywords::CHARGE,
     keywords::RULE_FAILURE,
     keywords::PER,
+    keywords::PREPAY,
     keywords::ALIGN,
     keywords::TIME_ZONE,
     keywords::LEASE,
@@ -104,13 +105,19 @@ fn check_unlimited_alone<'d>(
     let mut reported = Ok(());
     if let Some(unit) = reader.read_string(fields, &keywords::UNIT)? {
         if parse_unit(&unit).is_some() {
-            let message = "`unit` has no meaning beside `unlimited`; remove `unlimited` to have a \
-                           limit, or `unit` and `requests_per_unit` to have none";
-            reported = Err(reader.report_key(
-                &keywords::UNIT,
-                DiagnosticKind::Conflict,
-                message.to_owned(),
-            ));
+            let message = match fields.has(&keywords::REQUESTS_PER_UNIT) {
+                true => {
+                    "`unit` and `requests_per_unit` have no meaning beside `unlimited`; remove \
+                     `unlimited` to have this limit, or these two to have none"
+                }
+                false => {
+                    "`unit` has no meaning beside `unlimited`; remove `unlimited` to have a limit, \
+                     or `unit` to have none"
+                }
+            };
+            reported = Err(reader.descend((&keywords::UNIT).into(), |reader| {
+                reader.report(Target::Key, DiagnosticKind::Conflict, message)
+            }));
         } else if !unit.is_empty() {
             let message = "beside `unlimited` the unit has no effect; remove it".to_owned();
             reader.report_key(&keywords::UNIT, DiagnosticKind::NeverMatches, message);
@@ -131,8 +138,9 @@ fn read_limit<'d>(
     name: &str,
 ) -> Result<LimitSpec, ErrorReported> {
     let per = read_per(reader, fields, context);
-    let raw = read_raw_limit(reader, fields, context)?;
-    let per = per?;
+    let raw = read_raw_limit(reader, fields, context);
+    let prepay = read_prepay(reader, fields, raw.as_ref().ok());
+    let (raw, per) = (raw?, per?);
     let window = raw.rate.window().0.to_be_bytes();
     let mut identity: Vec<Vec<u8>> = vec![
         context.defaults.domain.into(),
@@ -148,6 +156,7 @@ fn read_limit<'d>(
         Err(error) => return Err(report_bounds_error(reader, fields, error)),
     };
     let tiers = tiers::read(reader, fields, context, &raw, &limit, &mut identity)?;
+    limit.prepay = prepay?;
     if tiers.as_ref().is_some_and(|tiers| tiers.method == TierMethod::Hybrid) {
         limit.charge = Charge::Admitted;
     }
@@ -229,6 +238,40 @@ fn read_raw_limit<'d>(
         lease: Micros::from_secs(lease?.unwrap_or(DEFAULT_LEASE_SECS)),
         on_store_failure: failure?.unwrap_or(context.defaults.on_store_failure),
     })
+}
+
+/// Reads `prepay`. Reports `auto` beside keys that it does not go with. `raw` is `None` if they have
+/// errors of their own.
+fn read_prepay<'d>(
+    reader: &mut Reader<'d>,
+    fields: &Fields<'d>,
+    raw: Option<&RawLimit>,
+) -> Result<bool, ErrorReported> {
+    let is_auto = reader.read_one_of(fields, &keywords::PREPAY)? == Some("auto");
+    let Some(raw) = raw.filter(|_| is_auto) else { return Ok(is_auto) };
+    let message = match raw.algorithm {
+        AlgorithmName::SlidingLog | AlgorithmName::LeakyBucket | AlgorithmName::Concurrency => {
+            format!(
+                "hits of `{}` cannot be taken in advance; remove `prepay`, or use fixed_window, \
+                 sliding_window, or token_bucket",
+                raw.algorithm.as_str()
+            )
+        }
+        AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow | AlgorithmName::TokenBucket => {
+            if fields.has(&keywords::TIERS) {
+                "`prepay: auto` does not go with `tiers`; remove one of the two".to_owned()
+            } else if raw.charge.keeps_debt() {
+                format!(
+                    "`prepay: auto` does not go with `charge: {}`; remove `prepay`, or write \
+                     `charge: admitted` beside it",
+                    raw.charge.as_str()
+                )
+            } else {
+                return Ok(true);
+            }
+        }
+    };
+    Err(reader.report_key(&keywords::PREPAY, DiagnosticKind::Conflict, message))
 }
 
 /// Reports a key that has no meaning for concurrency limits.

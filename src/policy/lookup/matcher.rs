@@ -168,7 +168,7 @@ impl Policy {
         request: &Request<'_>,
         matches: &'m Matches<'p>,
     ) -> Checks<'m, 'p> {
-        let mut checks = Checks::new(self.checks_max);
+        let mut checks = Checks::with_capacity(request.descriptors.len(), self.checks_max);
         let mut identity = Identity::default();
         let mut quotas = 0;
         for (found, descriptor) in matches.found.iter().zip(request.descriptors) {
@@ -332,11 +332,12 @@ impl Matches<'_> {
 }
 
 impl<'m, 'p> Checks<'m, 'p> {
-    fn new(checks_max: usize) -> Self {
+    /// Creates an empty list with room for `descriptors` of one check each.
+    fn with_capacity(descriptors: usize, checks_max: usize) -> Self {
         Checks {
-            each: SmallVec::new(),
-            spans: SmallVec::new(),
-            names: SmallVec::new(),
+            each: SmallVec::with_capacity(descriptors),
+            spans: SmallVec::with_capacity(descriptors),
+            names: SmallVec::with_capacity(descriptors),
             is_cut_off: false,
             checks_max,
         }

@@ -106,6 +106,9 @@ pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> St
     if limit.charge == Charge::Always {
         text.push_str(", charge: always");
     }
+    if limit.prepay {
+        text.push_str(", prepay: auto");
+    }
     text
 }
 

@@ -60,6 +60,8 @@ pub struct LimitView<'p> {
     pub cost: u64,
     /// Charge mode of the limit: `admitted`, `billed`, or `always`.
     pub charge: &'static str,
+    /// Whether replicas take hits of a hot counter in advance: `auto` or `off`.
+    pub prepay: &'static str,
     /// Action taken if the store is unavailable: `local`, `allow`, `deny`, or `error`.
     pub on_store_failure: &'static str,
     /// Keys of the entries that the counter key contains. If empty, all requests share one counter.
@@ -129,6 +131,7 @@ impl Policy {
             },
             cost: spec.cost,
             charge: limit.charge.as_str(),
+            prepay: if limit.prepay { "auto" } else { "off" },
             on_store_failure: match limit.on_store_failure {
                 OnStoreFailure::Local => "local",
                 OnStoreFailure::Allow => "allow",

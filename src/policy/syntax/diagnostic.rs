@@ -49,6 +49,15 @@ impl Diagnostic {
         }
     }
 
+    /// Returns the diagnostic as it is in a file that contains the policy with each line indented by
+    /// this number of blanks.
+    #[must_use]
+    pub fn indented_by(mut self, blanks: u32) -> Self {
+        self.column = self.column.saturating_add(blanks);
+        self.excerpt = self.excerpt.map(|excerpt| excerpt.indented_by(blanks as usize));
+        self
+    }
+
     /// Formats the diagnostic with its source line, as rustc does. `severity` is the first word,
     /// such as `error`. Text from the file is escaped. To get one line of text without the source
     /// line, use `Display`.

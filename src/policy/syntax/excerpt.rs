@@ -33,6 +33,15 @@ impl Excerpt {
         [" ".repeat(indent), "^".repeat(width)].concat()
     }
 
+    /// Returns the excerpt of the line with blanks before it. They do not show if its beginning was
+    /// cut.
+    pub(crate) fn indented_by(mut self, blanks: usize) -> Self {
+        if !self.before.starts_with('…') {
+            self.before.insert_str(0, &" ".repeat(blanks));
+        }
+        self
+    }
+
     /// Creates an excerpt. `line` starts `skipped` characters after the start of the source line. A
     /// tab is shown as an arrow, one character wide, because its width would move the underline.
     fn new(line: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {

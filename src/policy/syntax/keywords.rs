@@ -257,6 +257,8 @@ keys! {
         "Answer of this limit if the store does not respond in time (default: the domain's).";
     PER: RateLimit "per", ValueType::Names,
         "In rate_limits: the entries of the path that make up the counter's key (default: all).";
+    PREPAY: RateLimit "prepay", one_of(&["off", "auto"]),
+        "auto: while a counter is hot, each replica takes hits of the next 50 ms from Redis in advance (default off). Only for fixed_window, sliding_window, and token_bucket.";
     ALIGN: RateLimit "align", one_of(&["epoch", "calendar"]),
         "calendar: windows are days, weeks from Monday, months or years of the time zone (default epoch).";
     TIME_ZONE: RateLimit "time_zone", ValueType::Name,

@@ -11,7 +11,7 @@ use super::diagnostic::{
 use super::document::Document;
 use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
 use super::scalar::Scalar;
-use super::suggestions::{type_name, unknown_key};
+use super::suggestions::{limit_keys_on_descriptor, list_hint, type_name, unknown_key};
 use super::yaml::{Children, Node, Style, Value};
 use crate::domain::needs_escape;
 use crate::policy::compile::spec::SourceLocation;
@@ -121,6 +121,11 @@ impl<'d> Reader<'d> {
     /// Returns the file and line of the current value.
     pub(crate) fn current_location(&self) -> SourceLocation {
         self.document.location(&self.path)
+    }
+
+    /// Returns whether the current value belongs to an entry of a list, such as `rate_limits`.
+    pub(crate) fn is_in_list(&self) -> bool {
+        matches!(self.path.0.as_slice(), [.., PathStep::Index(_), PathStep::Key(_)])
     }
 
     /// Reads the top-level map of the file.
@@ -263,11 +268,8 @@ impl<'d> Reader<'d> {
         match value.value() {
             Value::List(list) => Ok(list),
             Value::Scalar(..) | Value::Map(_) => {
-                let message = format!(
-                    "`{}` must be a list, not {}; begin each entry with `- `",
-                    key.name,
-                    type_name(value)
-                );
+                let (name, found, hint) = (key.name, type_name(value), list_hint(value));
+                let message = format!("`{name}` must be a list, not {found}; {hint}");
                 Err(self.report(Target::Value, DiagnosticKind::WrongType, message))
             }
         }
@@ -280,9 +282,16 @@ impl<'d> Reader<'d> {
                 format!("{} must be a map of keys, not {}", level.title(), type_name(value));
             return Err(self.report(Target::Value, DiagnosticKind::WrongType, message));
         };
-        for (key, _) in map.entries() {
+        let mut limit_keys = Vec::new();
+        for (key, value) in map.entries() {
             let (kind, message) = match key.core_scalar() {
                 Scalar::Text if level.key(key.text()).is_some() => continue,
+                Scalar::Text
+                    if level == Level::Descriptor && Level::RateLimit.key(key.text()).is_some() =>
+                {
+                    limit_keys.push((key, value));
+                    continue;
+                }
                 Scalar::Text if !key.is_collection() => unknown_key(level, key.text()),
                 _ => {
                     let message = format!("a key must be text, not {}; quote it", type_name(key));
@@ -293,6 +302,13 @@ impl<'d> Reader<'d> {
             if self.should_stop() {
                 break;
             }
+        }
+        // One error for all of them, because they are one mistake.
+        if let Some((first, _)) = limit_keys.first() {
+            let message = limit_keys_on_descriptor(map, &limit_keys);
+            self.descend(PathStep::of(*first), |reader| {
+                reader.report(Target::Key, DiagnosticKind::MisplacedKey, message)
+            });
         }
         Ok(Fields { map })
     }

@@ -2,10 +2,30 @@
 //! to convert files of other programs.
 
 use super::diagnostic::{DiagnosticKind, quoted};
-use super::keywords::{Level, levels_of};
+use super::keywords::{self, Key, Level, levels_of};
+use super::reader::spelling;
 use super::scalar::{self, Scalar};
-use super::yaml::{Node, Value};
+use super::yaml::{Children, Node, Value};
 use crate::domain::nearest_word;
+
+/// Returns a hint on how to write the value as a list.
+pub(crate) fn list_hint(value: Node<'_>) -> String {
+    let first = match value.value() {
+        Value::Map(map) => map.entries().next(),
+        Value::Scalar(..) | Value::List(_) => None,
+    };
+    match first {
+        Some((key, value)) if levels_of(key.text()).next().is_some() && !value.is_collection() => {
+            format!(
+                "begin each entry with `- `, as in `- {}: {}`, and indent its other lines by two \
+                 more spaces",
+                key.text(),
+                spelling(value)
+            )
+        }
+        Some(_) | None => "begin each entry with `- `".to_owned(),
+    }
+}
 
 /// Returns a hint on how to write the value as a whole number, or an empty string if the value
 /// does not look like a number.
@@ -27,7 +47,6 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
     let title = level.title();
     let levels: Vec<&str> = levels_of(name).map(Level::title).collect();
     if !levels.is_empty() {
-        // A descriptor without a limit has no `rate_limit` yet.
         let way_out = match levels.first() {
             Some(&"`rate_limit`") => "write it below `rate_limit:`",
             _ => "move it there",
@@ -46,6 +65,54 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
     (DiagnosticKind::UnknownKey, format!("unknown key {}; {way_out}", quoted(name)))
 }
 
+/// Returns the message for keys of a limit that stand on the descriptor `map`, beside `rate_limit`.
+/// `misplaced` are their names and values; never empty.
+pub(crate) fn limit_keys_on_descriptor(
+    map: Children<'_>,
+    misplaced: &[(Node<'_>, Node<'_>)],
+) -> String {
+    let names: Vec<String> = misplaced.iter().map(|(key, _)| format!("`{}`", key.text())).collect();
+    let them = if names.len() == 1 { "it" } else { "them" };
+    let belong = if names.len() == 1 { "belongs" } else { "belong" };
+    let way_out = if map.entry(keywords::RATE_LIMIT.name).is_some() {
+        format!("move {them} below `rate_limit:`")
+    } else if map.entry(keywords::RATE_LIMITS.name).is_some() {
+        format!("move {them} into an entry of `rate_limits`")
+    } else if misplaced.iter().any(|(_, value)| value.is_collection()) {
+        format!("write {them} below `rate_limit:`")
+    } else {
+        let field =
+            |(key, value): &(Node<'_>, Node<'_>)| format!("{}: {}", key.text(), spelling(*value));
+        let fields: Vec<String> = misplaced.iter().map(field).collect();
+        format!("write `rate_limit: {{{}}}` instead", fields.join(", "))
+    };
+    format!("{} {belong} to `rate_limit`, not to the descriptor; {way_out}", and_list(&names))
+}
+
+/// Joins words by commas and a final "and".
+fn and_list(words: &[String]) -> String {
+    match words {
+        [first, last] => format!("{first} and {last}"),
+        [first @ .., last] if !first.is_empty() => format!("{}, and {last}", first.join(", ")),
+        _ => words.concat(),
+    }
+}
+
+/// Returns a hint for a number that its key does not allow. A number of requests out of range was
+/// probably meant as no limit. `is_in_list` is whether the key is in an entry of a list such as
+/// `rate_limits`, which cannot be `unlimited`.
+pub(crate) fn range_hint(key: &Key, is_too_small: bool, is_in_list: bool) -> String {
+    if *key != keywords::REQUESTS_PER_UNIT {
+        return String::new();
+    }
+    let zero = if is_too_small { "0 rejects every call; " } else { "" };
+    let no_limit = match is_in_list {
+        true => "remove this entry",
+        false => "write `unlimited: true` instead of `unit` and `requests_per_unit`",
+    };
+    format!("; {zero}for no limit, {no_limit}")
+}
+
 /// Returns the name of a value's type, for messages.
 pub(crate) fn type_name(value: Node<'_>) -> &'static str {
     match (value.value(), value.core_scalar()) {
@@ -60,7 +127,7 @@ pub(crate) fn type_name(value: Node<'_>) -> &'static str {
 
 /// Recognizes input files of other programs. Returns a message with the kind of file and how to
 /// convert it to a policy.
-pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
+pub(crate) fn foreign_file(root: Node<'_>) -> Option<String> {
     if root.get("domain").is_some() {
         return None;
     }
@@ -71,22 +138,28 @@ pub(crate) fn foreign_file(root: Node<'_>) -> Option<&'static str> {
         Value::Scalar(..) | Value::Map(_) => root,
     };
     let has = |key: &str| first.get(key).is_some();
-    if root.get("apiVersion").is_some() {
-        Some(if kind == "ConfigMap" { CONFIG_MAP_HINT } else { MANIFEST_HINT })
+    let (message, has_example) = if root.get("apiVersion").is_some() {
+        (if kind == "ConfigMap" { CONFIG_MAP_HINT } else { MANIFEST_HINT }, false)
     } else if root.get("static_resources").is_some() {
-        Some(ENVOY_CONFIG_HINT)
+        (ENVOY_CONFIG_HINT, true)
     } else if has("actions") {
-        Some(ENVOY_ACTIONS_HINT)
+        (ENVOY_ACTIONS_HINT, true)
     } else if has("max_value") && has("seconds") {
-        Some(LIMITADOR_HINT)
+        (LIMITADOR_HINT, true)
     } else if has("groups") && has("lasts_s") {
-        Some(SCENARIO_HINT)
+        (SCENARIO_HINT, false)
     } else if SETTINGS_KEYS.iter().any(|name| root.get(name).is_some()) {
-        Some(SETTINGS_FILE_HINT)
+        (SETTINGS_FILE_HINT, false)
     } else {
-        None
-    }
+        return None;
+    };
+    let example = if has_example { EXAMPLE_DESCRIPTORS } else { "" };
+    Some(format!("{message}{example}"))
 }
+
+/// Rules of the smallest policy that limits something, for hints on how to begin one.
+pub(crate) const EXAMPLE_DESCRIPTORS: &str =
+    "`descriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}]`";
 
 /// Settings that nearly every settings file has; none is a key of a policy.
 const SETTINGS_KEYS: [&str; 6] =
@@ -95,19 +168,19 @@ const SETTINGS_KEYS: [&str; 6] =
 const SETTINGS_FILE_HINT: &str = "this is a settings file, not a policy; pass it to `tidegate serve` with \
                              --settings";
 const SCENARIO_HINT: &str = "this is a scenario, not a policy; run it with `tidegate simulate`";
-const CONFIG_MAP_HINT: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below its \
-                          `data` as a file of its own, or mount the ConfigMap and use the directory";
+const CONFIG_MAP_HINT: &str = "this is a Kubernetes ConfigMap, not a policy; save the text below each \
+                          name in `data`, without its indentation, as a file of that name; in \
+                          Kubernetes, mount the ConfigMap and set --policy to the directory";
 const MANIFEST_HINT: &str =
     "this is a Kubernetes manifest, not a policy; a policy begins with `domain: NAME`";
 const ENVOY_ACTIONS_HINT: &str = "these are Envoy's rate limit actions, not a policy; leave them in \
-                             Envoy's route, and write a policy with `domain: NAME` and, for an \
-                             action such as remote_address, `descriptors: [{key: \
-                             remote_address, rate_limit: {unit: minute, requests_per_unit: \
-                             100}}]`";
+                             Envoy's route, and write a policy with the `domain` of Envoy's \
+                             rate limit filter and, for an action such as remote_address, ";
 const ENVOY_CONFIG_HINT: &str = "this is Envoy's configuration, not a policy; leave it to Envoy, and \
-                                 write a policy in a file of its own, with the `domain` that \
-                                 Envoy's rate limit filter names";
-const LIMITADOR_HINT: &str = "this is a limits file of Limitador, not a policy; `namespace` becomes \
-                         `domain`, each of `variables` the `key` of a descriptor, `max_value` \
-                         `requests_per_unit`, and `seconds` the `unit` (1 second, 60 minute, \
-                         3600 hour, 86400 day)";
+                                 write a policy in a file of its own, with the `domain` of \
+                                 Envoy's rate limit filter and, for an action such as \
+                                 remote_address, ";
+const LIMITADOR_HINT: &str = "this is a limits file of Limitador, not a policy; `namespace: edge` \
+                         becomes `domain: edge`, `seconds` the unit (1 second, 60 minute, 3600 \
+                         hour, 86400 day), and an entry with the variable remote_address, \
+                         `max_value: 100`, and `seconds: 60` becomes ";

@@ -6,7 +6,7 @@ use super::diagnostic::{DiagnosticKind, Target, quoted};
 use super::keywords::{Key, ValueType};
 use super::reader::{ErrorReported, Fields, ReadResult, Reader, spelling};
 use super::scalar::{self, Scalar};
-use super::suggestions::number_hint;
+use super::suggestions::{number_hint, range_hint};
 use crate::domain::nearest_word;
 
 /// Number 2^63. From this magnitude on, `scalar` may read whole numbers as floats.
@@ -54,13 +54,14 @@ impl<'d> Reader<'d> {
             match u64::try_from(number) {
                 Ok(number) if (least..=most).contains(&number) => Ok(Some(number)),
                 _ => {
-                    let bound = if number < i128::from(least) {
-                        format!("at least {least}")
-                    } else {
-                        format!("at most {most}")
+                    let is_too_small = number < i128::from(least);
+                    let bound = match is_too_small {
+                        true => format!("at least {least}"),
+                        false => format!("at most {most}"),
                     };
+                    let hint = range_hint(key, is_too_small, reader.is_in_list());
                     let (name, written) = (key.name, spelling(value));
-                    let message = format!("`{name}` must be {bound}, not {written}");
+                    let message = format!("`{name}` must be {bound}, not {written}{hint}");
                     Err(reader.report(Target::Value, DiagnosticKind::OutOfRange, message))
                 }
             }

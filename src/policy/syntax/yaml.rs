@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
-use self::errors::{alias_error, bracket_error, depth_error, syntax_error};
+use self::errors::{alias_error, bracket_error, depth_error, empty_error, syntax_error};
 use self::input::{Input, PunctuationCounter};
 use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED, quoted};
 use super::scalar::{self, Scalar};
@@ -293,11 +293,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
     }
     match builder.root {
         Some(root) if !builder.tree.node(root).is_null() => Ok(Tree { root, ..builder.tree }),
-        Some(_) | None => {
-            let message = "the file is empty; a policy needs at least `domain: NAME`";
-            let span = Span { width: 0, ..Span::at(1, 1) };
-            Err(vec![YamlError::new(DiagnosticKind::Empty, message, span)])
-        }
+        Some(_) | None => Err(vec![empty_error()]),
     }
 }
 

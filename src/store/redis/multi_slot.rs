@@ -204,6 +204,7 @@ mod tests {
             rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
             charge,
             on_store_failure: OnStoreFailure::Local,
+            prepay: false,
             limit_id: 1,
         })
     }

@@ -210,7 +210,9 @@ impl PlainCalls {
             return ChargeResult::Repeated(None);
         };
         let (cost, end) = (check.cost(), start.saturating_add(length(check)));
-        let window = ChargeRecord { hits: cost, at: span.earliest, window: start, entry: 0 };
+        // The latest time: prepaid hits must not be spent too late, and a refund compares only the
+        // window.
+        let window = ChargeRecord { hits: cost, at: span.latest, window: start, entry: 0 };
         if !span.is_certain || span.earliest < start || span.latest >= end {
             return ChargeResult::Repeated(Some(window));
         }
@@ -222,7 +224,7 @@ impl PlainCalls {
             return ChargeResult::Repeated(Some(window));
         }
         self.hints.record(check, &outcome, hits(check), now);
-        ChargeResult::Passed(outcome)
+        ChargeResult::Passed(Outcome { taken: Some(window), ..outcome })
     }
 }
 
@@ -297,4 +299,103 @@ fn answers(results: &[ChargeResult]) -> Answers {
         ChargeResult::Unknown => Answer::Unanswered { executed: ExecutionStatus::Unknown },
     });
     Answers { each: each.collect(), source: Source::Redis }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::client::transport::SendError;
+    use super::*;
+    use crate::domain::{
+        Accounting, CounterKey, FixedWindow, Hits, Limit, OnStoreFailure, Rate, Role, Unit,
+    };
+
+    const LENGTH: Micros = Micros::from_secs(60);
+    /// Start of a window.
+    const START: Micros = Micros(1_763_596_800_000_000);
+    const HITS: u64 = 5;
+
+    fn limit() -> Arc<Limit> {
+        let window = Window::Epoch { length: LENGTH };
+        Arc::new(Limit {
+            algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(HITS), window }),
+            rate: Rate { requests_per_unit: 5, unit: Some(Unit::Minute), unit_multiplier: 1 },
+            charge: Charge::Admitted,
+            on_store_failure: OnStoreFailure::Local,
+            prepay: false,
+            limit_id: 1,
+        })
+    }
+
+    fn take(identity: u128, limit: &Arc<Limit>) -> Check<'_> {
+        let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(1) });
+        Check { key, limit, op, role: Role::Required, holder: None }
+    }
+
+    /// The reply of a server that counts these hits in the window of `START`, at a time between these.
+    fn counted(count: u64, earliest: Micros, latest: Micros) -> ChargeReply {
+        let number = START.0 / LENGTH.0 % NUMBERS;
+        let value = i64::try_from(number * COUNT_SPAN + count).unwrap();
+        let span = ServerTimeSpan { earliest, latest, is_certain: true };
+        ChargeReply { value: Ok(value), span: Some(span) }
+    }
+
+    fn judged(checks: &[Check<'_>], replies: ChargeReplies) -> PlainResult {
+        let accounting = Accounting::AllOrNothing;
+        let call = Call { checks, accounting, now: START, deadline: None };
+        PlainCalls::new(Prefix::default(), false).judge(&call, &replies)
+    }
+
+    #[test]
+    fn rule_1_the_window_counts_only_if_the_server_was_in_it_all_the_time() {
+        let limit = limit();
+        let check = [take(1, &limit)];
+        let (before, end) = (Micros(START.0 - 1), Micros(START.0 + LENGTH.0));
+        let last = Micros(end.0 - 1);
+        let is_decided = |earliest, latest| match judged(
+            &check,
+            ChargeReplies::from_iter([counted(1, earliest, latest)]),
+        ) {
+            PlainResult::Decided(_) => true,
+            PlainResult::Refund(receipts) => {
+                assert_eq!((receipts.len(), receipts[0].taken.window), (1, START));
+                false
+            }
+            PlainResult::Unknown(answers, _) => panic!("{answers:?}"),
+        };
+        assert!(is_decided(START, last));
+        assert!(!is_decided(START, end), "the next window has begun");
+        assert!(!is_decided(before, last), "the window may not have begun");
+    }
+
+    #[test]
+    fn a_charge_is_recorded_at_the_latest_time_that_the_server_may_have_shown() {
+        let (limit, latest) = (limit(), Micros(START.0 + 700));
+        let check = [take(1, &limit)];
+        let replies = ChargeReplies::from_iter([counted(1, START, latest)]);
+        let PlainResult::Decided(answers) = judged(&check, replies) else {
+            panic!("within limits")
+        };
+        let taken = answers.each[0].outcome().and_then(|outcome| outcome.taken).unwrap();
+        assert_eq!((taken.at, taken.window), (latest, START));
+    }
+
+    #[test]
+    fn rule_9_beside_an_unknown_charge_only_refused_ones_are_refunded() {
+        let limit = limit();
+        let checks = [take(1, &limit), take(2, &limit), take(3, &limit)];
+        let reply = |count| counted(count, START, START);
+        let unknown = ChargeReply { value: Err(SendError::LOST), span: None };
+        let replies = ChargeReplies::from_iter([reply(HITS), unknown, reply(HITS + 1)]);
+        let PlainResult::Unknown(answers, receipts) = judged(&checks, replies) else {
+            panic!("a charge is unknown")
+        };
+        assert_eq!(answers.each[0].outcome().map(|outcome| outcome.charged), Some(Hits(1)));
+        let unanswered = |executed| Answer::Unanswered { executed };
+        assert_eq!(answers.each[1], unanswered(ExecutionStatus::Unknown));
+        assert_eq!(answers.each[2], unanswered(ExecutionStatus::NotExecuted));
+        let refunded: Vec<CounterKey> = receipts.iter().map(|receipt| receipt.key).collect();
+        assert_eq!(refunded, [checks[2].key], "the first charge stands, as it is answered");
+    }
 }

@@ -137,6 +137,7 @@ mod tests {
             rate: Rate { requests_per_unit: 1, unit: Some(Unit::Minute), unit_multiplier: 1 },
             charge: Charge::Admitted,
             on_store_failure: OnStoreFailure::Local,
+            prepay: false,
             limit_id: 1,
         })
     }

@@ -135,7 +135,7 @@ impl SharedStore for RedisStore<RedisClient> {
         self.transport.failure()
     }
 
-    fn clear_refusals(&self) {}
+    fn end_policy(&self) {}
 }
 
 impl<T: Transport> RedisStore<T> {
@@ -224,8 +224,9 @@ impl<T: Transport> RedisStore<T> {
         charges: PlainCharges,
     ) -> Answers {
         let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
+        // The rare script calls are boxed, so that the future of a plain call stays small.
         let Some(replies) = self.transport.charge(charges, until).await else {
-            return self.decide_by_script(call).await;
+            return Box::pin(self.decide_by_script(call)).await;
         };
         match plain.judge(call, &replies) {
             PlainResult::Decided(answers) => answers,
@@ -233,7 +234,7 @@ impl<T: Transport> RedisStore<T> {
                 // Before the scripts decide, so that they do not refuse the call because of its own
                 // hits. Never resent: a lost refund only leaves the counter stricter.
                 let _lost = self.transport.send(self.refund_calls(&receipts, None)).await;
-                self.decide_by_script(call).await
+                Box::pin(self.decide_by_script(call)).await
             }
             PlainResult::Unknown(answers, receipts) => {
                 for script_call in self.refund_calls(&receipts, None) {
@@ -590,5 +591,9 @@ impl<T: Transport> Store for RedisStore<T> {
 
     fn counter_losses(&self) -> u64 {
         self.transport.counter_losses()
+    }
+
+    fn session(&self) -> u64 {
+        self.transport.lost_connections() + self.transport.counter_losses()
     }
 }

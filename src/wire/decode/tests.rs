@@ -30,9 +30,29 @@ fn decode(encoded: Vec<u8>) -> Result<RateLimitRequest, DecodeError> {
     decode_within(encoded, &Bounds::DEFAULT)
 }
 
+/// Decodes a request, and checks that prost decodes the same.
 fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, DecodeError> {
-    let message = decode_message(encoded.into(), bounds)?;
-    DecodedRequest::new(&message, bounds).map(drop)?;
+    let decoded = DecodedRequest::decode(&encoded, bounds)?;
+    let message = RateLimitRequest::decode(&*encoded).expect("prost decodes the request, too");
+    assert_eq!(
+        (decoded.domain.as_bytes(), decoded.hits_addend),
+        (&*message.domain, message.hits_addend)
+    );
+    assert_eq!(decoded.heads.len(), message.descriptors.len());
+    for (at, (got, sent)) in decoded.descriptors().iter().zip(&message.descriptors).enumerate() {
+        let is_slot = |entry: &&WireEntry| entry.key == SLOT_KEY;
+        let path = sent.entries.iter().filter(|entry| !is_slot(entry));
+        let path: Vec<_> =
+            path.map(|entry| Entry { key: &entry.key, value: &entry.value }).collect();
+        assert_eq!(got.entries, path);
+        let holder = sent.entries.iter().rfind(is_slot).map(|entry| &*entry.value);
+        assert_eq!(got.holder, holder.filter(|holder| !holder.is_empty()));
+        assert_eq!(
+            (decoded.heads[at].hits_addend, got.refund),
+            (sent.hits_addend, sent.is_negative_hits)
+        );
+        assert_eq!(got.limit, sent.limit.map(|limit| request_override(limit, at).unwrap()));
+    }
     Ok(message)
 }
 
@@ -84,7 +104,8 @@ fn an_empty_key_is_invalid_an_empty_value_and_an_empty_descriptor_are_not() {
     let keyless = request(vec![one(), descriptor(vec![entry("", "v")])]);
     assert_eq!(fault(&keyless), DecodeError::KeyEmpty { descriptor: 1 });
     let message = request(vec![descriptor(vec![entry("k", "")]), descriptor(vec![])]);
-    let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
+    let message = message.encode_to_vec();
+    let asked = DecodedRequest::decode(&message, &Bounds::DEFAULT).unwrap();
     let descriptors = asked.descriptors();
     assert_eq!(descriptors[0].entries, [Entry { key: b"k", value: b"" }]);
     assert_eq!(descriptors[1].entries, []);
@@ -104,8 +125,7 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
     ];
     for value in odd {
         let bytes = request(vec![descriptor(vec![entry("k", value)])]).encode_to_vec();
-        let message = decode_message(bytes.into(), &Bounds::DEFAULT).unwrap();
-        let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
+        let asked = DecodedRequest::decode(&bytes, &Bounds::DEFAULT).unwrap();
         assert_eq!(asked.descriptors()[0].entries[0].value, value);
     }
 }
@@ -113,7 +133,8 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
 fn hits(of_request: u32, of_descriptor: Option<u64>) -> u64 {
     let descriptor = RateLimitDescriptor { hits_addend: of_descriptor, ..one() };
     let message = RateLimitRequest { hits_addend: of_request, ..request(vec![descriptor]) };
-    DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap().descriptors()[0].hits.0
+    let message = message.encode_to_vec();
+    DecodedRequest::decode(&message, &Bounds::DEFAULT).unwrap().descriptors()[0].hits.0
 }
 
 #[test]
@@ -132,8 +153,7 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
     let mut bytes = RateLimitRequest { hits_addend: 5, ..RateLimitRequest::default() };
     let late = [request(vec![one(), one()]).encode_to_vec(), bytes.encode_to_vec()].concat();
     bytes.domain = "edge".into();
-    let message = decode_message(late.into(), &Bounds::DEFAULT).unwrap();
-    let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
+    let asked = DecodedRequest::decode(&late, &Bounds::DEFAULT).unwrap();
     assert!(asked.descriptors().iter().all(|descriptor| descriptor.hits.0 == 5));
 }
 
@@ -141,8 +161,7 @@ fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_messag
 fn negative_hits_are_refunded() {
     let back = RateLimitDescriptor { is_negative_hits: true, hits_addend: Some(2), ..one() };
     let bytes = request(vec![back, one()]).encode_to_vec();
-    let message = decode_message(bytes.into(), &Bounds::DEFAULT).unwrap();
-    let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
+    let asked = DecodedRequest::decode(&bytes, &Bounds::DEFAULT).unwrap();
     let descriptors = asked.descriptors();
     assert!(descriptors[0].refund && descriptors[0].hits.0 == 2);
     assert!(!descriptors[1].refund);
@@ -153,8 +172,7 @@ fn the_slot_entry_names_the_holder_and_is_no_step_of_the_path() {
     let held = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "me"), entry("b", "2")]);
     let anonymous = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "")]);
     let bytes = request(vec![held, anonymous]).encode_to_vec();
-    let message = decode_message(bytes.into(), &Bounds::DEFAULT).unwrap();
-    let asked = DecodedRequest::new(&message, &Bounds::DEFAULT).unwrap();
+    let asked = DecodedRequest::decode(&bytes, &Bounds::DEFAULT).unwrap();
     let descriptors = asked.descriptors();
     assert_eq!(descriptors[0].holder, Some(b"me".as_slice()));
     assert_eq!(descriptors[0].entries.len(), 2);
@@ -170,9 +188,9 @@ fn limited(limit: RateLimitOverride) -> RateLimitRequest {
 #[test]
 fn an_override_is_taken_as_it_is_and_a_multiplier_of_nothing_is_one() {
     let read = |limit| {
-        DecodedRequest::new(&limited(limit), &Bounds::DEFAULT).unwrap().descriptors()[0]
-            .limit
-            .unwrap()
+        let message = limited(limit).encode_to_vec();
+        let asked = DecodedRequest::decode(&message, &Bounds::DEFAULT).unwrap();
+        asked.descriptors()[0].limit.unwrap()
     };
     let plain = RateLimitOverride { requests_per_unit: 7, unit: 3, unit_multiplier: None };
     let hourly = Override { requests_per_unit: 7, unit: Unit::Hour, unit_multiplier: 1 };
@@ -203,6 +221,7 @@ fn a_long_message_of_tiny_parts_is_rejected_before_they_are_allocated() {
     let allocated = |encoded: Vec<u8>, error: DecodeError| {
         let encoded = Bytes::from(encoded);
         let used = allocation_counter::measure(|| {
+            assert_eq!(DecodedRequest::decode(&encoded, &Bounds::DEFAULT).err(), Some(error));
             assert_eq!(decode_message(encoded, &Bounds::DEFAULT), Err(error));
         });
         used.bytes_total
@@ -246,10 +265,41 @@ fn a_request_of_2_048_descriptors_of_ten_entries_has_fewer_fields_than_the_bound
 /// Bounds that some random requests exceed.
 const SOME: Bounds = Bounds { descriptors_max: 64, entries_max: 16, ..Bounds::DEFAULT };
 
+fn any_entry() -> impl Strategy<Value = WireEntry> {
+    let key = prop_oneof![9 => Just(&b"k"[..]), 1 => Just(SLOT_KEY), 1 => Just(&b""[..])];
+    let value = prop::collection::vec(any::<u8>(), 0..200);
+    (key, value).prop_map(|(key, value)| WireEntry { key: key.into(), value: value.into() })
+}
+
+fn any_limit() -> impl Strategy<Value = RateLimitOverride> {
+    (any::<u32>(), 0..8, any::<Option<u32>>()).prop_map(
+        |(requests_per_unit, unit, unit_multiplier)| RateLimitOverride {
+            requests_per_unit,
+            unit,
+            unit_multiplier,
+        },
+    )
+}
+
+prop_compose! {
+    fn any_descriptor()(
+        entries in prop::collection::vec(any_entry(), 0..4),
+        limit in prop::option::weighted(0.1, any_limit()),
+        hits_addend in any::<Option<u64>>(),
+        is_negative_hits in any::<bool>(),
+    ) -> RateLimitDescriptor {
+        RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits }
+    }
+}
+
 fn any_request() -> impl Strategy<Value = RateLimitRequest> {
-    let descriptor = (0..18_usize).prop_map(|n| descriptor(vec![entry("k", "v"); n]));
-    let descriptors = prop::collection::vec(descriptor, 0..70);
-    descriptors.prop_map(request)
+    let many = (0..18_usize).prop_map(|n| descriptor(vec![entry("k", "v"); n]));
+    let many = prop::collection::vec(many, 0..70);
+    let odd = prop::collection::vec(any_descriptor(), 0..5);
+    (prop_oneof![many, odd], any::<u32>()).prop_map(|(descriptors, hits_addend)| RateLimitRequest {
+        hits_addend,
+        ..request(descriptors)
+    })
 }
 
 /// Regression case of the property test below.
@@ -278,5 +328,29 @@ proptest! {
     ) {
         let pad = if pad { padding() } else { Vec::new() };
         let _ = decode([bytes, pad].concat());
+    }
+
+    /// prost merges a message that occurs twice, and takes the last of two numbers or texts.
+    #[test]
+    fn fields_that_occur_twice_and_damaged_ones_are_decoded_as_by_prost(
+        twice in (any_descriptor(), any_descriptor(), any_request(), any_request()),
+        damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
+    ) {
+        let (first, second, before, after) = twice;
+        let merged = [first.encode_to_vec(), second.encode_to_vec()].concat();
+        let mut encoded = before.encode_to_vec();
+        prost::encoding::bytes::encode(2, &merged, &mut encoded);
+        encoded.extend(after.encode_to_vec());
+        if let Some((at, byte)) = damage {
+            let at = at.index(encoded.len());
+            encoded[at] = byte;
+        }
+        let malformed = RateLimitRequest::decode(&*encoded).is_err();
+        match decode_within(encoded, &SOME) {
+            Ok(_) => prop_assert!(!malformed),
+            Err(DecodeError::Malformed) => prop_assert!(malformed),
+            // Some other fault may come first.
+            Err(_) => {}
+        }
     }
 }

@@ -6,9 +6,10 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::domain::{
-    Accounting, Bounds, Charge, Hits, HolderToken, LimitedBy, Rate, RuleId, Source, WaitPrecision,
+    Accounting, Algorithm, Bounds, Charge, FixedWindow, Hits, HolderToken, Limit, LimitedBy,
+    OnStoreFailure, Rate, RuleId, Source, WaitPrecision, Window,
 };
-use crate::policy::spec::{Body, DomainSpec, NodeSpec, RuleSpec, ValueSpec};
+use crate::policy::spec::{Body, DomainSpec, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
@@ -117,13 +118,18 @@ fn answered(
         descriptors: vec![descriptor; decision.statuses.len()],
         hits_addend: 2,
     };
-    let request = DecodedRequest::new(&request, &Bounds::DEFAULT).unwrap();
+    let encoded = request.encode_to_vec();
+    let request = DecodedRequest::decode(&encoded, &Bounds::DEFAULT).unwrap();
     let descriptors = request.descriptors();
     let response_config = &ResponseConfig::new(settings).unwrap();
     let (request, rules) = (&request, &table(rules));
     let descriptors = &*descriptors;
+    let mut encoded = Vec::new();
     ResponseInput { request, descriptors, decision, rules, response_config, now: NOW, random }
-        .message()
+        .encode(&mut encoded);
+    let response = RateLimitResponse::decode(&*encoded).unwrap();
+    assert_eq!(response.encode_to_vec(), encoded, "prost encodes a response like this");
+    response
 }
 
 fn headers(settings: ResponseSettings, decision: &Decision<'_>) -> Vec<(String, String)> {
@@ -184,6 +190,19 @@ fn a_week_is_seven_and_a_rate_without_a_unit_is_unknown() {
     let answer = answered(ResponseSettings::default(), &decision(vec![week, slots]), vec![], 0);
     let unit = |at: usize| answer.statuses[at].current_limit.as_ref().unwrap().unit;
     assert_eq!((unit(0), unit(1)), (7, 0));
+}
+
+#[test]
+fn the_name_of_a_limit_may_have_any_length() {
+    for length in [1, 90, 110, 127, 128, 300, 20_000] {
+        let mut status = passing(5, 4, 1);
+        let name: &'static str = "n".repeat(length).leak();
+        status.shown.as_mut().unwrap().name = name;
+        let statuses = vec![status, passing(5, 3, 1)];
+        let answer = answered(ResponseSettings::default(), &decision(statuses), vec![], 0);
+        assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, name);
+        assert_eq!(answer.statuses[1].limit_remaining, 3);
+    }
 }
 
 #[test]
@@ -427,6 +446,39 @@ fn a_refusal_has_the_rules_body_else_json_if_asked_for_else_none() {
     assert_eq!(body(ResponseSettings::default(), &refused, own), expected);
     assert_eq!(body(ResponseSettings::default(), &refused, None), (String::new(), None));
     assert_eq!(body(with_body(), &decision(vec![passing(5, 4, 1)]), own), (String::new(), None));
+}
+
+#[test]
+fn only_a_denial_without_the_store_does_not_claim_too_many_requests() {
+    let window = Window::Epoch { length: Micros::SECOND };
+    let error = |source, on_store_failure| {
+        let limit = Arc::new(Limit {
+            algorithm: Algorithm::FixedWindow(FixedWindow {
+                hits: Hits(5),
+                window: window.clone(),
+            }),
+            rate: Rate { requests_per_unit: 5, unit: Some(Unit::Second), unit_multiplier: 1 },
+            charge: Charge::Admitted,
+            on_store_failure,
+            prepay: false,
+            limit_id: 1,
+        });
+        let (name, bill_limit) = (Some("per-ip".into()), None);
+        let limit =
+            LimitSpec { name, in_list: false, per: None, limit, bill_limit, tiers: None, cost: 1 };
+        let rule = RuleSpec { unlimited: false, limits: vec![limit], ..rule(None, None) };
+        let refused = Decision { source, ..decision(vec![refusing(5, Some(1))]) };
+        let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
+        let body = answered(settings, &refused, vec![rule], 0).raw_body;
+        serde_json::from_slice::<Value>(&body).unwrap()["error"].clone()
+    };
+    for source in [Source::Local, Source::Shed] {
+        assert_eq!(error(source, OnStoreFailure::Deny), "rate_limit_unavailable", "{source:?}");
+        assert_eq!(error(source, OnStoreFailure::Local), "too_many_requests", "{source:?}");
+    }
+    for source in [Source::Memory, Source::Redis, Source::Cached] {
+        assert_eq!(error(source, OnStoreFailure::Deny), "too_many_requests", "{source:?}");
+    }
 }
 
 #[test]

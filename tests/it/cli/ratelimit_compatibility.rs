@@ -81,7 +81,7 @@ fn every_supported_variable_of_ratelimit_takes_effect() {
 #[test]
 fn a_setting_that_would_change_decisions_ends_with_64_and_advice() {
     let cases = [
-        ("BACKEND_TYPE", "memcache", "--store memory"),
+        ("BACKEND_TYPE", "memcache", "unset BACKEND_TYPE and set REDIS_URL=HOST:PORT"),
         ("CONFIG_TYPE", "GRPC_XDS_DELTA", "grpc_xds_sotw"),
         ("CONFIG_TYPE", "GRPC_XDS_SOTW", "the control plane has the policy"),
         ("CACHE_KEY_PREFIX", "a{b}", "must not contain braces"),
@@ -143,7 +143,7 @@ fn without_a_subcommand_while_runtime_root_is_set_it_serves() {
     command.env("RUNTIME_SUBDIRECTORY", "ratelimit");
     let serving = Tidegate::start(&mut command, files);
     assert!(serving.ask("ann").contains("4 left"));
-    let notice = serving.logged("setting notice").expect("a warning");
+    let notice = serving.logged("risky setting").expect("a warning");
     assert_eq!(notice["name"], "REDIS_URL", "counting in memory is said");
 }
 

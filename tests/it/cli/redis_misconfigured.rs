@@ -65,9 +65,9 @@ fn lines(serving: &Tidegate) -> BTreeMap<(String, String), usize> {
 }
 
 fn assert_each_line_once(serving: &Tidegate) {
-    // One setting notice for each setting, at the start.
+    // One line for each risky setting, at the start.
     let is_repeated = |((message, _), count): &((String, String), usize)| {
-        *count > 1 && message != "setting notice"
+        *count > 1 && message != "risky setting"
     };
     let repeated: Vec<_> = lines(serving).into_iter().filter(is_repeated).collect();
     assert!(repeated.is_empty(), "{repeated:?} in\n{}", serving.log());

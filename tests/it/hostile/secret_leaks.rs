@@ -137,7 +137,7 @@ fn a_variable_of_the_environment_cannot_forge_a_line_of_the_log() {
     command.args(["serve", "--policy"]).arg(files.path().join("policy.yaml"));
     command.env(format!("TIDEGATE_{FORGED}"), "1");
     let serving = Tidegate::start(&mut command, files);
-    let notice = serving.logged_in_time("setting notice");
+    let notice = serving.logged_in_time("unknown environment variable, ignored");
     assert!(notice["name"].as_str().is_some_and(|name| name.contains("forged")));
     assert!(serving.logged("forged").is_none());
     let log = serving.log();

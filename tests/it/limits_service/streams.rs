@@ -159,8 +159,36 @@ async fn a_message_that_is_no_request_of_a_stream_ends_it() {
     server.left().await;
 }
 
+#[tokio::test]
+async fn a_message_in_many_pieces_has_no_more_time_than_one_in_few() {
+    let server = Server::with(|limits| limits.receive_timeout = Duration::from_millis(200));
+    let (answer, mut body) = open(&server).await;
+    // A message of 64 KiB, sent one byte every 5 ms, would take more than five minutes.
+    body.send_data(Bytes::from_static(&[0, 0, 1, 0, 0]), false).unwrap();
+    let pieces = async {
+        loop {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            // Fails when the server has ended the stream.
+            let _ = body.send_data(Bytes::from_static(&[0]), false);
+        }
+    };
+    tokio::select! {
+        code = code(answer) => assert_eq!(code, Code::DeadlineExceeded),
+        () = pieces => {}
+    }
+    assert_eq!(server.judged(), 0);
+    server.left().await;
+}
+
 /// Sends these bytes as the body of a stream that stays open, and returns the stream's status.
 async fn raw(server: &Server, bytes: Vec<u8>) -> Code {
+    let (answer, mut body) = open(server).await;
+    body.send_data(Bytes::from(bytes), false).unwrap();
+    code(answer).await
+}
+
+/// Opens a stream on a connection of its own.
+async fn open(server: &Server) -> (h2::client::ResponseFuture, h2::SendStream<Bytes>) {
     let socket = tokio::net::TcpStream::connect(server.address).await.unwrap();
     let (mut send, connection) = h2::client::handshake(socket).await.unwrap();
     tokio::spawn(connection);
@@ -170,8 +198,11 @@ async fn raw(server: &Server, bytes: Vec<u8>) -> Code {
             .header("te", "trailers")
             .body(())
             .unwrap();
-    let (answer, mut body) = send.send_request(request, false).unwrap();
-    body.send_data(Bytes::from(bytes), false).unwrap();
+    send.send_request(request, false).unwrap()
+}
+
+/// Returns the status of a stream.
+async fn code(answer: h2::client::ResponseFuture) -> Code {
     let mut answers = soon("the head", answer).await.unwrap().into_body();
     while let Some(data) = soon("the body", answers.data()).await {
         data.unwrap();

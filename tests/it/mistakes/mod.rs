@@ -27,7 +27,7 @@ use crate::support::wait::until;
 /// and how an outage goes on.
 const OTHER: [&str; 4] = [
     " INFO ",
-    "setting notice name=\"--",
+    "risky setting name=\"--",
     "the circuit breaker opened",
     "answering without the store",
 ];

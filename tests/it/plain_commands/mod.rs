@@ -4,6 +4,6 @@
 //! Not here: the hints (`src/store/redis/plain_hints.rs`), the bounds of the server's time
 //! (`src/store/redis/client/server_time.rs`), both beside their code.
 
-mod bench;
+pub mod bench;
 mod random_calls;
 mod rules;

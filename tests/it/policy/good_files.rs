@@ -134,6 +134,9 @@ fn limit_told(spec: &LimitSpec) -> String {
         Charge::Billed => told.push_str(", bills charged"),
         Charge::Always => told.push_str(", always charged"),
     }
+    if spec.limit.prepay {
+        told.push_str(", prepaid");
+    }
     if spec.limit.on_store_failure != OnStoreFailure::Local {
         write!(told, ", on failure {:?}", spec.limit.on_store_failure).unwrap();
     }

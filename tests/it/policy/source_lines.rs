@@ -64,9 +64,9 @@ error: this is not YAML: this line is neither in the list entry above nor a new 
 #[test]
 fn a_file_that_is_wrong_as_a_whole_has_no_source_line() {
     let expected = "
-error: the file is empty
+error: the file has no content (comments do not count)
  --> p.yaml:1:1
-  = a policy needs at least `domain: NAME`
+  = begin with `domain: edge` and `descriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}]`
 ";
     assert_eq!(report("# nothing\n"), &expected[1..]);
 }
@@ -156,7 +156,7 @@ rate_limits:
         (actions, "Envoy's rate limit actions", "Envoy's route"),
         ("- actions:\n    - remote_address: {}\n", "Envoy's rate limit actions", "Envoy's route"),
         ("static_resources:\n  listeners: []\n", "Envoy's configuration", "`domain`"),
-        (limitador, "a limits file of Limitador", "`namespace`"),
+        (limitador, "a limits file of Limitador", "`namespace: edge` becomes `domain: edge`"),
     ];
     for (text, what, help) in files {
         let errors = bad(text);

@@ -88,7 +88,14 @@ fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
 
 fn of(algorithm: Algorithm, on_store_failure: OnStoreFailure) -> Arc<Limit> {
     let rate = Rate { requests_per_unit: 1, unit: Some(Unit::Hour), unit_multiplier: 1 };
-    Arc::new(Limit { algorithm, rate, charge: Charge::Admitted, on_store_failure, limit_id: 1 })
+    Arc::new(Limit {
+        algorithm,
+        rate,
+        charge: Charge::Admitted,
+        on_store_failure,
+        prepay: false,
+        limit_id: 1,
+    })
 }
 
 pub fn take(identity: u128, limit: &Arc<Limit>, cost: u64) -> Check<'_> {

@@ -98,7 +98,7 @@ impl SharedStore for Remote {
         None
     }
 
-    fn clear_refusals(&self) {}
+    fn end_policy(&self) {}
 }
 
 type Replica = Fallback<Remote, MemoryStore>;
@@ -176,6 +176,22 @@ async fn a_charge_before_a_loss_counts_for_one_window_or_until_the_bucket_is_ful
         // The loss is over, so Redis alone decides.
         store.delete();
         assert_eq!(admitted(replica, &limit, 20, after).await, 20, "{limit:?}");
+    }
+}
+
+#[tokio::test]
+async fn charges_of_a_sliding_window_before_a_loss_count_until_the_next_window_ends() {
+    for count in [1, 2] {
+        let (store, replicas) = replicas(count);
+        let (replica, limit) = (&replicas[0], sliding_window(20, HOUR));
+        assert_eq!(admitted(replica, &limit, 30, START).await, 20);
+        store.lose();
+        assert!(!passes(replica, take(1, &limit, 1), START).await, "the loss is noticed now");
+        // The hits now count as those of the previous window, with a weight that falls to zero.
+        for (minutes, more) in [(61, 0), (90, 10)] {
+            let now = START.saturating_add(Micros(minutes * MINUTE));
+            assert_eq!(admitted(replica, &limit, 30, now).await, more, "after {minutes} minutes");
+        }
     }
 }
 

@@ -75,6 +75,7 @@ fn limit_with(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
         rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
         charge: Charge::Admitted,
         on_store_failure,
+        prepay: false,
         limit_id: 1,
     })
 }

@@ -119,3 +119,8 @@ pub fn refund<'a>(key: CounterKey, limit: &'a Arc<Limit>, cost: u64) -> Check<'a
 pub fn check<'a>(key: CounterKey, limit: &'a Arc<Limit>, op: Op) -> Check<'a> {
     Check { key, limit, op, role: Role::Required, holder: None }
 }
+
+/// The same limit with `prepay: auto`.
+pub fn prepaid(limit: &Arc<Limit>) -> Arc<Limit> {
+    Arc::new(Limit { prepay: true, ..Limit::clone(limit) })
+}

@@ -160,6 +160,7 @@ fn limit_of(rate: Rate, algorithm: Algorithm) -> Arc<Limit> {
         rate,
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
+        prepay: false,
         limit_id: 1,
     })
 }

@@ -278,6 +278,7 @@ pub fn counted_with(
         rate: Rate { requests_per_unit: 1, unit: Some(Unit::Year), unit_multiplier: 1 },
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Error,
+        prepay: false,
         limit_id: 0,
     });
     (Deadline::new(redis, budget, Clock::default()), limit)

@@ -42,6 +42,7 @@ fn limit(window: Option<u64>) -> Arc<Limit> {
         rate: Rate { requests_per_unit: 7, unit: Some(Unit::Second), unit_multiplier: 1 },
         charge: Charge::Admitted,
         on_store_failure: OnStoreFailure::Local,
+        prepay: false,
         limit_id: 0,
     })
 }

@@ -7,6 +7,7 @@ use saphyr_parser::ScanError;
 use super::input::{Input, LOOKAHEAD_PUNCTUATION_MAX};
 use super::{ALIASED_NODES_MAX, DEPTH_MAX, Span, YamlError};
 use crate::policy::syntax::diagnostic::DiagnosticKind;
+use crate::policy::syntax::suggestions::EXAMPLE_DESCRIPTORS;
 
 /// Error message that `saphyr_parser` returns at 256 nested brackets. The parser reads ahead, so
 /// the error comes before the events for these brackets. A test fails if the wording changes.
@@ -69,6 +70,16 @@ fn reword_error(info: &str) -> String {
             None => info.to_owned(),
         },
     }
+}
+
+/// Returns the error of a file without a value.
+pub(super) fn empty_error() -> YamlError {
+    let message = format!(
+        "the file has no content (comments do not count); begin with `domain: edge` and \
+         {EXAMPLE_DESCRIPTORS}"
+    );
+    let span = Span { width: 0, ..Span::at(1, 1) };
+    YamlError::new(DiagnosticKind::Empty, message, span)
 }
 
 pub(super) fn depth_error(span: Span) -> YamlError {

@@ -25,7 +25,7 @@ use super::backoff::Backoff;
 use super::circuit_breaker::PROBE_INTERVAL;
 use super::connection_load::{ConnectionLoad, LoadMeter};
 use super::connection_probe::ProbeResult;
-use super::dialer::{ConnectError, ConnectionSignal, Dialer};
+use super::dialer::{ConnectionSignal, Dialer};
 use super::error_reply::{ErrorReply, Redirect};
 use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
@@ -126,6 +126,7 @@ impl Connection {
 
     fn record_loss(&self, reason: CloseReason) {
         self.stats.losses.add(1);
+        self.dialer.record_lost_connection();
         let node = self.dialer.address();
         if let Some(suppressed) = self.dialer.log_limiter().admit("connection lost", node) {
             tracing::warn!(%node, ?reason, suppressed, "a connection to Redis was lost");
@@ -470,8 +471,7 @@ pub(super) async fn dial(
             Err(error) => error,
         };
         stats.connect_failures.add(1);
-        let (is_repeated, is_denied) =
-            (backoff.is_repeated(), matches!(error, ConnectError::Denied(_)));
+        let (is_repeated, is_denied) = (backoff.is_repeated(), error.is_denied());
         if !is_repeated {
             dialer.log_failure(error);
         }

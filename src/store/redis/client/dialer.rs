@@ -3,7 +3,7 @@
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,6 +51,8 @@ pub(crate) struct ClientContext {
     tls: Option<ClientTls>,
     pub(crate) log_limiter: LogLimiter,
     pub(crate) losses: Arc<LossCount>,
+    /// Number of connections that were lost, of all nodes.
+    pub(crate) lost_connections: AtomicU64,
     /// Latest failure that was logged, with advice.
     failure: Mutex<Option<String>>,
 }
@@ -71,8 +73,8 @@ impl ClientContext {
         let parse = |tls| ClientTls::new(tls, config.tls_reloader.clone());
         let tls = config.tls.as_ref().map(parse).transpose()?;
         let log_limiter = LogLimiter::new(config.breaker_clock.clone());
-        let (losses, failure) = (Arc::default(), Mutex::default());
-        Ok(ClientContext { config, scripts, tls, log_limiter, losses, failure })
+        let (losses, lost_connections, failure) = Default::default();
+        Ok(ClientContext { config, scripts, tls, log_limiter, losses, lost_connections, failure })
     }
 
     /// Stores the reason why a node cannot be used, which [`failure`](Self::failure) returns.
@@ -215,7 +217,9 @@ fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     /// The server is a replica, not a master.
-    LoadingOrReplica,
+    IsReplica,
+    /// The server requires a password, and none is set.
+    PasswordRequired,
     /// The server denied the login or a command, which only an operator can fix.
     Denied(String),
     /// Connecting failed for any other reason. A retry may help.
@@ -225,23 +229,44 @@ pub(crate) enum ConnectError {
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ConnectError::LoadingOrReplica => "the server is a replica, not a master",
+            ConnectError::IsReplica => "the server is a replica, not a master",
+            // The server's own text is about HELLO, which no operator has sent.
+            ConnectError::PasswordRequired => "NOAUTH: authentication required",
             ConnectError::Denied(reason) | ConnectError::Failed(reason) => reason,
         })
     }
 }
 
+impl ConnectError {
+    /// Returns whether the server answered, but does not let us in.
+    pub(crate) fn is_denied(&self) -> bool {
+        match self {
+            ConnectError::PasswordRequired | ConnectError::Denied(_) => true,
+            ConnectError::IsReplica | ConnectError::Failed(_) => false,
+        }
+    }
+}
+
 impl From<RedisError> for ConnectError {
     fn from(error: RedisError) -> Self {
+        if error.code() == Some("NOAUTH") {
+            return ConnectError::PasswordRequired;
+        }
         let denied = matches!(
             error.kind(),
             redis::ErrorKind::AuthenticationFailed
                 | redis::ErrorKind::Server(ServerErrorKind::NoPerm)
-        ) || matches!(error.code(), Some("NOAUTH" | "WRONGPASS"));
+        ) || error.code() == Some("WRONGPASS");
         let mut text = error.to_string();
         if error.kind() == redis::ErrorKind::Parse {
             text = "the answer is not in the protocol of Redis".to_owned();
         }
+        // The code of an error reply is quoted.
+        if text.starts_with('"') {
+            text = text.replacen('"', "", 2);
+        }
+        // A certificate's names are shown as Rust values: DnsName("redis.example").
+        text = text.replace("DnsName(\"", "").replace("\")", "");
         // An unknown command is answered with its arguments, which may be a whole script.
         text.truncate(text.find(", with args beginning with").unwrap_or(text.len()));
         if denied { ConnectError::Denied(text) } else { ConnectError::Failed(text) }
@@ -334,6 +359,11 @@ impl Dialer {
         &self.address
     }
 
+    /// Counts a connection that was lost.
+    pub(crate) fn record_lost_connection(&self) {
+        self.context.lost_connections.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// Returns the limiter of log lines about the node.
     pub(crate) fn log_limiter(&self) -> &LogLimiter {
         &self.context.log_limiter
@@ -351,16 +381,19 @@ impl Dialer {
             let advice = find_advice(&context, &node, &context.config.auth, &reason).await;
             context.set_failure(&node, &reason, advice.as_deref());
             match error {
-                ConnectError::LoadingOrReplica => {
+                ConnectError::IsReplica => {
                     tracing::warn!(%node, suppressed, "the Redis node is not a master");
+                }
+                ConnectError::PasswordRequired => {
+                    tracing::error!(%node, advice, reason, suppressed, "Redis requires a password");
                 }
                 ConnectError::Denied(_) => {
                     tracing::error!(
-                        %node, reason, advice, suppressed, "Redis denied our login or a command"
+                        %node, advice, reason, suppressed, "Redis denied our login or a command"
                     );
                 }
                 ConnectError::Failed(_) => {
-                    tracing::warn!(%node, reason, advice, suppressed, "cannot connect to Redis");
+                    tracing::warn!(%node, advice, reason, suppressed, "cannot connect to Redis");
                 }
             }
         });
@@ -560,7 +593,7 @@ fn require_master(role: Option<Value>) -> Result<(), ConnectError> {
         Some(Value::ServerError(error)) => Err(RedisError::from(error).into()),
         Some(Value::Array(parts)) => match parts.first() {
             Some(Value::BulkString(role)) if role == b"master" => Ok(()),
-            _ => Err(ConnectError::LoadingOrReplica),
+            _ => Err(ConnectError::IsReplica),
         },
         _ => Err(ConnectError::Failed("no reply to ROLE".into())),
     }

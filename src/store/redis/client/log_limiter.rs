@@ -4,6 +4,7 @@
 //! line per reconnect. Not here: counting the events (`node_stats`).
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::sync::{Mutex, PoisonError};
 
 use super::config::MonotonicClock;
@@ -14,6 +15,10 @@ const INTERVAL: Micros = Micros(60_000_000);
 /// Maximum number of different lines that are tracked. A cluster has at most 1,000 nodes, and few
 /// of them fail at the same time.
 const LINES_MAX: usize = 1_024;
+
+/// Number of equal lines that were suppressed since the last one. The field `suppressed` of a line is
+/// left out if there are none.
+pub(crate) type Suppressed = Option<NonZeroU64>;
 
 /// Limiter that suppresses repeated log lines. Not used on the request path.
 #[derive(Debug)]
@@ -38,8 +43,12 @@ impl LogLimiter {
 
     /// Returns how many lines with this message and subject were suppressed since the last one, or
     /// `None` if this line must be suppressed, too.
-    pub(crate) fn admit(&self, message: &'static str, subject: &impl ToString) -> Option<u64> {
-        let Some(clock) = &self.clock else { return Some(0) };
+    pub(crate) fn admit(
+        &self,
+        message: &'static str,
+        subject: &impl ToString,
+    ) -> Option<Suppressed> {
+        let Some(clock) = &self.clock else { return Some(None) };
         let now = clock.now();
         let is_recent = |line: &Line| now.saturating_sub(line.logged) < INTERVAL;
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
@@ -50,7 +59,7 @@ impl LogLimiter {
                 return None;
             }
             line.logged = now;
-            return Some(std::mem::take(&mut line.suppressed));
+            return Some(NonZeroU64::new(std::mem::take(&mut line.suppressed)));
         }
         if lines.len() >= LINES_MAX {
             lines.retain(|_, line| is_recent(line));
@@ -59,7 +68,7 @@ impl LogLimiter {
             return None;
         }
         lines.insert(key, Line { logged: now, suppressed: 0 });
-        Some(0)
+        Some(None)
     }
 }
 
@@ -80,16 +89,16 @@ mod tests {
         let passed = move || Duration::from_micros(read.load(Ordering::Relaxed));
         let clock = MonotonicClock::new(move || began + passed());
         let limiter = LogLimiter::new(Some(clock));
-        assert_eq!(limiter.admit("lost", &"a"), Some(0));
-        assert_eq!(limiter.admit("lost", &"b"), Some(0));
-        assert_eq!(limiter.admit("refused", &"a"), Some(0));
+        assert_eq!(limiter.admit("lost", &"a"), Some(None));
+        assert_eq!(limiter.admit("lost", &"b"), Some(None));
+        assert_eq!(limiter.admit("refused", &"a"), Some(None));
         for _ in 0..7 {
             assert_eq!(limiter.admit("lost", &"a"), None);
         }
         time.store(5 + INTERVAL.0 - 1, Ordering::Relaxed);
         assert_eq!(limiter.admit("lost", &"a"), None);
         time.store(5 + INTERVAL.0, Ordering::Relaxed);
-        assert_eq!(limiter.admit("lost", &"a"), Some(8));
+        assert_eq!(limiter.admit("lost", &"a"), Some(NonZeroU64::new(8)));
         assert_eq!(limiter.admit("lost", &"a"), None);
     }
 
@@ -97,7 +106,7 @@ mod tests {
     fn subjects_without_end_do_not_fill_memory() {
         let limiter = LogLimiter::new(Some(MonotonicClock::new(Instant::now)));
         for subject in 0..2 * LINES_MAX {
-            let expected = if subject < LINES_MAX { Some(0) } else { None };
+            let expected = if subject < LINES_MAX { Some(None) } else { None };
             assert_eq!(limiter.admit("lost", &subject), expected);
         }
     }

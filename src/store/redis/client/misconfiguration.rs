@@ -4,7 +4,7 @@
 //! Runs only for a failure that is logged, so at most once a minute for each node, and in a task of
 //! its own. Not here: connecting (`dialer`).
 
-use redis::{RedisError, Value};
+use redis::Value;
 
 use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::ClientContext;
@@ -41,14 +41,20 @@ pub(crate) async fn find_advice(
                 true => Trust::ConfiguredCa,
                 false => Trust::SystemCas,
             });
-            return advice_on_error(error, &own, trust).map(str::to_owned);
+            let own = own.to_string();
+            return advice_on_name(&own, address, &context.config.addresses)
+                .or_else(|| advice_on_error(&format!("{error} {own}"), trust).map(str::to_owned));
         }
     };
     match &context.config.topology {
-        TopologyConfig::Sentinel { master, .. } if mode == "sentinel" => {
-            diagnose_master(context, address, auth, master).await
+        topology if mode != "sentinel" => advice_on_mode(topology, &mode).map(str::to_owned),
+        TopologyConfig::Sentinel { master, .. } => {
+            advice_on_master(&known_masters(context, address, auth).await?, master)
         }
-        topology => advice_on_mode(topology, &mode).map(str::to_owned),
+        TopologyConfig::Single | TopologyConfig::Cluster => {
+            let masters = known_masters(context, address, auth).await.unwrap_or_default();
+            Some(advice_on_sentinel(&masters, address))
+        }
     }
 }
 
@@ -91,10 +97,6 @@ fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str>
         (TopologyConfig::Single, "cluster") => {
             "the server is a node of a Redis Cluster: set --redis-type cluster"
         }
-        (TopologyConfig::Single | TopologyConfig::Cluster, "sentinel") => {
-            "this is a sentinel: set --redis-type sentinel, and --redis-url to \
-             MASTER,HOST:PORT,HOST:PORT: the master's name, then the sentinels"
-        }
         (TopologyConfig::Cluster, "standalone") => {
             "the server is not part of a Redis Cluster: set --redis-type single"
         }
@@ -119,15 +121,12 @@ enum Trust {
     SystemCas,
 }
 
-/// Returns advice on a failure whose message states the cause. `error` is the original failure, and
-/// `own` is that of a second attempt. `trust` is `None` without TLS.
-fn advice_on_error(error: &str, own: &RedisError, trust: Option<Trust>) -> Option<&'static str> {
-    let text = format!("{error} {own}");
+/// Returns advice on a failure whose message states the cause. `text` has the original failure and
+/// that of a second attempt. `trust` is `None` without TLS.
+fn advice_on_error(text: &str, trust: Option<Trust>) -> Option<&'static str> {
     let says = |word: &str| text.contains(word);
     Some(match () {
-        () if says("NOAUTH") => {
-            "the server wants a password: set --redis-auth or --redis-auth-file"
-        }
+        () if says("NOAUTH") => "set --redis-auth or --redis-auth-file",
         () if says("WRONGPASS") || says("AUTH failed") || says("AuthenticationFailed") => {
             "the server rejects the user or password: correct it in --redis-url, --redis-auth, or \
              --redis-auth-file"
@@ -147,8 +146,8 @@ fn advice_on_error(error: &str, own: &RedisError, trust: Option<Trust>) -> Optio
             }
         }
         () if says("not valid for name") || says("NotValidForName") => {
-            "the server's certificate is for another name: correct --redis-url, or set \
-             --redis-tls-skip-hostname-verification"
+            "the server's certificate is for another name: write that name in --redis-url; \
+             --redis-tls-skip-hostname-verification would accept any name, which is less safe"
         }
         () if says("expired") || says("Expired") => "renew the server's certificate",
         () if says("CertificateRequired") || says("HandshakeFailure") => {
@@ -159,19 +158,55 @@ fn advice_on_error(error: &str, own: &RedisError, trust: Option<Trust>) -> Optio
     })
 }
 
-/// Returns advice on a master name that a sentinel does not know.
-async fn diagnose_master(
+/// Returns advice on a certificate that has a DNS name, but not the host's. `configured` are the
+/// addresses in the settings.
+fn advice_on_name(text: &str, address: &Address, configured: &[Address]) -> Option<String> {
+    let Address::Tcp(_, port) = address else { return None };
+    let (_, names) = text.split_once("certificate is only valid for ")?;
+    let (_, name) = names.split_once("DnsName(\"")?;
+    let (name, _) = name.split_once('"')?;
+    let way_out = match configured.contains(address) {
+        true => format!("write {name}:{port} instead of {address} in --redis-url"),
+        false => format!("make the cluster or the sentinels announce {name} instead of {address}"),
+    };
+    Some(format!(
+        "the server's certificate is for {name}: {way_out}; --redis-tls-skip-hostname-verification \
+         would accept any name, which is less safe"
+    ))
+}
+
+/// Maximum length of a master's name in advice, in bytes.
+const MASTER_BYTES_MAX: usize = 255;
+
+/// Returns the names of the masters that a sentinel monitors, or `None` if it does not answer.
+async fn known_masters(
     context: &ClientContext,
     address: &Address,
     auth: &Auth,
-    master: &str,
-) -> Option<String> {
+) -> Option<Vec<String>> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("MASTERS");
     let Value::Array(masters) = context.query(address, auth, &command).await.ok()? else {
         return None;
     };
-    let known: Vec<String> = masters.into_iter().filter_map(master_name).collect();
+    let names = masters.into_iter().filter_map(master_name);
+    Some(names.filter(|name| name.len() <= MASTER_BYTES_MAX).collect())
+}
+
+/// Returns advice on a sentinel whose address was configured as that of a Redis server.
+fn advice_on_sentinel(masters: &[String], address: &Address) -> String {
+    let master = match masters {
+        [master] => master,
+        _ => "MASTER",
+    };
+    format!(
+        "this is a sentinel: set --redis-type sentinel and --redis-url {master},{address} (the \
+         master's name, then the sentinels, separated by commas)"
+    )
+}
+
+/// Returns advice on a master name that a sentinel does not know; `known` are those that it knows.
+fn advice_on_master(known: &[String], master: &str) -> Option<String> {
     if known.iter().any(|known| known == master) {
         return None;
     }
@@ -216,6 +251,31 @@ mod tests {
         assert!(has_several_masters(text("cluster_state:ok\r\ncluster_size:3\r\n")));
         assert!(!has_several_masters(text("cluster_state:ok\r\ncluster_size:1\r\n")));
         assert!(!has_several_masters(text("cluster_size:x\r\n")));
+    }
+
+    #[test]
+    fn a_certificate_for_another_host_is_corrected_where_the_host_was_named() {
+        let node = |host: &str| Address::Tcp(host.to_owned(), 6380);
+        let text = "certificate not valid for name \"10.0.0.1\"; certificate is only valid for any \
+                    of DnsName(\"a.example\"), DnsName(\"b.example\")";
+        let configured = advice_on_name(text, &node("10.0.0.1"), &[node("10.0.0.1")]).unwrap();
+        let correction = "write a.example:6380 instead of 10.0.0.1:6380 in --redis-url";
+        assert!(configured.contains(correction), "{configured}");
+        let announced = advice_on_name(text, &node("10.0.0.1"), &[node("10.0.0.2")]).unwrap();
+        let correction = "make the cluster or the sentinels announce a.example instead of 10.0.0.1";
+        assert!(announced.contains(correction), "{announced}");
+        let other = "certificate is only valid for IpAddress(10.0.0.2)";
+        assert_eq!(advice_on_name(other, &node("10.0.0.1"), &[]), None);
+        assert_eq!(advice_on_name("UnknownIssuer", &node("10.0.0.1"), &[]), None);
+    }
+
+    #[test]
+    fn a_sentinel_of_one_master_names_it() {
+        let address = Address::Tcp("10.0.0.1".to_owned(), 26_379);
+        let one = advice_on_sentinel(&["counters".to_owned()], &address);
+        assert!(one.contains("--redis-url counters,10.0.0.1:26379 ("), "{one}");
+        let two = advice_on_sentinel(&["a".to_owned(), "b".to_owned()], &address);
+        assert!(two.contains("--redis-url MASTER,10.0.0.1:26379 ("), "{two}");
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::{ClientContext, ConnectError};
+use super::log_limiter::Suppressed;
 use super::loss_detector::NEW_MASTER;
 use super::misconfiguration::find_advice;
 use super::node::Node;
@@ -73,7 +74,7 @@ pub(crate) async fn follow_master(
 }
 
 /// Logs that no sentinel names a master, with the reply of the first configured sentinel.
-async fn log_missing_master(context: Arc<ClientContext>, suppressed: u64) {
+async fn log_missing_master(context: Arc<ClientContext>, suppressed: Suppressed) {
     let TopologyConfig::Sentinel { master, auth } = &context.config.topology else { return };
     let Some(node) = context.config.addresses.first() else { return };
     let mut command = redis::cmd("SENTINEL");
@@ -84,7 +85,7 @@ async fn log_missing_master(context: Arc<ClientContext>, suppressed: u64) {
     };
     let advice = find_advice(&context, node, auth, &reason).await;
     context.set_failure(node, &reason, advice.as_deref());
-    tracing::warn!(master, %node, reason, advice, suppressed, "no sentinel names a master");
+    tracing::warn!(master, %node, advice, reason, suppressed, "no sentinel names a master");
 }
 
 /// Addresses that sentinels name as the master, each with the number of those sentinels.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::cluster::{Cluster, TableUpdate};
 use super::config::Address;
 use super::dialer::{ClientContext, ConnectError};
+use super::log_limiter::Suppressed;
 use super::misconfiguration::find_advice;
 use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
 
@@ -57,7 +58,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
 }
 
 /// Logs that no node returned the slot table, with the reply of the first configured node.
-async fn log_missing_table(context: Arc<ClientContext>, suppressed: u64) {
+async fn log_missing_table(context: Arc<ClientContext>, suppressed: Suppressed) {
     let Some(node) = context.config.addresses.first() else { return };
     let auth = &context.config.auth;
     let reply = context.query(node, auth, redis::cmd("CLUSTER").arg("SLOTS")).await;
@@ -67,7 +68,7 @@ async fn log_missing_table(context: Arc<ClientContext>, suppressed: u64) {
     };
     let advice = find_advice(&context, node, auth, &reason).await;
     context.set_failure(node, &reason, advice.as_deref());
-    tracing::warn!(%node, reason, advice, suppressed, "no cluster node returned the slot table");
+    tracing::warn!(%node, advice, reason, suppressed, "no cluster node returned the slot table");
 }
 
 /// Queries one node after another until a slot table is accepted. Returns `None` if no table is

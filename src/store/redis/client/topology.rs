@@ -197,4 +197,8 @@ impl Transport for RedisClient {
     fn counter_losses(&self) -> u64 {
         self.losses.get()
     }
+
+    fn lost_connections(&self) -> u64 {
+        self.context.lost_connections.load(Ordering::Acquire)
+    }
 }

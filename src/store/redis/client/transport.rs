@@ -187,4 +187,9 @@ pub trait Transport: Send + Sync + 'static {
     fn counter_losses(&self) -> u64 {
         0
     }
+
+    /// Returns the number of connections that were lost.
+    fn lost_connections(&self) -> u64 {
+        0
+    }
 }

@@ -1,0 +1,370 @@
+//! Prepaid hits: a replica takes hits of a hot counter from the store in advance and spends them
+//! without asking it, for limits with `prepay: auto`.
+//!
+//! A lot is charged beside the hits that a call needs, in one charge. If the limit refuses the
+//! larger charge, the call is sent again without the lot. A call spends prepaid hits only if it is
+//! admitted: they are reserved while the store decides its other checks, and put back if one refuses.
+//!
+//! Every hit that is spent was charged before, so a limit is exceeded only if hits of one window
+//! were spent in the next one. Hence a lot ends with its window, by the latest time that the server's
+//! clock may show; the store's answer to the charge bounds that clock. The rest of a lot is
+//! returned once, by receipt. A lot ends without a return if a connection is lost or the store may
+//! have lost counters, because another server may not have the charge. A charge with an unknown
+//! outcome is never sent again, and its lot is lost.
+//!
+//! Not here: how many hits are taken, and for how long (`prepaid_lots`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+
+use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, Spend};
+use super::remaining_checks::RemainingChecks;
+use crate::clock::Clock;
+use crate::domain::{
+    Accounting, Admission, Answer, Answers, Call, ChargeRecord, Check, Hits, Micros, Op, Outcome,
+    Receipt, RepeatedCounters, Source, Verdict,
+};
+use crate::store::{SharedStore, SharedStoreStats, Store};
+
+/// Store wrapper that answers checks of hot counters from hits that it has taken in advance.
+#[derive(Debug)]
+pub struct PrepaidHits<S> {
+    shared: Arc<Shared<S>>,
+    clock: Clock,
+    /// Origin of the times in the table.
+    started: Instant,
+}
+
+/// Part that the tasks which return lots share.
+#[derive(Debug)]
+struct Shared<S> {
+    store: S,
+    lots: PrepaidLots,
+    stats: PrepaidStats,
+}
+
+/// Statistics of prepaid hits, as totals since startup.
+#[derive(Debug, Default)]
+struct PrepaidStats {
+    /// Number of calls answered without the store.
+    calls: AtomicU64,
+    /// Number of hits taken in advance.
+    taken: AtomicU64,
+    /// Number of prepaid hits returned unspent.
+    returned: AtomicU64,
+}
+
+/// Hits that a call has spent from a lot and may have to put back.
+struct Reservation {
+    at: usize,
+    lot: LotId,
+}
+
+/// Lot that a call is taking. Dropped with the call, so that the next call can take one.
+struct Refill<'a> {
+    at: usize,
+    hits: u64,
+    lots: &'a PrepaidLots,
+    check: Check<'a>,
+}
+
+impl Drop for Refill<'_> {
+    fn drop(&mut self) {
+        self.lots.end_refill(&self.check);
+    }
+}
+
+/// Part of a call that the store must decide, beside what was answered from prepaid hits.
+struct Rest<'a> {
+    begin: Begin,
+    /// Answers to all checks; `NotAsked` where the store must be asked.
+    each: Vec<Answer>,
+    reserved: SmallVec<[Reservation; 4]>,
+    refills: SmallVec<[Refill<'a>; 2]>,
+}
+
+/// Session of the store and time at the start of a call.
+#[derive(Clone, Copy)]
+struct Begin {
+    session: u64,
+    now: Micros,
+}
+
+impl<S: Store> PrepaidHits<S> {
+    /// Wraps a store. `replicas` is the number of replicas that share its limits.
+    pub fn new(store: S, replicas: u32, clock: Clock) -> Self {
+        let (lots, stats) = (PrepaidLots::new(replicas), PrepaidStats::default());
+        let started = clock.monotonic();
+        PrepaidHits { shared: Arc::new(Shared { store, lots, stats }), clock, started }
+    }
+
+    /// Returns the time since the store was created.
+    fn now(&self) -> Micros {
+        let since = self.clock.monotonic().saturating_duration_since(self.started);
+        Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    }
+
+    /// Answers what it can from prepaid hits. Returns the rest of the call, unless that is all.
+    fn answer<'a>(
+        &'a self,
+        call: &Call<'a>,
+        may_take_lots: bool,
+    ) -> Result<Answers, Box<Rest<'a>>> {
+        let begin = Begin { session: self.shared.store.session(), now: self.now() };
+        let mut each = vec![Answer::NotAsked; call.checks.len()];
+        let (reserved, refills) = self.reserve(call, may_take_lots, begin, &mut each);
+        if reserved.len() == call.checks.len() {
+            self.shared.stats.calls.fetch_add(1, Ordering::Relaxed);
+            return Ok(Answers { each, source: Source::Redis });
+        }
+        Err(Box::new(Rest { begin, each, reserved, refills }))
+    }
+
+    /// Decides the rest of a call in the store. Decides the whole call again, without lots, if a lot
+    /// is too much for its limit.
+    async fn ask<'a>(&'a self, call: &Call<'a>, mut rest: Box<Rest<'a>>) -> Answers {
+        loop {
+            if let Some(answers) = self.ask_once(call, *rest).await {
+                return answers;
+            }
+            match self.answer(call, false) {
+                Ok(answers) => return answers,
+                Err(without_lots) => rest = without_lots,
+            }
+        }
+    }
+
+    /// Decides the rest of a call in the store. Returns `None` if a lot is too much for its limit.
+    /// Then nothing was charged.
+    async fn ask_once(&self, call: &Call<'_>, rest: Rest<'_>) -> Option<Answers> {
+        let Shared { store, lots, .. } = &*self.shared;
+        let Rest { begin, mut each, reserved, refills } = rest;
+        let mut remaining = RemainingChecks::new(call, &each);
+        for (at, check) in remaining.positions.iter().zip(&mut remaining.checks) {
+            if let Some(refill) = refills.iter().find(|refill| refill.at == *at) {
+                check.op = Op::Take { cost: Hits(check.cost().0.saturating_add(refill.hits)) };
+            }
+        }
+        let answers = store.apply(&Call { checks: &remaining.checks, ..*call }).await;
+        let is_complete = !answers.each.iter().any(is_unanswered);
+        let received = self.now();
+        let mut is_refused = false;
+        for (at, mut answer) in remaining.positions.iter().zip(answers.each) {
+            let check = &call.checks[*at];
+            if let Answer::Decided(outcome) = &mut answer
+                && may_be_prepaid(check)
+            {
+                lots.record(check, &without_lot(check, outcome), received);
+                if refills.iter().any(|refill| refill.at == *at) {
+                    is_refused |= outcome.verdict == Verdict::Refuse;
+                    self.keep_lot(check, outcome, begin);
+                }
+            }
+            each[*at] = answer;
+        }
+        drop(refills);
+        let is_rejected = call.accounting == Accounting::AllOrNothing
+            && Admission::from_answers(call.checks, &each).is_rejected();
+        // A call with an unknown outcome is never sent again. It stays rejected.
+        let is_repeated = is_refused && is_complete;
+        if is_repeated || is_rejected {
+            self.put_back(call, &reserved, begin, &mut each);
+        }
+        (!is_repeated).then_some(Answers { each, source: answers.source })
+    }
+
+    /// Spends prepaid hits on every check that has enough of them, and stores the outcomes. Returns
+    /// what was spent, and the lots to take beside the other checks.
+    fn reserve<'a>(
+        &'a self,
+        call: &Call<'a>,
+        may_take_lots: bool,
+        begin: Begin,
+        each: &mut [Answer],
+    ) -> (SmallVec<[Reservation; 4]>, SmallVec<[Refill<'a>; 2]>) {
+        let (mut reserved, mut refills) = (SmallVec::new(), SmallVec::new());
+        let may_take_lots = may_take_lots && can_be_repeated(call) && Handle::try_current().is_ok();
+        let repeated = RepeatedCounters::of_checks(call.checks);
+        let lots = &self.shared.lots;
+        for (at, check) in call.checks.iter().enumerate() {
+            if !may_be_prepaid(check) || repeated.contains(&check.key) {
+                continue;
+            }
+            match lots.spend(check, may_take_lots, begin.session, begin.now) {
+                Spend::Spent(lot, outcome) => {
+                    each[at] = Answer::Decided(outcome);
+                    reserved.push(Reservation { at, lot });
+                }
+                Spend::Ask { lot: 0 } => {}
+                Spend::Ask { lot: hits } => refills.push(Refill { at, hits, lots, check: *check }),
+            }
+        }
+        (reserved, refills)
+    }
+
+    /// Keeps the hits that were charged beyond the cost of a check, and reduces its outcome to that
+    /// cost. Does nothing if the call was not charged.
+    fn keep_lot(&self, check: &Check<'_>, outcome: &mut Outcome, begin: Begin) {
+        let taken = outcome.charged.0.saturating_sub(check.cost().0);
+        if taken == 0 {
+            return;
+        }
+        self.shared.stats.taken.fetch_add(taken, Ordering::Relaxed);
+        match self.shared.lots.add(check, outcome, begin.session, begin.now) {
+            Some(lot) => self.return_later(lot),
+            None => {
+                let record = |record| ChargeRecord { hits: Hits(taken), ..record };
+                let lot = Outcome { taken: outcome.taken.map(record), ..*outcome };
+                self.refund_in_background(Receipt::for_check(check, &lot), begin);
+            }
+        }
+        // This replica may still spend the lot.
+        let available = Hits(outcome.available.0.saturating_add(taken));
+        let own = without_lot(check, outcome);
+        *outcome = Outcome { available: available.min(check.limit.capacity()), ..own };
+    }
+
+    /// Puts the reserved hits of a rejected call back, and updates the answers.
+    fn put_back(
+        &self,
+        call: &Call<'_>,
+        reserved: &[Reservation],
+        begin: Begin,
+        each: &mut [Answer],
+    ) {
+        for Reservation { at, lot } in reserved {
+            let (check, Answer::Decided(outcome)) = (&call.checks[*at], &mut each[*at]) else {
+                continue;
+            };
+            if !self.shared.lots.put_back(check, *lot) {
+                self.refund_in_background(Receipt::for_check(check, outcome), begin);
+            }
+            *outcome = outcome.refunded(check.limit.capacity());
+        }
+    }
+
+    /// Returns the rest of a lot to the store when it may no longer be spent.
+    fn return_later(&self, lot: AddedLot) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let shared = Arc::clone(&self.shared);
+        let over = self.started + Duration::from_micros(lot.spend_until.0);
+        // One task per lot: about forty per second for each hot counter.
+        runtime.spawn(async move {
+            tokio::time::sleep_until(over.into()).await;
+            if let Some(receipt) = shared.lots.end(&lot, shared.store.session()) {
+                shared.refund(receipt).await;
+            }
+        });
+    }
+
+    /// Refunds hits that are in no lot, so that the caller does not wait for it.
+    fn refund_in_background(&self, receipt: Option<Receipt>, begin: Begin) {
+        let (Some(receipt), Ok(runtime)) = (receipt, Handle::try_current()) else { return };
+        let shared = Arc::clone(&self.shared);
+        runtime.spawn(async move {
+            if shared.store.session() == begin.session {
+                shared.refund(receipt).await;
+            }
+        });
+    }
+}
+
+impl<S: Store> Shared<S> {
+    async fn refund(&self, receipt: Receipt) {
+        self.stats.returned.fetch_add(receipt.taken.hits.0, Ordering::Relaxed);
+        self.store.refund(&[receipt]).await;
+    }
+}
+
+/// Returns whether the check may spend prepaid hits. A request override has no `prepay`.
+fn may_be_prepaid(check: &Check<'_>) -> bool {
+    check.limit.prepay && check.is_required() && matches!(check.op, Op::Take { cost: Hits(1..) })
+}
+
+/// Returns whether the call may be sent again if one of its checks refuses: then nothing was
+/// charged.
+fn can_be_repeated(call: &Call<'_>) -> bool {
+    let is_atomic = call.accounting == Accounting::AllOrNothing
+        && !call.checks.iter().any(Check::applies_when_rejected);
+    call.checks.len() == 1 || is_atomic
+}
+
+fn is_unanswered(answer: &Answer) -> bool {
+    matches!(answer, Answer::Unanswered { .. })
+}
+
+/// Returns the store's outcome with a charge of at most the check's cost.
+fn without_lot(check: &Check<'_>, outcome: &Outcome) -> Outcome {
+    let own = |taken: ChargeRecord| ChargeRecord { hits: taken.hits.min(check.cost()), ..taken };
+    let charged = outcome.charged.min(check.cost());
+    Outcome { charged, taken: outcome.taken.map(own), ..*outcome }
+}
+
+impl<S: SharedStore> SharedStore for PrepaidHits<S> {
+    type Node = S::Node;
+
+    fn nodes(&self) -> Vec<S::Node> {
+        self.shared.store.nodes()
+    }
+
+    async fn until_connected(&self) {
+        self.shared.store.until_connected().await;
+    }
+
+    fn shared_stats(&self) -> SharedStoreStats {
+        let PrepaidStats { calls, taken, returned } = &self.shared.stats;
+        SharedStoreStats {
+            prepaid_calls: calls.load(Ordering::Relaxed),
+            prepaid_hits: taken.load(Ordering::Relaxed),
+            prepaid_returned: returned.load(Ordering::Relaxed),
+            ..self.shared.store.shared_stats()
+        }
+    }
+
+    fn is_available(&self) -> bool {
+        self.shared.store.is_available()
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.shared.store.failure()
+    }
+
+    fn end_policy(&self) {
+        self.shared.lots.stop_spending();
+        self.shared.store.end_policy();
+    }
+}
+
+impl<S: Store> Store for PrepaidHits<S> {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        if !call.checks.iter().any(may_be_prepaid) {
+            return self.shared.store.apply(call).await;
+        }
+        match self.answer(call, true) {
+            Ok(answers) => answers,
+            // Boxed, so that the future of other calls stays small.
+            Err(rest) => Box::pin(self.ask(call, rest)).await,
+        }
+    }
+
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.shared.store.refund(receipts).await;
+    }
+
+    fn counter_losses(&self) -> u64 {
+        self.shared.store.counter_losses()
+    }
+
+    fn session(&self) -> u64 {
+        self.shared.store.session()
+    }
+
+    /// The hits in the way of a prepaid counter may be returned by another replica.
+    fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
+        may_be_prepaid(check) || self.shared.store.may_refuse_transiently(check)
+    }
+}

@@ -1,0 +1,350 @@
+//! Tests of the table of prepaid hits, with a fixed window as the store.
+
+use super::*;
+use crate::domain::{Charge, FixedWindow, OnStoreFailure, Op, Rate, Role, Unit, Window};
+
+const LENGTH: u64 = 1_000_000;
+/// What the server's clock shows at zero of the replicas' clocks, in the middle of a window.
+const SERVER: u64 = 1_763_596_800_000_000 + LENGTH / 2;
+const SESSION: u64 = 7;
+
+fn limit(hits: u64) -> Arc<Limit> {
+    let window = Window::Epoch { length: Micros(LENGTH) };
+    Arc::new(Limit {
+        algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }),
+        rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
+        charge: Charge::Admitted,
+        on_store_failure: OnStoreFailure::Local,
+        prepay: true,
+        limit_id: 1,
+    })
+}
+
+fn take(identity: u128, cost: u64, limit: &Arc<Limit>) -> Check<'_> {
+    let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(cost) });
+    Check { key, limit, op, role: Role::Required, holder: None }
+}
+
+/// The store's answer to a charge that passed at this time of the replicas' clocks.
+fn charged(hits: u64, available: u64, at: u64) -> Outcome {
+    let at = SERVER + at;
+    let window = Micros(at / LENGTH * LENGTH);
+    let taken = ChargeRecord { hits: Hits(hits), at: Micros(at), window, entry: 0 };
+    let reset_after = Micros(window.0 + LENGTH - at);
+    let passed = Outcome { reset_after, ..Outcome::pass(Hits(available)) };
+    Outcome { charged: Hits(hits), taken: Some(taken), ..passed }
+}
+
+/// Charges 100 hits, one per millisecond from `start` on, so that the counter is hot.
+fn warm(lots: &PrepaidLots, check: &Check<'_>, available: u64, start: u64) -> u64 {
+    for at in (start..start + 100_000).step_by(1_000) {
+        assert_eq!(lots.spend(check, false, SESSION, Micros(at)), Spend::Ask { lot: 0 });
+        lots.record(check, &charged(1, available, at), Micros(at));
+    }
+    start + 100_000
+}
+
+/// Takes the lot that the counter is due, and adds it.
+fn refill(lots: &PrepaidLots, check: &Check<'_>, now: u64) -> (u64, AddedLot) {
+    let Spend::Ask { lot } = lots.spend(check, true, SESSION, Micros(now)) else {
+        panic!("there are hits")
+    };
+    let outcome = charged(lot + check.cost().0, 100_000, now);
+    let added = lots.add(check, &outcome, SESSION, Micros(now)).unwrap();
+    lots.end_refill(check);
+    (lot, added)
+}
+
+fn is_spent(lots: &PrepaidLots, check: &Check<'_>, session: u64, now: u64) -> bool {
+    matches!(lots.spend(check, false, session, Micros(now)), Spend::Spent(..))
+}
+
+#[test]
+fn a_lot_is_50_ms_of_the_rate_and_a_quarter_of_the_rest_per_replica() {
+    for (replicas, available, expected) in
+        [(1, 100_000, 50), (1, 160, 40), (4, 160, 10), (4, 32, 2), (4, 31, 0), (1, 0, 0)]
+    {
+        let (lots, limit) = (PrepaidLots::new(replicas), limit(100_000));
+        let check = take(1, 1, &limit);
+        assert_eq!(lots.spend(&check, true, SESSION, Micros(0)), Spend::Ask { lot: 0 });
+        let now = warm(&lots, &check, available, 0);
+        let asked = lots.spend(&check, true, SESSION, Micros(now));
+        assert_eq!(asked, Spend::Ask { lot: expected }, "{replicas} {available}");
+    }
+}
+
+#[test]
+fn a_counter_that_is_not_hot_gets_no_lot() {
+    let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
+    let check = take(1, 1, &limit);
+    for at in (0..1_000_000).step_by(50_000) {
+        assert_eq!(lots.spend(&check, true, SESSION, Micros(at)), Spend::Ask { lot: 0 });
+        lots.record(&check, &charged(1, 90_000, 0), Micros(at));
+    }
+}
+
+#[test]
+fn one_call_takes_the_next_lot_while_others_spend_the_second_half() {
+    let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
+    let check = take(1, 1, &limit);
+    let now = warm(&lots, &check, 90_000, 0);
+    let (lot, _) = refill(&lots, &check, now);
+    assert_eq!(lot, 50);
+    let spend = |may_take| lots.spend(&check, may_take, SESSION, Micros(now + 1_000));
+    for _ in 0..25 {
+        assert!(matches!(spend(true), Spend::Spent(..)));
+    }
+    assert_eq!(spend(true), Spend::Ask { lot: 25 }, "25 of 50 are left");
+    assert!(matches!(spend(true), Spend::Spent(..)), "another call takes it");
+    let outcome = charged(26, 90_000, now + 1_000);
+    lots.add(&check, &outcome, SESSION, Micros(now + 1_000)).unwrap();
+    lots.end_refill(&check);
+    let spent = (0..).take_while(|_| matches!(spend(false), Spend::Spent(..))).count();
+    assert_eq!(spent, 24 + 25);
+}
+
+#[test]
+fn a_lot_ends_with_its_life_its_window_and_its_session_and_with_the_policy() {
+    let limit = limit(100_000);
+    let check = take(1, 1, &limit);
+    let with_lot = |start| {
+        let lots = PrepaidLots::new(1);
+        let now = warm(&lots, &check, 90_000, start);
+        let (_, added) = refill(&lots, &check, now);
+        (lots, now, added)
+    };
+    let (lots, now, added) = with_lot(0);
+    assert_eq!(added.spend_until, Micros(now + LIFE_MAX.0));
+    assert!(is_spent(&lots, &check, SESSION, now + LIFE_MAX.0 - 1));
+    assert!(!is_spent(&lots, &check, SESSION, now + LIFE_MAX.0));
+    assert!(!is_spent(&lots, &check, SESSION + 1, now), "another session");
+    assert_eq!(lots.end(&added, SESSION).unwrap().taken.hits, Hits(49));
+    assert_eq!(lots.end(&added, SESSION).map(|receipt| receipt.taken), None, "once");
+
+    // The window ends half a second after zero.
+    let (lots, now, added) = with_lot(350_000);
+    assert_eq!(now, 450_000);
+    assert_eq!(added.spend_until, Micros(500_000 - DRIFT_MAX.0));
+    assert!(lots.end(&added, SESSION).is_none(), "its window is over");
+
+    let (lots, now, added) = with_lot(0);
+    lots.stop_spending();
+    assert!(!is_spent(&lots, &check, SESSION, now));
+    assert_eq!(lots.end(&added, SESSION).unwrap().taken.hits, Hits(50));
+
+    let (lots, _, added) = with_lot(0);
+    assert!(lots.end(&added, SESSION + 1).is_none(), "the server may be another one");
+}
+
+#[test]
+fn a_lot_of_a_window_that_has_not_begun_is_never_spent() {
+    let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
+    let check = take(1, 1, &limit);
+    let now = warm(&lots, &check, 90_000, 0);
+    let mut outcome = charged(50, 90_000, now);
+    if let Some(taken) = &mut outcome.taken {
+        taken.window = Micros(taken.window.0 + LENGTH);
+    }
+    assert_eq!(lots.add(&check, &outcome, SESSION, Micros(now)), None);
+}
+
+#[test]
+fn hits_are_put_back_into_their_lot_unless_it_is_over() {
+    let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
+    let check = take(1, 3, &limit);
+    let now = warm(&lots, &take(1, 1, &limit), 90_000, 0);
+    let (lot, added) = refill(&lots, &check, now);
+    let Spend::Spent(id, outcome) = lots.spend(&check, false, SESSION, Micros(now)) else {
+        panic!("there are hits")
+    };
+    assert_eq!((outcome.charged, outcome.taken.unwrap().hits), (Hits(3), Hits(3)));
+    assert!(lots.put_back(&check, id));
+    assert_eq!(lots.end(&added, SESSION).unwrap().taken.hits, Hits(lot));
+    assert!(!lots.put_back(&check, id));
+}
+
+#[test]
+fn a_new_policy_and_another_counter_do_not_spend_a_lot() {
+    let (lots, old) = (PrepaidLots::new(1), limit(100_000));
+    let now = warm(&lots, &take(1, 1, &old), 90_000, 0);
+    refill(&lots, &take(1, 1, &old), now);
+    let new = limit(100_000);
+    assert!(!is_spent(&lots, &take(1, 1, &new), SESSION, now));
+    assert!(!is_spent(&lots, &take(1 + SET_COUNT as u128, 1, &old), SESSION, now));
+    assert!(is_spent(&lots, &take(1, 1, &old), SESSION, now));
+}
+
+#[test]
+fn a_flood_of_counters_takes_no_more_than_the_table() {
+    let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
+    for identity in 0..100_000_u128 {
+        lots.record(&take(identity, 1, &limit), &charged(1, 90_000, 0), Micros(0));
+    }
+    let held: usize = lots.sets.iter().map(|set| set.lock().unwrap().len()).sum();
+    assert_eq!(held, SET_COUNT * ACCOUNTS_PER_SET);
+    // An idle counter gives its place to one that is hot.
+    let hot = take(200_000, 1, &limit);
+    let now = warm(&lots, &hot, 90_000, IDLE_MAX.0);
+    refill(&lots, &hot, now);
+}
+
+/// A generator of test data: xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// A call on its way to the store and back.
+struct Asked {
+    replica: usize,
+    cost: u64,
+    lot: u64,
+    sent: u64,
+    runs: u64,
+    arrives: u64,
+    outcome: Option<Outcome>,
+}
+
+/// Three replicas that make more calls than a fixed window admits, and a store that counts.
+struct World {
+    random: Random,
+    limit: Arc<Limit>,
+    replicas: Vec<PrepaidLots>,
+    asked: Vec<Asked>,
+    /// When each lot is returned: the replica, the time, and the lot.
+    ends: Vec<(usize, u64, AddedLot)>,
+    /// Hits in each window's counter.
+    counts: [u64; 6],
+    admitted: [u64; 6],
+    lots: u64,
+}
+
+/// The position of a window.
+fn place(window: Micros) -> usize {
+    ((window.0 - SERVER) / LENGTH) as usize
+}
+
+/// The start of the window that the server's clock is in.
+fn window_at(now: u64) -> Micros {
+    Micros((SERVER + now) / LENGTH * LENGTH)
+}
+
+impl World {
+    fn new(seed: u64, hits: u64) -> World {
+        World {
+            random: Random(0x9E37_79B9_7F4A_7C15 ^ seed),
+            limit: limit(hits),
+            replicas: (0..3).map(|_| PrepaidLots::new(3)).collect(),
+            asked: Vec::new(),
+            ends: Vec::new(),
+            counts: [0; 6],
+            admitted: [0; 6],
+            lots: 0,
+        }
+    }
+
+    fn step(&mut self, now: u64) {
+        (0..3).for_each(|replica| self.call(replica, now));
+        let mut asked = std::mem::take(&mut self.asked);
+        asked.iter_mut().for_each(|call| self.execute(call, now));
+        asked.retain(|call| !self.deliver(call, now));
+        self.asked.extend(asked);
+        let ends = std::mem::take(&mut self.ends);
+        self.ends = ends.into_iter().filter(|end| !self.is_returned(end, now)).collect();
+    }
+
+    fn call(&mut self, replica: usize, now: u64) {
+        let cost = 1 + self.random.below(3);
+        let check = take(1, cost, &self.limit);
+        match self.replicas[replica].spend(&check, true, SESSION, Micros(now)) {
+            Spend::Spent(_, outcome) => {
+                let window = outcome.taken.unwrap().window;
+                assert_eq!(window, window_at(now), "spent in another window");
+                self.admitted[place(window)] += cost;
+            }
+            Spend::Ask { lot } => {
+                assert!(lot <= self.limit.capacity().0 / 12);
+                self.lots += u64::from(lot > 0);
+                let runs = now + self.random.below(3_000);
+                let arrives = runs + self.random.below(3_000);
+                let outcome = None;
+                self.asked.push(Asked { replica, cost, lot, sent: now, runs, arrives, outcome });
+            }
+        }
+    }
+
+    /// Charges a call in the store when its command arrives there.
+    fn execute(&mut self, call: &mut Asked, now: u64) {
+        if call.outcome.is_some() || call.runs > now {
+            return;
+        }
+        let (hits, needed) = (self.limit.capacity().0, call.cost + call.lot);
+        let count = &mut self.counts[place(window_at(call.runs))];
+        let mut outcome = charged(needed, 0, call.runs);
+        if *count + needed <= hits {
+            *count += needed;
+        } else {
+            outcome = Outcome { charged: Hits::ZERO, taken: None, ..outcome };
+            outcome.verdict = Verdict::Refuse;
+        }
+        outcome.available = Hits(hits - *count);
+        call.outcome = Some(outcome);
+    }
+
+    /// Lets a replica read the store's answer. Returns whether it has arrived.
+    fn deliver(&mut self, call: &Asked, now: u64) -> bool {
+        let Some(outcome) = call.outcome.filter(|_| call.arrives <= now) else { return false };
+        let (lots, check) = (&self.replicas[call.replica], take(1, call.cost, &self.limit));
+        let own = Hits(outcome.charged.0.min(call.cost));
+        lots.record(&check, &Outcome { charged: own, ..outcome }, Micros(now));
+        if let Some(taken) = outcome.taken {
+            self.admitted[place(taken.window)] += call.cost;
+            if call.lot > 0 {
+                let added = lots.add(&check, &outcome, SESSION, Micros(call.sent)).unwrap();
+                let late = added.spend_until.0.max(now) + self.random.below(2_000);
+                self.ends.push((call.replica, late, added));
+            }
+        }
+        if call.lot > 0 {
+            lots.end_refill(&check);
+        }
+        true
+    }
+
+    /// Returns whether the lot's rest has been returned by now.
+    fn is_returned(&mut self, (replica, at, lot): &(usize, u64, AddedLot), now: u64) -> bool {
+        if *at > now {
+            return false;
+        }
+        if let Some(Receipt { taken, .. }) = self.replicas[*replica].end(lot, SESSION)
+            && taken.window == window_at(now)
+        {
+            self.counts[place(taken.window)] -= taken.hits.0;
+        }
+        true
+    }
+}
+
+#[test]
+fn three_replicas_never_exceed_a_window_and_admit_all_of_it() {
+    // The last limit is never reached, so that lots are held when a window ends.
+    let limits = [40, 1_000, 20_000, 1_000_000];
+    for (seed, hits) in (1..=6).flat_map(|seed| limits.map(|hits| (seed, hits))) {
+        let mut world = World::new(seed, hits);
+        (LENGTH / 2..4 * LENGTH).step_by(100).for_each(|now| world.step(now));
+        let World { counts, admitted, lots, .. } = world;
+        for (admitted, count) in admitted.into_iter().zip(counts) {
+            assert!(admitted <= count && count <= hits, "{seed}: {admitted} {count} {hits}");
+        }
+        // The first three windows are whole.
+        let is_full = |sum: &u64| hits > 20_000 || *sum + 3 >= hits;
+        assert!(admitted[..3].iter().all(is_full), "{seed}: {admitted:?} of {hits}");
+        assert!(hits < 100 || lots > 10, "{seed}: {lots} lots");
+    }
+}

@@ -1,0 +1,153 @@
+//! What becomes of a lot: it is spent, put back, returned once, or lost.
+
+#![allow(clippy::disallowed_methods, reason = "waits for real time on a real server")]
+
+use std::time::Duration;
+
+use tidegate::clock::Clock;
+use tidegate::domain::{Accounting, Answer, Call, Hits, Source, Verdict};
+use tidegate::resilience::deadline::Deadline;
+use tidegate::store::{SharedStore, Store};
+
+use super::replica::{HOT, LOTS_ARE_OVER, Replica, counted, prepaid_hits, server, until_counted};
+use crate::support::limits::*;
+use crate::support::redis_server::until;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_spends_prepaid_hits_looks_like_one_that_redis_decided() {
+    let (server, limit) = (server(), prepaid(&window(100_000, HOUR)));
+    let replica = Replica::of(&server, 1).await;
+    let mut admitted = replica.warm(&limit).await;
+    let (before, check) = (replica.stats(), take(key(HOT), &limit, 1));
+    let answers = replica.apply(&[check]).await;
+    admitted += 1;
+    let outcome = *answers.each[0].outcome().unwrap();
+    assert_eq!(replica.stats().prepaid_calls - before.prepaid_calls, 1);
+    assert_eq!((answers.source, outcome.verdict), (Source::Redis, Verdict::Pass));
+    assert_eq!((outcome.charged, outcome.available), (Hits(1), Hits(100_000 - admitted)));
+    let end = (Clock::System.now().0 / HOUR + 1) * HOUR;
+    let left = end - Clock::System.now().0;
+    assert!(outcome.reset_after.0.abs_diff(left) < SECOND, "{outcome:?}");
+    until_counted(&server, &check, admitted).await;
+    assert!(replica.stats().prepaid_returned > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_another_limit_rejects_changes_neither_counter() {
+    let (server, hot) = (server(), prepaid(&window(100_000, HOUR)));
+    let narrow = window(5, HOUR);
+    let replica = Replica::without_refusal_cache(&server).await;
+    let mut admitted = replica.warm(&hot).await;
+    let checks = [take(key(HOT), &hot, 1), take(key(2), &narrow, 1)];
+    let mut rejected = 0;
+    for _ in 0..400 {
+        let answers = replica.apply(&checks).await;
+        let [wide, narrow] = [0, 1].map(|at| *answers.each[at].outcome().unwrap());
+        assert_eq!(wide.verdict, Verdict::Pass);
+        let charged = u64::from(narrow.verdict == Verdict::Pass);
+        assert_eq!((wide.charged, narrow.charged), (Hits(charged), Hits(charged)));
+        assert_eq!(wide.taken.is_some(), charged > 0);
+        (admitted, rejected) = (admitted + charged, rejected + 1 - charged);
+        // The counter stays hot although these calls are rejected.
+        admitted += replica.hit(&hot).await.charged.0;
+    }
+    assert_eq!(rejected, 395);
+    assert!(replica.stats().prepaid_calls > 100, "{:?}", replica.stats());
+    until_counted(&server, &checks[0], admitted).await;
+    assert_eq!(counted(&server, &checks[1]), 5);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rest_of_a_lot_is_returned_once() {
+    let server = server();
+    for (counter, limit) in [
+        (HOT, prepaid(&window(100_000, HOUR))),
+        // Decided by a script, as are windows shorter than two seconds.
+        (HOT, prepaid(&calendar(100_000, tidegate::domain::Unit::Month, "Europe/Berlin"))),
+    ] {
+        let replica = Replica::of(&server, 2).await;
+        let admitted = replica.warm(&limit).await;
+        let stats = replica.stats();
+        assert!(stats.prepaid_hits >= 2, "{stats:?}");
+        until_counted(&server, &take(key(counter), &limit, 1), admitted).await;
+        let stats = replica.stats();
+        assert_eq!(stats.prepaid_hits - stats.prepaid_returned, stats.prepaid_calls);
+        server.ask(&["FLUSHALL"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_policy_ends_the_lots() {
+    let (server, limit) = (server(), prepaid(&window(100_000, HOUR)));
+    let replica = Replica::of(&server, 1).await;
+    let mut admitted = replica.warm(&limit).await;
+    replica.0.end_policy();
+    assert!(!replica.spends(&limit).await, "the lots are over");
+    admitted += 1;
+    until_counted(&server, &take(key(HOT), &limit, 1), admitted).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_connection_ends_the_lots_and_nothing_is_returned() {
+    let (server, limit) = (server(), prepaid(&window(100_000, HOUR)));
+    let replica = Replica::of(&server, 1).await;
+    let admitted = replica.warm(&limit).await;
+    let losses = || replica.0.nodes()[0].stats.losses.get();
+    let (had, held) = (losses(), replica.held());
+    assert!(held > 0);
+    server.ask(&["CLIENT", "KILL", "USER", "tidegate"]);
+    until("the loss is noticed", || losses() > had).await;
+    until("it is connected again", || replica.0.nodes()[0].stats.connected.get() > 0).await;
+    assert!(!replica.spends(&limit).await, "another server may have answered");
+    tokio::time::sleep(LOTS_ARE_OVER).await;
+    let check = take(key(HOT), &limit, 1);
+    assert_eq!(counted(&server, &check), admitted + 1 + held, "the lot is lost");
+}
+
+#[test]
+fn a_replica_that_is_killed_loses_at_most_one_lot() {
+    let (server, limit) = (server(), prepaid(&window(400, HOUR)));
+    let check = take(key(HOT), &limit, 1);
+    let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let killed = runtime();
+    let (admitted, held) = killed.block_on(async {
+        let replica = Replica::of(&server, 1).await;
+        (replica.warm(&limit).await, replica.held())
+    });
+    // No task of the runtime runs any more.
+    killed.shutdown_background();
+    std::thread::sleep(LOTS_ARE_OVER);
+    assert_eq!(counted(&server, &check), admitted + held);
+    assert!((1..=400 / 4).contains(&held), "{held} hits were lost");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lot_with_an_unknown_outcome_is_lost_and_the_next_one_is_taken() {
+    let (server, limit) = (server(), prepaid(&window(100_000, HOUR)));
+    let prepaid = prepaid_hits(&server, 1).await;
+    let budgeted = Deadline::new(prepaid, Duration::from_millis(50), Clock::System);
+    let mut admitted = 0;
+    let check = take(key(HOT), &limit, 1);
+    let hit = async || {
+        let (checks, accounting) = ([check], Accounting::AllOrNothing);
+        let call = Call { checks: &checks, accounting, now: Clock::System.now(), deadline: None };
+        budgeted.apply(&call).await.each[0]
+    };
+    for round in 0..3 {
+        let before = budgeted.shared_stats().prepaid_hits;
+        for _ in 0..200 {
+            admitted += hit().await.outcome().map_or(0, |outcome| outcome.charged.0);
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(budgeted.shared_stats().prepaid_hits > before, "no lot in round {round}");
+        server.freeze();
+        while matches!(hit().await, Answer::Decided(_)) {
+            admitted += 1;
+        }
+        server.thaw();
+        until("the server answers", || server.try_ask(&["PING"]).is_ok()).await;
+    }
+    tokio::time::sleep(LOTS_ARE_OVER).await;
+    let counted = counted(&server, &check);
+    assert!(counted > admitted, "{counted} counted, {admitted} admitted");
+}

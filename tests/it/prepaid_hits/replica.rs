@@ -1,0 +1,102 @@
+//! A replica: prepaid hits and the refusal cache over connections to a real server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::clock::Clock;
+use tidegate::domain::{Accounting, Answers, Call, Check, Limit, Outcome, Verdict};
+use tidegate::resilience::prepaid_hits::PrepaidHits;
+use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::store::redis::RedisStore;
+use tidegate::store::redis::client::config::TopologyConfig;
+use tidegate::store::redis::client::topology::RedisClient;
+use tidegate::store::{SharedStore, SharedStoreStats, Store};
+
+use crate::plain_commands::bench::{config, store, text};
+use crate::support::acl;
+use crate::support::limits::{key, take};
+use crate::support::redis_server::{Server, until};
+
+/// Longer than any lot lives, and its return takes.
+pub const LOTS_ARE_OVER: Duration = Duration::from_millis(300);
+
+/// The counter that is hot in every test.
+pub const HOT: u64 = 1;
+
+#[derive(Clone)]
+pub struct Replica(pub Arc<RefusalCache<PrepaidHits<RedisStore<RedisClient>>>>);
+
+/// Prepaid hits of one of so many replicas.
+pub async fn prepaid_hits(server: &Server, replicas: u32) -> PrepaidHits<RedisStore<RedisClient>> {
+    let store = store(config(TopologyConfig::Single, &[server.port]), 0).await;
+    PrepaidHits::new(store, replicas, Clock::System)
+}
+
+pub fn server() -> Server {
+    Server::start(&[&acl::line(acl::SINGLE)])
+}
+
+impl Replica {
+    /// One of so many replicas.
+    pub async fn of(server: &Server, replicas: u32) -> Replica {
+        Replica(Arc::new(RefusalCache::new(prepaid_hits(server, replicas).await, false)))
+    }
+
+    /// A single replica that asks Redis about every refused counter.
+    pub async fn without_refusal_cache(server: &Server) -> Replica {
+        let prepaid = prepaid_hits(server, 1).await;
+        Replica(Arc::new(RefusalCache::new(prepaid, false).enabled(false)))
+    }
+
+    pub async fn apply(&self, checks: &[Check<'_>]) -> Answers {
+        let (accounting, now) = (Accounting::AllOrNothing, Clock::System.now());
+        self.0.apply(&Call { checks, accounting, now, deadline: None }).await
+    }
+
+    /// One hit of the hot counter.
+    pub async fn hit(&self, limit: &Arc<Limit>) -> Outcome {
+        let answers = self.apply(&[take(key(HOT), limit, 1)]).await;
+        *answers.each[0].outcome().expect("decided")
+    }
+
+    pub fn stats(&self) -> SharedStoreStats {
+        self.0.shared_stats()
+    }
+
+    /// Prepaid hits that are neither spent, by calls of one hit, nor returned.
+    pub fn held(&self) -> u64 {
+        let stats = self.stats();
+        stats.prepaid_hits - stats.prepaid_calls - stats.prepaid_returned
+    }
+
+    /// Whether the next call is answered without Redis.
+    pub async fn spends(&self, limit: &Arc<Limit>) -> bool {
+        let before = self.stats().prepaid_calls;
+        assert_eq!(self.hit(limit).await.verdict, Verdict::Pass);
+        self.stats().prepaid_calls > before
+    }
+
+    /// Makes calls until one is answered without Redis. Returns the hits that were admitted.
+    pub async fn warm(&self, limit: &Arc<Limit>) -> u64 {
+        let mut admitted = 0;
+        let before = self.stats().prepaid_calls;
+        while self.stats().prepaid_calls == before {
+            admitted += self.hit(limit).await.charged.0;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(admitted < 10_000, "the counter never gets hot");
+        }
+        admitted
+    }
+}
+
+/// The hits in the counter of a check.
+pub fn counted(server: &Server, check: &Check<'_>) -> u64 {
+    server.count(&text(check)) % 10_000_000_000
+}
+
+/// Waits until the hits in a counter, once its lots are over, are those admitted.
+pub async fn until_counted(server: &Server, check: &Check<'_>, admitted: u64) {
+    until("the rest is returned", || counted(server, check) == admitted).await;
+    tokio::time::sleep(LOTS_ARE_OVER).await;
+    assert_eq!(counted(server, check), admitted, "returned once");
+}
