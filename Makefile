@@ -16,7 +16,7 @@ export RELEASE_ARCHITECTURES ?= x86_64 aarch64
 GHZ := .tools/bin/ghz
 
 .PHONY: help run build install test proof faults fuzz chart release release-test packaging compose page clients control-planes load load-check load-report failover lint format \
-	bench bench-peers tools envoy newcomer clean
+	bench bench-peers flame tools envoy newcomer clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -196,6 +196,11 @@ bench-peers: ## measure envoyproxy/ratelimit beside this build on the same Redis
 	GOBIN=$(abspath $(TARGET_DIR))/peers go install $(RATELIMIT)
 	RATELIMIT_PROGRAM=$(abspath $(TARGET_DIR))/peers/service_cmd \
 		$(CARGO) bench --locked --bench decisions -- peers $(if $(TO),> $(TO))
+
+# With the symbols of a release build, and names of inlined functions left out.
+flame: ## draw flame graphs of the fast paths into docs/performance, with perf and inferno
+	@.ci/tools redis perf inferno
+	PATH="$(CURDIR)/.tools/bin:$$PATH" $(CARGO) bench --locked --bench decisions -- flame $(CURDIR)/docs/performance
 
 clean: ## remove everything that was built or installed here
 	$(CARGO) clean

@@ -24,6 +24,7 @@ mod compare;
 mod cpu;
 mod curves;
 mod drive;
+mod flame;
 mod growth;
 mod instructions;
 mod memory;
@@ -38,6 +39,7 @@ mod table;
 mod telemetry;
 mod waits;
 
+use std::path::Path;
 use std::time::Duration;
 
 /// How much is measured; `TIDEGATE_BENCH=quick` is for trying the bench itself.
@@ -87,6 +89,9 @@ fn main() {
     if part.as_deref() == Some("curves") {
         return draw(&args.next().expect("a record"), &args.next().expect("a directory"));
     }
+    if part.as_deref() == Some("flame") {
+        return flame::run(Path::new(&args.next().expect("a directory")));
+    }
     cpu::describe_machine();
     match part.as_deref() {
         None | Some("table") => table::run(scale),
@@ -108,6 +113,6 @@ fn main() {
 fn draw(record: &str, directory: &str) {
     let record = std::fs::read_to_string(record).expect("a record");
     for (name, svg) in curves::draw(&record) {
-        std::fs::write(std::path::Path::new(directory).join(name), svg).expect("a directory");
+        std::fs::write(Path::new(directory).join(name), svg).expect("a directory");
     }
 }

@@ -83,7 +83,7 @@ fn head(program: &Path, pairs: usize, form: &str) {
         "with the interval that holds the median with 95 % probability. CPU includes the kernel."
     );
     println!(
-        "\n{:<10} {:>6} {:>9} | {:^24} | {:^23} | {:^36}",
+        "\n{:<10} {:>6} {:>9} | {:^24} | {:^23} | {:>28}",
         "", "", "", "service plus Redis", "Redis alone", "CPU per decision, µs"
     );
     println!(

@@ -138,7 +138,7 @@ pub fn run(scale: Scale) {
         CALLERS.0 * CALLERS.1,
         scale.pairs
     );
-    println!("{:<24} {:^30}   {:^62}", "", "times the no-op server", "CPU per decision, µs");
+    println!("{:<24} {:^30}   {:>41}", "", "times the no-op server", "CPU per decision, µs");
     println!(
         "{:<24} {:>8} {:>11} {:>9}   {:>8} {:>8} {:>12} {:>8} {:>12} {:>8}",
         "call",
