@@ -92,6 +92,10 @@ fn rows() -> Vec<Row> {
         })
         .into();
     rows.push(Row::plain("hot key", 1, servers::bodies_of(1, 1)));
+    rows.push(Row {
+        policy: calls::policy(DOMAIN, 1).replace("unit: hour,", "unit: hour, prepay: auto,"),
+        ..Row::plain("hot key, prepaid", 1, servers::bodies_of(1, 1))
+    });
     rows.push(Row::plain("1 million keys", 1, servers::bodies_of(1, 1_000_000)));
     let refused = Row::plain("refused flood, one key", 1, servers::bodies_of(1, 1));
     rows.push(Row {
