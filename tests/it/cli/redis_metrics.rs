@@ -12,8 +12,12 @@ use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate
 use crate::support::wait::until;
 
 fn serving(server: &Server) -> Tidegate {
+    serving_with(server, FIVE_A_DAY)
+}
+
+fn serving_with(server: &Server, policy: &str) -> Tidegate {
     let login = format!("{}:{}", acl::USER, acl::PASSWORD);
-    let files = directory(&[("policy.yaml", FIVE_A_DAY), ("auth", &login)]);
+    let files = directory(&[("policy.yaml", policy), ("auth", &login)]);
     let path = |name: &str| files.path().join(name).display().to_string();
     let url = format!("127.0.0.1:{}", server.port);
     let mut command: Command = tidegate();
@@ -94,4 +98,43 @@ fn a_redis_that_denies_info_causes_one_log_line() {
         serde_json::from_str::<Value>(line).is_ok_and(|line| line["message"] == "Redis denied INFO")
     };
     assert_eq!(serving.log().lines().filter(is_it).count(), 1, "{}", serving.log());
+}
+
+/// The value of a series without labels.
+fn total(text: &str, name: &str) -> u64 {
+    let series = format!("tidegate_{name}_total ");
+    let value = text.lines().find_map(|line| line.strip_prefix(&series));
+    value.unwrap_or_else(|| panic!("{name}: {text}")).parse().unwrap()
+}
+
+#[test]
+fn a_prepaid_limit_is_spent_without_redis_and_returned_to_it() {
+    let policy =
+        FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 1000000, prepay: auto");
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let serving = serving_with(&server, &policy);
+    let body =
+        r#"{"domain": "edge", "descriptors": [{"entries": [{"key": "client", "value": "ann"}]}]}"#;
+    let mut calls = 0;
+    let text = until("calls without Redis", || {
+        for _ in 0..100 {
+            assert_eq!(http::post(serving.port("http"), "/json", body).status, 200);
+        }
+        calls += 100;
+        let text = metrics(&serving);
+        (total(&text, "redis_prepaid_decisions") >= 100).then_some(text)
+    });
+    assert!(total(&text, "redis_prepaid_hits") >= total(&text, "redis_prepaid_decisions"));
+    let redis = format!(r#"tidegate_decisions_total{{code="ok",source="redis"}} {calls}"#);
+    assert!(text.contains(&redis), "no {redis}: {text}");
+    // What is not spent is returned, so that the counter holds the calls.
+    until("the rest is returned", || {
+        let redis::Value::Array(keys) = server.ask(&["KEYS", "tg1w*"]) else { panic!("keys") };
+        let key: String = redis::from_redis_value(keys.first()?.clone()).unwrap();
+        (server.count(&key) % 10_000_000_000 == calls).then_some(())
+    });
+    let text = metrics(&serving);
+    let [hits, spent, returned] = ["hits", "decisions", "returned"]
+        .map(|name| total(&text, &format!("redis_prepaid_{name}")));
+    assert_eq!(hits, spent + returned, "{text}");
 }
