@@ -17,6 +17,9 @@ use crate::support::proof;
 use crate::support::redis_server::Server;
 
 const REPLICAS: u32 = 3;
+/// Capacity that 30 callers, each with at most one call per millisecond, use up in 160 ms at the
+/// earliest. By then each replica knows how hot the counter is, and has taken lots.
+const FULL_FOR_A_WHILE: u64 = 5_000;
 /// Longest life of a lot.
 const LIFE: u64 = 100_000;
 
@@ -136,18 +139,18 @@ async fn three_replicas_admit_a_fixed_window_and_not_a_hit_more() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_replicas_admit_at_most_a_sliding_window_in_each_aligned_one() {
     let _turn = heavy::turn().await;
-    let (server, limit) = (server(), prepaid(&sliding_window(1_000, SECOND)));
+    let (server, limit) = (server(), prepaid(&sliding_window(FULL_FOR_A_WHILE, SECOND)));
     let replicas = replicas(&server).await;
     let lasts = Duration::from_secs(proof::times(4, 30));
     let sums = per_window(&overload(&replicas, &limit, 10, lasts).await.admitted, SECOND);
     println!("{sums:?}");
-    assert!(sums.values().all(|sum| *sum <= 1_000), "{sums:?}");
+    assert!(sums.values().all(|sum| *sum <= FULL_FOR_A_WHILE), "{sums:?}");
     assert!(replicas.iter().all(|replica| replica.stats().prepaid_calls > 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_replicas_keep_a_bucket_within_its_burst_and_its_rate() {
-    const BURST: u64 = 500;
+    const BURST: u64 = FULL_FOR_A_WHILE;
     const EMISSION: u64 = 500;
     let _turn = heavy::turn().await;
     let (server, limit) = (server(), prepaid(&bucket(BURST, EMISSION)));
