@@ -21,11 +21,11 @@
 mod after_loss;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 
+use super::background_refunds::BackgroundRefunds;
 use super::counter_losses::CounterLosses;
 use super::merge::{LocalChecks, MergeResult, merge};
 use super::outage::{FallbackReason, Outage, OutageTracker};
@@ -38,11 +38,6 @@ use crate::domain::{
     Source,
 };
 use crate::store::{LocalStore, SharedStore, Store};
-
-/// Maximum number of concurrent refunds; further refunds are dropped. A refund is one pipelined
-/// write, so this many are in progress only if the store is unavailable. If a refund is dropped,
-/// the affected counters count too many hits until they refill.
-const REFUNDS_MAX: usize = 1_024;
 
 /// Configuration of [`Fallback`].
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +89,7 @@ pub struct Fallback<S, L> {
     losses: CounterLosses,
     own_charges: OwnCharges,
     replicas: u32,
-    refunds_in_progress: Arc<AtomicUsize>,
+    background_refunds: BackgroundRefunds,
 }
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
@@ -113,7 +108,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             losses: CounterLosses::default(),
             own_charges: OwnCharges::new(share),
             replicas: config.replicas,
-            refunds_in_progress: Arc::default(),
+            background_refunds: BackgroundRefunds::default(),
         }
     }
 
@@ -324,20 +319,13 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         if receipts.is_empty() {
             return;
         }
-        let many = receipts.len() as u64;
-        let in_progress = self.refunds_in_progress.fetch_add(1, Ordering::Relaxed);
-        let (Ok(runtime), true) = (Handle::try_current(), in_progress < REFUNDS_MAX) else {
-            self.refunds_in_progress.fetch_sub(1, Ordering::Relaxed);
-            self.stats.refunds_lost.fetch_add(many, Ordering::Relaxed);
-            return;
+        let (many, remote) = (receipts.len() as u64, Arc::clone(&self.remote));
+        let refund = async move { remote.refund(&receipts).await };
+        let counter = match self.background_refunds.start(refund) {
+            true => &self.stats.refunded,
+            false => &self.stats.refunds_lost,
         };
-        self.stats.refunded.fetch_add(many, Ordering::Relaxed);
-        let (remote, refunds_in_progress) =
-            (Arc::clone(&self.remote), Arc::clone(&self.refunds_in_progress));
-        runtime.spawn(async move {
-            remote.refund(&receipts).await;
-            refunds_in_progress.fetch_sub(1, Ordering::Relaxed);
-        });
+        counter.fetch_add(many, Ordering::Relaxed);
     }
 }
 

@@ -11,6 +11,7 @@
 //! | `last_known` | caches the states of counters, for statuses of skipped checks |
 //! | `remaining_checks` | selects the checks to send if some are already answered |
 //! | [`fallback`] | decides unanswered checks on the local store |
+//! | `background_refunds` | runs refunds that no caller waits for, and bounds their number |
 //! | `own_charges` | counts this replica's charges against the full limits |
 //! | `counter_losses` | records when the remote store has lost counters |
 //! | `over_admission` | bounds the hits admitted beyond their limits |
@@ -29,6 +30,7 @@ pub mod prepaid_hits;
 pub mod refusal_cache;
 pub mod store_override;
 
+mod background_refunds;
 mod counter_losses;
 mod last_known;
 mod merge;

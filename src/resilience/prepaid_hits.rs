@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
+use super::background_refunds::BackgroundRefunds;
 use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, Spend};
 use super::remaining_checks::RemainingChecks;
 use crate::clock::Clock;
@@ -37,6 +38,7 @@ pub struct PrepaidHits<S> {
     clock: Clock,
     /// Origin of the times in the table.
     started: Instant,
+    background_refunds: BackgroundRefunds,
 }
 
 /// Part that the tasks which return lots share.
@@ -99,7 +101,8 @@ impl<S: Store> PrepaidHits<S> {
     pub fn new(store: S, replicas: u32, clock: Clock) -> Self {
         let (lots, stats) = (PrepaidLots::new(replicas), PrepaidStats::default());
         let started = clock.monotonic();
-        PrepaidHits { shared: Arc::new(Shared { store, lots, stats }), clock, started }
+        let shared = Arc::new(Shared { store, lots, stats });
+        PrepaidHits { shared, clock, started, background_refunds: BackgroundRefunds::default() }
     }
 
     /// Returns the time since the store was created.
@@ -263,9 +266,9 @@ impl<S: Store> PrepaidHits<S> {
 
     /// Refunds hits that are in no lot, so that the caller does not wait for it.
     fn refund_in_background(&self, receipt: Option<Receipt>, begin: Begin) {
-        let (Some(receipt), Ok(runtime)) = (receipt, Handle::try_current()) else { return };
+        let Some(receipt) = receipt else { return };
         let shared = Arc::clone(&self.shared);
-        runtime.spawn(async move {
+        let _is_started = self.background_refunds.start(async move {
             if shared.store.session() == begin.session {
                 shared.refund(receipt).await;
             }

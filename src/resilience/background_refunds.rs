@@ -1,0 +1,59 @@
+//! Refunds in background tasks, so that no caller waits for them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::runtime::Handle;
+
+/// Maximum number of concurrent refunds; further refunds are dropped. A refund is one pipelined
+/// write, so this many are in progress only if the store is unavailable. If a refund is dropped,
+/// the affected counters count too many hits until they refill.
+const REFUNDS_MAX: usize = 1_024;
+
+/// Starts background refunds and counts those in progress.
+#[derive(Debug, Default)]
+pub(super) struct BackgroundRefunds {
+    in_progress: Arc<AtomicUsize>,
+}
+
+impl BackgroundRefunds {
+    /// Runs a refund in a background task. Returns false if the refund is dropped, because
+    /// [`REFUNDS_MAX`] are in progress or there is no tokio runtime.
+    pub(super) fn start(&self, refund: impl Future<Output = ()> + Send + 'static) -> bool {
+        let in_progress = self.in_progress.fetch_add(1, Ordering::Relaxed);
+        let (Ok(runtime), true) = (Handle::try_current(), in_progress < REFUNDS_MAX) else {
+            self.in_progress.fetch_sub(1, Ordering::Relaxed);
+            return false;
+        };
+        let in_progress = Arc::clone(&self.in_progress);
+        runtime.spawn(async move {
+            refund.await;
+            in_progress.fetch_sub(1, Ordering::Relaxed);
+        });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn refunds_beyond_the_bound_are_dropped_until_one_ends() {
+        let refunds = BackgroundRefunds::default();
+        let (end, ended) = tokio::sync::oneshot::channel::<()>();
+        assert!(refunds.start(async move { drop(ended.await) }));
+        for _ in 1..REFUNDS_MAX {
+            assert!(refunds.start(std::future::pending()));
+        }
+        assert!(!refunds.start(async {}));
+        end.send(()).unwrap();
+        tokio::task::yield_now().await;
+        assert!(refunds.start(async {}));
+    }
+
+    #[test]
+    fn without_a_runtime_a_refund_is_dropped() {
+        assert!(!BackgroundRefunds::default().start(async {}));
+    }
+}
