@@ -222,20 +222,16 @@ const SHOWN_CHARS_MAX: usize = 64;
 
 /// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` asks for memcached, which Tidegate does
 /// not support.
-pub(super) fn find_unsupported(environment: &TextMap) -> Vec<SettingError> {
-    let other_than = |name: &str, supported: &str| {
-        let text = environment.get(name).filter(|text| !text.is_empty())?;
-        let shortened = || text.chars().take(SHOWN_CHARS_MAX).collect();
-        (!text.eq_ignore_ascii_case(supported)).then(shortened)
-    };
-    let unsupported = |value| SettingError::Unsupported {
+pub(super) fn find_unsupported(environment: &TextMap) -> Option<SettingError> {
+    let is_unsupported = |text: &&String| !text.is_empty() && !text.eq_ignore_ascii_case("redis");
+    let value = environment.get("BACKEND_TYPE").filter(is_unsupported)?;
+    Some(SettingError::Unsupported {
         name: "BACKEND_TYPE",
-        value,
+        value: value.chars().take(SHOWN_CHARS_MAX).collect(),
         advice: "Redis is the only shared store, because memcached cannot count exactly: unset \
                  BACKEND_TYPE and set REDIS_URL=HOST:PORT; for a single replica, REDIS_URL may \
                  stay unset, and counters are in memory",
-    };
-    other_than("BACKEND_TYPE", "redis").map(unsupported).into_iter().collect()
+    })
 }
 
 /// Returns the setting whose name is most similar to an unknown name; `None` if no name is similar.
