@@ -190,19 +190,11 @@ pub struct Call<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Algorithm, Concurrency, FixedWindow, OnStoreFailure, Rate, Window};
+    use super::super::{Algorithm, Concurrency, FixedWindow, Window, fixtures};
     use super::*;
 
     fn limit(algorithm: Algorithm, charge: Charge) -> Arc<Limit> {
-        let rate = Rate { requests_per_unit: 1, unit: None, unit_multiplier: 1 };
-        Arc::new(Limit {
-            algorithm,
-            rate,
-            charge,
-            on_store_failure: OnStoreFailure::Local,
-            prepay: false,
-            limit_id: 1,
-        })
+        Arc::new(Limit { charge, ..fixtures::limit(algorithm) })
     }
 
     fn check(limit: &Arc<Limit>, op: Op) -> Check<'_> {

@@ -124,19 +124,9 @@ impl Limit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Charge, OnStoreFailure, Rate, Unit, Window};
+    use super::super::Window;
+    use super::super::fixtures::limit;
     use super::*;
-
-    fn limit(algorithm: Algorithm) -> Limit {
-        Limit {
-            algorithm,
-            rate: Rate { requests_per_unit: 7, unit: Some(Unit::Second), unit_multiplier: 1 },
-            charge: Charge::Admitted,
-            on_store_failure: OnStoreFailure::Local,
-            prepay: false,
-            limit_id: 1,
-        }
-    }
 
     #[test]
     fn the_shares_of_all_replicas_sum_to_the_limit_or_one_hit_each() {

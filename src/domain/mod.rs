@@ -9,6 +9,8 @@ mod byte_budget;
 mod calendar;
 mod check;
 mod decision;
+#[cfg(test)]
+pub(crate) mod fixtures;
 mod fraction;
 mod histogram;
 mod limit;

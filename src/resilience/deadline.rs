@@ -128,10 +128,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::{
-        Accounting, Algorithm, Charge, Check, CounterKey, FixedWindow, Hits, Limit, Micros,
-        OnStoreFailure, Op, Rate, Role, Unit, Window,
-    };
+    use crate::domain::fixtures::fixed_window;
+    use crate::domain::{Accounting, Check, CounterKey, Micros, Op, Role};
 
     /// Store that answers `NotAsked` after a delay.
     struct Slow(Duration);
@@ -148,15 +146,7 @@ mod tests {
     async fn answer_after(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
         let clock = Clock::default();
         let deadline = deadline.map(|left| clock.monotonic() + Duration::from_millis(left));
-        let window = Window::Epoch { length: Micros::SECOND };
-        let limit = Arc::new(Limit {
-            algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(1), window }),
-            rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
-            charge: Charge::Admitted,
-            on_store_failure: OnStoreFailure::Local,
-            prepay: false,
-            limit_id: 0,
-        });
+        let limit = Arc::new(fixed_window(1, Micros::SECOND));
         let check = Check {
             key: CounterKey { identity: 1, tag: None },
             limit: &limit,

@@ -1,7 +1,7 @@
 //! Tests of the table of prepaid hits, with a fixed window as the store.
 
 use super::*;
-use crate::domain::{Charge, FixedWindow, OnStoreFailure, Op, Rate, Role, Unit, Window};
+use crate::domain::fixtures::{fixed_window, take};
 
 const LENGTH: u64 = 1_000_000;
 /// What the server's clock shows at zero of the replicas' clocks, in the middle of a window.
@@ -9,20 +9,7 @@ const SERVER: u64 = 1_763_596_800_000_000 + LENGTH / 2;
 const SESSION: u64 = 7;
 
 fn limit(hits: u64) -> Arc<Limit> {
-    let window = Window::Epoch { length: Micros(LENGTH) };
-    Arc::new(Limit {
-        algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }),
-        rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
-        charge: Charge::Admitted,
-        on_store_failure: OnStoreFailure::Local,
-        prepay: true,
-        limit_id: 1,
-    })
-}
-
-fn take(identity: u128, cost: u64, limit: &Arc<Limit>) -> Check<'_> {
-    let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(cost) });
-    Check { key, limit, op, role: Role::Required, holder: None }
+    Arc::new(Limit { prepay: true, ..fixed_window(hits, Micros(LENGTH)) })
 }
 
 /// The store's answer to a charge that passed at this time of the replicas' clocks.

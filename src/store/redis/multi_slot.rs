@@ -188,30 +188,22 @@ mod tests {
 
     use super::*;
     use crate::domain::{
-        Algorithm, Bucket, Charge, ChargeRecord, CounterKey, Hits, Limit, Micros, OnStoreFailure,
-        Op, Outcome, Rate, Receipt, Refill, Unit, Verdict,
+        Algorithm, Bucket, Charge, ChargeRecord, Hits, Limit, Micros, Outcome, Receipt, Refill,
+        Verdict, fixtures,
     };
 
     fn limit(burst: u64, charge: Charge) -> Arc<Limit> {
-        let refill = Refill::Arrival { emission: Micros(10) };
-        Arc::new(Limit {
-            algorithm: Algorithm::Bucket(Bucket {
-                burst: Hits(burst),
-                refill,
-                floor: Hits::ZERO,
-                leaky: false,
-            }),
-            rate: Rate { requests_per_unit: 1, unit: Some(Unit::Second), unit_multiplier: 1 },
-            charge,
-            on_store_failure: OnStoreFailure::Local,
-            prepay: false,
-            limit_id: 1,
-        })
+        let bucket = Bucket {
+            burst: Hits(burst),
+            refill: Refill::Arrival { emission: Micros(10) },
+            floor: Hits::ZERO,
+            leaky: false,
+        };
+        Arc::new(Limit { charge, ..fixtures::limit(Algorithm::Bucket(bucket)) })
     }
 
     fn take(identity: u128, limit: &Arc<Limit>) -> Check<'_> {
-        let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(1) });
-        Check { key, limit, op, role: Role::Required, holder: None }
+        fixtures::take(identity, 1, limit)
     }
 
     /// Returns a hash slot for tests: the counter's identity divided by 10.

@@ -307,9 +307,8 @@ mod tests {
 
     use super::super::client::transport::SendError;
     use super::*;
-    use crate::domain::{
-        Accounting, CounterKey, FixedWindow, Hits, Limit, OnStoreFailure, Rate, Role, Unit,
-    };
+    use crate::domain::fixtures::{self, fixed_window};
+    use crate::domain::{Accounting, CounterKey, Hits, Limit};
 
     const LENGTH: Micros = Micros::from_secs(60);
     /// Start of a window.
@@ -317,20 +316,11 @@ mod tests {
     const HITS: u64 = 5;
 
     fn limit() -> Arc<Limit> {
-        let window = Window::Epoch { length: LENGTH };
-        Arc::new(Limit {
-            algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(HITS), window }),
-            rate: Rate { requests_per_unit: 5, unit: Some(Unit::Minute), unit_multiplier: 1 },
-            charge: Charge::Admitted,
-            on_store_failure: OnStoreFailure::Local,
-            prepay: false,
-            limit_id: 1,
-        })
+        Arc::new(fixed_window(HITS, LENGTH))
     }
 
     fn take(identity: u128, limit: &Arc<Limit>) -> Check<'_> {
-        let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(1) });
-        Check { key, limit, op, role: Role::Required, holder: None }
+        fixtures::take(identity, 1, limit)
     }
 
     /// The reply of a server that counts these hits in the window of `START`, at a time between these.

@@ -122,29 +122,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::domain::{
-        Algorithm, Charge, CounterKey, FixedWindow, Hits, Limit, OnStoreFailure, Op, Rate, Role,
-        Unit, Window,
-    };
+    use crate::domain::fixtures::{fixed_window, take};
+    use crate::domain::{Hits, Limit};
 
     const NOW: Micros = Micros(1_763_596_800_000_000);
     const HITS: u64 = 1_000;
 
     fn limit() -> Arc<Limit> {
-        let window = Window::Epoch { length: Micros::from_secs(60) };
-        Arc::new(Limit {
-            algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(HITS), window }),
-            rate: Rate { requests_per_unit: 1, unit: Some(Unit::Minute), unit_multiplier: 1 },
-            charge: Charge::Admitted,
-            on_store_failure: OnStoreFailure::Local,
-            prepay: false,
-            limit_id: 1,
-        })
-    }
-
-    fn take(identity: u128, cost: u64, limit: &Arc<Limit>) -> Check<'_> {
-        let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(cost) });
-        Check { key, limit, op, role: Role::Required, holder: None }
+        Arc::new(fixed_window(HITS, Micros::from_secs(60)))
     }
 
     fn after(millis: u64) -> Micros {

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::domain::{
-    Accounting, Algorithm, Bounds, Charge, FixedWindow, Hits, HolderToken, Limit, LimitedBy,
-    OnStoreFailure, Rate, RuleId, Source, WaitPrecision, Window,
+    Accounting, Bounds, Charge, Hits, HolderToken, Limit, LimitedBy, OnStoreFailure, Rate, RuleId,
+    Source, WaitPrecision, fixtures::fixed_window,
 };
 use crate::policy::spec::{Body, DomainSpec, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
@@ -450,19 +450,8 @@ fn a_refusal_has_the_rules_body_else_json_if_asked_for_else_none() {
 
 #[test]
 fn only_a_denial_without_the_store_does_not_claim_too_many_requests() {
-    let window = Window::Epoch { length: Micros::SECOND };
     let error = |source, on_store_failure| {
-        let limit = Arc::new(Limit {
-            algorithm: Algorithm::FixedWindow(FixedWindow {
-                hits: Hits(5),
-                window: window.clone(),
-            }),
-            rate: Rate { requests_per_unit: 5, unit: Some(Unit::Second), unit_multiplier: 1 },
-            charge: Charge::Admitted,
-            on_store_failure,
-            prepay: false,
-            limit_id: 1,
-        });
+        let limit = Arc::new(Limit { on_store_failure, ..fixed_window(5, Micros::SECOND) });
         let (name, bill_limit) = (Some("per-ip".into()), None);
         let limit =
             LimitSpec { name, in_list: false, per: None, limit, bill_limit, tiers: None, cost: 1 };
