@@ -2,7 +2,8 @@
 //! at half and at 80 % of the peak, beside a no-op server at the same rate, and closed loops.
 //!
 //! The generator and Redis share the machine with the server, so a part of the calls is late
-//! whatever the server does. The no-op server's late answers in the same run show how many.
+//! whatever the server does. The no-op server's late answers in the same run show how many. The
+//! machine's speed differs from minute to minute, so the peak is measured again before each run.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -125,12 +126,9 @@ pub fn run(scale: Scale) {
     let noop = Server::noop();
     let bodies = servers::bodies(1);
     let (lasts, runs) = (scale.lasts * LASTS_TIMES, scale.pairs.min(RUNS_MAX));
-    let began = Instant::now();
-    let peak = drive::run(ours.port, &bodies, scale.calls, 4, 16).answered as f64
-        / began.elapsed().as_secs_f64();
     println!("\nAnswers not from Redis, default settings, {} s each", lasts.as_secs());
     println!(
-        "peak {peak:.0} calls/s; medians of {runs} runs; late: later than {} ms as seen by the generator",
+        "medians of {runs} runs; open loops: a share of the peak, measured before each run; late: later than {} ms as seen by the generator",
         LATE.as_millis()
     );
     println!(
@@ -163,17 +161,23 @@ pub fn run(scale: Scale) {
     );
     for deadline in [Some(20), None] {
         for share in SHARES {
-            let rate = peak * share;
-            let load = Load { deadline, pace: Pace::Open(rate) };
+            let pace = || Pace::Open(share * peak(&ours, &bodies, scale.calls));
             let name = format!("open, {:.0} %", share * 100.0);
-            report(&name, &ours, http, Some(&noop), &bodies, load, lasts, runs);
+            report(&name, &ours, http, Some(&noop), &bodies, (deadline, &pace), lasts, runs);
         }
     }
     for (connections, streams, deadline) in CLOSED {
-        let load = Load { deadline, pace: Pace::Closed { connections, streams } };
+        let pace = || Pace::Closed { connections, streams };
         let name = format!("closed, {}", connections * streams);
-        report(&name, &ours, http, None, &bodies, load, lasts, runs);
+        report(&name, &ours, http, None, &bodies, (deadline, &pace), lasts, runs);
     }
+}
+
+/// Rate of a closed loop, in calls per second.
+fn peak(ours: &Server, bodies: &drive::Bodies, calls: usize) -> f64 {
+    let began = Instant::now();
+    let seen = drive::run(ours.port, bodies, calls, 4, 16);
+    seen.answered as f64 / began.elapsed().as_secs_f64()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -199,7 +203,7 @@ fn report(
     http: u16,
     noop: Option<&Server>,
     bodies: &[Bytes],
-    load: Load,
+    (deadline, pace): (Option<u64>, &dyn Fn() -> Pace),
     lasts: Duration,
     runs: usize,
 ) {
@@ -207,6 +211,7 @@ fn report(
     let (mut noop_late, mut p99, mut rates, mut opened) = (vec![], vec![], vec![], 0);
     let mut admitted = vec![];
     for run in 0..runs {
+        let load = Load { deadline, pace: pace() };
         let before = Decisions::read(http);
         let bodies = with_limited(bodies, &format!("{name}, {:?}, run {run}", load.deadline));
         let seen = drive_load(ours.port, &bodies, load, lasts);
@@ -224,7 +229,7 @@ fn report(
             noop_late.push(drive_load(noop.port, &bodies, load, lasts).late_percent());
         }
     }
-    let deadline = load.deadline.map_or("none".to_owned(), |deadline| deadline.to_string());
+    let deadline = deadline.map_or("none".to_owned(), |deadline| deadline.to_string());
     let noop_late =
         if noop.is_some() { format!("{:.3}", cpu::median(noop_late)) } else { "–".to_owned() };
     admitted.sort_unstable();
