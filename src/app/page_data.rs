@@ -127,7 +127,8 @@ struct CurrentState<'a> {
     #[serde(flatten)]
     rates: &'a CurrentRates,
     latency: Option<LatencyPercentiles>,
-    /// Bills that were rejected since the process started; `None` if there were none.
+    /// Bills (charges of hits that a descriptor names) that limits rejected since the process
+    /// started; `None` if there were none.
     lost_bills: Option<RejectedBills>,
     store: StoreState,
     /// State of the control plane's client; absent if policies come from files.

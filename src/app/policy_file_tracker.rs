@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::{io, mem};
 
 use super::policy_files::{
-    FileKey, FileStamp, ListedFile, PolicyFileError, PolicyFiles, printable,
+    FileKey, FileStamp, ListedFile, PolicyFileError, PolicyFiles, escape_path,
 };
 use crate::policy::Source;
 
@@ -81,7 +81,7 @@ impl PolicyFileTracker {
     /// Returns the last complete contents of all files, in policy order.
     pub(super) fn sources(&self) -> Vec<Source> {
         let source = |((_, path), file): (&FileKey, &TrackedFile)| {
-            Some(Source { name: printable(path), text: file.contents.clone()? })
+            Some(Source { name: escape_path(path), text: file.contents.clone()? })
         };
         self.files.iter().filter_map(source).collect()
     }
