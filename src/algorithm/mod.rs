@@ -186,7 +186,7 @@ pub fn apply_for(
     }
 }
 
-/// Refunds the charge in a receipt to its counter (clause 16 of the store's contract).
+/// Refunds the charge in a receipt to its counter (clause 16 of the contract in `store`).
 ///
 /// `limit` is the limit under which the hits were charged. Returns the new state to store, or
 /// `None` if the charge has already expired. Callers must refund each receipt at most once.

@@ -14,10 +14,10 @@ use rustix::fs::OFlags;
 use super::policy_files::{advice_on_path, escape_path};
 use crate::settings::{TABLE, TextMap};
 
-/// Maximum size of a settings file, 1 MiB in bytes. A file that sets every setting has about a
+/// Maximum size of a settings file, 1 MiB in bytes. A file that sets every setting is about a
 /// hundredth of this size.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a secret or certificate file, 1 MiB in bytes. A typical CA bundle has a quarter
+/// Maximum size of a secret or certificate file, 1 MiB in bytes. A typical CA bundle is a quarter
 /// of this size.
 const SECRET_BYTES_MAX: u64 = 1 << 20;
 /// Maximum size of a `simulate` scenario, 1 MiB in bytes. This is enough for a policy and a
@@ -127,8 +127,8 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
     Ok((values, places))
 }
 
-/// Returns the line (from 1) on which a name begins in a settings file, because the parser does not
-/// report positions. Returns `None` if the file uses flow style, like JSON.
+/// Finds the line (from 1) on which a setting's name begins in a settings file. Needed because the
+/// parser does not report positions. Returns `None` if the file uses flow style, like JSON.
 fn line_of(text: &str, name: &str) -> Option<usize> {
     let begins = |line: &str| {
         let line = line.trim_start().trim_start_matches(['"', '\'']);

@@ -79,7 +79,7 @@ struct RuleListing<'p> {
     rules: Vec<ListedRule<'p>>,
 }
 
-/// A rule of the policy, with the overrides set on the rule or on its domain.
+/// Rule of the active policy, with the overrides set on the rule or on its domain.
 #[derive(Serialize)]
 struct ListedRule<'p> {
     #[serde(flatten)]
@@ -200,9 +200,10 @@ struct NodeState {
     connections: u64,
     /// Number of open circuit breakers for this node.
     open_breakers: u64,
-    /// Number of script calls sent to this node since the process started.
+    /// Number of calls written to this node since the process started, each as a script call or as
+    /// plain commands.
     calls: u64,
-    /// Number of connections to this node lost since the process started.
+    /// Number of connections to this node that were lost or closed since the process started.
     losses: u64,
 }
 

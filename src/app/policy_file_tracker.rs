@@ -55,7 +55,8 @@ impl PolicyFileTracker {
     }
 
     /// Polls the files. If a file was read or removed, returns the last complete contents of all
-    /// files; otherwise returns `None`. If `all` is true, reads every file immediately.
+    /// files. Returns `None` if nothing has changed or no file is left. If `all` is true, reads
+    /// every file immediately.
     ///
     /// # Errors
     ///

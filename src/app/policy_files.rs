@@ -389,13 +389,14 @@ pub(super) fn advice_on_path(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Returns the shortest part of a path that does not exist; `None` if all of it exists.
+/// Returns the shortest prefix of a path that does not exist, or `None` if the whole path exists.
 fn first_missing(path: &Path) -> Option<&Path> {
     let parts: Vec<&Path> = path.ancestors().filter(|part| !part.as_os_str().is_empty()).collect();
     parts.into_iter().rev().find(|part| part.symlink_metadata().is_err())
 }
 
-/// Returns the file in the directory of a missing file whose name is most similar.
+/// Returns the path of the file whose name is most similar to that of a missing file in the same
+/// directory, or `None` if no name is similar.
 fn similar_file(path: &Path) -> Option<PathBuf> {
     let directory = path.parent()?;
     let listed = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };

@@ -185,8 +185,8 @@ impl RuntimeOverrides {
         removed.len()
     }
 
-    /// Activates the loaded policy with the overrides applied. The caller must hold the lock, so
-    /// that a concurrent reload cannot activate an older policy afterwards.
+    /// Activates the loaded policy with the overrides applied. The caller must hold the lock on
+    /// `state`, so that a concurrent reload cannot activate an older policy afterwards.
     fn activate(&self, state: &OverrideState) {
         let policy = if state.active.is_empty() {
             Arc::clone(&state.loaded)

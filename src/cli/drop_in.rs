@@ -108,7 +108,7 @@ enum PreviousArg {
     TakesValues { several: bool },
     /// Unknown flag without `=`.
     Unknown,
-    /// Any other argument, such as a flag with its value.
+    /// Any other argument, such as `--flag=value` or a flag that takes no value.
     Other,
 }
 

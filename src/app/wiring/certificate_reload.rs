@@ -19,7 +19,7 @@ use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
 use crate::wire::WireError;
 
-/// Reloader of the gRPC port's TLS configuration when its files change.
+/// Reloader that replaces the certificates of the gRPC port when their files change.
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,

@@ -20,7 +20,7 @@ pub(crate) fn families() -> Vec<MetricFamily> {
     vec![RESIDENT_MEMORY, VIRTUAL_MEMORY, GC_CPU]
 }
 
-/// Returns the source of the metrics in this module.
+/// Returns a source that emits the metrics of the process.
 pub(crate) fn source() -> MetricSource {
     Box::new(|sink| {
         // Absent on systems other than Linux.
