@@ -29,7 +29,7 @@ use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWind
 
 /// Integer bound for exact arithmetic in Lua: 2^53. Doubles, Lua's only number type, represent
 /// every integer up to this bound exactly.
-const EXACT_INTEGER_MAX: u64 = 1 << 53;
+const EXACT_MAX: u64 = 1 << 53;
 
 /// Stored state of a sliding window: the hits charged in the current window and in the previous
 /// one.
@@ -204,12 +204,12 @@ impl SlidingWindow {
     /// windows shorter than a minute, 1 ms for windows shorter than a day, and 1 s otherwise.
     /// Coarser ticks for longer windows keep the product of limit and window length below 2^53.
     pub fn tick(&self) -> Micros {
-        const MINUTE: u64 = 60_000_000;
-        const DAY: u64 = 86_400_000_000;
+        const MINUTE_MICROS: u64 = 60_000_000;
+        const DAY_MICROS: u64 = 86_400_000_000;
         match self.length.0 {
-            0..MINUTE => Micros(1),
-            MINUTE..DAY => Micros(1_000),
-            DAY.. => Micros(1_000_000),
+            0..MINUTE_MICROS => Micros(1),
+            MINUTE_MICROS..DAY_MICROS => Micros(1_000),
+            DAY_MICROS.. => Micros(1_000_000),
         }
     }
 
@@ -224,7 +224,7 @@ impl SlidingWindow {
         match charge {
             Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),
             Charge::Billed | Charge::Always => {
-                u64::from(u32::MAX).min((EXACT_INTEGER_MAX - 1) / self.window_ticks())
+                u64::from(u32::MAX).min((EXACT_MAX - 1) / self.window_ticks())
             }
         }
     }
