@@ -1,4 +1,4 @@
-//! Debug-port routes that change the service: overrides, counter resets, simulated Redis outages,
+//! Debug-port routes that change the service: overrides, counter resets, rehearsed Redis outages,
 //! and the log level.
 //!
 //! A POST needs the operators' token, and gets 403 if no token is configured. The GET routes that
@@ -41,12 +41,12 @@ pub enum AdminAction {
         /// overrides.
         target: Option<String>,
     },
-    /// Simulates a Redis outage: the service acts as if Redis were unavailable.
+    /// Makes the service act as if Redis were unavailable, to rehearse an outage.
     DisableStore {
-        /// Time until the simulated outage ends, or `None` if it lasts until `EnableStore`.
+        /// Time until the rehearsed outage ends, or `None` if it lasts until `EnableStore`.
         lifetime: Option<Duration>,
     },
-    /// Ends a simulated outage, so that the service uses Redis again.
+    /// Ends a rehearsed outage, so that the service uses Redis again.
     EnableStore,
     /// Changes the log level of the service.
     SetLogLevel {

@@ -9,6 +9,7 @@
 //!
 //! All arithmetic is integer. Time is counted in ticks: microseconds for windows below a minute,
 //! milliseconds below a day, seconds from a day on. One hit is `u = 100·W` credits, W in ticks.
+//! `share_i` is the guaranteed share of class i, in percent.
 //!
 //! ```text
 //! total    u·B                 all buckets and the pool together

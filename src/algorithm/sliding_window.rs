@@ -3,8 +3,8 @@
 //! [parent module](super).
 //!
 //! The state is the start of the current window and the hits of the previous and the current
-//! window. Any interval of one window's length admits about L hits of steady traffic, and less
-//! than 2 L hits even if an adversary sends all hits at the end of a window.
+//! window, `prev` and `cur`. Any interval of one window's length admits about L hits of steady
+//! traffic, and less than 2 L hits even if an adversary sends all hits at the end of a window.
 //!
 //! `e` is the time since the current window started, rounded down. W and `e` are in ticks (see
 //! [`SlidingWindow::tick`]). All arithmetic is integer.

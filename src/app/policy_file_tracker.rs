@@ -15,9 +15,9 @@ use crate::policy::Source;
 /// within the timestamp resolution of the file system can leave the same stamp.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Number of consecutive polls that find incomplete files, after which the complete files are used
-/// without them. Until then, nothing is read, so that files copied one after another take effect
-/// together.
+/// Number of consecutive polls with incomplete files after which changes to complete files take
+/// effect alone; incomplete files then keep their last complete contents. Until then, nothing is
+/// read, so that files copied one after another take effect together.
 const BUSY_POLLS_MAX: u32 = 3;
 
 /// Tracker of changes to the policy files. Keeps each file's state at the last poll and its last

@@ -30,7 +30,7 @@ struct OverrideState {
     /// Policy as loaded, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
-    /// Time at which a simulated outage of Redis ends, or `None` if there is none or it has no time
+    /// Time at which a rehearsed outage of Redis ends, or `None` if there is none or it has no time
     /// limit.
     store_disabled_until: Option<Instant>,
 }
@@ -122,7 +122,7 @@ impl RuntimeOverrides {
         tracing::warn!("Redis enabled again");
     }
 
-    /// Removes overrides that have expired by `now`, and ends a simulated outage of Redis if its
+    /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis if its
     /// time is over.
     pub(super) fn expire(&self, now: Instant) {
         let is_over = self.state().store_disabled_until.is_some_and(|until| until <= now);
