@@ -1,5 +1,5 @@
-//! Debug-port routes that change the service: overrides, counter resets, store drills, and the log
-//! level.
+//! Debug-port routes that change the service: overrides, counter resets, rehearsed Redis outages,
+//! and the log level.
 //!
 //! A POST needs the operators' token, and gets 403 if no token is configured. The GET routes that
 //! show the current state need no token.
@@ -16,14 +16,14 @@ use axum::routing::{MethodRouter, get, post};
 use futures_util::future::BoxFuture;
 
 use super::query::Query;
-use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
+use super::{PageHandler, TextResult, page_route, text_or_bad_request, text_response};
 
 /// Maximum duration of a change made by an operator, in seconds: 30 days. Longer changes belong in
 /// the policy.
 const LIFETIME_SECONDS_MAX: u64 = 30 * 86_400;
 
-/// Change requested by an operator. If `lasts` is `None`, the change applies until it is revoked or
-/// the process ends.
+/// Change requested by an operator. If `lifetime` is `None`, the change applies until it is revoked
+/// or the process ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAction {
     /// Overrides the limits of a rule, or of all rules in a domain.
@@ -33,7 +33,7 @@ pub enum AdminAction {
         /// New behavior: `shadow`, `allow`, `deny`, or a percentage of the limit such as `20%`.
         to: String,
         /// Time until the override expires, or `None` if it never does.
-        lasts: Option<Duration>,
+        lifetime: Option<Duration>,
     },
     /// Removes the override of one target, or removes all overrides.
     RemoveOverrides {
@@ -43,9 +43,8 @@ pub enum AdminAction {
     },
     /// Makes the service act as if Redis were unavailable, to rehearse an outage.
     DisableStore {
-        /// Time until the rehearsal ends, or `None` if it lasts until
-        /// `EnableStore`.
-        lasts: Option<Duration>,
+        /// Time until the rehearsed outage ends, or `None` if it lasts until `EnableStore`.
+        lifetime: Option<Duration>,
     },
     /// Ends a rehearsed outage, so that the service uses Redis again.
     EnableStore,
@@ -54,7 +53,7 @@ pub enum AdminAction {
         /// New log level: `off`, `error`, `warn`, `info` or `debug`.
         level: String,
         /// Time until the configured level is restored, or `None` if the change never expires.
-        lasts: Option<Duration>,
+        lifetime: Option<Duration>,
     },
 }
 
@@ -109,8 +108,8 @@ pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
     let AdminHandlers { token, run, overrides, log_level, counter, reset } = handlers;
     let action = |parse| action_route(parse, Arc::clone(&token), Arc::clone(&run));
     Router::new()
-        .route("/switches", page(overrides, text_response))
-        .route("/log-level", page(log_level, text_response).merge(action(parse_log_level)))
+        .route("/switches", page_route(overrides, text_response))
+        .route("/log-level", page_route(log_level, text_response).merge(action(parse_log_level)))
         .route("/switch", action(parse_switch))
         .route("/undo", action(parse_remove_overrides))
         .route("/leave-store", action(parse_disable_store))
@@ -204,7 +203,7 @@ fn parse_switch(query: Option<&str>) -> Result<AdminAction, String> {
     let query = Query::parse(query, &["target", "to", "for"], &[], usage)?;
     let (target, to) = query.value("target").zip(query.value("to")).ok_or(usage)?;
     let (target, to) = (target.to_owned(), to.to_owned());
-    Ok(AdminAction::SetOverride { target, to, lasts: parse_for(&query)? })
+    Ok(AdminAction::SetOverride { target, to, lifetime: parse_lifetime(&query)? })
 }
 
 fn parse_remove_overrides(query: Option<&str>) -> Result<AdminAction, String> {
@@ -216,17 +215,17 @@ fn parse_remove_overrides(query: Option<&str>) -> Result<AdminAction, String> {
 fn parse_disable_store(query: Option<&str>) -> Result<AdminAction, String> {
     let usage = "usage: for=SECONDS, or no parameter to stay until /return-to-store";
     let query = Query::parse(query, &["for"], &[], usage)?;
-    Ok(AdminAction::DisableStore { lasts: parse_for(&query)? })
+    Ok(AdminAction::DisableStore { lifetime: parse_lifetime(&query)? })
 }
 
 fn parse_log_level(query: Option<&str>) -> Result<AdminAction, String> {
     let usage = "usage: to=off|error|warn|info|debug, optionally &for=SECONDS";
     let query = Query::parse(query, &["to", "for"], &[], usage)?;
     let level = query.value("to").ok_or(usage)?.to_owned();
-    Ok(AdminAction::SetLogLevel { level, lasts: parse_for(&query)? })
+    Ok(AdminAction::SetLogLevel { level, lifetime: parse_lifetime(&query)? })
 }
 
-fn parse_for(query: &Query<'_>) -> Result<Option<Duration>, String> {
+fn parse_lifetime(query: &Query<'_>) -> Result<Option<Duration>, String> {
     let Some(text) = query.value("for") else { return Ok(None) };
     match text.trim_end_matches('s').parse() {
         Ok(seconds @ 1..=LIFETIME_SECONDS_MAX) => Ok(Some(Duration::from_secs(seconds))),
@@ -241,9 +240,9 @@ mod tests {
     #[test]
     fn a_switch_has_a_target_a_value_and_a_lifetime() {
         let action = parse_switch(Some("target=edge.client&to=20%25&for=60s")).unwrap();
-        let lasts = Some(Duration::from_secs(60));
+        let lifetime = Some(Duration::from_secs(60));
         let (target, to) = ("edge.client".to_owned(), "20%".to_owned());
-        assert_eq!(action, AdminAction::SetOverride { target, to, lasts });
+        assert_eq!(action, AdminAction::SetOverride { target, to, lifetime });
         for bad in ["", "target=a", "target=a&to=deny&fro=1", "target=a&to=deny&for=0", "to=x&to=y"]
         {
             assert!(parse_switch(Some(bad)).is_err(), "{bad}");

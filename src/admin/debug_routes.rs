@@ -14,7 +14,7 @@ use super::live_page::page_or_text;
 use super::live_page_routes::{LivePageHandlers, live_page_routes};
 use super::metrics_page::{MetricsEndpoint, metrics_routes};
 use super::query::Query;
-use super::{PageHandler, TextResult, page, text_or_bad_request, text_response};
+use super::{PageHandler, TextResult, page_route, text_or_bad_request, text_response};
 
 /// Query parameters of `/explain`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -80,10 +80,10 @@ pub fn debug_routes(handlers: DebugHandlers, hosts: AllowedHosts) -> Router {
     let explain = handlers.explain;
     Router::new()
         .route("/", get(|headers: HeaderMap| async move { page_or_text(&headers, ENDPOINTS) }))
-        .route("/rlconfig", page(handlers.rlconfig, text_response))
-        .route("/stats", page(handlers.stats, text_response))
+        .route("/rlconfig", page_route(handlers.rlconfig, text_response))
+        .route("/stats", page_route(handlers.stats, text_response))
         .merge(metrics_routes(handlers.ratelimit_metrics, "/stats/prometheus"))
-        .route("/config", page(handlers.config, text_response))
+        .route("/config", page_route(handlers.config, text_response))
         .route(
             "/explain",
             get(move |RawQuery(query): RawQuery| async move {

@@ -19,8 +19,10 @@ const LIVE_PAGE: &str = include_str!("live_page.html");
 
 /// Content-Security-Policy header value for the live page.
 static CONTENT_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
-    let (style, script) =
-        (csp_hash(between("<style>", "</style>")), csp_hash(between("<script>", "</script>")));
+    let (style, script) = (
+        csp_hash(extract_between("<style>", "</style>")),
+        csp_hash(extract_between("<script>", "</script>")),
+    );
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; \
          connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; \
@@ -44,7 +46,7 @@ pub(super) fn page_or_text(headers: &HeaderMap, list: &str) -> Response {
     response
 }
 
-fn between(start: &str, end: &str) -> &'static str {
+fn extract_between(start: &str, end: &str) -> &'static str {
     let inside = LIVE_PAGE.split_once(start).and_then(|(_, rest)| rest.split_once(end));
     inside.map_or("", |(inside, _)| inside)
 }

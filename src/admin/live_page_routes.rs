@@ -12,7 +12,7 @@ use axum::routing::get;
 use futures_util::future::BoxFuture;
 
 use super::query::Query;
-use super::{PageHandler, TextResult, bad_request, page};
+use super::{PageHandler, TextResult, bad_request, page_route};
 
 /// Default and maximum value of `most`, the number of rules that `/policy` lists. No policy has
 /// this many rules, so by default tools that compare two policies see every rule.
@@ -62,8 +62,8 @@ pub struct LivePageHandlers {
 pub(super) fn live_page_routes(handlers: LivePageHandlers) -> Router {
     let LivePageHandlers { policy, top, now, try_request } = handlers;
     Router::new()
-        .route("/top", page(top, json_response))
-        .route("/now", page(now, json_response))
+        .route("/top", page_route(top, json_response))
+        .route("/now", page_route(now, json_response))
         .route(
             "/policy",
             get(move |RawQuery(query): RawQuery| async move {

@@ -1,6 +1,6 @@
-//! HTTP handler of the metrics page. A rendering takes at least 500 bytes per rule, so clients that
-//! read slowly share one. Otherwise, each connection of a client that does not read would hold a
-//! rendering of its own.
+//! HTTP handler of the metrics page. Concurrent readers share a rendering of the page, which takes
+//! at least 500 bytes per rule. Otherwise, each connection that stopped reading would keep a
+//! rendering of its own in memory.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -17,8 +17,8 @@ use tokio::sync::{Mutex, oneshot, watch};
 use super::http_server::ConnectionCloser;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
-/// Maximum age of a rendering that a new reader may share with readers that are still receiving it,
-/// 1 s. Shorter than any usual scrape interval.
+/// Maximum age at which a rendering of the metrics page is shared with a new reader, 1 s. Shorter
+/// than any usual scrape interval. See [`READ_TIME_MIN`] for an exception.
 const SHARED_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Minimum time that a client gets to read a rendering, 10 s: the default scrape timeout of

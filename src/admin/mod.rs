@@ -52,7 +52,7 @@ fn text_or_bad_request(result: TextResult) -> Response {
 }
 
 /// Builds a GET route. `page` returns the body, and `respond` turns it into a response.
-fn page(page: PageHandler, respond: fn(String) -> Response) -> MethodRouter {
+fn page_route(page: PageHandler, respond: fn(String) -> Response) -> MethodRouter {
     get(move || {
         let body = page();
         async move { respond(body) }

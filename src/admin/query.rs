@@ -11,9 +11,10 @@ impl<'a> Query<'a> {
     ///
     /// # Errors
     ///
-    /// Returns `usage` as the error message if a name is in neither list, or if a name in `single`
-    /// is repeated. Unknown names are not ignored, because a misspelled `for` would set an override
-    /// that never expires. Also returns an error if a value is not valid UTF-8.
+    /// Returns `usage` as the error message if a name is neither in `single` nor in `repeated`, or
+    /// if a name in `single` occurs twice. Unknown names are not ignored, because a misspelled
+    /// `for` would set an override that never expires. Also returns an error if a value is not
+    /// valid UTF-8.
     pub(super) fn parse(
         query: Option<&'a str>,
         single: &[&str],

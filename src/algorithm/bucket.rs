@@ -13,7 +13,8 @@
 //! | [`Refill::Credits`] | window W | hits L |
 //!
 //! `C = burst·u` is the capacity, `cap` the largest debt (C, or 2C with `charge: billed` or
-//! `always`), and the debt is `ahead·l + rem` credits.
+//! `always`), and `floor` the number of hits that must be in the bucket before a hit is charged
+//! (for consumer classes). With `ahead = tat − now`, the debt is `ahead·l + rem` credits.
 //!
 //! ```text
 //! read       tat < now: ahead, rem = 0, 0;  else ahead = tat − now, and if rem ≥ l: ahead + 1, 0
@@ -26,10 +27,10 @@
 //! write      tat = now + ahead, rem
 //! ```
 //!
-//! Every product is at most `cap + l`, because `ahead` is checked before it is multiplied. All of
-//! them are therefore exact in doubles, too. To ensure this, the policy keeps
-//! `burst·emission < 2^52` and `burst·window < 2^53`, and half of that for limits that can hold
-//! debt.
+//! Every product is at most `cap + l`, because `ahead` is checked before it is multiplied. The
+//! products are therefore exact in Lua's doubles, too. To ensure this, the policy compiler requires
+//! `burst·emission < 2^52` and `burst·window < 2^53`, or half of these bounds with `charge: billed`
+//! or `always`.
 //!
 //! If the clock steps back, the stored debt looks larger. A debt that exceeds the maximum by at
 //! most one second is kept: if it were clamped at once, two clocks that differ could refill the
@@ -49,7 +50,7 @@ use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Ref
 /// differ by less than a second.
 pub const EXCESS_DEBT_MAX: Micros = Micros::SECOND;
 
-/// Upper bound of every credit count: 2^53. Doubles, Lua's only number type, represent every
+/// Upper bound on credit counts: 2^53. Doubles, Lua's only number type, represent every
 /// integer below it exactly.
 const CREDITS_MAX: u64 = 1 << 53;
 
@@ -111,16 +112,16 @@ pub fn apply(
             let refunded = cost.0.min(credits.cap_hits) * credits.unit;
             debt = credits.subtract_time(read, refunded / credits.flow, refunded % credits.flow);
         }
-        Op::Peek { hits } => wait = credits.wait(read, hits.0.max(1)),
-        Op::Take { cost: Hits::ZERO } => wait = credits.wait(read, 1),
+        Op::Peek { hits } => wait = credits.wait_time(read, hits.0.max(1)),
+        Op::Take { cost: Hits::ZERO } => wait = credits.wait_time(read, 1),
         Op::Take { cost: Hits(cost) } => {
-            wait = credits.wait(read, cost);
+            wait = credits.wait_time(read, cost);
             if wait == Some(0) {
                 debt = credits.add_debt(read, cost * credits.unit);
                 charged = cost;
             } else if charge == Charge::Always {
                 (debt, charged) = credits.add_debt_to_cap(read, cost);
-                wait = credits.wait(debt, cost);
+                wait = credits.wait_time(debt, cost);
             }
         }
     }
@@ -212,7 +213,7 @@ impl BucketCredits {
 
     /// Returns the time until a charge of `cost` hits passes, in microseconds: 0 if it passes now,
     /// or `None` if it never does.
-    fn wait(&self, debt: Debt, cost: u64) -> Option<u64> {
+    fn wait_time(&self, debt: Debt, cost: u64) -> Option<u64> {
         // The last of the hits also needs the floor before it.
         let needed = cost.saturating_add(self.floor.max(1) - 1);
         if needed > self.burst {

@@ -57,7 +57,8 @@ impl State {
     /// Returns the slots whose leases have not expired at `now`, and whether any lease was clamped.
     ///
     /// A lease that ends more than two lease lengths from now was stored by a clock that ran ahead.
-    /// It is clamped to a lease that starts now.
+    /// It is clamped to a lease that starts now. The returned state has capacity for `spare` more
+    /// slots.
     fn unexpired(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
         let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
         let mut clamped = false;
@@ -75,7 +76,7 @@ impl State {
 
     /// Returns the time until `holder` can acquire `cost` slots: zero if it can do so now, or
     /// `None` if `cost` exceeds the limit.
-    fn wait(
+    fn wait_time(
         &self,
         limit: &Concurrency,
         cost: u64,
@@ -130,13 +131,13 @@ pub fn apply(
             slots.slots.retain(|slot| slot.holder != holder);
             write |= slots.slots.len() != before;
         }
-        (Op::Peek { hits }, _) => wait = slots.wait(limit, hits.0.max(1), None, now),
-        (Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait(limit, 1, None, now),
+        (Op::Peek { hits }, _) => wait = slots.wait_time(limit, hits.0.max(1), None, now),
+        (Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait_time(limit, 1, None, now),
         (Op::Take { cost }, holder) => {
             // `decide` always sets a holder. Takes without one would share this holder and renew
             // each other's lease.
             let holder = holder.unwrap_or(Holder(0));
-            wait = slots.wait(limit, cost.0, Some(holder), now);
+            wait = slots.wait_time(limit, cost.0, Some(holder), now);
             if wait == Some(Micros::ZERO) {
                 let newest = slots.slots.last().map_or(Micros::ZERO, |slot| slot.until);
                 let began = newest.saturating_sub(limit.lease).max(now);

@@ -33,8 +33,8 @@ pub struct State {
     pub count: u32,
 }
 
-/// Counter as seen by one operation: the current window and its hits. A stored window that starts
-/// too far in the future is clamped.
+/// Counter at the time of an operation: the current window and its hits. A stored window that
+/// starts too far in the future is clamped.
 struct WindowView {
     start: Micros,
     end: Micros,

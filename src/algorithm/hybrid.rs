@@ -9,11 +9,12 @@
 //!
 //! All arithmetic is integer. Time is counted in ticks: microseconds for windows below a minute,
 //! milliseconds below a day, seconds from a day on. One hit is `u = 100·W` credits, W in ticks.
+//! `share_i` is the guaranteed share of class i, in percent.
 //!
 //! ```text
 //! total    u·B                 all buckets and the pool together
 //! own i    cap share_i·B·W,    refilled with share_i·L credits per tick
-//! pool     refilled with the overflow of full own buckets and the part that no share claims;
+//! pool     refilled with the overflow of full class buckets and the unassigned share;
 //!          never above room = total − Σ own
 //! passes   own ≥ c·u, or pool ≥ rest − last + max(floor, last), where rest = c·u − own and last =
 //!          min(rest, u): c hits pass iff c single hits would, one after another
@@ -29,7 +30,8 @@
 //!
 //! The pool is clamped to its room once, at the end of an interval. This has the same result as a
 //! clamp at every tick: room only shrinks while buckets refill, so the last clamp is the tightest.
-//! For the same reason the first tick found by bisection is the only candidate for the wait.
+//! For the same reason, a charge that does not pass at the first tick at which the unclamped pool
+//! suffices passes at no later tick either, so bisection finds the only candidate for the wait.
 //!
 //! If a policy change lowers a capacity, stored credits above it are dropped. A state whose number
 //! of classes differs from that of the limit is treated as full.
@@ -82,14 +84,14 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
         Op::Take { cost } if cost.0 > credits.burst => wait = None,
         Op::Take { cost } if cost.0 > 0 => match credits.take(&read, cost.0 * credits.unit) {
             Some(left) => (after, charged) = (Some(left), cost.0),
-            None => wait = credits.wait(&read, cost.0 * credits.unit),
+            None => wait = credits.wait_time(&read, cost.0 * credits.unit),
         },
         Op::Take { cost: needed } | Op::Peek { hits: needed } => {
             let needed = needed.0.max(1);
             if needed > credits.burst {
                 wait = None;
             } else if credits.take(&read, needed * credits.unit).is_none() {
-                wait = credits.wait(&read, needed * credits.unit);
+                wait = credits.wait_time(&read, needed * credits.unit);
             }
         }
     }

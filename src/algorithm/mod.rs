@@ -3,7 +3,7 @@
 //!
 //! All arithmetic is integer. No function fails, panics, waits, or reads a clock. The Lua scripts
 //! compute the same formulas in doubles, so every product must stay below 2^53; the policy rejects
-//! limits that would exceed it. `tests/vectors/` checks that Rust and Lua give the same answers.
+//! limits that would exceed it. `tests/vectors/` checks that Rust and Lua give the same results.
 //!
 //! Notation: `c` is the cost in hits, `L` the limit, `B` the burst, `r` the refill rate, and `W`
 //! the window's length.
@@ -186,7 +186,7 @@ pub fn apply_for(
     }
 }
 
-/// Refunds the charge in a receipt to its counter (clause 16 of the store's contract).
+/// Refunds the charge in a receipt to its counter (clause 16 of the contract in `store`).
 ///
 /// `limit` is the limit under which the hits were charged. Returns the new state to store, or
 /// `None` if the charge has already expired. Callers must refund each receipt at most once.

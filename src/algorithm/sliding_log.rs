@@ -73,7 +73,7 @@ impl State {
     /// Creates a log from the hit counts of two windows, as kept by the memory store's sketch:
     /// `from` hits since `start`, and `before` hits in the window before it. The entries get the
     /// latest possible times, so that the log never admits too many hits.
-    pub(crate) fn of_two_windows(start: Micros, before: u32, from: u32, now: Micros) -> State {
+    pub(crate) fn from_two_windows(start: Micros, before: u32, from: u32, now: Micros) -> State {
         // No receipt has these numbers, so no refund removes more than its own hits.
         let before =
             LogEntry { at: start.saturating_sub(Micros(1)), id: u64::MAX - 1, hits: before };
@@ -116,7 +116,7 @@ impl State {
 
     /// Returns the time until a charge of `cost` hits passes: zero if it passes now, or `None` if
     /// it never does.
-    fn wait(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
+    fn wait_time(&self, limit: &SlidingLog, cost: u64, now: Micros) -> Option<Micros> {
         limit.hits.0.checked_sub(cost)?;
         let mut hits = self.hits();
         if hits.saturating_add(cost) <= limit.hits.0 {
@@ -155,10 +155,10 @@ pub fn apply(
     let mut write = clamped;
     match op {
         Op::Refund { cost } => write |= log.remove_newest(cost.0),
-        Op::Peek { hits } => wait = log.wait(limit, hits.0.max(1), now),
-        Op::Take { cost: Hits::ZERO } => wait = log.wait(limit, 1, now),
+        Op::Peek { hits } => wait = log.wait_time(limit, hits.0.max(1), now),
+        Op::Take { cost: Hits::ZERO } => wait = log.wait_time(limit, 1, now),
         Op::Take { cost: Hits(cost) } => {
-            wait = log.wait(limit, cost, now);
+            wait = log.wait_time(limit, cost, now);
             let room = match charge {
                 _ if wait == Some(Micros::ZERO) => cost,
                 Charge::Admitted | Charge::Billed => 0,
@@ -171,7 +171,7 @@ pub fn apply(
                 write = true;
             }
             if wait != Some(Micros::ZERO) && room > 0 {
-                wait = log.wait(limit, cost, now);
+                wait = log.wait_time(limit, cost, now);
             }
         }
     }

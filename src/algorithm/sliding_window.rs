@@ -3,8 +3,8 @@
 //! [parent module](super).
 //!
 //! The state is the start of the current window and the hits of the previous and the current
-//! window. Any interval of one window's length admits about L hits of steady traffic, and less
-//! than 2 L hits even if an adversary sends all hits at the end of a window.
+//! window, `prev` and `cur`. Any interval of one window's length admits about L hits of steady
+//! traffic, and less than 2 L hits even if an adversary sends all hits at the end of a window.
 //!
 //! `e` is the time since the current window started, rounded down. W and `e` are in ticks (see
 //! [`SlidingWindow::tick`]). All arithmetic is integer.
@@ -27,8 +27,8 @@
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};
 
-/// Upper bound of exact integers in Lua: 2^53. Doubles, Lua's only number type, represent every
-/// integer below it exactly.
+/// Integer bound for exact arithmetic in Lua: 2^53. Doubles, Lua's only number type, represent
+/// every integer up to this bound exactly.
 const EXACT_MAX: u64 = 1 << 53;
 
 /// Stored state of a sliding window: the hits charged in the current window and in the previous
@@ -44,8 +44,8 @@ pub struct State {
     pub cur: u32,
 }
 
-/// Counter as seen by one operation: the hits in the current and the previous window. A window that
-/// starts too far in the future is clamped.
+/// Counter at the time of an operation: the hits in the current and the previous window. A window
+/// that starts too far in the future is clamped.
 #[derive(Clone, Copy)]
 struct WindowView {
     start: Micros,
@@ -76,17 +76,17 @@ pub fn apply(
             after.cur -= from_cur;
             after.prev = view.prev.saturating_sub(cost.0 - from_cur);
         }
-        Op::Peek { hits } => wait = view.wait(limit, hits.0.max(1), now),
-        Op::Take { cost: Hits::ZERO } => wait = view.wait(limit, 1, now),
+        Op::Peek { hits } => wait = view.wait_time(limit, hits.0.max(1), now),
+        Op::Take { cost: Hits::ZERO } => wait = view.wait_time(limit, 1, now),
         Op::Take { cost: Hits(cost) } => {
-            wait = view.wait(limit, cost, now);
+            wait = view.wait_time(limit, cost, now);
             let passes = wait == Some(Micros::ZERO);
             if passes || charge == Charge::Always {
                 after.cur = view.cur.saturating_add(cost).min(limit.count_max(charge));
                 charged = after.cur - view.cur;
             }
             if !passes && charge == Charge::Always {
-                wait = after.wait(limit, cost, now);
+                wait = after.wait_time(limit, cost, now);
             }
         }
     }
@@ -98,7 +98,7 @@ pub fn apply(
             charged: Hits(charged),
             available: Hits(after.available(limit)),
             retry_after: wait.filter(|wait| *wait > Micros::ZERO),
-            reset_after: after.reset(limit).saturating_sub(now),
+            reset_after: after.reset_after(limit).saturating_sub(now),
             taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
                 at: now,
@@ -169,7 +169,7 @@ fn view_at(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Mic
 impl WindowView {
     /// Returns the time until a charge of `cost` hits passes: zero if it passes now, or `None` if
     /// it never does.
-    fn wait(&self, limit: &SlidingWindow, cost: u64, now: Micros) -> Option<Micros> {
+    fn wait_time(&self, limit: &SlidingWindow, cost: u64, now: Micros) -> Option<Micros> {
         let window = limit.window_ticks();
         let spare = limit.hits.0.checked_sub(cost)?;
         let ticks = match spare.checked_sub(self.cur) {
@@ -193,7 +193,7 @@ impl WindowView {
         limit.hits.0.saturating_sub(self.cur).saturating_sub(carried)
     }
 
-    fn reset(&self, limit: &SlidingWindow) -> Micros {
+    fn reset_after(&self, limit: &SlidingWindow) -> Micros {
         let windows = if self.cur > 0 { 2 } else { u64::from(self.prev > 0) };
         Micros(self.start.0.saturating_add(limit.length.0.saturating_mul(windows)))
     }
@@ -204,12 +204,12 @@ impl SlidingWindow {
     /// windows shorter than a minute, 1 ms for windows shorter than a day, and 1 s otherwise.
     /// Coarser ticks for longer windows keep the product of limit and window length below 2^53.
     pub fn tick(&self) -> Micros {
-        const MINUTE: u64 = 60_000_000;
-        const DAY: u64 = 86_400_000_000;
+        const MINUTE_MICROS: u64 = 60_000_000;
+        const DAY_MICROS: u64 = 86_400_000_000;
         match self.length.0 {
-            0..MINUTE => Micros(1),
-            MINUTE..DAY => Micros(1_000),
-            DAY.. => Micros(1_000_000),
+            0..MINUTE_MICROS => Micros(1),
+            MINUTE_MICROS..DAY_MICROS => Micros(1_000),
+            DAY_MICROS.. => Micros(1_000_000),
         }
     }
 

@@ -58,7 +58,7 @@ pub(super) fn admin_handlers(
     let level = Arc::clone(log_level);
     Ok(AdminHandlers {
         token: Arc::new(token),
-        run: Arc::new(move |action| run(&service.0, &service.1, &service.2, action)),
+        run: Arc::new(move |action| run_action(&service.0, &service.1, &service.2, action)),
         overrides: Arc::new(move || list_overrides(&listed.0, &listed.1)),
         log_level: Arc::new(move || level.describe(Clock::System.monotonic())),
         counter: Arc::new(move |domain, descriptor| Box::pin(counter(domain, descriptor))),
@@ -66,7 +66,7 @@ pub(super) fn admin_handlers(
     })
 }
 
-fn run(
+fn run_action(
     decider: &ServiceDecider,
     overrides: &RuntimeOverrides,
     log_level: &LogLevelControl,
@@ -75,10 +75,10 @@ fn run(
     let now = Clock::System.monotonic();
     let redis = || decider.store().redis().ok_or("this service does not use Redis");
     match action {
-        AdminAction::SetOverride { target, to, lasts } => {
+        AdminAction::SetOverride { target, to, lifetime } => {
             let value = RuleOverride::read(&to).map_err(|error| error.to_string())?;
-            overrides.set(&target, value, lasts, now)?;
-            Ok(format!("{target}: {value} on this replica, {}\n", describe_lifetime(lasts)))
+            overrides.set(&target, value, lifetime, now)?;
+            Ok(format!("{target}: {value} on this replica, {}\n", describe_lifetime(lifetime)))
         }
         AdminAction::RemoveOverrides { target } => {
             match (overrides.remove(target.as_deref()), target) {
@@ -86,28 +86,28 @@ fn run(
                 (removed, _) => Ok(format!("{removed} removed on this replica\n")),
             }
         }
-        AdminAction::DisableStore { lasts } => {
-            overrides.disable_store(redis()?, lasts, now);
-            let lifetime = describe_lifetime(lasts);
+        AdminAction::DisableStore { lifetime } => {
+            overrides.disable_store(redis()?, lifetime, now);
+            let lifetime = describe_lifetime(lifetime);
             Ok(format!("acting as if Redis were unavailable, on this replica, {lifetime}\n"))
         }
         AdminAction::EnableStore => {
             overrides.enable_store(redis()?);
             Ok("using Redis again\n".to_owned())
         }
-        AdminAction::SetLogLevel { level, lasts } => {
+        AdminAction::SetLogLevel { level, lifetime } => {
             let level =
                 Verbosity::parse(&level).ok_or("levels are off, error, warn, info and debug")?;
-            log_level.set(level, lasts.map(|lasts| now + lasts), now);
+            log_level.set(level, lifetime.map(|lifetime| now + lifetime), now);
             Ok(log_level.describe(now))
         }
     }
 }
 
 /// Describes, for an operator, how long a change applies.
-fn describe_lifetime(lasts: Option<Duration>) -> String {
-    match lasts {
-        Some(lasts) => format!("for {} s or until it is undone", lasts.as_secs()),
+fn describe_lifetime(lifetime: Option<Duration>) -> String {
+    match lifetime {
+        Some(lifetime) => format!("for {} s or until it is undone", lifetime.as_secs()),
         None => "until it is undone or the process ends".to_owned(),
     }
 }

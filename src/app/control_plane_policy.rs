@@ -128,7 +128,7 @@ impl ControlPlanePolicy {
     }
 }
 
-/// Builder of policies, which also activates them. Runs on the client's thread.
+/// Builds and activates the policies that the control plane sends. Runs on the client's thread.
 struct Activator {
     policy: Arc<ControlPlanePolicy>,
     telemetry: Arc<Telemetry>,
@@ -138,8 +138,8 @@ struct Activator {
     /// Id of the next policy's first rule.
     next_rule: RuleId,
     active: Option<Arc<Policy>>,
-    /// Policy before the active one. Kept until the next update, so that the last call that uses it
-    /// does not have to free thousands of rules.
+    /// Policy that was active before the current one. Kept until the next update, so that the last
+    /// call that uses it does not have to free thousands of rules.
     former: Option<Arc<Policy>>,
 }
 

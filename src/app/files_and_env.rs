@@ -11,13 +11,13 @@ use std::{env, error, fmt, fs, io};
 
 use rustix::fs::OFlags;
 
-use super::policy_files::{advice_on_path, printable};
+use super::policy_files::{advice_on_path, escape_path};
 use crate::settings::{TABLE, TextMap};
 
-/// Maximum size of a settings file, 1 MiB in bytes. A file that sets every setting has about a
+/// Maximum size of a settings file, 1 MiB in bytes. A file that sets every setting is about a
 /// hundredth of this size.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a secret or certificate file, 1 MiB in bytes. A typical CA bundle has a quarter
+/// Maximum size of a secret or certificate file, 1 MiB in bytes. A typical CA bundle is a quarter
 /// of this size.
 const SECRET_BYTES_MAX: u64 = 1 << 20;
 /// Maximum size of a `simulate` scenario, 1 MiB in bytes. This is enough for a policy and a
@@ -65,11 +65,11 @@ impl fmt::Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FileError::Unreadable { path, error } => {
-                write!(f, "{}: {error}; {}", printable(path), advice_on_path(path, error))
+                write!(f, "{}: {error}; {}", escape_path(path), advice_on_path(path, error))
             }
-            FileError::Unwritable { path, error } => write!(f, "{}: {error}", printable(path)),
+            FileError::Unwritable { path, error } => write!(f, "{}: {error}", escape_path(path)),
             FileError::Malformed { path, position, reason } => {
-                let path = printable(path);
+                let path = escape_path(path);
                 match position {
                     Some((line, Some(column))) => write!(f, "{path}:{line}:{column}: {reason}"),
                     Some((line, None)) => write!(f, "{path}:{line}: {reason}"),
@@ -104,7 +104,7 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
         serde_yaml::Value::Null => Ok((name, String::new())),
         serde_yaml::Value::Sequence(items) => {
             let position = line_of(&text, &name).map(|line| (line, None));
-            let joined = is_plain(&name).then(|| join_texts(&items)).flatten();
+            let joined = is_value_quotable(&name).then(|| join_texts(&items)).flatten();
             let list = joined.unwrap_or_else(|| "VALUE,VALUE".to_owned());
             Err(malformed((
                 position,
@@ -121,14 +121,14 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
         values.unwrap_or_default().into_iter().map(scalar).collect::<Result<_, _>>()?;
     let place = |name: &String| {
         let line = line_of(&text, name)?;
-        Some((name.clone(), format!("{}:{line}", printable(path))))
+        Some((name.clone(), format!("{}:{line}", escape_path(path))))
     };
     let places = values.keys().filter_map(place).collect();
     Ok((values, places))
 }
 
-/// Returns the line (from 1) on which a name begins in a settings file, because the parser does not
-/// report positions. Returns `None` if the file uses flow style, like JSON.
+/// Finds the line (from 1) on which a setting's name begins in a settings file. Needed because the
+/// parser does not report positions. Returns `None` if the file uses flow style, like JSON.
 fn line_of(text: &str, name: &str) -> Option<usize> {
     let begins = |line: &str| {
         let line = line.trim_start().trim_start_matches(['"', '\'']);
@@ -141,12 +141,14 @@ fn line_of(text: &str, name: &str) -> Option<usize> {
 /// Maximum number of characters of a value that an error quotes.
 const QUOTED_CHARS_MAX: usize = 200;
 
-/// Returns whether an error may quote the value of a setting.
-fn is_plain(name: &str) -> bool {
+/// Returns whether an error message may quote the value of the setting called `name`. Values of
+/// secrets and of unknown settings are never quoted.
+fn is_value_quotable(name: &str) -> bool {
     TABLE.iter().any(|row| row.name == name && row.is_shown_unchanged())
 }
 
-/// Joins a list of texts and numbers by commas. Returns `None` for other lists, and long ones.
+/// Joins a list of strings and numbers with commas. Returns `None` if the list is empty or has
+/// other items, or if the text exceeds [`QUOTED_CHARS_MAX`].
 fn join_texts(items: &[serde_yaml::Value]) -> Option<String> {
     let text = |item: &serde_yaml::Value| match item {
         serde_yaml::Value::String(text) => Some(text.clone()),
@@ -157,19 +159,20 @@ fn join_texts(items: &[serde_yaml::Value]) -> Option<String> {
     (!joined.is_empty() && joined.chars().count() <= QUOTED_CHARS_MAX).then_some(joined)
 }
 
-/// Returns the position of a YAML error, and a message. The parser's own message is not used because
-/// it quotes the file, and an operator may have named a password file by mistake.
+/// Returns the position of a YAML error (line and column, from 1) and a message. The parser's own
+/// message is not used because it quotes the file, which may be a password file given by mistake.
 fn yaml_error(text: &str, error: &serde_yaml::Error) -> (Option<(usize, Option<usize>)>, String) {
-    if let Some(((line, column), reason)) = wrong_separator(text) {
+    if let Some(((line, column), reason)) = find_wrong_separator(text) {
         return (Some((line, Some(column))), reason);
     }
     let position = error.location().map(|at| (at.line(), Some(at.column())));
     (position, "this is not YAML: write `name: value` on each line".to_owned())
 }
 
-/// Finds the first line that begins with the name of a setting, but has `=`, or a colon without a
-/// blank, after it. Returns the position of that separator, and what to write.
-fn wrong_separator(text: &str) -> Option<((usize, usize), String)> {
+/// Finds the first line where the name of a setting is followed by `=`, or by a colon without a
+/// space. Returns the line and column of that separator (from 1) and an error message that suggests
+/// the correct line, or `None` if there is no such line.
+fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     for (nth, line) in text.lines().enumerate() {
         let setting = line.trim_start();
@@ -187,7 +190,7 @@ fn wrong_separator(text: &str) -> Option<((usize, usize), String)> {
         let column = line.chars().count() - separator.chars().count() + 1;
         let value = separator[1..].trim();
         let is_quotable = !value.is_empty() && value.chars().count() <= QUOTED_CHARS_MAX;
-        let value = if is_quotable && is_plain(&name) { value } else { "VALUE" };
+        let value = if is_quotable && is_value_quotable(&name) { value } else { "VALUE" };
         let reason =
             format!("this is not YAML: `{wrong}` instead of `: `; did you mean `{name}: {value}`?");
         return Some(((nth + 1, column), reason));

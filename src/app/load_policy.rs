@@ -66,7 +66,7 @@ impl PolicyLoader {
             notes: compiled.notes,
             colocation: compiled.colocation,
             files: files.len(),
-            fingerprint: Fingerprint::of(files),
+            fingerprint: Fingerprint::from_sources(files),
         })
     }
 }
@@ -83,15 +83,15 @@ pub(super) fn read_key_secret(settings: &Settings) -> Result<Secret, Failure> {
 pub(super) fn policy_options(settings: &Settings) -> Options {
     Options {
         merge_domains: settings.merge_domain_config,
-        charge: charge(settings.charge),
+        charge: convert_charge(settings.charge),
         bounds: server_config::bounds(settings),
         file_bytes_max: settings.policy_file_size,
         all_bytes_max: settings.policy_size,
     }
 }
 
-/// Converts the setting `--charge`.
-fn charge(setting: ChargeSetting) -> Charge {
+/// Converts the value of the `--charge` setting to the type that limits use.
+fn convert_charge(setting: ChargeSetting) -> Charge {
     match setting {
         ChargeSetting::Admitted => Charge::Admitted,
         ChargeSetting::Billed => Charge::Billed,
@@ -104,9 +104,9 @@ fn charge(setting: ChargeSetting) -> Charge {
 pub struct CheckedPolicy {
     /// The policy as `serve` loads it with the same settings.
     pub loaded: LoadedPolicy,
-    /// Number of errors that the policy has in drop-in mode, where `--charge` defaults to `billed`:
-    /// then the maximum capacity of a bucket is half as large, to leave room for debt. 0 if
-    /// `--charge` is set.
+    /// Number of errors that the policy has in drop-in mode, where `--charge` defaults to `billed`.
+    /// With `billed`, the maximum capacity of a bucket is half as large, to leave room for debt. 0
+    /// if `--charge` is set.
     pub errors_if_billed: usize,
 }
 

@@ -79,7 +79,7 @@ struct RuleListing<'p> {
     rules: Vec<ListedRule<'p>>,
 }
 
-/// A rule of the policy, with the overrides set on the rule or on its domain.
+/// Rule of the active policy, with the overrides set on the rule or on its domain.
 #[derive(Serialize)]
 struct ListedRule<'p> {
     #[serde(flatten)]
@@ -127,7 +127,8 @@ struct CurrentState<'a> {
     #[serde(flatten)]
     rates: &'a CurrentRates,
     latency: Option<LatencyPercentiles>,
-    /// Bills that were rejected since the process started; `None` if there were none.
+    /// Bills (charges of hits that a descriptor names) that limits rejected since the process
+    /// started; `None` if there were none.
     lost_bills: Option<RejectedBills>,
     store: StoreState,
     /// State of the control plane's client; absent if policies come from files.
@@ -199,9 +200,10 @@ struct NodeState {
     connections: u64,
     /// Number of open circuit breakers for this node.
     open_breakers: u64,
-    /// Number of script calls sent to this node since the process started.
+    /// Number of calls written to this node since the process started, each as a script call or as
+    /// plain commands.
     calls: u64,
-    /// Number of connections to this node lost since the process started.
+    /// Number of connections to this node that were lost or closed since the process started.
     losses: u64,
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::{io, mem};
 
 use super::policy_files::{
-    FileKey, FileStamp, ListedFile, PolicyFileError, PolicyFiles, printable,
+    FileKey, FileStamp, ListedFile, PolicyFileError, PolicyFiles, escape_path,
 };
 use crate::policy::Source;
 
@@ -15,9 +15,9 @@ use crate::policy::Source;
 /// within the timestamp resolution of the file system can leave the same stamp.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Number of consecutive polls that find incomplete files, after which the complete files are used
-/// without them. Until then, nothing is read, so that files copied one after another take effect
-/// together.
+/// Number of consecutive polls with incomplete files after which changes to complete files take
+/// effect alone; incomplete files then keep their last complete contents. Until then, nothing is
+/// read, so that files copied one after another take effect together.
 const BUSY_POLLS_MAX: u32 = 3;
 
 /// Tracker of changes to the policy files. Keeps each file's state at the last poll and its last
@@ -55,7 +55,8 @@ impl PolicyFileTracker {
     }
 
     /// Polls the files. If a file was read or removed, returns the last complete contents of all
-    /// files; otherwise returns `None`. If `all` is true, reads every file immediately.
+    /// files. Returns `None` if nothing has changed or no file is left. If `all` is true, reads
+    /// every file immediately.
     ///
     /// # Errors
     ///
@@ -81,7 +82,7 @@ impl PolicyFileTracker {
     /// Returns the last complete contents of all files, in policy order.
     pub(super) fn sources(&self) -> Vec<Source> {
         let source = |((_, path), file): (&FileKey, &TrackedFile)| {
-            Some(Source { name: printable(path), text: file.contents.clone()? })
+            Some(Source { name: escape_path(path), text: file.contents.clone()? })
         };
         self.files.iter().filter_map(source).collect()
     }

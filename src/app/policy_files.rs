@@ -57,7 +57,7 @@ pub(super) struct FileStamp {
 }
 
 impl FileStamp {
-    fn of(metadata: &Metadata) -> FileStamp {
+    fn from_metadata(metadata: &Metadata) -> FileStamp {
         FileStamp {
             device_inode_size: [metadata.dev(), metadata.ino(), metadata.size()],
             mtime_ctime: [
@@ -120,13 +120,13 @@ impl fmt::Display for PolicyFileError {
                  envoyproxy/ratelimit",
             ),
             PolicyFileError::Unreadable { path, error, advice } => {
-                write!(f, "{}: {error}; {advice}", printable(path))
+                write!(f, "{}: {error}; {advice}", escape_path(path))
             }
             PolicyFileError::NotAFile { path } => {
-                write!(f, "{}: neither a file nor a directory", printable(path))
+                write!(f, "{}: neither a file nor a directory", escape_path(path))
             }
             PolicyFileError::Empty { paths, yaml_only } => {
-                let paths: Vec<_> = paths.iter().map(|path| printable(path)).collect();
+                let paths: Vec<_> = paths.iter().map(|path| escape_path(path)).collect();
                 let which = if *yaml_only { "no .yaml or .yml file" } else { "no file" };
                 let advice = match yaml_only {
                     true => "rename the files to .yaml, or give each file by its own name",
@@ -139,13 +139,13 @@ impl fmt::Display for PolicyFileError {
                 )
             }
             PolicyFileError::TooLarge { path, bytes_max, setting } => {
-                write!(f, "{}: more than {bytes_max} bytes (--{setting})", printable(path))
+                write!(f, "{}: more than {bytes_max} bytes (--{setting})", escape_path(path))
             }
             PolicyFileError::TooMany { path } => write!(
                 f,
                 "{}: more than {FILES_MAX} files or {DEPTH_MAX} directories deep; is this the \
                  right directory?",
-                printable(path)
+                escape_path(path)
             ),
         }
     }
@@ -187,11 +187,11 @@ impl PolicyFiles {
     pub(super) fn list(&self) -> Result<Vec<ListedFile>, PolicyFileError> {
         let mut found = Vec::new();
         for (root, path) in self.paths.iter().enumerate() {
-            let metadata = fs::metadata(path).map_err(|error| self.missing_root(path, error))?;
+            let metadata = fs::metadata(path).map_err(|error| self.unreadable_root(path, error))?;
             if metadata.is_dir() {
                 self.walk(root, path, 0, &mut found)?;
             } else if metadata.is_file() {
-                let stamp = FileStamp::of(&metadata);
+                let stamp = FileStamp::from_metadata(&metadata);
                 found.push(ListedFile { key: (root, path.clone()), stamp });
             } else {
                 return Err(PolicyFileError::NotAFile { path: path.clone() });
@@ -208,7 +208,7 @@ impl PolicyFiles {
     }
 
     /// Returns the error for a configured path that cannot be read.
-    fn missing_root(&self, path: &Path, error: io::Error) -> PolicyFileError {
+    fn unreadable_root(&self, path: &Path, error: io::Error) -> PolicyFileError {
         match unreadable(path, error) {
             PolicyFileError::Unreadable { path, error, .. } if self.any_extension => {
                 let variables = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, and RUNTIME_APPDIRECTORY \
@@ -217,7 +217,7 @@ impl PolicyFiles {
                     Some(missing) => format!(
                         "{} does not exist: mount the directory, or correct {variables}, which \
                          make up the path",
-                        printable(missing)
+                        escape_path(missing)
                     ),
                     None => format!("the path is {variables}: correct one of them"),
                 };
@@ -254,7 +254,10 @@ impl PolicyFiles {
                 if found.len() >= FILES_MAX {
                     return Err(PolicyFileError::TooMany { path });
                 }
-                found.push(ListedFile { key: (root, path), stamp: FileStamp::of(&metadata) });
+                found.push(ListedFile {
+                    key: (root, path),
+                    stamp: FileStamp::from_metadata(&metadata),
+                });
             }
         }
         Ok(())
@@ -308,7 +311,7 @@ impl PolicyFiles {
             return Err(PolicyFileError::TooLarge { path: path.to_owned(), bytes_max, setting });
         }
         let [before, after] = [before, file.metadata().map_err(unreadable)?];
-        let [before, after] = [FileStamp::of(&before), FileStamp::of(&after)];
+        let [before, after] = [FileStamp::from_metadata(&before), FileStamp::from_metadata(&after)];
         Ok((bytes, (before == after).then_some(after)))
     }
 }
@@ -331,7 +334,7 @@ pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {
     /// Hashes the names and contents of `files`, which must be in policy order.
-    pub(super) fn of(files: &[Source]) -> Fingerprint {
+    pub(super) fn from_sources(files: &[Source]) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         for file in files {
             for part in [file.name.as_bytes(), &file.text] {
@@ -356,7 +359,7 @@ impl fmt::Display for Fingerprint {
 
 /// Escapes control characters in a path, so that a file name cannot forge a log line or send escape
 /// sequences to a terminal.
-pub(super) fn printable(path: &Path) -> String {
+pub(super) fn escape_path(path: &Path) -> String {
     escaped(&path.display().to_string()).into_owned()
 }
 
@@ -366,14 +369,14 @@ fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
 }
 
 /// Maximum number of file names in a directory that are compared with the name of a missing file.
-const NAMES_MAX: usize = 1_000;
+const COMPARED_NAMES_MAX: usize = 1_000;
 
 /// Returns advice for an operator on a path that cannot be read, for example the name of a similar
 /// file.
 pub(super) fn advice_on_path(path: &Path, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => match similar_file(path) {
-            Some(similar) => format!("did you mean {}?", printable(&similar)),
+            Some(similar) => format!("did you mean {}?", escape_path(&similar)),
             None => "correct the path".to_owned(),
         },
         io::ErrorKind::PermissionDenied => {
@@ -386,17 +389,18 @@ pub(super) fn advice_on_path(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Returns the shortest part of a path that does not exist; `None` if all of it exists.
+/// Returns the shortest prefix of a path that does not exist, or `None` if the whole path exists.
 fn first_missing(path: &Path) -> Option<&Path> {
     let parts: Vec<&Path> = path.ancestors().filter(|part| !part.as_os_str().is_empty()).collect();
     parts.into_iter().rev().find(|part| part.symlink_metadata().is_err())
 }
 
-/// Returns the file in the directory of a missing file whose name is most similar.
+/// Returns the path of the file whose name is most similar to that of a missing file in the same
+/// directory, or `None` if no name is similar.
 fn similar_file(path: &Path) -> Option<PathBuf> {
     let directory = path.parent()?;
     let listed = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
-    let entries = fs::read_dir(listed).ok()?.take(NAMES_MAX).flatten();
+    let entries = fs::read_dir(listed).ok()?.take(COMPARED_NAMES_MAX).flatten();
     let names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
     let similar = nearest_word(path.file_name()?.to_str()?, names.iter().map(String::as_str))?;
     Some(directory.join(similar))
@@ -421,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_file_name_cannot_forge_a_log_line() {
-        let name = printable(Path::new("a\n{\"level\":\"ERROR\"}\u{1b}[31m/é.yaml"));
+        let name = escape_path(Path::new("a\n{\"level\":\"ERROR\"}\u{1b}[31m/é.yaml"));
         assert_eq!(name, "a\\n{\"level\":\"ERROR\"}\\u{1b}[31m/é.yaml");
     }
 }

@@ -83,7 +83,7 @@ impl PolicyReloader {
             Err(error) => return self.report_unreadable(&error.into()),
         };
         self.unreadable = false;
-        let fingerprint = Fingerprint::of(&files);
+        let fingerprint = Fingerprint::from_sources(&files);
         if self.last_read == fingerprint {
             if all {
                 tracing::info!(%fingerprint, "policy files read again, nothing has changed");

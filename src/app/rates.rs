@@ -35,11 +35,12 @@ struct LastSample {
 /// Current call rates and busiest rules, computed from the last two snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct CurrentRates {
-    /// Time between the two snapshots, in seconds, or `None` if the older snapshot is too old.
+    /// Time between the two snapshots, in seconds, or `None` if there is no older snapshot or it is
+    /// too old.
     pub(super) over_seconds: Option<f64>,
-    /// Calls admitted per second, or `None` if the older snapshot is too old.
+    /// Calls admitted per second, or `None` if there is no older snapshot or it is too old.
     pub(super) admitted_per_second: Option<f64>,
-    /// Calls rejected per second, or `None` if the older snapshot is too old.
+    /// Calls rejected per second, or `None` if there is no older snapshot or it is too old.
     pub(super) refused_per_second: Option<f64>,
     /// Rules with traffic, busiest first, at most 50.
     pub(super) rules: Vec<RuleRate>,
@@ -79,11 +80,11 @@ impl RateSampler {
     }
 }
 
-/// Computes the rates between two snapshots taken `distance` apart. Treats the counts of a rule
+/// Computes the rates between two snapshots taken `interval` apart. Treats the counts of a rule
 /// that is missing from `before` as 0.
-fn compute_rates(before: &Snapshot, after: &Snapshot, distance: Micros) -> CurrentRates {
+fn compute_rates(before: &Snapshot, after: &Snapshot, interval: Micros) -> CurrentRates {
     // The casts are exact: counts within 15 seconds are far below 2^52.
-    let seconds = distance.0 as f64 / 1e6;
+    let seconds = interval.0 as f64 / 1e6;
     let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
     let former: BTreeMap<&RuleName, &RuleSnapshot> =
         before.rules.iter().map(|(name, sums)| (name, sums)).collect();

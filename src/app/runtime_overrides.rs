@@ -30,8 +30,8 @@ struct OverrideState {
     /// Policy as loaded, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
-    /// Time at which a rehearsed outage of Redis ends, or `None` if there is no rehearsal or it has
-    /// no time limit.
+    /// Time at which a rehearsed outage of Redis ends, or `None` if there is none or it has no time
+    /// limit.
     store_disabled_until: Option<Instant>,
 }
 
@@ -75,10 +75,10 @@ impl RuntimeOverrides {
         &self,
         target: &str,
         value: RuleOverride,
-        lasts: Option<Duration>,
+        lifetime: Option<Duration>,
         now: Instant,
     ) -> Result<(), String> {
-        let until = lasts.map(|lasts| now + lasts);
+        let until = lifetime.map(|lifetime| now + lifetime);
         let mut state = self.state();
         state.loaded.check_override(target, value).map_err(|error| error.to_string())?;
         state.active.retain(|active| active.target != target);
@@ -98,13 +98,21 @@ impl RuntimeOverrides {
         self.remove_where("undone", |active| target.is_none_or(|only| active.target == only))
     }
 
-    /// Disables Redis for `lasts`, or until [`enable_store`](Self::enable_store) is called if
-    /// `lasts` is `None`.
-    pub(super) fn disable_store(&self, redis: &RedisStack, lasts: Option<Duration>, now: Instant) {
+    /// Disables Redis for `lifetime`, or until [`enable_store`](Self::enable_store) is called if
+    /// `lifetime` is `None`.
+    pub(super) fn disable_store(
+        &self,
+        redis: &RedisStack,
+        lifetime: Option<Duration>,
+        now: Instant,
+    ) {
         let mut state = self.state();
-        state.store_disabled_until = lasts.map(|lasts| now + lasts);
+        state.store_disabled_until = lifetime.map(|lifetime| now + lifetime);
         redis.store_override().disable();
-        tracing::warn!(seconds = lasts.map(|lasts| lasts.as_secs()), "Redis disabled by hand");
+        tracing::warn!(
+            seconds = lifetime.map(|lifetime| lifetime.as_secs()),
+            "Redis disabled by hand"
+        );
     }
 
     /// Enables Redis again.
@@ -114,8 +122,8 @@ impl RuntimeOverrides {
         tracing::warn!("Redis enabled again");
     }
 
-    /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis if it has
-    /// expired.
+    /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis if its
+    /// time is over.
     pub(super) fn expire(&self, now: Instant) {
         let is_over = self.state().store_disabled_until.is_some_and(|until| until <= now);
         if let Some(redis) = self.decider.store().redis().filter(|_| is_over) {
@@ -177,8 +185,8 @@ impl RuntimeOverrides {
         removed.len()
     }
 
-    /// Activates the loaded policy with the overrides applied. The caller must hold the lock, so
-    /// that a concurrent reload cannot activate an older policy afterwards.
+    /// Activates the loaded policy with the overrides applied. The caller must hold the lock on
+    /// `state`, so that a concurrent reload cannot activate an older policy afterwards.
     fn activate(&self, state: &OverrideState) {
         let policy = if state.active.is_empty() {
             Arc::clone(&state.loaded)

@@ -2,9 +2,9 @@
 //!
 //! On SIGTERM, health and readiness checks start to fail, and calls are served until the drain
 //! delay has passed. Then the server sends GOAWAY on every gRPC connection and finishes the calls
-//! in flight. SIGINT does the same without the delay. The process exits with code 0, at the latest
-//! at the hard limit. A second SIGTERM or SIGINT makes it exit immediately. SIGHUP reloads the
-//! policy and the certificates.
+//! in flight. SIGINT does the same without the delay. The process exits with code 0, at most
+//! `--hard-limit` after the signal. A second SIGTERM or SIGINT makes it exit immediately. SIGHUP
+//! reloads the policy and the certificates.
 
 use std::process;
 use std::sync::Arc;
@@ -184,9 +184,9 @@ fn start_logs(settings: &Settings) -> LogLevelControl {
     LogLevelControl::new(telemetry::init_logging(level, format), level)
 }
 
-/// Starts a thread that ends the process with exit code 0 at the hard limit, even if the shutdown
+/// Starts a thread that ends the process with exit code 0 after `hard_limit`, even if the shutdown
 /// hangs. Otherwise, the supervisor would send SIGKILL later, which looks like a crash. If the
-/// thread cannot be started, only the drain itself enforces the limit.
+/// thread cannot be started, only the drain enforces `--hard-limit`.
 fn exit_at_hard_limit(hard_limit: Duration) {
     let _ = thread::Builder::new().name("hard-limit".to_owned()).spawn(move || {
         thread::sleep(hard_limit);

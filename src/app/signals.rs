@@ -30,9 +30,9 @@ impl Signals {
         })
     }
 
-    /// Waits for SIGTERM or SIGINT, and calls `reload` on each SIGHUP. SIGINT skips the drain
+    /// Waits for SIGTERM or SIGINT, and returns whether the drain delay applies. SIGINT skips the
     /// delay, because a person who presses Ctrl-C does not want to wait, and no load balancer has
-    /// to notice the shutdown.
+    /// to notice the shutdown. Calls `reload` on each SIGHUP.
     pub(super) async fn wait_for_stop(&mut self, reload: impl Fn()) -> Drain {
         loop {
             tokio::select! {

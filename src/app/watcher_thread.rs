@@ -1,5 +1,5 @@
-//! Threads that watch files. Each group of files has its own thread, because a read blocks while
-//! its file system hangs, and must not delay decisions, probes or other files.
+//! Threads that watch files, one for each group of files. If a file system hangs, a read blocks
+//! only the thread of that group, and delays no decisions, probes or reads of other files.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

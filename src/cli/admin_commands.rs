@@ -13,7 +13,7 @@ use crate::app::{self, Failure};
 
 /// Flags for reaching the debug port of a running service.
 #[derive(Args, Debug)]
-struct DebugPort {
+struct DebugPortFlags {
     /// Address of the service's debug port
     #[arg(long, default_value = "127.0.0.1:6070", value_name = "HOST:PORT")]
     debug: String,
@@ -22,7 +22,7 @@ struct DebugPort {
     debug_token_file: PathBuf,
 }
 
-impl DebugPort {
+impl DebugPortFlags {
     fn post(&self, path: &str, parameters: &[(&str, &str)]) -> Result<(), Failure> {
         let token_file = &self.debug_token_file;
         terminal::print(&app::post_to_debug_port(&self.debug, path, parameters, token_file)?)
@@ -33,7 +33,7 @@ impl DebugPort {
 #[command(after_help = RESET_HELP)]
 pub(super) struct Reset {
     #[command(flatten)]
-    port: DebugPort,
+    port: DebugPortFlags,
     /// Domain of the counters
     domain: String,
     /// Descriptor of the counters, as k=v,k2=v2 (write \, for a comma inside a value)
@@ -59,7 +59,7 @@ impl Reset {
 #[command(after_help = SWITCH_HELP)]
 pub(super) struct Switch {
     #[command(flatten)]
-    port: DebugPort,
+    port: DebugPortFlags,
     /// Domain, or path of a rule as listed by /rlconfig; with `undo`, also `all`
     target: String,
     /// Override to set (shadow, allow, deny or a percentage such as 20%), or undo to remove it

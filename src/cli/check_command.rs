@@ -93,7 +93,7 @@ impl Check {
     }
 }
 
-/// Machine-readable output, in one of the formats that `--format` names.
+/// Printer of machine-readable reports. Prints nothing if `--format` is `text`.
 #[derive(Clone, Copy)]
 struct ProgramOutput {
     format: Format,
@@ -101,7 +101,7 @@ struct ProgramOutput {
 }
 
 impl ProgramOutput {
-    /// Prints a report.
+    /// Prints a report in the chosen machine-readable format, if any.
     fn print(self, report: &Report<'_>) -> Result<(), Failure> {
         match self.format {
             // Text is printed piece by piece.

@@ -100,7 +100,7 @@ impl Report<'_> {
                 "message": {"text": message_with_path(diagnostic)},
                 "locations": [{
                     "physicalLocation": {
-                        "artifactLocation": {"uri": uri(&diagnostic.file)},
+                        "artifactLocation": {"uri": path_to_uri(&diagnostic.file)},
                         "region": {"startLine": diagnostic.line, "startColumn": diagnostic.column},
                     },
                 }],
@@ -165,7 +165,7 @@ fn escape_property(text: &str) -> String {
 
 /// Converts a path to a URI reference: relative to the working directory, or `file://` with an
 /// absolute path.
-fn uri(path: &str) -> String {
+fn path_to_uri(path: &str) -> String {
     let mut uri = if path.starts_with('/') { "file://".to_owned() } else { String::new() };
     for byte in path.bytes() {
         if byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte) {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_path_becomes_a_uri() {
-        assert_eq!(uri("limits/a b.yaml"), "limits/a%20b.yaml");
-        assert_eq!(uri("/data/ü:1.yaml"), "file:///data/%C3%BC%3A1.yaml");
+        assert_eq!(path_to_uri("limits/a b.yaml"), "limits/a%20b.yaml");
+        assert_eq!(path_to_uri("/data/ü:1.yaml"), "file:///data/%C3%BC%3A1.yaml");
     }
 }

@@ -48,52 +48,52 @@ impl CommandLine {
         let flags: Vec<&Arg> = serve.into_iter().flat_map(Command::get_arguments).collect();
         let mut arguments = arguments.into_iter();
         let program = arguments.next();
-        let (known, ignored_arguments) = split_known(&flags, arguments);
+        let (known, ignored_arguments) = split_known_flags(&flags, arguments);
         let arguments = program.into_iter().chain(["serve".into()]).chain(known).collect();
         CommandLine { arguments, drop_in: Some(DropIn { ignored_arguments }) }
     }
 }
 
-/// Separates known flags and their values from all other arguments. Returns the others in a form
-/// that may be logged. Omits an argument that follows an unknown flag, because it may be the flag's
-/// value and a secret.
-fn split_known(
+/// Separates known flags and their values from unknown arguments. Returns the known ones, and the
+/// unknown ones shortened for the log. An argument that follows an unknown flag is in neither list,
+/// because it may be the flag's value and a secret.
+fn split_known_flags(
     flags: &[&Arg],
     arguments: impl Iterator<Item = OsString>,
 ) -> (Vec<OsString>, Vec<String>) {
     let (mut known, mut ignored) = (Vec::new(), Vec::new());
-    let mut last = Last::Other;
+    let mut previous = PreviousArg::Other;
     for argument in arguments {
         let text = argument.to_string_lossy().into_owned();
         let is_flag = text.starts_with('-') && text.len() > 1;
         if !is_flag {
-            match last {
-                Last::TakesValues { several } => {
+            match previous {
+                PreviousArg::TakesValues { several } => {
                     known.push(argument);
-                    last = if several { last } else { Last::Other };
+                    previous = if several { previous } else { PreviousArg::Other };
                 }
-                Last::Unknown => last = Last::Other,
-                Last::Other => ignored.push(shorten(&text)),
+                PreviousArg::Unknown => previous = PreviousArg::Other,
+                PreviousArg::Other => ignored.push(shorten(&text)),
             }
             continue;
         }
         let (name, value) = text.split_once('=').map_or((&*text, None), |(n, v)| (n, Some(v)));
         let flag = name.strip_prefix("--").and_then(|name| find_flag(flags, name));
-        last = match flag {
+        previous = match flag {
             Some(flag) => {
                 known.push(argument);
                 match value {
-                    Some(_) => Last::Other,
-                    None => takes_values(flag),
+                    Some(_) => PreviousArg::Other,
+                    None => classify_known_flag(flag),
                 }
             }
             None if name == "--help" => {
                 known.push(argument);
-                Last::Other
+                PreviousArg::Other
             }
             None => {
                 ignored.push(shorten(name));
-                if value.is_some() { Last::Other } else { Last::Unknown }
+                if value.is_some() { PreviousArg::Other } else { PreviousArg::Unknown }
             }
         };
     }
@@ -101,14 +101,14 @@ fn split_known(
     (known, ignored)
 }
 
-/// Kind of the argument before the current one.
+/// Kind of the argument before the current one. Decides whether the current argument is a value.
 #[derive(Clone, Copy)]
-enum Last {
+enum PreviousArg {
     /// Known flag whose value is in the next argument, or in several if `several` is true.
     TakesValues { several: bool },
     /// Unknown flag without `=`.
     Unknown,
-    /// Any other argument, such as a flag with its value.
+    /// Any other argument, such as `--flag=value` or a flag that takes no value.
     Other,
 }
 
@@ -116,12 +116,12 @@ fn find_flag<'a>(flags: &[&'a Arg], name: &str) -> Option<&'a Arg> {
     flags.iter().find(|flag| flag.get_long() == Some(name)).copied()
 }
 
-fn takes_values(flag: &Arg) -> Last {
+fn classify_known_flag(flag: &Arg) -> PreviousArg {
     if !flag.get_action().takes_values() {
-        return Last::Other;
+        return PreviousArg::Other;
     }
     let several = flag.get_num_args().is_some_and(|count| count.max_values() > 1);
-    Last::TakesValues { several }
+    PreviousArg::TakesValues { several }
 }
 
 fn shorten(text: &str) -> String {

@@ -58,7 +58,7 @@ pub(super) struct SettingFlags<S: FlagSet> {
     #[arg(long, value_name = "FILE")]
     settings: Option<PathBuf>,
     #[command(flatten)]
-    flags: Flags<S>,
+    flags: FlagValues<S>,
 }
 
 impl<S: FlagSet> SettingFlags<S> {
@@ -98,7 +98,7 @@ impl<S: FlagSet> SettingFlags<S> {
 
 /// Values of the flags given on the command line, keyed by setting name.
 #[derive(Debug)]
-struct Flags<S> {
+struct FlagValues<S> {
     values: TextMap,
     set: PhantomData<S>,
 }
@@ -107,7 +107,7 @@ fn rows<S: FlagSet>() -> impl Iterator<Item = &'static SettingRow> {
     TABLE.iter().filter(|row| S::contains(row))
 }
 
-impl<S: FlagSet> Args for Flags<S> {
+impl<S: FlagSet> Args for FlagValues<S> {
     fn augment_args(command: Command) -> Command {
         rows::<S>().fold(command, |command, row| {
             let shown = if row.default.is_empty() { "none" } else { row.default };
@@ -138,14 +138,14 @@ impl<S: FlagSet> Args for Flags<S> {
     }
 }
 
-impl<S: FlagSet> FromArgMatches for Flags<S> {
+impl<S: FlagSet> FromArgMatches for FlagValues<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let values = rows::<S>().filter_map(|row| {
             let texts: Vec<&str> =
                 matches.get_many::<String>(row.name)?.map(String::as_str).collect();
             Some((row.name.to_owned(), texts.join(",")))
         });
-        Ok(Flags { values: values.collect(), set: PhantomData })
+        Ok(FlagValues { values: values.collect(), set: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

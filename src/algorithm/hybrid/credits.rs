@@ -10,7 +10,7 @@ use crate::domain::{Hits, Hybrid, Micros};
 /// Sum of all guaranteed shares and the unassigned rest, in percent. Shares are whole percentages.
 pub(super) const SHARES_TOTAL_PERCENT: u64 = 100;
 
-/// Upper bound of every credit count: 2^51. Sums of up to four counts stay below 2^53, so doubles,
+/// Upper bound on credit counts: 2^51. Sums of up to four counts stay below 2^53, so doubles,
 /// Lua's only number type, represent them exactly.
 const CREDITS_MAX: u64 = 1 << 51;
 
@@ -122,8 +122,7 @@ impl<'a> HybridCredits<'a> {
         (self.refill(&fitting, at.saturating_sub(state.last)), false)
     }
 
-    /// Returns an upper bound of the number of ticks until a state is full, even if it is empty
-    /// now.
+    /// Returns the maximum number of ticks that any state, even an empty one, needs to become full.
     fn ticks_to_full(&self) -> u64 {
         let slowest = self
             .classes()
@@ -175,9 +174,9 @@ impl<'a> HybridCredits<'a> {
         Some(State { last: state.last, pool, own: own.into() })
     }
 
-    /// Returns the number of ticks until a refused charge of `credits` would pass, at least 1, or
-    /// `None` if it never would.
-    pub(super) fn wait(&self, state: &State, credits: u64) -> Option<u64> {
+    /// Returns the number of ticks until a refused charge of `credits` passes, at least 1, or
+    /// `None` if a refill alone never makes it pass.
+    pub(super) fn wait_time(&self, state: &State, credits: u64) -> Option<u64> {
         let reached = |ticks| {
             let (own, pool) = self.refill_unbounded(state, ticks);
             pool >= self.pool_needed(&own, credits)

@@ -1,4 +1,4 @@
-//! Builds the handlers that the HTTP ports in `admin` call on the running service.
+//! Builds the handlers through which the HTTP routes in `admin` access the running service.
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 
 use crate::app::exit_codes::Failure;
-use crate::app::policy_files::printable;
+use crate::app::policy_files::escape_path;
 use crate::app::read_pem_file;
 use crate::app::watcher_thread::WatcherSignals;
 use crate::clock::Clock;
@@ -19,11 +19,11 @@ use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
 use crate::wire::WireError;
 
-/// Reloader of the gRPC port's TLS configuration when its files change.
+/// Reloader that replaces the certificates of the gRPC port when their files change.
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// State of the files that was activated or rejected last.
+    /// State of the files when certificates were last activated or rejected.
     handled: FileState,
     /// State of the files at the last poll. A new state is activated only if two consecutive polls
     /// find it.
@@ -50,7 +50,7 @@ impl CertificateReloader {
         let expires_secs = tls.counters().expires_secs.load(Ordering::Relaxed);
         let now_secs = Clock::System.now().0 / 1_000_000;
         if expires_secs <= now_secs {
-            let file = settings.grpc_server_tls_cert.as_deref().map(printable);
+            let file = settings.grpc_server_tls_cert.as_deref().map(escape_path);
             let second = i64::try_from(expires_secs).ok();
             let expired = second.and_then(|second| jiff::Timestamp::from_second(second).ok());
             let expired = expired.map(|time| time.to_string());
@@ -123,7 +123,7 @@ fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
 /// Converts a TLS error into a failure that names the affected flags and files.
 fn tls_failure(settings: &Settings, material: &TlsMaterial, error: WireError) -> Failure {
     let named = |flag: &str, path: &Option<PathBuf>| {
-        path.as_deref().map(|path| format!("{flag} {}", printable(path)))
+        path.as_deref().map(|path| format!("{flag} {}", escape_path(path)))
     };
     let certificate = named("--grpc-server-tls-cert", &settings.grpc_server_tls_cert);
     let key = named("--grpc-server-tls-key", &settings.grpc_server_tls_key);

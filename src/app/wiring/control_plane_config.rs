@@ -58,13 +58,13 @@ pub(crate) fn client(
         node_metadata: settings.xds_node_metadata.clone(),
         headers: settings.xds_headers.header_pairs(),
         message_bytes_max: settings.xds_message_size,
-        defaults: settings.policy_defaults.as_deref().map(defaults).transpose()?,
+        defaults: settings.policy_defaults.as_deref().map(watch_policy_defaults).transpose()?,
         status,
     })
 }
 
-/// Returns a function that returns the certificates as last read. A background thread reads them
-/// again every second.
+/// Starts a thread that reads the certificates every second. Returns a function that provides the
+/// result of the last read: the certificates, or `None` if the read failed.
 fn tls_material(
     settings: &Settings,
 ) -> Result<Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>, Failure> {
@@ -80,9 +80,9 @@ fn tls_material(
     Ok(Arc::new(move || latest.get()))
 }
 
-/// Returns a function that returns the policy defaults as last read, or `None` if they are invalid.
-/// A background thread reads them again every second.
-fn defaults(path: &Path) -> Result<ReadDefaults, Failure> {
+/// Starts a thread that reads the policy defaults every second. Returns a function that provides
+/// the result of the last read: the defaults, or `None` if the file is unreadable or invalid.
+fn watch_policy_defaults(path: &Path) -> Result<ReadDefaults, Failure> {
     let path = path.to_owned();
     let read = move || read_policy_defaults(&path);
     let on_failure = |error: &Failure| {

@@ -29,7 +29,7 @@ const REJECTED_RESOURCES: MetricFamily = gauge(
 )
 .with_labels(&["resource", "path", "reason"]);
 
-/// Returns the source of the metrics in this module.
+/// Returns a source that emits the metrics of the control plane's client.
 pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
     let status = Arc::clone(status);
     Box::new(move |sink| {

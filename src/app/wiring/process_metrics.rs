@@ -9,7 +9,8 @@ const RESIDENT_MEMORY: MetricFamily =
     gauge("process_resident_memory", "Resident memory of the process").in_unit(MetricUnit::Bytes);
 const VIRTUAL_MEMORY: MetricFamily =
     gauge("process_virtual_memory", "Virtual memory of the process").in_unit(MetricUnit::Bytes);
-/// Metric of a Go process for which the dashboard of Envoy Gateway has a panel.
+/// Fraction of CPU time that a Go process spends on garbage collection, here always 0. Reported
+/// because Envoy Gateway's dashboard has a panel for this metric.
 const GC_CPU: MetricFamily =
     gauge("go_memstats_gc_cpu_fraction", "Always 0, because there is no garbage collector");
 
@@ -19,7 +20,7 @@ pub(crate) fn families() -> Vec<MetricFamily> {
     vec![RESIDENT_MEMORY, VIRTUAL_MEMORY, GC_CPU]
 }
 
-/// Returns the source of the metrics in this module.
+/// Returns a source that emits the metrics of the process.
 pub(crate) fn source() -> MetricSource {
     Box::new(|sink| {
         // Absent on systems other than Linux.
@@ -33,7 +34,8 @@ pub(crate) fn source() -> MetricSource {
     })
 }
 
-/// Returns the value of a field of `/proc/self/status` in bytes. The file has it in KiB.
+/// Returns the value of a field of `/proc/self/status`, converted from KiB to bytes, or `None` if
+/// the field is missing or is not a number.
 fn field_bytes(status: &str, field: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;

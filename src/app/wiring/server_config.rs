@@ -137,7 +137,8 @@ pub(crate) fn resolve(
     })
 }
 
-/// Returns the access of callers to the methods for single counters of `tidegate.v1.Limits`.
+/// Returns the access of callers to the methods of `tidegate.v1.Limits` for single counters: none,
+/// read-only, or read and write.
 pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
     match settings.counter_access {
         CounterAccessSetting::Off => CounterAccess::Off,

@@ -24,7 +24,7 @@ pub struct Scenario {
     /// Policy under test, as the text of a policy file. Begins with blank lines, so that line
     /// numbers in error messages are those of the scenario file.
     pub policy: String,
-    /// Number of blanks by which the file indents the policy's lines. `None` if the policy is not a
+    /// Number of spaces by which the file indents the policy's lines. `None` if the policy is not a
     /// block of lines (`policy: |`), so that its lines are not those of the file.
     #[serde(skip)]
     pub policy_indent: Option<u32>,
@@ -211,8 +211,8 @@ impl fmt::Display for ScenarioError {
     }
 }
 
-/// Converts an error of the YAML parser. An unknown key gets a suggestion instead of the parser's
-/// list of all known ones, if one is similar.
+/// Converts an error of the YAML parser. For an unknown key, suggests the most similar valid key;
+/// if none is similar, keeps the parser's list of valid keys.
 fn format_error(error: &serde_yaml::Error) -> ScenarioError {
     let text = error.to_string();
     let (position, text) = match error.location() {
@@ -233,8 +233,8 @@ fn format_error(error: &serde_yaml::Error) -> ScenarioError {
     ScenarioError::Format { position, reason }
 }
 
-/// Returns the number of the line on which the policy begins, from 0, and the number of blanks that
-/// indent its lines. `None` if the policy is not a block of lines.
+/// Returns the number of the line on which the policy begins, from 0, and the number of spaces that
+/// indent its lines. Returns `None` if the policy is not a block of lines (`policy: |`).
 fn policy_block(text: &str) -> Option<(usize, u32)> {
     let (nth, header) = text.lines().enumerate().find(|(_, line)| line.starts_with("policy: |"))?;
     let written = header.chars().find_map(|c| c.to_digit(10));

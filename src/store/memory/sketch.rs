@@ -122,7 +122,7 @@ impl CellFormat {
             })),
             CellFormat::SlidingLog { .. } => {
                 // The latest times that these hits can have: any later one is in another window.
-                let log = sliding_log::State::of_two_windows(time, previous, present, now);
+                let log = sliding_log::State::from_two_windows(time, previous, present, now);
                 Some(State::SlidingLog(Box::new(log)))
             }
         }
