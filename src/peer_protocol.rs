@@ -13,27 +13,28 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Maximum number of bytes to read of a server's first reply, enough to identify the protocol.
+/// Maximum number of bytes to read of a server's first reply. They are enough to identify the
+/// protocol.
 const FIRST_BYTES_MAX: usize = 16;
-/// Request to which both an HTTP server and Redis reply at once. Redis parses it as GET with a
-/// wrong number of arguments.
+/// Request to which both HTTP servers and Redis reply immediately. Redis parses it as a GET with
+/// the wrong number of arguments.
 const HTTP_REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// Start of an HTTP/2 connection: the connection preface and an empty SETTINGS frame.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Kind of server found at an address.
+/// Kind of server detected at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// No server: the host name cannot be resolved.
     UnknownHost,
-    /// No server: the connection is refused.
+    /// No server: the TCP connection is refused.
     NothingListens,
-    /// A server that does not reply in time, or whose protocol is unknown.
+    /// Server that does not reply in time, or whose protocol is unknown.
     Silent,
     /// Redis server without TLS.
     Redis,
-    /// Any server that requires TLS.
+    /// Server that requires TLS, whatever its protocol.
     Tls,
     /// HTTP/1 server without TLS.
     Http,
@@ -85,7 +86,7 @@ async fn first_bytes(host: &str, port: u16, request: &[u8]) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-/// Returns the first message of a TLS handshake.
+/// Returns a TLS ClientHello, the first message of a handshake, or `None` if it cannot be created.
 fn client_hello() -> Option<Vec<u8>> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -1,15 +1,16 @@
-//! Rewords errors of the command line parser: an example where it only names a placeholder, and one
-//! suggestion instead of several.
+//! Improves error messages of the command line parser: adds an example descriptor if all
+//! descriptors are missing, and suggests one similar subcommand instead of several.
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::domain::nearest_word;
 
-/// Placeholder of descriptors in the usage of every subcommand that takes them.
+/// Placeholder for descriptor arguments in the usage text of subcommands.
 pub(super) const DESCRIPTORS: &str = "K=V,K2=V2";
 
-/// Rewords an error if the parser's own message does not say what to write.
+/// Returns the error with a clearer message if descriptors are missing or the subcommand is
+/// unknown. Returns all other errors unchanged.
 pub(super) fn reword(mut error: Error) -> Error {
     match error.kind() {
         ErrorKind::MissingRequiredArgument => match only_descriptors_are_missing(&error) {
@@ -45,7 +46,7 @@ fn missing_descriptors(error: &Error) -> Error {
     Error::raw(error.kind(), message)
 }
 
-/// Drops the suggested subcommands but the one with the most similar name.
+/// Removes all suggested subcommands except the one with the most similar name.
 fn keep_nearest_subcommand(error: &mut Error) {
     let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) else {
         return;

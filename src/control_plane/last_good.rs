@@ -1,6 +1,6 @@
-//! Last valid version of each domain from a control plane. A response replaces the valid domains in
-//! it. A domain with an error keeps its last valid version, and domains that are missing from the
-//! response are removed.
+//! Last valid version of each domain from a control plane. Each valid domain in a response replaces
+//! its previous version. A domain with an error keeps its last valid version, and domains that are
+//! missing from the response are removed.
 //!
 //! All functions here are deterministic. Not here: the stream (`client`), sending an ACK or a NACK
 //! (`exchange`).
@@ -22,7 +22,7 @@ pub const RESOURCES_MAX: usize = 10_000;
 /// and metric labels stay readable. Longer text is cut.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// Encoded resource as received, with its type.
+/// Encoded resource as received from the control plane, with its type.
 #[derive(Clone, Debug, Default)]
 pub struct RawResource {
     /// Type URL of the message in `value`.
@@ -50,7 +50,8 @@ impl Rejection {
     }
 }
 
-/// Escapes control characters, and cuts the text to [`TEXT_BYTES_MAX`].
+/// Returns the text with control characters escaped. Text longer than [`TEXT_BYTES_MAX`] is cut and
+/// ends with an ellipsis.
 fn shortened(text: &str) -> String {
     let mut text = escaped(text).into_owned();
     if text.len() > TEXT_BYTES_MAX {
@@ -78,8 +79,8 @@ pub struct LastGood {
     options: Options,
     defaults: PolicyDefaults,
     accepted: BTreeMap<String, AcceptedDomain>,
-    /// Invalid domains of the last response, so that a repeated response is not compiled again. A
-    /// control plane may respond to a NACK immediately with the same response.
+    /// Invalid domains of the last response. They are kept so that a repeated response is not
+    /// compiled again: a control plane may respond to a NACK immediately with the same response.
     rejected: BTreeMap<String, RejectedDomain>,
 }
 
@@ -105,12 +106,12 @@ pub struct Update {
     /// Number of domains that were compiled. Domains whose resources are unchanged are not compiled
     /// again.
     pub compiled: usize,
-    /// Errors in the response, by resource. If there are none, the response is accepted.
+    /// Errors in the response, each with its resource. Empty if the response is accepted.
     pub rejections: Vec<Rejection>,
 }
 
 impl LastGood {
-    /// Creates a value without any active domain.
+    /// Creates a `LastGood` without any active domain.
     pub fn new(options: Options, defaults: PolicyDefaults) -> Self {
         LastGood { options, defaults, ..LastGood::default() }
     }
@@ -166,7 +167,8 @@ impl LastGood {
         update
     }
 
-    /// Applies the resources of one domain. `group` must be sorted by name.
+    /// Applies the resources of one domain. `group` must be sorted by name. `former` contains the
+    /// domains that the previous response left rejected.
     fn apply_domain(
         &mut self,
         domain: &str,
@@ -212,7 +214,7 @@ impl LastGood {
     }
 
     /// Returns the only resource that may define a domain: the active one or, if the response does
-    /// not contain it, the first by name. Rejects the others.
+    /// not contain it, the first by name. Rejects all other resources of the domain.
     fn select_owner(
         &self,
         domain: &str,
@@ -239,7 +241,8 @@ impl LastGood {
 struct DecodedResponse {
     /// Resources by domain. Each group is sorted by name and has at least one resource.
     domains: BTreeMap<String, Vec<EncodedResource>>,
-    /// Names of the resources that have no domain. The domains that they should define are unknown.
+    /// Names of the resources whose domain is empty, so that the domains they should define are
+    /// unknown.
     without_domain: BTreeSet<String>,
     /// Whether the response contains a resource whose name cannot be decoded.
     has_nameless: bool,
@@ -290,7 +293,7 @@ impl DecodedResponse {
     }
 
     /// Returns whether the response may contain one of these resources with an error that hides its
-    /// domain. The domain must then not be removed.
+    /// domain. If so, the domain that they define must not be removed.
     fn may_contain(&self, resources: &[String]) -> bool {
         self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
     }

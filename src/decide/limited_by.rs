@@ -15,13 +15,13 @@ use crate::domain::{
 };
 use crate::policy::{Checks, Matches, Rule};
 
-/// Time until a set of checks would all pass.
+/// Time until all checks in a set would pass.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
-    /// Index and wait of the refused check with the longest wait. A wait of `None` means that
-    /// waiting never helps.
+    /// Index and wait of the refused check with the longest wait; `None` if no check was refused. A
+    /// wait of `None` means that waiting never helps.
     longest: Option<(usize, Option<Micros>)>,
-    /// Whether the actual wait may be longer than `longest`.
+    /// Whether the actual wait may be longer than that of `longest`.
     is_lower_bound: bool,
 }
 

@@ -48,7 +48,7 @@ pub(super) fn descriptor_status<'p>(
 }
 
 impl CounterState {
-    /// Returns the counter state that an answer reports, or `None` if the store did not answer.
+    /// Returns the counter state to report for a check, or `None` if the store did not answer.
     fn of(check: &Check<'_>, answer: &Answer) -> Option<CounterState> {
         let not_asked = |available, reset_after| CounterState {
             verdict: Verdict::Pass,
@@ -73,9 +73,9 @@ impl CounterState {
         }
     }
 
-    /// Returns whether the status reports this check instead of `other`. A refusal comes before a
-    /// pass. Among refusals, the longer wait comes first; among passes, the fewer available hits.
-    /// On a tie, returns false, so the first check in file order is reported.
+    /// Returns whether the status must report this counter rather than `other`: a refusal rather
+    /// than a pass, the refusal with the longer wait, or the pass with fewer available hits. On a
+    /// tie, returns false, so that the first check in file order is reported.
     fn is_stricter(&self, other: &CounterState) -> bool {
         match (self.verdict, other.verdict) {
             (Verdict::Refuse, Verdict::Pass) => true,

@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Maximum time to refill a scaled bucket, in microseconds: 2^51 µs, about 71 years. This is half
-/// of the range of bucket arithmetic, because the debt of a bucket with `charge: billed` or
+/// of the maximum in bucket arithmetic, because the debt of a bucket with `charge: billed` or
 /// `always` may reach twice its capacity.
 const REFILL_MAX: u64 = 1 << 51;
 

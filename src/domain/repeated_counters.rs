@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use super::{Check, CounterKey};
 
-/// Maximum number of checks for which all pairs are compared. Up to 16 checks, at most 120
-/// comparisons are faster than hashing.
+/// Maximum number of checks for which all pairs are compared. For 16 checks, this takes up to 120
+/// comparisons, which is faster than hashing.
 const PAIRWISE_MAX: usize = 16;
 
 /// Set of the counters that more than one check of a call uses. Building it takes time linear in
@@ -23,12 +23,12 @@ const PAIRWISE_MAX: usize = 16;
 pub struct RepeatedCounters(HashSet<CounterKey>);
 
 impl RepeatedCounters {
-    /// Finds the repeated counters among these checks.
+    /// Returns the counters that more than one of these checks uses.
     pub fn of_checks(checks: &[Check<'_>]) -> RepeatedCounters {
         RepeatedCounters::of_keys(checks.iter().map(|check| check.key))
     }
 
-    /// Finds the repeated counters among these keys.
+    /// Returns the counters whose keys occur more than once.
     pub fn of_keys(keys: impl ExactSizeIterator<Item = CounterKey> + Clone) -> RepeatedCounters {
         if keys.len() <= PAIRWISE_MAX {
             let is_earlier =
@@ -46,7 +46,7 @@ impl RepeatedCounters {
         !self.0.is_empty() && self.0.contains(key)
     }
 
-    /// Returns whether all counters are different.
+    /// Returns whether no counter is used by more than one check.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

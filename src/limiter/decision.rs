@@ -1,4 +1,4 @@
-//! Decisions that the library returns to its callers, as values without borrows.
+//! Decisions that the library returns to its callers, as owned values.
 //!
 //! Not here: making a decision (`decide`).
 

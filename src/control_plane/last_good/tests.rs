@@ -1,4 +1,4 @@
-//! Tests of which domains are active after a response with valid and invalid resources.
+//! Tests that check which domains are active after a response with valid and invalid resources.
 
 use bytes::Bytes;
 use prost::Message as _;

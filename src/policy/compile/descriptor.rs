@@ -16,7 +16,7 @@ use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 /// Reads a list of descriptors and their children. Returns each node with its position in the list.
-/// Reports invalid descriptors and omits them.
+/// Reports duplicates, and reports and omits invalid descriptors.
 pub(crate) fn read_list<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -44,7 +44,7 @@ pub(crate) fn read_list<'d>(
     nodes
 }
 
-/// Returns the message for a descriptor that occurs twice on one level.
+/// Returns the error message for a descriptor that occurs twice in one list.
 pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     let key = quoted(key);
     if value.is_empty() {
@@ -55,7 +55,8 @@ pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     }
 }
 
-/// Returns the value as written in the policy file; empty if the node matches any value.
+/// Returns the `value` of a descriptor as written in the policy file; empty if the descriptor
+/// matches any value.
 pub(crate) fn value_text(value: &ValueSpec) -> &str {
     match value {
         ValueSpec::Any => "",
@@ -123,8 +124,8 @@ fn share_threshold<'d>(
     Ok(share)
 }
 
-/// Reads the rule of a descriptor: its limits, and rule-level keys such as `shadow_mode` and
-/// `body`. Returns `None` if the descriptor has no limit.
+/// Reads the rule of a descriptor: its limits, and other keys of the rule, such as `shadow_mode`
+/// and `body`. Returns `None` if the descriptor has no limit.
 fn read_rule<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -170,7 +171,8 @@ fn read_rule<'d>(
     }))
 }
 
-/// Reads `rate_limit` or `rate_limits`. Returns an empty list if the descriptor has neither.
+/// Reads `rate_limit` or `rate_limits`. Returns an empty list if the descriptor has neither, and
+/// reports an error if it has both.
 fn read_limits<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

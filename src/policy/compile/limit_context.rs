@@ -1,4 +1,4 @@
-//! Context of a limit in its policy file: domain defaults, path, and limit ids.
+//! Context of a limit in its policy file: its path, the defaults of its domain, and its limit id.
 //!
 //! Not here: reading the limit itself (`rate_limit`, `tiers`).
 
@@ -8,7 +8,7 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-/// Domain-wide settings needed to compile a limit.
+/// Settings of a domain that are needed to compile its limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainDefaults<'a> {
     /// Name of the domain that contains the limit.
@@ -37,7 +37,8 @@ impl LimitContext<'_> {
         self.trail.iter().step_by(2).map(String::as_str)
     }
 
-    /// Returns the key and value of the descriptor that has the limit.
+    /// Returns the key and value of the descriptor that has the limit. The value is empty if the
+    /// policy specifies none.
     pub(crate) fn node(&self) -> (&str, &str) {
         match self.trail {
             [.., key, value] => (key, value),
@@ -46,14 +47,14 @@ impl LimitContext<'_> {
     }
 }
 
-/// Hashes the parts of a limit's identity to compute its `limit_id`, which is the same on every
+/// Returns the `limit_id` of a limit: a hash of the parts of its identity that is the same on every
 /// replica. The bit that marks request overrides is never set.
 pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
     stable_hash(&parts) & !Limit::OVERRIDE_BIT
 }
 
-/// Reports a bounds error at the key that must change, or at the limit if that key is absent.
+/// Reports a bounds error at the key that must be corrected, or at the limit if that key is absent.
 pub(crate) fn report_bounds_error<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
