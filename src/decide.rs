@@ -125,7 +125,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         if checks.is_cut_off {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }
-        let quotas = quota_roles::assign(&mut checks, &matches, request, self.modes);
+        let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
         let holder = self.assign_holder(policy, &mut checks);
         let answers = self.apply(&checks.each, matches.accounting, now, deadline).await;
         let mut decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;

@@ -45,7 +45,7 @@ pub(crate) enum Peer {
 /// Detects the kind of server at an address. Sends a plain-text request and, if the reply is not
 /// conclusive, the start of an HTTP/2 connection and of a TLS handshake. Each step takes at most
 /// `step_max`.
-pub(crate) async fn examine(host: &str, port: u16, step_max: Duration) -> Peer {
+pub(crate) async fn detect_peer(host: &str, port: u16, step_max: Duration) -> Peer {
     let within = |future| tokio::time::timeout(step_max, future);
     match tokio::time::timeout(step_max, tokio::net::lookup_host((host, port))).await {
         Ok(Err(_)) => return Peer::UnknownHost,

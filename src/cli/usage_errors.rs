@@ -7,14 +7,14 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use crate::domain::nearest_word;
 
 /// Placeholder for descriptor arguments in the usage text of subcommands.
-pub(super) const DESCRIPTORS: &str = "K=V,K2=V2";
+pub(super) const DESCRIPTORS_PLACEHOLDER: &str = "K=V,K2=V2";
 
 /// Returns the error with a clearer message if descriptors are missing or the subcommand is
 /// unknown. Returns all other errors unchanged.
 pub(super) fn reword(mut error: Error) -> Error {
     match error.kind() {
         ErrorKind::MissingRequiredArgument => match only_descriptors_are_missing(&error) {
-            true => missing_descriptors(&error),
+            true => missing_descriptors_error(&error),
             false => error,
         },
         ErrorKind::InvalidSubcommand => {
@@ -28,13 +28,13 @@ pub(super) fn reword(mut error: Error) -> Error {
 fn only_descriptors_are_missing(error: &Error) -> bool {
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(missing)) => {
-            missing.iter().all(|name| name.contains(DESCRIPTORS))
+            missing.iter().all(|name| name.contains(DESCRIPTORS_PLACEHOLDER))
         }
         _ => false,
     }
 }
 
-fn missing_descriptors(error: &Error) -> Error {
+fn missing_descriptors_error(error: &Error) -> Error {
     let usage = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => usage.to_string(),
         _ => String::new(),
@@ -84,7 +84,7 @@ mod tests {
             assert!(told.contains(&format!("\n\nUsage: tidegate {} ", arguments[0])), "{told}");
         }
         let told = message(&["ask", "localhost:8081"]);
-        assert!(told.contains("<DOMAIN>") && told.contains(DESCRIPTORS), "{told}");
+        assert!(told.contains("<DOMAIN>") && told.contains(DESCRIPTORS_PLACEHOLDER), "{told}");
     }
 
     #[test]

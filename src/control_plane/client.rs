@@ -22,7 +22,7 @@ use tonic::{Code, Request, Response};
 
 use super::backoff::{Backoff, BackoffConfig};
 use super::connection::{ConnectionConfig, TlsMaterial};
-use super::exchange::{Answer, Exchange};
+use super::exchange::{AckOrNack, Exchange};
 use super::last_good::{LastGood, RawResource, Rejection};
 use super::messages::{
     AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse, Node, Status,
@@ -201,7 +201,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.reset();
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut answer: Option<Answer> = None;
+        let mut answer: Option<AckOrNack> = None;
         loop {
             let due = answer.as_ref().map(|answer| Instant::from_std(answer.due));
             let is_due = async {
@@ -226,7 +226,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
                 },
                 () = is_due => {
                     let Some(answer) = answer.take() else { continue };
-                    self.count_answer(&answer);
+                    self.count_ack_or_nack(&answer);
                     if requests.send(into_request(answer)).await.is_err() {
                         return StreamEnd::Failed("the stream is closed".to_owned());
                     }
@@ -243,7 +243,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
 
     /// Applies a response, activates the policy if it has changed, and returns the ACK or NACK to
     /// send. Returns `None` for a response of an unknown type.
-    fn apply(&mut self, response: DiscoveryResponse) -> Option<Answer> {
+    fn apply(&mut self, response: DiscoveryResponse) -> Option<AckOrNack> {
         let DiscoveryResponse { version_info: version, resources, type_url, nonce } = response;
         if type_url != TYPE_URL {
             tracing::warn!(type_url, "ignored a response of another type from the control plane");
@@ -327,7 +327,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         }
     }
 
-    fn count_answer(&self, answer: &Answer) {
+    fn count_ack_or_nack(&self, answer: &AckOrNack) {
         let status = &self.client.status;
         match &answer.rejection {
             None => ControlPlaneStatus::count(&status.acks, 1),
@@ -353,8 +353,8 @@ fn log_rejections(rejections: &[Rejection]) {
     }
 }
 
-fn into_request(answer: Answer) -> DiscoveryRequest {
-    let Answer { version, nonce, rejection, due: _ } = answer;
+fn into_request(answer: AckOrNack) -> DiscoveryRequest {
+    let AckOrNack { version, nonce, rejection, due: _ } = answer;
     let error_detail =
         rejection.map(|message| Status { code: Code::InvalidArgument as i32, message });
     DiscoveryRequest {

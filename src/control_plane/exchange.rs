@@ -31,7 +31,7 @@ pub struct Exchange {
 
 /// ACK or NACK to send for a response of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct AckOrNack {
     /// Version that was accepted last. For an ACK, this is the version of the response.
     pub version: String,
     /// Nonce of the response that is acknowledged or rejected.
@@ -52,12 +52,12 @@ impl Exchange {
         nonce: &str,
         rejections: &[Rejection],
         now: Instant,
-    ) -> Answer {
+    ) -> AckOrNack {
         if rejections.is_empty() {
             version.clone_into(&mut self.acknowledged);
             self.rejected = None;
             let (version, nonce) = (version.to_owned(), nonce.to_owned());
-            return Answer { version, nonce, rejection: None, due: now };
+            return AckOrNack { version, nonce, rejection: None, due: now };
         }
         let (wait, next) = match &self.rejected {
             Some((same, wait)) if same == version => (*wait, (*wait * 2).min(NACK_WAIT_MAX)),
@@ -67,7 +67,7 @@ impl Exchange {
         self.rejected = Some((version.to_owned(), next));
         self.last_nack = Some(due);
         let (version, nonce) = (self.acknowledged.clone(), nonce.to_owned());
-        Answer { version, nonce, rejection: Some(format_rejections(rejections)), due }
+        AckOrNack { version, nonce, rejection: Some(format_rejections(rejections)), due }
     }
 
     /// Returns the version that was acknowledged last; empty before the first ACK.
@@ -110,7 +110,7 @@ mod tests {
         let answer = exchange.answer("1", "a", &[], now);
         let due = now;
         let (version, nonce) = ("1".to_owned(), "a".to_owned());
-        assert_eq!(answer, Answer { version, nonce, rejection: None, due });
+        assert_eq!(answer, AckOrNack { version, nonce, rejection: None, due });
         assert_eq!(exchange.acknowledged(), "1");
         let empty = exchange.answer("", "b", &[], now);
         assert_eq!((empty.version.as_str(), empty.rejection), ("", None), "all removed");

@@ -45,14 +45,14 @@ pub struct Rejection {
 
 impl Rejection {
     fn new(resource: &str, path: &str, reason: &str) -> Self {
-        let [resource, path, reason] = [resource, path, reason].map(shortened);
+        let [resource, path, reason] = [resource, path, reason].map(escape_and_truncate);
         Rejection { resource, path, reason }
     }
 }
 
 /// Returns the text with control characters escaped. Text longer than [`TEXT_BYTES_MAX`] is cut and
 /// ends with an ellipsis.
-fn shortened(text: &str) -> String {
+fn escape_and_truncate(text: &str) -> String {
     let mut text = escaped(text).into_owned();
     if text.len() > TEXT_BYTES_MAX {
         let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
@@ -100,7 +100,7 @@ struct RejectedDomain {
 
 /// Result of applying a response to the active domains.
 #[derive(Debug, Default)]
-pub struct Update {
+pub struct DomainUpdate {
     /// Whether the active domains have changed.
     pub changed: bool,
     /// Number of domains that were compiled. Domains whose resources are unchanged are not compiled
@@ -142,16 +142,16 @@ impl LastGood {
 
     /// Applies the resources of a response, which contains all resources of the control plane
     /// (state of the world).
-    pub fn apply(&mut self, resources: Vec<RawResource>) -> Update {
+    pub fn apply(&mut self, resources: Vec<RawResource>) -> DomainUpdate {
         if resources.len() > RESOURCES_MAX {
             let reason = format!(
                 "the response has {} resources, more than {RESOURCES_MAX}",
                 resources.len()
             );
             let rejections = vec![Rejection::new("", "", &reason)];
-            return Update { rejections, ..Update::default() };
+            return DomainUpdate { rejections, ..DomainUpdate::default() };
         }
-        let mut update = Update::default();
+        let mut update = DomainUpdate::default();
         let mut response = DecodedResponse::decode(resources);
         update.rejections.append(&mut response.rejections);
         let former = std::mem::take(&mut self.rejected);
@@ -174,7 +174,7 @@ impl LastGood {
         domain: &str,
         group: Vec<EncodedResource>,
         former: &BTreeMap<String, RejectedDomain>,
-        update: &mut Update,
+        update: &mut DomainUpdate,
     ) {
         let group = match self.options.merge_domains {
             true => group,
@@ -219,7 +219,7 @@ impl LastGood {
         &self,
         domain: &str,
         mut group: Vec<EncodedResource>,
-        update: &mut Update,
+        update: &mut DomainUpdate,
     ) -> EncodedResource {
         let in_force = self.accepted.get(domain).map_or(&[][..], |accepted| &accepted.resources);
         let at = group.iter().position(|resource| in_force.contains(&resource.name));

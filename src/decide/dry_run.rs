@@ -63,7 +63,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         if checks.is_cut_off {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }
-        let quotas = quota_roles::assign(&mut checks, &matches, request, self.modes);
+        let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks
             .each

@@ -35,7 +35,7 @@ pub(super) fn find<'p>(
     // Only checks that charge the counter: a retry takes their hits anew.
     let takes = checks.each.iter().filter(|check| matches!(check.op, Op::Take { .. }));
     let takes: SmallVec<[CounterKey; 16]> = takes.map(|check| check.key).collect();
-    let charged_twice = RepeatedCounters::of_keys(takes.iter().copied());
+    let charged_twice = RepeatedCounters::from_keys(takes.iter().copied());
     let mut wait = Wait::default();
     let mut groups: SmallVec<[Wait; 4]> = SmallVec::new();
     for (at, (check, answer)) in checks.each.iter().zip(&answers.each).enumerate() {

@@ -44,7 +44,7 @@ pub(super) struct QuotaGroups {
 ///
 /// If one group always passes, the checks of all groups become shadow checks. Otherwise, if there
 /// is only one group, its checks become required checks, which gives the same result.
-pub(super) fn assign(
+pub(super) fn assign_roles(
     checks: &mut Checks<'_, '_>,
     matches: &Matches<'_>,
     request: &Request<'_>,

@@ -33,7 +33,7 @@ pub(super) fn descriptor_status<'p>(
     let mut strictest: Option<(usize, CounterState)> = None;
     for at in span {
         let Some(answer) = answers.get(at) else { continue };
-        let Some(state) = CounterState::of(&checks.each[at], answer) else { continue };
+        let Some(state) = CounterState::from_answer(&checks.each[at], answer) else { continue };
         if strictest.is_none_or(|(_, other)| state.is_stricter(&other)) {
             strictest = Some((at, state));
         }
@@ -49,7 +49,7 @@ pub(super) fn descriptor_status<'p>(
 
 impl CounterState {
     /// Returns the counter state to report for a check, or `None` if the store did not answer.
-    fn of(check: &Check<'_>, answer: &Answer) -> Option<CounterState> {
+    fn from_answer(check: &Check<'_>, answer: &Answer) -> Option<CounterState> {
         let not_asked = |available, reset_after| CounterState {
             verdict: Verdict::Pass,
             available,

@@ -76,7 +76,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Returns the total size of all keys, values, and the holder, in bytes.
-    fn bytes(&self) -> usize {
+    fn total_bytes(&self) -> usize {
         let entries = self.entries.iter().map(|entry| entry.key.len() + entry.value.len());
         entries.sum::<usize>() + self.holder.map_or(0, <[u8]>::len)
     }
@@ -113,7 +113,7 @@ pub(super) fn to_domain<'d>(
         if descriptor.entries.iter().any(|entry| entry.key.is_empty()) {
             return Err(CheckError::EmptyKey { descriptor: at });
         }
-        bytes = bytes.saturating_add(descriptor.bytes());
+        bytes = bytes.saturating_add(descriptor.total_bytes());
     }
     let max = bounds.message_bytes_max;
     if bytes > max {

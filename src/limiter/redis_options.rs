@@ -75,13 +75,13 @@ impl RedisOptions {
         sentinels: impl IntoIterator<Item = (H, u16)>,
     ) -> RedisOptions {
         let topology = TopologyConfig::Sentinel { master: master.into(), auth: Auth::default() };
-        RedisOptions::new(topology, tcp(sentinels))
+        RedisOptions::new(topology, tcp_addresses(sentinels))
     }
 
     /// Creates options for a Redis Cluster. `nodes` are the addresses of some nodes, at least one;
     /// the other nodes are discovered.
     pub fn cluster<H: Into<String>>(nodes: impl IntoIterator<Item = (H, u16)>) -> RedisOptions {
-        RedisOptions::new(TopologyConfig::Cluster, tcp(nodes))
+        RedisOptions::new(TopologyConfig::Cluster, tcp_addresses(nodes))
     }
 
     fn new(topology: TopologyConfig, addresses: Vec<Address>) -> RedisOptions {
@@ -209,10 +209,10 @@ impl RedisOptions {
             refusal_cache: true,
             keys_max,
         };
-        AnyStore::over_redis(client, stack).map_err(|error| ConfigError::Option(error.to_string()))
+        AnyStore::open_redis(client, stack).map_err(|error| ConfigError::Option(error.to_string()))
     }
 }
 
-fn tcp<H: Into<String>>(addresses: impl IntoIterator<Item = (H, u16)>) -> Vec<Address> {
+fn tcp_addresses<H: Into<String>>(addresses: impl IntoIterator<Item = (H, u16)>) -> Vec<Address> {
     addresses.into_iter().map(|(host, port)| Address::Tcp(host.into(), port)).collect()
 }

@@ -47,7 +47,7 @@ impl AnyStore {
     /// # Errors
     ///
     /// Returns an error if there is no address or a certificate cannot be parsed.
-    pub(crate) fn over_redis(
+    pub(crate) fn open_redis(
         client: RedisConfig,
         config: RedisStackConfig,
     ) -> Result<AnyStore, RedisConfigError> {

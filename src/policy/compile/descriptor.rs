@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::limit_context::{DomainDefaults, LimitContext};
+use super::limit_context::{LimitContext, LimitDefaults};
 use super::rate_limit;
 use super::rate_limit::RateLimit;
 use super::spec::{NodeSpec, RuleSpec, SourceLocation, ValueSpec};
@@ -21,7 +21,7 @@ pub(crate) fn read_list<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     key: &Key,
-    defaults: DomainDefaults<'_>,
+    defaults: LimitDefaults<'_>,
     trail: &mut Vec<String>,
 ) -> Vec<(usize, NodeSpec)> {
     let mut nodes = Vec::new();
@@ -68,7 +68,7 @@ fn read_node<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     (key, value): (Result<String, ErrorReported>, Result<String, ErrorReported>),
-    defaults: DomainDefaults<'_>,
+    defaults: LimitDefaults<'_>,
     trail: &mut Vec<String>,
 ) -> Result<NodeSpec, ErrorReported> {
     trail.push(key.clone().unwrap_or_default());
@@ -76,7 +76,7 @@ fn read_node<'d>(
     let rule = read_rule(reader, fields, defaults, trail);
     let children = read_list(reader, fields, &keywords::CHILDREN, defaults, trail);
     trail.truncate(trail.len().saturating_sub(2));
-    let share_threshold = share_threshold(reader, fields, &value);
+    let share_threshold = read_share_threshold(reader, fields, &value);
     let value_to_metric = reader.read_boolean(fields, &keywords::VALUE_TO_METRIC);
     Ok(NodeSpec {
         key: key?.into(),
@@ -106,7 +106,7 @@ fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, 
     }
 }
 
-fn share_threshold<'d>(
+fn read_share_threshold<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     value: &Result<String, ErrorReported>,
@@ -129,7 +129,7 @@ fn share_threshold<'d>(
 fn read_rule<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    defaults: DomainDefaults<'_>,
+    defaults: LimitDefaults<'_>,
     trail: &[String],
 ) -> Result<Option<RuleSpec>, ErrorReported> {
     let limits = read_limits(reader, fields, defaults, trail);
@@ -176,7 +176,7 @@ fn read_rule<'d>(
 fn read_limits<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    defaults: DomainDefaults<'_>,
+    defaults: LimitDefaults<'_>,
     trail: &[String],
 ) -> Result<Vec<RateLimit>, ErrorReported> {
     let context = LimitContext { defaults, trail, in_list: false };

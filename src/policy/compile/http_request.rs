@@ -13,11 +13,11 @@ use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 /// Maximum number of descriptors that an `http` mapping builds. All of them are matched for every
 /// request.
-pub(crate) const DESCRIPTORS_MAX: usize = 16;
+pub(crate) const HTTP_DESCRIPTORS_MAX: usize = 16;
 
 /// Maximum number of entries per descriptor of an `http` mapping. With 16 descriptors of 16
 /// entries, only a header longer than 4 KiB can exceed the maximum size of a request.
-pub(crate) const ENTRIES_MAX: usize = 16;
+pub(crate) const HTTP_ENTRIES_MAX: usize = 16;
 
 /// Default number of trusted proxies (`trusted_hops`): only the proxy that calls `/authz`.
 const TRUSTED_HOPS_DEFAULT: u64 = 1;
@@ -29,8 +29,8 @@ pub(crate) fn read<'d>(
 ) -> Result<HttpMapping, ErrorReported> {
     let trusted_hops = reader.read_number(fields, &HTTP_TRUSTED_HOPS);
     let descriptors =
-        read_list(reader, fields, &HTTP_DESCRIPTORS, DESCRIPTORS_MAX, |reader, fields| {
-            let entries = read_list(reader, fields, &HTTP_ENTRIES, ENTRIES_MAX, read_entry)?;
+        read_list(reader, fields, &HTTP_DESCRIPTORS, HTTP_DESCRIPTORS_MAX, |reader, fields| {
+            let entries = read_list(reader, fields, &HTTP_ENTRIES, HTTP_ENTRIES_MAX, read_entry)?;
             Ok(entries.into_boxed_slice())
         });
     let (trusted_hops, descriptors) = (trusted_hops?.unwrap_or(TRUSTED_HOPS_DEFAULT), descriptors?);

@@ -10,7 +10,7 @@ use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 /// Settings of a domain that are needed to compile its limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DomainDefaults<'a> {
+pub(crate) struct LimitDefaults<'a> {
     /// Name of the domain that contains the limit.
     pub(crate) domain: &'a str,
     /// Action taken if the store is unavailable, for limits without their own `on_store_failure`.
@@ -23,7 +23,7 @@ pub(crate) struct DomainDefaults<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitContext<'a> {
     /// Domain-wide defaults for settings that the limit does not set itself.
-    pub(crate) defaults: DomainDefaults<'a>,
+    pub(crate) defaults: LimitDefaults<'a>,
     /// Alternating keys and values of the limit's path, from the first level down. A value is
     /// empty if the policy specifies none.
     pub(crate) trail: &'a [String],
