@@ -73,8 +73,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }
 
-    /// Returns the active policy. A request must load the policy only once, so that a reload
-    /// cannot affect a request in progress.
+    /// Returns the active policy. Call this only once per request, so that a reload cannot affect a
+    /// request in progress.
     pub fn policy(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
     }

@@ -52,7 +52,7 @@ pub(crate) async fn detect_peer(host: &str, port: u16, step_max: Duration) -> Pe
         Err(_) => return Peer::Silent,
         Ok(Ok(_)) => {}
     }
-    match within(first_bytes(host, port, HTTP_REQUEST)).await {
+    match within(fetch_first_bytes(host, port, HTTP_REQUEST)).await {
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             return Peer::NothingListens;
         }
@@ -63,13 +63,13 @@ pub(crate) async fn detect_peer(host: &str, port: u16, step_max: Duration) -> Pe
         Ok(_) | Err(_) => {}
     }
     // The answer is a SETTINGS or GOAWAY frame: three bytes of length, then the type.
-    if let Ok(Ok(bytes)) = within(first_bytes(host, port, HTTP2_PREFACE)).await
+    if let Ok(Ok(bytes)) = within(fetch_first_bytes(host, port, HTTP2_PREFACE)).await
         && matches!(bytes.get(..4), Some([0, 0, _, 4 | 7]))
     {
         return Peer::Http2;
     }
     let Some(hello) = client_hello() else { return Peer::Silent };
-    match within(first_bytes(host, port, &hello)).await {
+    match within(fetch_first_bytes(host, port, &hello)).await {
         // The type of a TLS record, alert or handshake, and the major version.
         Ok(Ok(bytes)) if matches!(bytes.get(..2), Some([0x15 | 0x16, 3])) => Peer::Tls,
         Ok(_) | Err(_) => Peer::Silent,
@@ -77,7 +77,7 @@ pub(crate) async fn detect_peer(host: &str, port: u16, step_max: Duration) -> Pe
 }
 
 /// Sends a request over a new connection and returns the first bytes of the reply.
-async fn first_bytes(host: &str, port: u16, request: &[u8]) -> io::Result<Vec<u8>> {
+async fn fetch_first_bytes(host: &str, port: u16, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect((host, port)).await?;
     socket.write_all(request).await?;
     let mut bytes = vec![0; FIRST_BYTES_MAX];

@@ -87,7 +87,7 @@ enum StreamEnd {
     Changed,
 }
 
-/// State of a running client, over all its streams.
+/// State of a running client that is kept from one stream to the next.
 struct Session<A> {
     client: Client,
     last_good: LastGood,

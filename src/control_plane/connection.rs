@@ -98,8 +98,8 @@ impl SocketError {
 }
 
 impl ConnectionConfig {
-    /// Connects with the certificates in `material`. Returns the channel and a handle to the first
-    /// error of its socket.
+    /// Connects to the control plane with the certificates in `material`. Returns the channel and a
+    /// handle to the first error of its socket.
     ///
     /// # Errors
     ///

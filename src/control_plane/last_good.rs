@@ -246,14 +246,14 @@ struct DecodedResponse {
     without_domain: BTreeSet<String>,
     /// Whether the response contains a resource whose name cannot be decoded.
     has_nameless: bool,
-    /// Domains that the response contains.
+    /// Names of the domains in the response that have been applied.
     present: BTreeSet<String>,
     rejections: Vec<Rejection>,
 }
 
 impl DecodedResponse {
-    /// Decodes the names and domains of resources. The result does not depend on the order of
-    /// `resources`.
+    /// Decodes the names and domains of resources. Apart from the positions in error messages, the
+    /// result does not depend on the order of `resources`.
     fn decode(resources: Vec<RawResource>) -> Self {
         let mut response = DecodedResponse::default();
         let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();

@@ -21,7 +21,7 @@ pub struct CounterSnapshot<'p> {
     pub rate: Rate,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Outcome of a peek, which charges nothing, or `None` if the store did not answer.
+    /// Outcome of the peek or the reset at the counter, or `None` if the store did not answer.
     pub outcome: Option<Outcome>,
 }
 

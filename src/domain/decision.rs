@@ -72,8 +72,7 @@ pub struct Status<'p> {
 /// Whether the `retry_after` of a rejected request is exact or a lower bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPrecision {
-    /// The wait is exact: after it, the request passes if no other request is charged in the
-    /// meantime.
+    /// The wait is exact: a retry after it passes if no other request is charged in the meantime.
     Exact,
     /// The wait is a lower bound. A retry may have to wait longer, for example because the wait of
     /// another limit is unknown.
@@ -132,7 +131,8 @@ pub struct CheckEvent {
     /// Outcome of the check. A check that the store did not decide counts as passed without a
     /// charge.
     pub outcome: Outcome,
-    /// Whether the store decided the check. If not, another check had already rejected the call.
+    /// Whether the store decided the check. If not, another check had already rejected the call, or
+    /// the store did not answer.
     pub decided: bool,
     /// Whether the rule is in shadow mode.
     pub shadow: bool,

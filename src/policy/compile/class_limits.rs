@@ -21,7 +21,7 @@ pub(crate) struct RawClass {
     pub(crate) requests: Option<u64>,
 }
 
-/// Bucket that consumer classes share, with the raw limit from which the bucket was compiled.
+/// Bucket that is divided among consumer classes, with the raw limit from which it was compiled.
 pub(crate) struct DividedBucket<'a> {
     pub(crate) raw: &'a RawLimit,
     pub(crate) bucket: &'a Bucket,

@@ -39,7 +39,7 @@ impl LimitContext<'_> {
 
     /// Returns the key and value of the descriptor that has the limit. The value is empty if the
     /// policy specifies none.
-    pub(crate) fn node(&self) -> (&str, &str) {
+    pub(crate) fn key_and_value(&self) -> (&str, &str) {
         match self.trail {
             [.., key, value] => (key, value),
             _ => ("", ""),
