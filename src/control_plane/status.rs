@@ -1,4 +1,4 @@
-//! Counters and state of the control plane's client, for metrics and the live page.
+//! Status of the control plane's client: counters and state that metrics and the live page show.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

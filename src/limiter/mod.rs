@@ -201,7 +201,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Returns [`ConfigError::Policy`] if the new policy has errors; the old one then stays in
+    /// Returns [`ConfigError::Policy`] if the new policy has errors. The old policy then stays in
     /// force.
     pub fn replace_policy<N, T>(
         &self,

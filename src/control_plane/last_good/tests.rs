@@ -111,7 +111,7 @@ fn an_invalid_resource_keeps_its_last_good_version_and_the_others_are_applied() 
 }
 
 #[test]
-fn every_error_that_ratelimit_rejects_names_its_resource_and_path() {
+fn errors_that_ratelimit_rejects_are_reported_with_resource_and_path() {
     let nested = |rate_limit| {
         let inner = RateLimitDescriptor { rate_limit: Some(rate_limit), ..descriptor("b", &[]) };
         resource("r", "d", &[descriptor("a", &[inner])])
