@@ -1,7 +1,7 @@
 //! Clock of the process: the only code that reads the operating system's clocks.
 //!
-//! Limits use the wall clock, so that replicas and restarts agree on windows. Deadlines use the
-//! monotonic clock. A request reads each clock once.
+//! Limits use the wall clock, so that windows are the same on all replicas and after a restart.
+//! Deadlines use the monotonic clock. A request reads each clock once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

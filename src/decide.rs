@@ -73,8 +73,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         Decider { policy: ArcSwap::new(policy), store, observer, modes, holders }
     }
 
-    /// Returns the active policy. A request must load the policy only once, so that a reload
-    /// cannot affect a request in progress.
+    /// Returns the active policy. Call this only once per request, so that a reload cannot affect a
+    /// request in progress.
     pub fn policy(&self) -> Guard<Arc<Policy>> {
         self.policy.load()
     }
@@ -125,7 +125,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         if checks.is_cut_off {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }
-        let quotas = quota_roles::assign(&mut checks, &matches, request, self.modes);
+        let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
         let holder = self.assign_holder(policy, &mut checks);
         let answers = self.apply(&checks.each, matches.accounting, now, deadline).await;
         let mut decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
@@ -152,8 +152,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
         self.store.apply(&Call { checks, accounting, now, deadline }).await
     }
 
-    /// Generates a slot holder if the request has concurrency checks but names no holder. All of
-    /// these checks share the generated holder.
+    /// Generates a slot holder if the request has checks that acquire concurrency slots without
+    /// naming a holder, and assigns it to all of these checks. Returns `None` if no check needs a
+    /// generated holder.
     fn assign_holder(
         &self,
         policy: &Policy,
@@ -194,7 +195,8 @@ fn matched_rule<'p>(found: &DescriptorMatch<'p>) -> Option<&'p Rule> {
 }
 
 /// Combines the store's answers into a decision, following the rules for admission and statuses in
-/// docs/POLICY.md.
+/// docs/POLICY.md. Returns an error if an enforced check was not answered, unless global shadow
+/// mode is on.
 fn combine<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
@@ -226,8 +228,9 @@ fn combine<'p>(
     })
 }
 
-/// Returns whether the answers admit the call. Skipped checks do not count, because a store skips a
-/// check only if another check has already rejected the call.
+/// Returns whether the answers admit the call, or an error if the store did not answer an enforced
+/// check. Ignores checks that were not sent to the store, because a store skips a check only if
+/// another check has already rejected the call.
 fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, DecideError> {
     let mut admission = Admission::default();
     for (check, answer) in checks.iter().zip(answers) {
@@ -242,8 +245,8 @@ fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, DecideError>
     Ok(admission.is_admitted())
 }
 
-/// Returns whether wait `a` is longer than wait `b`. `None` means that waiting never helps, so it
-/// is longer than any other wait.
+/// Returns whether wait `a` is longer than wait `b`. `None` means that waiting never helps, and
+/// counts as longer than any other wait.
 fn is_longer(a: Option<Micros>, b: Option<Micros>) -> bool {
     match (a, b) {
         (None, None) | (Some(_), None) => false,

@@ -34,10 +34,9 @@
 //! - **In memory** ([`Limiter::from_yaml`]): each process has its own counters. A call never
 //!   suspends, and works with any async runtime. The memory is bounded by
 //!   [`max_counters`](LimiterBuilder::max_counters).
-//! - **In Redis or Valkey** ([`LimiterBuilder::redis`], feature `redis`, on tokio): all processes
-//!   share the counters, also with Tidegate services. Every call is one round trip, bounded in
-//!   time; if Redis does not reply in time, the process decides on its own, with its share of the
-//!   limit.
+//! - **In Redis or Valkey** ([`LimiterBuilder::redis`], feature `redis`, on tokio): all processes,
+//!   including Tidegate services, share the counters. Every call is one round trip with a timeout.
+//!   If Redis does not reply in time, the process decides on its own, with its share of the limit.
 //!
 //! # Calls
 //!

@@ -13,27 +13,28 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Maximum number of bytes to read of a server's first reply, enough to identify the protocol.
+/// Maximum number of bytes to read of a server's first reply. They are enough to identify the
+/// protocol.
 const FIRST_BYTES_MAX: usize = 16;
-/// Request to which both an HTTP server and Redis reply at once. Redis parses it as GET with a
-/// wrong number of arguments.
+/// Request to which both HTTP servers and Redis reply immediately. Redis parses it as a GET with
+/// the wrong number of arguments.
 const HTTP_REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// Start of an HTTP/2 connection: the connection preface and an empty SETTINGS frame.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Kind of server found at an address.
+/// Kind of server detected at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// No server: the host name cannot be resolved.
     UnknownHost,
-    /// No server: the connection is refused.
+    /// No server: the TCP connection is refused.
     NothingListens,
-    /// A server that does not reply in time, or whose protocol is unknown.
+    /// Server that does not reply in time, or whose protocol is unknown.
     Silent,
     /// Redis server without TLS.
     Redis,
-    /// Any server that requires TLS.
+    /// Server that requires TLS, whatever its protocol.
     Tls,
     /// HTTP/1 server without TLS.
     Http,
@@ -44,14 +45,14 @@ pub(crate) enum Peer {
 /// Detects the kind of server at an address. Sends a plain-text request and, if the reply is not
 /// conclusive, the start of an HTTP/2 connection and of a TLS handshake. Each step takes at most
 /// `step_max`.
-pub(crate) async fn examine(host: &str, port: u16, step_max: Duration) -> Peer {
+pub(crate) async fn detect_peer(host: &str, port: u16, step_max: Duration) -> Peer {
     let within = |future| tokio::time::timeout(step_max, future);
     match tokio::time::timeout(step_max, tokio::net::lookup_host((host, port))).await {
         Ok(Err(_)) => return Peer::UnknownHost,
         Err(_) => return Peer::Silent,
         Ok(Ok(_)) => {}
     }
-    match within(first_bytes(host, port, HTTP_REQUEST)).await {
+    match within(fetch_first_bytes(host, port, HTTP_REQUEST)).await {
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
             return Peer::NothingListens;
         }
@@ -62,13 +63,13 @@ pub(crate) async fn examine(host: &str, port: u16, step_max: Duration) -> Peer {
         Ok(_) | Err(_) => {}
     }
     // The answer is a SETTINGS or GOAWAY frame: three bytes of length, then the type.
-    if let Ok(Ok(bytes)) = within(first_bytes(host, port, HTTP2_PREFACE)).await
+    if let Ok(Ok(bytes)) = within(fetch_first_bytes(host, port, HTTP2_PREFACE)).await
         && matches!(bytes.get(..4), Some([0, 0, _, 4 | 7]))
     {
         return Peer::Http2;
     }
     let Some(hello) = client_hello() else { return Peer::Silent };
-    match within(first_bytes(host, port, &hello)).await {
+    match within(fetch_first_bytes(host, port, &hello)).await {
         // The type of a TLS record, alert or handshake, and the major version.
         Ok(Ok(bytes)) if matches!(bytes.get(..2), Some([0x15 | 0x16, 3])) => Peer::Tls,
         Ok(_) | Err(_) => Peer::Silent,
@@ -76,7 +77,7 @@ pub(crate) async fn examine(host: &str, port: u16, step_max: Duration) -> Peer {
 }
 
 /// Sends a request over a new connection and returns the first bytes of the reply.
-async fn first_bytes(host: &str, port: u16, request: &[u8]) -> io::Result<Vec<u8>> {
+async fn fetch_first_bytes(host: &str, port: u16, request: &[u8]) -> io::Result<Vec<u8>> {
     let mut socket = TcpStream::connect((host, port)).await?;
     socket.write_all(request).await?;
     let mut bytes = vec![0; FIRST_BYTES_MAX];
@@ -85,7 +86,7 @@ async fn first_bytes(host: &str, port: u16, request: &[u8]) -> io::Result<Vec<u8
     Ok(bytes)
 }
 
-/// Returns the first message of a TLS handshake.
+/// Returns a TLS ClientHello, the first message of a handshake, or `None` if it cannot be created.
 fn client_hello() -> Option<Vec<u8>> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::terminal;
-use super::usage_errors::DESCRIPTORS;
+use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use crate::app::{self, Failure};
 
 /// Flags for reaching the debug port of a running service.
@@ -37,7 +37,7 @@ pub(super) struct Reset {
     /// Domain of the counters
     domain: String,
     /// Descriptor of the counters, as k=v,k2=v2 (write \, for a comma inside a value)
-    #[arg(value_name = DESCRIPTORS)]
+    #[arg(value_name = DESCRIPTORS_PLACEHOLDER)]
     descriptor: String,
 }
 

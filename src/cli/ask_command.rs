@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::terminal::Color;
-use super::usage_errors::DESCRIPTORS;
+use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use super::{ask_batch, terminal};
 use crate::app::{self, Failure};
 use crate::wire::client::{
@@ -25,7 +25,7 @@ pub(super) struct Ask {
     #[arg(required_unless_present = "batch", default_value = "", hide_default_value = true)]
     domain: String,
     /// Descriptors, each as k=v,k2=v2 (write \, for a comma inside a value)
-    #[arg(required_unless_present = "batch", value_name = DESCRIPTORS)]
+    #[arg(required_unless_present = "batch", value_name = DESCRIPTORS_PLACEHOLDER)]
     descriptors: Vec<String>,
     /// Hits charged by the request; 0 only checks the limits
     #[arg(long, default_value_t = 1)]

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::flags::{CounterFlags, SettingFlags};
 use super::terminal;
-use super::usage_errors::DESCRIPTORS;
+use super::usage_errors::DESCRIPTORS_PLACEHOLDER;
 use crate::app::{self, Failure, SampleRequest};
 use crate::settings::TextMap;
 
@@ -20,7 +20,7 @@ pub(super) struct Explain {
     /// Domain of the request
     domain: String,
     /// Descriptors, each as k=v,k2=v2 (write \, for a comma inside a value)
-    #[arg(required = true, value_name = DESCRIPTORS)]
+    #[arg(required = true, value_name = DESCRIPTORS_PLACEHOLDER)]
     descriptors: Vec<String>,
     /// Hits charged by the request; 0 only checks the limits
     #[arg(long, default_value_t = 1)]

@@ -48,8 +48,8 @@ pub(super) fn print_warning(warning: &Diagnostic) {
 /// Maximum number of positions listed below a note.
 const POSITIONS_MAX: usize = 5;
 
-/// Prints a note and its source line to standard error. Then lists the positions of the other notes
-/// of the same kind.
+/// Prints a note and its source line to standard error, followed by the positions of up to
+/// [`POSITIONS_MAX`] other notes of the same kind.
 pub(super) fn print_note(first: &Diagnostic, others: &[&Diagnostic]) {
     let severity = Color::Green.paint("note", io::stderr().is_terminal());
     let mut text = first.report(&severity);
@@ -94,7 +94,8 @@ pub(super) enum Color {
 }
 
 impl Color {
-    /// Colors the text if `is_terminal` is true and NO_COLOR is not set.
+    /// Returns the text in this color if `is_terminal` is true and `NO_COLOR` is not set.
+    /// Otherwise, returns the text unchanged.
     pub(super) fn paint(self, text: &str, is_terminal: bool) -> String {
         let allowed = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         if !(is_terminal && allowed) {

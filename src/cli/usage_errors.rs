@@ -1,19 +1,20 @@
-//! Rewords errors of the command line parser: an example where it only names a placeholder, and one
-//! suggestion instead of several.
+//! Improves error messages of the command line parser: adds an example descriptor if all
+//! descriptors are missing, and suggests one similar subcommand instead of several.
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::domain::nearest_word;
 
-/// Placeholder of descriptors in the usage of every subcommand that takes them.
-pub(super) const DESCRIPTORS: &str = "K=V,K2=V2";
+/// Placeholder for descriptor arguments in the usage text of subcommands.
+pub(super) const DESCRIPTORS_PLACEHOLDER: &str = "K=V,K2=V2";
 
-/// Rewords an error if the parser's own message does not say what to write.
+/// Returns the error with a clearer message if descriptors are missing or the subcommand is
+/// unknown. Returns all other errors unchanged.
 pub(super) fn reword(mut error: Error) -> Error {
     match error.kind() {
         ErrorKind::MissingRequiredArgument => match only_descriptors_are_missing(&error) {
-            true => missing_descriptors(&error),
+            true => missing_descriptors_error(&error),
             false => error,
         },
         ErrorKind::InvalidSubcommand => {
@@ -27,13 +28,13 @@ pub(super) fn reword(mut error: Error) -> Error {
 fn only_descriptors_are_missing(error: &Error) -> bool {
     match error.get(ContextKind::InvalidArg) {
         Some(ContextValue::Strings(missing)) => {
-            missing.iter().all(|name| name.contains(DESCRIPTORS))
+            missing.iter().all(|name| name.contains(DESCRIPTORS_PLACEHOLDER))
         }
         _ => false,
     }
 }
 
-fn missing_descriptors(error: &Error) -> Error {
+fn missing_descriptors_error(error: &Error) -> Error {
     let usage = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => usage.to_string(),
         _ => String::new(),
@@ -45,7 +46,7 @@ fn missing_descriptors(error: &Error) -> Error {
     Error::raw(error.kind(), message)
 }
 
-/// Drops the suggested subcommands but the one with the most similar name.
+/// Removes all suggested subcommands except the one with the most similar name.
 fn keep_nearest_subcommand(error: &mut Error) {
     let Some(ContextValue::String(given)) = error.get(ContextKind::InvalidSubcommand) else {
         return;
@@ -83,7 +84,7 @@ mod tests {
             assert!(told.contains(&format!("\n\nUsage: tidegate {} ", arguments[0])), "{told}");
         }
         let told = message(&["ask", "localhost:8081"]);
-        assert!(told.contains("<DOMAIN>") && told.contains(DESCRIPTORS), "{told}");
+        assert!(told.contains("<DOMAIN>") && told.contains(DESCRIPTORS_PLACEHOLDER), "{told}");
     }
 
     #[test]

@@ -1,26 +1,28 @@
-//! Backoff between attempts to connect to the control plane. Takes random numbers as an argument.
+//! Exponential backoff between attempts to connect to the control plane. The caller passes in the
+//! random numbers, so that tests are deterministic.
 
 use std::time::Duration;
 
-/// Configuration of the wait after a failed attempt.
+/// Configuration of the waits between attempts to connect to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackoffConfig {
     /// Wait after the first failure. It doubles with each further failure.
     pub initial: Duration,
-    /// Maximum wait.
+    /// Maximum wait between two attempts.
     pub max: Duration,
     /// Maximum fraction of a wait, from 0 to 1, by which the wait is shortened at random, so that
     /// replicas do not all reconnect at once.
     pub random_fraction: f64,
-    /// Fixed wait after a failed attempt to connect; `None` applies the exponential backoff.
+    /// Fixed wait after a failed attempt to connect; `None` means exponential backoff. After a lost
+    /// connection, the wait is always exponential.
     pub connect_retry: Option<Duration>,
 }
 
-/// Exponential backoff of one client.
+/// Exponential backoff of the control plane client.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     config: BackoffConfig,
-    /// Number of failures since the last success.
+    /// Number of failures since the last success. Does not include failures with a fixed wait.
     failures: u32,
 }
 

@@ -22,7 +22,7 @@ use tonic::{Code, Request, Response};
 
 use super::backoff::{Backoff, BackoffConfig};
 use super::connection::{ConnectionConfig, TlsMaterial};
-use super::exchange::{Answer, Exchange};
+use super::exchange::{AckOrNack, Exchange};
 use super::last_good::{LastGood, RawResource, Rejection};
 use super::messages::{
     AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse, Node, Status,
@@ -60,8 +60,8 @@ pub struct Client {
     pub headers: Vec<(String, String)>,
     /// Maximum size of a response, in bytes.
     pub message_bytes_max: usize,
-    /// Source of the policy defaults, for properties that the control plane's messages cannot
-    /// express.
+    /// Function that returns the policy defaults, for properties that the control plane's messages
+    /// cannot express; `None` means the built-in defaults.
     pub defaults: Option<ReadDefaults>,
     /// State and counters of the client, for metrics and the live page.
     pub status: Arc<ControlPlaneStatus>,
@@ -70,10 +70,10 @@ pub struct Client {
 /// Effect of a response on the active policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseEffect {
-    /// Whether to activate the domains, because they have changed or are the first.
+    /// Whether to activate the domains, because they have changed or no policy is active yet.
     pub activate: bool,
-    /// Whether the response was rejected, in part or as a whole, for a different reason than the
-    /// previous response.
+    /// Whether the response was rejected, in part or as a whole, and either its errors differ from
+    /// those of the previous response or the active domains have changed.
     pub newly_rejected: bool,
     /// Whether the whole response was accepted.
     pub accepted: bool,
@@ -83,11 +83,11 @@ pub struct ResponseEffect {
 enum StreamEnd {
     /// The control plane could not be reached, or the stream was lost.
     Failed(String),
-    /// Certificates or defaults have changed, so the client must reconnect immediately.
+    /// Certificates or policy defaults have changed, so the client must reconnect immediately.
     Changed,
 }
 
-/// State of a running client, over all its streams.
+/// State of a running client that is kept from one stream to the next.
 struct Session<A> {
     client: Client,
     last_good: LastGood,
@@ -99,7 +99,7 @@ struct Session<A> {
     /// Whether any policy has been activated.
     is_active: bool,
     on_response: A,
-    /// Last error that was logged; `None` while a stream is open.
+    /// Last connection error that was logged; `None` while a stream is open.
     logged: Option<String>,
 }
 
@@ -161,7 +161,8 @@ impl Client {
         }
     }
 
-    /// Adds the configured headers to a request. The settings have already validated them.
+    /// Returns a request with the message and the configured headers. Skips invalid headers, which
+    /// the settings have already rejected.
     fn with_headers<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         for (name, value) in &self.headers {
@@ -200,7 +201,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.reset();
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut answer: Option<Answer> = None;
+        let mut answer: Option<AckOrNack> = None;
         loop {
             let due = answer.as_ref().map(|answer| Instant::from_std(answer.due));
             let is_due = async {
@@ -225,7 +226,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
                 },
                 () = is_due => {
                     let Some(answer) = answer.take() else { continue };
-                    self.count_answer(&answer);
+                    self.count_ack_or_nack(&answer);
                     if requests.send(into_request(answer)).await.is_err() {
                         return StreamEnd::Failed("the stream is closed".to_owned());
                     }
@@ -242,7 +243,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
 
     /// Applies a response, activates the policy if it has changed, and returns the ACK or NACK to
     /// send. Returns `None` for a response of an unknown type.
-    fn apply(&mut self, response: DiscoveryResponse) -> Option<Answer> {
+    fn apply(&mut self, response: DiscoveryResponse) -> Option<AckOrNack> {
         let DiscoveryResponse { version_info: version, resources, type_url, nonce } = response;
         if type_url != TYPE_URL {
             tracing::warn!(type_url, "ignored a response of another type from the control plane");
@@ -278,8 +279,8 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         Some(answer)
     }
 
-    /// Returns whether the certificates or the defaults have changed. Replaces the defaults in use
-    /// if they have.
+    /// Returns whether the certificates or the policy defaults have changed. Applies changed
+    /// defaults.
     fn has_changed(&mut self) -> bool {
         let mut changed = false;
         if let Some(material) = self.client.read_material() {
@@ -310,7 +311,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         }
     }
 
-    /// Counts a failure, and logs it unless the same error was logged last.
+    /// Counts a connection failure, and logs the error unless it equals the last logged error.
     fn report_failure(&mut self, error: String) {
         let status = &self.client.status;
         ControlPlaneStatus::count(&status.failures, 1);
@@ -326,7 +327,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         }
     }
 
-    fn count_answer(&self, answer: &Answer) {
+    fn count_ack_or_nack(&self, answer: &AckOrNack) {
         let status = &self.client.status;
         match &answer.rejection {
             None => ControlPlaneStatus::count(&status.acks, 1),
@@ -352,8 +353,8 @@ fn log_rejections(rejections: &[Rejection]) {
     }
 }
 
-fn into_request(answer: Answer) -> DiscoveryRequest {
-    let Answer { version, nonce, rejection, due: _ } = answer;
+fn into_request(answer: AckOrNack) -> DiscoveryRequest {
+    let AckOrNack { version, nonce, rejection, due: _ } = answer;
     let error_detail =
         rejection.map(|message| Status { code: Code::InvalidArgument as i32, message });
     DiscoveryRequest {
@@ -365,7 +366,7 @@ fn into_request(answer: Answer) -> DiscoveryRequest {
     }
 }
 
-/// Formats the error of a failed stream, with its causes.
+/// Returns the error message of a failed stream, with its causes.
 fn format_status(status: &tonic::Status) -> String {
     let causes = std::error::Error::source(status).map(with_causes);
     let message = status.message();
@@ -376,7 +377,7 @@ fn format_status(status: &tonic::Status) -> String {
     }
 }
 
-/// Returns a random number from 0 to 1.
+/// Returns a random number from 0 to 1, for the backoff.
 fn random() -> f64 {
     // `RandomState` has random keys; good enough to spread reconnects.
     (RandomState::new().hash_one(()) % 1_024) as f64 / 1_023.0

@@ -65,7 +65,7 @@ impl fmt::Debug for TlsConfig {
     }
 }
 
-/// Certificates and keys as PEM text.
+/// Certificates and private key for a TLS connection, as PEM text.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TlsMaterial {
     /// CA certificates that verify the control plane; `None` means the system's CAs.
@@ -98,8 +98,8 @@ impl SocketError {
 }
 
 impl ConnectionConfig {
-    /// Connects with the certificates in `material`. Returns the channel and a handle to the first
-    /// error of its socket.
+    /// Connects to the control plane with the certificates in `material`. Returns the channel and a
+    /// handle to the first error of its socket.
     ///
     /// # Errors
     ///
@@ -227,8 +227,8 @@ struct ObservedSocket {
 
 impl ObservedSocket {
     /// Records a write error or, if the server has sent one, the TLS alert that explains why it
-    /// closed the connection. Waits until the socket is readable, which a broken connection always
-    /// becomes.
+    /// closed the connection. Waits until the socket is readable; a broken connection always
+    /// becomes readable.
     fn record_write_error<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::last_good::Rejection;
 
-/// Minimum time between two NACKs, and the wait before the second one for the same version.
+/// Minimum time between two NACKs, and the wait before the second NACK for the same version.
 const NACK_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Maximum wait before a NACK. Also the maximum delay of a corrected policy, because the control
 /// plane sends nothing before it has received the NACK.
@@ -16,7 +16,7 @@ const NACK_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Maximum number of rejections that a NACK lists.
 const NACK_REJECTIONS_MAX: usize = 10;
 
-/// ACK and NACK state of the exchange with a control plane, over all connections.
+/// State of the exchange of ACKs and NACKs with a control plane. It is kept across connections.
 #[derive(Debug, Default)]
 pub struct Exchange {
     /// Version that was acknowledged last; empty before the first ACK.
@@ -29,10 +29,10 @@ pub struct Exchange {
     last_nack: Option<Instant>,
 }
 
-/// ACK or NACK with which the client answers a response of the control plane.
+/// ACK or NACK to send for a response of the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Last accepted version, which is that of the response if this is an ACK.
+pub struct AckOrNack {
+    /// Version that was accepted last. For an ACK, this is the version of the response.
     pub version: String,
     /// Nonce of the response that is acknowledged or rejected.
     pub nonce: String,
@@ -43,20 +43,21 @@ pub struct Answer {
 }
 
 impl Exchange {
-    /// Returns the ACK or NACK for a response that was received and applied at `now`. Only the one
-    /// for the newest response must be sent, because the control plane ignores older nonces.
+    /// Returns the ACK or NACK for a response that was received and applied at `now`. The caller
+    /// must discard it if a newer response arrives before it is sent, because the control plane
+    /// ignores older nonces.
     pub fn answer(
         &mut self,
         version: &str,
         nonce: &str,
         rejections: &[Rejection],
         now: Instant,
-    ) -> Answer {
+    ) -> AckOrNack {
         if rejections.is_empty() {
             version.clone_into(&mut self.acknowledged);
             self.rejected = None;
             let (version, nonce) = (version.to_owned(), nonce.to_owned());
-            return Answer { version, nonce, rejection: None, due: now };
+            return AckOrNack { version, nonce, rejection: None, due: now };
         }
         let (wait, next) = match &self.rejected {
             Some((same, wait)) if same == version => (*wait, (*wait * 2).min(NACK_WAIT_MAX)),
@@ -66,7 +67,7 @@ impl Exchange {
         self.rejected = Some((version.to_owned(), next));
         self.last_nack = Some(due);
         let (version, nonce) = (self.acknowledged.clone(), nonce.to_owned());
-        Answer { version, nonce, rejection: Some(format_rejections(rejections)), due }
+        AckOrNack { version, nonce, rejection: Some(format_rejections(rejections)), due }
     }
 
     /// Returns the version that was acknowledged last; empty before the first ACK.
@@ -75,7 +76,8 @@ impl Exchange {
     }
 }
 
-/// Returns the error message of a NACK: one line per rejection, at most [`NACK_REJECTIONS_MAX`].
+/// Returns the error message of a NACK, with one line per rejection. After [`NACK_REJECTIONS_MAX`]
+/// lines, one more line states how many were omitted.
 fn format_rejections(rejections: &[Rejection]) -> String {
     let mut lines: Vec<String> =
         rejections.iter().take(NACK_REJECTIONS_MAX).map(ToString::to_string).collect();
@@ -108,7 +110,7 @@ mod tests {
         let answer = exchange.answer("1", "a", &[], now);
         let due = now;
         let (version, nonce) = ("1".to_owned(), "a".to_owned());
-        assert_eq!(answer, Answer { version, nonce, rejection: None, due });
+        assert_eq!(answer, AckOrNack { version, nonce, rejection: None, due });
         assert_eq!(exchange.acknowledged(), "1");
         let empty = exchange.answer("", "b", &[], now);
         assert_eq!((empty.version.as_str(), empty.rejection), ("", None), "all removed");

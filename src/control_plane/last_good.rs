@@ -1,6 +1,6 @@
-//! Last valid version of each domain from a control plane. A response replaces the valid domains in
-//! it. A domain with an error keeps its last valid version, and domains that are missing from the
-//! response are removed.
+//! Last valid version of each domain from a control plane. Each valid domain in a response replaces
+//! its previous version. A domain with an error keeps its last valid version, and domains that are
+//! missing from the response are removed.
 //!
 //! All functions here are deterministic. Not here: the stream (`client`), sending an ACK or a NACK
 //! (`exchange`).
@@ -22,7 +22,7 @@ pub const RESOURCES_MAX: usize = 10_000;
 /// and metric labels stay readable. Longer text is cut.
 const TEXT_BYTES_MAX: usize = 512;
 
-/// Encoded resource as received, with its type.
+/// Encoded resource as received from the control plane, with its type.
 #[derive(Clone, Debug, Default)]
 pub struct RawResource {
     /// Type URL of the message in `value`.
@@ -45,13 +45,14 @@ pub struct Rejection {
 
 impl Rejection {
     fn new(resource: &str, path: &str, reason: &str) -> Self {
-        let [resource, path, reason] = [resource, path, reason].map(shortened);
+        let [resource, path, reason] = [resource, path, reason].map(escape_and_truncate);
         Rejection { resource, path, reason }
     }
 }
 
-/// Escapes control characters, and cuts the text to [`TEXT_BYTES_MAX`].
-fn shortened(text: &str) -> String {
+/// Returns the text with control characters escaped. Text longer than [`TEXT_BYTES_MAX`] is cut and
+/// ends with an ellipsis.
+fn escape_and_truncate(text: &str) -> String {
     let mut text = escaped(text).into_owned();
     if text.len() > TEXT_BYTES_MAX {
         let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
@@ -78,8 +79,8 @@ pub struct LastGood {
     options: Options,
     defaults: PolicyDefaults,
     accepted: BTreeMap<String, AcceptedDomain>,
-    /// Invalid domains of the last response, so that a repeated response is not compiled again. A
-    /// control plane may respond to a NACK immediately with the same response.
+    /// Invalid domains of the last response. They are kept so that a repeated response is not
+    /// compiled again: a control plane may respond to a NACK immediately with the same response.
     rejected: BTreeMap<String, RejectedDomain>,
 }
 
@@ -99,18 +100,18 @@ struct RejectedDomain {
 
 /// Result of applying a response to the active domains.
 #[derive(Debug, Default)]
-pub struct Update {
+pub struct DomainUpdate {
     /// Whether the active domains have changed.
     pub changed: bool,
     /// Number of domains that were compiled. Domains whose resources are unchanged are not compiled
     /// again.
     pub compiled: usize,
-    /// Errors in the response, by resource. If there are none, the response is accepted.
+    /// Errors in the response, each with its resource. Empty if the response is accepted.
     pub rejections: Vec<Rejection>,
 }
 
 impl LastGood {
-    /// Creates a value without any active domain.
+    /// Creates a `LastGood` without any active domain.
     pub fn new(options: Options, defaults: PolicyDefaults) -> Self {
         LastGood { options, defaults, ..LastGood::default() }
     }
@@ -141,16 +142,16 @@ impl LastGood {
 
     /// Applies the resources of a response, which contains all resources of the control plane
     /// (state of the world).
-    pub fn apply(&mut self, resources: Vec<RawResource>) -> Update {
+    pub fn apply(&mut self, resources: Vec<RawResource>) -> DomainUpdate {
         if resources.len() > RESOURCES_MAX {
             let reason = format!(
                 "the response has {} resources, more than {RESOURCES_MAX}",
                 resources.len()
             );
             let rejections = vec![Rejection::new("", "", &reason)];
-            return Update { rejections, ..Update::default() };
+            return DomainUpdate { rejections, ..DomainUpdate::default() };
         }
-        let mut update = Update::default();
+        let mut update = DomainUpdate::default();
         let mut response = DecodedResponse::decode(resources);
         update.rejections.append(&mut response.rejections);
         let former = std::mem::take(&mut self.rejected);
@@ -166,13 +167,14 @@ impl LastGood {
         update
     }
 
-    /// Applies the resources of one domain. `group` must be sorted by name.
+    /// Applies the resources of one domain. `group` must be sorted by name. `former` contains the
+    /// domains that the previous response left rejected.
     fn apply_domain(
         &mut self,
         domain: &str,
         group: Vec<EncodedResource>,
         former: &BTreeMap<String, RejectedDomain>,
-        update: &mut Update,
+        update: &mut DomainUpdate,
     ) {
         let group = match self.options.merge_domains {
             true => group,
@@ -212,12 +214,12 @@ impl LastGood {
     }
 
     /// Returns the only resource that may define a domain: the active one or, if the response does
-    /// not contain it, the first by name. Rejects the others.
+    /// not contain it, the first by name. Rejects all other resources of the domain.
     fn select_owner(
         &self,
         domain: &str,
         mut group: Vec<EncodedResource>,
-        update: &mut Update,
+        update: &mut DomainUpdate,
     ) -> EncodedResource {
         let in_force = self.accepted.get(domain).map_or(&[][..], |accepted| &accepted.resources);
         let at = group.iter().position(|resource| in_force.contains(&resource.name));
@@ -239,18 +241,19 @@ impl LastGood {
 struct DecodedResponse {
     /// Resources by domain. Each group is sorted by name and has at least one resource.
     domains: BTreeMap<String, Vec<EncodedResource>>,
-    /// Names of the resources that have no domain. The domains that they should define are unknown.
+    /// Names of the resources whose domain is empty, so that the domains they should define are
+    /// unknown.
     without_domain: BTreeSet<String>,
     /// Whether the response contains a resource whose name cannot be decoded.
     has_nameless: bool,
-    /// Domains that the response contains.
+    /// Names of the domains in the response that have been applied.
     present: BTreeSet<String>,
     rejections: Vec<Rejection>,
 }
 
 impl DecodedResponse {
-    /// Decodes the names and domains of resources. The result does not depend on the order of
-    /// `resources`.
+    /// Decodes the names and domains of resources. Apart from the positions in error messages, the
+    /// result does not depend on the order of `resources`.
     fn decode(resources: Vec<RawResource>) -> Self {
         let mut response = DecodedResponse::default();
         let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();
@@ -290,7 +293,7 @@ impl DecodedResponse {
     }
 
     /// Returns whether the response may contain one of these resources with an error that hides its
-    /// domain. The domain must then not be removed.
+    /// domain. If so, the domain that they define must not be removed.
     fn may_contain(&self, resources: &[String]) -> bool {
         self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
     }

@@ -25,6 +25,6 @@ mod status;
 pub use backoff::BackoffConfig;
 pub use client::{Client, ReadDefaults, ResponseEffect};
 pub use connection::{ConnectionConfig, TlsConfig, TlsMaterial};
-pub use exchange::{Answer, Exchange};
-pub use last_good::{LastGood, RESOURCES_MAX, RawResource, Rejection, Update};
+pub use exchange::{AckOrNack, Exchange};
+pub use last_good::{DomainUpdate, LastGood, RESOURCES_MAX, RawResource, Rejection};
 pub use status::{ControlPlaneState, ControlPlaneStatus};

@@ -41,8 +41,8 @@ impl EncodedResource {
         Ok(EncodedResource { name, domain, hash, descriptors })
     }
 
-    /// Decodes the descriptors. A malformed descriptor is recorded as an error in the returned
-    /// resource.
+    /// Decodes the descriptors and returns the resource for the compiler. Records a malformed
+    /// descriptor as an error in the returned resource.
     pub(crate) fn read(&self, defaults: DomainDefaults) -> Resource {
         let mut writer = ResourceWriter::new(&self.name, &self.domain, defaults);
         write_descriptors(&mut writer, &self.descriptors);
@@ -50,8 +50,8 @@ impl EncodedResource {
     }
 }
 
-/// Writes the descriptors of one level and, recursively, the levels below. `writer` limits the
-/// depth.
+/// Decodes the descriptors of one level and, recursively, of the levels below, and passes them to
+/// `writer`, which limits the depth.
 fn write_descriptors(writer: &mut ResourceWriter, encoded: &[Bytes]) {
     for bytes in encoded {
         let descriptor = match RateLimitDescriptor::decode(bytes.clone()) {
@@ -86,8 +86,8 @@ fn write_descriptors(writer: &mut ResourceWriter, encoded: &[Bytes]) {
 }
 
 /// Returns the name of a limit's unit, as in policy files. Returns `None` if the limit is unlimited
-/// and its unit is UNKNOWN. Returns the number of an unknown unit as text, which the compiler
-/// rejects.
+/// and its unit is UNKNOWN. If the enum does not define the unit, returns its number as text, which
+/// the compiler rejects.
 fn unit_name(limit: &RateLimitPolicy) -> Option<String> {
     match RateLimitUnit::try_from(limit.unit) {
         Ok(RateLimitUnit::Unknown) if limit.unlimited => None,

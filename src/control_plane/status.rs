@@ -1,11 +1,11 @@
-//! Counters and state of the control plane's client, for metrics and the live page.
+//! Status of the control plane's client: counters and state that metrics and the live page show.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::last_good::Rejection;
 
-/// Counters and state of the control plane's client. Metrics and the live page read them.
+/// Counters and state of the control plane's client, shared with metrics and the live page.
 #[derive(Debug, Default)]
 pub struct ControlPlaneStatus {
     /// Whether a stream to the control plane is open.
@@ -20,7 +20,7 @@ pub struct ControlPlaneStatus {
     pub acks: AtomicU64,
     /// Number of responses that were rejected (NACKs sent).
     pub nacks: AtomicU64,
-    /// Number of domains that were compiled.
+    /// Number of times that a domain was compiled.
     pub compiled: AtomicU64,
     state: Mutex<ControlPlaneState>,
 }

@@ -1,7 +1,7 @@
 //! Dry run: predicts the decision on a request without charging limits or notifying the observer.
 //!
-//! Every check becomes a peek, and the decision is derived from the outcomes of the peeks. A peek
-//! reports the wait for a single hit only.
+//! Replaces every check with a peek, and derives the decision from the outcomes of the peeks. A
+//! peek only reports the wait for a single hit.
 //!
 //! Not here: presenting the result (`app`).
 
@@ -31,7 +31,7 @@ pub struct DryRunLimit<'p> {
     pub name: &'p str,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Hits that the request would charge to the limit.
+    /// Hits that the request would charge or refund; 0 for a peek.
     pub cost: Hits,
     /// Hits available before the request, or `None` if the store did not answer.
     pub available: Option<Hits>,
@@ -63,7 +63,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         if checks.is_cut_off {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }
-        let quotas = quota_roles::assign(&mut checks, &matches, request, self.modes);
+        let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks
             .each
@@ -112,8 +112,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Predicts the outcome of a check from a peek. Earlier checks of the same call are assumed to have
-/// charged `before` hits to the counter.
+/// Returns the outcome that a check would have, given the outcome of a peek at its counter and the
+/// `before` hits that earlier checks of the same call would charge to the counter.
 fn predict_outcome(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
     let (verdict, retry_after) = if check.hits_needed() <= available {

@@ -36,11 +36,11 @@ pub(super) struct HolderGenerator {
 
 impl HolderGenerator {
     pub(super) fn generate(&self, policy: &Policy) -> GeneratedHolder {
-        let token = self.token();
+        let token = self.generate_token();
         GeneratedHolder { token, holder: policy.hash_holder(token.as_str().as_bytes()) }
     }
 
-    fn token(&self) -> HolderToken {
+    fn generate_token(&self) -> HolderToken {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let half = |at: usize| u128::from(self.halves[at].hash_one((at, number)));
         HolderToken::new(half(0) << 64 | half(1))
@@ -57,7 +57,7 @@ mod tests {
     fn tokens_are_unique_within_and_across_processes() {
         let (one, other) = (HolderGenerator::default(), HolderGenerator::default());
         let tokens: HashSet<String> = (0..1_000)
-            .flat_map(|_| [one.token(), other.token()])
+            .flat_map(|_| [one.generate_token(), other.generate_token()])
             .map(|token| token.as_str().to_owned())
             .collect();
         assert_eq!(tokens.len(), 2_000);

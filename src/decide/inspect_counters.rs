@@ -21,7 +21,7 @@ pub struct CounterSnapshot<'p> {
     pub rate: Rate,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Outcome of a peek, which charges nothing, or `None` if the store did not answer.
+    /// Outcome of the peek or the reset at the counter, or `None` if the store did not answer.
     pub outcome: Option<Outcome>,
 }
 
@@ -30,8 +30,8 @@ pub struct CounterSnapshot<'p> {
 pub struct CounterSnapshots<'p> {
     /// Counters in policy-file order. Empty if no rule with limits matches the descriptor.
     pub each: Vec<CounterSnapshot<'p>>,
-    /// Component that answered. If it is [`Source::Local`], other replicas may have different
-    /// counts.
+    /// Component that read the counters. If it is [`Source::Local`], other replicas may have
+    /// different counts.
     pub source: Source,
 }
 
@@ -48,7 +48,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 
     /// Resets a descriptor's counters by refunding the maximum number of hits. Returns the new
-    /// states of the counters. Concurrency slots stay with their holders.
+    /// states of the counters. Concurrency slots are not released.
     pub async fn reset<'p>(
         &self,
         policy: &'p Policy,

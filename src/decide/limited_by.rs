@@ -15,13 +15,13 @@ use crate::domain::{
 };
 use crate::policy::{Checks, Matches, Rule};
 
-/// Time until a set of checks would all pass.
+/// Time until all checks in a set would pass.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wait {
-    /// Index and wait of the refused check with the longest wait. A wait of `None` means that
-    /// waiting never helps.
+    /// Index and wait of the refused check with the longest wait; `None` if no check was refused. A
+    /// wait of `None` means that waiting never helps.
     longest: Option<(usize, Option<Micros>)>,
-    /// Whether the actual wait may be longer than `longest`.
+    /// Whether the actual wait may be longer than that of `longest`.
     is_lower_bound: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) fn find<'p>(
     // Only checks that charge the counter: a retry takes their hits anew.
     let takes = checks.each.iter().filter(|check| matches!(check.op, Op::Take { .. }));
     let takes: SmallVec<[CounterKey; 16]> = takes.map(|check| check.key).collect();
-    let charged_twice = RepeatedCounters::of_keys(takes.iter().copied());
+    let charged_twice = RepeatedCounters::from_keys(takes.iter().copied());
     let mut wait = Wait::default();
     let mut groups: SmallVec<[Wait; 4]> = SmallVec::new();
     for (at, (check, answer)) in checks.each.iter().zip(&answers.each).enumerate() {

@@ -77,8 +77,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         }
     }
 
-    /// Notifies the observer of a refused check. This is a separate function, so that only refused
-    /// checks pay for collecting the entries.
+    /// Notifies the observer of a refused check. The entries are collected here, so that only
+    /// refused checks pay for it.
     fn notify_refusal(
         &self,
         rule: Option<&Rule>,
@@ -100,8 +100,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
 }
 
 /// Returns the outcome to record in the statistics for one check. A check that was not sent to the
-/// store is recorded as passed without a charge. An unanswered check is recorded in the same way if
-/// the call was rejected; otherwise, returns `None`.
+/// store counts as passed without a charge. An unanswered check counts as passed if the call was
+/// rejected, and is not recorded (`None`) if the call was admitted.
 fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Option<Outcome> {
     match answer {
         Answer::Decided(outcome) => Some(*outcome),
@@ -112,8 +112,8 @@ fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Optio
     }
 }
 
-/// Returns the hits of a bill that were not charged, or `None` if the check is not a bill or was
-/// charged in full.
+/// Returns the hits of a bill that were not charged. Returns `None` if the check is not a bill
+/// (hits that a descriptor names) or was charged in full.
 fn lost_bill(
     check: &Check<'_>,
     descriptor: &Descriptor<'_>,

@@ -1,5 +1,5 @@
-//! Assigns roles to quota checks: a call is rejected if every quota group is over one of its
-//! limits.
+//! Assigns roles to the checks of quota descriptors. A call is rejected if every quota group is
+//! over one of its limits.
 //!
 //! As in envoyproxy/ratelimit, each quota descriptor is a group of its own, unless the domain has
 //! a `quota_group`, a list of entry keys. In that case, descriptors with the same values for these
@@ -34,8 +34,8 @@ pub(super) struct QuotaGroups {
     /// For each descriptor, the position of its group; `None` if it is in no group. Empty if the
     /// call has no quota descriptors.
     of: SmallVec<[Option<usize>; 8]>,
-    /// For each group, in the order of their first descriptors, whether its result depends on
-    /// checks. Groups with `false` always pass.
+    /// For each group, whether its result depends on checks; `false` means that the group always
+    /// passes. Groups are in the order of their first descriptors.
     depends: SmallVec<[bool; 8]>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct QuotaGroups {
 ///
 /// If one group always passes, the checks of all groups become shadow checks. Otherwise, if there
 /// is only one group, its checks become required checks, which gives the same result.
-pub(super) fn assign(
+pub(super) fn assign_roles(
     checks: &mut Checks<'_, '_>,
     matches: &Matches<'_>,
     request: &Request<'_>,

@@ -33,7 +33,7 @@ pub(super) fn descriptor_status<'p>(
     let mut strictest: Option<(usize, CounterState)> = None;
     for at in span {
         let Some(answer) = answers.get(at) else { continue };
-        let Some(state) = CounterState::of(&checks.each[at], answer) else { continue };
+        let Some(state) = CounterState::from_answer(&checks.each[at], answer) else { continue };
         if strictest.is_none_or(|(_, other)| state.is_stricter(&other)) {
             strictest = Some((at, state));
         }
@@ -48,8 +48,8 @@ pub(super) fn descriptor_status<'p>(
 }
 
 impl CounterState {
-    /// Returns the counter state that an answer reports, or `None` if the store did not answer.
-    fn of(check: &Check<'_>, answer: &Answer) -> Option<CounterState> {
+    /// Returns the counter state to report for a check, or `None` if the store did not answer.
+    fn from_answer(check: &Check<'_>, answer: &Answer) -> Option<CounterState> {
         let not_asked = |available, reset_after| CounterState {
             verdict: Verdict::Pass,
             available,
@@ -73,9 +73,9 @@ impl CounterState {
         }
     }
 
-    /// Returns whether the status reports this check instead of `other`. A refusal comes before a
-    /// pass. Among refusals, the longer wait comes first; among passes, the fewer available hits.
-    /// On a tie, returns false, so the first check in file order is reported.
+    /// Returns whether the status must report this counter rather than `other`: a refusal rather
+    /// than a pass, the refusal with the longer wait, or the pass with fewer available hits. On a
+    /// tie, returns false, so that the first check in file order is reported.
     fn is_stricter(&self, other: &CounterState) -> bool {
         match (self.verdict, other.verdict) {
             (Verdict::Refuse, Verdict::Pass) => true,

@@ -45,8 +45,8 @@ struct QuotaBits {
 }
 
 impl Admission {
-    /// Creates an admission from a call's checks and the store's answers, which must be in the same
-    /// order. A check without an outcome counts as undecided.
+    /// Creates an `Admission` from a call's checks and the store's answers, which must be in the
+    /// same order. A check without an outcome counts as undecided.
     pub fn from_answers(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
         checks.iter().zip(answers).map(|(check, answer)| (check.role, answer.verdict())).collect()
     }
@@ -86,8 +86,8 @@ impl Admission {
     }
 
     /// Returns the role to use for an undecided check when only the undecided checks of a call are
-    /// sent to a store. With these roles, the admission of the remaining checks equals that of the
-    /// whole call. A quota check becomes a shadow check if a quota group has already passed, or
+    /// sent to a store. With these roles, the undecided checks are admitted if and only if the
+    /// whole call is. A quota check becomes a shadow check if a quota group has already passed, or
     /// if its own group has already been refused.
     pub fn remaining_role(&self, role: Role) -> Role {
         match role {

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Limit on the number of bytes that are reserved at the same time. A budget may have a parent; a
-/// reservation must then fit into both.
+/// Limit on the number of bytes that are reserved at the same time. A budget may have a parent
+/// budget; in that case, every reservation counts against both.
 #[derive(Debug)]
 pub struct ByteBudget {
     bytes_max: usize,
@@ -88,8 +88,8 @@ impl Drop for Reservation {
 const BLOCK_BYTES: usize = 16 * 1024;
 
 /// Returns the number of bytes to reserve for a block: 1.75 times its size. In tests with floods of
-/// incomplete requests, a third of the memory was used by the allocator and by frames that had been
-/// read but not yet copied, and slightly more on a busy machine.
+/// incomplete requests, the allocator and frames that had been read but not yet copied used a third
+/// of the memory, and slightly more on a busy machine.
 const fn bytes_to_reserve(block_bytes: usize) -> usize {
     block_bytes + block_bytes / 4 * 3
 }
@@ -125,9 +125,8 @@ impl BudgetedBuffer {
         self.blocks.iter().flatten()
     }
 
-    /// Appends bytes. `length_max` is the maximum final length of the buffer, so that short
-    /// contents are stored in a small block. Returns `false` if a new block would exceed the
-    /// budget.
+    /// Appends bytes. Returns `false` if a new block would exceed the budget. `length_max` is the
+    /// maximum final length of the buffer, in bytes; if it is small, a smaller block is allocated.
     #[must_use]
     pub fn push(&mut self, mut bytes: &[u8], length_max: usize) -> bool {
         while !bytes.is_empty() {
@@ -151,7 +150,7 @@ impl BudgetedBuffer {
         true
     }
 
-    /// Returns all bytes as one vector, together with their reservation.
+    /// Returns all bytes as one vector, together with the reservation.
     pub fn into_parts(self) -> (Vec<u8>, Reservation) {
         let BudgetedBuffer { mut blocks, reservation, .. } = self;
         match blocks.pop() {

@@ -98,7 +98,7 @@ impl HolderToken {
 pub struct Check<'a> {
     /// Key of the counter to check.
     pub key: CounterKey,
-    /// Limit to enforce. It is in an `Arc`, because a receipt needs the limit after the call has
+    /// Limit to enforce. It is in an `Arc`, because a receipt may need the limit after the call has
     /// ended.
     pub limit: &'a Arc<Limit>,
     /// Operation to apply to the counter.
@@ -144,8 +144,7 @@ impl Check<'_> {
     }
 
     /// Returns whether the hits are charged even if the check is refused. This is true for charges
-    /// to a limit with [`Charge::Always`]. A bill is charged to such a limit, too; see
-    /// [`Limit::bill_limit`].
+    /// to a limit with [`Charge::Always`], including bills; see [`Limit::bill_limit`].
     ///
     /// Always false for concurrency and hybrid limits, which cannot record debt.
     pub fn charges_always(&self) -> bool {

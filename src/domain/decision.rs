@@ -1,5 +1,5 @@
-//! Decision on a request, as plain values borrowed from the policy, and the [`Observer`] of
-//! decisions.
+//! Decision on a request, as plain values borrowed from the policy, and the [`Observer`] trait that
+//! receives decisions.
 //!
 //! Not here: making a decision (`decide`), encoding it (`wire`).
 
@@ -72,8 +72,7 @@ pub struct Status<'p> {
 /// Whether the `retry_after` of a rejected request is exact or a lower bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPrecision {
-    /// The wait is exact: after it, the request passes if no other request is charged in the
-    /// meantime.
+    /// The wait is exact: a retry after it passes if no other request is charged in the meantime.
     Exact,
     /// The wait is a lower bound. A retry may have to wait longer, for example because the wait of
     /// another limit is unknown.
@@ -110,7 +109,8 @@ pub struct Decision<'p> {
     pub limited_by: Option<LimitedBy<'p>>,
     /// Component that decided the request: a store, the refusal cache, or the policy alone.
     pub source: Source,
-    /// Whether the request was over a limit but admitted because of global shadow mode.
+    /// Whether global shadow mode changed the code to `Ok`, because the request was over a limit or
+    /// the store did not answer.
     pub shadowed: bool,
     /// Whether the domain of the request exists in the policy.
     pub domain_known: bool,
@@ -131,7 +131,8 @@ pub struct CheckEvent {
     /// Outcome of the check. A check that the store did not decide counts as passed without a
     /// charge.
     pub outcome: Outcome,
-    /// Whether the store decided the check. If not, another check had already rejected the call.
+    /// Whether the store decided the check. If not, another check had already rejected the call, or
+    /// the store did not answer.
     pub decided: bool,
     /// Whether the rule is in shadow mode.
     pub shadow: bool,
@@ -148,7 +149,7 @@ pub struct CheckEvent {
     pub source: Source,
 }
 
-/// Check of a rule whose metrics show values of the request, passed to
+/// Domain and path of a checked rule whose metrics show values of the request, passed to
 /// [`Observer::on_detailed_check`].
 #[derive(Clone, Copy)]
 pub struct DetailedCheck<'a> {
@@ -156,7 +157,7 @@ pub struct DetailedCheck<'a> {
     pub domain: &'a str,
     /// Path of the rule, without values of the request.
     pub rule_path: &'a str,
-    /// Function that returns the path with values of the request. It allocates.
+    /// Function that returns the path of the rule with the request's values. Each call allocates.
     pub detailed_path: &'a dyn Fn() -> String,
 }
 
@@ -225,8 +226,8 @@ impl RpcOutcome {
     }
 }
 
-/// Reason why a call was invalid, as counted by metrics. By default, Envoy admits a request if its
-/// rate limit call fails.
+/// Reason why a call was invalid. Metrics count calls by reason, because by default Envoy admits a
+/// request if its rate limit call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidReason {
     /// The message is not a valid encoded request, or the body is not valid JSON.
@@ -293,7 +294,7 @@ impl InvalidReason {
 pub struct RefusalEvent<'a> {
     /// Rule of the check, or `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Position of the limit among the limits of its rule.
+    /// Position of the limit among the limits of its rule, from 0; 0 for a request override.
     pub limit: usize,
     /// Key of the counter that refused the check.
     pub counter: CounterKey,
@@ -313,8 +314,8 @@ pub trait Observer: Send + Sync + 'static {
     /// Called once for each check of a decided request. Includes checks that were not sent to the
     /// store; see [`CheckEvent::decided`].
     fn on_check(&self, event: &CheckEvent);
-    /// Called instead of [`on_check`](Self::on_check) for a check of a request override in a domain
-    /// of the policy.
+    /// Called instead of [`on_check`](Self::on_check) if the checked limit is a request override in
+    /// a domain of the policy.
     fn on_override_check(&self, event: &CheckEvent, _domain: &str) {
         self.on_check(event);
     }

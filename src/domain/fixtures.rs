@@ -7,7 +7,7 @@ use super::{
     Rate, Role, Unit, Window,
 };
 
-/// Returns a limit that charges admitted hits. Its rate is displayed as 1 per second.
+/// Returns a limit that charges admitted hits only. Responses report its rate as 1 per second.
 pub(crate) fn limit(algorithm: Algorithm) -> Limit {
     Limit {
         algorithm,
@@ -19,13 +19,13 @@ pub(crate) fn limit(algorithm: Algorithm) -> Limit {
     }
 }
 
-/// Returns a limit of so many hits per fixed window of this length.
+/// Returns a limit of `hits` hits per fixed window of the given length.
 pub(crate) fn fixed_window(hits: u64, length: Micros) -> Limit {
     let window = Window::Epoch { length };
     limit(Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }))
 }
 
-/// Returns a required check that charges `cost` hits.
+/// Returns a required check that charges `cost` hits to the counter with this identity.
 pub(crate) fn take(identity: u128, cost: u64, limit: &Arc<Limit>) -> Check<'_> {
     let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(cost) });
     Check { key, limit, op, role: Role::Required, holder: None }

@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the duration histogram buckets, in microseconds. The buckets are narrow around
-/// 6 ms and around 20 ms (Envoy's default timeout), so that the share of slower calls can be read
-/// from their counts. The other buckets are wide, because each bucket is one time series per node.
+/// Upper bounds of the duration histogram buckets, in microseconds. The buckets are narrow at 6 ms
+/// and at 20 ms (Envoy's default timeout), so that the counts show how many calls are slower. The
+/// other buckets are wide, because each bucket is one time series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
@@ -59,7 +59,8 @@ impl<const N: usize> Histogram<N> {
         self.record_with(number, false);
     }
 
-    /// Records a value. For `single_writer`, see [`add_relaxed`].
+    /// Records a value. If `single_writer` is true, no other thread may record values; see
+    /// [`add_relaxed`].
     fn record_with(&self, number: u64, single_writer: bool) {
         let at = self.bounds.partition_point(|bound| *bound < number);
         add_relaxed(self.counts.get(at).unwrap_or(&self.above), 1, single_writer);
@@ -81,16 +82,16 @@ impl DurationHistogram {
         self.record_duration_with(wait, false);
     }
 
-    /// Records a duration in whole microseconds, rounded down. For `single_writer`, see
-    /// [`add_relaxed`].
+    /// Records a duration in whole microseconds, rounded down. If `single_writer` is true, no other
+    /// thread may record values; see [`add_relaxed`].
     pub fn record_duration_with(&self, wait: Duration, single_writer: bool) {
         self.record_with(u64::try_from(wait.as_micros()).unwrap_or(u64::MAX), single_writer);
     }
 }
 
-/// Adds `number` to a counter with relaxed ordering. If `single_writer` is set, a load and a store
-/// replace the more expensive atomic addition. In that case, no other thread may write to the
-/// counter, but any thread may read it.
+/// Adds `number` to a counter with relaxed ordering. If `single_writer` is true, uses a load and a
+/// store instead of the more expensive atomic addition. In that case, no other thread may write to
+/// the counter, but any thread may read it.
 pub fn add_relaxed(counter: &AtomicU64, number: u64, single_writer: bool) {
     if single_writer {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(number), Ordering::Relaxed);

@@ -74,8 +74,8 @@ impl Rate {
     }
 }
 
-/// Longest time by which a calendar window exceeds its [`Unit`]: a month of 31 days, a leap year,
-/// or a day with 25 hours.
+/// Upper bound of the time by which a calendar window can exceed its [`Unit`], for example a month
+/// of 31 days, a leap year, or a day with 25 hours.
 const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
 
 /// Compiled limit: an algorithm with its parameters, and the options common to all algorithms.
@@ -148,10 +148,9 @@ impl Limit {
         }
     }
 
-    /// Returns the longest time for which a charge can affect later checks: until its window has
-    /// ended (for a sliding window, the next window), or until a bucket with the largest possible
-    /// debt is full again. For calendar windows, whose lengths vary by hours or days, this is an
-    /// upper bound.
+    /// Returns an upper bound of the time for which a charge can affect later checks: until its
+    /// window has ended (for a sliding window, the next window), until a bucket with the largest
+    /// possible debt is full again, or until a slot's lease has ended.
     pub fn charge_lifetime(&self) -> Micros {
         let lifetime = match &self.algorithm {
             Algorithm::FixedWindow(FixedWindow { window: Window::Epoch { length }, .. }) => *length,
@@ -195,7 +194,7 @@ pub enum Algorithm {
     SlidingLog(SlidingLog),
     /// Token bucket or leaky bucket: one algorithm with two names.
     Bucket(Bucket),
-    /// Gives each consumer class its own bucket and lets all classes borrow from a common pool.
+    /// Gives each consumer class its own bucket and lets all classes draw from a common pool.
     Hybrid(Hybrid),
     /// Limits the number of requests in flight.
     Concurrency(Concurrency),
@@ -255,7 +254,8 @@ pub struct Bucket {
 /// Sliding-window limit: at most approximately `hits` in any interval of `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
-    /// Hits per window; 0 refuses everything. `hits * window_ticks` is below 2^53.
+    /// Hits per window; 0 refuses everything. `hits` times the window's length in
+    /// [ticks](Self::window_ticks) is below 2^53.
     pub hits: Hits,
     /// Length of each window; at least one second. Windows are aligned to the Unix epoch.
     pub length: Micros,
@@ -289,8 +289,9 @@ pub struct Hybrid {
     /// Total number of hits refilled per window, across all shares and the pool (L in
     /// docs/ALGORITHMS.md); at least 1.
     pub hits: Hits,
-    /// Window in which `hits` are refilled (W in docs/ALGORITHMS.md). `100 * burst * window_ticks`
-    /// is below 2^51.
+    /// Window in which `hits` are refilled (W in docs/ALGORITHMS.md). 100 times `burst` times the
+    /// window's length in ticks is below 2^51. A tick is 1 µs, 1 ms or 1 s, depending on the
+    /// window.
     pub window: Micros,
     /// Percentage of `burst` and `hits` guaranteed to each class; at most 100 in total.
     pub shares: std::sync::Arc<[u32]>,
@@ -332,9 +333,9 @@ pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
     #[default]
     Admitted,
-    /// Same as `Admitted`, except for bills: hits above 0 that a descriptor names. Their hits have
-    /// already been used, so they are always charged, under [`Limit::bill_limit`]. The counter can
-    /// therefore hold more hits than the limit, as with `Always`.
+    /// Same as `Admitted`, except for bills: hits above 0 that a descriptor names. A bill is always
+    /// charged, to the [`Limit::bill_limit`], because its hits have already been used. The counter
+    /// can therefore hold more hits than the limit, as with `Always`.
     Billed,
     /// Charge even if this limit or another one rejects the call, because the hits have already
     /// been used.

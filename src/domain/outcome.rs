@@ -79,8 +79,8 @@ pub struct ChargeRecord {
     pub hits: Hits,
     /// Time of the charge by the store's clock, in microseconds since the Unix epoch.
     pub at: Micros,
-    /// Start of the window that was charged. For a lease renewal, the time at which the old lease
-    /// would have ended. Otherwise zero if the algorithm has no windows.
+    /// Start of the window that was charged; zero if the algorithm has no windows. For a lease
+    /// renewal, the time at which the old lease would have ended.
     pub window: Micros,
     /// Identifier of the charge within its counter: the log entry, the slot holder, or the
     /// consumer class of a hybrid limit. Zero for other algorithms.
@@ -143,9 +143,9 @@ pub enum Answer {
     Decided(Outcome),
     /// The check was not sent to the store, because another check had already rejected the call.
     NotAsked,
-    /// The check was not sent to the store, as with [`NotAsked`](Self::NotAsked), but a recent
-    /// answer for its counter is known. That answer is only reported in statuses and does not
-    /// affect admission.
+    /// The check was not sent to the store, because another check had already rejected the call,
+    /// but a recent answer for its counter is known. That answer is only reported in statuses and
+    /// does not affect admission.
     LastKnown {
         /// Number of hits available according to that answer.
         available: Hits,
@@ -183,7 +183,8 @@ pub enum Source {
     Redis,
     /// The local store, as a fallback, because Redis did not respond in time.
     Local,
-    /// The local store, because the limit on in-flight Redis calls was reached.
+    /// The local store, because the queues to Redis were full, or no reply was expected before the
+    /// deadline.
     Shed,
     /// The refusal cache or, after the store has lost counters, this replica's own charges. The
     /// store was not called, although it is available.

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use super::{Check, CounterKey};
 
-/// Maximum number of checks for which all pairs are compared. Up to 16 checks, at most 120
-/// comparisons are faster than hashing.
+/// Maximum number of checks for which all pairs are compared. For 16 checks, this takes up to 120
+/// comparisons, which is faster than hashing.
 const PAIRWISE_MAX: usize = 16;
 
 /// Set of the counters that more than one check of a call uses. Building it takes time linear in
@@ -16,20 +16,20 @@ const PAIRWISE_MAX: usize = 16;
 /// ```
 /// use tidegate::domain::{CounterKey, RepeatedCounters};
 /// let key = |identity| CounterKey { identity, tag: None };
-/// let repeated = RepeatedCounters::of_keys([1, 2, 1].map(key).into_iter());
+/// let repeated = RepeatedCounters::from_keys([1, 2, 1].map(key).into_iter());
 /// assert!(repeated.contains(&key(1)) && !repeated.contains(&key(2)));
 /// ```
 #[derive(Debug, Default)]
 pub struct RepeatedCounters(HashSet<CounterKey>);
 
 impl RepeatedCounters {
-    /// Finds the repeated counters among these checks.
-    pub fn of_checks(checks: &[Check<'_>]) -> RepeatedCounters {
-        RepeatedCounters::of_keys(checks.iter().map(|check| check.key))
+    /// Returns the counters that more than one of these checks uses.
+    pub fn from_checks(checks: &[Check<'_>]) -> RepeatedCounters {
+        RepeatedCounters::from_keys(checks.iter().map(|check| check.key))
     }
 
-    /// Finds the repeated counters among these keys.
-    pub fn of_keys(keys: impl ExactSizeIterator<Item = CounterKey> + Clone) -> RepeatedCounters {
+    /// Returns the counters whose keys occur more than once.
+    pub fn from_keys(keys: impl ExactSizeIterator<Item = CounterKey> + Clone) -> RepeatedCounters {
         if keys.len() <= PAIRWISE_MAX {
             let is_earlier =
                 |(at, key): &(usize, CounterKey)| keys.clone().take(*at).any(|k| k == *key);
@@ -46,7 +46,7 @@ impl RepeatedCounters {
         !self.0.is_empty() && self.0.contains(key)
     }
 
-    /// Returns whether all counters are different.
+    /// Returns whether no counter is used by more than one check.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -61,10 +61,10 @@ mod tests {
         for length in [0_u128, 1, 2, 15, 16, 17, 40, 2_048] {
             let key = |identity| CounterKey { identity, tag: None };
             let different: Vec<CounterKey> = (0..length).map(key).collect();
-            assert!(RepeatedCounters::of_keys(different.iter().copied()).is_empty());
+            assert!(RepeatedCounters::from_keys(different.iter().copied()).is_empty());
             if length > 1 {
                 let last = [different, vec![key(0)]].concat();
-                let repeated = RepeatedCounters::of_keys(last.iter().copied());
+                let repeated = RepeatedCounters::from_keys(last.iter().copied());
                 assert!(repeated.contains(&key(0)) && !repeated.contains(&key(1)));
             }
         }

@@ -53,16 +53,16 @@ pub fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// Maximum length of a misspelled word, in bytes. No suggestion is made for longer words. Every
-/// known word is shorter.
+/// Maximum length of a misspelled word, in bytes. No suggestion is made for longer words, because
+/// every known word is shorter.
 const MISSPELLED_BYTES_MAX: usize = 48;
 
 /// Returns the known word that `given` is probably a misspelling of; `None` if none is similar.
 ///
-/// Words are similar if they differ only in case, hyphens, and underscores, in one letter of up to
-/// five, or in two letters of a longer word. Two adjacent letters that are swapped count as one.
-/// If no word is that close and `given` is an abbreviation of at least three letters, returns the
-/// shortest word that begins with it.
+/// A known word is similar if it differs from `given` in at most one letter, or in at most two
+/// letters if `given` has more than five. Case, hyphens, and underscores are ignored. Two adjacent
+/// letters that are swapped count as one. If no known word is similar and `given` is an
+/// abbreviation of at least three letters, returns the shortest word that begins with it.
 ///
 /// ```
 /// use tidegate::domain::nearest_word;
@@ -93,8 +93,8 @@ pub fn nearest_word<'w>(given: &str, known: impl IntoIterator<Item = &'w str>) -
     rated.min_by_key(|(rating, _)| *rating).map(|(_, word)| word)
 }
 
-/// Returns the number of bytes to insert, remove, replace, or swap with a neighbor, to turn one
-/// text into the other (optimal string alignment).
+/// Returns the edit distance of two texts (optimal string alignment): the minimum number of bytes
+/// to insert, remove, replace, or swap with a neighbor.
 fn edit_distance(one: &[u8], other: &[u8]) -> usize {
     let width = other.len() + 1;
     let mut table: Vec<usize> = (0..width).collect();

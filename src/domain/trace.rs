@@ -25,7 +25,7 @@ pub struct TraceParent {
 /// call a single node.
 const NODE_CALLS_MAX: usize = 64;
 
-/// Script call to one Redis node.
+/// Call to one Redis node: a script call or plain commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeCall {
     /// Address of the Redis node.
@@ -34,7 +34,7 @@ pub struct NodeCall {
     pub took: Micros,
     /// Wall-clock time at which the call ended.
     pub ended: Micros,
-    /// Reason why the node did not reply; `None` if it did.
+    /// Reason why the call failed; `None` if the node replied without an error.
     pub fault: Option<&'static str>,
 }
 
@@ -97,7 +97,7 @@ impl Trace {
         (self.now)()
     }
 
-    /// Records the decision on the request, without any text that the caller sent.
+    /// Records the decision on the request. Does not record any text that the caller sent.
     pub fn record_decision(&self, domain: &str, descriptors: usize, decision: &Decision<'_>) {
         let limited = decision.limited_by.as_ref();
         self.lock().decision = Some(TracedDecision {
@@ -110,7 +110,7 @@ impl Trace {
         });
     }
 
-    /// Records a call to a Redis node that has just ended after `took`.
+    /// Records a call to a Redis node that took `took` and has just ended.
     pub fn record_node_call(&self, node: &str, took: Micros, fault: Option<&'static str>) {
         let ended = self.now();
         let mut record = self.lock();

@@ -22,7 +22,7 @@ pub(crate) enum AnyStore {
 }
 
 impl AnyStore {
-    /// Creates a store in memory for at most `keys_max` counters.
+    /// Creates a memory store for at most `keys_max` counters.
     pub(crate) fn in_memory(keys_max: usize) -> AnyStore {
         AnyStore::Memory(Box::new(MemoryStore::new(keys_max)))
     }
@@ -35,8 +35,8 @@ impl AnyStore {
         }
     }
 
-    /// Forgets cached refusals and prepaid hits, because a new policy may admit what the previous one
-    /// rejected, or reject what it admitted.
+    /// Discards cached refusals and prepaid hits when the policy is replaced, because the new
+    /// policy may decide the same calls differently.
     pub(crate) fn end_policy(&self) {
         #[cfg(feature = "redis")]
         if let Some(redis) = self.redis() {

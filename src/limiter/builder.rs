@@ -1,4 +1,4 @@
-//! Builder of limiters: takes policy files and options, and checks their bounds.
+//! Builder of limiters for library users: takes policy files and options, and validates them.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -65,9 +65,9 @@ impl LimiterBuilder {
     /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes; each 48 bytes of a
     /// sliding log, of concurrency slots, or of a hybrid counter count as one more.
     ///
-    /// If the memory is full, new keys of the rule with the most counters share counters. Such
-    /// keys may be rejected too early, but together they never exceed the limit. Over Redis, these
-    /// counters are used only while Redis does not reply.
+    /// If the memory is full, new keys of the rule with the most counters share counters. Calls
+    /// with such keys may be rejected too early, but together they never exceed the limit. With
+    /// Redis, the counters in memory are used only while Redis does not reply.
     pub fn max_counters(self, counters: usize) -> LimiterBuilder {
         LimiterBuilder { counters_max: counters, ..self }
     }

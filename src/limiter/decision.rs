@@ -1,4 +1,4 @@
-//! Decisions that the library returns to its callers, as values without borrows.
+//! Decisions that the library returns to its callers, as owned values.
 //!
 //! Not here: making a decision (`decide`).
 
@@ -15,14 +15,14 @@ use crate::domain::{Code, HolderToken, Micros, WaitPrecision};
 pub struct Decision {
     is_admitted: bool,
     is_domain_known: bool,
-    limited_by: Option<LimitedBy>,
+    limited_by: Option<RejectingLimit>,
     descriptors: Vec<DescriptorStatus>,
     holder: Option<HolderToken>,
     source: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct LimitedBy {
+struct RejectingLimit {
     name: Box<str>,
     retry_after: Option<Micros>,
     is_exact: bool,
@@ -44,7 +44,7 @@ impl Decision {
         Decision {
             is_admitted: decision.code == Code::Ok,
             is_domain_known: decision.domain_known,
-            limited_by: decision.limited_by.map(|by| LimitedBy {
+            limited_by: decision.limited_by.map(|by| RejectingLimit {
                 name: by.name.into(),
                 retry_after: by.retry_after,
                 is_exact: by.precision == WaitPrecision::Exact,

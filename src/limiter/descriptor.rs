@@ -1,4 +1,4 @@
-//! Descriptors that callers of the library create, and their bounds.
+//! Descriptors that callers of the library create, and the check of their bounds.
 //!
 //! Not here: decoding messages (`wire`), matching (`policy`).
 
@@ -8,8 +8,8 @@ use super::error::CheckError;
 use crate::domain;
 use crate::domain::{Bounds, Entry, Hits};
 
-/// Descriptors of one call in the form that the decider uses. Few calls have more than four
-/// descriptors; up to four are stored without a heap allocation.
+/// Descriptors of one call in the form that the decider uses. Up to four are stored without a heap
+/// allocation, because few calls have more.
 pub(super) type Descriptors<'a> = SmallVec<[domain::Descriptor<'a>; 4]>;
 
 /// Descriptor of a call: a list of entries, each a key and a value, that the rules of the policy
@@ -39,7 +39,8 @@ pub struct Descriptor<'a> {
 }
 
 impl<'a> Descriptor<'a> {
-    /// Creates a descriptor that charges one hit. At most 160 entries; a key must not be empty.
+    /// Creates a descriptor that charges one hit. A descriptor may have at most 160 entries, and no
+    /// key may be empty.
     pub fn new<K, V>(entries: impl IntoIterator<Item = (&'a K, &'a V)>) -> Descriptor<'a>
     where
         K: AsRef<[u8]> + ?Sized + 'a,
@@ -63,9 +64,9 @@ impl<'a> Descriptor<'a> {
         Descriptor { hits: Some(hits), ..self }
     }
 
-    /// Names the holder of the concurrency slots that the call acquires or releases, such as the
-    /// id of a job. Any bytes; an empty name is the same as none. Limits of other algorithms
-    /// ignore it.
+    /// Sets the holder of the concurrency slots that the call acquires or releases, such as the id
+    /// of a job. The holder may contain any bytes; an empty holder is the same as none. Limits of
+    /// other algorithms ignore the holder.
     ///
     /// Without a holder, [`Decision::holder`](crate::Decision::holder) returns a generated one.
     #[must_use]
@@ -75,7 +76,7 @@ impl<'a> Descriptor<'a> {
     }
 
     /// Returns the total size of all keys, values, and the holder, in bytes.
-    fn bytes(&self) -> usize {
+    fn total_bytes(&self) -> usize {
         let entries = self.entries.iter().map(|entry| entry.key.len() + entry.value.len());
         entries.sum::<usize>() + self.holder.map_or(0, <[u8]>::len)
     }
@@ -112,7 +113,7 @@ pub(super) fn to_domain<'d>(
         if descriptor.entries.iter().any(|entry| entry.key.is_empty()) {
             return Err(CheckError::EmptyKey { descriptor: at });
         }
-        bytes = bytes.saturating_add(descriptor.bytes());
+        bytes = bytes.saturating_add(descriptor.total_bytes());
     }
     let max = bounds.message_bytes_max;
     if bytes > max {

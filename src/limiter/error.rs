@@ -13,7 +13,7 @@ pub enum ConfigError {
     Policy(String),
     /// An option is out of range, or the Redis options are invalid. The text names the option.
     Option(String),
-    /// The options contain Redis, and the limiter was not built on a tokio runtime.
+    /// A limiter with counters in Redis was built outside a tokio runtime.
     NoRuntime,
 }
 
@@ -32,8 +32,8 @@ impl std::error::Error for ConfigError {}
 
 /// Reason why a call was not decided.
 ///
-/// Only [`Unavailable`](Self::Unavailable) can have a different result on a retry. The other
-/// variants state which bound the call exceeds; no limit was charged.
+/// Only a call that failed with [`Unavailable`](Self::Unavailable) may succeed on a retry. The
+/// other variants mean that the call is invalid or exceeds a bound; no limit was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {

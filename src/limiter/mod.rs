@@ -1,12 +1,12 @@
-//! Limiter of library users: the decision engine without a server. The crate's documentation shows
-//! how to use it.
+//! Rate limiter for library users: the decision engine without a server. The crate's documentation
+//! shows how to use it.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `builder` | builder of limiters, and its options |
-//! | `redis_options` | options of a limiter over Redis |
+//! | `redis_options` | options of a limiter with counters in Redis |
 //! | `descriptor`, `decision`, `error` | arguments and results of calls |
-//! | `any_store`, `redis_stack` | the store, which the service uses, too |
+//! | `any_store`, `redis_stack` | the store, which the service also uses |
 //!
 //! Not here: the engine itself (`policy`, `decide`, `store`).
 
@@ -34,7 +34,7 @@ use crate::decide::{DecideError, Decider};
 use crate::domain::{Bounds, Request};
 use crate::policy::{Options, Policy, Secret, Source, compile};
 
-/// Number of table slots that one sweep checks, which takes about 10 ms.
+/// Number of slots in the counter table that one sweep checks, which takes about 10 ms.
 const SWEEP_SLOTS: usize = 131_072;
 
 /// Rate limiter that decides calls by the limits of a policy. Counters are in the memory of this
@@ -43,12 +43,13 @@ const SWEEP_SLOTS: usize = 131_072;
 /// A clone shares the policy and the counters of the original. All methods take `&self`, and calls
 /// from several threads or tasks are decided concurrently: together they never exceed a limit.
 ///
-/// A limiter with counters in memory decides without suspending and works with any async runtime.
-/// A limiter over Redis needs the tokio runtime on which it was built. It shares its counters with
-/// every Tidegate service that has the same Redis, key prefix, key secret, and policy.
+/// A limiter with counters in memory decides without suspending and works with any async runtime. A
+/// limiter with counters in Redis needs the tokio runtime on which it was built. It shares its
+/// counters with every Tidegate service that has the same Redis, key prefix, key secret, and
+/// policy.
 ///
-/// The time is that of the system clock or, over Redis, that of the Redis server. If the clock
-/// steps back, no limit refills twice.
+/// The limits use the system clock or, with counters in Redis, the clock of the Redis server. If
+/// the clock steps back, no limit refills twice.
 #[derive(Clone, Debug)]
 pub struct Limiter(Arc<Engine>);
 
@@ -89,14 +90,14 @@ impl Limiter {
     /// descriptor that matches no rule has no limit, and a domain that the policy does not contain
     /// has none either.
     ///
-    /// Over Redis, the call waits for at most the [`budget`](RedisOptions::budget); then the
-    /// `on_store_failure` of each limit applies. If the future is dropped before it completes, the
-    /// limits may nevertheless be charged.
+    /// With counters in Redis, the call waits for at most the [`budget`](RedisOptions::budget);
+    /// then the `on_store_failure` of each limit applies. If the future is dropped before it
+    /// completes, the limits may nevertheless be charged.
     ///
     /// # Errors
     ///
-    /// Returns a [`CheckError`] if the call exceeds a bound or, over Redis, is not decided in
-    /// time. A rejection is not an error.
+    /// Returns a [`CheckError`] if the call is invalid or exceeds a bound or, with counters in
+    /// Redis, is not decided in time. A rejection is not an error.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -153,8 +154,8 @@ impl Limiter {
         Ok(Decision::new(&dry_run.map_err(to_check_error)?.decision))
     }
 
-    /// Refunds the hits of an earlier call, or releases its concurrency slots. Pass the
-    /// descriptors of that call; for slots, with its [`holder`](Descriptor::holder).
+    /// Refunds the hits of an earlier call, or releases its concurrency slots. Pass the descriptors
+    /// of that call and, to release slots, set their [`holder`](Descriptor::holder).
     ///
     /// A refund never raises the available hits above the limit, and has no effect on a counter
     /// that no longer exists. A holder without slots releases none. If Redis does not reply in
@@ -195,12 +196,12 @@ impl Limiter {
     }
 
     /// Replaces the policy with the given policy files, each with a name and a text. Counters are
-    /// kept: a limit whose numbers change keeps its counted hits. Calls in progress finish under
-    /// the old policy.
+    /// kept: a limit whose rate or capacity changes keeps its counted hits. Calls in progress
+    /// finish under the old policy.
     ///
     /// # Errors
     ///
-    /// Returns [`ConfigError::Policy`] if the new policy has errors; the old one then stays in
+    /// Returns [`ConfigError::Policy`] if the new policy has errors. The old policy then stays in
     /// force.
     pub fn replace_policy<N, T>(
         &self,

@@ -1,4 +1,4 @@
-//! Options of a limiter over Redis: addresses, credentials, TLS, waits.
+//! Options of a limiter with counters in Redis: addresses, credentials, TLS, timeouts.
 //!
 //! Not here: the client (`store::redis::client`), the layers over it (`redis_stack`).
 
@@ -17,10 +17,10 @@ use crate::store::redis::client::config::{
 };
 use crate::store::redis::keys::{Prefix, key_format};
 
-/// Range of the time that a call may wait for Redis, the same as for the setting `--store-budget`.
+/// Range of the time that a call may wait for Redis; the same as in the setting `--store-budget`.
 const BUDGET_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 
-/// Range of the number of replicas, the same as for the setting `--replicas`.
+/// Range of the number of replicas; the same as in the setting `--replicas`.
 const REPLICAS_RANGE: RangeInclusive<u32> = 1..=10_000;
 
 /// Options of a [`Limiter`](crate::Limiter) whose counters are in Redis or Valkey. Needs the
@@ -57,8 +57,8 @@ pub struct RedisOptions {
 }
 
 impl RedisOptions {
-    /// Creates options for one server, or for an address that always leads to the master. `host`
-    /// is a name or an IP address, IPv6 without brackets.
+    /// Creates options for one server, or for an address that always leads to the master. `host` is
+    /// a host name or an IP address. IPv6 addresses are written without brackets.
     pub fn single(host: impl Into<String>, port: u16) -> RedisOptions {
         RedisOptions::new(TopologyConfig::Single, vec![Address::Tcp(host.into(), port)])
     }
@@ -75,13 +75,13 @@ impl RedisOptions {
         sentinels: impl IntoIterator<Item = (H, u16)>,
     ) -> RedisOptions {
         let topology = TopologyConfig::Sentinel { master: master.into(), auth: Auth::default() };
-        RedisOptions::new(topology, tcp(sentinels))
+        RedisOptions::new(topology, tcp_addresses(sentinels))
     }
 
     /// Creates options for a Redis Cluster. `nodes` are the addresses of some nodes, at least one;
     /// the other nodes are discovered.
     pub fn cluster<H: Into<String>>(nodes: impl IntoIterator<Item = (H, u16)>) -> RedisOptions {
-        RedisOptions::new(TopologyConfig::Cluster, tcp(nodes))
+        RedisOptions::new(TopologyConfig::Cluster, tcp_addresses(nodes))
     }
 
     fn new(topology: TopologyConfig, addresses: Vec<Address>) -> RedisOptions {
@@ -151,7 +151,7 @@ impl RedisOptions {
         self
     }
 
-    /// Sets the prefix of all keys in Redis, at most 64 bytes without braces, white space and
+    /// Sets the prefix of all keys in Redis: at most 64 bytes, without braces, whitespace, or
     /// control characters (default: empty). In a Tidegate service, this is the setting
     /// `CACHE_KEY_PREFIX`.
     pub fn key_prefix(self, prefix: impl Into<String>) -> RedisOptions {
@@ -170,7 +170,7 @@ impl RedisOptions {
         RedisOptions { replicas, ..self }
     }
 
-    /// Starts connecting to Redis and returns the store.
+    /// Validates the options, starts connecting to Redis in the background, and returns the store.
     pub(super) fn open_store(
         &self,
         secret: &Secret,
@@ -209,10 +209,10 @@ impl RedisOptions {
             refusal_cache: true,
             keys_max,
         };
-        AnyStore::over_redis(client, stack).map_err(|error| ConfigError::Option(error.to_string()))
+        AnyStore::open_redis(client, stack).map_err(|error| ConfigError::Option(error.to_string()))
     }
 }
 
-fn tcp<H: Into<String>>(addresses: impl IntoIterator<Item = (H, u16)>) -> Vec<Address> {
+fn tcp_addresses<H: Into<String>>(addresses: impl IntoIterator<Item = (H, u16)>) -> Vec<Address> {
     addresses.into_iter().map(|(host, port)| Address::Tcp(host.into(), port)).collect()
 }

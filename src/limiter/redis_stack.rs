@@ -29,25 +29,25 @@ pub(crate) type RedisStack =
 pub(crate) struct RedisStackConfig {
     /// Maximum time that a call waits for Redis.
     pub(crate) budget: Duration,
-    /// Number of replicas that share each limit while Redis does not respond, and its prepaid hits; at
-    /// least 1.
+    /// Number of replicas; at least 1. They share the prepaid hits and, while Redis does not reply,
+    /// each limit.
     pub(crate) replicas: u32,
-    /// Whether to repeat recent refusals without a call to Redis.
+    /// Whether to answer checks from recent refusals without a call to Redis.
     pub(crate) refusal_cache: bool,
-    /// Whether a single script decides all limits of a call that are on one Cluster node.
+    /// Whether a single script decides all limits of a call whose counters are on one cluster node.
     pub(crate) node_scripts: bool,
     /// Maximum number of counters in the memory store.
     pub(crate) keys_max: usize,
 }
 
 impl AnyStore {
-    /// Creates a store over Redis. Connections are opened in the background, on the current tokio
-    /// runtime or on the worker runtimes of `client`.
+    /// Creates a Redis store with its wrappers. Connections are opened in the background, on the
+    /// current tokio runtime or on the worker runtimes of `client`.
     ///
     /// # Errors
     ///
     /// Returns an error if there is no address or a certificate cannot be parsed.
-    pub(crate) fn over_redis(
+    pub(crate) fn open_redis(
         client: RedisConfig,
         config: RedisStackConfig,
     ) -> Result<AnyStore, RedisConfigError> {

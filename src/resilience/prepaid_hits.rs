@@ -191,7 +191,7 @@ impl<S: Store> PrepaidHits<S> {
     ) -> (SmallVec<[Reservation; 4]>, SmallVec<[Refill<'a>; 2]>) {
         let (mut reserved, mut refills) = (SmallVec::new(), SmallVec::new());
         let may_take_lots = may_take_lots && can_be_repeated(call) && Handle::try_current().is_ok();
-        let repeated = RepeatedCounters::of_checks(call.checks);
+        let repeated = RepeatedCounters::from_checks(call.checks);
         let lots = &self.shared.lots;
         for (at, check) in call.checks.iter().enumerate() {
             if !may_be_prepaid(check) || repeated.contains(&check.key) {

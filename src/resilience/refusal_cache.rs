@@ -227,7 +227,7 @@ impl<S: Store> RefusalCache<S> {
         let is_split = self.splits && !have_same_tag(call.checks);
         let mut has_cached = false;
         // Found only if a check is refused.
-        let repeated = LazyCell::new(|| RepeatedCounters::of_checks(call.checks));
+        let repeated = LazyCell::new(|| RepeatedCounters::from_checks(call.checks));
         for (check, answer) in call.checks.iter().zip(answers) {
             let Answer::Decided(outcome) = answer else { continue };
             if outcome.charged > Hits::ZERO {

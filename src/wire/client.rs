@@ -19,7 +19,7 @@ use super::messages::{
 use super::proto_json;
 use super::struct_json::struct_to_json;
 use crate::domain::{Bounds, Override, Unit, with_causes};
-use crate::peer_protocol::{Peer, examine};
+use crate::peer_protocol::{Peer, detect_peer};
 
 /// Settings of a [`Client`].
 #[derive(Clone, Debug, Default)]
@@ -234,7 +234,7 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let step_max = settings.timeout.unwrap_or(EXAMINATION_STEP_MAX);
     let uses_tls = settings.tls.is_some();
-    Some(match examine(host, port.parse().ok()?, step_max).await {
+    Some(match detect_peer(host, port.parse().ok()?, step_max).await {
         Peer::UnknownHost => "the host name cannot be resolved",
         Peer::NothingListens => {
             "nothing listens there: start `tidegate serve`, or correct the address; the gRPC port \

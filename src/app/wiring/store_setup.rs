@@ -44,7 +44,7 @@ impl AnyStore {
             node_scripts: settings.redis_node_scripts,
             keys_max: settings.max_keys,
         };
-        AnyStore::over_redis(config, stack).map_err(|error| Failure::Usage(error.to_string()))
+        AnyStore::open_redis(config, stack).map_err(|error| Failure::Usage(error.to_string()))
     }
 
     /// Waits until Redis is connected, so that the first calls to a new replica do not fail.

@@ -1,4 +1,4 @@
-//! Tests of which domains are active after a response with valid and invalid resources.
+//! Tests that check which domains are active after a response with valid and invalid resources.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -47,7 +47,7 @@ fn bad(name: &str) -> RawResource {
 }
 
 /// Returns the active domains, each with the number of requests of its first limit.
-fn in_force(last_good: &LastGood) -> Vec<(String, u32)> {
+fn active_domains(last_good: &LastGood) -> Vec<(String, u32)> {
     let number =
         |node: &NodeSpec| node.rule.as_ref().unwrap().limits[0].limit.rate.requests_per_unit;
     let domains = last_good.domains();
@@ -58,7 +58,7 @@ fn owned(domains: &[(&str, u32)]) -> Vec<(String, u32)> {
     domains.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect()
 }
 
-fn reasons(update: &Update) -> Vec<String> {
+fn reasons(update: &DomainUpdate) -> Vec<String> {
     update.rejections.iter().map(ToString::to_string).collect()
 }
 
@@ -67,11 +67,13 @@ fn a_response_is_the_state_of_the_world() {
     let mut last_good = LastGood::default();
     let update = last_good.apply(vec![good("b", 2), good("a", 1)]);
     assert!(update.changed && update.rejections.is_empty(), "{update:?}");
-    assert_eq!(in_force(&last_good), owned(&[("a", 1), ("b", 2)]));
+    assert_eq!(active_domains(&last_good), owned(&[("a", 1), ("b", 2)]));
     last_good.apply(vec![good("b", 3)]);
-    assert_eq!(in_force(&last_good), owned(&[("b", 3)]), "a was not sent again");
+    assert_eq!(active_domains(&last_good), owned(&[("b", 3)]), "a was not sent again");
     let update = last_good.apply(Vec::new());
-    assert!(update.changed && update.rejections.is_empty() && in_force(&last_good).is_empty());
+    assert!(
+        update.changed && update.rejections.is_empty() && active_domains(&last_good).is_empty()
+    );
 }
 
 #[test]
@@ -94,7 +96,7 @@ fn an_invalid_resource_keeps_its_last_good_version_and_the_others_are_applied() 
     let mut last_good = LastGood::default();
     last_good.apply(vec![good("a", 1), good("b", 2)]);
     let update = last_good.apply(vec![bad("a"), good("b", 3), bad("new")]);
-    assert_eq!(in_force(&last_good), owned(&[("a", 1), ("b", 3)]));
+    assert_eq!(active_domains(&last_good), owned(&[("a", 1), ("b", 3)]));
     let duplicate = "a second descriptor with key \"client\" and no value; join or remove it; the \
                      first is descriptors[0]";
     let expected =
@@ -105,11 +107,11 @@ fn an_invalid_resource_keeps_its_last_good_version_and_the_others_are_applied() 
     assert_eq!((again.changed, again.compiled, reasons(&again)), (false, 0, expected.into()));
     let mended = last_good.apply(vec![good("a", 4), good("b", 3)]);
     assert!(mended.changed && mended.rejections.is_empty());
-    assert_eq!(in_force(&last_good), owned(&[("a", 4), ("b", 3)]));
+    assert_eq!(active_domains(&last_good), owned(&[("a", 4), ("b", 3)]));
 }
 
 #[test]
-fn every_error_that_ratelimit_rejects_names_its_resource_and_path() {
+fn errors_that_ratelimit_rejects_are_reported_with_resource_and_path() {
     let nested = |rate_limit| {
         let inner = RateLimitDescriptor { rate_limit: Some(rate_limit), ..descriptor("b", &[]) };
         resource("r", "d", &[descriptor("a", &[inner])])
@@ -154,7 +156,7 @@ fn an_unlimited_rule_and_a_limit_of_zero_are_valid() {
     assert_eq!(reasons(&update), Vec::<String>::new());
     let domains = last_good.domains();
     assert!(domains[0].nodes[1].rule.as_ref().unwrap().unlimited);
-    assert_eq!(in_force(&last_good), owned(&[("d", 0)]));
+    assert_eq!(active_domains(&last_good), owned(&[("d", 0)]));
 }
 
 #[test]
@@ -164,18 +166,18 @@ fn undecodable_bytes_remove_no_domain() {
     let broken = RawResource { type_url: TYPE_URL.to_owned(), value: vec![0xff; 3] };
     let update = last_good.apply(vec![good("a", 5), broken.clone()]);
     assert!(reasons(&update)[0].starts_with("resources[1]: the message cannot be decoded"));
-    assert_eq!(in_force(&last_good), owned(&[("a", 5), ("b", 2)]), "it may have been b");
+    assert_eq!(active_domains(&last_good), owned(&[("a", 5), ("b", 2)]), "it may have been b");
     let other = RawResource { type_url: "type.googleapis.com/x".to_owned(), ..good("a", 1) };
     let update = last_good.apply(vec![other]);
     assert!(reasons(&update)[0].contains("its type is \"type.googleapis.com/x\""));
-    assert_eq!(in_force(&last_good).len(), 2);
+    assert_eq!(active_domains(&last_good).len(), 2);
     // A descriptor that cannot be decoded spoils its resource only.
     let mut message = RateLimitConfig { name: "b".into(), domain: "b".into(), descriptors: vec![] };
     message.descriptors = vec![limited("x", 1).encode_to_vec().into(), Bytes::from_static(b"\xff")];
     let value = message.encode_to_vec();
     let update = last_good.apply(vec![good("a", 6), RawResource { value, ..broken }]);
     assert!(reasons(&update)[0].starts_with("b: descriptors[1]: the descriptor cannot be decoded"));
-    assert_eq!(in_force(&last_good), owned(&[("a", 6), ("b", 2)]));
+    assert_eq!(active_domains(&last_good), owned(&[("a", 6), ("b", 2)]));
 }
 
 #[test]
@@ -184,7 +186,7 @@ fn a_resource_without_a_domain_keeps_its_last_good_domain() {
     last_good.apply(vec![good("a", 1), good("b", 2)]);
     let update = last_good.apply(vec![resource("a", "", &[limited("client", 9)])]);
     assert_eq!(update.rejections.len(), 1, "{update:?}");
-    assert_eq!(in_force(&last_good), owned(&[("a", 1)]), "and b was removed");
+    assert_eq!(active_domains(&last_good), owned(&[("a", 1)]), "and b was removed");
 }
 
 #[test]
@@ -195,10 +197,10 @@ fn a_domain_of_two_resources_belongs_to_the_active_one() {
     last_good.apply(vec![first.clone()]);
     let update = last_good.apply(vec![second.clone(), first.clone(), good("other", 3)]);
     assert!(reasons(&update)[0].starts_with("a-second: domain: the resource \"first\" has this"));
-    assert_eq!(in_force(&last_good), owned(&[("edge", 1), ("other", 3)]));
+    assert_eq!(active_domains(&last_good), owned(&[("edge", 1), ("other", 3)]));
     let update = last_good.apply(vec![second.clone()]);
     assert!(update.rejections.is_empty());
-    assert_eq!(in_force(&last_good), owned(&[("edge", 9)]));
+    assert_eq!(active_domains(&last_good), owned(&[("edge", 9)]));
     // Merged, both count.
     let options = Options { merge_domains: true, ..Options::default() };
     let mut merged = LastGood::new(options, PolicyDefaults::default());
@@ -219,7 +221,7 @@ fn a_duplicate_resource_name_is_rejected_in_any_order() {
     let rejected = |resources| {
         let mut last_good = LastGood::default();
         let update = last_good.apply(resources);
-        (reasons(&update), in_force(&last_good))
+        (reasons(&update), active_domains(&last_good))
     };
     let either = rejected(vec![one.clone(), other.clone()]);
     assert_eq!(either.0, ["a: name: a second resource of this name; rename it"]);
@@ -234,7 +236,7 @@ fn a_response_with_too_many_resources_is_rejected_as_a_whole() {
     let many = (0..=RESOURCES_MAX).map(|_| RawResource::default()).collect();
     let update = last_good.apply(many);
     assert_eq!(reasons(&update), ["the response has 10001 resources, more than 10000"]);
-    assert_eq!(in_force(&last_good), owned(&[("a", 1)]));
+    assert_eq!(active_domains(&last_good), owned(&[("a", 1)]));
 }
 
 #[test]

@@ -13,8 +13,8 @@ const DEFAULT_CONTENT_TYPE: &str = "application/json";
 
 const PLACEHOLDERS: [&str; 2] = ["{name}", "{retry_after_seconds}"];
 
-/// Reads the text and content type of a `body`. A body with a JSON content type must be valid JSON
-/// once its placeholders are filled in.
+/// Reads the text and content type of a `body`. Reports an error if the content type is JSON and
+/// the text is not valid JSON once its placeholders are filled in.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -69,8 +69,8 @@ fn read_body_text<'d>(
     }
 }
 
-/// Returns the first `{word}` that is not a known placeholder. Braces around anything other than a
-/// single word are plain text, so JSON needs no escaping.
+/// Returns the first `{word}` that is not a known placeholder, or `None` if there is none. Braces
+/// around anything other than a single word are plain text, so that JSON needs no escaping.
 fn unknown_placeholder(text: &str) -> Option<&str> {
     text.match_indices('{').find_map(|(from, _)| {
         let rest = &text[from + 1..];

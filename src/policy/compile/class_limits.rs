@@ -9,7 +9,7 @@ use super::limit_numbers::{BoundsError, RawLimit, compile_bucket, hybrid_burst_m
 use super::spec::TierMethod;
 use crate::domain::{Algorithm, Bucket, Charge, Hits, Hybrid, Limit, Micros, Rate};
 
-/// Denominator of shares and floors, which are given as percentages.
+/// Denominator of the shares and floors of consumer classes, which are given as percentages.
 pub(crate) const HUNDRED_PERCENT: u64 = 100;
 
 /// Consumer class as read from the policy file, with shares and floors in percent.
@@ -21,15 +21,16 @@ pub(crate) struct RawClass {
     pub(crate) requests: Option<u64>,
 }
 
-/// Bucket that the classes divide, with the raw limit from which the bucket was compiled.
+/// Bucket that is divided among consumer classes, with the raw limit from which it was compiled.
 pub(crate) struct DividedBucket<'a> {
     pub(crate) raw: &'a RawLimit,
     pub(crate) bucket: &'a Bucket,
 }
 
-/// Compiles one limit per class, in class order. Classes that share a counter share a `limit_id`.
+/// Compiles one limit per consumer class, in class order. Classes that share a counter share a
+/// `limit_id`, which is a hash of `identity` and the name of `method`.
 ///
-/// Appends the name of `method` to `identity`.
+/// Appends the name of `method` to `identity`. Returns an error if a limit is out of bounds.
 pub(crate) fn compile_class_limits(
     method: TierMethod,
     classes: &[RawClass],
@@ -63,7 +64,7 @@ pub(crate) fn compile_class_limits(
 }
 
 impl DividedBucket<'_> {
-    /// Returns the shared bucket with the class's floor, rounded up to a whole hit.
+    /// Returns the shared bucket with the floor of this class, rounded up to a whole hit.
     fn compile_shared(&self, class: &RawClass) -> (Algorithm, Rate) {
         let burst = self.bucket.burst;
         let floor = u128::from(burst.0) * u128::from(class.floor.unwrap_or(0));
@@ -92,7 +93,8 @@ impl DividedBucket<'_> {
         Ok((Algorithm::Bucket(bucket), self.displayed_rate(share)))
     }
 
-    /// Returns a hybrid limit: a guaranteed share for this class plus a pool for all classes.
+    /// Returns a hybrid limit, with a guaranteed share for this class and a pool for all classes,
+    /// or an error if the burst is too large. `at` is the index of the class.
     fn compile_hybrid(
         &self,
         class: &RawClass,
@@ -115,7 +117,8 @@ impl DividedBucket<'_> {
         Ok((Algorithm::Hybrid(hybrid), self.displayed_rate(u64::from(class.share.unwrap_or(0)))))
     }
 
-    /// Returns the rate that responses report for a class, rounded down but at least 1.
+    /// Returns the rate that responses report for a class with a share of `share` percent, rounded
+    /// down but at least 1.
     fn displayed_rate(&self, share: u64) -> Rate {
         let requests = u64::from(self.raw.rate.requests_per_unit) * share / HUNDRED_PERCENT;
         Rate { requests_per_unit: saturate_u32(requests.max(1)), ..self.raw.rate }

@@ -1,5 +1,5 @@
-//! Finds limits that one request can hit together, counts them, and determines whether Redis
-//! Cluster stores their counters in one hash slot.
+//! Finds pairs of limits that one request can hit, and determines whether Redis Cluster stores
+//! their counters in one hash slot. Also counts the checks that one request can need.
 //!
 //! Envoy sends at most one descriptor per sequence of keys, because a rate limit action has fixed
 //! keys. Siblings that differ only in their values are therefore not reported as pairs, although
@@ -33,12 +33,13 @@ pub struct LimitPair {
 /// script charges both or neither.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Colocation {
-    /// Both counters are in the same hash slot.
+    /// Counters in the same hash slot.
     SameSlot,
-    /// A `hash_tag` of one or more of these entries would put both counters in the same hash slot.
+    /// Counters in different hash slots. A `hash_tag` of one or more of these entries would put
+    /// both in the same slot.
     ColocatableBy(Vec<String>),
-    /// The counter keys have no entry in common, so no `hash_tag` can put both counters in the same
-    /// hash slot.
+    /// Counters that no `hash_tag` can put in the same hash slot, because their keys have no entry
+    /// in common.
     NotColocatable,
 }
 
@@ -79,8 +80,8 @@ impl LimitSite<'_> {
 }
 
 /// Returns the limits of a domain. If several paths differ only in their values and their limits
-/// count by the same keys, returns only the limits of the first path, because a descriptor matches
-/// at most one of these paths.
+/// count by the same keys, returns only the limits of the first of these paths, because a
+/// descriptor matches at most one of them.
 pub(crate) fn limit_sites(domain: &DomainSpec) -> Vec<LimitSite<'_>> {
     let mut limits = Vec::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |at, path| {
@@ -141,7 +142,8 @@ fn limit_site<'a>(
     }
 }
 
-/// Calls `visit` for every path with the positions and nodes on it, parents first.
+/// Calls `visit` for the path to every node, parents first. Its arguments are the position of each
+/// node on the path among its siblings, and the nodes themselves.
 fn walk<'a>(
     nodes: &'a [NodeSpec],
     at: &mut Vec<usize>,
@@ -158,8 +160,8 @@ fn walk<'a>(
     }
 }
 
-/// Returns the pairs of limits that one request can hit, as indices into `limits`, with their
-/// colocation; at most [`LIMIT_PAIRS_MAX`].
+/// Returns the first [`LIMIT_PAIRS_MAX`] pairs of limits that one request can hit, each as two
+/// indices into `limits` and the colocation of the pair.
 pub(crate) fn find_pairs<'a>(
     hash_tag: &[Box<str>],
     limits: &'a [LimitSite<'a>],
@@ -198,7 +200,7 @@ fn find_colocation(
     }
 }
 
-/// Returns the pairs of limits of a domain that one request can hit; at most [`LIMIT_PAIRS_MAX`].
+/// Returns the first [`LIMIT_PAIRS_MAX`] pairs of limits in a domain that one request can hit.
 pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
     let limits = limit_sites(domain);
     find_pairs(&domain.hash_tag, &limits)
@@ -211,8 +213,9 @@ pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
 }
 
 /// Returns the maximum number of checks that a request with one descriptor for each sequence of
-/// keys can need, or `None` if it is within the bound. Other requests that need more checks are
-/// rejected when they arrive.
+/// keys can need, or `None` if this number is within `bounds`. Requests with several descriptors
+/// for a sequence of keys can need more checks; those above the bound are rejected when they
+/// arrive.
 pub(crate) fn excessive_checks(domain: &DomainSpec, bounds: &Bounds) -> Option<usize> {
     let mut most: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |_, path| {

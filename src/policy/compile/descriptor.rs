@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::limit_context::{DomainDefaults, LimitContext};
+use super::limit_context::{LimitContext, LimitDefaults};
 use super::rate_limit;
 use super::rate_limit::RateLimit;
 use super::spec::{NodeSpec, RuleSpec, SourceLocation, ValueSpec};
@@ -16,12 +16,12 @@ use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 /// Reads a list of descriptors and their children. Returns each node with its position in the list.
-/// Reports invalid descriptors and omits them.
+/// Reports duplicates, and reports and omits invalid descriptors.
 pub(crate) fn read_list<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     key: &Key,
-    defaults: DomainDefaults<'_>,
+    defaults: LimitDefaults<'_>,
     trail: &mut Vec<String>,
 ) -> Vec<(usize, NodeSpec)> {
     let mut nodes = Vec::new();
@@ -44,7 +44,7 @@ pub(crate) fn read_list<'d>(
     nodes
 }
 
-/// Returns the message for a descriptor that occurs twice on one level.
+/// Returns the error message for a descriptor that occurs twice in one list.
 pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     let key = quoted(key);
     if value.is_empty() {
@@ -55,7 +55,8 @@ pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     }
 }
 
-/// Returns the value as written in the policy file; empty if the node matches any value.
+/// Returns the `value` of a descriptor as written in the policy file; empty if the descriptor
+/// matches any value.
 pub(crate) fn value_text(value: &ValueSpec) -> &str {
     match value {
         ValueSpec::Any => "",
@@ -67,7 +68,7 @@ fn read_node<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     (key, value): (Result<String, ErrorReported>, Result<String, ErrorReported>),
-    defaults: DomainDefaults<'_>,
+    defaults: LimitDefaults<'_>,
     trail: &mut Vec<String>,
 ) -> Result<NodeSpec, ErrorReported> {
     trail.push(key.clone().unwrap_or_default());
@@ -75,7 +76,7 @@ fn read_node<'d>(
     let rule = read_rule(reader, fields, defaults, trail);
     let children = read_list(reader, fields, &keywords::CHILDREN, defaults, trail);
     trail.truncate(trail.len().saturating_sub(2));
-    let share_threshold = share_threshold(reader, fields, &value);
+    let share_threshold = read_share_threshold(reader, fields, &value);
     let value_to_metric = reader.read_boolean(fields, &keywords::VALUE_TO_METRIC);
     Ok(NodeSpec {
         key: key?.into(),
@@ -105,7 +106,7 @@ fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, 
     }
 }
 
-fn share_threshold<'d>(
+fn read_share_threshold<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     value: &Result<String, ErrorReported>,
@@ -123,12 +124,12 @@ fn share_threshold<'d>(
     Ok(share)
 }
 
-/// Reads the rule of a descriptor: its limits, and rule-level keys such as `shadow_mode` and
-/// `body`. Returns `None` if the descriptor has no limit.
+/// Reads the rule of a descriptor: its limits, and other keys of the rule, such as `shadow_mode`
+/// and `body`. Returns `None` if the descriptor has no limit.
 fn read_rule<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    defaults: DomainDefaults<'_>,
+    defaults: LimitDefaults<'_>,
     trail: &[String],
 ) -> Result<Option<RuleSpec>, ErrorReported> {
     let limits = read_limits(reader, fields, defaults, trail);
@@ -170,11 +171,12 @@ fn read_rule<'d>(
     }))
 }
 
-/// Reads `rate_limit` or `rate_limits`. Returns an empty list if the descriptor has neither.
+/// Reads `rate_limit` or `rate_limits`. Returns an empty list if the descriptor has neither, and
+/// reports an error if it has both.
 fn read_limits<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-    defaults: DomainDefaults<'_>,
+    defaults: LimitDefaults<'_>,
     trail: &[String],
 ) -> Result<Vec<RateLimit>, ErrorReported> {
     let context = LimitContext { defaults, trail, in_list: false };

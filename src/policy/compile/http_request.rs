@@ -11,25 +11,26 @@ use crate::policy::syntax::keywords::{
 };
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-/// Maximum number of descriptors in a mapping. All of them are matched for every request.
-pub(crate) const DESCRIPTORS_MAX: usize = 16;
+/// Maximum number of descriptors that an `http` mapping builds. All of them are matched for every
+/// request.
+pub(crate) const HTTP_DESCRIPTORS_MAX: usize = 16;
 
-/// Maximum number of entries of a descriptor in a mapping. With 16 descriptors of 16 entries, a
-/// header would have to be longer than 4 KiB to exceed the maximum size of a request.
-pub(crate) const ENTRIES_MAX: usize = 16;
+/// Maximum number of entries per descriptor of an `http` mapping. With 16 descriptors of 16
+/// entries, only a header longer than 4 KiB can exceed the maximum size of a request.
+pub(crate) const HTTP_ENTRIES_MAX: usize = 16;
 
-/// Default of `trusted_hops`: only the proxy that calls `/authz` is trusted.
+/// Default number of trusted proxies (`trusted_hops`): only the proxy that calls `/authz`.
 const TRUSTED_HOPS_DEFAULT: u64 = 1;
 
-/// Reads the mapping of a domain.
+/// Reads the `http` mapping of a domain.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<HttpMapping, ErrorReported> {
     let trusted_hops = reader.read_number(fields, &HTTP_TRUSTED_HOPS);
     let descriptors =
-        read_list(reader, fields, &HTTP_DESCRIPTORS, DESCRIPTORS_MAX, |reader, fields| {
-            let entries = read_list(reader, fields, &HTTP_ENTRIES, ENTRIES_MAX, read_entry)?;
+        read_list(reader, fields, &HTTP_DESCRIPTORS, HTTP_DESCRIPTORS_MAX, |reader, fields| {
+            let entries = read_list(reader, fields, &HTTP_ENTRIES, HTTP_ENTRIES_MAX, read_entry)?;
             Ok(entries.into_boxed_slice())
         });
     let (trusted_hops, descriptors) = (trusted_hops?.unwrap_or(TRUSTED_HOPS_DEFAULT), descriptors?);
@@ -39,7 +40,8 @@ pub(crate) fn read<'d>(
     })
 }
 
-/// Reads a list of 1 to `most` maps.
+/// Reads a list of 1 to `most` maps, each with the function `read`. Reports an error if the list is
+/// empty or longer.
 fn read_list<'d, T>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

@@ -1,4 +1,4 @@
-//! Context of a limit in its policy file: domain defaults, path, and limit ids.
+//! Context of a limit in its policy file: its path, the defaults of its domain, and its limit id.
 //!
 //! Not here: reading the limit itself (`rate_limit`, `tiers`).
 
@@ -8,9 +8,9 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
-/// Domain-wide settings needed to compile a limit.
+/// Settings of a domain that are needed to compile its limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DomainDefaults<'a> {
+pub(crate) struct LimitDefaults<'a> {
     /// Name of the domain that contains the limit.
     pub(crate) domain: &'a str,
     /// Action taken if the store is unavailable, for limits without their own `on_store_failure`.
@@ -23,7 +23,7 @@ pub(crate) struct DomainDefaults<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LimitContext<'a> {
     /// Domain-wide defaults for settings that the limit does not set itself.
-    pub(crate) defaults: DomainDefaults<'a>,
+    pub(crate) defaults: LimitDefaults<'a>,
     /// Alternating keys and values of the limit's path, from the first level down. A value is
     /// empty if the policy specifies none.
     pub(crate) trail: &'a [String],
@@ -37,8 +37,9 @@ impl LimitContext<'_> {
         self.trail.iter().step_by(2).map(String::as_str)
     }
 
-    /// Returns the key and value of the descriptor that has the limit.
-    pub(crate) fn node(&self) -> (&str, &str) {
+    /// Returns the key and value of the descriptor that has the limit. The value is empty if the
+    /// policy specifies none.
+    pub(crate) fn key_and_value(&self) -> (&str, &str) {
         match self.trail {
             [.., key, value] => (key, value),
             _ => ("", ""),
@@ -46,14 +47,14 @@ impl LimitContext<'_> {
     }
 }
 
-/// Hashes the parts of a limit's identity to compute its `limit_id`, which is the same on every
+/// Returns the `limit_id` of a limit: a hash of the parts of its identity that is the same on every
 /// replica. The bit that marks request overrides is never set.
 pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
     stable_hash(&parts) & !Limit::OVERRIDE_BIT
 }
 
-/// Reports a bounds error at the key that must change, or at the limit if that key is absent.
+/// Reports a bounds error at the key that must be corrected, or at the limit if that key is absent.
 pub(crate) fn report_bounds_error<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

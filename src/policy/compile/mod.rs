@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use self::colocation::LimitPair;
 use self::descriptor::value_text;
-use self::limit_context::DomainDefaults;
+use self::limit_context::LimitDefaults;
 use self::limit_numbers::stable_hash;
 use self::rate_limit::{read_charge, read_on_store_failure};
 use self::spec::{Body, DomainSpec, HttpMapping, NodeSpec, SourceLocation};
@@ -255,7 +255,7 @@ fn compile_files(
         let name = files[group[0]].domain.clone().unwrap_or_default();
         let on_store_failure = settings.on_store_failure.unwrap_or_default();
         let charge = settings.charge.unwrap_or(options.charge);
-        let defaults = DomainDefaults { domain: &name, on_store_failure, charge };
+        let defaults = LimitDefaults { domain: &name, on_store_failure, charge };
         let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
             quota_group: quota_group::effective(&name, settings.quota_group),
@@ -414,7 +414,7 @@ fn agreed_value<T: Clone + PartialEq>(
 fn merge_nodes(
     files: &mut [PolicyFile<'_>],
     group: &[usize],
-    defaults: DomainDefaults<'_>,
+    defaults: LimitDefaults<'_>,
 ) -> (Vec<NodeSpec>, Vec<(usize, usize)>) {
     let (mut nodes, mut origins) = (Vec::new(), Vec::new());
     let mut seen: HashMap<(String, String), (usize, SourceLocation)> = HashMap::new();

@@ -71,7 +71,7 @@ fn check_placement<'d, 'l>(
 ) -> Result<&'l Bucket, ErrorReported> {
     let mut conflict =
         |key: &Key, message: &str| Err(reader.report_key(key, DiagnosticKind::Conflict, message));
-    let (key, value) = context.node();
+    let (key, value) = context.key_and_value();
     if !value.is_empty() {
         let message = "`tiers` stands on a descriptor without `value`: the value is the class";
         return conflict(&keywords::TIERS, message);

@@ -121,7 +121,7 @@ impl PlainCalls {
         if !is_forced && !checks.iter().all(is_far) {
             return None;
         }
-        if !RepeatedCounters::of_checks(checks).is_empty() {
+        if !RepeatedCounters::from_checks(checks).is_empty() {
             return None;
         }
         Some(checks.iter().map(|check| self.charge(check)).collect())

@@ -8,7 +8,7 @@ use redis::Value;
 
 use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::ClientContext;
-use crate::peer_protocol::{Peer, examine};
+use crate::peer_protocol::{Peer, detect_peer};
 
 /// Maximum number of master names of a sentinel that the advice lists.
 const MASTERS_MAX: usize = 5;
@@ -24,7 +24,7 @@ pub(crate) async fn find_advice(
     let uses_tls = match address {
         Address::Tcp(host, port) => {
             let uses_tls = context.config.tls.is_some();
-            let peer = examine(host, *port, context.config.connect_timeout).await;
+            let peer = detect_peer(host, *port, context.config.connect_timeout).await;
             if let Some(advice) = advice_on_peer(peer, uses_tls) {
                 return Some(advice.to_owned());
             }

@@ -74,7 +74,7 @@ impl<'a> ScriptSelection<'a> {
             }
             [_, _, ..]
                 if checks.iter().all(|check| multi_kind(check).is_some())
-                    && RepeatedCounters::of_checks(checks).is_empty() =>
+                    && RepeatedCounters::from_checks(checks).is_empty() =>
             {
                 ScriptSelection::Multi
             }
