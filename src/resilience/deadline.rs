@@ -17,7 +17,7 @@ pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
 /// Minimum time to reserve for sending the response, out of the caller's remaining time.
 pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
 /// Divisor of the caller's remaining time that yields the time to reserve for sending the
-/// response. With a divisor of 5, the store gets 16 ms of Envoy's 20 ms.
+/// response. With a divisor of 5, the store gets 16 ms of Envoy's default timeout of 20 ms.
 pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 
 /// Store wrapper that limits how long a call waits for the wrapped store.
@@ -94,9 +94,9 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
 }
 
 impl<S: Store> Store for Deadline<S> {
-    /// Drops the store's future when the budget is used up. Commands that are not yet written are
-    /// then never sent. Commands that are already written still run, but their replies are
-    /// discarded.
+    /// Calls the store, and drops the store's future when the budget is used up. Commands that are
+    /// not yet written are then never sent. Commands that are already written still run, but their
+    /// replies are discarded.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);

@@ -1,6 +1,6 @@
 //! Merges the remote store's incomplete answers to a call with local decisions.
 //!
-//! For an unanswered check the rule's `on_store_failure` applies:
+//! For an unanswered check, the limit's `on_store_failure` applies:
 //!
 //! - `error`: the check stays unanswered, and the whole call fails with an error.
 //! - `deny`: the check is refused, with a `retry_after` of one second.

@@ -2,10 +2,10 @@
 //! calls that the store did not answer.
 //!
 //! The service is degraded while a circuit breaker is open, while an operator has disabled the
-//! store, or if the store did not decide more than 1 % of the last second's calls. The log,
+//! store, or while more than 1 % of the last second's calls were not decided by the store. The log,
 //! `/readyz`, the live page, and the metrics all use this definition.
 //!
-//! Not here: deciding these calls (`fallback`), the names of metrics (`app`).
+//! Not here: deciding the unanswered calls (`fallback`), the names of metrics (`app`).
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,5 @@
-//! Reads `metadata`: arbitrary YAML, converted to JSON that fits a protobuf Struct.
+//! Reads the `metadata` of a descriptor: arbitrary YAML, converted to JSON that fits a protobuf
+//! Struct.
 //!
 //! Not here: returning it to Envoy (`wire::dynamic_metadata`).
 

@@ -103,7 +103,8 @@ struct Linter<'a> {
     domain: &'a DomainSpec,
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
-    /// Maximum depth of a rule that can match. Decoding rejects descriptors with more entries.
+    /// Maximum depth of a rule that can match, in levels. Decoding rejects descriptors with more
+    /// entries.
     entries_max: usize,
     found: Findings,
 }
@@ -188,8 +189,8 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
     });
 }
 
-/// Warns about descriptors with neither a limit nor children. Such a descriptor exempts its values
-/// from a limit of a sibling. If no sibling has a limit, the descriptor has no effect.
+/// Warns about descriptors that have no effect: those with neither a limit nor children, unless a
+/// sibling with the same key has a limit, from which the descriptor then exempts its values.
 fn check_leaves(linter: &mut Linter<'_>) {
     let domain = linter.domain;
     check_leaves_on_level(linter, &domain.nodes, &[]);
@@ -400,11 +401,11 @@ fn unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagno
 }
 
 /// Adds a note about limits that one request can hit and whose counters Redis Cluster may store in
-/// different hash slots, although a `hash_tag` could colocate them. Adds one note per limit, which
-/// names only the first other limit.
+/// different hash slots, although a `hash_tag` could colocate them. Adds at most one note per
+/// limit; the note names only the first of the other limits.
 ///
 /// Adds no note about limits that no `hash_tag` can colocate, because the only fix would be to
-/// remove a limit. Also adds none if `hash_tag` already colocates some limits, because a different
+/// remove a limit. Adds no notes if `hash_tag` already colocates some limits, because a different
 /// tag would separate them. `tidegate check --cluster` lists both cases.
 fn check_hash_slots(linter: &mut Linter<'_>) {
     let limits = colocation::limit_sites(linter.domain);

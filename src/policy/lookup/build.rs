@@ -263,7 +263,7 @@ impl TreeBuilder {
     }
 }
 
-/// Converts a pattern without `*` to an exact value.
+/// Converts a pattern without `*` to an exact value. Returns other values unchanged.
 fn exact_without_star(value: &ValueSpec) -> ValueSpec {
     match value {
         ValueSpec::Pattern(text) if !text.contains('*') => ValueSpec::Exact(text.clone()),
@@ -271,7 +271,7 @@ fn exact_without_star(value: &ValueSpec) -> ValueSpec {
     }
 }
 
-/// Returns whether the printed path shows the request's value on this level, even without
+/// Returns whether a rule's printed path shows the request's value for this node even without
 /// `detailed_metric`.
 fn shows_value(node: &TreeNode) -> bool {
     let varies = match node.value {

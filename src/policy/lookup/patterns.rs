@@ -26,9 +26,9 @@ use super::literals::{LiteralIds, LiteralSet, Occurrence};
 /// not be faster but would need more memory.
 const LINEAR_MAX: usize = 8;
 
-/// Number of candidate patterns that an inner literal must exclude to be preferred over a prefix
-/// or suffix. Finding an inner literal is more expensive, because it takes a pass over the whole
-/// value.
+/// Handicap of inner literals in the choice of the literal to index, in patterns. An inner literal
+/// is preferred to a prefix or suffix only if at least this many fewer patterns share it, because
+/// finding it takes a pass over the whole value.
 const INNER_HANDICAP: usize = 16;
 
 /// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. Such a
@@ -105,7 +105,8 @@ impl Patterns {
         Patterns { each: each.into_boxed_slice(), ends_with_any, index }
     }
 
-    /// Returns the position, in file order, of the first pattern that matches `value`.
+    /// Returns the position, in file order, of the first pattern that matches `value`; `None` if
+    /// there is none.
     pub(crate) fn first_match(&self, value: &[u8]) -> Option<usize> {
         let Some(index) = &self.index else {
             return self.each.iter().position(|pattern| pattern.matches(value));
@@ -259,8 +260,8 @@ impl Index {
 }
 
 /// Chooses the literal by which each pattern is indexed. This is the literal that the fewest
-/// patterns share at the same position; ties go to the longest. Returns `None` for patterns that
-/// consist only of stars.
+/// patterns share at the same position, with [`INNER_HANDICAP`] added for inner literals; ties go
+/// to the longest. Returns `None` for patterns that consist only of stars.
 fn choose_literals(patterns: &[Pattern]) -> Vec<Option<(LiteralPosition, &[u8])>> {
     let mut sharers: HashMap<(LiteralPosition, &[u8]), usize> = HashMap::new();
     for literal in patterns.iter().flat_map(Pattern::literals) {

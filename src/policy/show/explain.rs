@@ -87,9 +87,10 @@ pub enum MatchEnd {
 pub struct RuleExplanation {
     /// Identifier of the rule.
     pub rule: RuleId,
-    /// Configured path, which is also the rule's name in metrics.
+    /// Configured path of the rule, which is also its name in metrics.
     pub path: String,
-    /// Path with the request's values where `value_to_metric` or `detailed_metric` is set.
+    /// Path of the rule with the request's values where `value_to_metric` or `detailed_metric` is
+    /// set.
     pub printed_path: String,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
@@ -106,7 +107,7 @@ pub struct RuleExplanation {
 /// Limit of the matched rule in an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitExplanation {
-    /// Name; empty if the limit is unnamed.
+    /// Name of the limit; empty if unnamed.
     pub name: String,
     /// Consumer class of the request; `None` if the limit has no `tiers`.
     pub class: Option<String>,
@@ -248,7 +249,8 @@ impl Policy {
     }
 }
 
-/// Returns the entries that form the quota group of a descriptor with this rule.
+/// Returns the entries that form the quota group of a descriptor with this rule, as described for
+/// [`RuleExplanation::quota_group`].
 fn explain_quota_group(domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> Vec<String> {
     let group = domain.quota_group.iter().map(|key| &**key);
     let has = |key: &str| entries.iter().any(|entry| entry.key == key.as_bytes());

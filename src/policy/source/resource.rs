@@ -22,14 +22,14 @@ pub struct Resource {
     pub(crate) tree: Tree,
 }
 
-/// Fields of a descriptor, without the descriptors below it.
+/// Fields of a descriptor from a control plane, without its child descriptors.
 #[derive(Clone, Debug, Default)]
 pub struct DescriptorFields<'a> {
     /// Key of the entry.
     pub key: &'a str,
     /// Value of the entry; empty if the descriptor matches any value.
     pub value: &'a str,
-    /// Limit for requests whose descriptor ends here.
+    /// Limit for requests whose descriptor ends at this entry; `None` if there is none.
     pub limit: Option<LimitFields<'a>>,
     /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
@@ -37,12 +37,12 @@ pub struct DescriptorFields<'a> {
     pub quota_mode: bool,
     /// Whether metrics show the request's values on all levels of the path.
     pub detailed_metric: bool,
-    /// Dynamic metadata to return if the descriptor passes, a JSON object. Its keys can also set
-    /// policy keys for which there is no other field.
+    /// Dynamic metadata to return if the descriptor passes, a JSON object. Can also set policy keys
+    /// for which a control plane's messages have no field.
     pub metadata: Option<Json>,
 }
 
-/// Fields of a limit.
+/// Fields of a limit from a control plane.
 #[derive(Clone, Debug, Default)]
 pub struct LimitFields<'a> {
     /// Unit of the window, spelled as in policy files; `None` if the message names none.
@@ -53,7 +53,7 @@ pub struct LimitFields<'a> {
     pub unlimited: bool,
     /// Name of the limit; may be empty.
     pub name: &'a str,
-    /// Names of the limits that this one replaces.
+    /// Names of the limits that this limit replaces.
     pub replaces: Vec<&'a str>,
 }
 
@@ -90,7 +90,8 @@ impl ResourceWriter {
     }
 
     /// Begins a descriptor, whose children follow. If it is nested too deeply, reports it and
-    /// returns false. In that case, the caller must skip its children and must not end it.
+    /// returns false. In that case, the caller must skip its children and must not call
+    /// [`end_descriptor`](Self::end_descriptor).
     pub fn begin_descriptor(&mut self, fields: &DescriptorFields<'_>) -> bool {
         if let ([_], Some(metadata)) = (&*self.positions, &fields.metadata) {
             self.read_domain_metadata(metadata);
@@ -210,8 +211,8 @@ impl ResourceWriter {
         Ok(())
     }
 
-    /// Returns whether the default `burst` applies to a limit: only to buckets, and not to limits
-    /// that refuse everything.
+    /// Returns whether the default `burst` applies to a limit. It applies only to buckets with a
+    /// `requests_per_unit` above 0.
     fn accepts_default_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
         let own = metadata.and_then(|metadata| metadata.get(keywords::ALGORITHM.name));
         let algorithm = own.or_else(|| self.defaults.get(&keywords::ALGORITHM));

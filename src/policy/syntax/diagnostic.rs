@@ -49,8 +49,8 @@ impl Diagnostic {
         }
     }
 
-    /// Returns the diagnostic as it is in a file that contains the policy with each line indented by
-    /// this number of blanks.
+    /// Returns the diagnostic with its column and excerpt shifted right by `blanks` spaces, for a
+    /// policy that is embedded in another file with every line indented by that many spaces.
     #[must_use]
     pub fn indented_by(mut self, blanks: u32) -> Self {
         self.column = self.column.saturating_add(blanks);
@@ -130,8 +130,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// All errors of all files, sorted by file and position; never empty. `Display` prints one per
-/// line.
+/// All errors of all policy files, sorted by file and position, or all errors of a domain's
+/// resources. `Display` prints one error per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 

@@ -100,7 +100,7 @@ impl<'d> Reader<'d> {
         self.descend(key.into(), |reader| reader.report(Target::Value, kind, message))
     }
 
-    /// Reports that the current value repeats or contradicts an earlier one, at `first`.
+    /// Reports that the current value repeats or contradicts an earlier value, at `first`.
     pub(crate) fn report_duplicate(
         &mut self,
         message: &str,
@@ -118,7 +118,7 @@ impl<'d> Reader<'d> {
         self.report(Target::Value, DiagnosticKind::Duplicate, message)
     }
 
-    /// Returns the file and line of the current value.
+    /// Returns the position of the current value in its file or resource.
     pub(crate) fn current_location(&self) -> SourceLocation {
         self.document.location(&self.path)
     }
@@ -204,7 +204,8 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a map whose keys and values are not checked.
+    /// Reads the value under `key` by calling `read` with its node, without checking the keys and
+    /// values of the map. Returns `None` if the key is absent.
     pub(crate) fn read_any_map<T>(
         &mut self,
         fields: &Fields<'d>,
@@ -219,7 +220,7 @@ impl<'d> Reader<'d> {
         self.read_value(fields, key, |reader, value| reader.convert_to_string(key, value).map(Some))
     }
 
-    /// Reads a list of names. Reports empty names.
+    /// Reads a list of names. Reports empty names. Returns `None` if the key is absent.
     pub(crate) fn read_names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
         self.read_value(fields, key, |reader, value| {
             let (mut names, mut reported) = (Vec::new(), None);

@@ -22,8 +22,9 @@ use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED
 use super::scalar::{self, Scalar};
 
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
-/// another list, so `descriptors` and its maps are one level. A request has at most 160 entries;
-/// control planes write a level for each. In flow style (`{…}`), the parser allows only 127 levels.
+/// another list, so `descriptors` and its maps are one level. A descriptor has at most 160 entries,
+/// and control planes send one level per entry. In flow style (`{…}`), the parser allows only 127
+/// levels.
 pub const DEPTH_MAX: usize = 160;
 
 /// Maximum number of nodes that aliases may add to the nodes written in the file. This allows

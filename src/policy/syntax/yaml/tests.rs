@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the start of the error message that rejects `text`.
+/// Returns the start of the error message for `text`; `None` if `text` is accepted.
 fn error(text: &str) -> Option<&'static str> {
     let message = parse(text).err()?.remove(0).message;
     ["nested", "aliases", "the file has no content"]
