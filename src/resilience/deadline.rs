@@ -57,7 +57,7 @@ impl<S: Store> Deadline<S> {
             .min(left.saturating_sub(RESPONSE_MARGIN_MIN.max(left / RESPONSE_MARGIN_DIVISOR)))
     }
 
-    fn overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
+    fn record_overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
         self.overruns.fetch_add(1, Ordering::Relaxed);
         // Redis is the only store with a budget.
         let each = vec![Answer::Unanswered { executed }; call.checks.len()];
@@ -101,14 +101,14 @@ impl<S: Store> Store for Deadline<S> {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);
         if budget.is_zero() {
-            let answers = self.overrun(call, ExecutionStatus::NotExecuted);
+            let answers = self.record_overrun(call, ExecutionStatus::NotExecuted);
             return Answers { source: Source::Shed, ..answers };
         }
         // Layers below can return a partial result before the budget ends.
         let call = &Call { deadline: now.checked_add(budget), ..*call };
         match tokio::time::timeout(budget, self.store.apply(call)).await {
             Ok(answers) => answers,
-            Err(_) => self.overrun(call, ExecutionStatus::Unknown),
+            Err(_) => self.record_overrun(call, ExecutionStatus::Unknown),
         }
     }
 

@@ -209,7 +209,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             if self.own_charges.has_separate_counters || !is_counted {
                 let share = self.replica_limits.get(check.limit);
                 let mirrored = Check { limit: share.limit(), role: Role::Shadow, ..*check };
-                self.repeat(&mirrored, charged, call.now);
+                self.repeat_locally(&mirrored, charged, call.now);
             }
             if self.own_charges.has_separate_counters && !is_counted {
                 self.repeat_on_own_charges(check, charged, call.now);
@@ -220,12 +220,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// Applies a refund, or the charge of a decided check, to the counter of own charges.
     fn repeat_on_own_charges(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         if own_charges::counts_hits(check.limit) {
-            self.repeat(&self.own_charges.check(check), charged, now);
+            self.repeat_locally(&self.own_charges.check(check), charged, now);
         }
     }
 
     /// Applies a refund, or the charge of a decided check, to a local counter.
-    fn repeat(&self, check: &Check<'_>, charged: Hits, now: Micros) {
+    fn repeat_locally(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         match check.op {
             Op::Refund { .. } => drop(self.local.decide_one(check, now)),
             Op::Take { .. } | Op::Peek { .. } => {

@@ -50,7 +50,8 @@ fn to_json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReport
         Value::Map(map) => {
             let (mut object, mut reported) = (Map::new(), None);
             for (key, value) in map.entries() {
-                match reader.descend(PathStep::of(key), |reader| to_json(reader, value)) {
+                match reader.descend(PathStep::from_key_node(key), |reader| to_json(reader, value))
+                {
                     Ok(value) => {
                         object.insert(key.text().to_owned(), value);
                     }

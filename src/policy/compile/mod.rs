@@ -258,7 +258,7 @@ fn compile_files(
         let defaults = DomainDefaults { domain: &name, on_store_failure, charge };
         let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
-            quota_group: quota_group::effective(&name, settings.quota_group),
+            quota_group: quota_group::keys_or_default(&name, settings.quota_group),
             name: name.into(),
             accounting: settings.accounting.unwrap_or_default(),
             charge,
@@ -288,7 +288,7 @@ fn read_domain_settings<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
         Ok(Some(domain)) if !domain.is_empty() => Some(domain),
         Ok(_) => {
             let name = "the `domain` in Envoy's rate limit filter, or in the calls";
-            if fields.mentions(&keywords::DOMAIN) {
+            if fields.contains_key(&keywords::DOMAIN) {
                 let message = format!("`domain` is empty; write {name}");
                 reader.report_key(&keywords::DOMAIN, DiagnosticKind::Missing, message);
             } else {

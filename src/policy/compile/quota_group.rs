@@ -33,7 +33,7 @@ pub(crate) fn read<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Option<V
 /// Returns the entry keys that form the quota groups of a domain: those in `quota_group` or, if
 /// the policy does not set it, the default. If the list is empty, every quota descriptor is a
 /// group of its own.
-pub(crate) fn effective(domain: &str, configured: Option<Vec<String>>) -> Box<[Box<str>]> {
+pub(crate) fn keys_or_default(domain: &str, configured: Option<Vec<String>>) -> Box<[Box<str>]> {
     match configured {
         Some(names) => names.into_iter().map(Into::into).collect(),
         None if domain == AI_GATEWAY_DOMAIN => AI_GATEWAY_GROUP.map(Into::into).into(),

@@ -193,13 +193,13 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
 /// sibling with the same key has a limit, from which the descriptor then exempts its values.
 fn check_leaves(linter: &mut Linter<'_>) {
     let domain = linter.domain;
-    check_leaves_on_level(linter, &domain.nodes, &[]);
+    check_sibling_leaves(linter, &domain.nodes, &[]);
     linter.visit_nodes(|linter, node_path, node| {
-        check_leaves_on_level(linter, &node.children, &node_path.at)
+        check_sibling_leaves(linter, &node.children, &node_path.at)
     });
 }
 
-fn check_leaves_on_level(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
+fn check_sibling_leaves(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
     let is_limited = |node: &&NodeSpec| node.rule.is_some() || has_rule(&node.children);
     let limited: HashSet<&str> = nodes.iter().filter(is_limited).map(|node| &*node.key).collect();
     for (at, node) in nodes.iter().enumerate() {
@@ -257,13 +257,13 @@ fn varies_by_client(node: &NodeSpec) -> bool {
 /// key and level matches all their values.
 fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
-    check_siblings(linter, &domain.nodes, &[]);
+    check_shadowed_siblings(linter, &domain.nodes, &[]);
     linter.visit_nodes(|linter, node_path, node| {
-        check_siblings(linter, &node.children, &node_path.at)
+        check_shadowed_siblings(linter, &node.children, &node_path.at)
     });
 }
 
-fn check_siblings(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
+fn check_shadowed_siblings(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
     let patterns: Vec<(&str, &str)> = nodes
         .iter()
         .filter_map(|node| match &node.value {

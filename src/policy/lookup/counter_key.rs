@@ -19,10 +19,10 @@ mod tests;
 /// Kind of an identity, stored as its first byte: counter of a limit, counter of a request
 /// override, hash tag, or holder of a concurrency slot. Identities of different kinds are never
 /// equal.
-const LIMIT: u8 = 1;
-const OVERRIDE: u8 = 2;
-const TAG: u8 = 3;
-const HOLDER: u8 = 4;
+const LIMIT_KIND: u8 = 1;
+const OVERRIDE_KIND: u8 = 2;
+const TAG_KIND: u8 = 3;
+const HOLDER_KIND: u8 = 4;
 
 /// Byte that identifies the algorithm in an identity. The window, if any, follows this byte.
 const FIXED_WINDOW: u8 = 1;
@@ -128,7 +128,7 @@ impl Identity {
     /// Starts the identity of a request override's counter.
     pub(crate) fn begin_override(&mut self, domain: &str, limit: &Limit) {
         self.bytes.clear();
-        self.bytes.push(OVERRIDE);
+        self.bytes.push(OVERRIDE_KIND);
         self.push_part(domain.as_bytes());
         self.push_algorithm(limit);
     }
@@ -137,7 +137,7 @@ impl Identity {
     /// domain.
     pub(crate) fn begin_tag(&mut self) {
         self.bytes.clear();
-        self.bytes.push(TAG);
+        self.bytes.push(TAG_KIND);
     }
 
     pub(crate) fn push_entry(&mut self, key: &[u8], value: EntryValue<'_>) {
@@ -221,7 +221,7 @@ pub(crate) fn prefix(
     limit: &Limit,
 ) -> Box<[u8]> {
     let mut identity = Identity::default();
-    identity.bytes.push(LIMIT);
+    identity.bytes.push(LIMIT_KIND);
     identity.push_part(domain.as_bytes());
     identity.push_optional(name);
     identity.push_algorithm(limit);
@@ -230,9 +230,9 @@ pub(crate) fn prefix(
 }
 
 /// Hashes the name of a slot holder with the secret, so that stores never see the name.
-pub(crate) fn holder(secret: &Secret, text: &[u8]) -> Holder {
+pub(crate) fn hash_holder(secret: &Secret, text: &[u8]) -> Holder {
     let mut identity = Identity::default();
-    identity.bytes.push(HOLDER);
+    identity.bytes.push(HOLDER_KIND);
     identity.push_part(text);
     Holder(identity.hash(secret))
 }

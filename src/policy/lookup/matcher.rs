@@ -156,7 +156,7 @@ impl Policy {
     fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
         let mut at = root;
         for entry in entries {
-            (at, _) = self.tree.step(at, entry)?;
+            (at, _) = self.tree.find_child(at, entry)?;
         }
         self.rule(self.tree.node(at).rule?)
     }
@@ -245,7 +245,7 @@ impl Policy {
 
     /// Hashes the name of a slot holder, which is either sent by the caller or generated.
     pub fn hash_holder(&self, text: &[u8]) -> Holder {
-        counter_key::holder(&self.secret, text)
+        counter_key::hash_holder(&self.secret, text)
     }
 
     /// Returns the counter key of a request override. If the rule at the end of the path has a

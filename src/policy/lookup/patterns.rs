@@ -39,7 +39,7 @@ const RETAINED_CAPACITY_MAX: usize = (1 << 20) / size_of::<Occurrence>();
 thread_local! {
     /// Buffer for the occurrences found in a value, reused so that only the first lookup of a
     /// thread allocates.
-    static POSITIONS: Cell<Vec<Occurrence>> = const { Cell::new(Vec::new()) };
+    static OCCURRENCES: Cell<Vec<Occurrence>> = const { Cell::new(Vec::new()) };
 }
 
 /// Matcher for the patterns of sibling nodes with the same key.
@@ -126,7 +126,7 @@ impl Patterns {
             });
         }
         if let Some(inner) = &index.inner {
-            best = self.earlier_by_inner_literals(inner, value, best);
+            best = self.first_match_by_inner_literals(inner, value, best);
         }
         Some(best as usize).filter(|best| *best < none)
     }
@@ -143,8 +143,13 @@ impl Patterns {
         before.find(|candidate| matches(&self.each[*candidate as usize])).unwrap_or(best)
     }
 
-    fn earlier_by_inner_literals(&self, inner: &LiteralIndex, value: &[u8], mut best: u32) -> u32 {
-        let mut positions = POSITIONS.take();
+    fn first_match_by_inner_literals(
+        &self,
+        inner: &LiteralIndex,
+        value: &[u8],
+        mut best: u32,
+    ) -> u32 {
+        let mut positions = OCCURRENCES.take();
         positions.clear();
         inner.literals.each_occurrence(value, |occurrence| positions.push(occurrence));
         positions.sort_unstable();
@@ -155,7 +160,7 @@ impl Patterns {
             });
         }
         if positions.capacity() <= RETAINED_CAPACITY_MAX {
-            POSITIONS.set(positions);
+            OCCURRENCES.set(positions);
         }
         best
     }

@@ -264,7 +264,11 @@ impl DescriptorTree {
     /// Returns the child of `parent` that matches an entry; `None` if there is none. The exact key
     /// and value take precedence, then the first matching pattern of the key, then the key without
     /// a value. Key and value are compared separately, so `(a, b_c)` differs from `(a_b, c)`.
-    pub(crate) fn step(&self, parent: NodeId, entry: &Entry<'_>) -> Option<(NodeId, MatchKind)> {
+    pub(crate) fn find_child(
+        &self,
+        parent: NodeId,
+        entry: &Entry<'_>,
+    ) -> Option<(NodeId, MatchKind)> {
         if self.node(parent).is_leaf {
             return None;
         }

@@ -153,7 +153,7 @@ impl Policy {
     ) -> MatchEnd {
         let mut at = domain.root;
         for entry in entries {
-            let step = self.tree.step(at, entry);
+            let step = self.tree.find_child(at, entry);
             let how = match step {
                 None => self.explain_miss(at, entry),
                 Some((_, MatchKind::Exact)) => StepResult::Exact,

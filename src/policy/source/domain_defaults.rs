@@ -96,7 +96,7 @@ impl PolicyDefaults {
 
     /// Returns the defaults of a domain. Each key has the value of the first matching entry that
     /// sets it.
-    pub fn of(&self, domain: &str) -> DomainDefaults {
+    pub fn for_domain(&self, domain: &str) -> DomainDefaults {
         let mut defaults = DomainDefaults::default();
         for entry in self.entries.iter().rev().filter(|entry| entry.matches(domain)) {
             defaults.0.extend(entry.keys.clone());

@@ -84,7 +84,7 @@ impl ResourceWriter {
         // A map and a list inside it are never too deep.
         let _ = writer.tree.begin_map();
         writer.write_text(&keywords::DOMAIN, domain);
-        writer.tree.text(keywords::DESCRIPTORS.name);
+        writer.tree.write_text(keywords::DESCRIPTORS.name);
         let _ = writer.tree.begin_list();
         writer
     }
@@ -134,9 +134,9 @@ impl ResourceWriter {
         for key in &DOMAIN_KEYS {
             let value = self.from_metadata.remove(key.name);
             if let Some(value) = value.or_else(|| self.defaults.get(key).cloned()) {
-                self.tree.text(key.name);
+                self.tree.write_text(key.name);
                 // A list of names or the map of a body is not nested deeply.
-                let _ = self.tree.json(&value);
+                let _ = self.tree.write_json(&value);
             }
         }
         let mut tree = self.tree.finish();
@@ -159,10 +159,10 @@ impl ResourceWriter {
         self.write_flag(&keywords::QUOTA_MODE, fields.quota_mode);
         self.write_flag(&keywords::DETAILED_METRIC, fields.detailed_metric);
         if let Some(metadata) = metadata {
-            self.tree.text(keywords::METADATA.name);
-            self.tree.json(metadata)?;
+            self.tree.write_text(keywords::METADATA.name);
+            self.tree.write_json(metadata)?;
         }
-        self.tree.text(keywords::CHILDREN.name);
+        self.tree.write_text(keywords::CHILDREN.name);
         self.tree.begin_list()
     }
 
@@ -171,19 +171,19 @@ impl ResourceWriter {
         limit: &LimitFields<'_>,
         metadata: Option<&Json>,
     ) -> Result<(), TooDeep> {
-        self.tree.text(keywords::RATE_LIMIT.name);
+        self.tree.write_text(keywords::RATE_LIMIT.name);
         self.tree.begin_map()?;
         if let Some(unit) = limit.unit {
             self.write_text(&keywords::UNIT, unit);
         }
-        self.tree.text(keywords::REQUESTS_PER_UNIT.name);
-        self.tree.number(u64::from(limit.requests_per_unit));
+        self.tree.write_text(keywords::REQUESTS_PER_UNIT.name);
+        self.tree.write_number(u64::from(limit.requests_per_unit));
         self.write_flag(&keywords::UNLIMITED, limit.unlimited);
         if !limit.name.is_empty() {
             self.write_text(&keywords::NAME, limit.name);
         }
         if !limit.replaces.is_empty() {
-            self.tree.text(keywords::REPLACES.name);
+            self.tree.write_text(keywords::REPLACES.name);
             self.tree.begin_list()?;
             for name in &limit.replaces {
                 self.tree.begin_map()?;
@@ -203,8 +203,8 @@ impl ResourceWriter {
                 && !limit.unlimited
             {
                 let value = value.clone();
-                self.tree.text(key.name);
-                self.tree.json(&value)?;
+                self.tree.write_text(key.name);
+                self.tree.write_json(&value)?;
             }
         }
         self.tree.end();
@@ -225,8 +225,8 @@ impl ResourceWriter {
         let Some(value) = metadata.and_then(|metadata| metadata.get(key.name)) else {
             return Ok(());
         };
-        self.tree.text(key.name);
-        self.tree.json(value)
+        self.tree.write_text(key.name);
+        self.tree.write_json(value)
     }
 
     /// Reads domain keys from the `metadata` of a first-level descriptor. Reports values that
@@ -247,14 +247,14 @@ impl ResourceWriter {
     }
 
     fn write_text(&mut self, key: &Key, text: &str) {
-        self.tree.text(key.name);
-        self.tree.text(text);
+        self.tree.write_text(key.name);
+        self.tree.write_text(text);
     }
 
     fn write_flag(&mut self, key: &Key, value: bool) {
         if value {
-            self.tree.text(key.name);
-            self.tree.boolean(value);
+            self.tree.write_text(key.name);
+            self.tree.write_boolean(value);
         }
     }
 

@@ -297,7 +297,8 @@ impl DiagnosticKind {
 pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
 /// Message of the final diagnostic of a file that has [`DIAGNOSTICS_MAX`] errors.
-pub(crate) const STOPPED: &str = "reading stopped here after 1,000 errors; mend those first";
+pub(crate) const STOPPED_MESSAGE: &str =
+    "reading stopped here after 1,000 errors; mend those first";
 
 /// Step of the path to a value in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -310,7 +311,7 @@ pub(crate) enum PathStep {
 
 impl PathStep {
     /// Returns the step from a map to the value of a key, given the key's node.
-    pub(crate) fn of(key: Node<'_>) -> Self {
+    pub(crate) fn from_key_node(key: Node<'_>) -> Self {
         PathStep::Key(key.text().to_owned().into())
     }
 }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::diagnostic::{
-    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, STOPPED, Target, quoted,
+    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, STOPPED_MESSAGE, Target, quoted,
 };
 use super::document::Document;
 use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
@@ -43,7 +43,7 @@ pub(crate) struct Fields<'d> {
 
 impl Fields<'_> {
     /// Returns whether the map has the key, even if the value is null.
-    pub(crate) fn mentions(&self, key: &Key) -> bool {
+    pub(crate) fn contains_key(&self, key: &Key) -> bool {
         self.map.entry(key.name).is_some()
     }
 
@@ -63,7 +63,12 @@ impl<'d> Reader<'d> {
     pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
         if self.stopped {
             let (path, kind) = (Path::default(), DiagnosticKind::TooLarge);
-            self.diagnostics.push(self.document.diagnostic(&path, Target::Value, kind, STOPPED));
+            self.diagnostics.push(self.document.diagnostic(
+                &path,
+                Target::Value,
+                kind,
+                STOPPED_MESSAGE,
+            ));
         }
         self.diagnostics
     }
@@ -167,7 +172,7 @@ impl<'d> Reader<'d> {
                 if reader.should_stop() {
                     break;
                 }
-                reader.descend(PathStep::of(name), |reader| {
+                reader.descend(PathStep::from_key_node(name), |reader| {
                     if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                         let message = format!("a name in `{}` must be text; quote it", key.name);
                         reader.report(Target::Key, DiagnosticKind::WrongType, message);
@@ -299,7 +304,9 @@ impl<'d> Reader<'d> {
                     (DiagnosticKind::WrongType, message)
                 }
             };
-            self.descend(PathStep::of(key), |reader| reader.report(Target::Key, kind, message));
+            self.descend(PathStep::from_key_node(key), |reader| {
+                reader.report(Target::Key, kind, message)
+            });
             if self.should_stop() {
                 break;
             }
@@ -307,7 +314,7 @@ impl<'d> Reader<'d> {
         // One error for all of them, because they are one mistake.
         if let Some((first, _)) = limit_keys.first() {
             let message = limit_keys_on_descriptor(map, &limit_keys);
-            self.descend(PathStep::of(*first), |reader| {
+            self.descend(PathStep::from_key_node(*first), |reader| {
                 reader.report(Target::Key, DiagnosticKind::MisplacedKey, message)
             });
         }

@@ -18,7 +18,7 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use self::errors::{alias_error, bracket_error, depth_error, empty_error, syntax_error};
 use self::input::{Input, PunctuationCounter};
-use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED, quoted};
+use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED_MESSAGE, quoted};
 use super::scalar::{self, Scalar};
 
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
@@ -288,7 +288,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
         builder.handle_event(event, &span).map_err(|problem| vec![problem])?;
         if builder.tree.problems.len() >= DIAGNOSTICS_MAX {
             let mut problems = builder.tree.problems;
-            problems.push(YamlError::new(DiagnosticKind::TooLarge, STOPPED, last));
+            problems.push(YamlError::new(DiagnosticKind::TooLarge, STOPPED_MESSAGE, last));
             return Err(problems);
         }
     }
@@ -512,7 +512,7 @@ impl Builder {
                 (Kind::List, _) => Some(PathStep::Index(children.len())),
                 // The key was read, but not its value.
                 (_, [.., key]) if children.len() % 2 == 1 => {
-                    Some(PathStep::of(self.tree.node(*key)))
+                    Some(PathStep::from_key_node(self.tree.node(*key)))
                 }
                 _ => None,
             }
@@ -529,7 +529,7 @@ impl Builder {
     /// Reports an error at a key of the map that has just ended.
     fn report_key(&mut self, kind: DiagnosticKind, message: impl Into<String>, key: u32) {
         let mut path = self.next_path();
-        path.0.push(PathStep::of(self.tree.node(key)));
+        path.0.push(PathStep::from_key_node(self.tree.node(key)));
         self.report(kind, message, path, self.tree.node(key).span());
     }
 
