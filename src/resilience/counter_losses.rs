@@ -1,6 +1,6 @@
 //! Records losses of the remote store's counters, and determines which limits they still affect.
 //!
-//! Not here: detecting a loss (`store::redis::client`), deciding calls after it
+//! Not here: detecting a loss (`store::redis::client`), deciding calls after a loss
 //! (`fallback::after_loss`).
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -32,10 +32,9 @@ pub struct Deadline<S> {
 }
 
 impl<S: Store> Deadline<S> {
-    /// Creates the wrapper. A call waits for `store` for at most `budget`. If the call has a
-    /// deadline, it also waits at most for the time until the deadline minus a margin. The margin
-    /// is [`RESPONSE_MARGIN_MIN`] or a [fifth](RESPONSE_MARGIN_DIVISOR) of that time, whichever is
-    /// larger.
+    /// Wraps `store`. A call waits for the store at most `budget` and, if the call has a deadline,
+    /// at most the remaining time minus a margin. The margin is [`RESPONSE_MARGIN_MIN`] or a
+    /// [fifth](RESPONSE_MARGIN_DIVISOR) of the remaining time, whichever is larger.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }

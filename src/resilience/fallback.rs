@@ -2,7 +2,7 @@
 //! not respond.
 //!
 //! Calls first go to the remote store. `merge` decides the checks that are not answered: on the
-//! local store with this replica's share of the limit, or according to the rule's
+//! local store with this replica's share of the limit, or according to the limit's
 //! `on_store_failure`. Every charge on the remote store is also charged to the local store, so
 //! that an outage does not start with a fresh burst. During an outage, all replicas together admit
 //! at most the limit or one hit each, whichever is larger.
@@ -67,7 +67,7 @@ pub struct FallbackStats {
     /// Number of checks refused because of this replica's own charges, after the remote store may
     /// have lost its counters.
     pub refused_after_loss: AtomicU64,
-    /// Number of calls that failed with an error, because a rule has `on_store_failure: error`.
+    /// Number of calls that failed with an error, because a limit has `on_store_failure: error`.
     pub unavailable: AtomicU64,
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
@@ -144,7 +144,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.over_admission.hits_max(&self.stats.admitted_hits, now)
     }
 
-    /// Returns the fallback statistics, whose counters are updated by every call.
+    /// Returns the fallback statistics. Their values change while the service runs.
     pub fn stats(&self) -> &FallbackStats {
         &self.stats
     }
@@ -217,7 +217,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Applies a refund, or the charge of a decided check, to the counter of own charges.
+    /// Applies a refund, or the charge of a decided check, to the counter of this replica's own
+    /// charges.
     fn repeat_on_own_charges(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         if own_charges::counts_hits(check.limit) {
             self.repeat_locally(&self.own_charges.check(check), charged, now);

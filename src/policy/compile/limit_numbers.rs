@@ -166,7 +166,7 @@ impl fmt::Display for BoundsError {
 }
 
 impl RawLimit {
-    /// Compiles the limit.
+    /// Compiles this limit to a [`Limit`] with the id `limit_id`.
     ///
     /// # Errors
     ///
@@ -184,7 +184,8 @@ impl RawLimit {
         Limit { algorithm, rate, charge, on_store_failure, prepay: false, limit_id }
     }
 
-    /// Checks that the cost of one request does not exceed the capacity.
+    /// Returns an error if the cost of one request exceeds the capacity of `limit`, unless the
+    /// capacity is 0.
     pub(crate) fn check_cost(&self, limit: &Limit) -> Result<(), BoundsError> {
         let capacity = limit.capacity().0;
         if capacity > 0 && self.cost > capacity {
@@ -250,6 +251,7 @@ impl RawLimit {
 }
 
 /// Compiles a bucket with capacity `burst` (default: `hits`) that refills `hits` per `window`.
+/// Returns an error if the capacity is too large, or if `burst` is set although `hits` is 0.
 pub(crate) fn compile_bucket(
     hits: u64,
     window: Micros,

@@ -1,7 +1,7 @@
 //! Reads the `metadata` of a descriptor: arbitrary YAML, converted to JSON that fits a protobuf
 //! Struct.
 //!
-//! Not here: returning it to Envoy (`wire::dynamic_metadata`).
+//! Not here: returning the metadata to Envoy (`wire::dynamic_metadata`).
 
 use serde_json::{Map, Number, Value as Json};
 
@@ -10,8 +10,8 @@ use crate::policy::syntax::reader::{ErrorReported, Reader};
 use crate::policy::syntax::scalar::Scalar;
 use crate::policy::syntax::yaml::{Node, Value};
 
-/// Maximum size of a descriptor's `metadata`, in bytes of JSON. It is sent with every response for
-/// which the descriptor passes.
+/// Maximum size of a descriptor's `metadata`, in bytes of JSON. The metadata is sent with every
+/// response in which the descriptor passes.
 pub(crate) const METADATA_BYTES_MAX: usize = 16 * 1024;
 
 /// Reads the value of `metadata`, which must be a map, as a JSON object.

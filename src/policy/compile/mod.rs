@@ -215,7 +215,7 @@ fn hash_sources(sources: &[&Source], options: &Options) -> u64 {
     stable_hash(&parts)
 }
 
-/// Compiled domain with the origins of its first-level nodes.
+/// Compiled domain, with the files that define its first-level nodes.
 struct MergedDomain {
     spec: DomainSpec,
     /// Indexes of the domain's files in the list of all policy files.

@@ -7,7 +7,7 @@ use crate::policy::syntax::diagnostic::DiagnosticKind;
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{Fields, Reader};
 
-/// Maximum number of entry keys in a `quota_group`. No descriptor has more entries.
+/// Maximum number of entry keys in a `quota_group`. No descriptor can have more entries.
 const GROUP_KEYS_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// Domain that Envoy AI Gateway uses. The gateway sends one descriptor for each limit of each

@@ -171,7 +171,7 @@ fn read_limit<'d>(
     })
 }
 
-/// Reads the keys that configure counting, except `per` and `tiers`.
+/// Reads the keys that configure counting, except `per`, `prepay`, and `tiers`.
 fn read_raw_limit<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

@@ -30,7 +30,7 @@ pub struct DomainSpec {
     pub nodes: Vec<NodeSpec>,
 }
 
-/// Node of the descriptor tree: one entry of a path.
+/// Node of the descriptor tree; matches one entry of a descriptor.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
     /// Key of the entry.

@@ -1,8 +1,8 @@
 //! Reads and validates `tiers`: consumer classes that divide one bucket.
 //!
 //! The methods `shared` and `separate` are from Seleznev, "Development of API rate limiting
-//! methods based on consumer classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013), as is the
-//! hybrid of both, which the paper names as future work.
+//! methods based on consumer classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013). The method
+//! `hybrid` combines them; the paper names hybrids as future work.
 //!
 //! Not here: the limit of each class (`class_limits`), the arithmetic (`algorithm`), selecting the
 //! class of a request (`spec::LimitSpec::class`).
@@ -59,9 +59,9 @@ pub(crate) fn read<'d>(
     Ok(Some(TiersSpec { method, classes, default }))
 }
 
-/// Returns the bucket to divide among the classes. Reports an error if `tiers` is not allowed
-/// here. The limit must be a token bucket with nonzero capacity. Its descriptor must have no
-/// `value`, and the descriptor's key must not be in `per`.
+/// Returns the bucket to divide among the classes. Reports an error if the limit cannot have
+/// `tiers`: it must be a token bucket with nonzero capacity, its descriptor must have no `value`,
+/// and the descriptor's key must not be in `per`.
 fn check_placement<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -297,8 +297,9 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// Reads `default`, the class of unlisted values. If the key is absent, returns the class with the
-/// highest floor; ties go to the smallest share, then to the last class.
+/// Reads `default`, and returns the position of the class for unlisted values, or `None` for
+/// `default: none`. If the key is absent, returns the class with the highest floor; ties go to the
+/// smallest share, then to the last class.
 fn read_default_class<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

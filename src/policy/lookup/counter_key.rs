@@ -2,8 +2,8 @@
 //!
 //! The identity of a counter consists of the domain, the limit's name if it is an entry of
 //! `rate_limits`, the algorithm, its window if it has one, the consumer class if each class has its
-//! own bucket, and the entries of the path or of `per`. The identity never includes the numbers of
-//! the limit, so a limit keeps its counters when its numbers change. The encoding is injective:
+//! own bucket, and the entries of the path or of `per`. The identity never includes the limit's
+//! capacity or rate, so a limit keeps its counters when these change. The encoding is injective:
 //! every part is a varint length followed by that many bytes, and every alternative is marked by
 //! one byte.
 //!

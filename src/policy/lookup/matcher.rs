@@ -77,7 +77,7 @@ struct Replacement {
 }
 
 /// Checks that a request must pass. Each check gets its role from the matched rule; `decide` then
-/// adjusts the roles to the global modes.
+/// adjusts the roles of quota descriptors.
 #[derive(Debug)]
 pub struct Checks<'m, 'p> {
     /// All checks, ordered by descriptor, then by position in the policy file.

@@ -4,13 +4,14 @@
 //! A pattern consists of a prefix, literals between its stars, and a suffix. The index contains one
 //! literal of each pattern, the one that the fewest siblings share, so that a lookup among 100,000
 //! patterns costs about as much as one among 10. Prefixes and suffixes are found by reading the
-//! value from that end, other literals by one pass over the whole value. Each candidate is then
-//! verified in full.
+//! value from its start or end, inner literals by one pass over the whole value. Each candidate is
+//! then verified in full.
 //!
 //! Cost of hostile values: the pass is linear in the length of the value, and each pattern is
 //! verified at most once. Candidates found by an inner literal are verified against the recorded
-//! positions of all inner literals, without reading the value again. Candidates found at an end may
-//! read the value once more, but few siblings share a prefix or suffix.
+//! positions of all inner literals, without reading the value again. Verifying a candidate that was
+//! found by its prefix or suffix may read the value once more, but few siblings share a prefix or
+//! suffix.
 //!
 //! Not here: keys, nodes, and rules (`tree`, `matcher`).
 

@@ -1,4 +1,4 @@
-//! Compiled policy for lookup: an arena of nodes and its hash tables.
+//! Compiled policy for lookup: an arena of nodes, with hash tables to find them.
 //!
 //! One table maps a node and an entry's key to the group of children with that key. Another maps a
 //! group and a value to the child with exactly that value. A group also has its patterns and its
@@ -159,7 +159,7 @@ pub(crate) struct Domain {
     pub root: NodeId,
 }
 
-/// Node of the descriptor tree: one entry of a path.
+/// Node of the descriptor tree; matches one entry of a descriptor.
 #[derive(Debug)]
 pub(crate) struct TreeNode {
     pub parent: Option<NodeId>,
@@ -196,7 +196,7 @@ pub(crate) enum MatchKind {
     Exact,
     /// A pattern matches. Contains its position among the patterns of the same key, from 0.
     Pattern(usize),
-    /// The node with the key and without a value matches.
+    /// The key matches a node without a value, the default node of the key.
     Default,
 }
 

@@ -51,7 +51,7 @@ pub enum StepResult {
         /// Whether all values that match the pattern share one counter.
         shared: bool,
     },
-    /// The node with the key and without a value matches.
+    /// The key matches a node without a value, the default node of the key.
     Default,
     /// No match: the previous node has no children.
     BelowALeaf,
@@ -78,7 +78,7 @@ pub enum MatchEnd {
         /// Whether the node has children, so that longer descriptors may match.
         has_children: bool,
     },
-    /// The last node has this rule.
+    /// The descriptor matches this rule.
     Rule(Box<RuleExplanation>),
 }
 

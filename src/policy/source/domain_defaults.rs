@@ -39,7 +39,7 @@ pub(crate) const LIMIT_METADATA_KEYS: [Key; 4] =
 /// Maximum number of entries in a file of defaults. Every domain is matched against all entries.
 const DEFAULTS_ENTRIES_MAX: usize = 1_000;
 
-/// Defaults for the domains of a control plane, read from a file; the entries are in file order.
+/// Defaults for the domains of a control plane, as read from a file of defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyDefaults {
     entries: Vec<DefaultsEntry>,

@@ -220,7 +220,8 @@ impl ResourceWriter {
         limit.requests_per_unit > 0 && ["token_bucket", "leaky_bucket"].contains(&algorithm)
     }
 
-    /// Copies a key from `metadata`, if present, to the current map.
+    /// Copies a key from `metadata`, if present, to the current map. Returns [`TooDeep`] if the
+    /// value is nested too deeply.
     fn copy_from_metadata(&mut self, key: &Key, metadata: Option<&Json>) -> Result<(), TooDeep> {
         let Some(value) = metadata.and_then(|metadata| metadata.get(key.name)) else {
             return Ok(());

@@ -193,7 +193,7 @@ pub enum DiagnosticKind {
     UnknownReplaces,
     /// Warning: `hash_tag` names an entry that no rule has, so it colocates no counters.
     UnknownHashTag,
-    /// Warning: `requests_per_unit` is absent, so the limit is 0 and refuses every request.
+    /// Warning: `requests_per_unit` is absent, so the limit is 0 and rejects every request.
     DeniesAll,
     /// Warning: the descriptor has neither a limit nor children, and does not exempt its values
     /// from a limit.

@@ -59,7 +59,7 @@ impl<'d> Reader<'d> {
         Reader { document, path, diagnostics, errors: 0, warnings: 0, stopped: false }
     }
 
-    /// Returns the collected diagnostics, errors and warnings.
+    /// Returns the collected errors and warnings.
     pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
         if self.stopped {
             let (path, kind) = (Path::default(), DiagnosticKind::TooLarge);
@@ -154,7 +154,7 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads a map of maps by calling `read` with the name and the fields of each inner map.
-    /// Reports values that are not maps.
+    /// Reports values that are not maps. Returns `None` if the key is absent.
     pub(crate) fn for_each_named(
         &mut self,
         fields: &Fields<'d>,
@@ -186,7 +186,7 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads a list of maps by calling `read` with the position and the fields of each map.
-    /// Reports items that are not maps.
+    /// Reports items that are not maps. Returns `None` if the key is absent.
     pub(crate) fn for_each(
         &mut self,
         fields: &Fields<'d>,

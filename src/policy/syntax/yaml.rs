@@ -55,7 +55,7 @@ impl Span {
     /// Span of a value that is not from a file.
     pub(crate) const NONE: Span = Span { line: 0, column: 0, width: 0 };
 
-    /// Returns the span of a single character.
+    /// Returns the span of a single character. `line` and `column` count from 1.
     pub(crate) fn at(line: usize, column: usize) -> Self {
         Span { line: to_u32(line), column: to_u32(column), width: 1 }
     }

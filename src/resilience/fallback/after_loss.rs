@@ -3,7 +3,7 @@
 //!
 //! For one charge lifetime ([`Limit::charge_lifetime`](crate::domain::Limit::charge_lifetime))
 //! after a loss, a check must also pass against this replica's own charges, counted against the
-//! full limit. Each check is charged there before the remote store is called, and refunded if the
+//! full limit. Each check is charged locally before the remote store is called, and refunded if the
 //! remote store does not charge it. Each replica therefore admits at most the limit once more, no
 //! matter how often the remote store loses its counters and how many calls are in flight.
 //!
