@@ -22,7 +22,7 @@ const UNDECIDED_PERCENT_MAX: u64 = 1;
 /// Minimum time between two log lines about the start of an outage.
 const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
-/// Reason why the remote store did not answer a call and the fallback decided it.
+/// Reason why a call was decided by the fallback instead of the remote store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
     /// The call could not be sent or executed: no connection, a full queue, an open circuit

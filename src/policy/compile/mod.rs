@@ -45,7 +45,7 @@ use crate::domain::{Accounting, Charge, OnStoreFailure};
 pub struct Compiled {
     /// Domains in the order of their first appearance. Files are sorted by name.
     pub domains: Vec<DomainSpec>,
-    /// Warnings about valid but probably mistaken configuration, by file, then by position.
+    /// Warnings about valid but probably mistaken configuration, sorted by file, then by position.
     pub warnings: Vec<Diagnostic>,
     /// Advice about configuration that works as written.
     pub notes: Vec<Diagnostic>,

@@ -15,7 +15,7 @@ pub(crate) enum Scalar {
     Int(i128),
     /// Number with a fraction or an exponent, or a whole number too large for 64 bits.
     Float(f64),
-    /// Any other text.
+    /// Text that is neither null, a boolean, nor a number.
     Text,
 }
 
