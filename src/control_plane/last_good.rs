@@ -193,7 +193,8 @@ impl LastGood {
             return;
         }
         update.compiled += 1;
-        let read = group.iter().map(|resource| resource.read(self.defaults.of(domain))).collect();
+        let read =
+            group.iter().map(|resource| resource.read(self.defaults.for_domain(domain))).collect();
         match compile_resources(read, &self.options) {
             Ok(spec) => {
                 let resources = group.into_iter().map(|resource| resource.name).collect();

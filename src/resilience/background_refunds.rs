@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 /// the affected counters count too many hits until they refill.
 const REFUNDS_MAX: usize = 1_024;
 
-/// Starts background refunds and counts those in progress.
+/// Starter of background refunds, with the number of refunds in progress.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundRefunds {
     in_progress: Arc<AtomicUsize>,

@@ -1,6 +1,6 @@
 //! Records losses of the remote store's counters, and determines which limits they still affect.
 //!
-//! Not here: detecting a loss (`store::redis::client`), deciding calls after it
+//! Not here: detecting a loss (`store::redis::client`), deciding calls after a loss
 //! (`fallback::after_loss`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use crate::domain::{Limit, Micros};
 /// Record of the remote store's counter losses that this replica has noticed.
 #[derive(Debug, Default)]
 pub(super) struct CounterLosses {
-    /// Number of losses that the remote store reported most recently.
+    /// Number of losses since startup, as most recently reported by the remote store.
     known: AtomicU64,
     /// Time at which the latest loss was noticed, in microseconds since the Unix epoch; 0 if there
     /// was none.
@@ -30,7 +30,7 @@ impl CounterLosses {
     }
 
     /// Returns whether charges under this limit may still be missing in the remote store, because
-    /// it lost them less than one charge lifetime ago.
+    /// the store lost its counters less than one [charge lifetime](Limit::charge_lifetime) ago.
     pub(super) fn affects(&self, limit: &Limit, now: Micros) -> bool {
         let latest = Micros(self.latest.load(Ordering::Acquire));
         latest > Micros::ZERO && now < latest.saturating_add(limit.charge_lifetime())

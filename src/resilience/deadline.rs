@@ -17,7 +17,7 @@ pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
 /// Minimum time to reserve for sending the response, out of the caller's remaining time.
 pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
 /// Divisor of the caller's remaining time that yields the time to reserve for sending the
-/// response. With a divisor of 5, the store gets 16 ms of Envoy's 20 ms.
+/// response. With a divisor of 5, the store gets 16 ms of Envoy's default timeout of 20 ms.
 pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 
 /// Store wrapper that limits how long a call waits for the wrapped store.
@@ -32,10 +32,9 @@ pub struct Deadline<S> {
 }
 
 impl<S: Store> Deadline<S> {
-    /// Creates the wrapper. A call waits for `store` for at most `budget`. If the call has a
-    /// deadline, it also waits at most for the time until the deadline minus a margin. The margin
-    /// is [`RESPONSE_MARGIN_MIN`] or a [fifth](RESPONSE_MARGIN_DIVISOR) of that time, whichever is
-    /// larger.
+    /// Wraps `store`. A call waits for the store at most `budget` and, if the call has a deadline,
+    /// at most the remaining time minus a margin. The margin is [`RESPONSE_MARGIN_MIN`] or a
+    /// [fifth](RESPONSE_MARGIN_DIVISOR) of the remaining time, whichever is larger.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
         Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
     }
@@ -57,7 +56,7 @@ impl<S: Store> Deadline<S> {
             .min(left.saturating_sub(RESPONSE_MARGIN_MIN.max(left / RESPONSE_MARGIN_DIVISOR)))
     }
 
-    fn overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
+    fn record_overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
         self.overruns.fetch_add(1, Ordering::Relaxed);
         // Redis is the only store with a budget.
         let each = vec![Answer::Unanswered { executed }; call.checks.len()];
@@ -94,21 +93,21 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
 }
 
 impl<S: Store> Store for Deadline<S> {
-    /// Drops the store's future when the budget is used up. Commands that are not yet written are
-    /// then never sent. Commands that are already written still run, but their replies are
-    /// discarded.
+    /// Calls the store, and drops the store's future when the budget is used up. Commands that are
+    /// not yet written are then never sent. Commands that are already written still run, but their
+    /// replies are discarded.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let now = self.clock.monotonic();
         let budget = self.budget(now, call.deadline);
         if budget.is_zero() {
-            let answers = self.overrun(call, ExecutionStatus::NotExecuted);
+            let answers = self.record_overrun(call, ExecutionStatus::NotExecuted);
             return Answers { source: Source::Shed, ..answers };
         }
         // Layers below can return a partial result before the budget ends.
         let call = &Call { deadline: now.checked_add(budget), ..*call };
         match tokio::time::timeout(budget, self.store.apply(call)).await {
             Ok(answers) => answers,
-            Err(_) => self.overrun(call, ExecutionStatus::Unknown),
+            Err(_) => self.record_overrun(call, ExecutionStatus::Unknown),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Fallback to a local store, so that every call is decided in time even if the remote store does
 //! not respond.
 //!
-//! Calls first go to the remote store. `merge` decides the checks that it does not answer: on the
-//! local store with this replica's share of the limit, or according to the rule's
+//! Calls first go to the remote store. `merge` decides the checks that are not answered: on the
+//! local store with this replica's share of the limit, or according to the limit's
 //! `on_store_failure`. Every charge on the remote store is also charged to the local store, so
 //! that an outage does not start with a fresh burst. During an outage, all replicas together admit
 //! at most the limit or one hit each, whichever is larger.
@@ -64,10 +64,10 @@ pub struct FallbackStats {
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
-    /// Number of checks rejected because of this replica's own charges, after the remote store may
+    /// Number of checks refused because of this replica's own charges, after the remote store may
     /// have lost its counters.
     pub refused_after_loss: AtomicU64,
-    /// Number of calls that failed with an error, because a rule has `on_store_failure: error`.
+    /// Number of calls that failed with an error, because a limit has `on_store_failure: error`.
     pub unavailable: AtomicU64,
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
@@ -144,7 +144,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.over_admission.hits_max(&self.stats.admitted_hits, now)
     }
 
-    /// Returns the fallback statistics, which continue to be updated.
+    /// Returns the fallback statistics. Their values change while the service runs.
     pub fn stats(&self) -> &FallbackStats {
         &self.stats
     }
@@ -162,9 +162,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         (answers, reason)
     }
 
-    /// Completes a call after the remote store's answers. `reason` is the reason why some answers
-    /// are missing, or `None` if none are. `is_counted` states for each check whether its charge
-    /// is already among this replica's own charges; it may be empty.
+    /// Returns the final answers to a call, given those of the remote store. `reason` is the reason
+    /// why some answers are missing, or `None` if none are. `is_counted` states for each check
+    /// whether its charge is already among this replica's own charges; it may be empty.
     fn complete(
         &self,
         call: &Call<'_>,
@@ -181,8 +181,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 
     /// Repeats charges and refunds of the remote store in this replica's counters: on the local
-    /// store, up to this replica's share of each limit, and among its own charges. `is_remote`
-    /// returns whether the remote store answered a check.
+    /// store, up to this replica's share of each limit, and among this replica's own charges.
+    /// `is_remote` returns whether the remote store answered the check at an index.
     fn mirror(
         &self,
         call: &Call<'_>,
@@ -209,7 +209,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             if self.own_charges.has_separate_counters || !is_counted {
                 let share = self.replica_limits.get(check.limit);
                 let mirrored = Check { limit: share.limit(), role: Role::Shadow, ..*check };
-                self.repeat(&mirrored, charged, call.now);
+                self.repeat_locally(&mirrored, charged, call.now);
             }
             if self.own_charges.has_separate_counters && !is_counted {
                 self.repeat_on_own_charges(check, charged, call.now);
@@ -217,15 +217,16 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Applies a refund, or the charge of a decided check, to the counter of own charges.
+    /// Applies a refund, or the charge of a decided check, to the counter of this replica's own
+    /// charges.
     fn repeat_on_own_charges(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         if own_charges::counts_hits(check.limit) {
-            self.repeat(&self.own_charges.check(check), charged, now);
+            self.repeat_locally(&self.own_charges.check(check), charged, now);
         }
     }
 
     /// Applies a refund, or the charge of a decided check, to a local counter.
-    fn repeat(&self, check: &Check<'_>, charged: Hits, now: Micros) {
+    fn repeat_locally(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         match check.op {
             Op::Refund { .. } => drop(self.local.decide_one(check, now)),
             Op::Take { .. } | Op::Peek { .. } => {
@@ -265,7 +266,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         each
     }
 
-    /// Completes a call with at least one check that the remote store did not answer.
+    /// Returns the final answers to a call with at least one check that the remote store did not
+    /// answer.
     fn fall_back(
         &self,
         call: &Call<'_>,
@@ -301,8 +303,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Counts the hits of an admitted call that would be charged by checks that the remote store
-    /// did not decide. Checks in shadow mode do not count.
+    /// Counts the hits that an admitted call takes in checks that the remote store did not answer.
+    /// Checks in shadow mode do not count.
     fn record_unconfirmed_hits(&self, call: &Call<'_>, is_remote: &[bool]) {
         for (check, is_remote) in call.checks.iter().zip(is_remote) {
             let Op::Take { cost } = check.op else { continue };
@@ -314,7 +316,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 
     /// Refunds charges on the remote store in a background task, so that the caller does not wait
-    /// for it.
+    /// for the refund.
     fn refund_in_background(&self, receipts: Vec<Receipt>) {
         if receipts.is_empty() {
             return;

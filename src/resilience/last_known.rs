@@ -21,7 +21,7 @@ const TTL: Micros = Micros(2_000_000);
 /// Hash table of counters with the store's most recent answer for each. A locked entry is skipped,
 /// so that no call waits for another.
 #[derive(Debug)]
-pub(super) struct LastKnown {
+pub(super) struct LastKnownCounters {
     entries: Box<[Mutex<Option<KnownCounter>>]>,
 }
 
@@ -34,9 +34,9 @@ struct KnownCounter {
     reset_at: Micros,
 }
 
-impl LastKnown {
-    pub(super) fn new() -> LastKnown {
-        LastKnown { entries: (0..ENTRY_COUNT).map(|_| Mutex::new(None)).collect() }
+impl LastKnownCounters {
+    pub(super) fn new() -> LastKnownCounters {
+        LastKnownCounters { entries: (0..ENTRY_COUNT).map(|_| Mutex::new(None)).collect() }
     }
 
     /// Records the store's answer to a check, for later checks of the same counter.

@@ -1,6 +1,6 @@
 //! Merges the remote store's incomplete answers to a call with local decisions.
 //!
-//! For an unanswered check the rule's `on_store_failure` applies:
+//! For an unanswered check, the limit's `on_store_failure` applies:
 //!
 //! - `error`: the check stays unanswered, and the whole call fails with an error.
 //! - `deny`: the check is refused, with a `retry_after` of one second.
@@ -30,7 +30,7 @@ pub(super) type LocalChecks = SmallVec<[(usize, Role); 4]>;
 /// Result of merging the answers from the remote store and the local store to one call.
 #[derive(Debug)]
 pub(super) enum MergeResult {
-    /// The call fails, because the remote store did not answer a check whose rule has
+    /// The call fails, because the remote store did not answer a check whose limit has
     /// `on_store_failure: error`. `receipts` are the charges that the remote store must refund.
     Unavailable { receipts: Vec<Receipt> },
     /// The decision on the call is final. Every check has a result, except possibly shadow checks

@@ -1,13 +1,13 @@
 //! Layers between the decider and a store that may be slow or unavailable. [`deadline`],
-//! [`refusal_cache`], [`prepaid_hits`] and [`fallback`] each wrap a [`Store`](crate::store::Store) and
-//! implement `Store` themselves.
+//! [`refusal_cache`], [`prepaid_hits`] and [`fallback`] each wrap a [`Store`](crate::store::Store)
+//! and implement `Store` themselves.
 //!
 //! | module | responsibility |
 //! |---|---|
 //! | [`deadline`] | bounds how long a call waits for the store |
 //! | [`refusal_cache`] | repeats recent refusals without calling the store |
 //! | [`prepaid_hits`] | takes hits of hot counters in advance and spends them without the store |
-//! | `prepaid_lots` | sizes and holds these hits |
+//! | `prepaid_lots` | sizes and holds the prepaid hits |
 //! | `last_known` | caches the states of counters, for statuses of skipped checks |
 //! | `remaining_checks` | selects the checks to send if some are already answered |
 //! | [`fallback`] | decides unanswered checks on the local store |

@@ -2,10 +2,10 @@
 //! calls that the store did not answer.
 //!
 //! The service is degraded while a circuit breaker is open, while an operator has disabled the
-//! store, or if the store did not decide more than 1 % of the last second's calls. The log,
+//! store, or while more than 1 % of the last second's calls were not decided by the store. The log,
 //! `/readyz`, the live page, and the metrics all use this definition.
 //!
-//! Not here: deciding these calls (`fallback`), the names of metrics (`app`).
+//! Not here: deciding the unanswered calls (`fallback`), the names of metrics (`app`).
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ const UNDECIDED_PERCENT_MAX: u64 = 1;
 /// Minimum time between two log lines about the start of an outage.
 const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
-/// Reason why the remote store did not answer a call and the fallback decided it.
+/// Reason why a call was decided by the fallback instead of the remote store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallbackReason {
     /// The call could not be sent or executed: no connection, a full queue, an open circuit

@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use super::last_known::LastKnown;
+use super::last_known::LastKnownCounters;
 use super::remaining_checks::RemainingChecks;
 use crate::domain::{
     Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Outcome,
@@ -60,7 +60,7 @@ pub struct RefusalCache<S> {
     /// Whether refusals are cached. If false, every call goes to the store.
     enabled: bool,
     sets: Box<[CacheSet]>,
-    last_known: LastKnown,
+    last_known: LastKnownCounters,
     stats: RefusalCacheStats,
 }
 
@@ -115,7 +115,7 @@ impl<S: Store> RefusalCache<S> {
     /// hash tags (Redis Cluster). Refusals of such calls are not cached.
     pub fn new(inner: S, splits: bool) -> Self {
         let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
-        let (last_known, stats) = (LastKnown::new(), RefusalCacheStats::default());
+        let (last_known, stats) = (LastKnownCounters::new(), RefusalCacheStats::default());
         RefusalCache { inner, splits, enabled: true, sets, last_known, stats }
     }
 
@@ -222,7 +222,7 @@ impl<S: Store> RefusalCache<S> {
 
     /// Updates the cache with the store's answers. Caches the refusals, and removes the entries of
     /// the counters that were charged, because their waits have become longer. If a refusal is
-    /// cached, also records the counters of the checks that passed in [`LastKnown`].
+    /// cached, also records the counters of the checks that passed in [`LastKnownCounters`].
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
         let is_split = self.splits && !have_same_tag(call.checks);
         let mut has_cached = false;

@@ -69,7 +69,7 @@ fn read_list<'d, T>(
     if items.is_empty() {
         let message = format!("`{}` needs at least one item", key.name);
         let kind = DiagnosticKind::Missing;
-        return Err(match fields.mentions(key) {
+        return Err(match fields.contains_key(key) {
             true => reader.report_key(key, kind, message),
             false => reader.report(Target::Key, kind, message),
         });

@@ -10,15 +10,17 @@ use crate::domain::{
     OnStoreFailure, Override, Rate, Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 
-/// Maximum window: ten years of 365 days. No real limit has a longer window. In microseconds, this
-/// maximum fits into 49 bits.
+/// Maximum length of a window: ten years of 365 days. No real limit has a longer window. In
+/// microseconds, this maximum fits into 49 bits.
 pub const WINDOW_MAX: Micros = Micros::from_secs(10 * 365 * 86_400);
 
-/// Upper bound of `burst * emission` for a bucket stored as arrival time. Below this bound, the sum
-/// with a timestamp of this century is an exact integer in Lua, whose numbers are doubles.
+/// Exclusive upper bound of `burst * emission` for a bucket stored as an arrival time, where
+/// `emission` is the time in which one hit refills, in microseconds. Below this bound, the sum with
+/// a timestamp of this century is an exact integer in Lua, whose numbers are doubles.
 const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
 
-/// Upper bound of `burst * window` for a bucket stored as credits: the first integer that a double
+/// Exclusive upper bound of `burst * window` for a bucket stored as credits, with the window in
+/// microseconds, and of `hits * ticks` for a sliding window: 2^53, the first integer that a double
 /// cannot distinguish from its successor.
 const CREDITS_BOUND: u64 = 1 << 53;
 
@@ -27,18 +29,20 @@ const CREDITS_BOUND: u64 = 1 << 53;
 /// would have a larger error is stored as credits, which are exact but take twice the space.
 const RATE_ERROR_RECIPROCAL: u128 = 1_000;
 
-/// Upper bound of a hybrid limit's capacity. The unit is 1/100 of the credit of an ordinary
-/// bucket. Below this bound, the sum of two capacities and a refill is exact in a double.
+/// Exclusive upper bound of a hybrid limit's capacity, in credits. One hit is 100 credits for each
+/// tick of the window. Below this bound, the sum of two capacities and a refill is exact in a
+/// double.
 const HYBRID_BOUND: u64 = 1 << 51;
 
-/// Maximum number of entries in a sliding log or slot table. Each check scans all of them.
+/// Maximum number of entries in the sliding log or slot table of one counter. Each check scans all
+/// entries.
 pub(crate) const STORED_ENTRIES_MAX: u64 = 10_000;
 
 /// Default lease of a slot, in seconds. It is longer than most requests take, but short enough
 /// that a crashed client's slots are soon free again.
 pub(crate) const DEFAULT_LEASE_SECS: u64 = 60;
 
-/// Algorithm keyword of a policy file.
+/// Algorithm of a limit, as named by the key `algorithm` of a policy file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum AlgorithmName {
     #[default]
@@ -162,7 +166,7 @@ impl fmt::Display for BoundsError {
 }
 
 impl RawLimit {
-    /// Compiles the limit.
+    /// Compiles this limit to a [`Limit`] with the id `limit_id`.
     ///
     /// # Errors
     ///
@@ -180,7 +184,8 @@ impl RawLimit {
         Limit { algorithm, rate, charge, on_store_failure, prepay: false, limit_id }
     }
 
-    /// Checks that the cost of one request does not exceed the capacity.
+    /// Returns an error if the cost of one request exceeds the capacity of `limit`, unless the
+    /// capacity is 0.
     pub(crate) fn check_cost(&self, limit: &Limit) -> Result<(), BoundsError> {
         let capacity = limit.capacity().0;
         if capacity > 0 && self.cost > capacity {
@@ -246,6 +251,7 @@ impl RawLimit {
 }
 
 /// Compiles a bucket with capacity `burst` (default: `hits`) that refills `hits` per `window`.
+/// Returns an error if the capacity is too large, or if `burst` is set although `hits` is 0.
 pub(crate) fn compile_bucket(
     hits: u64,
     window: Micros,
@@ -283,8 +289,8 @@ pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
     (HYBRID_BOUND - 1) / (100 * ticks)
 }
 
-/// Compiles a request override to a fixed-window limit with this charge. An override of 0 refuses
-/// everything.
+/// Compiles a request override to a fixed-window limit with the given charge mode. If the override
+/// allows 0 requests per unit, the limit refuses every check.
 ///
 /// Windows longer than [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1.
 /// Responses report the rate as sent in the request.

@@ -1,6 +1,7 @@
-//! Reads `metadata`: arbitrary YAML, converted to JSON that fits a protobuf Struct.
+//! Reads the `metadata` of a descriptor: arbitrary YAML, converted to JSON that fits a protobuf
+//! Struct.
 //!
-//! Not here: returning it to Envoy (`wire::dynamic_metadata`).
+//! Not here: returning the metadata to Envoy (`wire::dynamic_metadata`).
 
 use serde_json::{Map, Number, Value as Json};
 
@@ -9,8 +10,8 @@ use crate::policy::syntax::reader::{ErrorReported, Reader};
 use crate::policy::syntax::scalar::Scalar;
 use crate::policy::syntax::yaml::{Node, Value};
 
-/// Maximum size of a descriptor's `metadata`, in bytes of JSON. It is sent with every response for
-/// which the descriptor passes.
+/// Maximum size of a descriptor's `metadata`, in bytes of JSON. The metadata is sent with every
+/// response in which the descriptor passes.
 pub(crate) const METADATA_BYTES_MAX: usize = 16 * 1024;
 
 /// Reads the value of `metadata`, which must be a map, as a JSON object.
@@ -49,7 +50,8 @@ fn to_json(reader: &mut Reader<'_>, value: Node<'_>) -> Result<Json, ErrorReport
         Value::Map(map) => {
             let (mut object, mut reported) = (Map::new(), None);
             for (key, value) in map.entries() {
-                match reader.descend(PathStep::of(key), |reader| to_json(reader, value)) {
+                match reader.descend(PathStep::from_key_node(key), |reader| to_json(reader, value))
+                {
                     Ok(value) => {
                         object.insert(key.text().to_owned(), value);
                     }

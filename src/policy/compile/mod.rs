@@ -45,7 +45,7 @@ use crate::domain::{Accounting, Charge, OnStoreFailure};
 pub struct Compiled {
     /// Domains in the order of their first appearance. Files are sorted by name.
     pub domains: Vec<DomainSpec>,
-    /// Warnings about valid but probably mistaken configuration, by file, then by position.
+    /// Warnings about valid but probably mistaken configuration, sorted by file, then by position.
     pub warnings: Vec<Diagnostic>,
     /// Advice about configuration that works as written.
     pub notes: Vec<Diagnostic>,
@@ -152,8 +152,8 @@ pub fn compile_resources(
     }
 }
 
-/// Returns an error if a request with one descriptor for each sequence of keys could need more
-/// checks than the bound.
+/// Returns an error if a request could need more than `checks_max` checks; otherwise `None`.
+/// Assumes that the request has one descriptor for each sequence of keys in the domain's tree.
 fn too_many_checks_error(
     domain: &MergedDomain,
     documents: &[Document<'_>],
@@ -215,10 +215,10 @@ fn hash_sources(sources: &[&Source], options: &Options) -> u64 {
     stable_hash(&parts)
 }
 
-/// Compiled domain with the origins of its first-level nodes.
+/// Compiled domain, with the files that define its first-level nodes.
 struct MergedDomain {
     spec: DomainSpec,
-    /// Indexes of the domain's files.
+    /// Indexes of the domain's files in the list of all policy files.
     files: Vec<usize>,
     /// File index of each first-level node, and the node's position in that file's `descriptors`.
     origins: Vec<(usize, usize)>,
@@ -258,7 +258,7 @@ fn compile_files(
         let defaults = LimitDefaults { domain: &name, on_store_failure, charge };
         let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
-            quota_group: quota_group::effective(&name, settings.quota_group),
+            quota_group: quota_group::keys_or_default(&name, settings.quota_group),
             name: name.into(),
             accounting: settings.accounting.unwrap_or_default(),
             charge,
@@ -288,7 +288,7 @@ fn read_domain_settings<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
         Ok(Some(domain)) if !domain.is_empty() => Some(domain),
         Ok(_) => {
             let name = "the `domain` in Envoy's rate limit filter, or in the calls";
-            if fields.mentions(&keywords::DOMAIN) {
+            if fields.contains_key(&keywords::DOMAIN) {
                 let message = format!("`domain` is empty; write {name}");
                 reader.report_key(&keywords::DOMAIN, DiagnosticKind::Missing, message);
             } else {
@@ -322,8 +322,8 @@ fn read_domain_settings<'d>(document: &'d Document<'d>) -> PolicyFile<'d> {
     PolicyFile { reader, fields: Some(fields), domain, settings }
 }
 
-/// Groups files by domain. A file without a domain forms its own group, so that its other errors
-/// are also reported.
+/// Groups files by domain, and returns the file indexes of each group. A file without a domain
+/// forms its own group, so that its other errors are also reported.
 fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
@@ -351,7 +351,8 @@ fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<u
     groups
 }
 
-/// Reports a top-level key whose value conflicts with an earlier file.
+/// Reports a top-level key of the file `at` whose value conflicts with that in the earlier file
+/// `first`.
 fn report_difference(
     files: &mut [PolicyFile<'_>],
     at: usize,
@@ -382,8 +383,8 @@ fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettin
     }
 }
 
-/// Returns the value of `key` that the files of a group have in common, and reports files with a
-/// different value. Files that omit the key do not conflict.
+/// Returns the value of `key` in the first file of a group that has the key, or `None` if no file
+/// has it. Reports later files with a different value.
 fn agreed_value<T: Clone + PartialEq>(
     files: &mut [PolicyFile<'_>],
     group: &[usize],

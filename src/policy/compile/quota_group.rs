@@ -1,4 +1,4 @@
-//! Reads `quota_group`: the entries whose values group the quota descriptors of a call.
+//! Reads `quota_group`: the keys of the entries whose values group the quota descriptors of a call.
 //!
 //! Not here: grouping the descriptors of a call (`decide::quota_roles`).
 
@@ -7,18 +7,19 @@ use crate::policy::syntax::diagnostic::DiagnosticKind;
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{Fields, Reader};
 
-/// Maximum number of entry keys in a `quota_group`. No descriptor has more entries.
+/// Maximum number of entry keys in a `quota_group`. No descriptor can have more entries.
 const GROUP_KEYS_MAX: usize = Bounds::DEFAULT.entries_max;
 
-/// Domain that Envoy AI Gateway uses. It sends one descriptor for each limit of each backend and
-/// model that may serve the request.
+/// Domain that Envoy AI Gateway uses. The gateway sends one descriptor for each limit of each
+/// backend and model that may serve the request.
 const AI_GATEWAY_DOMAIN: &str = "ai-gateway-quota";
 
 /// Default `quota_group` of [`AI_GATEWAY_DOMAIN`]: one group for each backend and model.
 const AI_GATEWAY_GROUP: [&str; 2] = ["backend_name", "model_name_override"];
 
-/// Reads `quota_group`. Returns `None` if the file does not have the key. An empty list makes
-/// every quota descriptor a group of its own, even in a domain that has a default.
+/// Reads `quota_group`. Returns `None` if the key is absent, or if its value is invalid and an
+/// error was reported. An empty list makes every quota descriptor a group of its own, even in a
+/// domain that has a default.
 pub(crate) fn read<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Option<Vec<String>> {
     let names = reader.read_names(fields, &keywords::QUOTA_GROUP).ok().flatten()?;
     if names.len() > GROUP_KEYS_MAX {
@@ -32,7 +33,7 @@ pub(crate) fn read<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Option<V
 /// Returns the entry keys that form the quota groups of a domain: those in `quota_group` or, if
 /// the policy does not set it, the default. If the list is empty, every quota descriptor is a
 /// group of its own.
-pub(crate) fn effective(domain: &str, configured: Option<Vec<String>>) -> Box<[Box<str>]> {
+pub(crate) fn keys_or_default(domain: &str, configured: Option<Vec<String>>) -> Box<[Box<str>]> {
     match configured {
         Some(names) => names.into_iter().map(Into::into).collect(),
         None if domain == AI_GATEWAY_DOMAIN => AI_GATEWAY_GROUP.map(Into::into).into(),

@@ -97,7 +97,7 @@ fn read_replaces<'d>(
 }
 
 /// Reports keys that conflict with `unlimited`. An unknown `unit` is only a warning, because
-/// envoyproxy/ratelimit accepts it there.
+/// envoyproxy/ratelimit accepts it beside `unlimited`.
 fn check_unlimited_alone<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -171,7 +171,7 @@ fn read_limit<'d>(
     })
 }
 
-/// Reads the keys that configure counting, except `per` and `tiers`.
+/// Reads the keys that configure counting, except `per`, `prepay`, and `tiers`.
 fn read_raw_limit<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -240,8 +240,9 @@ fn read_raw_limit<'d>(
     })
 }
 
-/// Reads `prepay`. Reports `auto` beside keys that it does not go with. `raw` is `None` if they have
-/// errors of their own.
+/// Reads `prepay`. Returns true for `auto`, and reports `auto` if it conflicts with the algorithm,
+/// with `tiers`, or with the charge mode. `raw` is the rest of the limit, or `None` if it contains
+/// errors.
 fn read_prepay<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -368,7 +369,7 @@ fn read_per<'d>(
     reported.map_or(Ok(Some(positions.into())), Err)
 }
 
-/// Reads `charge` of a limit or a domain; `None` if absent.
+/// Reads the charge mode of a limit or a domain; `None` if absent.
 pub(crate) fn read_charge<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

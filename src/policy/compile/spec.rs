@@ -13,8 +13,8 @@ pub struct DomainSpec {
     pub name: Box<str>,
     /// Accounting mode: whether a rejected request charges the limits that had room left.
     pub accounting: Accounting,
-    /// Charge mode for request overrides on paths without a rule. Each limit of a rule has its
-    /// own.
+    /// Charge mode for request overrides on paths whose rule does not have exactly one limit, and
+    /// on paths without a rule. Each limit of a rule has a charge mode of its own.
     pub charge: Charge,
     /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
     /// each counter is its hash tag, which spreads counters over all hash slots.
@@ -30,7 +30,7 @@ pub struct DomainSpec {
     pub nodes: Vec<NodeSpec>,
 }
 
-/// Node of the descriptor tree: one entry of a path.
+/// Node of the descriptor tree; matches one entry of a descriptor.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
     /// Key of the entry.
@@ -41,8 +41,8 @@ pub struct NodeSpec {
     pub share_threshold: bool,
     /// Whether metrics show the request's value for this node in the rule's path.
     pub value_to_metric: bool,
-    /// Rule for descriptors that end here. `None` for intermediate nodes and nodes without limits,
-    /// which allow every request.
+    /// Rule for descriptors that end at this node. `None` if the node has neither `rate_limit` nor
+    /// `rate_limits`; such descriptors are always allowed.
     pub rule: Option<RuleSpec>,
     /// Next level, in file order.
     pub children: Vec<NodeSpec>,
@@ -69,8 +69,8 @@ pub struct RuleSpec {
     pub limits: Vec<LimitSpec>,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Box<[Box<str>]>,
-    /// Name of a `rate_limit`, even of an unlimited one; `None` for `rate_limits`, whose limits
-    /// have their own names.
+    /// Name in the rule's `rate_limit`, even if it is unlimited; `None` if `rate_limit` has no
+    /// name, and for `rate_limits`, whose limits have their own names.
     pub name: Option<Box<str>>,
     /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
@@ -82,11 +82,12 @@ pub struct RuleSpec {
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// Response body for rejections by this rule. If `None`, the domain's body is used.
     pub body: Option<Arc<Body>>,
-    /// Position of the rule's descriptor in a file or resource; `None` for a rule from neither.
+    /// Position of the rule's descriptor in a file or resource; `None` if the rule comes from
+    /// neither.
     pub location: Option<SourceLocation>,
 }
 
-/// Line of a policy file, or path in a resource of a control plane.
+/// Position in a policy: line of a policy file, or path in a resource of a control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLocation {
     /// File name as passed to `compile`, or name of the resource.
@@ -109,8 +110,8 @@ pub struct LimitSpec {
     /// Compiled limit. With `tiers`, this is the limit for the whole bucket that the classes
     /// divide.
     pub limit: Arc<Limit>,
-    /// Limit to which bills are charged; see [`Limit::bill_limit`]. With `tiers`, each class has
-    /// its own.
+    /// Limit to which bills (hits that a descriptor names) are charged; see [`Limit::bill_limit`].
+    /// With `tiers`, each class has its own.
     pub bill_limit: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
@@ -120,8 +121,8 @@ pub struct LimitSpec {
 }
 
 impl LimitSpec {
-    /// Returns the position of the class for a value, and the class. Returns `None` if the limit
-    /// has no `tiers` or does not limit unlisted values.
+    /// Returns the consumer class that a value selects, with its position. Returns `None` if the
+    /// limit has no `tiers`, or if the value is unlisted and unlisted values are not limited.
     pub(crate) fn class(&self, value: &[u8]) -> Option<(usize, &ClassSpec)> {
         let tiers = self.tiers.as_ref()?;
         let listed = tiers.classes.iter().position(|class| class.name.as_bytes() == value);
@@ -181,7 +182,8 @@ pub struct ClassSpec {
     pub name: Box<str>,
     /// Compiled limit of the class.
     pub limit: Arc<Limit>,
-    /// Limit to which bills of the class are charged; see [`Limit::bill_limit`].
+    /// Limit to which bills (hits that a descriptor names) of the class are charged; see
+    /// [`Limit::bill_limit`].
     pub bill_limit: Option<Arc<Limit>>,
 }
 

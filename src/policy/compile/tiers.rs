@@ -1,8 +1,8 @@
 //! Reads and validates `tiers`: consumer classes that divide one bucket.
 //!
 //! The methods `shared` and `separate` are from Seleznev, "Development of API rate limiting
-//! methods based on consumer classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013), as is the
-//! hybrid of both, which the paper names as future work.
+//! methods based on consumer classes" (2025, DOI 10.26102/2310-6018/2025.48.1.013). The method
+//! `hybrid` combines them; the paper names hybrids as future work.
 //!
 //! Not here: the limit of each class (`class_limits`), the arithmetic (`algorithm`), selecting the
 //! class of a request (`spec::LimitSpec::class`).
@@ -18,7 +18,7 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, Target, quoted};
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
-/// Value of `default` that leaves unlisted values unlimited.
+/// Value of the key `default` that leaves unlisted values unlimited.
 const NO_CLASS: &str = "none";
 
 /// Reads `tiers`. `whole` is the limit without classes; `identity` contains the parts of its
@@ -59,9 +59,9 @@ pub(crate) fn read<'d>(
     Ok(Some(TiersSpec { method, classes, default }))
 }
 
-/// Returns the bucket to divide among the classes. Reports an error if `tiers` is not allowed
-/// here. The limit must be a token bucket with nonzero capacity. Its descriptor must have no
-/// `value`, and the descriptor's key must not be in `per`.
+/// Returns the bucket to divide among the classes. Reports an error if the limit cannot have
+/// `tiers`: it must be a token bucket with nonzero capacity, its descriptor must have no `value`,
+/// and the descriptor's key must not be in `per`.
 fn check_placement<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -187,7 +187,8 @@ fn check_classes(
 /// Kind and message of the diagnostic for a constraint that the classes violate.
 type Violation = (DiagnosticKind, String);
 
-/// Checks that a class has exactly the keys its method needs.
+/// Returns a violation if a class lacks a key that its method needs or has one that the method does
+/// not allow.
 fn check_class_keys(method: TierMethod, class: &RawClass) -> Option<Violation> {
     let name = quoted(&class.name);
     let has_size = class.burst.is_some() || class.requests.is_some();
@@ -224,8 +225,8 @@ fn check_class_keys(method: TierMethod, class: &RawClass) -> Option<Violation> {
     Some((kind, message))
 }
 
-/// Checks that floors are below 100 % and that none is lower than the floor of the class before
-/// it. In a shared bucket, each floor must be higher than the one before.
+/// Returns a violation if a floor is 100 % or more, or is lower than the floor of the class before
+/// it. In a shared bucket, equal floors are also a violation.
 fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
     let floor = |class: &RawClass| class.floor.unwrap_or(0);
     if let Some(class) = classes.iter().find(|class| u64::from(floor(class)) >= HUNDRED_PERCENT) {
@@ -252,8 +253,8 @@ fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// Checks that the classes together do not exceed the bucket, and that each class gets at least
-/// one hit.
+/// Returns a violation if the classes together exceed the bucket or its rate, or if the share of a
+/// class without a floor is less than one hit.
 fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Violation> {
     let shares: u64 = classes.iter().filter_map(|class| class.share).map(u64::from).sum();
     if shares > HUNDRED_PERCENT {
@@ -296,8 +297,9 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// Reads `default`, the class of unlisted values. If the key is absent, returns the class with the
-/// highest floor; ties go to the smallest share, then to the last class.
+/// Reads `default`, and returns the position of the class for unlisted values, or `None` for
+/// `default: none`. If the key is absent, returns the class with the highest floor; ties go to the
+/// smallest share, then to the last class.
 fn read_default_class<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

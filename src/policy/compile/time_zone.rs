@@ -64,7 +64,7 @@ impl ZonedWindows {
         None
     }
 
-    /// Returns the first date of the window that contains a date.
+    /// Returns the first date of the window that contains a date; `None` if out of range.
     fn first_date(&self, date: Date) -> Option<Date> {
         match self.unit {
             Unit::Week => {
@@ -77,7 +77,8 @@ impl ZonedWindows {
         }
     }
 
-    /// Returns the first date of the next window.
+    /// Returns the first date of the window after the one that starts on `first`; `None` if out of
+    /// range.
     fn next_date(&self, first: Date) -> Option<Date> {
         let length = match self.unit {
             Unit::Week => Length::new().weeks(1),
@@ -88,7 +89,8 @@ impl ZonedWindows {
         first.checked_add(length).ok()
     }
 
-    /// Returns midnight, or the first instant of the date if a clock change skips midnight.
+    /// Returns the first instant of a date: midnight, or the instant of the clock change if it
+    /// skips midnight. Returns `None` for instants before 1970 or out of range.
     fn first_instant(&self, date: Date) -> Option<Micros> {
         let midnight = date.at(0, 0, 0, 0);
         let instant = self.zone.to_ambiguous_timestamp(midnight).compatible().ok()?;

@@ -103,7 +103,8 @@ struct Linter<'a> {
     domain: &'a DomainSpec,
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
-    /// Maximum depth of a rule that can match. Decoding rejects descriptors with more entries.
+    /// Maximum depth of a rule that can match, in levels. Decoding rejects descriptors with more
+    /// entries.
     entries_max: usize,
     found: Findings,
 }
@@ -188,17 +189,17 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
     });
 }
 
-/// Warns about descriptors with neither a limit nor children. Such a descriptor exempts its values
-/// from a limit of a sibling. If no sibling has a limit, the descriptor has no effect.
+/// Warns about descriptors that have no effect: those with neither a limit nor children, unless a
+/// sibling with the same key has a limit, from which the descriptor then exempts its values.
 fn check_leaves(linter: &mut Linter<'_>) {
     let domain = linter.domain;
-    check_leaves_on_level(linter, &domain.nodes, &[]);
+    check_sibling_leaves(linter, &domain.nodes, &[]);
     linter.visit_nodes(|linter, node_path, node| {
-        check_leaves_on_level(linter, &node.children, &node_path.at)
+        check_sibling_leaves(linter, &node.children, &node_path.at)
     });
 }
 
-fn check_leaves_on_level(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
+fn check_sibling_leaves(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
     let is_limited = |node: &&NodeSpec| node.rule.is_some() || has_rule(&node.children);
     let limited: HashSet<&str> = nodes.iter().filter(is_limited).map(|node| &*node.key).collect();
     for (at, node) in nodes.iter().enumerate() {
@@ -256,13 +257,13 @@ fn varies_by_client(node: &NodeSpec) -> bool {
 /// key and level matches all their values.
 fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
-    check_siblings(linter, &domain.nodes, &[]);
+    check_shadowed_siblings(linter, &domain.nodes, &[]);
     linter.visit_nodes(|linter, node_path, node| {
-        check_siblings(linter, &node.children, &node_path.at)
+        check_shadowed_siblings(linter, &node.children, &node_path.at)
     });
 }
 
-fn check_siblings(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
+fn check_shadowed_siblings(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
     let patterns: Vec<(&str, &str)> = nodes
         .iter()
         .filter_map(|node| match &node.value {
@@ -400,11 +401,11 @@ fn unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagno
 }
 
 /// Adds a note about limits that one request can hit and whose counters Redis Cluster may store in
-/// different hash slots, although a `hash_tag` could colocate them. Adds one note per limit, which
-/// names only the first other limit.
+/// different hash slots, although a `hash_tag` could colocate them. Adds at most one note per
+/// limit; the note names only the first of the other limits.
 ///
 /// Adds no note about limits that no `hash_tag` can colocate, because the only fix would be to
-/// remove a limit. Also adds none if `hash_tag` already colocates some limits, because a different
+/// remove a limit. Adds no notes if `hash_tag` already colocates some limits, because a different
 /// tag would separate them. `tidegate check --cluster` lists both cases.
 fn check_hash_slots(linter: &mut Linter<'_>) {
     let limits = colocation::limit_sites(linter.domain);

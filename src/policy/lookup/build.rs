@@ -23,16 +23,17 @@ use crate::policy::compile::spec::{
 use crate::policy::show::listing;
 
 impl Policy {
-    /// Builds the lookup tree. Rules are numbered in file order, parents before children.
+    /// Builds a policy from compiled domains. Rules are numbered in file order, parents before
+    /// children.
     ///
     /// Takes time and memory linear in the size of the policy. Never fails.
     pub fn build(domains: Vec<DomainSpec>, secret: Secret) -> Policy {
         Policy::build_with_first_id(&domains, secret, RuleId(0))
     }
 
-    /// Builds the lookup tree. Rules get consecutive ids, starting with `first`. A process never
-    /// reuses ids, so that a call in progress during a reload cannot be attributed to the wrong
-    /// rule.
+    /// Builds a policy from compiled domains. Rules get consecutive ids, starting with `first`. A
+    /// process never reuses ids, so that a call in progress during a reload cannot be attributed to
+    /// the wrong rule.
     pub fn build_with_first_id(
         domains: &[impl Borrow<DomainSpec>],
         secret: Secret,
@@ -263,7 +264,7 @@ impl TreeBuilder {
     }
 }
 
-/// Converts a pattern without `*` to an exact value.
+/// Converts a pattern without `*` to an exact value. Returns other values unchanged.
 fn exact_without_star(value: &ValueSpec) -> ValueSpec {
     match value {
         ValueSpec::Pattern(text) if !text.contains('*') => ValueSpec::Exact(text.clone()),
@@ -271,7 +272,7 @@ fn exact_without_star(value: &ValueSpec) -> ValueSpec {
     }
 }
 
-/// Returns whether the printed path shows the request's value on this level, even without
+/// Returns whether a rule's printed path shows the request's value for this node even without
 /// `detailed_metric`.
 fn shows_value(node: &TreeNode) -> bool {
     let varies = match node.value {

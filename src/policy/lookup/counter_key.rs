@@ -2,9 +2,10 @@
 //!
 //! The identity of a counter consists of the domain, the limit's name if it is an entry of
 //! `rate_limits`, the algorithm, its window if it has one, the consumer class if each class has its
-//! own bucket, and the entries of the path or of `per`. The identity never includes the numbers of
-//! the limit, so a limit keeps its counters when its numbers change. The encoding is injective:
-//! every part is a varint length followed by that many bytes, and every choice is one tag byte.
+//! own bucket, and the entries of the path or of `per`. The identity never includes the limit's
+//! capacity or rate, so a limit keeps its counters when these change. The encoding is injective:
+//! every part is a varint length followed by that many bytes, and every alternative is marked by
+//! one byte.
 //!
 //! Not here: which entries are part of a key (`tree`), the names of keys in Redis (`store::redis`).
 
@@ -15,14 +16,15 @@ use crate::domain::{Algorithm, CounterKey, Holder, Limit, Window};
 #[cfg(test)]
 mod tests;
 
-/// First byte of an identity: its kind. It keeps counters of the policy, counters of request
-/// overrides, hash tags, and holders of concurrency slots apart.
-const LIMIT: u8 = 1;
-const OVERRIDE: u8 = 2;
-const TAG: u8 = 3;
-const HOLDER: u8 = 4;
+/// Kind of an identity, stored as its first byte: counter of a limit, counter of a request
+/// override, hash tag, or holder of a concurrency slot. Identities of different kinds are never
+/// equal.
+const LIMIT_KIND: u8 = 1;
+const OVERRIDE_KIND: u8 = 2;
+const TAG_KIND: u8 = 3;
+const HOLDER_KIND: u8 = 4;
 
-/// Byte that identifies the algorithm. The window follows it.
+/// Byte that identifies the algorithm in an identity. The window, if any, follows this byte.
 const FIXED_WINDOW: u8 = 1;
 const SLIDING_WINDOW: u8 = 2;
 const SLIDING_LOG: u8 = 3;
@@ -32,12 +34,13 @@ const HYBRID: u8 = 6;
 const CONCURRENCY: u8 = 7;
 const CALENDAR: u8 = 8;
 
-/// Byte before an optional part of an identity: whether the part is present.
+/// Byte before an optional part of an identity; states whether the part is present.
 const ABSENT: u8 = 0;
 const PRESENT: u8 = 1;
 
-/// Byte before an entry's value or before the pattern that replaces the value. Without this byte, a
-/// caller could reach a shared counter by sending the pattern's text as a value.
+/// Byte before an entry's value or before the pattern that replaces the value; states which of the
+/// two follows. Without this byte, a caller could reach a shared counter by sending the pattern's
+/// text as a value.
 const VALUE: u8 = 0;
 const PATTERN: u8 = 1;
 
@@ -52,15 +55,16 @@ const DERIVE_CONTEXT: &str = "tidegate 2025 counter keys v1";
 /// BLAKE3 context that derives the fingerprint of a secret.
 const FINGERPRINT_CONTEXT: &str = "tidegate 2025 secret fingerprint v1";
 
-/// Hash key of counter keys. Without the secret, nobody can construct two counters that collide,
-/// or recover a client's address from a key in Redis.
+/// Secret with which counter keys are hashed. Without the secret, nobody can construct two counters
+/// that collide, or recover a client's address from a key in Redis.
 ///
 /// Replicas that share a store must use the same secret; otherwise each replica counts separately.
 #[derive(Clone)]
 pub struct Secret(pub [u8; 32]);
 
 impl Secret {
-    /// Derives a secret from a configured text of any length, ideally with 128 random bits.
+    /// Derives a secret from a configured text of any length. The text should contain at least 128
+    /// random bits.
     ///
     /// ```
     /// use tidegate::policy::Secret;
@@ -124,15 +128,16 @@ impl Identity {
     /// Starts the identity of a request override's counter.
     pub(crate) fn begin_override(&mut self, domain: &str, limit: &Limit) {
         self.bytes.clear();
-        self.bytes.push(OVERRIDE);
+        self.bytes.push(OVERRIDE_KIND);
         self.push_part(domain.as_bytes());
         self.push_algorithm(limit);
     }
 
-    /// Starts a hash tag. The domain is left out, because all checks of a call have the same one.
+    /// Starts a hash tag. The domain is left out, because all checks of a call belong to the same
+    /// domain.
     pub(crate) fn begin_tag(&mut self) {
         self.bytes.clear();
-        self.bytes.push(TAG);
+        self.bytes.push(TAG_KIND);
     }
 
     pub(crate) fn push_entry(&mut self, key: &[u8], value: EntryValue<'_>) {
@@ -145,14 +150,14 @@ impl Identity {
         self.push_part(bytes);
     }
 
-    /// Returns the first 128 bits of the hash, big-endian.
+    /// Returns the first 128 bits of the identity's keyed hash, in big-endian order.
     pub(crate) fn hash(&self, secret: &Secret) -> u128 {
         let hash = blake3::keyed_hash(&secret.0, &self.bytes);
         hash.as_bytes()[..16].iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte))
     }
 
     /// Appends the algorithm and its window, so that a limit starts a new counter if either
-    /// changes. A bucket's rate is left out, so that a changed rate keeps the counter.
+    /// changes. A bucket's rate is left out, so that changing it keeps the counter.
     fn push_algorithm(&mut self, limit: &Limit) {
         let (algorithm, window) = match &limit.algorithm {
             Algorithm::FixedWindow(fixed) => match &fixed.window {
@@ -216,7 +221,7 @@ pub(crate) fn prefix(
     limit: &Limit,
 ) -> Box<[u8]> {
     let mut identity = Identity::default();
-    identity.bytes.push(LIMIT);
+    identity.bytes.push(LIMIT_KIND);
     identity.push_part(domain.as_bytes());
     identity.push_optional(name);
     identity.push_algorithm(limit);
@@ -225,9 +230,9 @@ pub(crate) fn prefix(
 }
 
 /// Hashes the name of a slot holder with the secret, so that stores never see the name.
-pub(crate) fn holder(secret: &Secret, text: &[u8]) -> Holder {
+pub(crate) fn hash_holder(secret: &Secret, text: &[u8]) -> Holder {
     let mut identity = Identity::default();
-    identity.bytes.push(HOLDER);
+    identity.bytes.push(HOLDER_KIND);
     identity.push_part(text);
     Holder(identity.hash(secret))
 }

@@ -8,7 +8,7 @@ use aho_corasick::automaton::{Automaton, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, PatternID};
 
-/// Set of distinct, non-empty literals with consecutive ids from 0.
+/// Automaton that finds a set of distinct, non-empty literals. Their ids are consecutive, from 0.
 #[derive(Debug)]
 pub(crate) struct LiteralSet {
     automaton: NFA,
@@ -37,7 +37,7 @@ impl LiteralSet {
     }
 
     /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first.
-    /// Reads at most as many bytes as the longest literal has.
+    /// Reads no more bytes than the longest literal has.
     pub(crate) fn each_prefix<'b>(
         &self,
         bytes: impl Iterator<Item = &'b u8>,

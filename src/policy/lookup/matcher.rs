@@ -17,8 +17,8 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Maximum number of checks per call, unless a policy's bound is lower. If a call with one
-/// descriptor for each sequence of keys needs more, the policy does not compile.
+/// Default maximum number of checks per call. A policy does not compile if a call with one
+/// descriptor for each sequence of keys in a domain's tree could need more checks.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy
@@ -51,7 +51,8 @@ pub struct Matches<'p> {
     /// Compiled request overrides, in the order of their descriptors.
     pub overrides: Vec<Arc<Limit>>,
     domain: Option<&'p Domain>,
-    /// Sorted and without duplicates once all descriptors are matched.
+    /// Replacements by the matched rules; sorted and without duplicates once all descriptors are
+    /// matched.
     replaced: SmallVec<[Replacement; 4]>,
 }
 
@@ -76,7 +77,7 @@ struct Replacement {
 }
 
 /// Checks that a request must pass. Each check gets its role from the matched rule; `decide` then
-/// adjusts the roles to the global modes.
+/// adjusts the roles of quota descriptors.
 #[derive(Debug)]
 pub struct Checks<'m, 'p> {
     /// All checks, ordered by descriptor, then by position in the policy file.
@@ -149,12 +150,13 @@ impl Policy {
         }
     }
 
-    /// Returns the rule of the node that the entries lead to. An empty list of entries leads to
-    /// the domain's root, which has no rule.
+    /// Returns the rule of the node that the entries lead to. Returns `None` if an entry matches no
+    /// node or the last node has no rule. An empty list of entries leads to the domain's root,
+    /// which has no rule.
     fn rule_at_end(&self, root: NodeId, entries: &[Entry<'_>]) -> Option<&Rule> {
         let mut at = root;
         for entry in entries {
-            (at, _) = self.tree.step(at, entry)?;
+            (at, _) = self.tree.find_child(at, entry)?;
         }
         self.rule(self.tree.node(at).rule?)
     }
@@ -243,13 +245,13 @@ impl Policy {
 
     /// Hashes the name of a slot holder, which is either sent by the caller or generated.
     pub fn hash_holder(&self, text: &[u8]) -> Holder {
-        counter_key::holder(&self.secret, text)
+        counter_key::hash_holder(&self.secret, text)
     }
 
     /// Returns the counter key of a request override. If the rule at the end of the path has a
     /// single limit that counts in the same windows, this is the counter key of that limit, as in
-    /// envoyproxy/ratelimit. Otherwise, overrides of a path share a counter if their windows have
-    /// the same length.
+    /// envoyproxy/ratelimit. Otherwise, overrides on the same path share a counter if their windows
+    /// have the same length.
     fn override_key(
         &self,
         identity: &mut Identity,
@@ -332,7 +334,7 @@ impl Matches<'_> {
 }
 
 impl<'m, 'p> Checks<'m, 'p> {
-    /// Creates an empty list with room for `descriptors` of one check each.
+    /// Creates an empty list with room for one check per descriptor.
     fn with_capacity(descriptors: usize, checks_max: usize) -> Self {
         Checks {
             each: SmallVec::with_capacity(descriptors),
@@ -366,11 +368,11 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
     }
 }
 
-/// Returns the operation that a descriptor requests. A refund of 0 hits stays a refund instead of
-/// becoming a peek, because a peek can be refused.
+/// Returns the operation that a descriptor requests, and the limit to which it applies. A refund of
+/// 0 hits stays a refund instead of becoming a peek, because a peek can be refused.
 ///
-/// Also returns the limit to which the operation applies. A bill (hits that the descriptor names)
-/// is not multiplied by the rule's `cost`, because its hits have already been used.
+/// A bill (hits that the descriptor names) is not multiplied by the rule's `cost`, because its hits
+/// have already been used.
 fn requested_op<'a>(
     descriptor: &Descriptor<'_>,
     selected: SelectedLimit<'a>,
@@ -386,8 +388,9 @@ fn requested_op<'a>(
     }
 }
 
-/// Returns the charge of a request override: that of the rule it overrides or, without a rule,
-/// that of the domain. Under `charge: billed`, an override with a bill gets [`Charge::Always`].
+/// Returns the charge mode of a request override: that of the overridden rule if the rule has
+/// exactly one limit, otherwise that of the domain. Under `charge: billed`, an override whose
+/// descriptor names its hits gets [`Charge::Always`].
 fn override_charge(domain: &Domain, rule: Option<&Rule>, descriptor: &Descriptor<'_>) -> Charge {
     let charge = match rule.map(|rule| &*rule.limits) {
         Some([spec]) => spec.limit.charge,
@@ -407,8 +410,8 @@ fn have_same_windows(a: &Limit, b: &Limit) -> bool {
     }
 }
 
-/// Returns the role of the rule's checks. `quotas` is the number of quota descriptors that precede
-/// this one in the call.
+/// Returns the role of a rule's checks. `quotas` is the number of quota descriptors with checks
+/// that precede the current descriptor in the call.
 fn role_of_rule(rule: &Rule, quotas: u16) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {
         (true, _) => Role::Shadow,

@@ -192,8 +192,8 @@ impl Rule {
 
 /// Returns a limit of 0 hits that refuses every check, even if the store is unavailable. The limit
 /// is always a fixed window, because a bucket of capacity 0 would clamp its counter's debt to 0.
-/// While the override is set, neither refunds nor bills are recorded, because
-/// writing them would overwrite the counter's state.
+/// While the override is set, neither refunds nor bills (hits that a descriptor names) are
+/// recorded, because writing them would overwrite the counter's state.
 fn refuse_all(limit: &Limit) -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {

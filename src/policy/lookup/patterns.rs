@@ -4,13 +4,14 @@
 //! A pattern consists of a prefix, literals between its stars, and a suffix. The index contains one
 //! literal of each pattern, the one that the fewest siblings share, so that a lookup among 100,000
 //! patterns costs about as much as one among 10. Prefixes and suffixes are found by reading the
-//! value from that end, other literals by one pass over the whole value. Each candidate is then
-//! verified in full.
+//! value from its start or end, inner literals by one pass over the whole value. Each candidate is
+//! then verified in full.
 //!
 //! Cost of hostile values: the pass is linear in the length of the value, and each pattern is
 //! verified at most once. Candidates found by an inner literal are verified against the recorded
-//! positions of all inner literals, without reading the value again. Candidates found at an end may
-//! read the value once more, but few siblings share a prefix or suffix.
+//! positions of all inner literals, without reading the value again. Verifying a candidate that was
+//! found by its prefix or suffix may read the value once more, but few siblings share a prefix or
+//! suffix.
 //!
 //! Not here: keys, nodes, and rules (`tree`, `matcher`).
 
@@ -26,9 +27,9 @@ use super::literals::{LiteralIds, LiteralSet, Occurrence};
 /// not be faster but would need more memory.
 const LINEAR_MAX: usize = 8;
 
-/// Number of candidate patterns that an inner literal must exclude to be preferred over a prefix
-/// or suffix. Finding an inner literal is more expensive, because it takes a pass over the whole
-/// value.
+/// Handicap of inner literals in the choice of the literal to index, in patterns. An inner literal
+/// is preferred to a prefix or suffix only if at least this many fewer patterns share it, because
+/// finding it takes a pass over the whole value.
 const INNER_HANDICAP: usize = 16;
 
 /// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. Such a
@@ -39,7 +40,7 @@ const RETAINED_CAPACITY_MAX: usize = (1 << 20) / size_of::<Occurrence>();
 thread_local! {
     /// Buffer for the occurrences found in a value, reused so that only the first lookup of a
     /// thread allocates.
-    static POSITIONS: Cell<Vec<Occurrence>> = const { Cell::new(Vec::new()) };
+    static OCCURRENCES: Cell<Vec<Occurrence>> = const { Cell::new(Vec::new()) };
 }
 
 /// Matcher for the patterns of sibling nodes with the same key.
@@ -105,7 +106,8 @@ impl Patterns {
         Patterns { each: each.into_boxed_slice(), ends_with_any, index }
     }
 
-    /// Returns the position, in file order, of the first pattern that matches `value`.
+    /// Returns the position, in file order, of the first pattern that matches `value`; `None` if
+    /// there is none.
     pub(crate) fn first_match(&self, value: &[u8]) -> Option<usize> {
         let Some(index) = &self.index else {
             return self.each.iter().position(|pattern| pattern.matches(value));
@@ -125,7 +127,7 @@ impl Patterns {
             });
         }
         if let Some(inner) = &index.inner {
-            best = self.earlier_by_inner_literals(inner, value, best);
+            best = self.first_match_by_inner_literals(inner, value, best);
         }
         Some(best as usize).filter(|best| *best < none)
     }
@@ -142,8 +144,13 @@ impl Patterns {
         before.find(|candidate| matches(&self.each[*candidate as usize])).unwrap_or(best)
     }
 
-    fn earlier_by_inner_literals(&self, inner: &LiteralIndex, value: &[u8], mut best: u32) -> u32 {
-        let mut positions = POSITIONS.take();
+    fn first_match_by_inner_literals(
+        &self,
+        inner: &LiteralIndex,
+        value: &[u8],
+        mut best: u32,
+    ) -> u32 {
+        let mut positions = OCCURRENCES.take();
         positions.clear();
         inner.literals.each_occurrence(value, |occurrence| positions.push(occurrence));
         positions.sort_unstable();
@@ -154,7 +161,7 @@ impl Patterns {
             });
         }
         if positions.capacity() <= RETAINED_CAPACITY_MAX {
-            POSITIONS.set(positions);
+            OCCURRENCES.set(positions);
         }
         best
     }
@@ -259,8 +266,8 @@ impl Index {
 }
 
 /// Chooses the literal by which each pattern is indexed. This is the literal that the fewest
-/// patterns share at the same position; ties go to the longest. Returns `None` for patterns that
-/// consist only of stars.
+/// patterns share at the same position, with [`INNER_HANDICAP`] added for inner literals; ties go
+/// to the longest. Returns `None` for patterns that consist only of stars.
 fn choose_literals(patterns: &[Pattern]) -> Vec<Option<(LiteralPosition, &[u8])>> {
     let mut sharers: HashMap<(LiteralPosition, &[u8]), usize> = HashMap::new();
     for literal in patterns.iter().flat_map(Pattern::literals) {

@@ -1,9 +1,9 @@
-//! Compiled policy for lookup: an arena of nodes and two hash tables.
+//! Compiled policy for lookup: an arena of nodes, with hash tables to find them.
 //!
-//! The first table maps a node and an entry's key to the group of children with that key. The
-//! second maps a group and a value to the child with exactly that value. A group also has its
-//! patterns and its default child. One step down the tree therefore takes two hash lookups,
-//! regardless of the number of rules.
+//! One table maps a node and an entry's key to the group of children with that key. Another maps a
+//! group and a value to the child with exactly that value. A group also has its patterns and its
+//! default child. One step down the tree therefore takes two hash lookups, regardless of the number
+//! of rules.
 //!
 //! The hash seed is random, and values from requests are never inserted, so callers cannot degrade
 //! the tables.
@@ -53,9 +53,10 @@ pub struct Rule {
     pub quota_mode: bool,
     /// Metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
-    /// Response body for refusals: the rule's own body or, if it has none, the domain's.
+    /// Response body for rejections: the rule's own body or, if it has none, the domain's.
     pub body: Option<Arc<Body>>,
-    /// Position of the rule's descriptor in a file or resource; `None` for a rule from neither.
+    /// Position of the rule's descriptor in a file or resource; `None` if the rule comes from
+    /// neither.
     pub location: Option<SourceLocation>,
     /// Whether metrics show values of the request, because of `detailed_metric` on the rule or
     /// `value_to_metric` on a level of its path.
@@ -89,7 +90,7 @@ pub(crate) struct KeyPlan {
     /// Path entries that the hash tag contains. `None` if the domain has no `hash_tag` or if the
     /// counter key lacks an entry that `hash_tag` names.
     pub tag: Option<Box<[KeyEntry]>>,
-    /// Name of the limit, if it appears in a rule's `replaces`.
+    /// Id of the limit's name; `None` if no rule's `replaces` contains the name.
     pub replaced_as: Option<NameId>,
 }
 
@@ -129,7 +130,8 @@ pub(crate) struct SelectedLimit<'a> {
 pub(crate) struct KeyEntry {
     /// Position in the path, from 0.
     pub at: usize,
-    /// Text of the pattern, which replaces the request's value if `share_threshold` is set.
+    /// Text of the node's pattern, which replaces the request's value; `None` without
+    /// `share_threshold`.
     pub shared: Option<Box<str>>,
 }
 
@@ -157,7 +159,7 @@ pub(crate) struct Domain {
     pub root: NodeId,
 }
 
-/// Node of the descriptor tree: one entry of a path.
+/// Node of the descriptor tree; matches one entry of a descriptor.
 #[derive(Debug)]
 pub(crate) struct TreeNode {
     pub parent: Option<NodeId>,
@@ -192,9 +194,9 @@ pub(crate) struct ExactChild {
 pub(crate) enum MatchKind {
     /// The key and the exact value match.
     Exact,
-    /// A pattern matches. Contains its position among the patterns of the same key.
+    /// A pattern matches. Contains its position among the patterns of the same key, from 0.
     Pattern(usize),
-    /// The node with the key and without a value matches.
+    /// The key matches a node without a value, the default node of the key.
     Default,
 }
 
@@ -221,8 +223,8 @@ impl Policy {
         self.rules.get(id.0.wrapping_sub(self.first) as usize)
     }
 
-    /// Returns the rule whose limit has this [`limit_id`](crate::domain::Limit::limit_id).
-    /// Searches all rules, which is too slow for anything but logging.
+    /// Returns the rule whose limit has this [`limit_id`](crate::domain::Limit::limit_id); `None`
+    /// if there is none. Searches all rules, which is too slow for anything but logging.
     pub fn rule_of_limit(&self, limit_id: u64) -> Option<&Rule> {
         self.rules.iter().find(|rule| rule.limits.iter().any(|limit| limit.has_id(limit_id)))
     }
@@ -237,7 +239,7 @@ impl Policy {
         self.tree.domains.iter().map(|domain| &*domain.name)
     }
 
-    /// Returns the mapping from HTTP requests to descriptors of a domain; `None` if it has none.
+    /// Returns a domain's mapping from HTTP requests to descriptors; `None` if the domain has none.
     pub fn http_mapping(&self, domain: &str) -> Option<&Arc<HttpMapping>> {
         self.tree.domain(domain)?.http.as_ref()
     }
@@ -259,10 +261,14 @@ impl DescriptorTree {
         Some(&self.domains[*at as usize])
     }
 
-    /// Returns the child of `parent` that matches an entry. The exact key and value take
-    /// precedence, then the first matching pattern of the key, then the key without a value. Key
-    /// and value are compared separately, so `(a, b_c)` differs from `(a_b, c)`.
-    pub(crate) fn step(&self, parent: NodeId, entry: &Entry<'_>) -> Option<(NodeId, MatchKind)> {
+    /// Returns the child of `parent` that matches an entry; `None` if there is none. The exact key
+    /// and value take precedence, then the first matching pattern of the key, then the key without
+    /// a value. Key and value are compared separately, so `(a, b_c)` differs from `(a_b, c)`.
+    pub(crate) fn find_child(
+        &self,
+        parent: NodeId,
+        entry: &Entry<'_>,
+    ) -> Option<(NodeId, MatchKind)> {
         if self.node(parent).is_leaf {
             return None;
         }

@@ -51,7 +51,7 @@ pub enum StepResult {
         /// Whether all values that match the pattern share one counter.
         shared: bool,
     },
-    /// The node with the key and without a value matches.
+    /// The key matches a node without a value, the default node of the key.
     Default,
     /// No match: the previous node has no children.
     BelowALeaf,
@@ -78,7 +78,7 @@ pub enum MatchEnd {
         /// Whether the node has children, so that longer descriptors may match.
         has_children: bool,
     },
-    /// The last node has this rule.
+    /// The descriptor matches this rule.
     Rule(Box<RuleExplanation>),
 }
 
@@ -87,9 +87,10 @@ pub enum MatchEnd {
 pub struct RuleExplanation {
     /// Identifier of the rule.
     pub rule: RuleId,
-    /// Configured path, which is also the rule's name in metrics.
+    /// Configured path of the rule, which is also its name in metrics.
     pub path: String,
-    /// Path with the request's values where `value_to_metric` or `detailed_metric` is set.
+    /// Path of the rule with the request's values where `value_to_metric` or `detailed_metric` is
+    /// set.
     pub printed_path: String,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
@@ -106,7 +107,7 @@ pub struct RuleExplanation {
 /// Limit of the matched rule in an explanation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitExplanation {
-    /// Name; empty if the limit is unnamed.
+    /// Name of the limit; empty if unnamed.
     pub name: String,
     /// Consumer class of the request; `None` if the limit has no `tiers`.
     pub class: Option<String>,
@@ -152,7 +153,7 @@ impl Policy {
     ) -> MatchEnd {
         let mut at = domain.root;
         for entry in entries {
-            let step = self.tree.step(at, entry);
+            let step = self.tree.find_child(at, entry);
             let how = match step {
                 None => self.explain_miss(at, entry),
                 Some((_, MatchKind::Exact)) => StepResult::Exact,
@@ -248,7 +249,8 @@ impl Policy {
     }
 }
 
-/// Returns the entries that form the quota group of a descriptor with this rule.
+/// Returns the entries that form the quota group of a descriptor with this rule, as described for
+/// [`RuleExplanation::quota_group`].
 fn explain_quota_group(domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> Vec<String> {
     let group = domain.quota_group.iter().map(|key| &**key);
     let has = |key: &str| entries.iter().any(|entry| entry.key == key.as_bytes());

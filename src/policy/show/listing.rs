@@ -13,8 +13,8 @@ use crate::domain::{Algorithm, Charge, Entry, Limit, Window};
 use crate::policy::compile::spec::{LimitSpec, ValueSpec};
 use crate::policy::lookup::tree::{Policy, Rule, TreeNode};
 
-/// Formats the configured path: the domain, then one part per level. The part is `key_value`,
-/// `key_a*` for a pattern, or `key` if the level has no value.
+/// Formats the configured path of a rule: the domain, then one part per level. The part is
+/// `key_value`, `key_a*` for a pattern, or `key` if the level has no value.
 pub(crate) fn configured_path(domain: &str, path: &[&TreeNode]) -> String {
     let mut text = String::from(domain);
     for node in path {
@@ -57,9 +57,9 @@ impl Policy {
         text
     }
 
-    /// Returns one line per limit, in file order and without newlines, as `/rlconfig` of
-    /// envoyproxy/ratelimit prints it: without names, and without rules that have no `rate_limit`.
-    /// Settings that only Tidegate supports are appended, separated by commas.
+    /// Returns one line per limit or unlimited rule, in file order and without newlines, as
+    /// `/rlconfig` of envoyproxy/ratelimit prints it. Settings that only Tidegate supports are
+    /// appended, separated by commas.
     pub fn listing(&self) -> impl Iterator<Item = String> {
         self.rules.iter().flat_map(|rule| {
             let limits = rule.limits.iter().map(|limit| {

@@ -1,5 +1,5 @@
-//! Defaults for domains and limits that the messages of a control plane cannot express. The
-//! operator provides them in a file; the `metadata` of a descriptor overrides them.
+//! Defaults for policy keys for which the messages of a control plane have no field. The operator
+//! provides the defaults in a file; the `metadata` of a descriptor overrides them.
 //!
 //! Not here: writing the defaults into a resource (`resource`), their meaning (`compile`).
 
@@ -15,7 +15,7 @@ use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::Reader;
 use crate::policy::syntax::yaml::{Node, Value};
 
-/// Keys that apply to the whole domain.
+/// Domain-wide keys for which a file of defaults can set values.
 pub(crate) const DOMAIN_KEYS: [Key; 7] = [
     keywords::ACCOUNTING,
     keywords::HASH_TAG,
@@ -26,7 +26,7 @@ pub(crate) const DOMAIN_KEYS: [Key; 7] = [
     keywords::DOMAIN_HTTP,
 ];
 
-/// Keys that apply to each limit of the domain.
+/// Limit keys for which a file of defaults can set values for all limits of a domain.
 pub(crate) const LIMIT_KEYS: [Key; 2] = [keywords::ALGORITHM, keywords::BURST];
 
 /// Keys of a domain that the `metadata` of its first-level descriptors can set.
@@ -39,7 +39,7 @@ pub(crate) const LIMIT_METADATA_KEYS: [Key; 4] =
 /// Maximum number of entries in a file of defaults. Every domain is matched against all entries.
 const DEFAULTS_ENTRIES_MAX: usize = 1_000;
 
-/// Defaults for the domains of a control plane, in file order.
+/// Defaults for the domains of a control plane, as read from a file of defaults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyDefaults {
     entries: Vec<DefaultsEntry>,
@@ -96,7 +96,7 @@ impl PolicyDefaults {
 
     /// Returns the defaults of a domain. Each key has the value of the first matching entry that
     /// sets it.
-    pub fn of(&self, domain: &str) -> DomainDefaults {
+    pub fn for_domain(&self, domain: &str) -> DomainDefaults {
         let mut defaults = DomainDefaults::default();
         for entry in self.entries.iter().rev().filter(|entry| entry.matches(domain)) {
             defaults.0.extend(entry.keys.clone());

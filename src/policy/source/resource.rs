@@ -22,14 +22,14 @@ pub struct Resource {
     pub(crate) tree: Tree,
 }
 
-/// Fields of a descriptor, without the descriptors below it.
+/// Fields of a descriptor from a control plane, without its child descriptors.
 #[derive(Clone, Debug, Default)]
 pub struct DescriptorFields<'a> {
     /// Key of the entry.
     pub key: &'a str,
     /// Value of the entry; empty if the descriptor matches any value.
     pub value: &'a str,
-    /// Limit for requests whose descriptor ends here.
+    /// Limit for requests whose descriptor ends at this entry; `None` if there is none.
     pub limit: Option<LimitFields<'a>>,
     /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
@@ -37,12 +37,12 @@ pub struct DescriptorFields<'a> {
     pub quota_mode: bool,
     /// Whether metrics show the request's values on all levels of the path.
     pub detailed_metric: bool,
-    /// Dynamic metadata to return if the descriptor passes, a JSON object. Its keys can also set
-    /// policy keys for which there is no other field.
+    /// Dynamic metadata to return if the descriptor passes, a JSON object. Can also set policy keys
+    /// for which a control plane's messages have no field.
     pub metadata: Option<Json>,
 }
 
-/// Fields of a limit.
+/// Fields of a limit from a control plane.
 #[derive(Clone, Debug, Default)]
 pub struct LimitFields<'a> {
     /// Unit of the window, spelled as in policy files; `None` if the message names none.
@@ -53,7 +53,7 @@ pub struct LimitFields<'a> {
     pub unlimited: bool,
     /// Name of the limit; may be empty.
     pub name: &'a str,
-    /// Names of the limits that this one replaces.
+    /// Names of the limits that this limit replaces.
     pub replaces: Vec<&'a str>,
 }
 
@@ -84,13 +84,14 @@ impl ResourceWriter {
         // A map and a list inside it are never too deep.
         let _ = writer.tree.begin_map();
         writer.write_text(&keywords::DOMAIN, domain);
-        writer.tree.text(keywords::DESCRIPTORS.name);
+        writer.tree.write_text(keywords::DESCRIPTORS.name);
         let _ = writer.tree.begin_list();
         writer
     }
 
     /// Begins a descriptor, whose children follow. If it is nested too deeply, reports it and
-    /// returns false. In that case, the caller must skip its children and must not end it.
+    /// returns false. In that case, the caller must skip its children and must not call
+    /// [`end_descriptor`](Self::end_descriptor).
     pub fn begin_descriptor(&mut self, fields: &DescriptorFields<'_>) -> bool {
         if let ([_], Some(metadata)) = (&*self.positions, &fields.metadata) {
             self.read_domain_metadata(metadata);
@@ -133,9 +134,9 @@ impl ResourceWriter {
         for key in &DOMAIN_KEYS {
             let value = self.from_metadata.remove(key.name);
             if let Some(value) = value.or_else(|| self.defaults.get(key).cloned()) {
-                self.tree.text(key.name);
+                self.tree.write_text(key.name);
                 // A list of names or the map of a body is not nested deeply.
-                let _ = self.tree.json(&value);
+                let _ = self.tree.write_json(&value);
             }
         }
         let mut tree = self.tree.finish();
@@ -158,10 +159,10 @@ impl ResourceWriter {
         self.write_flag(&keywords::QUOTA_MODE, fields.quota_mode);
         self.write_flag(&keywords::DETAILED_METRIC, fields.detailed_metric);
         if let Some(metadata) = metadata {
-            self.tree.text(keywords::METADATA.name);
-            self.tree.json(metadata)?;
+            self.tree.write_text(keywords::METADATA.name);
+            self.tree.write_json(metadata)?;
         }
-        self.tree.text(keywords::CHILDREN.name);
+        self.tree.write_text(keywords::CHILDREN.name);
         self.tree.begin_list()
     }
 
@@ -170,19 +171,19 @@ impl ResourceWriter {
         limit: &LimitFields<'_>,
         metadata: Option<&Json>,
     ) -> Result<(), TooDeep> {
-        self.tree.text(keywords::RATE_LIMIT.name);
+        self.tree.write_text(keywords::RATE_LIMIT.name);
         self.tree.begin_map()?;
         if let Some(unit) = limit.unit {
             self.write_text(&keywords::UNIT, unit);
         }
-        self.tree.text(keywords::REQUESTS_PER_UNIT.name);
-        self.tree.number(u64::from(limit.requests_per_unit));
+        self.tree.write_text(keywords::REQUESTS_PER_UNIT.name);
+        self.tree.write_number(u64::from(limit.requests_per_unit));
         self.write_flag(&keywords::UNLIMITED, limit.unlimited);
         if !limit.name.is_empty() {
             self.write_text(&keywords::NAME, limit.name);
         }
         if !limit.replaces.is_empty() {
-            self.tree.text(keywords::REPLACES.name);
+            self.tree.write_text(keywords::REPLACES.name);
             self.tree.begin_list()?;
             for name in &limit.replaces {
                 self.tree.begin_map()?;
@@ -202,16 +203,16 @@ impl ResourceWriter {
                 && !limit.unlimited
             {
                 let value = value.clone();
-                self.tree.text(key.name);
-                self.tree.json(&value)?;
+                self.tree.write_text(key.name);
+                self.tree.write_json(&value)?;
             }
         }
         self.tree.end();
         Ok(())
     }
 
-    /// Returns whether the default `burst` applies to a limit: only to buckets, and not to limits
-    /// that refuse everything.
+    /// Returns whether the default `burst` applies to a limit. It applies only to buckets with a
+    /// `requests_per_unit` above 0.
     fn accepts_default_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
         let own = metadata.and_then(|metadata| metadata.get(keywords::ALGORITHM.name));
         let algorithm = own.or_else(|| self.defaults.get(&keywords::ALGORITHM));
@@ -219,13 +220,14 @@ impl ResourceWriter {
         limit.requests_per_unit > 0 && ["token_bucket", "leaky_bucket"].contains(&algorithm)
     }
 
-    /// Copies a key from `metadata`, if present, to the current map.
+    /// Copies a key from `metadata`, if present, to the current map. Returns [`TooDeep`] if the
+    /// value is nested too deeply.
     fn copy_from_metadata(&mut self, key: &Key, metadata: Option<&Json>) -> Result<(), TooDeep> {
         let Some(value) = metadata.and_then(|metadata| metadata.get(key.name)) else {
             return Ok(());
         };
-        self.tree.text(key.name);
-        self.tree.json(value)
+        self.tree.write_text(key.name);
+        self.tree.write_json(value)
     }
 
     /// Reads domain keys from the `metadata` of a first-level descriptor. Reports values that
@@ -246,14 +248,14 @@ impl ResourceWriter {
     }
 
     fn write_text(&mut self, key: &Key, text: &str) {
-        self.tree.text(key.name);
-        self.tree.text(text);
+        self.tree.write_text(key.name);
+        self.tree.write_text(text);
     }
 
     fn write_flag(&mut self, key: &Key, value: bool) {
         if value {
-            self.tree.text(key.name);
-            self.tree.boolean(value);
+            self.tree.write_text(key.name);
+            self.tree.write_boolean(value);
         }
     }
 

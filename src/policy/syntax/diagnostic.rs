@@ -49,8 +49,8 @@ impl Diagnostic {
         }
     }
 
-    /// Returns the diagnostic as it is in a file that contains the policy with each line indented by
-    /// this number of blanks.
+    /// Returns the diagnostic with its column and excerpt shifted right by `blanks` spaces, for a
+    /// policy that is embedded in another file with every line indented by that many spaces.
     #[must_use]
     pub fn indented_by(mut self, blanks: u32) -> Self {
         self.column = self.column.saturating_add(blanks);
@@ -130,8 +130,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// All errors of all files, sorted by file and position; never empty. `Display` prints one per
-/// line.
+/// All errors of all policy files, sorted by file and position, or all errors of a domain's
+/// resources. `Display` prints one error per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
@@ -193,7 +193,7 @@ pub enum DiagnosticKind {
     UnknownReplaces,
     /// Warning: `hash_tag` names an entry that no rule has, so it colocates no counters.
     UnknownHashTag,
-    /// Warning: `requests_per_unit` is absent, so the limit is 0 and refuses every request.
+    /// Warning: `requests_per_unit` is absent, so the limit is 0 and rejects every request.
     DeniesAll,
     /// Warning: the descriptor has neither a limit nor children, and does not exempt its values
     /// from a limit.
@@ -297,7 +297,8 @@ impl DiagnosticKind {
 pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
 /// Message of the final diagnostic of a file that has [`DIAGNOSTICS_MAX`] errors.
-pub(crate) const STOPPED: &str = "reading stopped here after 1,000 errors; mend those first";
+pub(crate) const STOPPED_MESSAGE: &str =
+    "reading stopped here after 1,000 errors; mend those first";
 
 /// Step of the path to a value in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -310,7 +311,7 @@ pub(crate) enum PathStep {
 
 impl PathStep {
     /// Returns the step from a map to the value of a key, given the key's node.
-    pub(crate) fn of(key: Node<'_>) -> Self {
+    pub(crate) fn from_key_node(key: Node<'_>) -> Self {
         PathStep::Key(key.text().to_owned().into())
     }
 }

@@ -13,7 +13,7 @@ use crate::policy::compile::spec::SourceLocation;
 use crate::policy::source::resource::Resource;
 use crate::policy::source::{Options, Source};
 
-/// Policy file whose YAML has been parsed, or a resource.
+/// Parsed policy file, or resource of a control plane.
 #[derive(Debug)]
 pub(crate) struct Document<'s> {
     file: Arc<str>,
@@ -54,7 +54,7 @@ impl<'s> Document<'s> {
         Ok((Document { file: file.into(), lines, tree }, errors))
     }
 
-    /// Returns the document of a resource, and the errors that were found while it was read.
+    /// Returns the document of a resource, and the errors that were found before compilation.
     pub(crate) fn of_resource(resource: Resource) -> (Self, Vec<Diagnostic>) {
         let Resource { name, mut tree } = resource;
         let lines = LineIndex::new("");
@@ -68,7 +68,8 @@ impl<'s> Document<'s> {
         self.tree.root()
     }
 
-    /// Returns the file and line of the value at a path, or the resource and the path.
+    /// Returns the position of the value at a path: file and line or, in a resource, its name and
+    /// the path.
     pub(crate) fn location(&self, path: &Path) -> SourceLocation {
         let line = self.span(path, Target::Value).line;
         let path = (line == 0).then(|| path.to_string().into());

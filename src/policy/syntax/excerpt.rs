@@ -20,7 +20,7 @@ pub struct Excerpt {
 }
 
 impl Excerpt {
-    /// Returns the excerpt of the line, with `…` where text was cut.
+    /// Returns the excerpt as text, with `…` where the line was cut.
     pub fn text(&self) -> String {
         [self.before.as_str(), &self.marked, &self.after].concat()
     }
@@ -33,8 +33,8 @@ impl Excerpt {
         [" ".repeat(indent), "^".repeat(width)].concat()
     }
 
-    /// Returns the excerpt of the line with blanks before it. They do not show if its beginning was
-    /// cut.
+    /// Returns the excerpt with its line indented by `blanks` more spaces. Returns it unchanged if
+    /// the start of the line was cut.
     pub(crate) fn indented_by(mut self, blanks: usize) -> Self {
         if !self.before.starts_with('…') {
             self.before.insert_str(0, &" ".repeat(blanks));
@@ -43,7 +43,7 @@ impl Excerpt {
     }
 
     /// Creates an excerpt. `line` starts `skipped` characters after the start of the source line. A
-    /// tab is shown as an arrow, one character wide, because its width would move the underline.
+    /// tab is shown as an arrow of one character, so that the underline stays aligned.
     fn new(line: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
         let mut line = line.map(|c| if c == '\t' { '→' } else { c });
         let before: String = line.by_ref().take(column(span) - skipped).collect();
@@ -110,7 +110,7 @@ impl<'s> LineIndex<'s> {
         LineIndex { text, offsets: OnceCell::new() }
     }
 
-    /// Returns the source line of a span; `None` if the file has no such line.
+    /// Returns an excerpt of the source line of a span; `None` if the file has no such line.
     pub(crate) fn excerpt(&self, span: Span) -> Option<Excerpt> {
         let offsets = self.offsets.get_or_init(|| Offsets::of(self.text));
         let line = offsets.lines.get((span.line as usize).checked_sub(1)?)?;

@@ -99,7 +99,7 @@ pub(crate) enum ValueType {
         words: &'static [&'static str],
         any_case: bool,
     },
-    /// List of names, each like `Name`.
+    /// List of texts, each with the restrictions of `Name`.
     Names,
     /// List of maps whose keys belong to this level.
     List(Level),
@@ -112,7 +112,7 @@ pub(crate) enum ValueType {
     AnyMap,
 }
 
-/// Key of the policy language: one row of the table.
+/// Key of the policy language: one row of the keyword table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Key {
     /// Level at which the key is allowed.
@@ -132,7 +132,7 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// request has a longer value.
 pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
 
-/// Maximum length of a response body, in bytes. The body is sent with every refusal.
+/// Maximum length of a response body, in bytes. The body is sent with every rejection.
 pub(crate) const BODY_BYTES_MAX: usize = 1024;
 
 /// Maximum of a number whose key has no smaller bound. envoyproxy/ratelimit rejects larger
@@ -142,7 +142,7 @@ const NUMBER_MAX: u64 = i64::MAX as u64;
 /// Maximum `requests_per_unit`, a 32-bit field in Envoy's protocol.
 const WIRE_NUMBER_MAX: u64 = u32::MAX as u64;
 
-/// Maximum length of a window, in seconds.
+/// Maximum length of a window or lease, in seconds.
 const WINDOW_SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
 
 const fn text(bytes_max: usize) -> ValueType {
@@ -172,7 +172,7 @@ const ALGORITHMS: ValueType = one_of(&[
 const CHARGES: ValueType = one_of(&["admitted", "billed", "always"]);
 const STORE_FAILURE: ValueType = one_of(&["local", "allow", "deny", "error"]);
 
-/// Declares one constant per row, and [`KEYS`] with all of them.
+/// Declares one [`Key`] constant per row, and [`KEYS`] with all rows.
 macro_rules! keys {
     ($($constant:ident: $level:ident $name:literal $(($required:ident))?, $shape:expr, $about:literal;)*) => {
         $(pub(crate) const $constant: Key = Key {
@@ -183,7 +183,7 @@ macro_rules! keys {
             about: $about,
         };)*
 
-        /// All keys, grouped by level.
+        /// All keys of the policy language, grouped by level.
         pub(crate) const KEYS: &[Key] = &[$($constant),*];
     };
 }

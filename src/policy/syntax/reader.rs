@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::diagnostic::{
-    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, STOPPED, Target, quoted,
+    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, STOPPED_MESSAGE, Target, quoted,
 };
 use super::document::Document;
 use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
@@ -43,7 +43,7 @@ pub(crate) struct Fields<'d> {
 
 impl Fields<'_> {
     /// Returns whether the map has the key, even if the value is null.
-    pub(crate) fn mentions(&self, key: &Key) -> bool {
+    pub(crate) fn contains_key(&self, key: &Key) -> bool {
         self.map.entry(key.name).is_some()
     }
 
@@ -59,11 +59,16 @@ impl<'d> Reader<'d> {
         Reader { document, path, diagnostics, errors: 0, warnings: 0, stopped: false }
     }
 
-    /// Returns the collected diagnostics, errors and warnings.
+    /// Returns the collected errors and warnings.
     pub(crate) fn into_diagnostics(mut self) -> Vec<Diagnostic> {
         if self.stopped {
             let (path, kind) = (Path::default(), DiagnosticKind::TooLarge);
-            self.diagnostics.push(self.document.diagnostic(&path, Target::Value, kind, STOPPED));
+            self.diagnostics.push(self.document.diagnostic(
+                &path,
+                Target::Value,
+                kind,
+                STOPPED_MESSAGE,
+            ));
         }
         self.diagnostics
     }
@@ -100,7 +105,7 @@ impl<'d> Reader<'d> {
         self.descend(key.into(), |reader| reader.report(Target::Value, kind, message))
     }
 
-    /// Reports that the current value repeats or contradicts an earlier one, at `first`.
+    /// Reports that the current value repeats or contradicts an earlier value, at `first`.
     pub(crate) fn report_duplicate(
         &mut self,
         message: &str,
@@ -118,7 +123,7 @@ impl<'d> Reader<'d> {
         self.report(Target::Value, DiagnosticKind::Duplicate, message)
     }
 
-    /// Returns the file and line of the current value.
+    /// Returns the position of the current value in its file or resource.
     pub(crate) fn current_location(&self) -> SourceLocation {
         self.document.location(&self.path)
     }
@@ -149,7 +154,7 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads a map of maps by calling `read` with the name and the fields of each inner map.
-    /// Reports values that are not maps.
+    /// Reports values that are not maps. Returns `None` if the key is absent.
     pub(crate) fn for_each_named(
         &mut self,
         fields: &Fields<'d>,
@@ -167,7 +172,7 @@ impl<'d> Reader<'d> {
                 if reader.should_stop() {
                     break;
                 }
-                reader.descend(PathStep::of(name), |reader| {
+                reader.descend(PathStep::from_key_node(name), |reader| {
                     if name.core_scalar() != Scalar::Text || name.text().is_empty() {
                         let message = format!("a name in `{}` must be text; quote it", key.name);
                         reader.report(Target::Key, DiagnosticKind::WrongType, message);
@@ -181,7 +186,7 @@ impl<'d> Reader<'d> {
     }
 
     /// Reads a list of maps by calling `read` with the position and the fields of each map.
-    /// Reports items that are not maps.
+    /// Reports items that are not maps. Returns `None` if the key is absent.
     pub(crate) fn for_each(
         &mut self,
         fields: &Fields<'d>,
@@ -204,7 +209,8 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads a map whose keys and values are not checked.
+    /// Reads the value under `key` by calling `read` with its node, without checking the keys and
+    /// values of the map. Returns `None` if the key is absent.
     pub(crate) fn read_any_map<T>(
         &mut self,
         fields: &Fields<'d>,
@@ -219,7 +225,7 @@ impl<'d> Reader<'d> {
         self.read_value(fields, key, |reader, value| reader.convert_to_string(key, value).map(Some))
     }
 
-    /// Reads a list of names. Reports empty names.
+    /// Reads a list of names. Reports empty names. Returns `None` if the key is absent.
     pub(crate) fn read_names(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<Vec<String>> {
         self.read_value(fields, key, |reader, value| {
             let (mut names, mut reported) = (Vec::new(), None);
@@ -298,7 +304,9 @@ impl<'d> Reader<'d> {
                     (DiagnosticKind::WrongType, message)
                 }
             };
-            self.descend(PathStep::of(key), |reader| reader.report(Target::Key, kind, message));
+            self.descend(PathStep::from_key_node(key), |reader| {
+                reader.report(Target::Key, kind, message)
+            });
             if self.should_stop() {
                 break;
             }
@@ -306,7 +314,7 @@ impl<'d> Reader<'d> {
         // One error for all of them, because they are one mistake.
         if let Some((first, _)) = limit_keys.first() {
             let message = limit_keys_on_descriptor(map, &limit_keys);
-            self.descend(PathStep::of(*first), |reader| {
+            self.descend(PathStep::from_key_node(*first), |reader| {
                 reader.report(Target::Key, DiagnosticKind::MisplacedKey, message)
             });
         }

@@ -15,7 +15,7 @@ pub(crate) enum Scalar {
     Int(i128),
     /// Number with a fraction or an exponent, or a whole number too large for 64 bits.
     Float(f64),
-    /// Any other text.
+    /// Text that is neither null, a boolean, nor a number.
     Text,
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn read(text: &str) -> Scalar {
 }
 
 /// Parses a whole number with an optional sign: decimal, hexadecimal (`0x`), octal (`0o` or a
-/// leading zero), or binary (`0b`).
+/// leading zero), or binary (`0b`). Returns `None` if the text is not a whole number.
 fn parse_integer(text: &str) -> Option<Scalar> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),

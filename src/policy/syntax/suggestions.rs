@@ -65,8 +65,8 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
     (DiagnosticKind::UnknownKey, format!("unknown key {}; {way_out}", quoted(name)))
 }
 
-/// Returns the message for keys of a limit that stand on the descriptor `map`, beside `rate_limit`.
-/// `misplaced` are their names and values; never empty.
+/// Returns the message for limit keys that are written in the descriptor `map` instead of in its
+/// `rate_limit`. `misplaced` contains the nodes of these keys and their values; never empty.
 pub(crate) fn limit_keys_on_descriptor(
     map: Children<'_>,
     misplaced: &[(Node<'_>, Node<'_>)],
@@ -89,7 +89,7 @@ pub(crate) fn limit_keys_on_descriptor(
     format!("{} {belong} to `rate_limit`, not to the descriptor; {way_out}", and_list(&names))
 }
 
-/// Joins words by commas and a final "and".
+/// Joins words with commas and a final "and".
 fn and_list(words: &[String]) -> String {
     match words {
         [first, last] => format!("{first} and {last}"),
@@ -98,9 +98,9 @@ fn and_list(words: &[String]) -> String {
     }
 }
 
-/// Returns a hint for a number that its key does not allow. A number of requests out of range was
-/// probably meant as no limit. `is_in_list` is whether the key is in an entry of a list such as
-/// `rate_limits`, which cannot be `unlimited`.
+/// Returns a hint for an out-of-range `requests_per_unit`, which was probably meant as "no limit".
+/// Returns an empty string for other keys. `is_in_list` is whether the key is in an
+/// entry of a list such as `rate_limits`, which cannot be `unlimited`.
 pub(crate) fn range_hint(key: &Key, is_too_small: bool, is_in_list: bool) -> String {
     if *key != keywords::REQUESTS_PER_UNIT {
         return String::new();
@@ -126,7 +126,7 @@ pub(crate) fn type_name(value: Node<'_>) -> &'static str {
 }
 
 /// Recognizes input files of other programs. Returns a message with the kind of file and how to
-/// convert it to a policy.
+/// convert it to a policy, or `None` if the file is not recognized.
 pub(crate) fn foreign_file(root: Node<'_>) -> Option<String> {
     if root.get("domain").is_some() {
         return None;
@@ -157,7 +157,7 @@ pub(crate) fn foreign_file(root: Node<'_>) -> Option<String> {
     Some(format!("{message}{example}"))
 }
 
-/// Rules of the smallest policy that limits something, for hints on how to begin one.
+/// Example of `descriptors` with one limit, for hints on how to begin a policy.
 pub(crate) const EXAMPLE_DESCRIPTORS: &str =
     "`descriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}]`";
 

@@ -18,12 +18,13 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use self::errors::{alias_error, bracket_error, depth_error, empty_error, syntax_error};
 use self::input::{Input, PunctuationCounter};
-use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED, quoted};
+use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED_MESSAGE, quoted};
 use super::scalar::{self, Scalar};
 
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
-/// another list, so `descriptors` and its maps are one level. A request has at most 160 entries;
-/// control planes write a level for each. In flow style (`{…}`), the parser allows only 127 levels.
+/// another list, so `descriptors` and its maps are one level. A descriptor has at most 160 entries,
+/// and control planes send one level per entry. In flow style (`{…}`), the parser allows only 127
+/// levels.
 pub const DEPTH_MAX: usize = 160;
 
 /// Maximum number of nodes that aliases may add to the nodes written in the file. This allows
@@ -54,7 +55,7 @@ impl Span {
     /// Span of a value that is not from a file.
     pub(crate) const NONE: Span = Span { line: 0, column: 0, width: 0 };
 
-    /// Returns the span of a single character.
+    /// Returns the span of a single character. `line` and `column` count from 1.
     pub(crate) fn at(line: usize, column: usize) -> Self {
         Span { line: to_u32(line), column: to_u32(column), width: 1 }
     }
@@ -287,7 +288,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
         builder.handle_event(event, &span).map_err(|problem| vec![problem])?;
         if builder.tree.problems.len() >= DIAGNOSTICS_MAX {
             let mut problems = builder.tree.problems;
-            problems.push(YamlError::new(DiagnosticKind::TooLarge, STOPPED, last));
+            problems.push(YamlError::new(DiagnosticKind::TooLarge, STOPPED_MESSAGE, last));
             return Err(problems);
         }
     }
@@ -511,7 +512,7 @@ impl Builder {
                 (Kind::List, _) => Some(PathStep::Index(children.len())),
                 // The key was read, but not its value.
                 (_, [.., key]) if children.len() % 2 == 1 => {
-                    Some(PathStep::of(self.tree.node(*key)))
+                    Some(PathStep::from_key_node(self.tree.node(*key)))
                 }
                 _ => None,
             }
@@ -528,7 +529,7 @@ impl Builder {
     /// Reports an error at a key of the map that has just ended.
     fn report_key(&mut self, kind: DiagnosticKind, message: impl Into<String>, key: u32) {
         let mut path = self.next_path();
-        path.0.push(PathStep::of(self.tree.node(key)));
+        path.0.push(PathStep::from_key_node(self.tree.node(key)));
         self.report(kind, message, path, self.tree.node(key).span());
     }
 

@@ -1,11 +1,11 @@
 //! Decides calls after the remote store has lost counters, for example because Redis was restarted
 //! empty or because a replica that lagged behind has become the master.
 //!
-//! For one charge lifetime after a loss, a check must also fit this replica's own charges, counted
-//! against the full limit. Each check is charged there before the remote store is called, and
-//! refunded if the remote store does not charge it. Each replica therefore admits at most one more
-//! limit, no matter how often the remote store loses its counters and how many calls are in
-//! flight.
+//! For one charge lifetime ([`Limit::charge_lifetime`](crate::domain::Limit::charge_lifetime))
+//! after a loss, a check must also pass against this replica's own charges, counted against the
+//! full limit. Each check is charged locally before the remote store is called, and refunded if the
+//! remote store does not charge it. Each replica therefore admits at most the limit once more, no
+//! matter how often the remote store loses its counters and how many calls are in flight.
 //!
 //! Own charges are used only after a loss. Otherwise, this replica would still refuse calls on a
 //! counter that an operator has deleted or another replica has reset.
@@ -26,13 +26,13 @@ use crate::domain::{
 };
 use crate::store::{LocalStore, Store};
 
-/// Outcomes of a call's checks against this replica's own charges; `None` for checks that need not
-/// fit them.
+/// Outcomes of a call's checks against this replica's own charges; `None` for checks to which these
+/// charges do not apply.
 type OwnOutcomes = SmallVec<[Option<Outcome>; 4]>;
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Records new losses. Returns whether the remote store has ever lost counters. If it has not,
-    /// this only reads one atomic.
+    /// Records new counter losses. Returns whether the remote store has ever lost counters; if not,
+    /// the call only reads one atomic.
     pub(super) fn notice_losses(&self, now: Micros) -> bool {
         let losses = self.remote.counter_losses();
         if losses > 0 && self.losses.observe(losses, now) {
@@ -41,7 +41,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         losses > 0
     }
 
-    /// Returns whether any check of a call must also fit this replica's own charges.
+    /// Returns whether any check of a call must also pass against this replica's own charges.
     pub(super) fn is_affected_by_loss(&self, call: &Call<'_>) -> bool {
         call.checks.iter().any(|check| self.must_fit_own_charges(check, call.now))
     }
@@ -50,7 +50,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         !check.is_refund() && counts_hits(check.limit) && self.losses.affects(check.limit, now)
     }
 
-    /// Decides a call with some checks that must also fit this replica's own charges.
+    /// Decides a call in which some checks must also pass against this replica's own charges.
     pub(super) async fn apply_after_loss(&self, call: &Call<'_>) -> Answers {
         let own: OwnOutcomes = call
             .checks
@@ -81,8 +81,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Sends the remaining checks to the remote store. Returns the reason if some were not
-    /// answered.
+    /// Sends the remaining checks to the remote store, and adds the answers to `answers`. Returns
+    /// the reason if some checks were not answered, otherwise `None`.
     async fn send_remaining(
         &self,
         call: &Call<'_>,
@@ -108,8 +108,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         reason
     }
 
-    /// Refunds own charges that the remote store did not charge. Returns for each check whether
-    /// this replica's own charge is kept.
+    /// Refunds this replica's own charges for checks that the remote store did not charge. Returns
+    /// for each check whether its own charge is kept.
     async fn refund_unconfirmed(
         &self,
         call: &Call<'_>,

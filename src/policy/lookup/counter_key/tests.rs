@@ -51,7 +51,7 @@ fn encode_parts(parts: &Parts) -> Identity {
     let mut identity = Identity::default();
     let domain = String::from_utf8(parts.domain.clone().unwrap_or_default()).unwrap();
     match parts.kind {
-        LIMIT => {
+        LIMIT_KIND => {
             let text =
                 |part: &Option<Vec<u8>>| part.clone().map(|part| String::from_utf8(part).unwrap());
             let (name, class) = (text(&parts.name), text(&parts.class));
@@ -62,7 +62,7 @@ fn encode_parts(parts: &Parts) -> Identity {
                 &limit(parts.window),
             ));
         }
-        OVERRIDE => identity.begin_override(&domain, &limit(parts.window)),
+        OVERRIDE_KIND => identity.begin_override(&domain, &limit(parts.window)),
         _ => identity.begin_tag(),
     }
     for (key, shared, value) in &parts.entries {
@@ -105,10 +105,10 @@ impl Reader<'_> {
 
     fn read(mut self) -> Parts {
         let kind = self.byte();
-        let domain = (kind != TAG).then(|| self.part());
-        let name = (kind == LIMIT && self.byte() == PRESENT).then(|| self.part());
-        let window = (kind != TAG && self.byte() == FIXED_WINDOW).then(|| self.number());
-        let class = (kind == LIMIT && self.byte() == PRESENT).then(|| self.part());
+        let domain = (kind != TAG_KIND).then(|| self.part());
+        let name = (kind == LIMIT_KIND && self.byte() == PRESENT).then(|| self.part());
+        let window = (kind != TAG_KIND && self.byte() == FIXED_WINDOW).then(|| self.number());
+        let class = (kind == LIMIT_KIND && self.byte() == PRESENT).then(|| self.part());
         let mut entries = Vec::new();
         while !self.0.is_empty() {
             let key = self.part();
@@ -140,16 +140,16 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
 fn any_parts() -> impl Strategy<Value = Parts> {
     let text = || "[a-b_:.{}\u{0}-\u{3}\u{430}]{0,5}".prop_map(String::into_bytes);
     let entries = vec((hostile_bytes(), any::<bool>(), hostile_bytes()), 0..5);
-    let kind = prop_oneof![Just(LIMIT), Just(OVERRIDE), Just(TAG)];
+    let kind = prop_oneof![Just(LIMIT_KIND), Just(OVERRIDE_KIND), Just(TAG_KIND)];
     let window = proptest::option::of(prop_oneof![0..300u64, any::<u64>()]);
     let optional = || proptest::option::of(text());
     (kind, text(), optional(), window, optional(), entries).prop_map(
         |(kind, domain, name, window, class, entries)| Parts {
             kind,
-            domain: (kind != TAG).then_some(domain),
-            name: name.filter(|_| kind == LIMIT),
-            window: window.filter(|_| kind != TAG),
-            class: class.filter(|_| kind == LIMIT),
+            domain: (kind != TAG_KIND).then_some(domain),
+            name: name.filter(|_| kind == LIMIT_KIND),
+            window: window.filter(|_| kind != TAG_KIND),
+            class: class.filter(|_| kind == LIMIT_KIND),
             entries,
         },
     )

@@ -42,7 +42,7 @@ pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> 
 }
 
 /// Rewords a parser error. For a common mistake, suggests the fix; otherwise, moves the context
-/// ("while parsing …") behind the error.
+/// ("while parsing …") to the end of the message.
 fn reword_error(info: &str) -> String {
     match info {
         "invalid indentation"
@@ -72,7 +72,7 @@ fn reword_error(info: &str) -> String {
     }
 }
 
-/// Returns the error of a file without a value.
+/// Returns the error for a file without content.
 pub(super) fn empty_error() -> YamlError {
     let message = format!(
         "the file has no content (comments do not count); begin with `domain: edge` and \

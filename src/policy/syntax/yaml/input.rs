@@ -83,8 +83,8 @@ pub(crate) struct PunctuationCounter {
 }
 
 impl PunctuationCounter {
-    /// Returns `chars`, which end early if more than [`LOOKAHEAD_PUNCTUATION_MAX`] punctuation
-    /// characters are read without a parser event.
+    /// Wraps `chars` in an iterator that ends early if more than [`LOOKAHEAD_PUNCTUATION_MAX`]
+    /// punctuation characters are read without a parser event.
     pub(crate) fn bound(
         &self,
         mut chars: impl Iterator<Item = char>,

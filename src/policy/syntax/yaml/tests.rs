@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the start of the error message that rejects `text`.
+/// Returns the start of the error message for `text`; `None` if `text` is accepted.
 fn error(text: &str) -> Option<&'static str> {
     let message = parse(text).err()?.remove(0).message;
     ["nested", "aliases", "the file has no content"]
@@ -87,7 +87,7 @@ fn a_file_without_a_value_is_empty() {
 }
 
 #[test]
-fn scalars_keep_their_text_and_know_whether_it_was_quoted() {
+fn scalars_keep_their_text_and_quoting() {
     assert_eq!(read("[a b, 'a', \"\\x41\", 0x1F, ~, !!str 1, !!int '1', !!float 1]"), {
         "[a b, \"a\", \"A\", 0x1F, ~, \"1\", 1, !!float 1]"
     });

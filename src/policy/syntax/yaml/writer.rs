@@ -15,14 +15,14 @@ pub(crate) struct TooDeep;
 #[derive(Debug, Default)]
 pub(crate) struct TreeWriter {
     tree: Tree,
-    open: Vec<OpenCollection>,
+    open: Vec<UnfinishedCollection>,
     /// Children of the open lists and maps, as node indices.
     pending: Vec<u32>,
 }
 
 /// List or map whose end has not been written yet.
 #[derive(Debug)]
-struct OpenCollection {
+struct UnfinishedCollection {
     kind: Kind,
     /// Index of the first child in [`TreeWriter::pending`].
     children: usize,
@@ -55,7 +55,7 @@ impl TreeWriter {
         if depth > DEPTH_MAX {
             return Err(TooDeep);
         }
-        self.open.push(OpenCollection { kind, children: self.pending.len(), depth });
+        self.open.push(UnfinishedCollection { kind, children: self.pending.len(), depth });
         Ok(())
     }
 
@@ -80,16 +80,16 @@ impl TreeWriter {
     }
 
     /// Writes a text value, which is never interpreted as a number or a boolean.
-    pub(crate) fn text(&mut self, text: &str) {
-        self.scalar(text, Style::Quoted);
+    pub(crate) fn write_text(&mut self, text: &str) {
+        self.write_scalar(text, Style::Quoted);
     }
 
-    pub(crate) fn boolean(&mut self, value: bool) {
-        self.scalar(if value { "true" } else { "false" }, Style::Plain);
+    pub(crate) fn write_boolean(&mut self, value: bool) {
+        self.write_scalar(if value { "true" } else { "false" }, Style::Plain);
     }
 
-    pub(crate) fn number(&mut self, number: u64) {
-        self.scalar(&number.to_string(), Style::Plain);
+    pub(crate) fn write_number(&mut self, number: u64) {
+        self.write_scalar(&number.to_string(), Style::Plain);
     }
 
     /// Writes a JSON value.
@@ -97,22 +97,22 @@ impl TreeWriter {
     /// # Errors
     ///
     /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
-    pub(crate) fn json(&mut self, value: &Json) -> Result<(), TooDeep> {
+    pub(crate) fn write_json(&mut self, value: &Json) -> Result<(), TooDeep> {
         match value {
-            Json::Null => self.scalar("null", Style::Plain),
-            Json::Bool(value) => self.boolean(*value),
-            Json::Number(number) => self.scalar(&number.to_string(), Style::Plain),
-            Json::String(text) => self.text(text),
+            Json::Null => self.write_scalar("null", Style::Plain),
+            Json::Bool(value) => self.write_boolean(*value),
+            Json::Number(number) => self.write_scalar(&number.to_string(), Style::Plain),
+            Json::String(text) => self.write_text(text),
             Json::Array(list) => {
                 self.begin_list()?;
-                list.iter().try_for_each(|value| self.json(value))?;
+                list.iter().try_for_each(|value| self.write_json(value))?;
                 self.end();
             }
             Json::Object(map) => {
                 self.begin_map()?;
                 for (key, value) in map {
-                    self.text(key);
-                    self.json(value)?;
+                    self.write_text(key);
+                    self.write_json(value)?;
                 }
                 self.end();
             }
@@ -120,7 +120,7 @@ impl TreeWriter {
         Ok(())
     }
 
-    fn scalar(&mut self, text: &str, style: Style) {
+    fn write_scalar(&mut self, text: &str, style: Style) {
         let from = to_u32(self.tree.text.len());
         self.tree.text.push_str(text);
         let to = to_u32(self.tree.text.len());
