@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::background_refunds::BackgroundRefunds;
-use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, Spend};
+use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, SpendResult};
 use super::remaining_checks::RemainingChecks;
 use crate::clock::Clock;
 use crate::domain::{
@@ -61,7 +61,7 @@ struct PrepaidStats {
 }
 
 /// Hits that a call has spent from a lot and may have to put back.
-struct Reservation {
+struct ReservedHits {
     at: usize,
     lot: LotId,
 }
@@ -81,17 +81,17 @@ impl Drop for Refill<'_> {
 }
 
 /// Part of a call that the store must decide, beside what was answered from prepaid hits.
-struct Rest<'a> {
-    begin: Begin,
+struct RemainingCall<'a> {
+    begin: CallStart,
     /// Answers to all checks; `NotAsked` where the store must be asked.
     each: Vec<Answer>,
-    reserved: SmallVec<[Reservation; 4]>,
+    reserved: SmallVec<[ReservedHits; 4]>,
     refills: SmallVec<[Refill<'a>; 2]>,
 }
 
 /// Session of the store and time at the start of a call.
 #[derive(Clone, Copy)]
-struct Begin {
+struct CallStart {
     session: u64,
     now: Micros,
 }
@@ -116,22 +116,26 @@ impl<S: Store> PrepaidHits<S> {
         &'a self,
         call: &Call<'a>,
         may_take_lots: bool,
-    ) -> Result<Answers, Box<Rest<'a>>> {
-        let begin = Begin { session: self.shared.store.session(), now: self.now() };
+    ) -> Result<Answers, Box<RemainingCall<'a>>> {
+        let begin = CallStart { session: self.shared.store.session(), now: self.now() };
         let mut each = vec![Answer::NotAsked; call.checks.len()];
         let (reserved, refills) = self.reserve(call, may_take_lots, begin, &mut each);
         if reserved.len() == call.checks.len() {
             self.shared.stats.calls.fetch_add(1, Ordering::Relaxed);
             return Ok(Answers { each, source: Source::Redis });
         }
-        Err(Box::new(Rest { begin, each, reserved, refills }))
+        Err(Box::new(RemainingCall { begin, each, reserved, refills }))
     }
 
     /// Decides the rest of a call in the store. Decides the whole call again, without lots, if a lot
     /// is too much for its limit.
-    async fn ask<'a>(&'a self, call: &Call<'a>, mut rest: Box<Rest<'a>>) -> Answers {
+    async fn decide_remaining<'a>(
+        &'a self,
+        call: &Call<'a>,
+        mut rest: Box<RemainingCall<'a>>,
+    ) -> Answers {
         loop {
-            if let Some(answers) = self.ask_once(call, *rest).await {
+            if let Some(answers) = self.try_decide_remaining(call, *rest).await {
                 return answers;
             }
             match self.answer(call, false) {
@@ -143,9 +147,13 @@ impl<S: Store> PrepaidHits<S> {
 
     /// Decides the rest of a call in the store. Returns `None` if a lot is too much for its limit.
     /// Then nothing was charged.
-    async fn ask_once(&self, call: &Call<'_>, rest: Rest<'_>) -> Option<Answers> {
+    async fn try_decide_remaining(
+        &self,
+        call: &Call<'_>,
+        rest: RemainingCall<'_>,
+    ) -> Option<Answers> {
         let Shared { store, lots, .. } = &*self.shared;
-        let Rest { begin, mut each, reserved, refills } = rest;
+        let RemainingCall { begin, mut each, reserved, refills } = rest;
         let mut remaining = RemainingChecks::new(call, &each);
         for (at, check) in remaining.positions.iter().zip(&mut remaining.checks) {
             if let Some(refill) = refills.iter().find(|refill| refill.at == *at) {
@@ -161,7 +169,7 @@ impl<S: Store> PrepaidHits<S> {
             if let Answer::Decided(outcome) = &mut answer
                 && may_be_prepaid(check)
             {
-                lots.record(check, &without_lot(check, outcome), received);
+                lots.record(check, &subtract_lot(check, outcome), received);
                 if refills.iter().any(|refill| refill.at == *at) {
                     is_refused |= outcome.verdict == Verdict::Refuse;
                     self.keep_lot(check, outcome, begin);
@@ -186,9 +194,9 @@ impl<S: Store> PrepaidHits<S> {
         &'a self,
         call: &Call<'a>,
         may_take_lots: bool,
-        begin: Begin,
+        begin: CallStart,
         each: &mut [Answer],
-    ) -> (SmallVec<[Reservation; 4]>, SmallVec<[Refill<'a>; 2]>) {
+    ) -> (SmallVec<[ReservedHits; 4]>, SmallVec<[Refill<'a>; 2]>) {
         let (mut reserved, mut refills) = (SmallVec::new(), SmallVec::new());
         let may_take_lots = may_take_lots && can_be_repeated(call) && Handle::try_current().is_ok();
         let repeated = RepeatedCounters::of_checks(call.checks);
@@ -198,12 +206,14 @@ impl<S: Store> PrepaidHits<S> {
                 continue;
             }
             match lots.spend(check, may_take_lots, begin.session, begin.now) {
-                Spend::Spent(lot, outcome) => {
+                SpendResult::Spent(lot, outcome) => {
                     each[at] = Answer::Decided(outcome);
-                    reserved.push(Reservation { at, lot });
+                    reserved.push(ReservedHits { at, lot });
                 }
-                Spend::Ask { lot: 0 } => {}
-                Spend::Ask { lot: hits } => refills.push(Refill { at, hits, lots, check: *check }),
+                SpendResult::Ask { lot: 0 } => {}
+                SpendResult::Ask { lot: hits } => {
+                    refills.push(Refill { at, hits, lots, check: *check })
+                }
             }
         }
         (reserved, refills)
@@ -211,7 +221,7 @@ impl<S: Store> PrepaidHits<S> {
 
     /// Keeps the hits that were charged beyond the cost of a check, and reduces its outcome to that
     /// cost. Does nothing if the call was not charged.
-    fn keep_lot(&self, check: &Check<'_>, outcome: &mut Outcome, begin: Begin) {
+    fn keep_lot(&self, check: &Check<'_>, outcome: &mut Outcome, begin: CallStart) {
         let taken = outcome.charged.0.saturating_sub(check.cost().0);
         if taken == 0 {
             return;
@@ -227,7 +237,7 @@ impl<S: Store> PrepaidHits<S> {
         }
         // This replica may still spend the lot.
         let available = Hits(outcome.available.0.saturating_add(taken));
-        let own = without_lot(check, outcome);
+        let own = subtract_lot(check, outcome);
         *outcome = Outcome { available: available.min(check.limit.capacity()), ..own };
     }
 
@@ -235,11 +245,11 @@ impl<S: Store> PrepaidHits<S> {
     fn put_back(
         &self,
         call: &Call<'_>,
-        reserved: &[Reservation],
-        begin: Begin,
+        reserved: &[ReservedHits],
+        begin: CallStart,
         each: &mut [Answer],
     ) {
-        for Reservation { at, lot } in reserved {
+        for ReservedHits { at, lot } in reserved {
             let (check, Answer::Decided(outcome)) = (&call.checks[*at], &mut each[*at]) else {
                 continue;
             };
@@ -265,7 +275,7 @@ impl<S: Store> PrepaidHits<S> {
     }
 
     /// Refunds hits that are in no lot, so that the caller does not wait for it.
-    fn refund_in_background(&self, receipt: Option<Receipt>, begin: Begin) {
+    fn refund_in_background(&self, receipt: Option<Receipt>, begin: CallStart) {
         let Some(receipt) = receipt else { return };
         let shared = Arc::clone(&self.shared);
         let _is_started = self.background_refunds.start(async move {
@@ -301,7 +311,7 @@ fn is_unanswered(answer: &Answer) -> bool {
 }
 
 /// Returns the store's outcome with a charge of at most the check's cost.
-fn without_lot(check: &Check<'_>, outcome: &Outcome) -> Outcome {
+fn subtract_lot(check: &Check<'_>, outcome: &Outcome) -> Outcome {
     let own = |taken: ChargeRecord| ChargeRecord { hits: taken.hits.min(check.cost()), ..taken };
     let charged = outcome.charged.min(check.cost());
     Outcome { charged, taken: outcome.taken.map(own), ..*outcome }
@@ -350,7 +360,7 @@ impl<S: Store> Store for PrepaidHits<S> {
         match self.answer(call, true) {
             Ok(answers) => answers,
             // Boxed, so that the future of other calls stays small.
-            Err(rest) => Box::pin(self.ask(call, rest)).await,
+            Err(rest) => Box::pin(self.decide_remaining(call, rest)).await,
         }
     }
 

@@ -2,7 +2,7 @@
 //! holds them until they are spent or over.
 //!
 //! A lot is [`LOT_TIME`] of the counter's rate on this replica, but with all other hits that the
-//! replica holds at most [a quarter](REST_DIVISOR) of what remained, divided by the replicas. So
+//! replica holds at most [a quarter](AVAILABLE_DIVISOR) of what remained, divided by the replicas. So
 //! there is none near the limit. It is spent before the window's end, by the latest time that the
 //! server's clock may show, and never longer than [`LIFE_MAX`].
 //!
@@ -27,7 +27,7 @@ const LIFE_MAX: Micros = Micros(100_000);
 const LOT_MIN: u64 = 2;
 
 /// Divisor of the hits that remain. All replicas together hold at most this part of them.
-const REST_DIVISOR: u64 = 4;
+const AVAILABLE_DIVISOR: u64 = 4;
 
 /// Part of a lot that is left when the next one is taken, as a divisor. Callers spend it while one
 /// call asks the store; otherwise all of them would. A half lasts 25 ms, which is longer than a busy
@@ -148,7 +148,7 @@ impl RateMeter {
 
 /// What a call that needs hits gets from the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spend {
+pub(super) enum SpendResult {
     /// Prepaid hits of this lot.
     Spent(LotId, Outcome),
     /// No hits: the store must be asked, for so many hits in advance beside those that the call
@@ -178,7 +178,7 @@ impl PrepaidLots {
         }
     }
 
-    fn set(&self, counter: &CounterKey) -> MutexGuard<'_, Accounts> {
+    fn lock_set(&self, counter: &CounterKey) -> MutexGuard<'_, Accounts> {
         // The identity is a hash, so its lowest bits choose the set.
         let set = &self.sets[(counter.identity as usize) % SET_COUNT];
         set.lock().unwrap_or_else(PoisonError::into_inner)
@@ -193,9 +193,9 @@ impl PrepaidLots {
         may_take_lot: bool,
         session: u64,
         now: Micros,
-    ) -> Spend {
-        let mut set = self.set(&check.key);
-        let Some(account) = find(&mut set, check) else { return Spend::Ask { lot: 0 } };
+    ) -> SpendResult {
+        let mut set = self.lock_set(&check.key);
+        let Some(account) = find(&mut set, check) else { return SpendResult::Ask { lot: 0 } };
         let cost = check.cost();
         account.used_at = now;
         account.rate.roll(now);
@@ -203,17 +203,17 @@ impl PrepaidLots {
             let lot = account.lot_to_take(self.replicas, session, now);
             if lot >= cost.0 && lot > 0 {
                 account.is_refilling = true;
-                return Spend::Ask { lot };
+                return SpendResult::Ask { lot };
             }
         }
         let live = |lot: &&mut Lot| lot.is_live(session, now) && lot.left >= cost.0;
         let Some(lot) = account.lots.iter_mut().filter(live).min_by_key(|lot| lot.id) else {
-            return Spend::Ask { lot: 0 };
+            return SpendResult::Ask { lot: 0 };
         };
         lot.left -= cost.0;
         let (id, taken) = (lot.id, ChargeRecord { hits: cost, ..lot.taken });
         account.rate.add(cost, now);
-        let available = account.store_available.0.saturating_add(account.held(session, now));
+        let available = account.store_available.0.saturating_add(account.held_hits(session, now));
         let outcome = Outcome {
             verdict: Verdict::Pass,
             charged: cost,
@@ -222,13 +222,13 @@ impl PrepaidLots {
             reset_after: account.reset_at.saturating_sub(now),
             taken: Some(taken),
         };
-        Spend::Spent(id, outcome)
+        SpendResult::Spent(id, outcome)
     }
 
     /// Puts hits back into the lot that they were spent from, because their call was rejected.
     /// Returns false if the lot is over, so that they must be refunded.
     pub(super) fn put_back(&self, check: &Check<'_>, id: LotId) -> bool {
-        let mut set = self.set(&check.key);
+        let mut set = self.lock_set(&check.key);
         let mut lots = set.iter_mut().flat_map(|account| &mut account.lots);
         let Some(lot) = lots.find(|lot| lot.id == id) else { return false };
         lot.left += check.cost().0;
@@ -238,7 +238,7 @@ impl PrepaidLots {
     /// Records what the store answered for a check without a lot. A counter that was charged gets
     /// an account.
     pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
-        let mut set = self.set(&check.key);
+        let mut set = self.lock_set(&check.key);
         if find(&mut set, check).is_none() {
             if outcome.charged == Hits::ZERO || !make_room(&mut set, now) {
                 return;
@@ -272,9 +272,9 @@ impl PrepaidLots {
     ) -> Option<AddedLot> {
         let taken = outcome.taken?;
         let left = outcome.charged.0.checked_sub(check.cost().0)?;
-        let mut set = self.set(&check.key);
+        let mut set = self.lock_set(&check.key);
         let account = find(&mut set, check)?;
-        let life = life(check.limit, &taken)?;
+        let life = lot_lifetime(check.limit, &taken)?;
         let ends_with_window =
             life < LIFE_MAX && matches!(check.limit.algorithm, Algorithm::FixedWindow(_));
         let place = account.lots.iter_mut().find(|lot| lot.is_free(session, sent))?;
@@ -287,7 +287,7 @@ impl PrepaidLots {
 
     /// Lets another call take a lot of the check's counter.
     pub(super) fn end_refill(&self, check: &Check<'_>) {
-        if let Some(account) = find(&mut self.set(&check.key), check) {
+        if let Some(account) = find(&mut self.lock_set(&check.key), check) {
             account.is_refilling = false;
         }
     }
@@ -295,7 +295,7 @@ impl PrepaidLots {
     /// Ends a lot. Returns the receipt of its rest, unless nothing is left or a refund would be
     /// wrong: in another session, the server may not have the charge.
     pub(super) fn end(&self, lot: &AddedLot, session: u64) -> Option<Receipt> {
-        let mut set = self.set(&lot.counter);
+        let mut set = self.lock_set(&lot.counter);
         let account =
             set.iter_mut().find(|account| account.lots.iter().any(|held| held.id == lot.id))?;
         let held = account.lots.iter_mut().find(|held| held.id == lot.id)?;
@@ -322,7 +322,7 @@ impl PrepaidLots {
 
 impl Account {
     /// Returns the hits that can still be spent.
-    fn held(&self, session: u64, now: Micros) -> u64 {
+    fn held_hits(&self, session: u64, now: Micros) -> u64 {
         self.lots.iter().filter(|lot| lot.is_live(session, now)).map(|lot| lot.left).sum()
     }
 
@@ -331,9 +331,9 @@ impl Account {
         if !self.lots.iter().any(|lot| lot.is_free(session, now)) {
             return 0;
         }
-        let share = self.store_available.0 / (REST_DIVISOR.saturating_mul(replicas));
+        let share = self.store_available.0 / (AVAILABLE_DIVISOR.saturating_mul(replicas));
         let target = self.rate.per_lot_time.min(share);
-        let held = self.held(session, now);
+        let held = self.held_hits(session, now);
         if target < LOT_MIN || held > target / REFILL_DIVISOR {
             return 0;
         }
@@ -344,7 +344,7 @@ impl Account {
 /// Returns how long a lot may be spent, from when its charge was sent. Until then, the server's
 /// clock shows at most `taken.at` plus the time since that moment. Returns `None` if the clock has
 /// stepped back, and is before the window.
-fn life(limit: &Limit, taken: &ChargeRecord) -> Option<Micros> {
+fn lot_lifetime(limit: &Limit, taken: &ChargeRecord) -> Option<Micros> {
     let Some(end) = limit.window_end(taken.window) else { return Some(LIFE_MAX) };
     let left = end.saturating_sub(taken.at.saturating_add(DRIFT_MAX));
     (taken.at >= taken.window).then(|| LIFE_MAX.min(left))

@@ -225,12 +225,16 @@ impl<D: Decide> Worker<D> {
             Ok(Ok((socket, caller))) => {
                 self.serve_plain(socket, caller, age_max, registration).await;
             }
-            Ok(Err(error)) => self.handshake_failed(peer, &error),
-            Err(_) => self.handshake_failed(peer, &"it was not complete in time"),
+            Ok(Err(error)) => self.record_handshake_failure(peer, &error),
+            Err(_) => self.record_handshake_failure(peer, &"it was not complete in time"),
         }
     }
 
-    fn handshake_failed(&self, peer: Option<net::SocketAddr>, reason: &dyn std::fmt::Display) {
+    fn record_handshake_failure(
+        &self,
+        peer: Option<net::SocketAddr>,
+        reason: &dyn std::fmt::Display,
+    ) {
         self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
         self.handshake_log.record_failure(Clock::System.monotonic(), peer, reason);
     }

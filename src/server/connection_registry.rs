@@ -35,7 +35,7 @@ impl Activity {
         self.last.store(self.now.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
     }
 
-    fn last(&self) -> u64 {
+    fn last_activity(&self) -> u64 {
         self.last.load(Ordering::Relaxed)
     }
 }
@@ -99,7 +99,7 @@ impl ConnectionRegistry {
         let mut connections = self.lock();
         while let Some((id, last)) = connections.candidates.pop_front() {
             // One that has had a call since the scan is not idle any more.
-            if connections.open.get(&id).is_some_and(|open| open.activity.last() == last) {
+            if connections.open.get(&id).is_some_and(|open| open.activity.last_activity() == last) {
                 return connections.evict(id);
             }
         }
@@ -135,7 +135,7 @@ impl Connections {
     /// Fills `candidates` with the connections that have been idle longest, in the order in which
     /// to close them.
     fn find_candidates(&mut self) {
-        let last = |(id, open): (&u64, &OpenConnection)| (open.activity.last(), *id);
+        let last = |(id, open): (&u64, &OpenConnection)| (open.activity.last_activity(), *id);
         let mut all: Vec<_> = self.open.iter().map(last).collect();
         let count = (all.len() / SCAN_SHARE).max(1);
         if count < all.len() {

@@ -92,7 +92,7 @@ where
     let request = Request::new(Full::new(body));
     let response = Grpc::new(BytesCodec)
         .max_decoding_message_size(message_bytes_max)
-        .unary(UnaryMethod { method, called: &mut called }, request)
+        .unary(UnaryAdapter { method, called: &mut called }, request)
         .await;
     if called {
         return response;
@@ -127,12 +127,12 @@ pub(super) fn not_one_message() -> Status {
 }
 
 /// Adapter that lets tonic call a closure as a unary method. Records whether tonic has called it.
-struct UnaryMethod<'a, F> {
+struct UnaryAdapter<'a, F> {
     method: F,
     called: &'a mut bool,
 }
 
-impl<F, R> UnaryService<Bytes> for UnaryMethod<'_, F>
+impl<F, R> UnaryService<Bytes> for UnaryAdapter<'_, F>
 where
     F: FnMut(Bytes) -> R,
     R: Future<Output = Result<tonic::Response<Vec<u8>>, Status>>,

@@ -18,7 +18,7 @@ use prost::Message as _;
 use tonic::Status;
 
 use super::authz::{Caller, CounterAccess};
-use super::rls_service::{CallTimes, Decide, RateLimit, classify_outcome, unauthorized};
+use super::rls_service::{CallTimestamps, Decide, RateLimit, classify_outcome, unauthorized};
 use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::domain::RpcOutcome;
 use crate::wire::decode::{self, DecodedRequest};
@@ -79,7 +79,7 @@ impl<D: Decide> RateLimit<D> {
         match method {
             LimitsMethod::Check => {
                 let batch = decode::split_batch(&message, &self.bounds);
-                let requests = batch.map_err(|error| self.invalid(error))?;
+                let requests = batch.map_err(|error| self.reject_invalid(error))?;
                 Ok(self.decide_batch(&requests, deadline, caller).await)
             }
             LimitsMethod::Peek => self.peek(&message, caller).await,
@@ -106,7 +106,7 @@ impl<D: Decide> RateLimit<D> {
     ) -> Vec<u8> {
         let observer = self.decider.observer();
         let began = observer.wants_timing().then(|| self.clock.monotonic());
-        let times = CallTimes { now: self.clock.now(), began };
+        let times = CallTimestamps { now: self.clock.now(), began };
         let next = AtomicUsize::new(0);
         let decide_in_turn = || async {
             let mut part = BatchPart::default();
@@ -151,7 +151,7 @@ impl<D: Decide> RateLimit<D> {
         let now = self.clock.now();
         let random = self.random(message, now);
         let decoded = DecodedRequest::decode(message, &self.bounds);
-        let decoded = decoded.map_err(|error| self.invalid(error))?;
+        let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }
@@ -171,7 +171,7 @@ impl<D: Decide> RateLimit<D> {
     /// Converts an encoded request into one whose descriptors all refund their hits.
     fn to_refund(&self, message: Bytes) -> Result<Bytes, Status> {
         let decoded = decode::decode_message(message, &self.bounds);
-        let mut request = decoded.map_err(|error| self.invalid(error))?;
+        let mut request = decoded.map_err(|error| self.reject_invalid(error))?;
         for descriptor in &mut request.descriptors {
             descriptor.is_negative_hits = true;
         }
@@ -186,7 +186,7 @@ impl<D: Decide> RateLimit<D> {
         reset: bool,
     ) -> Result<Vec<u8>, Status> {
         let decoded = limits_messages::decode_counters_request(message, &self.bounds);
-        let decoded = decoded.map_err(|error| self.invalid(error))?;
+        let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }

@@ -46,7 +46,7 @@ pub(crate) const IN_FLIGHT_MAX: usize = 256;
 pub(crate) const STREAMS_MAX: usize = 16;
 
 /// Size, in bytes, at which collected responses are sent: that of an HTTP/2 frame.
-const ANSWERS_BYTES: usize = 16 * 1024;
+const RESPONSE_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Initial state of a stream: its request body, its caller, and its limits.
 pub(super) struct StreamInput<D> {
@@ -66,7 +66,7 @@ pub(super) struct StreamInput<D> {
 
 /// Returns the HTTP response for a stream. Its body decides the requests as it is polled.
 pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
-    let answers = stream::unfold(Some(AnswerStream::new(input)), |state| async {
+    let answers = stream::unfold(Some(ResponseStream::new(input)), |state| async {
         let mut state = state?;
         let chunk = std::future::poll_fn(|cx| state.poll_chunk(cx)).await;
         Some(match chunk {
@@ -92,7 +92,7 @@ enum Chunk {
 }
 
 /// State of a stream that decides requests and collects their responses.
-struct AnswerStream<D> {
+struct ResponseStream<D> {
     rate_limit: Arc<RateLimit<D>>,
     caller: Caller,
     activity: Arc<Activity>,
@@ -104,14 +104,14 @@ struct AnswerStream<D> {
     ended: Option<Status>,
 }
 
-impl<D: Decide> AnswerStream<D> {
+impl<D: Decide> ResponseStream<D> {
     fn new(input: StreamInput<D>) -> Self {
         let StreamInput { rate_limit, body, caller, activity, budget, .. } = input;
         let (receive_timeout, slot, mut closing) =
             (input.receive_timeout, input.slot, input.closing);
         let message_bytes_max = rate_limit.message_bytes_max();
         let bounds = ReceiveBounds { message_bytes_max, budget: &budget };
-        AnswerStream {
+        ResponseStream {
             reader: StreamReader::new(body, bounds, receive_timeout),
             rate_limit,
             caller,
@@ -136,13 +136,13 @@ impl<D: Decide> AnswerStream<D> {
         loop {
             self.read_requests(cx);
             let mut answered = false;
-            while answers.len() < ANSWERS_BYTES
+            while answers.len() < RESPONSE_CHUNK_BYTES
                 && let Poll::Ready(Some(answer)) = self.in_flight.poll_next_unpin(cx)
             {
                 framing::put_message(&answer, &mut answers);
                 answered = true;
             }
-            if answers.len() >= ANSWERS_BYTES || (!answered && !answers.is_empty()) {
+            if answers.len() >= RESPONSE_CHUNK_BYTES || (!answered && !answers.is_empty()) {
                 return Poll::Ready(Chunk::Answers(answers.freeze()));
             }
             if answered {
@@ -172,7 +172,7 @@ impl<D: Decide> AnswerStream<D> {
         self.activity.record_call();
         let ReceivedBody { bytes, reservation } = message;
         let decoded = limits_messages::decode_stream_request(bytes);
-        let (id, request) = decoded.map_err(|error| self.rate_limit.invalid(error))?;
+        let (id, request) = decoded.map_err(|error| self.rate_limit.reject_invalid(error))?;
         let (rate_limit, caller) = (Arc::clone(&self.rate_limit), self.caller.clone());
         self.in_flight.push(Box::pin(async move {
             let _held = reservation;

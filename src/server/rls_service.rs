@@ -218,12 +218,12 @@ impl<D: Decide> RateLimit<D> {
         let now = self.clock.now();
         let mut response = Vec::new();
         if !observer.wants_timing() && trace.is_none() {
-            let times = CallTimes { now, began: None };
+            let times = CallTimestamps { now, began: None };
             self.decide_encoded(&message, deadline, times, caller, None, &mut response).await?;
             return Ok(response);
         }
         let began = self.clock.monotonic();
-        let times = CallTimes { now, began: Some(began) };
+        let times = CallTimestamps { now, began: Some(began) };
         let out = &mut response;
         let answered = match &trace {
             None => self.decide_encoded(&message, deadline, times, caller, None, out).await,
@@ -261,7 +261,7 @@ impl<D: Decide> RateLimit<D> {
         &self,
         encoded: &[u8],
         deadline: Option<Duration>,
-        times: CallTimes,
+        times: CallTimestamps,
         caller: &Caller,
         trace: Option<&Trace>,
         out: &mut Vec<u8>,
@@ -270,13 +270,13 @@ impl<D: Decide> RateLimit<D> {
             return Err(deadline_exceeded());
         }
         let decoded = DecodedRequest::decode(encoded, &self.bounds);
-        let decoded = decoded.map_err(|error| self.invalid(error))?;
+        let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }
         let descriptors = decoded.descriptors();
         let request = decoded.request(&descriptors);
-        let CallTimes { now, began } = times;
+        let CallTimestamps { now, began } = times;
         let random = self.random(encoded, now);
         let response_config = &self.response_config;
         // Reuses the start of a timed call, because reading the clock is the main cost of timing.
@@ -302,7 +302,7 @@ impl<D: Decide> RateLimit<D> {
     }
 
     /// Counts an invalid request, and returns its error as a status.
-    pub(super) fn invalid(&self, error: DecodeError) -> Status {
+    pub(super) fn reject_invalid(&self, error: DecodeError) -> Status {
         self.count_invalid(error.reason());
         error.into()
     }
@@ -410,7 +410,7 @@ pub const DENIED_STATUS: u16 = 429;
 
 /// Times at which a call is decided and was started. Each clock is read only once per call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CallTimes {
+pub(super) struct CallTimestamps {
     /// Wall-clock time of the decision.
     pub(super) now: Micros,
     /// Monotonic time at which the call started; `None` if its duration is not measured.

@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::value_types::{OnOff, ValueError, not_a_word};
+use super::value_types::{OnOff, ValueError, unknown_word_error};
 use super::{SecretText, SettingError, Settings};
 
 /// Protocol of the OTLP export.
@@ -103,7 +103,7 @@ impl TraceSampler {
                     "parentbased_always_off",
                     "parentbased_traceidratio",
                 ];
-                return Err(not_a_word(text, &words));
+                return Err(unknown_word_error(text, &words));
             }
         })
     }
@@ -127,7 +127,7 @@ pub(super) fn parse_exporter(text: &str) -> Result<bool, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "otlp" => Ok(true),
         "none" => Ok(false),
-        _ => Err(not_a_word(text, &["otlp", "none"])),
+        _ => Err(unknown_word_error(text, &["otlp", "none"])),
     }
 }
 

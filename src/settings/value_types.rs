@@ -47,7 +47,7 @@ impl fmt::Debug for SecretText {
 }
 
 /// Returns the error for a value that is not one of the valid words of a setting.
-pub(super) fn not_a_word(text: &str, words: &[&'static str]) -> ValueError {
+pub(super) fn unknown_word_error(text: &str, words: &[&'static str]) -> ValueError {
     let hint = match nearest_word(text, words.iter().copied()) {
         Some(word) => format!("; did you mean {word:?}?"),
         None => String::new(),
@@ -74,7 +74,7 @@ macro_rules! words {
             pub(super) fn read(text: &str) -> Result<Self, ValueError> {
                 match text.to_ascii_lowercase().as_str() {
                     $( $word => Ok($name::$variant), )+
-                    _ => Err(not_a_word(text, &[$($word),+])),
+                    _ => Err(unknown_word_error(text, &[$($word),+])),
                 }
             }
         }
@@ -344,7 +344,7 @@ pub(super) fn duration_parser(
         check_bounds(parse_millis(input), min_ms, max_ms, &min, &max)
             .map(Duration::from_millis)
             .map_err(|error| {
-                let hint = match with_go_unit(input) {
+                let hint = match suggest_go_duration(input) {
                     Some(meant) => format!("; did you mean {meant:?}?"),
                     None => String::new(),
                 };
@@ -366,7 +366,7 @@ fn short_duration(millis: u64) -> String {
 
 /// Returns a suggestion in Go's format for a number without a unit, or with its unit as a word;
 /// `None` for other text.
-fn with_go_unit(input: &str) -> Option<String> {
+fn suggest_go_duration(input: &str) -> Option<String> {
     let word = input.trim_start_matches(|c: char| c.is_ascii_digit());
     let number = &input[..input.len() - word.len()];
     let unit = match word.trim().to_ascii_lowercase().as_str() {

@@ -240,7 +240,9 @@ impl MemoryStore {
         let Some((_, slot)) = fullest else { return false };
         let key = shard.key(slot);
         let Some(rule) = self.rules.rule(shard.rule(slot)) else { return false };
-        let Some(sketch) = self.sketch_of(shard, &rule, now, in_use) else { return false };
+        let Some(sketch) = self.find_or_create_sketch(shard, &rule, now, in_use) else {
+            return false;
+        };
         // Making the sketch may have folded that entry already.
         if shard.find(key) == Some(slot) {
             let freed = shard.fold(slot, sketch, now, &self.rules);
@@ -253,7 +255,7 @@ impl MemoryStore {
     /// Returns the index of the rule's sketch in the shard, creating the sketch if necessary.
     /// Returns `None` if the rule cannot have one. The sketch is kept at least until the call has
     /// ended.
-    pub(super) fn sketch_of(
+    pub(super) fn find_or_create_sketch(
         &self,
         shard: &mut Shard,
         rule: &RuleIdentity,
