@@ -1,18 +1,19 @@
-//! Prepaid hits: a replica takes hits of a hot counter from the store in advance and spends them
-//! without asking it, for limits with `prepay: auto`.
+//! Prepaid hits, for limits with `prepay: auto`: a replica charges hits of a hot counter to the
+//! store in advance, and later calls spend these hits without calling the store.
 //!
-//! A lot is charged beside the hits that a call needs, in one charge. If the limit refuses the
-//! larger charge, the call is sent again without the lot. A call spends prepaid hits only if it is
-//! admitted: they are reserved while the store decides its other checks, and put back if one refuses.
+//! A lot is the set of hits that a call charges in advance, together with the hits that the call
+//! itself needs. If the limit refuses the larger charge, the call is sent again without the lot.
+//! While the store decides the other checks of a call, the prepaid hits for the call are reserved.
+//! If the call is rejected, they are put back into their lot.
 //!
-//! Every hit that is spent was charged before, so a limit is exceeded only if hits of one window
-//! were spent in the next one. Hence a lot ends with its window, by the latest time that the server's
-//! clock may show; the store's answer to the charge bounds that clock. The rest of a lot is
-//! returned once, by receipt. A lot ends without a return if a connection is lost or the store may
-//! have lost counters, because another server may not have the charge. A charge with an unknown
+//! Hits are always charged before they are spent, so a limit could be exceeded only if hits of one
+//! window were spent in the next window. Therefore, a lot expires before its window can have ended
+//! by the server's clock; the store's answer to the charge bounds that clock. Unspent hits of an
+//! expired lot are refunded once. They are not refunded if a connection was lost or the store may
+//! have lost counters, because the server in use may not have the charge. A charge with an unknown
 //! outcome is never sent again, and its lot is lost.
 //!
-//! Not here: how many hits are taken, and for how long (`prepaid_lots`).
+//! Not here: the size and the lifetime of a lot (`prepaid_lots`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,17 +32,17 @@ use crate::domain::{
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Store wrapper that answers checks of hot counters from hits that it has taken in advance.
+/// Store wrapper that answers checks of hot counters from hits that were charged in advance.
 #[derive(Debug)]
 pub struct PrepaidHits<S> {
     shared: Arc<Shared<S>>,
     clock: Clock,
-    /// Origin of the times in the table.
+    /// Time at which the wrapper was created. The times in [`PrepaidLots`] are relative to it.
     started: Instant,
     background_refunds: BackgroundRefunds,
 }
 
-/// Part that the tasks which return lots share.
+/// State shared with the background tasks that refund unspent hits.
 #[derive(Debug)]
 struct Shared<S> {
     store: S,
@@ -54,19 +55,20 @@ struct Shared<S> {
 struct PrepaidStats {
     /// Number of calls answered without the store.
     calls: AtomicU64,
-    /// Number of hits taken in advance.
+    /// Number of hits charged in advance.
     taken: AtomicU64,
-    /// Number of prepaid hits returned unspent.
+    /// Number of prepaid hits that were refunded, because no call spent them.
     returned: AtomicU64,
 }
 
-/// Hits that a call has spent from a lot and may have to put back.
+/// Prepaid hits that are reserved for one check of a call. Put back if the call is rejected.
 struct ReservedHits {
     at: usize,
     lot: LotId,
 }
 
-/// Lot that a call is taking. Dropped with the call, so that the next call can take one.
+/// Lot that a call is charging in advance. When dropped, lets another call charge the next lot of
+/// the counter.
 struct Refill<'a> {
     at: usize,
     hits: u64,
@@ -80,16 +82,17 @@ impl Drop for Refill<'_> {
     }
 }
 
-/// Part of a call that the store must decide, beside what was answered from prepaid hits.
+/// Call whose remaining checks the store must decide, after prepaid hits have answered the others.
 struct RemainingCall<'a> {
     begin: CallStart,
-    /// Answers to all checks; `NotAsked` where the store must be asked.
+    /// Answers to all checks of the call, in order; `NotAsked` for a check that the store must
+    /// decide.
     each: Vec<Answer>,
     reserved: SmallVec<[ReservedHits; 4]>,
     refills: SmallVec<[Refill<'a>; 2]>,
 }
 
-/// Session of the store and time at the start of a call.
+/// Session of the store at the start of a call, and the time of the start.
 #[derive(Clone, Copy)]
 struct CallStart {
     session: u64,
@@ -97,7 +100,7 @@ struct CallStart {
 }
 
 impl<S: Store> PrepaidHits<S> {
-    /// Wraps a store. `replicas` is the number of replicas that share its limits.
+    /// Wraps a store. `replicas` is the number of replicas that share the limits.
     pub fn new(store: S, replicas: u32, clock: Clock) -> Self {
         let (lots, stats) = (PrepaidLots::new(replicas), PrepaidStats::default());
         let started = clock.monotonic();
@@ -105,13 +108,14 @@ impl<S: Store> PrepaidHits<S> {
         PrepaidHits { shared, clock, started, background_refunds: BackgroundRefunds::default() }
     }
 
-    /// Returns the time since the store was created.
+    /// Returns the time since the wrapper was created.
     fn now(&self) -> Micros {
         let since = self.clock.monotonic().saturating_duration_since(self.started);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Answers what it can from prepaid hits. Returns the rest of the call, unless that is all.
+    /// Answers the checks of a call from prepaid hits. If the store must decide at least one check,
+    /// returns the remaining call as an error.
     fn answer<'a>(
         &'a self,
         call: &Call<'a>,
@@ -127,8 +131,8 @@ impl<S: Store> PrepaidHits<S> {
         Err(Box::new(RemainingCall { begin, each, reserved, refills }))
     }
 
-    /// Decides the rest of a call in the store. Decides the whole call again, without lots, if a lot
-    /// is too much for its limit.
+    /// Decides the remaining checks of a call in the store. If a limit refuses a charge that
+    /// includes a lot, decides the whole call again without lots.
     async fn decide_remaining<'a>(
         &'a self,
         call: &Call<'a>,
@@ -145,8 +149,8 @@ impl<S: Store> PrepaidHits<S> {
         }
     }
 
-    /// Decides the rest of a call in the store. Returns `None` if a lot is too much for its limit.
-    /// Then nothing was charged.
+    /// Decides the remaining checks of a call in the store, and charges the lots of the call.
+    /// Returns `None` if a limit refuses a charge that includes a lot; nothing is charged then.
     async fn try_decide_remaining(
         &self,
         call: &Call<'_>,
@@ -188,8 +192,8 @@ impl<S: Store> PrepaidHits<S> {
         (!is_repeated).then_some(Answers { each, source: answers.source })
     }
 
-    /// Spends prepaid hits on every check that has enough of them, and stores the outcomes. Returns
-    /// what was spent, and the lots to take beside the other checks.
+    /// Reserves prepaid hits for each check whose counter has enough of them, and writes the
+    /// outcomes to `each`. Returns the reserved hits, and the lots to charge with the other checks.
     fn reserve<'a>(
         &'a self,
         call: &Call<'a>,
@@ -219,8 +223,8 @@ impl<S: Store> PrepaidHits<S> {
         (reserved, refills)
     }
 
-    /// Keeps the hits that were charged beyond the cost of a check, and reduces its outcome to that
-    /// cost. Does nothing if the call was not charged.
+    /// Adds the hits that were charged beyond the cost of a check to the prepaid lots, and reduces
+    /// the outcome to that cost. Does nothing if no such hits were charged.
     fn keep_lot(&self, check: &Check<'_>, outcome: &mut Outcome, begin: CallStart) {
         let taken = outcome.charged.0.saturating_sub(check.cost().0);
         if taken == 0 {
@@ -241,7 +245,8 @@ impl<S: Store> PrepaidHits<S> {
         *outcome = Outcome { available: available.min(check.limit.capacity()), ..own };
     }
 
-    /// Puts the reserved hits of a rejected call back, and updates the answers.
+    /// Puts the reserved hits of a call back into their lots, and updates the answers. Refunds the
+    /// hits of lots that no longer exist.
     fn put_back(
         &self,
         call: &Call<'_>,
@@ -260,7 +265,7 @@ impl<S: Store> PrepaidHits<S> {
         }
     }
 
-    /// Returns the rest of a lot to the store when it may no longer be spent.
+    /// Starts a task that refunds the unspent hits of a lot when the lot expires.
     fn return_later(&self, lot: AddedLot) {
         let Ok(runtime) = Handle::try_current() else { return };
         let shared = Arc::clone(&self.shared);
@@ -274,7 +279,8 @@ impl<S: Store> PrepaidHits<S> {
         });
     }
 
-    /// Refunds hits that are in no lot, so that the caller does not wait for it.
+    /// Refunds hits that are in no lot, in a background task so that the call does not wait. Does
+    /// nothing if `receipt` is `None` or the session of the store has changed since `begin`.
     fn refund_in_background(&self, receipt: Option<Receipt>, begin: CallStart) {
         let Some(receipt) = receipt else { return };
         let shared = Arc::clone(&self.shared);
@@ -293,13 +299,14 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// Returns whether the check may spend prepaid hits. A request override has no `prepay`.
+/// Returns whether a check may spend prepaid hits. A limit from a request override never sets
+/// `prepay`.
 fn may_be_prepaid(check: &Check<'_>) -> bool {
     check.limit.prepay && check.is_required() && matches!(check.op, Op::Take { cost: Hits(1..) })
 }
 
-/// Returns whether the call may be sent again if one of its checks refuses: then nothing was
-/// charged.
+/// Returns whether a call may be sent again after one of its checks was refused. This is safe only
+/// if the refusal means that nothing was charged.
 fn can_be_repeated(call: &Call<'_>) -> bool {
     let is_atomic = call.accounting == Accounting::AllOrNothing
         && !call.checks.iter().any(Check::applies_when_rejected);
@@ -310,7 +317,7 @@ fn is_unanswered(answer: &Answer) -> bool {
     matches!(answer, Answer::Unanswered { .. })
 }
 
-/// Returns the store's outcome with a charge of at most the check's cost.
+/// Returns the store's outcome of a check, with the charge reduced to the cost of the check.
 fn subtract_lot(check: &Check<'_>, outcome: &Outcome) -> Outcome {
     let own = |taken: ChargeRecord| ChargeRecord { hits: taken.hits.min(check.cost()), ..taken };
     let charged = outcome.charged.min(check.cost());
@@ -376,7 +383,8 @@ impl<S: Store> Store for PrepaidHits<S> {
         self.shared.store.session()
     }
 
-    /// The hits in the way of a prepaid counter may be returned by another replica.
+    /// Returns true for a check that may spend prepaid hits, because another replica may refund its
+    /// unspent hits. Otherwise, returns the wrapped store's result.
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
         may_be_prepaid(check) || self.shared.store.may_refuse_transiently(check)
     }

@@ -1,10 +1,11 @@
-//! Tests of the table of prepaid hits, with a fixed window as the store.
+//! Tests of the table of prepaid hits, with a fixed window in place of the store.
 
 use super::*;
 use crate::domain::fixtures::{fixed_window, take};
 
 const LENGTH: u64 = 1_000_000;
-/// What the server's clock shows at zero of the replicas' clocks, in the middle of a window.
+/// Server time when the clocks of the replicas are at zero, in microseconds since the Unix epoch.
+/// It is in the middle of a window.
 const SERVER_TIME_AT_ZERO: u64 = 1_763_596_800_000_000 + LENGTH / 2;
 const SESSION: u64 = 7;
 
@@ -12,7 +13,7 @@ fn limit(hits: u64) -> Arc<Limit> {
     Arc::new(Limit { prepay: true, ..fixed_window(hits, Micros(LENGTH)) })
 }
 
-/// The store's answer to a charge that passed at this time of the replicas' clocks.
+/// Returns the store's outcome of a successful charge at the replica time `at`, in microseconds.
 fn charged(hits: u64, available: u64, at: u64) -> Outcome {
     let at = SERVER_TIME_AT_ZERO + at;
     let window = Micros(at / LENGTH * LENGTH);
@@ -22,7 +23,8 @@ fn charged(hits: u64, available: u64, at: u64) -> Outcome {
     Outcome { charged: Hits(hits), taken: Some(taken), ..passed }
 }
 
-/// Charges 100 hits, one per millisecond from `start` on, so that the counter is hot.
+/// Charges 100 hits, one per millisecond from `start` on, so that the counter is hot. Returns the
+/// time after the last charge.
 fn warm(lots: &PrepaidLots, check: &Check<'_>, available: u64, start: u64) -> u64 {
     for at in (start..start + 100_000).step_by(1_000) {
         assert_eq!(lots.spend(check, false, SESSION, Micros(at)), SpendResult::Ask { lot: 0 });
@@ -31,7 +33,7 @@ fn warm(lots: &PrepaidLots, check: &Check<'_>, available: u64, start: u64) -> u6
     start + 100_000
 }
 
-/// Takes the lot that the counter is due, and adds it.
+/// Charges the next lot of the counter and adds it to the table. Returns its size and the lot.
 fn refill(lots: &PrepaidLots, check: &Check<'_>, now: u64) -> (u64, AddedLot) {
     let SpendResult::Ask { lot } = lots.spend(check, true, SESSION, Micros(now)) else {
         panic!("there are hits")
@@ -175,7 +177,7 @@ fn a_flood_of_counters_takes_no_more_than_the_table() {
     refill(&lots, &hot, now);
 }
 
-/// A generator of test data: xorshift.
+/// Pseudo-random number generator for test data (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -187,7 +189,7 @@ impl Random {
     }
 }
 
-/// A call on its way to the store and back.
+/// Call on its way to the store or back. Times are in microseconds of the replicas' clocks.
 struct InFlightCall {
     replica: usize,
     cost: u64,
@@ -198,26 +200,27 @@ struct InFlightCall {
     outcome: Option<Outcome>,
 }
 
-/// Three replicas that make more calls than a fixed window admits, and a store that counts.
+/// Simulation of three replicas that make more calls than a fixed window admits, and of the store
+/// that counts their hits.
 struct ReplicaSimulation {
     random: Random,
     limit: Arc<Limit>,
     replicas: Vec<PrepaidLots>,
     asked: Vec<InFlightCall>,
-    /// When each lot is returned: the replica, the time, and the lot.
+    /// Lots to be refunded, as tuples of the replica's index, the time of the refund, and the lot.
     ends: Vec<(usize, u64, AddedLot)>,
-    /// Hits in each window's counter.
+    /// Number of hits that the store has counted, by window.
     counts: [u64; 6],
     admitted: [u64; 6],
     lots: u64,
 }
 
-/// The position of a window.
+/// Returns the index of a window, counted from the first window of the simulation.
 fn window_index(window: Micros) -> usize {
     ((window.0 - SERVER_TIME_AT_ZERO) / LENGTH) as usize
 }
 
-/// The start of the window that the server's clock is in.
+/// Returns the start of the window at the replica time `now`, by the server's clock.
 fn window_at(now: u64) -> Micros {
     Micros((SERVER_TIME_AT_ZERO + now) / LENGTH * LENGTH)
 }
@@ -274,7 +277,7 @@ impl ReplicaSimulation {
         }
     }
 
-    /// Charges a call in the store when its command arrives there.
+    /// Charges a call in the store if its command has arrived there.
     fn execute(&mut self, call: &mut InFlightCall, now: u64) {
         if call.outcome.is_some() || call.runs > now {
             return;
@@ -292,7 +295,8 @@ impl ReplicaSimulation {
         call.outcome = Some(outcome);
     }
 
-    /// Lets a replica read the store's answer. Returns whether it has arrived.
+    /// Delivers the store's answer to the replica that made the call. Returns false if the answer
+    /// has not arrived yet.
     fn deliver(&mut self, call: &InFlightCall, now: u64) -> bool {
         let Some(outcome) = call.outcome.filter(|_| call.arrives <= now) else { return false };
         let (lots, check) = (&self.replicas[call.replica], take(1, call.cost, &self.limit));
@@ -312,7 +316,7 @@ impl ReplicaSimulation {
         true
     }
 
-    /// Returns whether the lot's rest has been returned by now.
+    /// Refunds the unspent hits of a lot if its refund is due. Returns whether it was due.
     fn is_returned(&mut self, (replica, at, lot): &(usize, u64, AddedLot), now: u64) -> bool {
         if *at > now {
             return false;
