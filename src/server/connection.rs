@@ -117,7 +117,7 @@ struct CallContext<D> {
     /// Memory budget for incomplete requests on this connection.
     incomplete_requests: Arc<ByteBudget>,
     receive_timeout: Duration,
-    /// Limit on the number of open streams of the connection, as permits.
+    /// Permits that limit the number of open streams on the connection.
     streams: Arc<Semaphore>,
     /// Becomes true when the connection shuts down and its streams must end.
     closing: watch::Receiver<bool>,
@@ -239,8 +239,8 @@ impl<D: Decide> Worker<D> {
         self.handshake_log.record_failure(Clock::System.monotonic(), peer, reason);
     }
 
-    /// Waits for a step of setting up a connection. Returns `None` if, before the step is complete,
-    /// the server starts to drain or the connection is evicted.
+    /// Runs a step of the connection setup. Returns `None` if the server starts to drain or the
+    /// connection is evicted before the step is complete.
     async fn run_until_closed<T>(
         &self,
         step: impl Future<Output = T>,

@@ -29,7 +29,7 @@ enum HealthState {
     ShutDown,
 }
 
-/// Health service, and the status of the server that it reports. Clones share the status.
+/// Health service, with the server status that it reports. Clones share the status.
 #[derive(Clone, Debug)]
 pub struct Health {
     state: watch::Sender<HealthState>,

@@ -95,9 +95,9 @@ impl<D: Decide> RateLimit<D> {
     /// Decides the requests of a batch independently. Sends all of them to the store before it
     /// waits for the first answer, so that the commands for one Redis node are written together.
     ///
-    /// A single future decides requests one after the other, until the store makes it wait. Then
-    /// another future continues with the remaining requests. The future of a decision takes 12 KB,
-    /// and with the memory store a single one decides the whole batch.
+    /// A single future decides requests one after the other, until it has to wait for the store.
+    /// Then another future continues with the remaining requests. This saves memory, because the
+    /// future of a decision takes 12 KB: with the memory store, one future decides the whole batch.
     async fn decide_batch(
         &self,
         requests: &[&[u8]],
@@ -146,7 +146,8 @@ impl<D: Decide> RateLimit<D> {
         EncodedResults::join(parts.into_iter().map(|part| part.results).collect())
     }
 
-    /// Predicts the decision on a request without charging it.
+    /// Predicts the decision on an encoded request without charging it. Returns the encoded
+    /// response.
     async fn peek(&self, message: &[u8], caller: &Caller) -> Result<Vec<u8>, Status> {
         let now = self.clock.now();
         let random = self.random(message, now);
@@ -168,7 +169,8 @@ impl<D: Decide> RateLimit<D> {
         peeked.await.map_err(|error| self.undecided(error))
     }
 
-    /// Converts an encoded request into one whose descriptors all refund their hits.
+    /// Converts an encoded request into one whose descriptors all refund their hits. Returns an
+    /// error if the request cannot be decoded.
     fn to_refund(&self, message: Bytes) -> Result<Bytes, Status> {
         let decoded = decode::decode_message(message, &self.bounds);
         let mut request = decoded.map_err(|error| self.reject_invalid(error))?;
@@ -210,7 +212,7 @@ fn counter(snapshot: &CounterSnapshot<'_>) -> Counter {
     limits_messages::counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
 }
 
-/// Results of those requests of a batch that one future has decided.
+/// Results of the batch requests that one future has decided.
 #[derive(Default)]
 struct BatchPart {
     results: EncodedResults,

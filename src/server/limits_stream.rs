@@ -34,18 +34,19 @@ use super::stream_reader::StreamReader;
 use crate::domain::ByteBudget;
 use crate::wire::limits_messages;
 
-/// HTTP path of the `Stream` method.
+/// HTTP path of the `Stream` method of `tidegate.v1.Limits`.
 pub(crate) const PATH: &str = "/tidegate.v1.Limits/Stream";
 
-/// Maximum number of requests of a stream that are being decided. Enough for 250,000 requests per
-/// second at a Redis round-trip time of 1 ms. Each waiting request takes about 13 KB.
+/// Maximum number of requests of a stream that are decided concurrently. Enough for 250,000
+/// requests per second at a Redis round-trip time of 1 ms. Each waiting request takes about 13 KB.
 pub(crate) const IN_FLIGHT_MAX: usize = 256;
 
 /// Maximum number of open streams per connection. A client needs only one. Together with
 /// [`IN_FLIGHT_MAX`], this keeps the memory for a connection's requests below 64 MB.
 pub(crate) const STREAMS_MAX: usize = 16;
 
-/// Size, in bytes, at which collected responses are sent: that of an HTTP/2 frame.
+/// Total size, in bytes, at which collected responses are sent. Equal to the default maximum
+/// payload of an HTTP/2 frame.
 const RESPONSE_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Initial state of a stream: its request body, its caller, and its limits.
@@ -64,7 +65,8 @@ pub(super) struct StreamInput<D> {
     pub(super) closing: watch::Receiver<bool>,
 }
 
-/// Returns the HTTP response for a stream. Its body decides the requests as it is polled.
+/// Returns the HTTP response for a stream. The requests of the stream are decided as the response
+/// body is polled.
 pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
     let answers = stream::unfold(Some(ResponseStream::new(input)), |state| async {
         let mut state = state?;
@@ -84,7 +86,7 @@ pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
     response
 }
 
-/// Part of the response body.
+/// Part of a stream's response body.
 enum Chunk {
     Answers(Bytes),
     /// End of the stream, with its status.

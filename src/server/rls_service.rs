@@ -150,7 +150,7 @@ pub struct RateLimit<D> {
     pub(super) response_config: ResponseConfig,
     /// Bounds on the size of a request.
     pub(super) bounds: Bounds,
-    /// Access of callers to the methods for single counters of `tidegate.v1.Limits`.
+    /// Access that callers have to the methods of `tidegate.v1.Limits` for single counters.
     pub(super) counter_access: CounterAccess,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
@@ -176,7 +176,8 @@ impl<D: Decide> RateLimit<D> {
         RateLimit { bounds, ..self }
     }
 
-    /// Sets the access of callers to the methods for single counters of `tidegate.v1.Limits`.
+    /// Sets the access that callers have to the methods of `tidegate.v1.Limits` for single
+    /// counters.
     #[must_use]
     pub fn with_counter_access(self, counter_access: CounterAccess) -> Self {
         RateLimit { counter_access, ..self }
@@ -301,13 +302,14 @@ impl<D: Decide> RateLimit<D> {
         decision.map_err(|error| self.undecided(error))
     }
 
-    /// Counts an invalid request, and returns its error as a status.
+    /// Counts an invalid request, and converts its decoding error into a gRPC status.
     pub(super) fn reject_invalid(&self, error: DecodeError) -> Status {
         self.count_invalid(error.reason());
         error.into()
     }
 
-    /// Converts the reason why a request was not decided into a status.
+    /// Converts the reason why a request was not decided into a gRPC status. If the request needed
+    /// too many checks, also counts it as invalid.
     pub(super) fn undecided(&self, error: DecideError) -> Status {
         match error {
             DecideError::Unavailable => Status::unavailable("the store gave no answer in time"),
@@ -405,13 +407,13 @@ impl<D: Decide> RateLimit<D> {
     }
 }
 
-/// Default status of the response to a denied HTTP request.
+/// Default HTTP status of a forward-auth response that denies the request.
 pub const DENIED_STATUS: u16 = 429;
 
-/// Times at which a call is decided and was started. Each clock is read only once per call.
+/// Wall-clock and monotonic time at which a call started. Reading them once per call saves time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallTimestamps {
-    /// Wall-clock time of the decision.
+    /// Wall-clock time of the call, by which it is decided. In microseconds since the Unix epoch.
     pub(super) now: Micros,
     /// Monotonic time at which the call started; `None` if its duration is not measured.
     pub(super) began: Option<Instant>,
