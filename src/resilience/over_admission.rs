@@ -15,10 +15,11 @@ use crate::domain::{Hits, Limit, Micros};
 /// Upper bound on the number of hits admitted beyond their limits. Lock-free.
 #[derive(Debug, Default)]
 pub(super) struct OverAdmission {
-    /// Hits charged to the remote store since `generation_start` and since the latest loss.
+    /// Number of hits charged to the remote store since `generation_start` and since the latest
+    /// loss of counters.
     charged: AtomicU64,
-    /// Hits charged to the remote store in the previous generation, which lasted for at least
-    /// `lifetime_max`.
+    /// Number of hits charged to the remote store in the previous generation, which lasted for at
+    /// least `lifetime_max`.
     charged_before: AtomicU64,
     /// Start of the current generation, in microseconds since the Unix epoch. A generation is a
     /// period of at least `lifetime_max` in which charges are counted together.

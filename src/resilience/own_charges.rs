@@ -1,4 +1,4 @@
-//! Counters of all charges that this replica has made, counted against the full limits.
+//! Counters that count all charges of this replica against the full limits, not against its share.
 //!
 //! These counters are in the local store. A single replica enforces the full limits locally, so
 //! its local counters already serve this purpose. With several replicas, the local counters only
@@ -14,7 +14,7 @@ use crate::store::LocalStore;
 /// this replica's own charges. Identities are keyed hashes, so any nonzero mask works.
 const SECOND_COUNTER_MASK: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
 
-/// Counters of this replica's charges, counted against the full limits.
+/// Counters that count this replica's charges against the full limits, not against its share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnCharges {
     /// Whether these counters are separate from the local counters that decide calls.

@@ -1,10 +1,10 @@
 //! Prepaid hits, for limits with `prepay: auto`: a replica charges hits of a hot counter to the
 //! store in advance, and later calls spend these hits without calling the store.
 //!
-//! A lot is the set of hits that a call charges in advance, together with the hits that the call
-//! itself needs. If the limit refuses the larger charge, the call is sent again without the lot.
-//! While the store decides the other checks of a call, the prepaid hits for the call are reserved.
-//! If the call is rejected, they are put back into their lot.
+//! A lot is the set of hits that one call charges in advance. The call charges them together with
+//! the hits that it needs itself. If the limit refuses the larger charge, the call is sent again
+//! without the lot. While the store decides the other checks of a call, the prepaid hits for the
+//! call are reserved. If the call is rejected, they are put back into their lot.
 //!
 //! Hits are always charged before they are spent, so a limit could be exceeded only if hits of one
 //! window were spent in the next window. Therefore, a lot expires before its window can have ended
@@ -53,7 +53,7 @@ struct Shared<S> {
 /// Statistics of prepaid hits, as totals since startup.
 #[derive(Debug, Default)]
 struct PrepaidStats {
-    /// Number of calls answered without the store.
+    /// Number of calls answered entirely from prepaid hits, without calling the store.
     calls: AtomicU64,
     /// Number of hits charged in advance.
     taken: AtomicU64,

@@ -2,8 +2,9 @@
 //! [`HEALTH_NAMES`].
 //!
 //! Uses only the generated types of tonic-health, because its reporter always reports SERVING for
-//! the empty name, and its watch streams would keep connections open through a drain. Not here:
-//! deciding whether the server is ready (`app`).
+//! the empty name, and its watch streams would keep connections open through a drain.
+//!
+//! Not here: deciding whether the server is ready (`app`).
 
 use std::pin::Pin;
 

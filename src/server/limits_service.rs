@@ -147,7 +147,7 @@ impl<D: Decide> RateLimit<D> {
     }
 
     /// Predicts the decision on an encoded request without charging it. Returns the encoded
-    /// response.
+    /// response, or an error if the request is invalid, unauthorized, or cannot be decided.
     async fn peek(&self, message: &[u8], caller: &Caller) -> Result<Vec<u8>, Status> {
         let now = self.clock.now();
         let random = self.random(message, now);
@@ -180,7 +180,8 @@ impl<D: Decide> RateLimit<D> {
         Ok(request.encode_to_vec().into())
     }
 
-    /// Returns the encoded counters of a descriptor. If `reset` is true, resets them first.
+    /// Returns the encoded counters of a descriptor. If `reset` is true, resets them first. Returns
+    /// an error if the request is invalid or unauthorized.
     async fn counters(
         &self,
         message: &[u8],

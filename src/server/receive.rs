@@ -50,11 +50,12 @@ pub(crate) struct ReceiveBounds<'a> {
     pub(crate) budget: &'a Arc<ByteBudget>,
 }
 
-/// Completely received body of a unary call.
+/// Completely received body of a unary call, or message of a stream without its prefix.
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Bytes,
-    /// Memory reservation of a long body, held until the call has been decided.
+    /// Memory reservation of a long body, held until the call has been decided; `None` if no memory
+    /// is reserved.
     pub(crate) reservation: Option<Reservation>,
 }
 

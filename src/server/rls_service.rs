@@ -2,8 +2,9 @@
 //!
 //! Reads the clock once per call and enforces the caller's deadline. If the store does not respond
 //! and the rule says `on_store_failure: error`, the call fails with UNAVAILABLE, so that the
-//! caller's failure mode applies. Not here: framing (`framing`), sockets (`listener`), decisions
-//! (`decide`).
+//! caller's failure mode applies.
+//!
+//! Not here: framing (`framing`), sockets (`listener`), decisions (`decide`).
 
 use std::collections::hash_map::RandomState;
 use std::future::Future;
@@ -46,7 +47,7 @@ pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 /// Decides rate limit requests. Implemented by [`Decider`], and by a stub in protocol tests.
 pub trait Decide: Send + Sync + 'static {
     /// Decides `request` before `deadline`. Passes the decision to `respond`, together with the
-    /// policy that the decision borrows from.
+    /// policy that the decision borrows from, and returns the result of `respond`.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ pub trait Decide: Send + Sync + 'static {
     ) -> impl Future<Output = Result<R, DecideError>> + Send;
 
     /// Predicts the decision on `request` without charging anything. Passes the prediction to
-    /// `respond`, like [`decide`](Self::decide).
+    /// `respond` and returns its result, like [`decide`](Self::decide).
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ pub trait Decide: Send + Sync + 'static {
     ) -> impl Future<Output = Result<R, DecideError>> + Send;
 
     /// Reads the counters of a descriptor. If `reset` is true, resets them first. Passes their
-    /// states to `respond`.
+    /// states to `respond` and returns its result.
     fn counters<R: Send>(
         &self,
         domain: &str,
@@ -243,8 +244,8 @@ impl<D: Decide> RateLimit<D> {
         answered.map(|()| response)
     }
 
-    /// Starts a trace for a call with these request headers, or returns `None` if the call is not
-    /// sampled.
+    /// Starts a trace for a call with the request headers `headers`. Returns `None` if the call is
+    /// not sampled.
     pub(crate) fn start_trace(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
         let observer = self.decider.observer();
         if !observer.tracing_enabled() {
@@ -257,7 +258,8 @@ impl<D: Decide> RateLimit<D> {
         })
     }
 
-    /// Decodes a request, decides it, and appends the encoded response to `out`.
+    /// Decodes a request, decides it, and appends the encoded response to `out`. Returns the errors
+    /// of [`answer`](Self::answer).
     pub(super) async fn decide_encoded(
         &self,
         encoded: &[u8],
@@ -410,7 +412,8 @@ impl<D: Decide> RateLimit<D> {
 /// Default HTTP status of a forward-auth response that denies the request.
 pub const DENIED_STATUS: u16 = 429;
 
-/// Wall-clock and monotonic time at which a call started. Reading them once per call saves time.
+/// Times at which a call started, by the wall clock and the monotonic clock. Passed to each step of
+/// the call, because reading a clock is slow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallTimestamps {
     /// Wall-clock time of the call, by which it is decided. In microseconds since the Unix epoch.

@@ -48,7 +48,8 @@ impl std::fmt::Debug for IdleWorkers {
 }
 
 impl IdleWorkers {
-    /// Starts the worker threads, each with its own single-threaded runtime.
+    /// Starts the worker threads, each with its own single-threaded runtime. Returns
+    /// [`WireError::Thread`] if a thread or its runtime cannot be started.
     pub(crate) fn start(threads: NonZeroUsize) -> Result<Self, WireError> {
         let (alive, ended) = mpsc::channel(1);
         let threads = (0..threads.get()).map(|index| start_thread(index, alive.clone()));
@@ -116,7 +117,7 @@ impl Workers {
 }
 
 /// Starts one worker thread. Returns its runtime handle and the channel through which the thread
-/// receives its task.
+/// receives its task, or [`WireError::Thread`] if the thread or its runtime cannot be started.
 fn start_thread(
     index: usize,
     alive: mpsc::Sender<()>,

@@ -28,7 +28,7 @@ pub struct Notice {
 pub enum NoticeKind {
     /// An environment variable that is not a setting and is probably misspelled.
     UnknownVariable,
-    /// A command-line argument that neither Tidegate nor envoyproxy/ratelimit knows.
+    /// A command-line argument that neither Tidegate nor envoyproxy/ratelimit supports.
     UnknownArgument,
     /// A setting that has no effect, such as one that only envoyproxy/ratelimit supports.
     NoEffect,
@@ -128,7 +128,8 @@ impl IgnoredVariable {
     }
 }
 
-/// Returns notices about ignored and unknown variables and arguments, and about risky settings.
+/// Returns notices about environment variables and arguments that are ignored or unknown, and about
+/// risky settings.
 pub fn find_notices(
     environment: &TextMap,
     drop_in: Option<&DropIn>,
@@ -201,8 +202,8 @@ fn advice(meant: Option<String>) -> String {
     }
 }
 
-/// Returns notices about arguments and variables that neither Tidegate nor envoyproxy/ratelimit
-/// knows.
+/// Returns notices about arguments and environment variables that neither Tidegate nor
+/// envoyproxy/ratelimit supports.
 fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> {
     let argument = |name: &String| Notice {
         kind: NoticeKind::UnknownArgument,

@@ -53,7 +53,8 @@ pub enum Origin {
     /// Default in drop-in mode, where Tidegate replaces envoyproxy/ratelimit, if it differs from
     /// the built-in default.
     DropInDefault,
-    /// Default if policies come from a control plane, if it differs from the built-in default.
+    /// Default that applies if policies come from a control plane, where it differs from the
+    /// built-in default.
     ControlPlaneDefault,
 }
 
@@ -221,7 +222,7 @@ pub(super) fn find_unknown_names(
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` selects a backend other than Redis;
-/// Tidegate has no memcached store. Returns `None` if the variable is unset or empty.
+/// Tidegate has no memcached store. Returns `None` if the variable is unset, empty, or `redis`.
 pub(super) fn find_unsupported(environment: &TextMap) -> Option<SettingError> {
     let is_unsupported = |text: &&String| !text.is_empty() && !text.eq_ignore_ascii_case("redis");
     let value = environment.get("BACKEND_TYPE").filter(is_unsupported)?;

@@ -84,11 +84,11 @@ macro_rules! words {
 words! {
     /// Access that callers have to the methods of `tidegate.v1.Limits` for single counters.
     CounterAccessSetting {
-        /// No access.
+        /// No access to these methods.
         "off" Off,
         /// Access to the methods that change no counter.
         "read" Read,
-        /// Access to all methods.
+        /// Access to all methods for single counters.
         "write" Write,
     }
     /// Setting that is on, off, or determined by other settings.
