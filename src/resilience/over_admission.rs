@@ -1,7 +1,8 @@
-//! Upper bound of the hits that this replica has admitted beyond their limits: hits that the
-//! remote store did not confirm, or that it lost together with its counters.
+//! Upper bound on the number of hits that this replica has admitted beyond their limits. The bound
+//! counts the hits that the remote store did not confirm, and those that it lost together with its
+//! counters.
 //!
-//! A hit counts until the longest lifetime of any charge has passed. A single lifetime for all
+//! Each hit is counted for the longest lifetime of any charge, because a single lifetime for all
 //! hits needs only a few atomics. Therefore, the bound may count a hit of a short window for as
 //! long as a hit of the longest window.
 //!
@@ -11,13 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Hits, Limit, Micros};
 
-/// Tracker of the upper bound of hits admitted beyond their limits. Lock-free.
+/// Upper bound on the number of hits admitted beyond their limits. Lock-free.
 #[derive(Debug, Default)]
 pub(super) struct OverAdmission {
-    /// Hits charged to the remote store since `generation_start` and since the latest loss.
+    /// Number of hits charged to the remote store since `generation_start` and since the latest
+    /// loss of counters.
     charged: AtomicU64,
-    /// Hits charged to the remote store in the previous generation, which lasted for at least
-    /// `lifetime_max`.
+    /// Number of hits charged to the remote store in the previous generation, which lasted for at
+    /// least `lifetime_max`.
     charged_before: AtomicU64,
     /// Start of the current generation, in microseconds since the Unix epoch. A generation is a
     /// period of at least `lifetime_max` in which charges are counted together.
@@ -27,10 +29,10 @@ pub(super) struct OverAdmission {
     lifetime_max: AtomicU64,
     /// Number of hits that the remote store may have lost, since startup.
     lost: AtomicU64,
-    /// Number of unconfirmed and lost hits that no longer count.
+    /// Number of unconfirmed and lost hits that are no longer part of the upper bound.
     expired: AtomicU64,
-    /// Time until which all other unconfirmed and lost hits count, in microseconds since the Unix
-    /// epoch.
+    /// Time at which all unconfirmed and lost hits so far will have expired, in microseconds since
+    /// the Unix epoch.
     until: AtomicU64,
 }
 
@@ -59,8 +61,9 @@ impl OverAdmission {
         }
     }
 
-    /// Starts a new generation if the current one is old enough, which drops charges that no
-    /// longer count. Must be called every second.
+    /// Starts a new generation of charges if the current one is at least `lifetime_max` old. Drops
+    /// the charges of the previous generation, which no longer affect any check. Must be called
+    /// every second.
     pub(super) fn expire_charges(&self, now: Micros) {
         let start = Micros(self.generation_start.load(Ordering::Relaxed));
         let lifetime = Micros(self.lifetime_max.load(Ordering::Relaxed));
@@ -71,9 +74,9 @@ impl OverAdmission {
         }
     }
 
-    /// Returns the upper bound, in hits. `unconfirmed` is the number of hits since startup that
-    /// the remote store may not have charged. Must be called every second, because it also drops
-    /// the hits that no longer count.
+    /// Returns the upper bound on the number of hits admitted beyond their limits. `unconfirmed` is
+    /// the number of hits since startup that the remote store may not have charged. Must be called
+    /// every second, because it also removes expired hits from the bound.
     pub(super) fn hits_max(&self, unconfirmed: &AtomicU64, now: Micros) -> u64 {
         // The total before `until`: whoever adds to the total has extended `until` before.
         let total =

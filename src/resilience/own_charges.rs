@@ -1,4 +1,4 @@
-//! Counters of all charges that this replica has made, counted against the full limits.
+//! Counters that count all charges of this replica against the full limits, not against its share.
 //!
 //! These counters are in the local store. A single replica enforces the full limits locally, so
 //! its local counters already serve this purpose. With several replicas, the local counters only
@@ -10,14 +10,14 @@
 use crate::domain::{Algorithm, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role};
 use crate::store::LocalStore;
 
-/// Mask that turns the identity of a counter into that of its second counter, by exclusive or.
-/// Identities are keyed hashes, so any nonzero constant works.
+/// XOR mask that turns the identity of a counter into that of its second counter, which counts
+/// this replica's own charges. Identities are keyed hashes, so any nonzero mask works.
 const SECOND_COUNTER_MASK: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
 
-/// Counters of this replica's charges, counted against the full limits.
+/// Counters that count this replica's charges against the full limits, not against its share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnCharges {
-    /// Whether these counters are separate from those that decide calls locally.
+    /// Whether these counters are separate from the local counters that decide calls.
     pub(super) has_separate_counters: bool,
 }
 
@@ -28,7 +28,7 @@ impl OwnCharges {
         OwnCharges { has_separate_counters: !share.is_whole() }
     }
 
-    /// Returns the check to apply to this replica's own charges for a check of a call.
+    /// Converts a check of a call into a shadow check of this replica's own charges.
     pub(super) fn check<'a>(self, check: &Check<'a>) -> Check<'a> {
         let identity = match self.has_separate_counters {
             true => check.key.identity ^ SECOND_COUNTER_MASK,
@@ -38,8 +38,8 @@ impl OwnCharges {
     }
 }
 
-/// Returns whether own charges apply to a limit. They do not apply to concurrency limits, because
-/// another replica may release a slot that this replica has charged.
+/// Returns whether this replica counts its own charges to a limit. Returns false for a concurrency
+/// limit, because another replica may release a slot that this replica has charged.
 pub(super) fn counts_hits(limit: &Limit) -> bool {
     match limit.algorithm {
         Algorithm::FixedWindow(_)
@@ -51,7 +51,7 @@ pub(super) fn counts_hits(limit: &Limit) -> bool {
     }
 }
 
-/// Charges hits to a local counter, up to its limit.
+/// Charges `hits` to a local counter, or as many of them as the limit has left.
 pub(super) fn charge(local: &impl LocalStore, check: &Check<'_>, hits: Hits, now: Micros) {
     let take = |cost| Check { op: Op::Take { cost }, ..*check };
     let here = local.decide_one(&take(hits), now);

@@ -1,18 +1,19 @@
-//! Prepaid hits: a replica takes hits of a hot counter from the store in advance and spends them
-//! without asking it, for limits with `prepay: auto`.
+//! Prepaid hits, for limits with `prepay: auto`: a replica charges hits of a hot counter to the
+//! store in advance, and later calls spend these hits without calling the store.
 //!
-//! A lot is charged beside the hits that a call needs, in one charge. If the limit refuses the
-//! larger charge, the call is sent again without the lot. A call spends prepaid hits only if it is
-//! admitted: they are reserved while the store decides its other checks, and put back if one refuses.
+//! A lot is the set of hits that one call charges in advance. The call charges them together with
+//! the hits that it needs itself. If the limit refuses the larger charge, the call is sent again
+//! without the lot. While the store decides the other checks of a call, the prepaid hits for the
+//! call are reserved. If the call is rejected, they are put back into their lot.
 //!
-//! Every hit that is spent was charged before, so a limit is exceeded only if hits of one window
-//! were spent in the next one. Hence a lot ends with its window, by the latest time that the server's
-//! clock may show; the store's answer to the charge bounds that clock. The rest of a lot is
-//! returned once, by receipt. A lot ends without a return if a connection is lost or the store may
-//! have lost counters, because another server may not have the charge. A charge with an unknown
+//! Hits are always charged before they are spent, so a limit could be exceeded only if hits of one
+//! window were spent in the next window. Therefore, a lot expires before its window can have ended
+//! by the server's clock; the store's answer to the charge bounds that clock. Unspent hits of an
+//! expired lot are refunded once. They are not refunded if a connection was lost or the store may
+//! have lost counters, because the server in use may not have the charge. A charge with an unknown
 //! outcome is never sent again, and its lot is lost.
 //!
-//! Not here: how many hits are taken, and for how long (`prepaid_lots`).
+//! Not here: the size and the lifetime of a lot (`prepaid_lots`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 
 use super::background_refunds::BackgroundRefunds;
-use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, Spend};
+use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, SpendResult};
 use super::remaining_checks::RemainingChecks;
 use crate::clock::Clock;
 use crate::domain::{
@@ -31,17 +32,17 @@ use crate::domain::{
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Store wrapper that answers checks of hot counters from hits that it has taken in advance.
+/// Store wrapper that answers checks of hot counters from hits that were charged in advance.
 #[derive(Debug)]
 pub struct PrepaidHits<S> {
     shared: Arc<Shared<S>>,
     clock: Clock,
-    /// Origin of the times in the table.
+    /// Time at which the wrapper was created. The times in [`PrepaidLots`] are relative to it.
     started: Instant,
     background_refunds: BackgroundRefunds,
 }
 
-/// Part that the tasks which return lots share.
+/// State shared with the background tasks that refund unspent hits.
 #[derive(Debug)]
 struct Shared<S> {
     store: S,
@@ -52,21 +53,22 @@ struct Shared<S> {
 /// Statistics of prepaid hits, as totals since startup.
 #[derive(Debug, Default)]
 struct PrepaidStats {
-    /// Number of calls answered without the store.
+    /// Number of calls answered entirely from prepaid hits, without calling the store.
     calls: AtomicU64,
-    /// Number of hits taken in advance.
+    /// Number of hits charged in advance.
     taken: AtomicU64,
-    /// Number of prepaid hits returned unspent.
+    /// Number of prepaid hits that were refunded, because no call spent them.
     returned: AtomicU64,
 }
 
-/// Hits that a call has spent from a lot and may have to put back.
-struct Reservation {
+/// Prepaid hits that are reserved for one check of a call. Put back if the call is rejected.
+struct ReservedHits {
     at: usize,
     lot: LotId,
 }
 
-/// Lot that a call is taking. Dropped with the call, so that the next call can take one.
+/// Lot that a call is charging in advance. When dropped, lets another call charge the next lot of
+/// the counter.
 struct Refill<'a> {
     at: usize,
     hits: u64,
@@ -80,24 +82,25 @@ impl Drop for Refill<'_> {
     }
 }
 
-/// Part of a call that the store must decide, beside what was answered from prepaid hits.
-struct Rest<'a> {
-    begin: Begin,
-    /// Answers to all checks; `NotAsked` where the store must be asked.
+/// Call whose remaining checks the store must decide, after prepaid hits have answered the others.
+struct RemainingCall<'a> {
+    begin: CallStart,
+    /// Answers to all checks of the call, in order; `NotAsked` for a check that the store must
+    /// decide.
     each: Vec<Answer>,
-    reserved: SmallVec<[Reservation; 4]>,
+    reserved: SmallVec<[ReservedHits; 4]>,
     refills: SmallVec<[Refill<'a>; 2]>,
 }
 
-/// Session of the store and time at the start of a call.
+/// Session of the store at the start of a call, and the time of the start.
 #[derive(Clone, Copy)]
-struct Begin {
+struct CallStart {
     session: u64,
     now: Micros,
 }
 
 impl<S: Store> PrepaidHits<S> {
-    /// Wraps a store. `replicas` is the number of replicas that share its limits.
+    /// Wraps a store. `replicas` is the number of replicas that share the limits.
     pub fn new(store: S, replicas: u32, clock: Clock) -> Self {
         let (lots, stats) = (PrepaidLots::new(replicas), PrepaidStats::default());
         let started = clock.monotonic();
@@ -105,33 +108,38 @@ impl<S: Store> PrepaidHits<S> {
         PrepaidHits { shared, clock, started, background_refunds: BackgroundRefunds::default() }
     }
 
-    /// Returns the time since the store was created.
+    /// Returns the time since the wrapper was created.
     fn now(&self) -> Micros {
         let since = self.clock.monotonic().saturating_duration_since(self.started);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     }
 
-    /// Answers what it can from prepaid hits. Returns the rest of the call, unless that is all.
+    /// Answers the checks of a call from prepaid hits. If the store must decide at least one check,
+    /// returns the remaining call as an error.
     fn answer<'a>(
         &'a self,
         call: &Call<'a>,
         may_take_lots: bool,
-    ) -> Result<Answers, Box<Rest<'a>>> {
-        let begin = Begin { session: self.shared.store.session(), now: self.now() };
+    ) -> Result<Answers, Box<RemainingCall<'a>>> {
+        let begin = CallStart { session: self.shared.store.session(), now: self.now() };
         let mut each = vec![Answer::NotAsked; call.checks.len()];
         let (reserved, refills) = self.reserve(call, may_take_lots, begin, &mut each);
         if reserved.len() == call.checks.len() {
             self.shared.stats.calls.fetch_add(1, Ordering::Relaxed);
             return Ok(Answers { each, source: Source::Redis });
         }
-        Err(Box::new(Rest { begin, each, reserved, refills }))
+        Err(Box::new(RemainingCall { begin, each, reserved, refills }))
     }
 
-    /// Decides the rest of a call in the store. Decides the whole call again, without lots, if a lot
-    /// is too much for its limit.
-    async fn ask<'a>(&'a self, call: &Call<'a>, mut rest: Box<Rest<'a>>) -> Answers {
+    /// Decides the remaining checks of a call in the store. If a limit refuses a charge that
+    /// includes a lot, decides the whole call again without lots.
+    async fn decide_remaining<'a>(
+        &'a self,
+        call: &Call<'a>,
+        mut rest: Box<RemainingCall<'a>>,
+    ) -> Answers {
         loop {
-            if let Some(answers) = self.ask_once(call, *rest).await {
+            if let Some(answers) = self.try_decide_remaining(call, *rest).await {
                 return answers;
             }
             match self.answer(call, false) {
@@ -141,11 +149,15 @@ impl<S: Store> PrepaidHits<S> {
         }
     }
 
-    /// Decides the rest of a call in the store. Returns `None` if a lot is too much for its limit.
-    /// Then nothing was charged.
-    async fn ask_once(&self, call: &Call<'_>, rest: Rest<'_>) -> Option<Answers> {
+    /// Decides the remaining checks of a call in the store, and charges the lots of the call.
+    /// Returns `None` if a limit refuses a charge that includes a lot; nothing is charged then.
+    async fn try_decide_remaining(
+        &self,
+        call: &Call<'_>,
+        rest: RemainingCall<'_>,
+    ) -> Option<Answers> {
         let Shared { store, lots, .. } = &*self.shared;
-        let Rest { begin, mut each, reserved, refills } = rest;
+        let RemainingCall { begin, mut each, reserved, refills } = rest;
         let mut remaining = RemainingChecks::new(call, &each);
         for (at, check) in remaining.positions.iter().zip(&mut remaining.checks) {
             if let Some(refill) = refills.iter().find(|refill| refill.at == *at) {
@@ -161,7 +173,7 @@ impl<S: Store> PrepaidHits<S> {
             if let Answer::Decided(outcome) = &mut answer
                 && may_be_prepaid(check)
             {
-                lots.record(check, &without_lot(check, outcome), received);
+                lots.record(check, &subtract_lot(check, outcome), received);
                 if refills.iter().any(|refill| refill.at == *at) {
                     is_refused |= outcome.verdict == Verdict::Refuse;
                     self.keep_lot(check, outcome, begin);
@@ -180,15 +192,15 @@ impl<S: Store> PrepaidHits<S> {
         (!is_repeated).then_some(Answers { each, source: answers.source })
     }
 
-    /// Spends prepaid hits on every check that has enough of them, and stores the outcomes. Returns
-    /// what was spent, and the lots to take beside the other checks.
+    /// Reserves prepaid hits for each check whose counter has enough of them, and writes the
+    /// outcomes to `each`. Returns the reserved hits, and the lots to charge with the other checks.
     fn reserve<'a>(
         &'a self,
         call: &Call<'a>,
         may_take_lots: bool,
-        begin: Begin,
+        begin: CallStart,
         each: &mut [Answer],
-    ) -> (SmallVec<[Reservation; 4]>, SmallVec<[Refill<'a>; 2]>) {
+    ) -> (SmallVec<[ReservedHits; 4]>, SmallVec<[Refill<'a>; 2]>) {
         let (mut reserved, mut refills) = (SmallVec::new(), SmallVec::new());
         let may_take_lots = may_take_lots && can_be_repeated(call) && Handle::try_current().is_ok();
         let repeated = RepeatedCounters::from_checks(call.checks);
@@ -198,20 +210,22 @@ impl<S: Store> PrepaidHits<S> {
                 continue;
             }
             match lots.spend(check, may_take_lots, begin.session, begin.now) {
-                Spend::Spent(lot, outcome) => {
+                SpendResult::Spent(lot, outcome) => {
                     each[at] = Answer::Decided(outcome);
-                    reserved.push(Reservation { at, lot });
+                    reserved.push(ReservedHits { at, lot });
                 }
-                Spend::Ask { lot: 0 } => {}
-                Spend::Ask { lot: hits } => refills.push(Refill { at, hits, lots, check: *check }),
+                SpendResult::Ask { lot: 0 } => {}
+                SpendResult::Ask { lot: hits } => {
+                    refills.push(Refill { at, hits, lots, check: *check })
+                }
             }
         }
         (reserved, refills)
     }
 
-    /// Keeps the hits that were charged beyond the cost of a check, and reduces its outcome to that
-    /// cost. Does nothing if the call was not charged.
-    fn keep_lot(&self, check: &Check<'_>, outcome: &mut Outcome, begin: Begin) {
+    /// Adds the hits that were charged beyond the cost of a check to the prepaid lots, and reduces
+    /// the outcome to that cost. Does nothing if no such hits were charged.
+    fn keep_lot(&self, check: &Check<'_>, outcome: &mut Outcome, begin: CallStart) {
         let taken = outcome.charged.0.saturating_sub(check.cost().0);
         if taken == 0 {
             return;
@@ -227,19 +241,20 @@ impl<S: Store> PrepaidHits<S> {
         }
         // This replica may still spend the lot.
         let available = Hits(outcome.available.0.saturating_add(taken));
-        let own = without_lot(check, outcome);
+        let own = subtract_lot(check, outcome);
         *outcome = Outcome { available: available.min(check.limit.capacity()), ..own };
     }
 
-    /// Puts the reserved hits of a rejected call back, and updates the answers.
+    /// Puts the reserved hits of a call back into their lots, and updates the answers. Refunds the
+    /// hits of lots that no longer exist.
     fn put_back(
         &self,
         call: &Call<'_>,
-        reserved: &[Reservation],
-        begin: Begin,
+        reserved: &[ReservedHits],
+        begin: CallStart,
         each: &mut [Answer],
     ) {
-        for Reservation { at, lot } in reserved {
+        for ReservedHits { at, lot } in reserved {
             let (check, Answer::Decided(outcome)) = (&call.checks[*at], &mut each[*at]) else {
                 continue;
             };
@@ -250,7 +265,7 @@ impl<S: Store> PrepaidHits<S> {
         }
     }
 
-    /// Returns the rest of a lot to the store when it may no longer be spent.
+    /// Starts a task that refunds the unspent hits of a lot when the lot expires.
     fn return_later(&self, lot: AddedLot) {
         let Ok(runtime) = Handle::try_current() else { return };
         let shared = Arc::clone(&self.shared);
@@ -264,8 +279,9 @@ impl<S: Store> PrepaidHits<S> {
         });
     }
 
-    /// Refunds hits that are in no lot, so that the caller does not wait for it.
-    fn refund_in_background(&self, receipt: Option<Receipt>, begin: Begin) {
+    /// Refunds hits that are in no lot, in a background task so that the call does not wait. Does
+    /// nothing if `receipt` is `None` or the session of the store has changed since `begin`.
+    fn refund_in_background(&self, receipt: Option<Receipt>, begin: CallStart) {
         let Some(receipt) = receipt else { return };
         let shared = Arc::clone(&self.shared);
         let _is_started = self.background_refunds.start(async move {
@@ -283,13 +299,14 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// Returns whether the check may spend prepaid hits. A request override has no `prepay`.
+/// Returns whether a check may spend prepaid hits. A limit from a request override never sets
+/// `prepay`.
 fn may_be_prepaid(check: &Check<'_>) -> bool {
     check.limit.prepay && check.is_required() && matches!(check.op, Op::Take { cost: Hits(1..) })
 }
 
-/// Returns whether the call may be sent again if one of its checks refuses: then nothing was
-/// charged.
+/// Returns whether a call may be sent again after one of its checks was refused. This is safe only
+/// if the refusal means that nothing was charged.
 fn can_be_repeated(call: &Call<'_>) -> bool {
     let is_atomic = call.accounting == Accounting::AllOrNothing
         && !call.checks.iter().any(Check::applies_when_rejected);
@@ -300,8 +317,8 @@ fn is_unanswered(answer: &Answer) -> bool {
     matches!(answer, Answer::Unanswered { .. })
 }
 
-/// Returns the store's outcome with a charge of at most the check's cost.
-fn without_lot(check: &Check<'_>, outcome: &Outcome) -> Outcome {
+/// Returns the store's outcome of a check, with the charge reduced to the cost of the check.
+fn subtract_lot(check: &Check<'_>, outcome: &Outcome) -> Outcome {
     let own = |taken: ChargeRecord| ChargeRecord { hits: taken.hits.min(check.cost()), ..taken };
     let charged = outcome.charged.min(check.cost());
     Outcome { charged, taken: outcome.taken.map(own), ..*outcome }
@@ -350,7 +367,7 @@ impl<S: Store> Store for PrepaidHits<S> {
         match self.answer(call, true) {
             Ok(answers) => answers,
             // Boxed, so that the future of other calls stays small.
-            Err(rest) => Box::pin(self.ask(call, rest)).await,
+            Err(rest) => Box::pin(self.decide_remaining(call, rest)).await,
         }
     }
 
@@ -366,7 +383,8 @@ impl<S: Store> Store for PrepaidHits<S> {
         self.shared.store.session()
     }
 
-    /// The hits in the way of a prepaid counter may be returned by another replica.
+    /// Returns true for a check that may spend prepaid hits, because another replica may refund its
+    /// unspent hits. Otherwise, returns the wrapped store's result.
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
         may_be_prepaid(check) || self.shared.store.may_refuse_transiently(check)
     }

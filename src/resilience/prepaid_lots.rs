@@ -1,13 +1,16 @@
-//! Table of prepaid hits. It measures how hot a counter is, sizes the lots to take in advance, and
-//! holds them until they are spent or over.
+//! Table of prepaid hits. Measures the rate of each counter, computes the size of the lots to
+//! charge in advance, and holds the lots until they are spent or expire.
 //!
-//! A lot is [`LOT_TIME`] of the counter's rate on this replica, but with all other hits that the
-//! replica holds at most [a quarter](REST_DIVISOR) of what remained, divided by the replicas. So
-//! there is none near the limit. It is spent before the window's end, by the latest time that the
-//! server's clock may show, and never longer than [`LIFE_MAX`].
+//! A lot covers [`LOT_TIME`] at the counter's current rate on this replica. All prepaid hits of a
+//! counter on this replica together are at most [a quarter](AVAILABLE_DIVISOR) of the hits that
+//! remain in the store, divided by the number of replicas. Therefore, no lot is charged near the
+//! limit. A lot expires after [`LIFE_MAX`], or earlier if its window may have ended by the server's
+//! clock.
 //!
-//! Times are those of a monotonic clock of this process, in microseconds, unless they are said to be
-//! the store's. Not here: charging and returning lots (`prepaid_hits`).
+//! All times are in microseconds of a monotonic clock of this process, except in a charge record,
+//! which uses the store's clock.
+//!
+//! Not here: charging and refunding lots (`prepaid_hits`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,85 +19,90 @@ use crate::domain::{
     Algorithm, ChargeRecord, Check, CounterKey, Hits, Limit, Micros, Outcome, Receipt, Verdict,
 };
 
-/// Time for which a lot lasts at the counter's present rate. Forty lots per second cost Redis
-/// little, and a lot is spent long before it must be returned.
+/// Time for which a lot lasts at the counter's current rate: 50 ms. The resulting charges, about
+/// forty per second and hot counter, cost Redis little, and a lot is usually spent long before it
+/// expires.
 const LOT_TIME: Micros = Micros(50_000);
 
-/// Longest time for which hits are held, from when their charge was sent.
+/// Maximum lifetime of a lot, measured from the time at which its charge was sent.
 const LIFE_MAX: Micros = Micros(100_000);
 
-/// Smallest lot. A lot of one hit would save nothing.
+/// Minimum size of a lot, in hits. A smaller lot would save too few calls to the store.
 const LOT_MIN: u64 = 2;
 
-/// Divisor of the hits that remain. All replicas together hold at most this part of them.
-const REST_DIVISOR: u64 = 4;
+/// Divisor of the hits that remain in the store. All replicas together hold at most a quarter of
+/// the remaining hits as prepaid hits.
+const AVAILABLE_DIVISOR: u64 = 4;
 
-/// Part of a lot that is left when the next one is taken, as a divisor. Callers spend it while one
-/// call asks the store; otherwise all of them would. A half lasts 25 ms, which is longer than a busy
-/// server takes.
+/// Divisor of a lot's size. The next lot is charged when at most half a lot is left. Other calls
+/// spend this half while one call waits for the store; otherwise, all calls would go to the store.
+/// Half a lot lasts 25 ms, which is longer than a busy server takes to reply.
 const REFILL_DIVISOR: u64 = 2;
 
-/// Time by which the server's clock may be ahead of what is known of it. Two clocks that are slewed
-/// by 500 ppm in opposite directions drift apart by a tenth of this within [`LIFE_MAX`].
+/// Maximum time by which the server's clock may be ahead of the estimate. Two clocks that are
+/// slewed by 500 ppm in opposite directions drift apart by a tenth of that within [`LIFE_MAX`].
 const DRIFT_MAX: Micros = Micros(1_000);
 
-/// Time after which a counter that no call has used gives its place in the table to another one.
+/// Time since the last use of a counter after which its account may be removed to make room for the
+/// account of another counter.
 const IDLE_MAX: Micros = Micros(100_000);
 
-/// Number of sets, each with [`ACCOUNTS_PER_SET`] accounts: prepaid hits of at most 1,024 counters,
-/// in a third of a megabyte. A counter that finds no place is charged as without prepaid hits.
+/// Number of sets, each with at most [`ACCOUNTS_PER_SET`] accounts. The table has room for 1,024
+/// counters, in a third of a megabyte. If its set is full, a counter has no prepaid hits.
 const SET_COUNT: usize = 256;
 
-/// Number of accounts per set, all of which a lookup compares.
+/// Maximum number of accounts per set. A lookup compares all of them.
 const ACCOUNTS_PER_SET: usize = 4;
 
-/// Prepaid hits of all hot counters.
+/// Table of the prepaid hits of this replica, by counter.
 #[derive(Debug)]
 pub(super) struct PrepaidLots {
-    /// Uses mutexes, because an account is too large for an atomic. A call holds the lock of its
-    /// counter's set for a few comparisons and additions.
+    /// Sets of accounts, each with its own mutex, because an account is too large for an atomic. A
+    /// call holds the lock of its counter's set for a few comparisons and additions.
     sets: Box<[Mutex<Accounts>]>,
     replicas: u64,
     next_id: AtomicU64,
 }
 
-/// Accounts of one set: at most [`ACCOUNTS_PER_SET`], allocated when the first counter is hot.
+/// Accounts of one set, at most [`ACCOUNTS_PER_SET`]. Allocated when the first account is added.
 type Accounts = Vec<Account>;
 
 /// Identifier of a lot, unique in the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LotId(u64);
 
-/// What is known of one counter under one limit.
+/// Prepaid lots of one counter under one limit, with the counter's rate and its last known state.
 #[derive(Debug)]
 struct Account {
     counter: CounterKey,
     /// Limit whose address identifies the account. A new policy has new limits, so its calls never
     /// spend hits that were taken under another limit.
     limit: Arc<Limit>,
-    /// At most two: the one that is being spent, and the one taken beside its last hits.
+    /// Lot that is being spent, and the next lot, which is charged before the first one is used up.
+    /// An unused element is [`Lot::NONE`].
     lots: [Lot; 2],
-    /// Whether a call is taking a lot now.
+    /// Whether a call is currently charging the next lot.
     is_refilling: bool,
-    /// Hits that remained in the store after its last answer.
+    /// Number of hits that remained in the store, according to its last answer.
     store_available: Hits,
-    /// Time at which the counter is unused, by its last answer.
+    /// Time at which the counter resets, according to the store's last answer.
     reset_at: Micros,
     rate: RateMeter,
     used_at: Micros,
 }
 
-/// Hits that were charged in advance.
+/// Hits of one counter that were charged in advance, in one charge.
 #[derive(Clone, Copy, Debug)]
 struct Lot {
     id: LotId,
     left: u64,
-    /// Record of the whole charge, by the store's clock.
+    /// Record of the charge of this lot, with times of the store's clock.
     taken: ChargeRecord,
     spend_until: Micros,
     /// Session of the store in which the hits were charged.
     session: u64,
-    /// Whether the lot ends with its fixed window, so that a refund would find another one.
+    /// Whether the lot expires with its fixed window. Its unspent hits are then not refunded,
+    /// because the counter has moved on to the next window.
     ends_with_window: bool,
 }
 
@@ -112,19 +120,20 @@ impl Lot {
         self.left > 0 && now < self.spend_until && self.session == session
     }
 
-    /// Returns whether another lot may take the place of this one: nothing can be spent or returned.
+    /// Returns whether another lot may replace this one, because it has no hits left that can be
+    /// spent or refunded.
     fn is_free(&self, session: u64, now: Micros) -> bool {
         let is_lost = self.ends_with_window || self.session != session;
         self.left == 0 || is_lost && !self.is_live(session, now)
     }
 }
 
-/// Rate at which a replica admits the hits of one counter.
+/// Meter of the rate at which this replica admits hits of one counter.
 #[derive(Clone, Copy, Debug)]
 struct RateMeter {
     since: Micros,
     hits: u64,
-    /// Hits in [`LOT_TIME`], by the last period that was at least so long.
+    /// Number of hits per [`LOT_TIME`], measured over the last period of at least that length.
     per_lot_time: u64,
 }
 
@@ -134,7 +143,7 @@ impl RateMeter {
         self.hits = self.hits.saturating_add(hits.0);
     }
 
-    /// Starts a new period if the present one is long enough.
+    /// Starts a new measuring period if the current one has lasted at least [`LOT_TIME`].
     fn roll(&mut self, now: Micros) {
         let elapsed = now.saturating_sub(self.since);
         if elapsed >= LOT_TIME {
@@ -146,15 +155,15 @@ impl RateMeter {
     }
 }
 
-/// What a call that needs hits gets from the table.
+/// Result of an attempt to spend prepaid hits on a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spend {
-    /// Prepaid hits of this lot.
+pub(super) enum SpendResult {
+    /// Hits of this lot were spent. The check has this outcome.
     Spent(LotId, Outcome),
-    /// No hits: the store must be asked, for so many hits in advance beside those that the call
-    /// needs. If they are above zero, [`PrepaidLots::end_refill`] must follow.
+    /// No hits were spent, and the store must decide the check. If `lot` is not 0, the call must
+    /// also charge the lot, and then call [`PrepaidLots::end_refill`].
     Ask {
-        /// Hits to take in advance.
+        /// Number of hits to charge in advance, beyond the cost of the check; may be 0.
         lot: u64,
     },
 }
@@ -164,7 +173,7 @@ pub(super) enum Spend {
 pub(super) struct AddedLot {
     pub(super) counter: CounterKey,
     pub(super) id: LotId,
-    /// Time from which the rest must be returned.
+    /// Time at which the lot expires and its unspent hits must be refunded.
     pub(super) spend_until: Micros,
 }
 
@@ -178,24 +187,24 @@ impl PrepaidLots {
         }
     }
 
-    fn set(&self, counter: &CounterKey) -> MutexGuard<'_, Accounts> {
+    fn lock_set(&self, counter: &CounterKey) -> MutexGuard<'_, Accounts> {
         // The identity is a hash, so its lowest bits choose the set.
         let set = &self.sets[(counter.identity as usize) % SET_COUNT];
         set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Spends prepaid hits on a check, if there are enough in one lot. `session` is the present one
-    /// of the store. If `may_take_lot`, one call asks the store for the next lot before the last
-    /// hits are spent.
+    /// Spends prepaid hits on a check if one lot has enough of them. `session` is the current
+    /// session of the store. If `may_take_lot` is true and few hits are left, returns the next lot
+    /// to charge instead, to one call at a time.
     pub(super) fn spend(
         &self,
         check: &Check<'_>,
         may_take_lot: bool,
         session: u64,
         now: Micros,
-    ) -> Spend {
-        let mut set = self.set(&check.key);
-        let Some(account) = find(&mut set, check) else { return Spend::Ask { lot: 0 } };
+    ) -> SpendResult {
+        let mut set = self.lock_set(&check.key);
+        let Some(account) = find(&mut set, check) else { return SpendResult::Ask { lot: 0 } };
         let cost = check.cost();
         account.used_at = now;
         account.rate.roll(now);
@@ -203,17 +212,17 @@ impl PrepaidLots {
             let lot = account.lot_to_take(self.replicas, session, now);
             if lot >= cost.0 && lot > 0 {
                 account.is_refilling = true;
-                return Spend::Ask { lot };
+                return SpendResult::Ask { lot };
             }
         }
         let live = |lot: &&mut Lot| lot.is_live(session, now) && lot.left >= cost.0;
         let Some(lot) = account.lots.iter_mut().filter(live).min_by_key(|lot| lot.id) else {
-            return Spend::Ask { lot: 0 };
+            return SpendResult::Ask { lot: 0 };
         };
         lot.left -= cost.0;
         let (id, taken) = (lot.id, ChargeRecord { hits: cost, ..lot.taken });
         account.rate.add(cost, now);
-        let available = account.store_available.0.saturating_add(account.held(session, now));
+        let available = account.store_available.0.saturating_add(account.held_hits(session, now));
         let outcome = Outcome {
             verdict: Verdict::Pass,
             charged: cost,
@@ -222,23 +231,23 @@ impl PrepaidLots {
             reset_after: account.reset_at.saturating_sub(now),
             taken: Some(taken),
         };
-        Spend::Spent(id, outcome)
+        SpendResult::Spent(id, outcome)
     }
 
-    /// Puts hits back into the lot that they were spent from, because their call was rejected.
-    /// Returns false if the lot is over, so that they must be refunded.
+    /// Puts the hits of a rejected call back into the lot from which they were spent. Returns false
+    /// if the lot no longer exists; the hits must then be refunded.
     pub(super) fn put_back(&self, check: &Check<'_>, id: LotId) -> bool {
-        let mut set = self.set(&check.key);
+        let mut set = self.lock_set(&check.key);
         let mut lots = set.iter_mut().flat_map(|account| &mut account.lots);
         let Some(lot) = lots.find(|lot| lot.id == id) else { return false };
         lot.left += check.cost().0;
         true
     }
 
-    /// Records what the store answered for a check without a lot. A counter that was charged gets
-    /// an account.
+    /// Records the store's outcome of a check, with the charge of any lot subtracted. Adds an
+    /// account for the counter if hits were charged and its set has room.
     pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
-        let mut set = self.set(&check.key);
+        let mut set = self.lock_set(&check.key);
         if find(&mut set, check).is_none() {
             if outcome.charged == Hits::ZERO || !make_room(&mut set, now) {
                 return;
@@ -260,9 +269,9 @@ impl PrepaidLots {
         account.rate.add(outcome.charged, now);
     }
 
-    /// Adds the hits that the store charged for a check beyond its cost. `outcome` is the store's
-    /// answer, and `sent` the time at which it was asked. Returns `None` if they can never be spent,
-    /// so that they must be refunded at once.
+    /// Adds a lot with the hits that the store charged beyond the cost of a check. `outcome` is the
+    /// store's outcome, and `sent` is the time at which the charge was sent. Returns `None` if the
+    /// hits can never be spent; they must then be refunded immediately.
     pub(super) fn add(
         &self,
         check: &Check<'_>,
@@ -272,9 +281,9 @@ impl PrepaidLots {
     ) -> Option<AddedLot> {
         let taken = outcome.taken?;
         let left = outcome.charged.0.checked_sub(check.cost().0)?;
-        let mut set = self.set(&check.key);
+        let mut set = self.lock_set(&check.key);
         let account = find(&mut set, check)?;
-        let life = life(check.limit, &taken)?;
+        let life = lot_lifetime(check.limit, &taken)?;
         let ends_with_window =
             life < LIFE_MAX && matches!(check.limit.algorithm, Algorithm::FixedWindow(_));
         let place = account.lots.iter_mut().find(|lot| lot.is_free(session, sent))?;
@@ -285,17 +294,18 @@ impl PrepaidLots {
         Some(AddedLot { counter: check.key, id, spend_until })
     }
 
-    /// Lets another call take a lot of the check's counter.
+    /// Allows another call to charge the next lot of the check's counter.
     pub(super) fn end_refill(&self, check: &Check<'_>) {
-        if let Some(account) = find(&mut self.set(&check.key), check) {
+        if let Some(account) = find(&mut self.lock_set(&check.key), check) {
             account.is_refilling = false;
         }
     }
 
-    /// Ends a lot. Returns the receipt of its rest, unless nothing is left or a refund would be
-    /// wrong: in another session, the server may not have the charge.
+    /// Removes a lot. Returns the receipt for its unspent hits, or `None` if none are left or a
+    /// refund would be wrong, because the window has ended or because the server may not have the
+    /// charge after a change of session.
     pub(super) fn end(&self, lot: &AddedLot, session: u64) -> Option<Receipt> {
-        let mut set = self.set(&lot.counter);
+        let mut set = self.lock_set(&lot.counter);
         let account =
             set.iter_mut().find(|account| account.lots.iter().any(|held| held.id == lot.id))?;
         let held = account.lots.iter_mut().find(|held| held.id == lot.id)?;
@@ -308,8 +318,8 @@ impl PrepaidLots {
         })
     }
 
-    /// Lets nobody spend the present lots, because the policy has changed. Their rest is returned
-    /// when they are over.
+    /// Stops the spending of all current lots, because the policy has changed. Their unspent hits
+    /// are still refunded at the times at which the lots would have expired.
     pub(super) fn stop_spending(&self) {
         for set in &self.sets {
             let mut set = set.lock().unwrap_or_else(PoisonError::into_inner);
@@ -321,19 +331,20 @@ impl PrepaidLots {
 }
 
 impl Account {
-    /// Returns the hits that can still be spent.
-    fn held(&self, session: u64, now: Micros) -> u64 {
+    /// Returns the number of prepaid hits that can still be spent.
+    fn held_hits(&self, session: u64, now: Micros) -> u64 {
         self.lots.iter().filter(|lot| lot.is_live(session, now)).map(|lot| lot.left).sum()
     }
 
-    /// Returns the hits to take in advance now; 0 if there are enough, or near the limit.
+    /// Returns the number of hits to charge in advance now. Returns 0 if enough prepaid hits are
+    /// left, if the counter is near its limit, or if there is no room for another lot.
     fn lot_to_take(&self, replicas: u64, session: u64, now: Micros) -> u64 {
         if !self.lots.iter().any(|lot| lot.is_free(session, now)) {
             return 0;
         }
-        let share = self.store_available.0 / (REST_DIVISOR.saturating_mul(replicas));
+        let share = self.store_available.0 / (AVAILABLE_DIVISOR.saturating_mul(replicas));
         let target = self.rate.per_lot_time.min(share);
-        let held = self.held(session, now);
+        let held = self.held_hits(session, now);
         if target < LOT_MIN || held > target / REFILL_DIVISOR {
             return 0;
         }
@@ -341,10 +352,11 @@ impl Account {
     }
 }
 
-/// Returns how long a lot may be spent, from when its charge was sent. Until then, the server's
-/// clock shows at most `taken.at` plus the time since that moment. Returns `None` if the clock has
-/// stepped back, and is before the window.
-fn life(limit: &Limit, taken: &ChargeRecord) -> Option<Micros> {
+/// Returns the lifetime of a lot, measured from the time at which its charge was sent. The lot
+/// expires before its window ends: the server's clock is at most at `taken.at`, plus the time since
+/// the charge was sent, plus [`DRIFT_MAX`]. Returns `None` if that clock has stepped back to a time
+/// before the window.
+fn lot_lifetime(limit: &Limit, taken: &ChargeRecord) -> Option<Micros> {
     let Some(end) = limit.window_end(taken.window) else { return Some(LIFE_MAX) };
     let left = end.saturating_sub(taken.at.saturating_add(DRIFT_MAX));
     (taken.at >= taken.window).then(|| LIFE_MAX.min(left))
@@ -355,7 +367,7 @@ fn find<'a>(set: &'a mut Accounts, check: &Check<'_>) -> Option<&'a mut Account>
         .find(|account| account.counter == check.key && Arc::ptr_eq(&account.limit, check.limit))
 }
 
-/// Removes an idle account if the set is full. Returns whether there is room.
+/// Removes an idle account if the set is full. Returns whether the set has room for an account.
 fn make_room(set: &mut Accounts, now: Micros) -> bool {
     if set.len() < ACCOUNTS_PER_SET {
         return true;

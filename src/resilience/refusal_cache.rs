@@ -42,15 +42,16 @@ const TRANSIENT_TTL: Micros = Micros(50_000);
 /// [default budget](super::deadline::BUDGET_DEFAULT) of a store call.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
-/// Number of sets, each with [`ENTRIES_PER_SET`] entries: 4,096 entries in half a megabyte. Only a
-/// key that is refused repeatedly within a second benefits from the cache, and evicting it costs
-/// only one more call to the store.
+/// Number of sets, each with at most [`ENTRIES_PER_SET`] entries: 4,096 entries in half a megabyte.
+/// Only a key that is refused repeatedly within a second benefits from the cache, and evicting the
+/// key costs only one more call to the store.
 const SET_COUNT: usize = 512;
 
-/// Number of entries per set, all of which a lookup compares.
+/// Maximum number of entries per set. A lookup compares all of them.
 const ENTRIES_PER_SET: usize = 8;
 
-/// Store wrapper that caches refusals and repeats them until a retry may pass.
+/// Store wrapper that caches refusals and repeats them until a retry could be admitted, but for at
+/// most one second.
 #[derive(Debug)]
 pub struct RefusalCache<S> {
     inner: S,
@@ -88,7 +89,8 @@ struct CachedRefusal {
     key: RefusalKey,
     /// Time of the refusal by this process's clock, in microseconds since the Unix epoch.
     from: Micros,
-    /// Whether this is the first refusal in its window, of a counter that may refuse transiently.
+    /// Whether the counter's refusals may be transient and this is the first one, so that it is
+    /// cached only for [`TRANSIENT_TTL`].
     is_first: bool,
     /// Time at which the entry becomes stale. From then on, one call may check with the store
     /// again.
@@ -178,8 +180,9 @@ impl<S: Store> RefusalCache<S> {
 
     /// Caches a refusal. Returns false if the refusal cannot be cached.
     ///
-    /// The first refusal of a counter that may refuse transiently is cached for a short time only.
-    /// It is kept until its window ends, so that the next one is recognized as a repeated refusal.
+    /// If the counter's refusals may be transient, the first one is repeated only for
+    /// [`TRANSIENT_TTL`]. Its entry is kept until `retry_after` has passed, so that a second
+    /// refusal is recognized and cached for the full time.
     fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
             return false;
@@ -221,8 +224,8 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Updates the cache with the store's answers. Caches the refusals, and removes the entries of
-    /// the counters that were charged, because their waits have become longer. If a refusal is
-    /// cached, also records the counters of the checks that passed in [`LastKnownCounters`].
+    /// the counters that were charged, because their retry times have changed. If a refusal is
+    /// cached, also records the outcomes of the checks that passed in [`LastKnownCounters`].
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
         let is_split = self.splits && !have_same_tag(call.checks);
         let mut has_cached = false;

@@ -1,4 +1,5 @@
-//! Selects the checks of a call that the store must still decide, if others are already answered.
+//! Selects the checks of a call that the store must still decide after other checks have been
+//! answered without it.
 //!
 //! Not here: answering checks without the store (`refusal_cache`, `prepaid_hits`,
 //! `fallback::after_loss`).
@@ -7,10 +8,10 @@ use smallvec::SmallVec;
 
 use crate::domain::{Accounting, Admission, Answer, Call, Check};
 
-/// Checks that remain to be sent to the store.
+/// Checks of a call that remain to be sent to the store.
 #[derive(Debug)]
 pub(super) struct RemainingChecks<'a> {
-    /// Positions of the checks in the whole call.
+    /// Indexes of these checks in the list of all checks of the call.
     pub(super) positions: SmallVec<[usize; 8]>,
     /// Checks to send, with roles that take the known answers into account.
     pub(super) checks: SmallVec<[Check<'a>; 8]>,

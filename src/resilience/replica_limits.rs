@@ -29,9 +29,9 @@ pub(super) struct ShareEntry {
 /// Limit that this replica enforces when it decides without the remote store.
 #[derive(Debug)]
 pub(super) enum ReplicaLimit<'a> {
-    /// The unscaled limit, because this is the only replica.
+    /// Unscaled limit, because this is the only replica.
     Whole(&'a Arc<Limit>),
-    /// This replica's share of the limit, because there are several replicas.
+    /// Share of the limit that this replica enforces, because there are several replicas.
     Share(Guard<Arc<ShareEntry>>),
 }
 

@@ -19,11 +19,11 @@ use x509_parser::prelude::FromDer as _;
 /// Value of [`Grant::domain`] that matches every domain.
 pub const EVERY_DOMAIN: &str = "*";
 
-/// Access of callers to the methods for single counters of `tidegate.v1.Limits`, in the domains
-/// that they may use.
+/// Access that callers have to the methods of `tidegate.v1.Limits` for single counters, in the
+/// domains that they may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CounterAccess {
-    /// No access.
+    /// No access to these methods.
     #[default]
     Off,
     /// Access to the methods that change no counter: `Peek` and `ReadCounters`.
@@ -146,6 +146,10 @@ pub(crate) enum CertificateDefect {
 
 /// Checks that a certificate is valid at `now_secs`, in seconds since the Unix epoch, and that its
 /// extended key usage permits the role. Without this extension, a certificate permits every role.
+///
+/// # Errors
+///
+/// Returns the first defect that is found.
 pub(crate) fn check_usable(
     certificate: &CertificateDer<'_>,
     role: CertificateRole,

@@ -117,7 +117,7 @@ struct CallContext<D> {
     /// Memory budget for incomplete requests on this connection.
     incomplete_requests: Arc<ByteBudget>,
     receive_timeout: Duration,
-    /// Limit on the number of open streams of the connection, as permits.
+    /// Permits that limit the number of open streams on the connection.
     streams: Arc<Semaphore>,
     /// Becomes true when the connection shuts down and its streams must end.
     closing: watch::Receiver<bool>,
@@ -225,18 +225,22 @@ impl<D: Decide> Worker<D> {
             Ok(Ok((socket, caller))) => {
                 self.serve_plain(socket, caller, age_max, registration).await;
             }
-            Ok(Err(error)) => self.handshake_failed(peer, &error),
-            Err(_) => self.handshake_failed(peer, &"it was not complete in time"),
+            Ok(Err(error)) => self.record_handshake_failure(peer, &error),
+            Err(_) => self.record_handshake_failure(peer, &"it was not complete in time"),
         }
     }
 
-    fn handshake_failed(&self, peer: Option<net::SocketAddr>, reason: &dyn std::fmt::Display) {
+    fn record_handshake_failure(
+        &self,
+        peer: Option<net::SocketAddr>,
+        reason: &dyn std::fmt::Display,
+    ) {
         self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
         self.handshake_log.record_failure(Clock::System.monotonic(), peer, reason);
     }
 
-    /// Waits for a step of setting up a connection. Returns `None` if, before the step is complete,
-    /// the server starts to drain or the connection is evicted.
+    /// Runs a step of the connection setup. Returns `None` if the server starts to drain or the
+    /// connection is evicted before the step is complete.
     async fn run_until_closed<T>(
         &self,
         step: impl Future<Output = T>,

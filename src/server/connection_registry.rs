@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time;
 
-/// Resolution of the times at which connections last had a call. A call copies the current tick
+/// Resolution of the recorded time of the last call on a connection. A call copies the current tick
 /// from a shared counter, because reading the clock would slow down every call.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -19,8 +19,8 @@ const TICK: Duration = Duration::from_millis(100);
 /// them keeps a flood of new connections from causing a scan for each one.
 const SCAN_SHARE: usize = 64;
 
-/// Time of the last activity on a connection, which is the accept or the last call. In ticks since
-/// startup, times two, plus one for a call.
+/// Time of the last activity on a connection: of its last call, or of its accept if there was no
+/// call. In half ticks since startup: even for an accept, odd for a call.
 #[derive(Debug)]
 pub(crate) struct Activity {
     last: AtomicU64,
@@ -35,7 +35,7 @@ impl Activity {
         self.last.store(self.now.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
     }
 
-    fn last(&self) -> u64 {
+    fn last_activity(&self) -> u64 {
         self.last.load(Ordering::Relaxed)
     }
 }
@@ -43,8 +43,8 @@ impl Activity {
 /// Registry of the open connections of all workers.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionRegistry {
-    /// Number of ticks since startup, times two. The lowest bit distinguishes a call from an accept
-    /// in the same tick.
+    /// Number of ticks since startup, multiplied by two. In a connection's time of last activity,
+    /// the lowest bit distinguishes a call from an accept in the same tick.
     now: Arc<AtomicU64>,
     connections: Mutex<Connections>,
 }
@@ -53,7 +53,7 @@ pub(crate) struct ConnectionRegistry {
 struct Connections {
     open: HashMap<u64, OpenConnection>,
     next_id: u64,
-    /// Connections to close next, as pairs of id and time of the last call at the time of the scan.
+    /// Connections to close next, as pairs of the id and the time of last activity when scanned.
     candidates: VecDeque<(u64, u64)>,
 }
 
@@ -68,7 +68,7 @@ struct OpenConnection {
 pub(crate) struct Registration {
     registry: Arc<ConnectionRegistry>,
     id: u64,
-    /// Time of the last call on the connection.
+    /// Time of the last activity on the connection.
     pub(crate) activity: Arc<Activity>,
     /// Resolves when the connection must close to make room for a new one.
     pub(crate) evicted: oneshot::Receiver<()>,
@@ -99,7 +99,7 @@ impl ConnectionRegistry {
         let mut connections = self.lock();
         while let Some((id, last)) = connections.candidates.pop_front() {
             // One that has had a call since the scan is not idle any more.
-            if connections.open.get(&id).is_some_and(|open| open.activity.last() == last) {
+            if connections.open.get(&id).is_some_and(|open| open.activity.last_activity() == last) {
                 return connections.evict(id);
             }
         }
@@ -135,7 +135,7 @@ impl Connections {
     /// Fills `candidates` with the connections that have been idle longest, in the order in which
     /// to close them.
     fn find_candidates(&mut self) {
-        let last = |(id, open): (&u64, &OpenConnection)| (open.activity.last(), *id);
+        let last = |(id, open): (&u64, &OpenConnection)| (open.activity.last_activity(), *id);
         let mut all: Vec<_> = self.open.iter().map(last).collect();
         let count = (all.len() / SCAN_SHARE).max(1);
         if count < all.len() {

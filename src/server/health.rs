@@ -2,8 +2,9 @@
 //! [`HEALTH_NAMES`].
 //!
 //! Uses only the generated types of tonic-health, because its reporter always reports SERVING for
-//! the empty name, and its watch streams would keep connections open through a drain. Not here:
-//! deciding whether the server is ready (`app`).
+//! the empty name, and its watch streams would keep connections open through a drain.
+//!
+//! Not here: deciding whether the server is ready (`app`).
 
 use std::pin::Pin;
 
@@ -29,7 +30,7 @@ enum HealthState {
     ShutDown,
 }
 
-/// Health service, and the status of the server that it reports. Clones share the status.
+/// Health service, with the server status that it reports. Clones share the status.
 #[derive(Clone, Debug)]
 pub struct Health {
     state: watch::Sender<HealthState>,

@@ -18,7 +18,7 @@ use prost::Message as _;
 use tonic::Status;
 
 use super::authz::{Caller, CounterAccess};
-use super::rls_service::{CallTimes, Decide, RateLimit, classify_outcome, unauthorized};
+use super::rls_service::{CallTimestamps, Decide, RateLimit, classify_outcome, unauthorized};
 use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::domain::RpcOutcome;
 use crate::wire::decode::{self, DecodedRequest};
@@ -79,7 +79,7 @@ impl<D: Decide> RateLimit<D> {
         match method {
             LimitsMethod::Check => {
                 let batch = decode::split_batch(&message, &self.bounds);
-                let requests = batch.map_err(|error| self.invalid(error))?;
+                let requests = batch.map_err(|error| self.reject_invalid(error))?;
                 Ok(self.decide_batch(&requests, deadline, caller).await)
             }
             LimitsMethod::Peek => self.peek(&message, caller).await,
@@ -95,9 +95,9 @@ impl<D: Decide> RateLimit<D> {
     /// Decides the requests of a batch independently. Sends all of them to the store before it
     /// waits for the first answer, so that the commands for one Redis node are written together.
     ///
-    /// A single future decides requests one after the other, until the store makes it wait. Then
-    /// another future continues with the remaining requests. The future of a decision takes 12 KB,
-    /// and with the memory store a single one decides the whole batch.
+    /// A single future decides requests one after the other, until it has to wait for the store.
+    /// Then another future continues with the remaining requests. This saves memory, because the
+    /// future of a decision takes 12 KB: with the memory store, one future decides the whole batch.
     async fn decide_batch(
         &self,
         requests: &[&[u8]],
@@ -106,7 +106,7 @@ impl<D: Decide> RateLimit<D> {
     ) -> Vec<u8> {
         let observer = self.decider.observer();
         let began = observer.wants_timing().then(|| self.clock.monotonic());
-        let times = CallTimes { now: self.clock.now(), began };
+        let times = CallTimestamps { now: self.clock.now(), began };
         let next = AtomicUsize::new(0);
         let decide_in_turn = || async {
             let mut part = BatchPart::default();
@@ -146,12 +146,13 @@ impl<D: Decide> RateLimit<D> {
         EncodedResults::join(parts.into_iter().map(|part| part.results).collect())
     }
 
-    /// Predicts the decision on a request without charging it.
+    /// Predicts the decision on an encoded request without charging it. Returns the encoded
+    /// response, or an error if the request is invalid, unauthorized, or cannot be decided.
     async fn peek(&self, message: &[u8], caller: &Caller) -> Result<Vec<u8>, Status> {
         let now = self.clock.now();
         let random = self.random(message, now);
         let decoded = DecodedRequest::decode(message, &self.bounds);
-        let decoded = decoded.map_err(|error| self.invalid(error))?;
+        let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }
@@ -168,17 +169,19 @@ impl<D: Decide> RateLimit<D> {
         peeked.await.map_err(|error| self.undecided(error))
     }
 
-    /// Converts an encoded request into one whose descriptors all refund their hits.
+    /// Converts an encoded request into one whose descriptors all refund their hits. Returns an
+    /// error if the request cannot be decoded.
     fn to_refund(&self, message: Bytes) -> Result<Bytes, Status> {
         let decoded = decode::decode_message(message, &self.bounds);
-        let mut request = decoded.map_err(|error| self.invalid(error))?;
+        let mut request = decoded.map_err(|error| self.reject_invalid(error))?;
         for descriptor in &mut request.descriptors {
             descriptor.is_negative_hits = true;
         }
         Ok(request.encode_to_vec().into())
     }
 
-    /// Returns the encoded counters of a descriptor. If `reset` is true, resets them first.
+    /// Returns the encoded counters of a descriptor. If `reset` is true, resets them first. Returns
+    /// an error if the request is invalid or unauthorized.
     async fn counters(
         &self,
         message: &[u8],
@@ -186,7 +189,7 @@ impl<D: Decide> RateLimit<D> {
         reset: bool,
     ) -> Result<Vec<u8>, Status> {
         let decoded = limits_messages::decode_counters_request(message, &self.bounds);
-        let decoded = decoded.map_err(|error| self.invalid(error))?;
+        let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }
@@ -210,7 +213,7 @@ fn counter(snapshot: &CounterSnapshot<'_>) -> Counter {
     limits_messages::counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
 }
 
-/// Results of those requests of a batch that one future has decided.
+/// Results of the batch requests that one future has decided.
 #[derive(Default)]
 struct BatchPart {
     results: EncodedResults,

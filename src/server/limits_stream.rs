@@ -34,19 +34,20 @@ use super::stream_reader::StreamReader;
 use crate::domain::ByteBudget;
 use crate::wire::limits_messages;
 
-/// HTTP path of the `Stream` method.
+/// HTTP path of the `Stream` method of `tidegate.v1.Limits`.
 pub(crate) const PATH: &str = "/tidegate.v1.Limits/Stream";
 
-/// Maximum number of requests of a stream that are being decided. Enough for 250,000 requests per
-/// second at a Redis round-trip time of 1 ms. Each waiting request takes about 13 KB.
+/// Maximum number of requests of a stream that are decided concurrently. Enough for 250,000
+/// requests per second at a Redis round-trip time of 1 ms. Each waiting request takes about 13 KB.
 pub(crate) const IN_FLIGHT_MAX: usize = 256;
 
 /// Maximum number of open streams per connection. A client needs only one. Together with
 /// [`IN_FLIGHT_MAX`], this keeps the memory for a connection's requests below 64 MB.
 pub(crate) const STREAMS_MAX: usize = 16;
 
-/// Size, in bytes, at which collected responses are sent: that of an HTTP/2 frame.
-const ANSWERS_BYTES: usize = 16 * 1024;
+/// Total size, in bytes, at which collected responses are sent. Equal to the default maximum
+/// payload of an HTTP/2 frame.
+const RESPONSE_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Initial state of a stream: its request body, its caller, and its limits.
 pub(super) struct StreamInput<D> {
@@ -64,9 +65,10 @@ pub(super) struct StreamInput<D> {
     pub(super) closing: watch::Receiver<bool>,
 }
 
-/// Returns the HTTP response for a stream. Its body decides the requests as it is polled.
+/// Returns the HTTP response for a stream. The requests of the stream are decided as the response
+/// body is polled.
 pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
-    let answers = stream::unfold(Some(AnswerStream::new(input)), |state| async {
+    let answers = stream::unfold(Some(ResponseStream::new(input)), |state| async {
         let mut state = state?;
         let chunk = std::future::poll_fn(|cx| state.poll_chunk(cx)).await;
         Some(match chunk {
@@ -84,7 +86,7 @@ pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
     response
 }
 
-/// Part of the response body.
+/// Part of a stream's response body.
 enum Chunk {
     Answers(Bytes),
     /// End of the stream, with its status.
@@ -92,7 +94,7 @@ enum Chunk {
 }
 
 /// State of a stream that decides requests and collects their responses.
-struct AnswerStream<D> {
+struct ResponseStream<D> {
     rate_limit: Arc<RateLimit<D>>,
     caller: Caller,
     activity: Arc<Activity>,
@@ -104,14 +106,14 @@ struct AnswerStream<D> {
     ended: Option<Status>,
 }
 
-impl<D: Decide> AnswerStream<D> {
+impl<D: Decide> ResponseStream<D> {
     fn new(input: StreamInput<D>) -> Self {
         let StreamInput { rate_limit, body, caller, activity, budget, .. } = input;
         let (receive_timeout, slot, mut closing) =
             (input.receive_timeout, input.slot, input.closing);
         let message_bytes_max = rate_limit.message_bytes_max();
         let bounds = ReceiveBounds { message_bytes_max, budget: &budget };
-        AnswerStream {
+        ResponseStream {
             reader: StreamReader::new(body, bounds, receive_timeout),
             rate_limit,
             caller,
@@ -136,13 +138,13 @@ impl<D: Decide> AnswerStream<D> {
         loop {
             self.read_requests(cx);
             let mut answered = false;
-            while answers.len() < ANSWERS_BYTES
+            while answers.len() < RESPONSE_CHUNK_BYTES
                 && let Poll::Ready(Some(answer)) = self.in_flight.poll_next_unpin(cx)
             {
                 framing::put_message(&answer, &mut answers);
                 answered = true;
             }
-            if answers.len() >= ANSWERS_BYTES || (!answered && !answers.is_empty()) {
+            if answers.len() >= RESPONSE_CHUNK_BYTES || (!answered && !answers.is_empty()) {
                 return Poll::Ready(Chunk::Answers(answers.freeze()));
             }
             if answered {
@@ -172,7 +174,7 @@ impl<D: Decide> AnswerStream<D> {
         self.activity.record_call();
         let ReceivedBody { bytes, reservation } = message;
         let decoded = limits_messages::decode_stream_request(bytes);
-        let (id, request) = decoded.map_err(|error| self.rate_limit.invalid(error))?;
+        let (id, request) = decoded.map_err(|error| self.rate_limit.reject_invalid(error))?;
         let (rate_limit, caller) = (Arc::clone(&self.rate_limit), self.caller.clone());
         self.in_flight.push(Box::pin(async move {
             let _held = reservation;

@@ -78,10 +78,10 @@ pub struct ListenSettings {
     pub tls: Option<Tls>,
 }
 
-/// Whether the server waits for the drain delay before it drains its connections.
+/// Time at which a shutdown starts to drain connections: after the drain delay, or immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
-    /// Keep serving calls and new connections during the drain delay, so that load balancers
+    /// Keep serving calls and accepting connections during the drain delay, so that load balancers
     /// notice the failing health check.
     AfterDelay,
     /// Send GOAWAY on every connection immediately.
@@ -91,11 +91,11 @@ pub enum Drain {
 /// Result of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
-    /// Number of connections that were closed at the hard limit with calls still in flight.
+    /// Number of connections that were still open, and were closed, at the shutdown deadline.
     pub cut_off: usize,
 }
 
-/// Bound sockets and their idle worker threads, before serving starts.
+/// gRPC listener with bound sockets and idle worker threads, before it starts to serve.
 #[derive(Debug)]
 pub struct Listener {
     settings: ListenSettings,
@@ -158,8 +158,8 @@ impl Listener {
     /// Serves until `shutdown` resolves, then drains. During the drain delay, the health check
     /// reports NOT_SERVING, but calls are still served; [`Drain::AtOnce`] skips this delay. Then
     /// the listener stops accepting, sends GOAWAY on every connection, and waits for the calls in
-    /// flight to finish. At the hard limit, which is measured from `shutdown`, it closes all
-    /// remaining connections.
+    /// flight to finish. Once [`ServerLimits::hard_limit`] has passed since `shutdown`, it closes
+    /// all remaining connections.
     ///
     /// # Errors
     ///

@@ -12,8 +12,8 @@
 //! | `receive`, `stream_reader`, `framing` | receives unary calls and streams; gRPC framing |
 //! | `rls_service`, `health` | the rate limit service and the health service |
 //! | `limits_service`, `limits_stream` | `tidegate.v1.Limits`: batches, streams, single counters |
-//! | `connection_registry` | open connections, to close the longest idle one at their bound |
-//! | `server_limits`, `connection_stats` | bounds and counters of connections |
+//! | `connection_registry` | open connections; selects the longest idle one to close when full |
+//! | `server_limits`, `connection_stats` | limits on connections, and their metrics |
 
 mod authz;
 mod connection;

@@ -1,11 +1,11 @@
-//! Receives the body of a unary call, with limits on its size, its duration, and the memory for
-//! incomplete requests.
+//! Receives the body of a unary call, with limits on its size, the time to receive it, and the
+//! memory for incomplete requests.
 //!
 //! Envoy sends the body together with the headers. A body that has arrived completely when its
 //! headers are processed needs no timer, no copy, and no memory accounting. Any other body is
-//! copied as it arrives, because even a one-byte slice would keep h2's whole read buffer alive. It
-//! is charged to the memory budgets of the connection and the process, and must be complete in
-//! time.
+//! copied as it arrives, because even a one-byte slice would keep h2's whole read buffer alive. The
+//! copy is charged to the memory budgets of the connection and the process, and must be complete
+//! before a timeout.
 //!
 //! Not here: framing (`framing`), the default limits (`server_limits`).
 
@@ -50,11 +50,12 @@ pub(crate) struct ReceiveBounds<'a> {
     pub(crate) budget: &'a Arc<ByteBudget>,
 }
 
-/// Completely received body of a unary call.
+/// Completely received body of a unary call, or message of a stream without its prefix.
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Bytes,
-    /// Memory reservation of a long body, held until the call has been decided.
+    /// Memory reservation of a long body, held until the call has been decided; `None` if no memory
+    /// is reserved.
     pub(crate) reservation: Option<Reservation>,
 }
 
@@ -184,7 +185,8 @@ impl ReceiveBuffer {
     }
 }
 
-/// Reserves memory for a call whose message is incomplete.
+/// Reserves memory for a call whose message is incomplete. Returns RESOURCE_EXHAUSTED if the budget
+/// does not suffice.
 pub(super) fn reserve_waiting_call(budget: &Arc<ByteBudget>) -> Result<Reservation, Status> {
     budget.reserve(WAITING_CALL_BYTES).ok_or_else(over_budget)
 }

@@ -2,8 +2,9 @@
 //!
 //! Reads the clock once per call and enforces the caller's deadline. If the store does not respond
 //! and the rule says `on_store_failure: error`, the call fails with UNAVAILABLE, so that the
-//! caller's failure mode applies. Not here: framing (`framing`), sockets (`listener`), decisions
-//! (`decide`).
+//! caller's failure mode applies.
+//!
+//! Not here: framing (`framing`), sockets (`listener`), decisions (`decide`).
 
 use std::collections::hash_map::RandomState;
 use std::future::Future;
@@ -46,7 +47,7 @@ pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 /// Decides rate limit requests. Implemented by [`Decider`], and by a stub in protocol tests.
 pub trait Decide: Send + Sync + 'static {
     /// Decides `request` before `deadline`. Passes the decision to `respond`, together with the
-    /// policy that the decision borrows from.
+    /// policy that the decision borrows from, and returns the result of `respond`.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ pub trait Decide: Send + Sync + 'static {
     ) -> impl Future<Output = Result<R, DecideError>> + Send;
 
     /// Predicts the decision on `request` without charging anything. Passes the prediction to
-    /// `respond`, like [`decide`](Self::decide).
+    /// `respond` and returns its result, like [`decide`](Self::decide).
     ///
     /// # Errors
     ///
@@ -73,7 +74,7 @@ pub trait Decide: Send + Sync + 'static {
     ) -> impl Future<Output = Result<R, DecideError>> + Send;
 
     /// Reads the counters of a descriptor. If `reset` is true, resets them first. Passes their
-    /// states to `respond`.
+    /// states to `respond` and returns its result.
     fn counters<R: Send>(
         &self,
         domain: &str,
@@ -150,7 +151,7 @@ pub struct RateLimit<D> {
     pub(super) response_config: ResponseConfig,
     /// Bounds on the size of a request.
     pub(super) bounds: Bounds,
-    /// Access of callers to the methods for single counters of `tidegate.v1.Limits`.
+    /// Access that callers have to the methods of `tidegate.v1.Limits` for single counters.
     pub(super) counter_access: CounterAccess,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
@@ -176,7 +177,8 @@ impl<D: Decide> RateLimit<D> {
         RateLimit { bounds, ..self }
     }
 
-    /// Sets the access of callers to the methods for single counters of `tidegate.v1.Limits`.
+    /// Sets the access that callers have to the methods of `tidegate.v1.Limits` for single
+    /// counters.
     #[must_use]
     pub fn with_counter_access(self, counter_access: CounterAccess) -> Self {
         RateLimit { counter_access, ..self }
@@ -218,12 +220,12 @@ impl<D: Decide> RateLimit<D> {
         let now = self.clock.now();
         let mut response = Vec::new();
         if !observer.wants_timing() && trace.is_none() {
-            let times = CallTimes { now, began: None };
+            let times = CallTimestamps { now, began: None };
             self.decide_encoded(&message, deadline, times, caller, None, &mut response).await?;
             return Ok(response);
         }
         let began = self.clock.monotonic();
-        let times = CallTimes { now, began: Some(began) };
+        let times = CallTimestamps { now, began: Some(began) };
         let out = &mut response;
         let answered = match &trace {
             None => self.decide_encoded(&message, deadline, times, caller, None, out).await,
@@ -242,8 +244,8 @@ impl<D: Decide> RateLimit<D> {
         answered.map(|()| response)
     }
 
-    /// Starts a trace for a call with these request headers, or returns `None` if the call is not
-    /// sampled.
+    /// Starts a trace for a call with the request headers `headers`. Returns `None` if the call is
+    /// not sampled.
     pub(crate) fn start_trace(&self, headers: &HeaderMap) -> Option<Arc<Trace>> {
         let observer = self.decider.observer();
         if !observer.tracing_enabled() {
@@ -256,12 +258,13 @@ impl<D: Decide> RateLimit<D> {
         })
     }
 
-    /// Decodes a request, decides it, and appends the encoded response to `out`.
+    /// Decodes a request, decides it, and appends the encoded response to `out`. Returns the errors
+    /// of [`answer`](Self::answer).
     pub(super) async fn decide_encoded(
         &self,
         encoded: &[u8],
         deadline: Option<Duration>,
-        times: CallTimes,
+        times: CallTimestamps,
         caller: &Caller,
         trace: Option<&Trace>,
         out: &mut Vec<u8>,
@@ -270,13 +273,13 @@ impl<D: Decide> RateLimit<D> {
             return Err(deadline_exceeded());
         }
         let decoded = DecodedRequest::decode(encoded, &self.bounds);
-        let decoded = decoded.map_err(|error| self.invalid(error))?;
+        let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }
         let descriptors = decoded.descriptors();
         let request = decoded.request(&descriptors);
-        let CallTimes { now, began } = times;
+        let CallTimestamps { now, began } = times;
         let random = self.random(encoded, now);
         let response_config = &self.response_config;
         // Reuses the start of a timed call, because reading the clock is the main cost of timing.
@@ -301,13 +304,14 @@ impl<D: Decide> RateLimit<D> {
         decision.map_err(|error| self.undecided(error))
     }
 
-    /// Counts an invalid request, and returns its error as a status.
-    pub(super) fn invalid(&self, error: DecodeError) -> Status {
+    /// Counts an invalid request, and converts its decoding error into a gRPC status.
+    pub(super) fn reject_invalid(&self, error: DecodeError) -> Status {
         self.count_invalid(error.reason());
         error.into()
     }
 
-    /// Converts the reason why a request was not decided into a status.
+    /// Converts the reason why a request was not decided into a gRPC status. If the request needed
+    /// too many checks, also counts it as invalid.
     pub(super) fn undecided(&self, error: DecideError) -> Status {
         match error {
             DecideError::Unavailable => Status::unavailable("the store gave no answer in time"),
@@ -405,13 +409,14 @@ impl<D: Decide> RateLimit<D> {
     }
 }
 
-/// Default status of the response to a denied HTTP request.
+/// Default HTTP status of a forward-auth response that denies the request.
 pub const DENIED_STATUS: u16 = 429;
 
-/// Times at which a call is decided and was started. Each clock is read only once per call.
+/// Times at which a call started, by the wall clock and the monotonic clock. Passed to each step of
+/// the call, because reading a clock is slow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CallTimes {
-    /// Wall-clock time of the decision.
+pub(super) struct CallTimestamps {
+    /// Wall-clock time of the call, by which it is decided. In microseconds since the Unix epoch.
     pub(super) now: Micros,
     /// Monotonic time at which the call started; `None` if its duration is not measured.
     pub(super) began: Option<Instant>,

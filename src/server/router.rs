@@ -58,7 +58,7 @@ pub(crate) struct RateLimitCall {
     pub(crate) trace: Option<Arc<Trace>>,
 }
 
-/// Limits on the time and memory for receiving a request body.
+/// Limits on the time to receive a request body, and on the memory for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveLimits<'a> {
     /// Memory budget for incomplete requests on this connection.

@@ -50,14 +50,14 @@ pub struct ServerLimits {
     pub keepalive_timeout: Duration,
     /// Age at which the server sends GOAWAY on a connection, so that clients reconnect and use new
     /// replicas, too; `None` means never. A jitter of ±10 % prevents connections from closing at
-    /// the same time. The remaining calls have no time limit, because hyper would drop some of them
-    /// at such a limit.
+    /// the same time. Calls in flight may finish without a timeout, because hyper would drop some
+    /// of them at a timeout.
     pub connection_age_max: Option<Duration>,
     /// Time after the shutdown signal during which the server still accepts connections, so that
     /// clients notice the failing health check and move to other replicas.
     pub drain_delay: Duration,
     /// Time after the shutdown signal at which all remaining connections are closed. Without this
-    /// limit, a client that never finishes its calls would delay the shutdown forever.
+    /// deadline, a client that never finishes its calls would delay the shutdown forever.
     pub hard_limit: Duration,
 }
 

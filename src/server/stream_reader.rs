@@ -1,9 +1,9 @@
-//! Reads the messages of a client's stream, with limits on their size and on the time to receive
-//! one.
+//! Reads the messages of a client's stream, with limits on the size of each message and on the time
+//! to receive it.
 //!
 //! A message within one HTTP/2 frame is not copied. A message that spans several frames is copied
 //! as it arrives, is charged to the memory budgets of the connection and the process, and must be
-//! complete in time.
+//! complete before a timeout.
 //!
 //! Not here: unary calls (`receive`), deciding the requests (`limits_stream`).
 
@@ -96,6 +96,7 @@ impl StreamReader {
     }
 
     /// Removes the next message from the received bytes and returns it; `None` if it is incomplete.
+    /// Returns an error if the message is invalid or exceeds the memory budget.
     fn take_message(&mut self) -> Result<Option<ReceivedBody>, Status> {
         let mut incomplete = match self.incomplete.take() {
             Some(incomplete) => incomplete,

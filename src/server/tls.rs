@@ -211,9 +211,9 @@ struct CallerVerifier {
 }
 
 impl CallerVerifier {
-    /// Returns whether the CA file contains this certificate and it is valid for a client at
-    /// `now`. Needed for certificates created with `openssl req -x509`, which are marked as a CA:
-    /// webpki rejects a CA certificate as a peer's own certificate.
+    /// Returns whether the CA file contains this certificate and the certificate is valid for a
+    /// client at `now`. Needed for certificates created with `openssl req -x509`, which are marked
+    /// as a CA: webpki rejects a CA certificate as a peer's own certificate.
     fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
         self.trusted.iter().any(|trusted| trusted == certificate)
             && authz::check_usable(certificate, CertificateRole::Client, now.as_secs()).is_ok()

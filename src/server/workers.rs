@@ -1,12 +1,13 @@
 //! Worker threads, each with its own single-threaded runtime. A connection and its calls stay on
 //! one thread.
 //!
-//! On the few busy connections that Envoy opens, this takes 40 % less CPU per call than one
+//! On the few busy connections that Envoy opens, this design takes 40 % less CPU per call than one
 //! work-stealing runtime, because h2 has one lock per connection. Each new socket goes to the
 //! worker with the fewest connections; SO_REUSEPORT would ignore how many each worker has. The
 //! threads start when the addresses are bound, so that Redis connections can run on the threads of
-//! the calls that use them. Not here: accepting sockets (`listener`), serving connections
-//! (`connection`).
+//! the calls that use them.
+//!
+//! Not here: accepting sockets (`listener`), serving connections (`connection`).
 
 use std::num::NonZeroUsize;
 use std::pin::Pin;
@@ -47,7 +48,8 @@ impl std::fmt::Debug for IdleWorkers {
 }
 
 impl IdleWorkers {
-    /// Starts the worker threads, each with its own single-threaded runtime.
+    /// Starts the worker threads, each with its own single-threaded runtime. Returns
+    /// [`WireError::Thread`] if a thread or its runtime cannot be started.
     pub(crate) fn start(threads: NonZeroUsize) -> Result<Self, WireError> {
         let (alive, ended) = mpsc::channel(1);
         let threads = (0..threads.get()).map(|index| start_thread(index, alive.clone()));
@@ -115,7 +117,7 @@ impl Workers {
 }
 
 /// Starts one worker thread. Returns its runtime handle and the channel through which the thread
-/// receives its task.
+/// receives its task, or [`WireError::Thread`] if the thread or its runtime cannot be started.
 fn start_thread(
     index: usize,
     alive: mpsc::Sender<()>,

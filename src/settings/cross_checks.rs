@@ -5,7 +5,7 @@ use super::table::Settings;
 use super::value_types::{OnOff, PolicySourceKind, StoreKind};
 
 impl Settings {
-    /// Returns an error for each conflict between settings.
+    /// Returns one error for each conflict between settings.
     pub(super) fn find_conflicts(&self) -> Vec<SettingError> {
         let mut errors = Vec::new();
         let mut conflict = |is_broken: bool, names: &'static str, advice: &str| {
@@ -74,7 +74,7 @@ impl Settings {
         errors
     }
 
-    /// Returns the error in the settings of the Redis store, if there is one.
+    /// Returns the first error in the settings of the Redis store; `None` if they are valid.
     fn redis_conflict(&self) -> Option<SettingError> {
         match self.redis() {
             Ok(redis) if redis.tls.is_none() && self.has_redis_tls_settings() && !self.drop_in => {
@@ -88,8 +88,8 @@ impl Settings {
         }
     }
 
-    /// Checks the settings of the control plane for conflicts. Each check is a tuple of whether the
-    /// conflict exists, the names of the settings, and advice.
+    /// Checks the settings of the control plane for conflicts. Returns a tuple for each possible
+    /// conflict: whether it exists, the names of the settings, and advice.
     fn control_plane_conflicts(&self) -> [(bool, &'static str, &'static str); 4] {
         let uses_control_plane = self.config_type == PolicySourceKind::ControlPlane;
         let has_half_identity = self.xds_tls_cert.is_some() != self.xds_tls_key.is_some();

@@ -1,12 +1,12 @@
-//! Drop-in mode, in which the process runs in place of envoyproxy/ratelimit: it was called as
-//! `ratelimit`, or without a subcommand while RUNTIME_ROOT is set.
+//! Drop-in mode, in which the process replaces envoyproxy/ratelimit. It applies if the process was
+//! started as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set.
 //!
 //! A deployment written for envoyproxy/ratelimit must start unchanged. Therefore, some defaults
 //! follow envoyproxy/ratelimit, and settings that it would ignore cause notices instead of errors
 //! (`cross_checks`, `notices`).
 
-/// Defaults in drop-in mode that differ from those in the settings table, as pairs of setting name
-/// and value.
+/// Default values in drop-in mode that differ from those in the settings table, as pairs of setting
+/// name and value.
 const DEFAULTS: &[(&str, &str)] = &[
     // envoyproxy/ratelimit counts all hits, also those beyond a limit. Callers that charge after the
     // response (`apply_on_stream_done`) rely on it.
@@ -23,8 +23,8 @@ const DEFAULTS: &[(&str, &str)] = &[
 /// Details of a start in drop-in mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropIn {
-    /// Command-line arguments that are not flags of Tidegate, and were ignored. The values of
-    /// unknown flags are omitted, because they may be secrets.
+    /// Command-line arguments that were ignored because they are not flags of Tidegate. The values
+    /// of unknown flags are omitted, because they may be secrets.
     pub ignored_arguments: Vec<String>,
 }
 

@@ -45,7 +45,7 @@ pub enum SettingError {
     },
     /// Unknown name in the settings file.
     Unknown {
-        /// The unknown name.
+        /// Name that is not the name of any setting.
         name: String,
         /// Position of the name in the settings file.
         origin: Origin,
@@ -57,7 +57,7 @@ pub enum SettingError {
     Unsupported {
         /// Name of the environment variable.
         name: &'static str,
-        /// Its value, shortened.
+        /// Value of the environment variable, truncated to 64 characters.
         value: String,
         /// Reason why the variable is an error, and what to use instead.
         advice: &'static str,

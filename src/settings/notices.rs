@@ -15,24 +15,24 @@ use crate::domain::nearest_word;
 /// Startup notice about a setting that has no effect or carries a risk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What the notice is about.
+    /// Kind of problem that the notice reports.
     pub kind: NoticeKind,
-    /// Name of the flag or environment variable, as the operator wrote it.
+    /// Name of the flag, environment variable, or argument.
     pub name: String,
-    /// Correction of an unknown name; otherwise, why the setting has no effect, or its risk.
+    /// Advice for an unknown name, the reason why a setting has no effect, or a risk.
     pub text: String,
 }
 
-/// Kind of a startup notice. The log has a message for each.
+/// Kind of a startup notice. Each kind has its own log message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoticeKind {
-    /// An environment variable that is no setting, and is probably misspelled.
+    /// An environment variable that is not a setting and is probably misspelled.
     UnknownVariable,
-    /// A command-line argument that neither Tidegate nor envoyproxy/ratelimit knows.
+    /// A command-line argument that neither Tidegate nor envoyproxy/ratelimit supports.
     UnknownArgument,
-    /// A setting of envoyproxy/ratelimit that has no effect here.
+    /// A setting that has no effect, such as one that only envoyproxy/ratelimit supports.
     NoEffect,
-    /// A valid setting, or its absence, that carries a risk.
+    /// A valid value, or a missing setting, that carries a risk.
     Risk,
 }
 
@@ -128,7 +128,8 @@ impl IgnoredVariable {
     }
 }
 
-/// Returns notices about ignored and unknown variables and arguments, and about risky settings.
+/// Returns notices about environment variables and arguments that are ignored or unknown, and about
+/// risky settings.
 pub fn find_notices(
     environment: &TextMap,
     drop_in: Option<&DropIn>,
@@ -192,7 +193,8 @@ pub fn find_notices(
     notices
 }
 
-/// Returns what to do about an unknown variable: use the known one that was probably meant.
+/// Returns advice for an unknown environment variable. `meant` is the name of the variable that was
+/// probably meant; `None` if no name is similar.
 fn advice(meant: Option<String>) -> String {
     match meant {
         Some(meant) => format!("did you mean {meant}?"),
@@ -200,8 +202,8 @@ fn advice(meant: Option<String>) -> String {
     }
 }
 
-/// Returns notices about arguments and variables that neither Tidegate nor envoyproxy/ratelimit
-/// knows.
+/// Returns notices about arguments and environment variables that neither Tidegate nor
+/// envoyproxy/ratelimit supports.
 fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> {
     let argument = |name: &String| Notice {
         kind: NoticeKind::UnknownArgument,
@@ -234,8 +236,9 @@ fn is_service_link(name: &str) -> bool {
         || name.split_once("_PORT_").is_some_and(has_port_number)
 }
 
-/// Returns notices about TLS files that have no effect because TLS is not enabled.
-/// envoyproxy/ratelimit ignores such files; outside drop-in mode they are errors (`cross_checks`).
+/// Returns notices about TLS settings that have no effect because TLS is not enabled.
+/// envoyproxy/ratelimit ignores such settings. Outside drop-in mode, they are errors
+/// (`cross_checks`).
 fn find_downgraded_conflicts(settings: &Settings) -> Vec<Notice> {
     let has_no_effect = |is_present: bool, name: &str, missing: &str| {
         let text = format!("it needs {missing}");

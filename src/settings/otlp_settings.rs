@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::value_types::{OnOff, ValueError, not_a_word};
+use super::value_types::{OnOff, ValueError, unknown_word_error};
 use super::{SecretText, SettingError, Settings};
 
 /// Protocol of the OTLP export.
@@ -19,7 +19,7 @@ pub enum OtlpProtocol {
 }
 
 impl OtlpProtocol {
-    /// Returns the endpoint of the collector to which traces are exported if none is configured.
+    /// Returns the collector endpoint that is used for traces if none is configured.
     const fn default_endpoint(self) -> &'static str {
         match self {
             OtlpProtocol::Grpc => "http://localhost:4317",
@@ -27,8 +27,8 @@ impl OtlpProtocol {
         }
     }
 
-    /// Appends the path of one signal to the endpoint that is configured for all signals, if the
-    /// protocol requires it.
+    /// Returns the URL for one signal, metrics or traces. With HTTP, the URL is the common endpoint
+    /// followed by the signal's `path`; with gRPC, it is the endpoint itself.
     fn signal_url(self, endpoint: &str, path: &str) -> String {
         match self {
             OtlpProtocol::Grpc => endpoint.to_owned(),
@@ -63,7 +63,8 @@ pub struct OtlpSettings {
     pub attributes: Vec<(String, String)>,
     /// Whether a sampling decision in the caller's trace context overrides `sample_ratio`.
     pub parent_based: bool,
-    /// Fraction of calls to sample, from 0 to 1, if the caller has made no sampling decision.
+    /// Fraction of calls to sample, from 0 to 1. With `parent_based`, only applies to calls without
+    /// a sampling decision of the caller.
     pub sample_ratio: f64,
 }
 
@@ -103,13 +104,13 @@ impl TraceSampler {
                     "parentbased_always_off",
                     "parentbased_traceidratio",
                 ];
-                return Err(not_a_word(text, &words));
+                return Err(unknown_word_error(text, &words));
             }
         })
     }
 
-    /// Returns whether the caller's sampling decision takes precedence, and the fraction of calls
-    /// to sample otherwise, from 0 to 1.
+    /// Returns whether the caller's sampling decision takes precedence, and the fraction of the
+    /// other calls to sample, from 0 to 1. `ratio` is the configured fraction.
     fn resolve(self, ratio: f64) -> (bool, f64) {
         match self {
             TraceSampler::AlwaysOn => (false, 1.0),
@@ -127,7 +128,7 @@ pub(super) fn parse_exporter(text: &str) -> Result<bool, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "otlp" => Ok(true),
         "none" => Ok(false),
-        _ => Err(not_a_word(text, &["otlp", "none"])),
+        _ => Err(unknown_word_error(text, &["otlp", "none"])),
     }
 }
 
@@ -186,7 +187,7 @@ impl Settings {
         }))
     }
 
-    /// Returns the protocol that `--otlp-protocol` names; `None` if it is not supported.
+    /// Returns the OTLP protocol set by `--otlp-protocol`; `None` if it is not supported.
     pub(super) fn protocol_for_otlp(&self) -> Option<OtlpProtocol> {
         match self.otlp_protocol.to_ascii_lowercase().as_str() {
             "grpc" => Some(OtlpProtocol::Grpc),

@@ -24,8 +24,8 @@ pub struct Sources {
     pub environment: TextMap,
     /// Values in the settings file, by flag name.
     pub file: TextMap,
-    /// Path and line of each value in the settings file, as `FILE:LINE`, by flag name. May lack
-    /// entries, because some positions cannot be determined.
+    /// Position of each value in the settings file, as `FILE:LINE`, by flag name. Has no entry for
+    /// a value whose position cannot be determined.
     pub file_places: TextMap,
     /// Details of a start in drop-in mode; `None` in any other mode.
     pub drop_in: Option<DropIn>,
@@ -53,7 +53,8 @@ pub enum Origin {
     /// Default in drop-in mode, where Tidegate replaces envoyproxy/ratelimit, if it differs from
     /// the built-in default.
     DropInDefault,
-    /// Default if policies come from a control plane, if it differs from the built-in default.
+    /// Default that applies if policies come from a control plane, where it differs from the
+    /// built-in default.
     ControlPlaneDefault,
 }
 
@@ -115,9 +116,9 @@ pub(super) fn mask_password(address: &str) -> String {
     }
 }
 
-/// Masks text unless it is a path or a host with a numeric port, because it may be part of a
-/// password. The address list is split at commas, so a password that contains a comma is cut into
-/// parts, and the first part looks like a host with a port.
+/// Returns `text` unchanged if it is a path, or a host with or without a numeric port; otherwise
+/// returns `(hidden)`. Other text may be part of a password: an address list is split at commas,
+/// so a password that contains a comma is split, too.
 fn mask_non_address(text: &str) -> &str {
     let address = text.split(['/', '?']).next().unwrap_or_default();
     let port = match address.rsplit_once(':') {
@@ -217,11 +218,11 @@ pub(super) fn find_unknown_names(
     sources.file.keys().filter(is_unknown).map(error).collect()
 }
 
-/// Maximum number of characters of a value that an error shows.
+/// Maximum length of a value in an error message, in characters. Longer values are truncated.
 const SHOWN_CHARS_MAX: usize = 64;
 
-/// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` asks for memcached, which Tidegate does
-/// not support.
+/// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` selects a backend other than Redis;
+/// Tidegate has no memcached store. Returns `None` if the variable is unset, empty, or `redis`.
 pub(super) fn find_unsupported(environment: &TextMap) -> Option<SettingError> {
     let is_unsupported = |text: &&String| !text.is_empty() && !text.eq_ignore_ascii_case("redis");
     let value = environment.get("BACKEND_TYPE").filter(is_unsupported)?;
@@ -262,8 +263,8 @@ pub fn report(values: &[SettingValue]) -> String {
     out
 }
 
-/// Maximum column at which [`report`] aligns comments. A longer line does not move the comments of
-/// other lines.
+/// Maximum column at which [`report`] aligns comments. The comment of a longer line follows its
+/// value directly, and does not move the comments of other lines.
 const COMMENT_COLUMN_MAX: usize = 50;
 
 /// Units of numbers that are safe as plain YAML scalars. Other text that begins with a digit may be

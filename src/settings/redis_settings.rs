@@ -227,8 +227,9 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses one Redis address. Error messages quote only `shown`, which is the address with its
-/// password masked.
+/// Parses one Redis address. `shown` is the address with its password masked, and is the only form
+/// of the address that an error message contains. If `unix` is true, text without a scheme is the
+/// path of a Unix socket.
 fn parse_url(
     item: &str,
     shown: &str,

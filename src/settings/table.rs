@@ -22,7 +22,7 @@ use super::value_types::{
     size_parser,
 };
 
-/// Way to display a setting's value in `--print-settings` and in errors.
+/// Redaction of a setting's value in `--print-settings` and in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redaction {
     /// Display the value unchanged.
@@ -36,7 +36,7 @@ pub enum Redaction {
 /// Row of the settings table: the properties of one setting except its parser.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingRow {
-    /// Heading in `--help` and in docs/SETTINGS.md.
+    /// Heading under which `--help` and docs/SETTINGS.md list the setting.
     pub section: &'static str,
     /// Name of the field in [`Settings`].
     pub field: &'static str,
@@ -47,7 +47,7 @@ pub struct SettingRow {
     pub value_name: &'static str,
     /// Default value, as text.
     pub default: &'static str,
-    /// Way to display the value, for example with its password masked.
+    /// Redaction of the value when it is displayed.
     pub redaction: Redaction,
     /// Environment variables of envoyproxy/ratelimit or OpenTelemetry that also set this value.
     pub compat_names: &'static [&'static str],
@@ -56,7 +56,7 @@ pub struct SettingRow {
 }
 
 impl SettingRow {
-    /// Returns whether the value has no secret in it, and is displayed unchanged.
+    /// Returns whether the setting's value contains no secret and is displayed unchanged.
     pub fn is_shown_unchanged(&self) -> bool {
         self.redaction == Redaction::Plain
     }
@@ -79,8 +79,8 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct Settings {
             $($( $(#[doc = $help])+ pub $field: $type, )+)+
-            /// Whether the process runs in place of envoyproxy/ratelimit, so that settings without
-            /// an effect there are not errors.
+            /// Whether the process runs in place of envoyproxy/ratelimit. Settings that
+            /// envoyproxy/ratelimit would ignore are then not errors.
             pub drop_in: bool,
         }
 

@@ -28,7 +28,7 @@ impl SecretText {
         pairs_parser(':')(&self.0).unwrap_or_default()
     }
 
-    /// Returns whether the secret is empty.
+    /// Returns whether the secret is empty, that is, not set.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -47,7 +47,7 @@ impl fmt::Debug for SecretText {
 }
 
 /// Returns the error for a value that is not one of the valid words of a setting.
-pub(super) fn not_a_word(text: &str, words: &[&'static str]) -> ValueError {
+pub(super) fn unknown_word_error(text: &str, words: &[&'static str]) -> ValueError {
     let hint = match nearest_word(text, words.iter().copied()) {
         Some(word) => format!("; did you mean {word:?}?"),
         None => String::new(),
@@ -60,7 +60,7 @@ macro_rules! separated {
     ($first:literal $(, $word:literal)*) => { concat!($first $(, "|", $word)*) };
 }
 
-/// Defines enums whose variants are parsed from keywords, ignoring case.
+/// Defines enums for settings whose values are keywords. Generates a parser that ignores case.
 macro_rules! words {
     ($( $(#[doc = $doc:literal])* $name:ident { $( $(#[doc = $each:literal])* $word:literal $variant:ident ),+ $(,)? } )+) => { $(
         $(#[doc = $doc])*
@@ -74,7 +74,7 @@ macro_rules! words {
             pub(super) fn read(text: &str) -> Result<Self, ValueError> {
                 match text.to_ascii_lowercase().as_str() {
                     $( $word => Ok($name::$variant), )+
-                    _ => Err(not_a_word(text, &[$($word),+])),
+                    _ => Err(unknown_word_error(text, &[$($word),+])),
                 }
             }
         }
@@ -82,13 +82,13 @@ macro_rules! words {
 }
 
 words! {
-    /// Access of callers to the methods for single counters of `tidegate.v1.Limits`.
+    /// Access that callers have to the methods of `tidegate.v1.Limits` for single counters.
     CounterAccessSetting {
-        /// No access.
+        /// No access to these methods.
         "off" Off,
         /// Access to the methods that change no counter.
         "read" Read,
-        /// Access to all methods.
+        /// Access to all methods for single counters.
         "write" Write,
     }
     /// Setting that is on, off, or determined by other settings.
@@ -191,7 +191,7 @@ words! {
         "warn" Warn,
         /// Logs failures, problems and normal events.
         "info" Info,
-        /// Logs everything, including details that help to find a cause.
+        /// Logs failures, problems, normal events, and details for debugging.
         "debug" Debug,
         /// Same as `debug`.
         "trace" Trace,
@@ -236,7 +236,7 @@ pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
     }
 }
 
-/// Maximum number of name-value pairs in a list.
+/// Maximum number of name-value pairs in the value of a list setting.
 const PAIRS_MAX: usize = 64;
 
 /// Returns a parser for a comma-separated list of name-value pairs. Empty text means an empty list.
@@ -344,7 +344,7 @@ pub(super) fn duration_parser(
         check_bounds(parse_millis(input), min_ms, max_ms, &min, &max)
             .map(Duration::from_millis)
             .map_err(|error| {
-                let hint = match with_go_unit(input) {
+                let hint = match suggest_go_duration(input) {
                     Some(meant) => format!("; did you mean {meant:?}?"),
                     None => String::new(),
                 };
@@ -364,9 +364,9 @@ fn short_duration(millis: u64) -> String {
     }
 }
 
-/// Returns a suggestion in Go's format for a number without a unit, or with its unit as a word;
-/// `None` for other text.
-fn with_go_unit(input: &str) -> Option<String> {
+/// Suggests a duration in Go's format, such as `5s`, for a number without a unit or with a unit
+/// such as `seconds`. Returns `None` for other text.
+fn suggest_go_duration(input: &str) -> Option<String> {
     let word = input.trim_start_matches(|c: char| c.is_ascii_digit());
     let number = &input[..input.len() - word.len()];
     let unit = match word.trim().to_ascii_lowercase().as_str() {

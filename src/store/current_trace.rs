@@ -1,8 +1,8 @@
 //! Task-local trace of the current call.
 //!
-//! The trace is not a parameter, because the seven layers between the wire and a node's connection
-//! do not use it, and only one call in a hundred is traced. For an untraced call, `record` reads
-//! one thread-local variable.
+//! The trace is not a parameter, because the seven layers between the gRPC server and a connection
+//! to a Redis node do not use it, and by default only one call in a hundred is traced. For an
+//! untraced call, `record` reads one thread-local variable.
 //!
 //! Not here: what a trace contains (`domain`), which calls are traced (`telemetry`).
 
@@ -15,7 +15,7 @@ tokio::task_local! {
     static TRACE: Arc<Trace>;
 }
 
-/// Runs a future with `trace` as the task's current trace.
+/// Runs `work` with `trace` as the task's current trace, and returns the output of `work`.
 pub async fn scope<W: Future>(trace: Arc<Trace>, work: W) -> W::Output {
     TRACE.scope(trace, work).await
 }

@@ -1,20 +1,21 @@
-//! Tests of the table of prepaid hits, with a fixed window as the store.
+//! Tests of the table of prepaid hits, with a fixed window in place of the store.
 
 use super::*;
 use crate::domain::fixtures::{fixed_window, take};
 
 const LENGTH: u64 = 1_000_000;
-/// What the server's clock shows at zero of the replicas' clocks, in the middle of a window.
-const SERVER: u64 = 1_763_596_800_000_000 + LENGTH / 2;
+/// Server time when the clocks of the replicas are at zero, in microseconds since the Unix epoch.
+/// It is in the middle of a window.
+const SERVER_TIME_AT_ZERO: u64 = 1_763_596_800_000_000 + LENGTH / 2;
 const SESSION: u64 = 7;
 
 fn limit(hits: u64) -> Arc<Limit> {
     Arc::new(Limit { prepay: true, ..fixed_window(hits, Micros(LENGTH)) })
 }
 
-/// The store's answer to a charge that passed at this time of the replicas' clocks.
+/// Returns the store's outcome of a successful charge at the replica time `at`, in microseconds.
 fn charged(hits: u64, available: u64, at: u64) -> Outcome {
-    let at = SERVER + at;
+    let at = SERVER_TIME_AT_ZERO + at;
     let window = Micros(at / LENGTH * LENGTH);
     let taken = ChargeRecord { hits: Hits(hits), at: Micros(at), window, entry: 0 };
     let reset_after = Micros(window.0 + LENGTH - at);
@@ -22,18 +23,19 @@ fn charged(hits: u64, available: u64, at: u64) -> Outcome {
     Outcome { charged: Hits(hits), taken: Some(taken), ..passed }
 }
 
-/// Charges 100 hits, one per millisecond from `start` on, so that the counter is hot.
+/// Charges 100 hits, one per millisecond from `start` on, so that the counter is hot. Returns the
+/// time after the last charge.
 fn warm(lots: &PrepaidLots, check: &Check<'_>, available: u64, start: u64) -> u64 {
     for at in (start..start + 100_000).step_by(1_000) {
-        assert_eq!(lots.spend(check, false, SESSION, Micros(at)), Spend::Ask { lot: 0 });
+        assert_eq!(lots.spend(check, false, SESSION, Micros(at)), SpendResult::Ask { lot: 0 });
         lots.record(check, &charged(1, available, at), Micros(at));
     }
     start + 100_000
 }
 
-/// Takes the lot that the counter is due, and adds it.
+/// Charges the next lot of the counter and adds it to the table. Returns its size and the lot.
 fn refill(lots: &PrepaidLots, check: &Check<'_>, now: u64) -> (u64, AddedLot) {
-    let Spend::Ask { lot } = lots.spend(check, true, SESSION, Micros(now)) else {
+    let SpendResult::Ask { lot } = lots.spend(check, true, SESSION, Micros(now)) else {
         panic!("there are hits")
     };
     let outcome = charged(lot + check.cost().0, 100_000, now);
@@ -43,7 +45,7 @@ fn refill(lots: &PrepaidLots, check: &Check<'_>, now: u64) -> (u64, AddedLot) {
 }
 
 fn is_spent(lots: &PrepaidLots, check: &Check<'_>, session: u64, now: u64) -> bool {
-    matches!(lots.spend(check, false, session, Micros(now)), Spend::Spent(..))
+    matches!(lots.spend(check, false, session, Micros(now)), SpendResult::Spent(..))
 }
 
 #[test]
@@ -53,10 +55,10 @@ fn a_lot_is_50_ms_of_the_rate_and_a_quarter_of_the_rest_per_replica() {
     {
         let (lots, limit) = (PrepaidLots::new(replicas), limit(100_000));
         let check = take(1, 1, &limit);
-        assert_eq!(lots.spend(&check, true, SESSION, Micros(0)), Spend::Ask { lot: 0 });
+        assert_eq!(lots.spend(&check, true, SESSION, Micros(0)), SpendResult::Ask { lot: 0 });
         let now = warm(&lots, &check, available, 0);
         let asked = lots.spend(&check, true, SESSION, Micros(now));
-        assert_eq!(asked, Spend::Ask { lot: expected }, "{replicas} {available}");
+        assert_eq!(asked, SpendResult::Ask { lot: expected }, "{replicas} {available}");
     }
 }
 
@@ -65,7 +67,7 @@ fn a_counter_that_is_not_hot_gets_no_lot() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     let check = take(1, 1, &limit);
     for at in (0..1_000_000).step_by(50_000) {
-        assert_eq!(lots.spend(&check, true, SESSION, Micros(at)), Spend::Ask { lot: 0 });
+        assert_eq!(lots.spend(&check, true, SESSION, Micros(at)), SpendResult::Ask { lot: 0 });
         lots.record(&check, &charged(1, 90_000, 0), Micros(at));
     }
 }
@@ -79,14 +81,14 @@ fn one_call_takes_the_next_lot_while_others_spend_the_second_half() {
     assert_eq!(lot, 50);
     let spend = |may_take| lots.spend(&check, may_take, SESSION, Micros(now + 1_000));
     for _ in 0..25 {
-        assert!(matches!(spend(true), Spend::Spent(..)));
+        assert!(matches!(spend(true), SpendResult::Spent(..)));
     }
-    assert_eq!(spend(true), Spend::Ask { lot: 25 }, "25 of 50 are left");
-    assert!(matches!(spend(true), Spend::Spent(..)), "another call takes it");
+    assert_eq!(spend(true), SpendResult::Ask { lot: 25 }, "25 of 50 are left");
+    assert!(matches!(spend(true), SpendResult::Spent(..)), "another call takes it");
     let outcome = charged(26, 90_000, now + 1_000);
     lots.add(&check, &outcome, SESSION, Micros(now + 1_000)).unwrap();
     lots.end_refill(&check);
-    let spent = (0..).take_while(|_| matches!(spend(false), Spend::Spent(..))).count();
+    let spent = (0..).take_while(|_| matches!(spend(false), SpendResult::Spent(..))).count();
     assert_eq!(spent, 24 + 25);
 }
 
@@ -141,7 +143,7 @@ fn hits_are_put_back_into_their_lot_unless_it_is_over() {
     let check = take(1, 3, &limit);
     let now = warm(&lots, &take(1, 1, &limit), 90_000, 0);
     let (lot, added) = refill(&lots, &check, now);
-    let Spend::Spent(id, outcome) = lots.spend(&check, false, SESSION, Micros(now)) else {
+    let SpendResult::Spent(id, outcome) = lots.spend(&check, false, SESSION, Micros(now)) else {
         panic!("there are hits")
     };
     assert_eq!((outcome.charged, outcome.taken.unwrap().hits), (Hits(3), Hits(3)));
@@ -175,7 +177,7 @@ fn a_flood_of_counters_takes_no_more_than_the_table() {
     refill(&lots, &hot, now);
 }
 
-/// A generator of test data: xorshift.
+/// Pseudo-random number generator for test data (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -187,8 +189,8 @@ impl Random {
     }
 }
 
-/// A call on its way to the store and back.
-struct Asked {
+/// Call on its way to the store or back. Times are in microseconds of the replicas' clocks.
+struct InFlightCall {
     replica: usize,
     cost: u64,
     lot: u64,
@@ -198,33 +200,34 @@ struct Asked {
     outcome: Option<Outcome>,
 }
 
-/// Three replicas that make more calls than a fixed window admits, and a store that counts.
-struct World {
+/// Simulation of three replicas that make more calls than a fixed window admits, and of the store
+/// that counts their hits.
+struct ReplicaSimulation {
     random: Random,
     limit: Arc<Limit>,
     replicas: Vec<PrepaidLots>,
-    asked: Vec<Asked>,
-    /// When each lot is returned: the replica, the time, and the lot.
+    asked: Vec<InFlightCall>,
+    /// Lots to be refunded, as tuples of the replica's index, the time of the refund, and the lot.
     ends: Vec<(usize, u64, AddedLot)>,
-    /// Hits in each window's counter.
+    /// Number of hits that the store has counted, by window.
     counts: [u64; 6],
     admitted: [u64; 6],
     lots: u64,
 }
 
-/// The position of a window.
-fn place(window: Micros) -> usize {
-    ((window.0 - SERVER) / LENGTH) as usize
+/// Returns the index of a window, counted from the first window of the simulation.
+fn window_index(window: Micros) -> usize {
+    ((window.0 - SERVER_TIME_AT_ZERO) / LENGTH) as usize
 }
 
-/// The start of the window that the server's clock is in.
+/// Returns the start of the window at the replica time `now`, by the server's clock.
 fn window_at(now: u64) -> Micros {
-    Micros((SERVER + now) / LENGTH * LENGTH)
+    Micros((SERVER_TIME_AT_ZERO + now) / LENGTH * LENGTH)
 }
 
-impl World {
-    fn new(seed: u64, hits: u64) -> World {
-        World {
+impl ReplicaSimulation {
+    fn new(seed: u64, hits: u64) -> ReplicaSimulation {
+        ReplicaSimulation {
             random: Random(0x9E37_79B9_7F4A_7C15 ^ seed),
             limit: limit(hits),
             replicas: (0..3).map(|_| PrepaidLots::new(3)).collect(),
@@ -250,29 +253,37 @@ impl World {
         let cost = 1 + self.random.below(3);
         let check = take(1, cost, &self.limit);
         match self.replicas[replica].spend(&check, true, SESSION, Micros(now)) {
-            Spend::Spent(_, outcome) => {
+            SpendResult::Spent(_, outcome) => {
                 let window = outcome.taken.unwrap().window;
                 assert_eq!(window, window_at(now), "spent in another window");
-                self.admitted[place(window)] += cost;
+                self.admitted[window_index(window)] += cost;
             }
-            Spend::Ask { lot } => {
+            SpendResult::Ask { lot } => {
                 assert!(lot <= self.limit.capacity().0 / 12);
                 self.lots += u64::from(lot > 0);
                 let runs = now + self.random.below(3_000);
                 let arrives = runs + self.random.below(3_000);
                 let outcome = None;
-                self.asked.push(Asked { replica, cost, lot, sent: now, runs, arrives, outcome });
+                self.asked.push(InFlightCall {
+                    replica,
+                    cost,
+                    lot,
+                    sent: now,
+                    runs,
+                    arrives,
+                    outcome,
+                });
             }
         }
     }
 
-    /// Charges a call in the store when its command arrives there.
-    fn execute(&mut self, call: &mut Asked, now: u64) {
+    /// Charges a call in the store if its command has arrived there.
+    fn execute(&mut self, call: &mut InFlightCall, now: u64) {
         if call.outcome.is_some() || call.runs > now {
             return;
         }
         let (hits, needed) = (self.limit.capacity().0, call.cost + call.lot);
-        let count = &mut self.counts[place(window_at(call.runs))];
+        let count = &mut self.counts[window_index(window_at(call.runs))];
         let mut outcome = charged(needed, 0, call.runs);
         if *count + needed <= hits {
             *count += needed;
@@ -284,14 +295,15 @@ impl World {
         call.outcome = Some(outcome);
     }
 
-    /// Lets a replica read the store's answer. Returns whether it has arrived.
-    fn deliver(&mut self, call: &Asked, now: u64) -> bool {
+    /// Delivers the store's answer to the replica that made the call. Returns false if the answer
+    /// has not arrived yet.
+    fn deliver(&mut self, call: &InFlightCall, now: u64) -> bool {
         let Some(outcome) = call.outcome.filter(|_| call.arrives <= now) else { return false };
         let (lots, check) = (&self.replicas[call.replica], take(1, call.cost, &self.limit));
         let own = Hits(outcome.charged.0.min(call.cost));
         lots.record(&check, &Outcome { charged: own, ..outcome }, Micros(now));
         if let Some(taken) = outcome.taken {
-            self.admitted[place(taken.window)] += call.cost;
+            self.admitted[window_index(taken.window)] += call.cost;
             if call.lot > 0 {
                 let added = lots.add(&check, &outcome, SESSION, Micros(call.sent)).unwrap();
                 let late = added.spend_until.0.max(now) + self.random.below(2_000);
@@ -304,7 +316,7 @@ impl World {
         true
     }
 
-    /// Returns whether the lot's rest has been returned by now.
+    /// Refunds the unspent hits of a lot if its refund is due. Returns whether it was due.
     fn is_returned(&mut self, (replica, at, lot): &(usize, u64, AddedLot), now: u64) -> bool {
         if *at > now {
             return false;
@@ -312,7 +324,7 @@ impl World {
         if let Some(Receipt { taken, .. }) = self.replicas[*replica].end(lot, SESSION)
             && taken.window == window_at(now)
         {
-            self.counts[place(taken.window)] -= taken.hits.0;
+            self.counts[window_index(taken.window)] -= taken.hits.0;
         }
         true
     }
@@ -323,9 +335,9 @@ fn three_replicas_never_exceed_a_window_and_admit_all_of_it() {
     // The last limit is never reached, so that lots are held when a window ends.
     let limits = [40, 1_000, 20_000, 1_000_000];
     for (seed, hits) in (1..=6).flat_map(|seed| limits.map(|hits| (seed, hits))) {
-        let mut world = World::new(seed, hits);
+        let mut world = ReplicaSimulation::new(seed, hits);
         (LENGTH / 2..4 * LENGTH).step_by(100).for_each(|now| world.step(now));
-        let World { counts, admitted, lots, .. } = world;
+        let ReplicaSimulation { counts, admitted, lots, .. } = world;
         for (admitted, count) in admitted.into_iter().zip(counts) {
             assert!(admitted <= count && count <= hits, "{seed}: {admitted} {count} {hits}");
         }

@@ -20,8 +20,8 @@ use crate::domain::{Micros, Op};
 /// search takes about 100 ns.
 const RECLAIM_SLOTS_FULL: usize = 32;
 
-/// Maximum number of other shards that are searched for expired entries if the key's own shard has
-/// none. Locked shards are skipped.
+/// Maximum number of other shards that are searched for expired entries if the shard of the new key
+/// has none. Locked shards are skipped.
 const RECLAIM_SHARDS: usize = 4;
 
 /// Number of slots that are searched for an entry to fold into a sketch. A search takes about 100
@@ -36,16 +36,16 @@ const FOLDS_MAX: usize = 32;
 /// bytes per cell use 4 MiB.
 const SKETCH_WIDTH: usize = 65_536;
 
-/// Number of keys of the store's capacity per cell of a sketch row, in a store too small for
-/// [`SKETCH_WIDTH`]. A sketch then uses about a twelfth of the store's memory.
+/// Store capacity, in keys, per cell of a sketch row, for a store too small for [`SKETCH_WIDTH`]. A
+/// sketch then uses about a twelfth of the store's memory.
 const KEYS_PER_CELL: usize = 16;
 
 /// Maximum number of sketches per shard, one per rule. Summed over all shards, they use at most 32
 /// MiB.
 const SKETCHES_MAX: usize = 8;
 
-/// Delay before a shard that found no room for a sketch tries again. Each attempt searches the
-/// whole shard.
+/// Minimum time between two attempts to make room for a sketch in a shard. Each attempt searches
+/// the whole shard.
 const SKETCH_RETRY: Micros = Micros::SECOND;
 
 /// Returns the number of cells per row of a sketch in one shard, for a store of `max_keys` keys.
@@ -156,9 +156,9 @@ impl MemoryStore {
     }
 
     /// Claims or releases the difference when an entry's weight changes. If the store is full,
-    /// makes room by folding other entries. If that fails, returns false for an [`Op::Take`]. Other
-    /// operations exceed the capacity instead, by no more than the rounding of the entry's buffer
-    /// size.
+    /// makes room by folding other entries. If that fails, claims nothing and returns false for an
+    /// [`Op::Take`]. Other operations exceed the capacity instead, by no more than the rounding of
+    /// the entry's buffer size.
     pub(super) fn resize(
         &self,
         shard: &mut Shard,
@@ -240,7 +240,9 @@ impl MemoryStore {
         let Some((_, slot)) = fullest else { return false };
         let key = shard.key(slot);
         let Some(rule) = self.rules.rule(shard.rule(slot)) else { return false };
-        let Some(sketch) = self.sketch_of(shard, &rule, now, in_use) else { return false };
+        let Some(sketch) = self.find_or_create_sketch(shard, &rule, now, in_use) else {
+            return false;
+        };
         // Making the sketch may have folded that entry already.
         if shard.find(key) == Some(slot) {
             let freed = shard.fold(slot, sketch, now, &self.rules);
@@ -251,9 +253,9 @@ impl MemoryStore {
     }
 
     /// Returns the index of the rule's sketch in the shard, creating the sketch if necessary.
-    /// Returns `None` if the rule cannot have one. The sketch is kept at least until the call has
-    /// ended.
-    pub(super) fn sketch_of(
+    /// Returns `None` if the rule cannot have a sketch. Keeps the sketch until at least the end of
+    /// the call.
+    pub(super) fn find_or_create_sketch(
         &self,
         shard: &mut Shard,
         rule: &RuleIdentity,
@@ -322,7 +324,7 @@ impl MemoryStore {
         true
     }
 
-    /// Removes the sketches of a shard whose cells have all expired.
+    /// Removes those sketches of a shard in which all cells have expired.
     pub(super) fn remove_expired_sketches(&self, shard: &mut Shard, now: Micros) {
         let weight = shard.remove_expired_sketches(now) * self.sketch_weight;
         if weight > 0 {

@@ -289,7 +289,7 @@ impl MemoryStore {
             shard.insert(key, state, expires, slot);
             return step.outcome;
         }
-        let Some(at) = self.sketch_of(shard, &rule, now, &nothing) else {
+        let Some(at) = self.find_or_create_sketch(shard, &rule, now, &nothing) else {
             return self.refuse_when_full(check.limit, now);
         };
         shard.sketches[at].charge(key, &state, expires, now);
