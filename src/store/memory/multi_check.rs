@@ -16,8 +16,8 @@ use super::{MemoryStore, SHARDS_MAX, without_receipt_entry, without_unreceipted_
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Number of working counters that are kept on the stack and searched linearly. Calls with more
-/// checks are rare; they allocate and use a hash table.
+/// Number of counters of a call that are kept on the stack and searched linearly. Calls with more
+/// counters are rare; they allocate and use a hash table.
 const COUNTERS_INLINE: usize = 16;
 
 const SHARD_SET_WORDS: usize = SHARDS_MAX / 64;
@@ -37,7 +37,7 @@ struct LockedShards<'a> {
 enum Location {
     /// The counter is stored in the entry in this slot.
     Entry(EntryIndex),
-    /// The counter is new, and weight has been claimed for an entry of this rule.
+    /// The counter is new, and the weight of its future entry has been added to this rule.
     Claimed(RuleSlot),
     /// The counter has no entry. Its hits are counted in the sketch of the rule with this key.
     Sketch(u64),
@@ -72,12 +72,13 @@ struct WorkingCounters<'a> {
     each: SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>,
     /// Positions of the counters after the first [`COUNTERS_INLINE`], by key.
     positions: HashMap<EntryKey, usize>,
-    /// Entries of these counters, as the index of the shard's guard and the entry.
+    /// Entries of the counters after the first [`COUNTERS_INLINE`]. Each is given by the index of
+    /// its shard's guard and its own index.
     entries: HashSet<(usize, EntryIndex)>,
 }
 
 impl<'a> WorkingCounters<'a> {
-    /// Returns the position of the counter with this key, or `None` if the call has not used it yet.
+    /// Returns the position of the counter with this key, or `None` if no earlier check uses it.
     fn position(&self, key: EntryKey) -> Option<usize> {
         let mut searched = self.each.iter().take(COUNTERS_INLINE);
         let found = searched.position(|counter| counter.key == key);
@@ -230,7 +231,7 @@ impl MemoryStore {
         }
     }
 
-    /// Applies a check to its working counter.
+    /// Applies a check to its working counter and returns the outcome.
     fn apply_check<'a>(
         &self,
         counters: &mut WorkingCounters<'a>,

@@ -26,7 +26,7 @@ const SHARED: RuleSlot = RuleSlot(0);
 /// Key of a slot while the slot is being reassigned. No rule has this key.
 const IN_TRANSITION: u64 = u64::MAX;
 
-/// Index of a rule's slot in the [`RuleTable`]. Every entry stores it in 16 bits.
+/// Index of a rule's slot in the [`RuleTable`]. Every entry of the memory store contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSlot(pub(super) u16);
 
@@ -41,7 +41,7 @@ pub(super) struct RuleIdentity {
 }
 
 impl RuleIdentity {
-    /// Returns the rule that the counters of a limit belong to.
+    /// Returns the identity of the rule that the counters of a limit belong to.
     pub(super) fn of(limit: &Limit) -> RuleIdentity {
         RuleIdentity::new(limit.limit_id, CellFormat::of(limit))
     }
@@ -54,7 +54,7 @@ impl RuleIdentity {
     }
 }
 
-/// Report that new keys of a rule did not fit into a full store.
+/// Report that new keys of a rule did not get an entry of their own, because the store was full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
     /// Id of the rule's limit, as in [`Limit::limit_id`].
@@ -72,20 +72,20 @@ struct RuleUsage {
     format: AtomicU64,
     /// Total weight of the rule's entries, in keys.
     weight: AtomicU64,
-    /// Bits [`SKETCHED`] and [`REFUSED`]. The low half holds new overflows, and the high half
-    /// those that have been reported.
+    /// Bits [`SKETCHED`] and [`REFUSED`]. The low four bits hold new overflows, and the high four
+    /// bits those that have been reported.
     overflow: AtomicU8,
 }
 
-/// Bit of an overflow whose new keys are counted in a sketch.
+/// Overflow bit that is set when a new key of the rule was counted in a sketch.
 const SKETCHED: u8 = 1;
-/// Bit of an overflow whose new keys are refused.
+/// Overflow bit that is set when a new key of the rule was refused.
 const REFUSED: u8 = 2;
-/// Distance, in bits, from a new overflow's bit to the bit that marks it as reported.
+/// Number of bits by which the bit of a new overflow is shifted left once it has been reported.
 const REPORTED_SHIFT: u8 = 4;
 
-/// Lock-free hash table that holds the weight of each rule's entries. Only assigning a slot takes
-/// a lock.
+/// Hash table of the total weight of each rule's entries. Lock-free, except that assigning a slot
+/// to a rule takes a lock.
 #[derive(Debug)]
 pub(super) struct RuleTable {
     slots: Box<[RuleUsage]>,
@@ -215,7 +215,7 @@ impl RuleTable {
         u16::try_from(at).ok().map(RuleSlot)
     }
 
-    /// Returns the slot of a rule. A new rule is assigned one.
+    /// Returns the slot of a rule. Assigns a slot to a new rule.
     fn slot_of(&self, rule: &RuleIdentity) -> RuleSlot {
         self.find(rule).unwrap_or_else(|| self.assign(rule))
     }

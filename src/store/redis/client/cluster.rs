@@ -173,8 +173,8 @@ impl Cluster {
         }
     }
 
-    /// Follows the redirects of a script call and returns its final reply. A call that is
-    /// redirected has not run yet.
+    /// Follows the redirects of a script call and returns its final reply. A redirected call has
+    /// not run yet, so it can be sent again.
     async fn follow_redirects(
         &self,
         mut node: Arc<Node>,

@@ -43,8 +43,8 @@ pub(super) const COMMANDS_MAX: usize = 128;
 /// the way. More would make the batches smaller, and a command sent alone costs Redis twice as
 /// much as one in a batch of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
-/// Maximum number of calls in the queue of a connection: four batches. A call behind a full queue
-/// would exceed its time budget, so it is rejected immediately.
+/// Maximum number of calls in the queue of a connection: four full writes. A call behind a full
+/// queue would exceed its time budget, so it is rejected immediately.
 pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
 /// Maximum number of times that a command is resent after NOSCRIPT. If three times are not enough,
 /// the server apparently loses its scripts as fast as they are loaded.
@@ -290,7 +290,7 @@ impl Connection {
     }
 
     /// Rejects the commands that were not written, and discards the bounds of the server's clock.
-    /// Counts the commands that were written but got no reply, because their outcome is unknown.
+    /// Counts the commands that were written but got no reply as having an unknown outcome.
     fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
         let Outstanding { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
@@ -325,8 +325,8 @@ impl Connection {
         Some(self.dialer.config().silence_max.saturating_sub(silent))
     }
 
-    /// Passes each reply in a batch to its caller. Commands that failed with NOSCRIPT are put back
-    /// into `pending`.
+    /// Passes each reply in a batch to its caller. Commands that failed with NOSCRIPT are queued
+    /// again in `outstanding.pending`.
     ///
     /// # Errors
     ///
@@ -454,7 +454,7 @@ impl Connection {
     }
 }
 
-/// Tries to connect, with backoff, until an attempt succeeds.
+/// Tries to connect, with backoff, until an attempt succeeds. Returns the connection.
 pub(super) async fn dial(
     dialer: &mut Dialer,
     stats: &NodeStats,
@@ -514,9 +514,9 @@ impl Outstanding {
     }
 }
 
-/// Timer that fires when the oldest batch in flight may have waited for `silence_max`. It is not
-/// restarted for every write, because that would cost more. Instead, the wait is recomputed when
-/// it fires.
+/// Timer that fires when the oldest batch in flight may have waited for `silence_max`. Restarting
+/// the timer for every write would cost more, so the remaining wait is recomputed when the timer
+/// fires.
 struct SilenceTimer {
     sleep: Pin<Box<Sleep>>,
     is_set: bool,

@@ -29,8 +29,8 @@ pub(crate) struct ConnectionLoad {
     round_trip_min: Measurement,
 }
 
-/// Measured value in the low 32 bits, and the time of the measurement, in milliseconds, in the
-/// high 32 bits.
+/// Measured value and the time of the measurement, packed into one word: the value in the low 32
+/// bits, and the time, in milliseconds, in the high 32 bits.
 #[derive(Debug, Default)]
 struct Measurement(AtomicU64);
 
@@ -62,7 +62,7 @@ impl ConnectionLoad {
 
     /// Returns whether a call that is queued now can get its reply by `deadline`. The outstanding
     /// commands may take at most half of the time left, as a margin for variance. The smallest
-    /// round trip may take all of it.
+    /// round trip may take all of the time left.
     pub(crate) fn can_answer_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
         let service_ns = self.service.get(now, SERVICE_AGE_MAX);
@@ -73,7 +73,7 @@ impl ConnectionLoad {
     }
 }
 
-/// Measures the load of a connection. Owned by the connection's task.
+/// Meter of a connection's load, owned by the connection's task.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     service: [ServiceWindow; 2],
@@ -90,7 +90,7 @@ struct ServiceWindow {
     commands: u64,
 }
 
-/// Smallest round trip in one window; `None` if there was none.
+/// Smallest round trip in one window, if any round trip was measured.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTripWindow {
     start: Micros,
@@ -107,8 +107,8 @@ impl LoadMeter {
         recent.filter_map(|window| window.smallest).min().unwrap_or_default()
     }
 
-    /// Records the replies to a batch of `commands` commands that was written at `sent`. Updates
-    /// `load`.
+    /// Records that the replies to a batch of `commands` commands, written at `sent`, arrived at
+    /// `now`. Updates `load`.
     pub(crate) fn record(
         &mut self,
         load: &ConnectionLoad,

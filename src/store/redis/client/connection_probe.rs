@@ -32,8 +32,9 @@ pub(super) enum ProbeResult {
 type Ping = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 impl Connection {
-    /// Sends PINGs until the reply to one arrives in time. Rejects commands that are queued in the
-    /// meantime. `first_ping` is the delay before the first PING.
+    /// Sends PINGs until the reply to a PING arrives in time, or until the connection breaks or is
+    /// replaced. Rejects commands that are queued in the meantime. `first_ping` is the delay before
+    /// the first PING.
     ///
     /// Replies are matched to commands by their order. If a command was lost, a PING gets a reply
     /// only after the next PING was sent, and thus never within [`PROBE_TIMEOUT`].

@@ -21,12 +21,12 @@ const BYTES_MAX: usize = 16 * 1024;
 /// endings.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// State of a node, as shown by the error replies to one call's plain charges.
+/// Problems of a node that the error replies to one call's plain charges report.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
     pub(super) is_out_of_service: bool,
-    /// The ACL does not permit INCRBY.
+    /// Whether the ACL denied INCRBY.
     pub(super) is_denied: bool,
 }
 
@@ -130,14 +130,15 @@ impl Connection {
         }
     }
 
-    /// Stops plain charges on this connection.
+    /// Stops plain charges on this connection until it is reopened.
     pub(super) fn forbid_charges(&self, known: &mut ServerTime) {
         self.dialer.forbid_charges();
         *known = ServerTime::default();
         self.time_known_until.set(Micros::ZERO);
     }
 
-    /// Passes the replies to plain charges to their caller.
+    /// Passes the replies to plain charges to their caller. Returns the problems that error replies
+    /// among them report.
     pub(super) fn complete_charges(
         &self,
         in_flight: InFlight,

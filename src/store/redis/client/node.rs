@@ -160,8 +160,8 @@ impl Node {
         self.info.store(info.map(Arc::new));
     }
 
-    /// Queues the commands of one call on an open connection whose replies can arrive in time, or
-    /// rejects the commands immediately.
+    /// Queues the commands of one call on an open connection that can deliver the replies in time.
+    /// If there is none, rejects the commands immediately.
     pub(crate) fn enqueue(&self, mut batch: Batch) {
         let Some(command) = batch.first() else { return };
         let (now, deadline) = (command.queued_at, command.deadline);

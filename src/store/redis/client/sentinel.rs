@@ -91,7 +91,7 @@ async fn log_missing_master(context: Arc<ClientContext>, suppressed: Suppressed)
 /// Addresses that sentinels name as the master, each with the number of those sentinels.
 type Votes = Vec<(Address, usize)>;
 
-/// Returns the master to use.
+/// Returns the master to use, or `None` to keep the known master.
 ///
 /// A sentinel's reply can be stale if it is cut off from the others or an election is in progress.
 /// The new master therefore needs the votes of a majority of the configured sentinels, even if some
@@ -132,7 +132,8 @@ async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Vo
     votes
 }
 
-/// Parses a reply to SENTINEL GET-MASTER-ADDR-BY-NAME.
+/// Parses a reply to SENTINEL GET-MASTER-ADDR-BY-NAME. Returns `None` if the sentinel does not
+/// monitor the master or the reply is malformed.
 fn master_address(reply: &Value) -> Option<Address> {
     let Value::Array(parts) = reply else { return None };
     let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else { return None };

@@ -58,8 +58,8 @@ impl SingleMaster {
         replies
     }
 
-    /// Charges counters by plain commands. Sends nothing and returns `None` if the master or its
-    /// server time is not known.
+    /// Charges counters by plain commands and waits for the replies. Sends nothing and returns
+    /// `None` if the master or its server time is not known.
     pub(crate) async fn charge(
         &self,
         charges: PlainCharges,

@@ -14,10 +14,11 @@ use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_
 
 /// Interval between refreshes of the slot table while there are no failures or redirections.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Minimum time between refreshes, doubled each time the table stays the same. An election takes
+/// Minimum time between refreshes after the slot table has changed. Doubled, up to
+/// [`INTERVAL_MIN_UNCHANGED`], by each refresh that leaves the table unchanged. An election takes
 /// seconds, and a hundred processes query the same few nodes.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Longest minimum time between refreshes, reached by doubling while the table stays the same.
+/// Minimum time between refreshes after several refreshes that left the slot table unchanged.
 const INTERVAL_MIN_UNCHANGED: Duration = Duration::from_millis(800);
 
 /// Refreshes the slot table on request and every [`INTERVAL`], until the cluster is dropped.
@@ -112,8 +113,8 @@ async fn refresh(
 }
 
 /// Warns about addresses from the settings that belong to a different cluster than the slot table.
-/// A restart could pick that cluster, and replicas of Tidegate could count on different clusters.
-/// Removes the addresses that were compared.
+/// After a restart, Tidegate could use that cluster, and its replicas could count on different
+/// clusters. Removes the compared addresses from `addresses`.
 async fn verify_addresses(
     context: &ClientContext,
     cluster: &Weak<Cluster>,
