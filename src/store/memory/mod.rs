@@ -247,7 +247,7 @@ impl MemoryStore {
 
     /// Decides a call with a single check. Never undoes the charge, because a single check that
     /// passes is charged regardless of its role and the call's accounting.
-    fn decide_alone(&self, check: &Check<'_>, now: Micros) -> Outcome {
+    fn decide_single_check(&self, check: &Check<'_>, now: Micros) -> Outcome {
         let key = EntryKey::for_counter(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
@@ -280,9 +280,9 @@ impl MemoryStore {
     ) -> Outcome {
         let nothing = |_| false;
         self.reclaim_expired(shard, now, nothing);
-        let rule = RuleIdentity::of(check.limit);
+        let rule = RuleIdentity::for_limit(check.limit);
         let state = shard.find_sketch(rule.key).and_then(|at| shard.sketches[at].state(key, now));
-        let op = without_unreceipted_refund(check.op);
+        let op = cancel_refund(check.op);
         let step = algorithm::apply_for(state.as_ref(), check.limit, op, check.holder, now);
         self.record_stats(&step, check);
         let Some(state) = step.write else { return step.outcome };
@@ -308,7 +308,7 @@ impl MemoryStore {
     /// Returns the refusal for a key that fits into the store neither as an entry nor in a sketch.
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
-        self.rules.note_overflow(&RuleIdentity::of(limit), true);
+        self.rules.note_overflow(&RuleIdentity::for_limit(limit), true);
         let empty = algorithm::apply(None, limit, Op::PEEK, now).outcome;
         let reset_after = empty.reset_after.max(NO_ROOM_WAIT);
         Outcome { reset_after, ..Outcome::refuse_for(NO_ROOM_WAIT) }
@@ -334,7 +334,7 @@ impl MemoryStore {
 
 /// Replaces a refund by a refund of 0 hits. Returns any other operation unchanged. Used for keys
 /// without an entry: neither an absent counter nor the shared cells of a sketch can be refunded.
-fn without_unreceipted_refund(op: Op) -> Op {
+fn cancel_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },
         Op::Take { .. } | Op::Peek { .. } => op,
@@ -352,13 +352,13 @@ fn without_receipt_entry(outcome: Outcome) -> Outcome {
 impl LocalStore for MemoryStore {
     fn decide(&self, call: &Call<'_>) -> Vec<Answer> {
         match call.checks {
-            [check] => vec![Answer::Decided(self.decide_alone(check, call.now))],
+            [check] => vec![Answer::Decided(self.decide_single_check(check, call.now))],
             checks => self.decide_all(checks, call.accounting, call.now),
         }
     }
 
     fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome {
-        self.decide_alone(check, now)
+        self.decide_single_check(check, now)
     }
 }
 

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::rules::{RuleIdentity, RuleSlot};
 use super::shard::{EntryIndex, EntryKey, Shard, weight};
-use super::{MemoryStore, SHARDS_MAX, without_receipt_entry, without_unreceipted_refund};
+use super::{MemoryStore, SHARDS_MAX, cancel_refund, without_receipt_entry};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
@@ -188,7 +188,7 @@ impl MemoryStore {
             None => {
                 let in_use = |slot| counters.is_in_use(guard, slot);
                 self.reclaim_expired(shard, now, in_use);
-                let rule = RuleIdentity::of(check.limit);
+                let rule = RuleIdentity::for_limit(check.limit);
                 let location = self.claim_location(shard, &rule, now, &in_use);
                 let sketch = shard.find_sketch(rule.key);
                 (location, 0, sketch.and_then(|at| shard.sketches[at].state(own, now)))
@@ -246,7 +246,7 @@ impl MemoryStore {
         }
         // Refunds are applied first, so a counter that is not stored yet holds no hits of its own.
         let is_own = matches!(counter.location, Location::Entry(_));
-        let op = if is_own { check.op } else { without_unreceipted_refund(check.op) };
+        let op = if is_own { check.op } else { cancel_refund(check.op) };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         self.record_stats(&step, check);
         let (guard, claimed) = (counter.guard, counter.claimed_weight);
@@ -271,7 +271,7 @@ impl MemoryStore {
         counter.write(step.write, check.limit);
         if let Location::Sketch(_) = counter.location {
             if step.outcome.charged.0 > 0 {
-                self.count_overflow(&RuleIdentity::of(check.limit));
+                self.count_overflow(&RuleIdentity::for_limit(check.limit));
             }
             return without_receipt_entry(step.outcome);
         }

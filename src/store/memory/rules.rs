@@ -21,7 +21,7 @@ const RULES_MAX: usize = 4_096;
 const PROBES: usize = 8;
 
 /// Slot shared by all rules that could not get their own slot.
-const SHARED: RuleSlot = RuleSlot(0);
+const SHARED_SLOT: RuleSlot = RuleSlot(0);
 
 /// Key of a slot while the slot is being reassigned. No rule has this key.
 const IN_TRANSITION: u64 = u64::MAX;
@@ -42,8 +42,8 @@ pub(super) struct RuleIdentity {
 
 impl RuleIdentity {
     /// Returns the identity of the rule that the counters of a limit belong to.
-    pub(super) fn of(limit: &Limit) -> RuleIdentity {
-        RuleIdentity::new(limit.limit_id, CellFormat::of(limit))
+    pub(super) fn for_limit(limit: &Limit) -> RuleIdentity {
+        RuleIdentity::new(limit.limit_id, CellFormat::for_limit(limit))
     }
 
     fn new(limit_id: u64, format: CellFormat) -> RuleIdentity {
@@ -72,15 +72,15 @@ struct RuleUsage {
     format: AtomicU64,
     /// Total weight of the rule's entries, in keys.
     weight: AtomicU64,
-    /// Bits [`SKETCHED`] and [`REFUSED`]. The low four bits hold new overflows, and the high four
-    /// bits those that have been reported.
+    /// Bits [`SKETCHED_BIT`] and [`REFUSED_BIT`]. The low four bits hold new overflows, and the
+    /// high four bits those that have been reported.
     overflow: AtomicU8,
 }
 
 /// Overflow bit that is set when a new key of the rule was counted in a sketch.
-const SKETCHED: u8 = 1;
+const SKETCHED_BIT: u8 = 1;
 /// Overflow bit that is set when a new key of the rule was refused.
-const REFUSED: u8 = 2;
+const REFUSED_BIT: u8 = 2;
 /// Number of bits by which the bit of a new overflow is shifted left once it has been reported.
 const REPORTED_SHIFT: u8 = 4;
 
@@ -112,7 +112,7 @@ impl RuleTable {
             let before = usage.weight.fetch_add(weight as u64, Ordering::SeqCst);
             // `assign` changes the key first and then reads the weight; here the order is reversed,
             // so that at least one side notices the other.
-            if slot == SHARED || usage.key.load(Ordering::SeqCst) == rule.key {
+            if slot == SHARED_SLOT || usage.key.load(Ordering::SeqCst) == rule.key {
                 if before == 0 {
                     self.active.fetch_add(1, Ordering::Relaxed);
                 }
@@ -149,7 +149,7 @@ impl RuleTable {
     /// Returns the rule in a slot, or `None` for the shared slot. Call this only while the rule
     /// holds an entry, because otherwise the slot may be reassigned.
     pub(super) fn rule(&self, slot: RuleSlot) -> Option<RuleIdentity> {
-        if slot == SHARED {
+        if slot == SHARED_SLOT {
             return None;
         }
         let usage = &self.slots[usize::from(slot.0)];
@@ -174,7 +174,7 @@ impl RuleTable {
 
     /// Records that a new key of the rule was counted in a sketch or refused.
     pub(super) fn note_overflow(&self, rule: &RuleIdentity, is_refusing: bool) {
-        let bit = if is_refusing { REFUSED } else { SKETCHED };
+        let bit = if is_refusing { REFUSED_BIT } else { SKETCHED_BIT };
         let usage = &self.slots[usize::from(self.slot_of(rule).0)];
         if usage.overflow.load(Ordering::Relaxed) & bit == 0 {
             usage.overflow.fetch_or(bit, Ordering::Relaxed);
@@ -191,10 +191,10 @@ impl RuleTable {
                 continue;
             }
             let (noted, reported) = (bits & 0xf, bits >> REPORTED_SHIFT);
-            for bit in [SKETCHED, REFUSED] {
+            for bit in [SKETCHED_BIT, REFUSED_BIT] {
                 if noted & bit != 0 && reported & bit == 0 {
                     let limit_id = usage.limit_id.load(Ordering::Relaxed);
-                    begun.push(Overflow { limit_id, is_refusing: bit == REFUSED });
+                    begun.push(Overflow { limit_id, is_refusing: bit == REFUSED_BIT });
                 }
             }
             // While the store stays full, an overflow is one overflow, however often it pauses.
@@ -221,7 +221,7 @@ impl RuleTable {
     }
 
     /// Assigns a rule a slot that has never been used or whose former rule holds no entries.
-    /// Returns [`SHARED`] if there is no such slot.
+    /// Returns [`SHARED_SLOT`] if there is no such slot.
     fn assign(&self, rule: &RuleIdentity) -> RuleSlot {
         let _assigning = self.assignment.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = self.find(rule) {
@@ -238,9 +238,9 @@ impl RuleTable {
             usage.format.store(rule.format.encode(), Ordering::Relaxed);
             usage.overflow.store(0, Ordering::Relaxed);
             usage.key.store(rule.key, Ordering::SeqCst);
-            return u16::try_from(at).map_or(SHARED, RuleSlot);
+            return u16::try_from(at).map_or(SHARED_SLOT, RuleSlot);
         }
-        SHARED
+        SHARED_SLOT
     }
 }
 
@@ -269,9 +269,9 @@ mod tests {
     fn a_slot_changes_hands_only_when_its_rule_holds_nothing() {
         let table = RuleTable::new();
         let slots: Vec<_> = (0..50_000).map(|id| table.add(&rule(id), 1)).collect();
-        let own = slots.iter().filter(|slot| **slot != SHARED).count();
+        let own = slots.iter().filter(|slot| **slot != SHARED_SLOT).count();
         assert!((3_000..RULES_MAX).contains(&own), "{own}");
-        for (id, slot) in (0..).zip(&slots).filter(|(_, slot)| **slot != SHARED) {
+        for (id, slot) in (0..).zip(&slots).filter(|(_, slot)| **slot != SHARED_SLOT) {
             assert_eq!(table.rule(*slot), Some(rule(id)));
         }
         for slot in slots {

@@ -101,7 +101,7 @@ const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 
 
 /// Number of heap bytes of a state that weigh as much as one key. Equals the size of an entry, so
 /// that `max_keys` bounds the memory regardless of the algorithms in use.
-pub(super) const KEY_BYTES: usize = 48;
+pub(super) const HEAP_BYTES_PER_KEY: usize = 48;
 
 const VACANT: Entry = Entry {
     key: EntryKey([0, 0]),
@@ -131,10 +131,10 @@ pub(super) struct Shard {
     latest: Micros,
 }
 
-/// Returns the weight of a state, in keys: 1 for its entry, plus 1 for every [`KEY_BYTES`] bytes
-/// that the state has on the heap.
+/// Returns the weight of a state, in keys: 1 for its entry, plus 1 for every
+/// [`HEAP_BYTES_PER_KEY`] bytes that the state has on the heap, rounded up.
 pub(super) fn weight(state: &State) -> usize {
-    1 + state.heap_bytes().div_ceil(KEY_BYTES)
+    1 + state.heap_bytes().div_ceil(HEAP_BYTES_PER_KEY)
 }
 
 impl Shard {
@@ -218,7 +218,7 @@ impl Shard {
     /// Returns the index in `sketches` of the sketch for the rule with this key, or `None` if
     /// there is none.
     pub(super) fn find_sketch(&self, rule: u64) -> Option<usize> {
-        self.sketches.iter().position(|sketch| sketch.is_of(rule))
+        self.sketches.iter().position(|sketch| sketch.belongs_to(rule))
     }
 
     /// Merges the entry in a slot into the sketch at index `sketch`. Removes the entry and returns

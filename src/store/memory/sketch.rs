@@ -47,7 +47,7 @@ pub(super) enum CellFormat {
 
 impl CellFormat {
     /// Returns the cell format for the counters of a limit.
-    pub(super) fn of(limit: &Limit) -> CellFormat {
+    pub(super) fn for_limit(limit: &Limit) -> CellFormat {
         match &limit.algorithm {
             Algorithm::FixedWindow(_) => CellFormat::FixedWindow,
             Algorithm::Bucket(_) => CellFormat::Bucket,
@@ -233,7 +233,7 @@ impl Sketch {
     }
 
     /// Returns whether this sketch belongs to the rule whose key is `rule`.
-    pub(super) fn is_of(&self, rule: u64) -> bool {
+    pub(super) fn belongs_to(&self, rule: u64) -> bool {
         self.rule == rule
     }
 

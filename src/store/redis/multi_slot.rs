@@ -31,7 +31,7 @@ pub(super) struct SlotGroup {
 
 impl SlotGroup {
     /// Creates a group of one check. `check` is the index of the check in the call.
-    pub(super) fn of(slot: u16, check: usize) -> SlotGroup {
+    pub(super) fn new(slot: u16, check: usize) -> SlotGroup {
         SlotGroup { slot, spans_slots: false, checks: SmallVec::from_iter([check]) }
     }
 
@@ -52,7 +52,7 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
         let slot = slot(check);
         match index.position(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot)) {
             Some(place) => groups[place].checks.push(at),
-            None => groups.push(SlotGroup::of(slot, at)),
+            None => groups.push(SlotGroup::new(slot, at)),
         }
     }
     groups

@@ -58,7 +58,7 @@ impl Backoff {
     }
 
     /// Returns whether the connection attempt before the current one failed.
-    pub(crate) fn is_repeated(&self) -> bool {
+    pub(crate) fn has_failed_before(&self) -> bool {
         self.failures > 0
     }
 }

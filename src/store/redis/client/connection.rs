@@ -171,7 +171,7 @@ impl Connection {
         loop {
             while self.breaker.as_ref().is_some_and(|breaker| breaker.is_open()) {
                 match self.probe(&connection, first_ping, backoff).await {
-                    ProbeResult::Answered => {}
+                    ProbeResult::Replied => {}
                     ProbeResult::Replaced(new) => {
                         self.stats.timeouts.add(1);
                         self.record_loss(CloseReason::Lost);
@@ -203,7 +203,7 @@ impl Connection {
         let signal = Arc::clone(&self.signal);
         let mut batches = FuturesUnordered::new();
         let mut incoming: Vec<Batch> = Vec::with_capacity(COMMANDS_MAX);
-        let mut outstanding = Outstanding::default();
+        let mut outstanding = OutstandingCommands::default();
         let mut closed = false;
         let silence_max = self.dialer.config().silence_max;
         let mut silence = SilenceTimer::new(silence_max);
@@ -282,7 +282,7 @@ impl Connection {
         &mut self,
         batch: InFlightBatch,
         result: RedisResult<Vec<Value>>,
-        outstanding: &mut Outstanding,
+        outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
         outstanding.in_flight -= batch.commands.len();
         outstanding.sent.pop_front();
@@ -291,8 +291,8 @@ impl Connection {
 
     /// Rejects the commands that were not written, and discards the bounds of the server's clock.
     /// Counts the commands that were written but got no reply as having an unknown outcome.
-    fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
-        let Outstanding { in_flight, pending, .. } = outstanding;
+    fn abandon(&self, outstanding: OutstandingCommands, reason: CloseReason) {
+        let OutstandingCommands { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
         // The next connection may lead to another server, and this one may have lost its role.
         self.time_known_until.set(Micros::ZERO);
@@ -335,7 +335,7 @@ impl Connection {
         &mut self,
         batch: InFlightBatch,
         result: RedisResult<Vec<Value>>,
-        outstanding: &mut Outstanding,
+        outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
         let InFlightBatch { pipeline, commands, sent } = batch;
         let answers = commands.len();
@@ -398,7 +398,7 @@ impl Connection {
             self.forbid_charges(&mut outstanding.server_time);
         }
         if let Some(breaker) = &self.breaker {
-            breaker.record_answers(answers, errors, now);
+            breaker.record_replies(answers, errors, now);
         }
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
@@ -471,7 +471,7 @@ pub(super) async fn dial(
             Err(error) => error,
         };
         stats.connect_failures.add(1);
-        let (is_repeated, is_denied) = (backoff.is_repeated(), error.is_denied());
+        let (is_repeated, is_denied) = (backoff.has_failed_before(), error.is_denied());
         if !is_repeated {
             dialer.log_failure(error);
         }
@@ -485,7 +485,7 @@ pub(super) async fn dial(
 
 /// Commands that a connection has removed from its queue and that have no reply yet, with the
 /// bounds of the server's clock.
-pub(super) struct Outstanding {
+pub(super) struct OutstandingCommands {
     /// Commands that have not been written yet.
     pub(super) pending: VecDeque<PendingCommand>,
     /// Bounds of the server's clock. Valid only for this connection.
@@ -496,9 +496,9 @@ pub(super) struct Outstanding {
     sent: VecDeque<Micros>,
 }
 
-impl Default for Outstanding {
+impl Default for OutstandingCommands {
     fn default() -> Self {
-        Outstanding {
+        OutstandingCommands {
             pending: VecDeque::with_capacity(COMMANDS_MAX),
             server_time: ServerTime::default(),
             in_flight: 0,
@@ -507,7 +507,7 @@ impl Default for Outstanding {
     }
 }
 
-impl Outstanding {
+impl OutstandingCommands {
     fn record_write(&mut self, batch: &InFlightBatch) {
         self.in_flight += batch.commands.len();
         self.sent.extend(batch.sent);

@@ -12,9 +12,9 @@ use crate::domain::Micros;
 const SERVICE_WINDOW: Micros = Micros(50_000);
 /// Age, in milliseconds, after which the mean service time is ignored. By then, the connection has
 /// been idle or the circuit breaker is about to open.
-const SERVICE_AGE_MAX: i32 = 100;
+const SERVICE_AGE_MAX_MS: i32 = 100;
 /// Age, in milliseconds, after which the smallest round trip is ignored.
-const ROUND_TRIP_AGE_MAX: i32 = 1_000;
+const ROUND_TRIP_AGE_MAX_MS: i32 = 1_000;
 /// Length of each of the two windows over which the smallest round trip is computed.
 const ROUND_TRIP_WINDOW: Micros = Micros(500_000);
 
@@ -65,11 +65,11 @@ impl ConnectionLoad {
     /// round trip may take all of the time left.
     pub(crate) fn can_answer_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
-        let service_ns = self.service.get(now, SERVICE_AGE_MAX);
+        let service_ns = self.service.get(now, SERVICE_AGE_MAX_MS);
         let outstanding = u64::from(self.outstanding.load(Ordering::Relaxed));
         // Nanoseconds against half of 1,000 times as many microseconds.
         outstanding * service_ns <= left.saturating_mul(500)
-            && self.round_trip_min.get(now, ROUND_TRIP_AGE_MAX) <= left
+            && self.round_trip_min.get(now, ROUND_TRIP_AGE_MAX_MS) <= left
     }
 }
 

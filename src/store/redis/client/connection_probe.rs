@@ -21,7 +21,7 @@ use super::transport::SendErrorKind;
 /// Result of probing a node with PINGs.
 pub(super) enum ProbeResult {
     /// The node replied to a PING in time.
-    Answered,
+    Replied,
     /// The node sent nothing over the old connection, and this new one was opened.
     Replaced(MultiplexedConnection),
     /// The connection broke, or the node was dropped.
@@ -45,7 +45,7 @@ impl Connection {
         backoff: &mut Backoff,
     ) -> ProbeResult {
         let Connection { dialer, queue, signal, load, stats, refresh_needed, breaker, .. } = self;
-        let Some(breaker) = breaker.as_deref() else { return ProbeResult::Answered };
+        let Some(breaker) = breaker.as_deref() else { return ProbeResult::Replied };
         let address = dialer.address().clone();
         let next_ping = tokio::time::sleep(first_ping);
         tokio::pin!(next_ping);
@@ -67,7 +67,7 @@ impl Connection {
                         Ok(Value::ServerError(error))
                             if ErrorReply::classify(&error, &address).is_out_of_service() => {}
                         // A node whose ACL does not permit PING answers all the same.
-                        Ok(_) if is_in_time => break ProbeResult::Answered,
+                        Ok(_) if is_in_time => break ProbeResult::Replied,
                         Ok(_) => {}
                         Err(error) if error.is_timeout() => {}
                         Err(_) => break ProbeResult::Closed(CloseReason::Lost),
@@ -96,7 +96,7 @@ impl Connection {
                 }
             }
         };
-        if matches!(result, ProbeResult::Answered) {
+        if matches!(result, ProbeResult::Replied) {
             breaker.close();
         }
         result

@@ -115,7 +115,7 @@ impl ClientContext {
         let limit = Some(self.config.connect_timeout);
         let timeouts =
             AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-        let mut connection = match self.over_tls(address) {
+        let mut connection = match self.tls_target(address) {
             Some(target) => self.connect_over_tls(target, &login, timeouts).await?,
             None => {
                 let client = Client::open(connection_info(address, login)?)?;
@@ -130,7 +130,7 @@ impl ClientContext {
 
     /// Returns the TLS configuration, host, and port for a connection to `address`. Returns `None`
     /// if the connection does not use TLS, which includes every Unix socket.
-    fn over_tls<'a>(&'a self, address: &'a Address) -> Option<(&'a ClientTls, &'a str, u16)> {
+    fn tls_target<'a>(&'a self, address: &'a Address) -> Option<(&'a ClientTls, &'a str, u16)> {
         match (&self.tls, address) {
             (Some(tls), Address::Tcp(host, port)) => Some((tls, host, *port)),
             (None, _) | (_, Address::Unix(_)) => None,
@@ -406,10 +406,10 @@ impl Dialer {
         // An earlier connection may have broken after it was given up.
         self.signal.is_broken.store(false, Ordering::Release);
         let password = password(&self.context.config.auth)?;
-        if let Some(target) = self.context.over_tls(&self.address) {
+        if let Some(target) = self.context.tls_target(&self.address) {
             let login = self.login(password.as_deref());
             let mut connection =
-                self.context.connect_over_tls(target, &login, self.timeouts()).await?;
+                self.context.connect_over_tls(target, &login, self.connection_config()).await?;
             self.handshake(&mut connection).await?;
             return Ok(connection);
         }
@@ -437,7 +437,7 @@ impl Dialer {
     }
 
     /// Returns the configuration of a connection: timeouts, and the callback for when it breaks.
-    fn timeouts(&self) -> AsyncConnectionConfig {
+    fn connection_config(&self) -> AsyncConnectionConfig {
         let config = &self.context.config;
         let signal = Arc::clone(&self.signal);
         let notify = move |push: PushInfo| {
@@ -455,7 +455,7 @@ impl Dialer {
     fn new_pool(&self, password: Option<&str>) -> Result<Pool, ConnectError> {
         let config = &self.context.config;
         let info = connection_info(&self.address, self.login(password))?;
-        let manager = Manager::new_with_config(info, self.timeouts())?;
+        let manager = Manager::new_with_config(info, self.connection_config())?;
         Pool::builder(manager)
             .max_size(1)
             .runtime(Runtime::Tokio1)

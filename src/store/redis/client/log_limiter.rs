@@ -18,7 +18,7 @@ const LINES_MAX: usize = 1_024;
 
 /// Number of log lines with the same message and subject that were suppressed since the last one;
 /// `None` if there were none, so that the log line has no field `suppressed`.
-pub(crate) type Suppressed = Option<NonZeroU64>;
+pub(crate) type SuppressedLines = Option<NonZeroU64>;
 
 /// Limiter that suppresses repeated log lines. Not used on the request path.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl LogLimiter {
         &self,
         message: &'static str,
         subject: &impl ToString,
-    ) -> Option<Suppressed> {
+    ) -> Option<SuppressedLines> {
         let Some(clock) = &self.clock else { return Some(None) };
         let now = clock.now();
         let is_recent = |line: &Line| now.saturating_sub(line.logged) < INTERVAL;

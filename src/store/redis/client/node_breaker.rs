@@ -106,7 +106,7 @@ impl NodeBreaker {
 
     /// Records a batch of `answers` replies, `errors` of which say that the node cannot serve.
     /// Opens the breaker if there were too many errors.
-    pub(crate) fn record_answers(&self, answers: usize, errors: u64, now: Micros) {
+    pub(crate) fn record_replies(&self, answers: usize, errors: u64, now: Micros) {
         let answers = answers as u64;
         let total = self.answers.fetch_add(answers, Ordering::Relaxed) + answers;
         self.last_answer.fetch_max(now.0, Ordering::Relaxed);

@@ -134,7 +134,7 @@ impl PendingCommand {
 
     /// Splits the command into the part to write and the state for handling its reply. `skip` is
     /// the number of replies that precede the command's own.
-    pub(crate) fn split(self, skip: usize) -> (Written, InFlight) {
+    pub(crate) fn split(self, skip: usize) -> (EncodedCommands, InFlight) {
         let PendingCommand { call, asking, loads, queued_at, deadline, reply } = self;
         let mut in_flight = InFlight {
             skip,
@@ -152,18 +152,18 @@ impl PendingCommand {
             NodeCommand::Script(ScriptCall { script, command, slot, deadline }) => {
                 in_flight.script = Some(script);
                 (in_flight.slot, in_flight.call_deadline) = (slot, deadline);
-                (Written::Script(command), in_flight)
+                (EncodedCommands::Script(command), in_flight)
             }
             NodeCommand::Charges(charges) => {
                 in_flight.charges = charges.len();
-                (Written::Charges(charges), in_flight)
+                (EncodedCommands::Charges(charges), in_flight)
             }
         }
     }
 }
 
 /// Redis commands that a [`PendingCommand`] adds to a write.
-pub(crate) enum Written {
+pub(crate) enum EncodedCommands {
     Script(Cmd),
     Charges(PlainCharges),
 }

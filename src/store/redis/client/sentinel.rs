@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::{ClientContext, ConnectError};
-use super::log_limiter::Suppressed;
+use super::log_limiter::SuppressedLines;
 use super::loss_detector::NEW_MASTER;
 use super::misconfiguration::find_advice;
 use super::node::Node;
@@ -74,7 +74,7 @@ pub(crate) async fn follow_master(
 }
 
 /// Logs that no sentinel names a master, with the reply of the first configured sentinel.
-async fn log_missing_master(context: Arc<ClientContext>, suppressed: Suppressed) {
+async fn log_missing_master(context: Arc<ClientContext>, suppressed: SuppressedLines) {
     let TopologyConfig::Sentinel { master, auth } = &context.config.topology else { return };
     let Some(node) = context.config.addresses.first() else { return };
     let mut command = redis::cmd("SENTINEL");
