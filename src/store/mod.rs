@@ -90,7 +90,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns whether the check may be refused because of hits that another call has charged and
     /// is about to refund. The next call may then pass, so the refusal cache keeps such a refusal
-    /// only briefly, until a second one confirms it.
+    /// only briefly, until a second refusal confirms it.
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
         let _ = check;
         false
@@ -161,8 +161,8 @@ pub struct SharedStoreStats {
     /// Number of script calls for a cluster node that charged nothing and were sent again slot by
     /// slot, because the node did not hold every key.
     pub not_here: u64,
-    /// Number of times that the scripts for cluster nodes were turned off, because the service
-    /// routed them to nodes that do not own their keys.
+    /// Number of times that the scripts for cluster nodes were turned off, because the Redis
+    /// service routed them to nodes that do not own their keys.
     pub node_scripts_off: u64,
     /// Number of charges that were refunded because a check in a different hash slot rejected the
     /// call.
@@ -178,8 +178,8 @@ pub struct SharedStoreStats {
     pub plain_refunds: u64,
     /// Number of calls answered entirely from prepaid hits.
     pub prepaid_calls: u64,
-    /// Number of hits taken in advance.
+    /// Number of hits charged in advance, for later calls to spend.
     pub prepaid_hits: u64,
-    /// Number of prepaid hits that were returned unspent.
+    /// Number of prepaid hits that were refunded because no call had spent them.
     pub prepaid_returned: u64,
 }

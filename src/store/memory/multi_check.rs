@@ -278,7 +278,8 @@ impl MemoryStore {
         step.outcome
     }
 
-    /// Stores a counter if it has changed, and releases any claimed weight that it does not need.
+    /// Stores a counter if it has changed. Releases the claimed weight that the counter does not
+    /// need.
     fn save(&self, counter: WorkingCounter<'_>, shards: &mut LockedShards<'_>, now: Micros) {
         let is_changed = counter.state != counter.stored;
         let shard = &mut *shards.guards[counter.guard];
@@ -343,9 +344,9 @@ fn undo_except_debts<'a>(
     }
 }
 
-/// Updates `available` and `reset_after` of each outcome to the values after the whole call. They
-/// may differ from the values after the check itself if several checks share a counter or if the
-/// call is undone.
+/// Updates `available` and `reset_after` of each outcome to the values after the whole call. These
+/// differ from the values after the check itself if several checks share a counter or if the call
+/// is undone.
 fn update_availability(
     checks: &[Check<'_>],
     answers: &mut [Answer],

@@ -16,8 +16,8 @@ use crate::domain::Limit;
 /// share slot 0, and their entries are never folded into a sketch.
 const RULES_MAX: usize = 4_096;
 
-/// Maximum number of slots that a lookup probes. If other rules use all of them, the rule uses
-/// slot 0.
+/// Maximum number of slots that a lookup of a rule probes. If other rules use all of these slots,
+/// the rule uses slot 0.
 const PROBES: usize = 8;
 
 /// Slot shared by all rules that could not get their own slot.

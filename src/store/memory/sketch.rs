@@ -61,8 +61,8 @@ impl CellFormat {
         }
     }
 
-    /// Encodes the format. The lowest three bits hold the algorithm, and the other bits the window
-    /// length in microseconds.
+    /// Encodes the format in 64 bits. The lowest three bits hold the algorithm, and the other bits
+    /// the window length in microseconds.
     pub(super) fn encode(self) -> u64 {
         match self {
             CellFormat::None => 0,

@@ -1,5 +1,5 @@
-//! Plans calls whose counters are in several slots of a cluster: groups checks by slot, and decides
-//! which group is sent first. `node_scripts` groups them by node instead.
+//! Plans calls whose counters are in several hash slots of a cluster: groups checks by slot, and
+//! decides which group is sent first. `node_scripts` groups checks by node instead.
 //!
 //! Each group is one atomic script call. All groups are sent at once, unless a check was near its
 //! limit when last seen: then its group is sent alone first, so that a refusal there leaves no

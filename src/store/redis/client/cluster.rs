@@ -3,7 +3,7 @@
 //!
 //! Script calls never wait for the slot table, which is refreshed in the background
 //! (`slot_refresh`). Not here: connections (`connection`), classifying error replies
-//! (`error_reply`), computing the slot of a key (`store`).
+//! (`error_reply`), computing the slot of a key (`keys`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -50,8 +50,8 @@ pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
 /// the server apparently loses its scripts as fast as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
-/// Time for which a connection must have been open to count as working if it breaks before its
-/// first reply. As long as the longest backoff, so that the client does not reconnect more often.
+/// Time after which a connection counts as working even if it breaks before its first reply. Equal
+/// to the longest backoff, so that the client does not reconnect more often than that.
 const WORKING_AFTER: Micros = Micros::SECOND;
 
 /// State of the task that opens, serves, and reopens one connection.

@@ -1,4 +1,4 @@
-//! Load of one connection: estimates how long a new call would wait, from the outstanding commands.
+//! Load of one connection: estimates from its outstanding commands how long a new call would wait.
 //!
 //! A call whose reply cannot arrive in time is rejected immediately. If it were written, it would
 //! delay the calls behind it, and the fallback would decide it anyway. Callers read three atomics;

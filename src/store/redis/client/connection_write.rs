@@ -17,13 +17,13 @@ use super::transport::SendErrorKind;
 use crate::domain::Micros;
 
 /// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
-/// before it serves the next one.
+/// before it serves the next connection.
 const BYTES_MAX: usize = 16 * 1024;
 /// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line
 /// endings.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// Problems of a node that the error replies to one call's plain charges report.
+/// Problems of a node, as reported by the error replies to one call's plain charges.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
@@ -145,8 +145,8 @@ impl Connection {
         self.time_known_until.set(Micros::ZERO);
     }
 
-    /// Passes the replies to plain charges to their caller. Returns the problems that error replies
-    /// among them report.
+    /// Passes the replies to plain charges to their caller. Returns the problems of the node that
+    /// the error replies report.
     pub(super) fn complete_charges(
         &self,
         in_flight: InFlight,

@@ -37,8 +37,8 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// TCP user timeout: the connection is closed if written data is not acknowledged for this long.
 /// Equal to the time that the keepalive probes take to detect a dead peer.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
-/// Expiry of the stored key fingerprint in seconds, renewed by every connection. Replicas with
-/// different key secrets connect within hours of a rollout, and a week also covers a quiet weekend.
+/// Time to live of the key `tg1meta` in seconds, renewed by every connection. Replicas with other
+/// key secrets connect within hours of a rollout, and a week also covers a quiet weekend.
 const META_EXPIRY_S: u64 = 7 * 24 * 3600;
 /// Name of Tidegate's connections, as shown by CLIENT LIST.
 const CLIENT_NAME: &str = "tidegate";
@@ -344,8 +344,8 @@ impl Dialer {
         self.supports_charges.load(Ordering::Relaxed)
     }
 
-    /// Records that the server denied a command of a plain charge. Checked again when the next
-    /// connection is opened.
+    /// Records that the server denied a command of a plain charge. The record applies until the
+    /// next connection is opened.
     pub(crate) fn forbid_charges(&self) {
         self.supports_charges.store(false, Ordering::Relaxed);
     }

@@ -12,8 +12,8 @@ use crate::domain::Micros;
 
 /// Minimum time between two log lines with the same message and subject.
 const INTERVAL: Micros = Micros(60_000_000);
-/// Maximum number of different lines that are tracked. A cluster has at most 1,000 nodes, and few
-/// of them fail at the same time.
+/// Maximum number of pairs of message and subject that are tracked. A cluster has at most 1,000
+/// nodes, and few of them fail at the same time.
 const LINES_MAX: usize = 1_024;
 
 /// Number of log lines with the same message and subject that were suppressed since the last one;
@@ -23,12 +23,12 @@ pub(crate) type SuppressedLines = Option<NonZeroU64>;
 /// Limiter that suppresses repeated log lines. Not used on the request path.
 #[derive(Debug)]
 pub(crate) struct LogLimiter {
-    /// Clock that limits the lines; `None` lets every line through.
+    /// Clock that measures the time between lines; `None` lets every line through.
     clock: Option<MonotonicClock>,
     lines: Mutex<HashMap<(&'static str, String), Line>>,
 }
 
-/// Time at which a line was last logged, and the number of lines suppressed since then.
+/// Time at which a line was last logged, and the number of equal lines suppressed since then.
 #[derive(Debug)]
 struct Line {
     logged: Micros,

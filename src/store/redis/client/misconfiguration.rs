@@ -176,7 +176,7 @@ fn advice_on_name(text: &str, address: &Address, configured: &[Address]) -> Opti
     ))
 }
 
-/// Maximum length of a master's name in advice, in bytes.
+/// Maximum length of a master's name in advice, in bytes. Longer names are left out.
 const MASTER_BYTES_MAX: usize = 255;
 
 /// Returns the names of the masters that a sentinel monitors, or `None` if the sentinel

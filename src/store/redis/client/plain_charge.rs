@@ -119,12 +119,12 @@ impl Expiries {
         self.counters.insert(place, (charge.counter, command));
     }
 
-    /// Returns the number of commands that [`write`](Self::write) would add.
+    /// Returns the number of EXPIRE commands that [`write`](Self::write) appends.
     pub(crate) fn len(&self) -> usize {
         self.counters.len()
     }
 
-    /// Appends the commands to the write.
+    /// Appends the EXPIRE commands to a write.
     pub(crate) fn write(self, pipeline: &mut Pipeline) {
         for (_, command) in self.counters {
             pipeline.add_command(command);

@@ -22,8 +22,8 @@ use super::node::Node;
 use super::single_master::SingleMaster;
 
 /// Interval between queries of the sentinels while no connection fails. If a network partition
-/// separates the master from the sentinels but not from us, we leave the old master at most this
-/// long after the failover.
+/// separates the master from the sentinels but not from Tidegate, the switch to the new master
+/// happens at most this long after the failover.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum time between queries of the sentinels. More frequent queries would not help, because an
 /// election takes seconds.

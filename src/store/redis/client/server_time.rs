@@ -40,7 +40,8 @@ pub(crate) struct ServerTime {
     sample: Option<Sample>,
 }
 
-/// Server time that a script returned, and our times of writing its command and reading its reply.
+/// Server time that a script returned, and the local times at which its command was written and its
+/// reply was read.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     server: Micros,
@@ -49,7 +50,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Returns the lower and upper bound on the server's time at `now`, whatever the sample's age.
+    /// Returns the lower and upper bound on the server's time at `now`. Does not check the age of
+    /// the sample.
     fn at(&self, now: Micros) -> (Micros, Micros) {
         let at_script = |ours: Micros| now.saturating_add(self.server).saturating_sub(ours);
         let (earliest, latest) = (at_script(self.received), at_script(self.sent));
@@ -83,12 +85,12 @@ impl ServerTime {
         }
     }
 
-    /// Returns the time until which the bounds hold; zero if there are none.
+    /// Returns the time until which the bounds of the server's clock hold; zero if there are none.
     pub(crate) fn valid_until(&self) -> Micros {
         self.sample.as_ref().map_or(Micros::ZERO, |sample| sample.sent.saturating_add(AGE_MAX))
     }
 
-    /// Returns whether the bounds hold at `now`.
+    /// Returns whether the bounds of the server's clock hold at `now`.
     pub(crate) fn is_known_at(&self, now: Micros) -> bool {
         self.sample.as_ref().is_some_and(|sample| sample.is_valid_at(now))
     }

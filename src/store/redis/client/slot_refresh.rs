@@ -21,7 +21,8 @@ const REFRESH_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Minimum time between refreshes after several refreshes that left the slot table unchanged.
 const REFRESH_PAUSE_MAX: Duration = Duration::from_millis(800);
 
-/// Refreshes the slot table on request and every [`INTERVAL`], until the cluster is dropped.
+/// Refreshes the slot table every [`INTERVAL`], and earlier after failures and redirections, until
+/// the cluster is dropped.
 pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
     let mut pause = REFRESH_PAUSE_MIN;
     let mut known = false;
@@ -113,8 +114,8 @@ async fn refresh(
 }
 
 /// Warns about addresses from the settings that belong to a different cluster than the slot table.
-/// After a restart, Tidegate could use that cluster, and its replicas could count on different
-/// clusters. Removes the compared addresses from `addresses`.
+/// A replica that restarts could use that cluster and count separately from the other replicas.
+/// Removes the compared addresses from `addresses`.
 async fn verify_addresses(
     context: &ClientContext,
     cluster: &Weak<Cluster>,

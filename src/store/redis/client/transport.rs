@@ -168,8 +168,8 @@ pub trait Transport: Send + Sync + 'static {
     }
 
     /// Sends a script call at most once, in the background, and discards its reply. The call is
-    /// dropped if the queue is full. Used for refunds: after a lost refund, the counter is only too
-    /// high until its window ends.
+    /// dropped if the queue is full. Used for refunds: if a refund is lost, the counter is too high
+    /// only until its window ends.
     fn send_in_background(&self, call: ScriptCall);
 
     /// Returns a number that identifies the node that owns a hash slot of a cluster. `None` if the
