@@ -299,7 +299,8 @@ impl MemoryStore {
         without_receipt_entry(step.outcome)
     }
 
-    /// Counts a charge to a rule's sketch.
+    /// Records a charge to a rule's sketch, in the statistics and for
+    /// [`new_overflows`](Self::new_overflows).
     fn count_overflow(&self, rule: &RuleIdentity) {
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         self.rules.note_overflow(rule, false);

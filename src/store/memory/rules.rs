@@ -26,7 +26,8 @@ const SHARED_SLOT: RuleSlot = RuleSlot(0);
 /// Key of a slot while the slot is being reassigned. No rule has this key.
 const IN_TRANSITION: u64 = u64::MAX;
 
-/// Index of a rule's slot in the [`RuleTable`]. Every entry of the memory store contains it.
+/// Index of a rule's slot in the [`RuleTable`]. Every entry of the memory store
+/// contains this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSlot(pub(super) u16);
 

@@ -36,8 +36,9 @@ impl Connection {
     /// replaced. Rejects commands that are queued in the meantime. `first_ping` is the delay before
     /// the first PING.
     ///
-    /// Replies are matched to commands by their order. If a command was lost, a PING gets a reply
-    /// only after the next PING was sent, and thus never within [`PROBE_TIMEOUT`].
+    /// Replies are matched to commands by their order. If the reply to a command was lost, each
+    /// PING is matched with the reply to the next PING, which never arrives within
+    /// [`PROBE_TIMEOUT`].
     pub(super) async fn probe(
         &mut self,
         connection: &MultiplexedConnection,
