@@ -26,9 +26,8 @@
 //!    the clamps of clauses 14 (buckets) and 15. An unwritten clamp would be repeated on every
 //!    call, and the reported `retry_after` would never be reached.
 //! 7. **Always.** `Charge::Always` is the only exception to clauses 3 to 6: its hits are charged
-//!    even beyond the limit and even if the call is rejected, up to one more capacity of debt
-//!    (windows: up to `u32::MAX`). The verdict is decided before the charge, as for any other
-//!    check.
+//!    even beyond the limit and even if the call is rejected, up to twice the capacity (windows: up
+//!    to `u32::MAX`). The verdict is decided before the charge, as for any other check.
 //! 8. **Peeks.** A peek reports whether one more hit would pass, and charges nothing.
 //! 9. **Repeated counters.** If two checks of a call use the same counter, the later check sees the
 //!    charge of the earlier one. A rejected call undoes both.
@@ -43,10 +42,10 @@
 //!     describes it at the moment of the refusal (for `Charge::Always`: after that charge).
 //! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their
 //!     count, buckets keep their share of debt. Both are clamped to the new capacity.
-//! 15. **Clock steps back.** While the clock is behind the newest state, time stands still, and
-//!     nothing refills twice. A state from the far future is clamped to a full debt, so that no
-//!     counter freezes. Far future means: a window that starts later than one window from now, or a
-//!     bucket's debt more than one second beyond a full one.
+//! 15. **Clock steps back.** While the clock is behind the newest state, the counter's time does
+//!     not advance, so nothing refills twice. A state from the far future is clamped to a full
+//!     debt, so that no counter freezes. Far future means: a window that starts later than one
+//!     window from now, or a bucket's debt more than one second beyond a full one.
 //! 16. **Receipts.** `refund` returns the hits of a receipt, once: to the window they were charged
 //!     to, if that is still the current or the previous one; or to a bucket, minus the hits that
 //!     may have refilled since the charge (by the store's clock; a store without one uses the time
@@ -70,27 +69,28 @@ pub trait Store: Send + Sync + 'static {
     /// Never fails: a check that could not be decided is `Answer::Unanswered`.
     fn apply(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send;
 
-    /// Refunds charges to their counters (clause 16). Each refund is sent at most once. If a
-    /// refund is lost, its counter includes the refunded hits until it refills.
+    /// Refunds charges to their counters (clause 16 of the module documentation). Each refund is
+    /// sent at most once. If a refund is lost, the counter keeps its hits until they expire or
+    /// refill.
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
 
     /// Returns the number of times that the store may have lost counters, for example because a
-    /// server was restarted. A wrapper returns the number of the wrapped store. Read for every call,
-    /// so it must be cheap.
+    /// server was restarted. A wrapper returns the number of the wrapped store. Must be cheap,
+    /// because it is called for every call.
     fn counter_losses(&self) -> u64 {
         0
     }
 
-    /// Returns a number that changes whenever a connection to a server is lost, or a server may have
-    /// lost counters. Hits that were charged before the change must not be spent after it. Read for
-    /// every call on a prepaid counter, so it must be cheap.
+    /// Returns a number that changes whenever a connection to a server is lost, or a server may
+    /// have lost counters. Hits that were prepaid before the change must not be spent after it.
+    /// Must be cheap, because it is called for every call on a prepaid counter.
     fn session(&self) -> u64 {
         0
     }
 
     /// Returns whether the check may be refused because of hits that another call has charged and
     /// is about to refund. The next call may then pass, so the refusal cache keeps such a refusal
-    /// only briefly, until a second one confirms it.
+    /// only briefly, until a second refusal confirms it.
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
         let _ = check;
         false
@@ -124,15 +124,15 @@ pub trait SharedStore: Store {
     fn shared_stats(&self) -> SharedStoreStats;
 
     /// Returns whether every server accepts calls, that is, whether all servers have been connected
-    /// since the start and no circuit breaker is open.
+    /// at least once and no circuit breaker is open.
     fn is_available(&self) -> bool;
 
     /// Returns the latest logged reason why a server could not be used, with advice; `None` if none
     /// was logged.
     fn failure(&self) -> Option<String>;
 
-    /// Forgets what was kept under the previous policy: cached refusals and prepaid hits. Called
-    /// when the policy changes.
+    /// Discards the cached refusals and prepaid hits of the previous policy. Called when the policy
+    /// changes.
     fn end_policy(&self);
 }
 
@@ -158,11 +158,11 @@ pub struct SharedStoreStats {
     pub two_rounds: u64,
     /// Number of script calls that decided checks in several hash slots of one cluster node.
     pub node_calls: u64,
-    /// Number of script calls for a cluster node that were sent again slot by slot, because the node
-    /// did not hold every key. They charged nothing.
+    /// Number of script calls for a cluster node that charged nothing and were sent again slot by
+    /// slot, because the node did not hold every key.
     pub not_here: u64,
-    /// Number of times that the scripts for cluster nodes were turned off, because the service
-    /// routed them to nodes that do not own their keys.
+    /// Number of times that the scripts for cluster nodes were turned off, because the Redis
+    /// service routed them to nodes that do not own their keys.
     pub node_scripts_off: u64,
     /// Number of charges that were refunded because a check in a different hash slot rejected the
     /// call.
@@ -178,8 +178,8 @@ pub struct SharedStoreStats {
     pub plain_refunds: u64,
     /// Number of calls answered entirely from prepaid hits.
     pub prepaid_calls: u64,
-    /// Number of hits taken in advance.
+    /// Number of hits charged in advance, for later calls to spend.
     pub prepaid_hits: u64,
-    /// Number of prepaid hits that were returned unspent.
+    /// Number of prepaid hits that were refunded because no call had spent them.
     pub prepaid_returned: u64,
 }

@@ -11,7 +11,7 @@ use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 
 use super::rules::{RuleIdentity, RuleSlot};
-use super::shard::{EntryIndex, KEY_BYTES, Shard, weight};
+use super::shard::{EntryIndex, HEAP_BYTES_PER_KEY, Shard, weight};
 use super::sketch::{CellFormat, Sketch};
 use super::{MemoryStore, RECLAIM_SLOTS};
 use crate::domain::{Micros, Op};
@@ -61,7 +61,7 @@ pub(super) fn sketch_reserve(max_keys: usize, shards: usize) -> usize {
 
 /// Returns the weight of a sketch in one shard, in keys. `width` is the number of cells per row.
 pub(super) fn sketch_weight(width: usize) -> usize {
-    Sketch::bytes(width).div_ceil(KEY_BYTES)
+    Sketch::bytes(width).div_ceil(HEAP_BYTES_PER_KEY)
 }
 
 impl MemoryStore {

@@ -13,18 +13,20 @@
 //!
 //! # When the store is full
 //!
-//! `max_keys` bounds the weight of all shards together, sketches included. An entry is reclaimed
-//! once a missing entry is equivalent to it (a full bucket, a past window). Every insertion
-//! reclaims a few entries, more if the store is full, and [`MemoryStore::sweep`] reclaims the rest.
+//! `max_keys` bounds the weight of all shards together, in keys. It includes the sketches, which
+//! hold approximate counters for keys without an entry. An entry is reclaimed once a missing entry
+//! is equivalent to it (a full bucket, a past window). Every insertion reclaims a few entries, more
+//! if the store is full, and [`MemoryStore::sweep`] reclaims the rest.
 //!
-//! While all entries are live, every rule has a fair share: the weight of all entries divided by
-//! the number of rules that hold some.
+//! While all entries are live, every rule has a fair share: the weight that entries may take up,
+//! divided by the number of rules that hold entries.
 //!
-//! - A new key of a rule below its share gets an entry. To make room, an entry of the rule furthest
-//!   above its share, among 32 slots of the shard, is folded into the `sketch` of that rule.
+//! - A new key of a rule below its share gets an entry. To make room, the store searches 32 slots
+//!   of the shard for an entry of a rule above its share, and folds the entry into the sketch of
+//!   that rule. If there are several such rules, it chooses the one that holds the most weight.
 //! - A new key of any other rule is counted in the sketch of its own rule. There, keys share cells
 //!   and may be refused too early, but no key is ever admitted beyond its limit.
-//! - An existing key keeps its entry until its rule is the one furthest above its share. An entry
+//! - An existing key keeps its entry until the entry is folded to make room for another. An entry
 //!   that grows (a sliding log) makes room in the same way.
 //! - A key that gets an entry later starts from its state in the sketch, so that no hit is
 //!   forgotten.
@@ -35,7 +37,7 @@
 //! a sketch, 4 MiB each (less in a small store). New keys of further rules are refused, and so are
 //! new keys of concurrency and hybrid limits, which do not fit into a sketch.
 //!
-//! Not here: the arithmetic (`algorithm`), the clock (every call carries the time).
+//! Not here: the arithmetic (`algorithm`), the clock (every call contains the current time).
 
 mod eviction;
 mod multi_check;
@@ -68,11 +70,11 @@ const KEYS_PER_SHARD_MIN: usize = 64;
 /// that entries are reclaimed faster than they are added.
 const RECLAIM_SLOTS: usize = 2;
 
-/// Number of slots that a sweep checks each time it locks a shard, which takes about 10 µs.
+/// Number of slots that a sweep checks each time it locks a shard. Checking them takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
 
 /// Maximum number of entries that a sweep moves each time it locks a shard in order to shrink it.
-/// This takes about 25 µs.
+/// Moving them takes about 25 µs.
 const SWEEP_MOVES: usize = 256;
 
 /// Wait reported as `retry_after` for a new key that is refused because the store is full and its
@@ -168,7 +170,7 @@ impl MemoryStore {
         usize::try_from(self.stats.live.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
 
-    /// Returns whether the store has no entries.
+    /// Returns whether the store has neither entries nor sketches.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -212,7 +214,7 @@ impl MemoryStore {
         removed
     }
 
-    /// Returns the rules for which new keys have started to share counters or be refused since the
+    /// Returns the rules whose new keys have started to share counters or to be refused since the
     /// last call. Call this every second.
     pub fn new_overflows(&self) -> Vec<Overflow> {
         let has_sketches = self.stats.sketch_weight.load(Ordering::Relaxed) > 0;
@@ -245,7 +247,7 @@ impl MemoryStore {
 
     /// Decides a call with a single check. Never undoes the charge, because a single check that
     /// passes is charged regardless of its role and the call's accounting.
-    fn decide_alone(&self, check: &Check<'_>, now: Micros) -> Outcome {
+    fn decide_single_check(&self, check: &Check<'_>, now: Micros) -> Outcome {
         let key = EntryKey::for_counter(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
@@ -278,9 +280,9 @@ impl MemoryStore {
     ) -> Outcome {
         let nothing = |_| false;
         self.reclaim_expired(shard, now, nothing);
-        let rule = RuleIdentity::of(check.limit);
+        let rule = RuleIdentity::for_limit(check.limit);
         let state = shard.find_sketch(rule.key).and_then(|at| shard.sketches[at].state(key, now));
-        let op = without_unreceipted_refund(check.op);
+        let op = cancel_refund(check.op);
         let step = algorithm::apply_for(state.as_ref(), check.limit, op, check.holder, now);
         self.record_stats(&step, check);
         let Some(state) = step.write else { return step.outcome };
@@ -297,7 +299,8 @@ impl MemoryStore {
         without_receipt_entry(step.outcome)
     }
 
-    /// Counts a charge to a rule's sketch.
+    /// Records a charge to a rule's sketch, in the statistics and for
+    /// [`new_overflows`](Self::new_overflows).
     fn count_overflow(&self, rule: &RuleIdentity) {
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         self.rules.note_overflow(rule, false);
@@ -306,7 +309,7 @@ impl MemoryStore {
     /// Returns the refusal for a key that fits into the store neither as an entry nor in a sketch.
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
-        self.rules.note_overflow(&RuleIdentity::of(limit), true);
+        self.rules.note_overflow(&RuleIdentity::for_limit(limit), true);
         let empty = algorithm::apply(None, limit, Op::PEEK, now).outcome;
         let reset_after = empty.reset_after.max(NO_ROOM_WAIT);
         Outcome { reset_after, ..Outcome::refuse_for(NO_ROOM_WAIT) }
@@ -330,18 +333,18 @@ impl MemoryStore {
     }
 }
 
-/// Changes a refund to 0 hits if the key has no entry. Neither an absent counter nor the shared
-/// cells of a sketch can be refunded.
-fn without_unreceipted_refund(op: Op) -> Op {
+/// Replaces a refund by a refund of 0 hits. Returns any other operation unchanged. Used for keys
+/// without an entry: neither an absent counter nor the shared cells of a sketch can be refunded.
+fn cancel_refund(op: Op) -> Op {
     match op {
         Op::Refund { .. } => Op::Refund { cost: Hits::ZERO },
         Op::Take { .. } | Op::Peek { .. } => op,
     }
 }
 
-/// Removes the sliding log entry from the receipt of a charge to a sketch. Once the key has its
-/// own entry, a different charge could get the same entry number and be removed by a refund
-/// of this receipt.
+/// Removes the number of the sliding log entry from the receipt of a charge to a sketch. Once the
+/// key has its own log, a different charge could get the same number, and a refund of this receipt
+/// would then remove that charge.
 fn without_receipt_entry(outcome: Outcome) -> Outcome {
     let taken = outcome.taken.map(|taken| ChargeRecord { entry: u128::MAX, ..taken });
     Outcome { taken, ..outcome }
@@ -350,19 +353,19 @@ fn without_receipt_entry(outcome: Outcome) -> Outcome {
 impl LocalStore for MemoryStore {
     fn decide(&self, call: &Call<'_>) -> Vec<Answer> {
         match call.checks {
-            [check] => vec![Answer::Decided(self.decide_alone(check, call.now))],
+            [check] => vec![Answer::Decided(self.decide_single_check(check, call.now))],
             checks => self.decide_all(checks, call.accounting, call.now),
         }
     }
 
     fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome {
-        self.decide_alone(check, now)
+        self.decide_single_check(check, now)
     }
 }
 
 impl Store for MemoryStore {
-    /// Decides a call without suspending. Only waits for locks, each of which is held for well
-    /// under a microsecond.
+    /// Decides a call without suspending. Waits only for locks, which another call holds for well
+    /// under a microsecond, and a sweep for tens of microseconds.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         Answers { each: self.decide(call), source: Source::Memory }
     }

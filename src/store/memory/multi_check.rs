@@ -12,12 +12,12 @@ use smallvec::SmallVec;
 
 use super::rules::{RuleIdentity, RuleSlot};
 use super::shard::{EntryIndex, EntryKey, Shard, weight};
-use super::{MemoryStore, SHARDS_MAX, without_receipt_entry, without_unreceipted_refund};
+use super::{MemoryStore, SHARDS_MAX, cancel_refund, without_receipt_entry};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Number of working counters that are kept on the stack and searched linearly. Calls with more
-/// checks are rare; they allocate and use a hash table.
+/// Number of counters of a call that are kept on the stack and searched linearly. Calls with more
+/// counters are rare; they allocate and use a hash table.
 const COUNTERS_INLINE: usize = 16;
 
 const SHARD_SET_WORDS: usize = SHARDS_MAX / 64;
@@ -37,7 +37,7 @@ struct LockedShards<'a> {
 enum Location {
     /// The counter is stored in the entry in this slot.
     Entry(EntryIndex),
-    /// The counter is new, and weight has been claimed for an entry of this rule.
+    /// The counter is new, and the weight of its future entry has been added to this rule.
     Claimed(RuleSlot),
     /// The counter has no entry. Its hits are counted in the sketch of the rule with this key.
     Sketch(u64),
@@ -72,12 +72,13 @@ struct WorkingCounters<'a> {
     each: SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>,
     /// Positions of the counters after the first [`COUNTERS_INLINE`], by key.
     positions: HashMap<EntryKey, usize>,
-    /// Entries of these counters, as the index of the shard's guard and the entry.
+    /// Entries of the counters after the first [`COUNTERS_INLINE`]. Each is given by the index of
+    /// its shard's guard and its own index.
     entries: HashSet<(usize, EntryIndex)>,
 }
 
 impl<'a> WorkingCounters<'a> {
-    /// Returns the position of the counter with this key, or `None` if the call has not used it yet.
+    /// Returns the position of the counter with this key, or `None` if no earlier check uses it.
     fn position(&self, key: EntryKey) -> Option<usize> {
         let mut searched = self.each.iter().take(COUNTERS_INLINE);
         let found = searched.position(|counter| counter.key == key);
@@ -187,7 +188,7 @@ impl MemoryStore {
             None => {
                 let in_use = |slot| counters.is_in_use(guard, slot);
                 self.reclaim_expired(shard, now, in_use);
-                let rule = RuleIdentity::of(check.limit);
+                let rule = RuleIdentity::for_limit(check.limit);
                 let location = self.claim_location(shard, &rule, now, &in_use);
                 let sketch = shard.find_sketch(rule.key);
                 (location, 0, sketch.and_then(|at| shard.sketches[at].state(own, now)))
@@ -230,7 +231,7 @@ impl MemoryStore {
         }
     }
 
-    /// Applies a check to its working counter.
+    /// Applies a check to its working counter and returns the outcome.
     fn apply_check<'a>(
         &self,
         counters: &mut WorkingCounters<'a>,
@@ -245,7 +246,7 @@ impl MemoryStore {
         }
         // Refunds are applied first, so a counter that is not stored yet holds no hits of its own.
         let is_own = matches!(counter.location, Location::Entry(_));
-        let op = if is_own { check.op } else { without_unreceipted_refund(check.op) };
+        let op = if is_own { check.op } else { cancel_refund(check.op) };
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         self.record_stats(&step, check);
         let (guard, claimed) = (counter.guard, counter.claimed_weight);
@@ -270,14 +271,15 @@ impl MemoryStore {
         counter.write(step.write, check.limit);
         if let Location::Sketch(_) = counter.location {
             if step.outcome.charged.0 > 0 {
-                self.count_overflow(&RuleIdentity::of(check.limit));
+                self.count_overflow(&RuleIdentity::for_limit(check.limit));
             }
             return without_receipt_entry(step.outcome);
         }
         step.outcome
     }
 
-    /// Stores a counter if it has changed, and releases any claimed weight that it does not need.
+    /// Stores a counter if it has changed. Releases the claimed weight that the counter does not
+    /// need.
     fn save(&self, counter: WorkingCounter<'_>, shards: &mut LockedShards<'_>, now: Micros) {
         let is_changed = counter.state != counter.stored;
         let shard = &mut *shards.guards[counter.guard];
@@ -342,9 +344,9 @@ fn undo_except_debts<'a>(
     }
 }
 
-/// Updates `available` and `reset_after` of each outcome to the values after the whole call. They
-/// may differ from the values after the check itself if several checks share a counter or if the
-/// call is undone.
+/// Updates `available` and `reset_after` of each outcome to the values after the whole call. These
+/// differ from the values after the check itself if several checks share a counter or if the call
+/// is undone.
 fn update_availability(
     checks: &[Check<'_>],
     answers: &mut [Answer],

@@ -16,17 +16,18 @@ use crate::domain::Limit;
 /// share slot 0, and their entries are never folded into a sketch.
 const RULES_MAX: usize = 4_096;
 
-/// Maximum number of slots that a lookup probes. If other rules use all of them, the rule uses
-/// slot 0.
+/// Maximum number of slots that a lookup of a rule probes. If other rules use all of these slots,
+/// the rule uses slot 0.
 const PROBES: usize = 8;
 
 /// Slot shared by all rules that could not get their own slot.
-const SHARED: RuleSlot = RuleSlot(0);
+const SHARED_SLOT: RuleSlot = RuleSlot(0);
 
 /// Key of a slot while the slot is being reassigned. No rule has this key.
 const IN_TRANSITION: u64 = u64::MAX;
 
-/// Index of a rule's slot in the [`RuleTable`]. Every entry stores it in 16 bits.
+/// Index of a rule's slot in the [`RuleTable`]. Every entry of the memory store
+/// contains this index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSlot(pub(super) u16);
 
@@ -41,9 +42,9 @@ pub(super) struct RuleIdentity {
 }
 
 impl RuleIdentity {
-    /// Returns the rule that the counters of a limit belong to.
-    pub(super) fn of(limit: &Limit) -> RuleIdentity {
-        RuleIdentity::new(limit.limit_id, CellFormat::of(limit))
+    /// Returns the identity of the rule that the counters of a limit belong to.
+    pub(super) fn for_limit(limit: &Limit) -> RuleIdentity {
+        RuleIdentity::new(limit.limit_id, CellFormat::for_limit(limit))
     }
 
     fn new(limit_id: u64, format: CellFormat) -> RuleIdentity {
@@ -54,7 +55,7 @@ impl RuleIdentity {
     }
 }
 
-/// Report that new keys of a rule did not fit into a full store.
+/// Report that new keys of a rule did not get an entry of their own, because the store was full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
     /// Id of the rule's limit, as in [`Limit::limit_id`].
@@ -72,20 +73,20 @@ struct RuleUsage {
     format: AtomicU64,
     /// Total weight of the rule's entries, in keys.
     weight: AtomicU64,
-    /// Bits [`SKETCHED`] and [`REFUSED`]. The low half holds new overflows, and the high half
-    /// those that have been reported.
+    /// Bits [`SKETCHED_BIT`] and [`REFUSED_BIT`]. The low four bits hold new overflows, and the
+    /// high four bits those that have been reported.
     overflow: AtomicU8,
 }
 
-/// Bit of an overflow whose new keys are counted in a sketch.
-const SKETCHED: u8 = 1;
-/// Bit of an overflow whose new keys are refused.
-const REFUSED: u8 = 2;
-/// Distance, in bits, from a new overflow's bit to the bit that marks it as reported.
+/// Overflow bit that is set when a new key of the rule was counted in a sketch.
+const SKETCHED_BIT: u8 = 1;
+/// Overflow bit that is set when a new key of the rule was refused.
+const REFUSED_BIT: u8 = 2;
+/// Number of bits by which the bit of a new overflow is shifted left once it has been reported.
 const REPORTED_SHIFT: u8 = 4;
 
-/// Lock-free hash table that holds the weight of each rule's entries. Only assigning a slot takes
-/// a lock.
+/// Hash table of the total weight of each rule's entries. Lock-free, except that assigning a slot
+/// to a rule takes a lock.
 #[derive(Debug)]
 pub(super) struct RuleTable {
     slots: Box<[RuleUsage]>,
@@ -112,7 +113,7 @@ impl RuleTable {
             let before = usage.weight.fetch_add(weight as u64, Ordering::SeqCst);
             // `assign` changes the key first and then reads the weight; here the order is reversed,
             // so that at least one side notices the other.
-            if slot == SHARED || usage.key.load(Ordering::SeqCst) == rule.key {
+            if slot == SHARED_SLOT || usage.key.load(Ordering::SeqCst) == rule.key {
                 if before == 0 {
                     self.active.fetch_add(1, Ordering::Relaxed);
                 }
@@ -149,7 +150,7 @@ impl RuleTable {
     /// Returns the rule in a slot, or `None` for the shared slot. Call this only while the rule
     /// holds an entry, because otherwise the slot may be reassigned.
     pub(super) fn rule(&self, slot: RuleSlot) -> Option<RuleIdentity> {
-        if slot == SHARED {
+        if slot == SHARED_SLOT {
             return None;
         }
         let usage = &self.slots[usize::from(slot.0)];
@@ -174,7 +175,7 @@ impl RuleTable {
 
     /// Records that a new key of the rule was counted in a sketch or refused.
     pub(super) fn note_overflow(&self, rule: &RuleIdentity, is_refusing: bool) {
-        let bit = if is_refusing { REFUSED } else { SKETCHED };
+        let bit = if is_refusing { REFUSED_BIT } else { SKETCHED_BIT };
         let usage = &self.slots[usize::from(self.slot_of(rule).0)];
         if usage.overflow.load(Ordering::Relaxed) & bit == 0 {
             usage.overflow.fetch_or(bit, Ordering::Relaxed);
@@ -191,10 +192,10 @@ impl RuleTable {
                 continue;
             }
             let (noted, reported) = (bits & 0xf, bits >> REPORTED_SHIFT);
-            for bit in [SKETCHED, REFUSED] {
+            for bit in [SKETCHED_BIT, REFUSED_BIT] {
                 if noted & bit != 0 && reported & bit == 0 {
                     let limit_id = usage.limit_id.load(Ordering::Relaxed);
-                    begun.push(Overflow { limit_id, is_refusing: bit == REFUSED });
+                    begun.push(Overflow { limit_id, is_refusing: bit == REFUSED_BIT });
                 }
             }
             // While the store stays full, an overflow is one overflow, however often it pauses.
@@ -215,13 +216,13 @@ impl RuleTable {
         u16::try_from(at).ok().map(RuleSlot)
     }
 
-    /// Returns the slot of a rule. A new rule is assigned one.
+    /// Returns the slot of a rule. Assigns a slot to a new rule.
     fn slot_of(&self, rule: &RuleIdentity) -> RuleSlot {
         self.find(rule).unwrap_or_else(|| self.assign(rule))
     }
 
     /// Assigns a rule a slot that has never been used or whose former rule holds no entries.
-    /// Returns [`SHARED`] if there is no such slot.
+    /// Returns [`SHARED_SLOT`] if there is no such slot.
     fn assign(&self, rule: &RuleIdentity) -> RuleSlot {
         let _assigning = self.assignment.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(slot) = self.find(rule) {
@@ -238,9 +239,9 @@ impl RuleTable {
             usage.format.store(rule.format.encode(), Ordering::Relaxed);
             usage.overflow.store(0, Ordering::Relaxed);
             usage.key.store(rule.key, Ordering::SeqCst);
-            return u16::try_from(at).map_or(SHARED, RuleSlot);
+            return u16::try_from(at).map_or(SHARED_SLOT, RuleSlot);
         }
-        SHARED
+        SHARED_SLOT
     }
 }
 
@@ -269,9 +270,9 @@ mod tests {
     fn a_slot_changes_hands_only_when_its_rule_holds_nothing() {
         let table = RuleTable::new();
         let slots: Vec<_> = (0..50_000).map(|id| table.add(&rule(id), 1)).collect();
-        let own = slots.iter().filter(|slot| **slot != SHARED).count();
+        let own = slots.iter().filter(|slot| **slot != SHARED_SLOT).count();
         assert!((3_000..RULES_MAX).contains(&own), "{own}");
-        for (id, slot) in (0..).zip(&slots).filter(|(_, slot)| **slot != SHARED) {
+        for (id, slot) in (0..).zip(&slots).filter(|(_, slot)| **slot != SHARED_SLOT) {
             assert_eq!(table.rule(*slot), Some(rule(id)));
         }
         for slot in slots {

@@ -4,7 +4,7 @@
 //! never copies entries and never doubles the memory. A hash table of entries would need between 55
 //! and 110 bytes per entry, and while it grows, both the old and the new table.
 //!
-//! Not here: locks, the bound over all shards, the admission of calls.
+//! Not here: locks, `max_keys` and the admission of calls (`super`).
 
 use hashbrown::HashTable;
 
@@ -99,9 +99,9 @@ struct Entry {
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
-/// Number of heap bytes of a state that count as one key. Equals the size of an entry, so that
-/// `max_keys` bounds the memory regardless of the algorithms in use.
-pub(super) const KEY_BYTES: usize = 48;
+/// Number of heap bytes of a state that weigh as much as one key. Equals the size of an entry, so
+/// that `max_keys` bounds the memory regardless of the algorithms in use.
+pub(super) const HEAP_BYTES_PER_KEY: usize = 48;
 
 const VACANT: Entry = Entry {
     key: EntryKey([0, 0]),
@@ -131,10 +131,10 @@ pub(super) struct Shard {
     latest: Micros,
 }
 
-/// Returns the weight of a state, in keys: 1 for its entry, plus 1 for every [`KEY_BYTES`] bytes
-/// that the state has on the heap.
+/// Returns the weight of a state, in keys: 1 for its entry, plus 1 for every
+/// [`HEAP_BYTES_PER_KEY`] bytes that the state has on the heap, rounded up.
 pub(super) fn weight(state: &State) -> usize {
-    1 + state.heap_bytes().div_ceil(KEY_BYTES)
+    1 + state.heap_bytes().div_ceil(HEAP_BYTES_PER_KEY)
 }
 
 impl Shard {
@@ -143,12 +143,12 @@ impl Shard {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
-    /// Returns the state of the entry in a slot.
+    /// Returns the state of the entry at an index.
     pub(super) fn state(&self, index: EntryIndex) -> &State {
         &self.entry(index).state
     }
 
-    /// Returns the key of an entry.
+    /// Returns the key of the entry at an index.
     pub(super) fn key(&self, index: EntryIndex) -> EntryKey {
         self.entry(index).key
     }
@@ -179,8 +179,8 @@ impl Shard {
         self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
     }
 
-    /// Checks up to `slots` slots, starting at the cursor. Removes the entries in them that have
-    /// expired and are not `in_use`, and returns the weight of the removed entries, in keys.
+    /// Checks up to `slots` slots, starting where the last call stopped. Removes the entries
+    /// that have expired and are not `in_use`. Returns the weight of the removed entries, in keys.
     pub(super) fn reclaim(
         &mut self,
         now: Micros,
@@ -200,7 +200,7 @@ impl Shard {
     }
 
     /// Checks up to `slots` slots, starting where the last call stopped. Calls `visit` for each
-    /// occupied slot until it returns false.
+    /// occupied slot until `visit` returns false.
     pub(super) fn visit_entries(
         &mut self,
         slots: usize,
@@ -218,7 +218,7 @@ impl Shard {
     /// Returns the index in `sketches` of the sketch for the rule with this key, or `None` if
     /// there is none.
     pub(super) fn find_sketch(&self, rule: u64) -> Option<usize> {
-        self.sketches.iter().position(|sketch| sketch.is_of(rule))
+        self.sketches.iter().position(|sketch| sketch.belongs_to(rule))
     }
 
     /// Merges the entry in a slot into the sketch at index `sketch`. Removes the entry and returns
@@ -284,12 +284,14 @@ impl Shard {
         }
     }
 
-    /// Returns the number of slots that one full round of [`reclaim`](Self::reclaim) checks.
+    /// Returns the number of slots, occupied or vacant, that a full round of
+    /// [`reclaim`](Self::reclaim) checks.
     pub(super) fn slot_count(&self) -> usize {
         self.high as usize
     }
 
-    /// Records the time of a call that uses this shard.
+    /// Records the time of a call that uses this shard. Ignores a time that is at most
+    /// [`REORDERING_MAX`] before the latest recorded time.
     pub(super) fn set_latest(&mut self, now: Micros) {
         if now > self.latest || now.saturating_add(REORDERING_MAX) < self.latest {
             self.latest = now;
@@ -297,7 +299,7 @@ impl Shard {
     }
 
     /// Returns the time of the latest call that used this shard. Refunds by receipt use it as the
-    /// current time, because a receipt does not contain one.
+    /// current time, because a receipt does not contain a time.
     pub(super) fn latest(&self) -> Micros {
         self.latest
     }

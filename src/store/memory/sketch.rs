@@ -33,9 +33,9 @@ const ROWS: usize = 4;
 /// Format of a cell: the algorithm and, for sliding windows and logs, the window length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellFormat {
-    /// Hybrid and concurrency counters, whose states do not fit into a cell.
+    /// No format: the states of hybrid and concurrency counters do not fit into a cell.
     None,
-    /// Number of hits in one window.
+    /// Start of a window and number of hits in it.
     FixedWindow,
     /// Theoretical arrival time (TAT) of a token or leaky bucket.
     Bucket,
@@ -47,7 +47,7 @@ pub(super) enum CellFormat {
 
 impl CellFormat {
     /// Returns the cell format for the counters of a limit.
-    pub(super) fn of(limit: &Limit) -> CellFormat {
+    pub(super) fn for_limit(limit: &Limit) -> CellFormat {
         match &limit.algorithm {
             Algorithm::FixedWindow(_) => CellFormat::FixedWindow,
             Algorithm::Bucket(_) => CellFormat::Bucket,
@@ -61,8 +61,8 @@ impl CellFormat {
         }
     }
 
-    /// Encodes the format. The lowest three bits hold the algorithm, and the other bits the window
-    /// length in microseconds.
+    /// Encodes the format in 64 bits. The lowest three bits hold the algorithm, and the other bits
+    /// the window length in microseconds.
     pub(super) fn encode(self) -> u64 {
         match self {
             CellFormat::None => 0,
@@ -106,7 +106,8 @@ impl CellFormat {
         }
     }
 
-    /// Converts a cell to the state that it represents at `now`.
+    /// Converts a cell to the state that it represents at `now`. Returns `None` for
+    /// [`CellFormat::None`].
     fn to_state(self, cell: Cell, now: Micros) -> Option<State> {
         let Cell { time, present, previous } = cell;
         match self {
@@ -190,8 +191,8 @@ impl Cell {
         }
     }
 
-    /// Advances both cells to the later window, of this length, and picks each count from one of
-    /// them.
+    /// Advances both cells to the later of their windows, which have this length, and combines each
+    /// pair of counts with `pick`.
     fn combine(self, other: Cell, length: Micros, pick: fn(u32, u32) -> u32) -> Cell {
         let start = self.time.max(other.time);
         let (one, other) = (self.advance_to(start, length), other.advance_to(start, length));
@@ -232,7 +233,7 @@ impl Sketch {
     }
 
     /// Returns whether this sketch belongs to the rule whose key is `rule`.
-    pub(super) fn is_of(&self, rule: u64) -> bool {
+    pub(super) fn belongs_to(&self, rule: u64) -> bool {
         self.rule == rule
     }
 
@@ -246,8 +247,8 @@ impl Sketch {
         self.expires = self.expires.max(expires);
     }
 
-    /// Returns a state with at least as many hits as the key has. Returns `None` if one of the
-    /// key's cells is empty, because the key then has no hits.
+    /// Returns a state with at least as many hits as were counted for the key. Returns `None` if
+    /// one of the key's cells is empty, because the key then has no hits.
     pub(super) fn state(&self, key: EntryKey, now: Micros) -> Option<State> {
         self.format.to_state(self.min_cell(key, now)?, now)
     }

@@ -5,10 +5,10 @@
 //! <prefix>tg1<a>:{<tag>}:<id>    the tag is the hash of the limit's hash_tag entries
 //! ```
 //!
-//! `a` is a letter for the algorithm and the version of its state. `tag` and `id` are 128 bits
-//! each, as 22 characters of base64url. Without hash_tag the key has 29 characters, and the counter
-//! takes 133 bytes in Redis. Keys contain no text from callers, and the tag is a keyed hash, so
-//! that a caller cannot choose the slot of its counters.
+//! `a` is a letter for the algorithm and the version of its state. `tag` and `id` (the counter's
+//! identity) are 128 bits each, as 22 characters of base64url. Without hash_tag the key has 29
+//! characters, and the counter takes 133 bytes in Redis. Keys contain no text from callers, and the
+//! tag is a keyed hash, so that a caller cannot choose the slot of its counters.
 //!
 //! Not here: computing an identity (`policy`), the values of keys (`lua`).
 
@@ -32,7 +32,7 @@ const TAIL_BYTES_MAX: usize = 3 + 1 + 2 + HASH_CHARS + 2 + HASH_CHARS;
 /// prefix.
 pub const PREFIX_BYTES_MAX: usize = 64;
 
-/// Text of a Redis key. Kept on the stack, because no key is longer than the inline capacity.
+/// Text of a Redis key. Stays on the stack, because no key is longer than the inline capacity.
 pub type KeyText = SmallVec<[u8; PREFIX_BYTES_MAX + TAIL_BYTES_MAX]>;
 
 /// Version of the key and state formats that this build uses in Redis. Replicas with different

@@ -1,5 +1,5 @@
-//! Plans calls whose counters are in several slots of a cluster: groups checks by slot, and decides
-//! which group is sent first. `node_scripts` groups them by node instead.
+//! Plans calls whose counters are in several hash slots of a cluster: groups checks by slot, and
+//! decides which group is sent first. `node_scripts` groups checks by node instead.
 //!
 //! Each group is one atomic script call. All groups are sent at once, unless a check was near its
 //! limit when last seen: then its group is sent alone first, so that a refusal there leaves no
@@ -23,18 +23,19 @@ use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Role}
 pub(super) struct SlotGroup {
     /// Hash slot of the first check's counter.
     pub(super) slot: u16,
-    /// Whether the counters are in several slots, so that only a node's script can decide them.
+    /// Whether the counters are in several hash slots, so that only a script for the whole node can
+    /// decide the checks.
     pub(super) spans_slots: bool,
     pub(super) checks: SmallVec<[usize; 4]>,
 }
 
 impl SlotGroup {
-    /// Creates the group of one check.
-    pub(super) fn of(slot: u16, check: usize) -> SlotGroup {
+    /// Creates a group of one check. `check` is the index of the check in the call.
+    pub(super) fn new(slot: u16, check: usize) -> SlotGroup {
         SlotGroup { slot, spans_slots: false, checks: SmallVec::from_iter([check]) }
     }
 
-    /// Returns whether only a node's script can decide the checks together.
+    /// Returns whether only a script for the whole node can decide the checks together.
     pub(super) fn needs_node_script(&self) -> bool {
         self.spans_slots && self.checks.len() > 1
     }
@@ -51,7 +52,7 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
         let slot = slot(check);
         match index.position(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot)) {
             Some(place) => groups[place].checks.push(at),
-            None => groups.push(SlotGroup::of(slot, at)),
+            None => groups.push(SlotGroup::new(slot, at)),
         }
     }
     groups
@@ -122,8 +123,8 @@ pub(super) fn first_group(
 /// Returns the check as it is sent to its hash slot.
 ///
 /// Under all-or-nothing accounting, quota checks are sent as shadow checks, because the script sees
-/// only the checks of one slot. It charges these unless a required one refuses, and [`is_rejected`]
-/// then decides the whole call.
+/// only the checks of one slot. The script charges these checks unless a required one refuses, and
+/// [`is_rejected`] then decides the whole call.
 pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
         (Accounting::AllOrNothing, Role::Quota(_)) => Role::Shadow,

@@ -136,7 +136,7 @@ pub(super) fn group_by_node(
             }
             None => {
                 owners.push(owner);
-                groups.push(SlotGroup::of(slot, at));
+                groups.push(SlotGroup::new(slot, at));
             }
         }
     }

@@ -5,7 +5,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Wait after the first failure. It doubles with each further failure. Short enough to reach a
+/// Wait after the first failure, doubled with each further failure. Short enough to reach a
 /// restarted server within 100 ms of its start.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 /// Maximum wait after a failure, except for a denied login. A recovering Redis server easily
@@ -57,8 +57,8 @@ impl Backoff {
         *self = Backoff::default();
     }
 
-    /// Returns whether the previous attempt also failed.
-    pub(crate) fn is_repeated(&self) -> bool {
+    /// Returns whether the connection attempt before the current one failed.
+    pub(crate) fn has_failed_before(&self) -> bool {
         self.failures > 0
     }
 }

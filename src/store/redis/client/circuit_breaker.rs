@@ -6,11 +6,11 @@
 //! - connecting failed [`CONNECT_FAILURES_MAX`] times in a row and no connection is open;
 //! - a command is 50 ms old ([`SILENCE_MAX`](super::config::SILENCE_MAX)) and nothing has arrived
 //!   from the node since (`connection` decides that);
-//! - at least half of the replies within [`WINDOW`], and of at least [`ANSWERS_MIN`] replies, are
-//!   errors saying that the node cannot serve.
+//! - the node has sent at least [`REPLIES_MIN`] replies within [`ERROR_WINDOW`], and at least half
+//!   of them are errors saying that the node cannot serve.
 //!
-//! A late reply does not open the breaker. One timely reply to a PING closes it, so there is no
-//! half-open state in which calls are rejected.
+//! A late reply does not open the breaker. One timely reply to a PING closes the breaker, so there
+//! is no half-open state in which calls are rejected.
 //!
 //! Not here: clocks (arguments), locks (`node_breaker`), sending PING (`connection`).
 
@@ -21,10 +21,10 @@ use crate::domain::Micros;
 /// Number of consecutive failed connection attempts after which the breaker opens if no connection
 /// is open.
 const CONNECT_FAILURES_MAX: u32 = 2;
-/// Minimum number of replies in a window before error replies may open the breaker.
-const ANSWERS_MIN: u64 = 20;
-/// Length of the window over which replies and errors are counted.
-const WINDOW: Micros = Micros::SECOND;
+/// Minimum number of replies in a window for error replies to open the breaker.
+const REPLIES_MIN: u64 = 20;
+/// Length of the window over which replies and error replies are counted.
+const ERROR_WINDOW: Micros = Micros::SECOND;
 /// Interval between PINGs on each connection while the breaker is open.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 /// Maximum round trip of a PING that closes the breaker. Equals Envoy's default timeout, because a
@@ -126,14 +126,14 @@ impl CircuitBreaker {
         answers_total: u64,
         now: Micros,
     ) -> bool {
-        if self.errors == 0 || now.saturating_sub(self.window_start) >= WINDOW {
+        if self.errors == 0 || now.saturating_sub(self.window_start) >= ERROR_WINDOW {
             self.window_start = now;
             self.answers_before = answers_total.saturating_sub(answers);
             self.errors = 0;
         }
         self.errors += errors;
         let answers = answers_total.saturating_sub(self.answers_before);
-        answers >= ANSWERS_MIN && self.errors * 2 >= answers
+        answers >= REPLIES_MIN && self.errors * 2 >= answers
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct ClientTls {
 /// the configuration still uses earlier ones.
 #[derive(Debug)]
 struct LoadedTls {
-    /// Certificates that the reloader returned last, valid or not.
+    /// Certificates that were read last, valid or not.
     latest: Arc<Tls>,
     config: Arc<ClientConfig>,
 }
@@ -79,8 +79,8 @@ impl ClientTls {
     ///
     /// # Errors
     ///
-    /// Returns an error if the server's certificate is not valid for the host, or if the server
-    /// rejects the handshake.
+    /// Returns an error if the server's certificate is not trusted or not valid for the host, or if
+    /// the server rejects the handshake.
     pub(crate) async fn handshake(
         &self,
         host: &str,

@@ -3,7 +3,7 @@
 //!
 //! Script calls never wait for the slot table, which is refreshed in the background
 //! (`slot_refresh`). Not here: connections (`connection`), classifying error replies
-//! (`error_reply`), computing the slot of a key (`store`).
+//! (`error_reply`), computing the slot of a key (`keys`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -173,8 +173,8 @@ impl Cluster {
         }
     }
 
-    /// Follows the redirects of a script call and returns its final reply. A call that is
-    /// redirected has not run yet.
+    /// Follows the redirects of a script call and returns its final reply. A redirected call has
+    /// not run yet, so it can be sent again.
     async fn follow_redirects(
         &self,
         mut node: Arc<Node>,

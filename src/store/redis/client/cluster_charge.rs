@@ -1,4 +1,5 @@
-//! Sends plain charges to a cluster, in parallel to all nodes that own their hash slots.
+//! Sends plain charges (INCRBY commands) to a cluster, in parallel to the nodes that own their hash
+//! slots.
 //!
 //! Not here: script calls and redirections (`cluster`).
 
@@ -20,8 +21,9 @@ struct NodeCharges {
 }
 
 impl Cluster {
-    /// Sends each charge to the node that owns its slot, and waits for the replies until the
-    /// deadline. Sends nothing and returns `None` unless the server time of every node is known.
+    /// Sends each charge to the node that owns its hash slot, and waits for the replies until the
+    /// deadline. Sends nothing and returns `None` unless the server time of each of these nodes is
+    /// known.
     pub(crate) async fn charge(
         &self,
         charges: PlainCharges,

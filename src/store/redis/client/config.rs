@@ -31,7 +31,8 @@ pub enum TopologyConfig {
     /// A single server, or an address that always leads to the master, such as that of a proxy.
     #[default]
     Single,
-    /// A master that sentinels report. The configured addresses are those of the sentinels.
+    /// A master whose address the sentinels report. The configured addresses are those of the
+    /// sentinels.
     Sentinel {
         /// Name under which the sentinels monitor the master.
         master: String,
@@ -200,7 +201,7 @@ pub struct RedisConfig {
     pub plain_commands: bool,
 }
 
-/// Monotonic clock that counts microseconds since its creation. It gets the time from a function,
+/// Monotonic clock that counts microseconds since its creation. The time comes from a function,
 /// because only `src/clock.rs` may read the operating system's clock.
 #[derive(Clone)]
 pub struct MonotonicClock {

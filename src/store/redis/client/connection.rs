@@ -43,15 +43,15 @@ pub(super) const COMMANDS_MAX: usize = 128;
 /// the way. More would make the batches smaller, and a command sent alone costs Redis twice as
 /// much as one in a batch of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
-/// Maximum number of calls in the queue of a connection: four batches. A call behind a full queue
-/// would exceed its time budget, so it is rejected immediately.
+/// Maximum number of calls in the queue of a connection: four full writes. A call behind a full
+/// queue would exceed its time budget, so it is rejected immediately.
 pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
 /// Maximum number of times that a command is resent after NOSCRIPT. If three times are not enough,
 /// the server apparently loses its scripts as fast as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
-/// Time for which a connection must have been open to count as working if it breaks before its
-/// first reply. As long as the longest backoff, so that the client does not reconnect more often.
+/// Time after which a connection counts as working even if it breaks before its first reply. Equal
+/// to the longest backoff, so that the client does not reconnect more often than that.
 const WORKING_AFTER: Micros = Micros::SECOND;
 
 /// State of the task that opens, serves, and reopens one connection.
@@ -171,7 +171,7 @@ impl Connection {
         loop {
             while self.breaker.as_ref().is_some_and(|breaker| breaker.is_open()) {
                 match self.probe(&connection, first_ping, backoff).await {
-                    ProbeResult::Answered => {}
+                    ProbeResult::Replied => {}
                     ProbeResult::Replaced(new) => {
                         self.stats.timeouts.add(1);
                         self.record_loss(CloseReason::Lost);
@@ -203,7 +203,7 @@ impl Connection {
         let signal = Arc::clone(&self.signal);
         let mut batches = FuturesUnordered::new();
         let mut incoming: Vec<Batch> = Vec::with_capacity(COMMANDS_MAX);
-        let mut outstanding = Outstanding::default();
+        let mut outstanding = OutstandingCommands::default();
         let mut closed = false;
         let silence_max = self.dialer.config().silence_max;
         let mut silence = SilenceTimer::new(silence_max);
@@ -282,7 +282,7 @@ impl Connection {
         &mut self,
         batch: InFlightBatch,
         result: RedisResult<Vec<Value>>,
-        outstanding: &mut Outstanding,
+        outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
         outstanding.in_flight -= batch.commands.len();
         outstanding.sent.pop_front();
@@ -290,9 +290,9 @@ impl Connection {
     }
 
     /// Rejects the commands that were not written, and discards the bounds of the server's clock.
-    /// Counts the commands that were written but got no reply, because their outcome is unknown.
-    fn abandon(&self, outstanding: Outstanding, reason: CloseReason) {
-        let Outstanding { in_flight, pending, .. } = outstanding;
+    /// Counts the commands that were written but got no reply as having an unknown outcome.
+    fn abandon(&self, outstanding: OutstandingCommands, reason: CloseReason) {
+        let OutstandingCommands { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
         // The next connection may lead to another server, and this one may have lost its role.
         self.time_known_until.set(Micros::ZERO);
@@ -325,8 +325,8 @@ impl Connection {
         Some(self.dialer.config().silence_max.saturating_sub(silent))
     }
 
-    /// Passes each reply in a batch to its caller. Commands that failed with NOSCRIPT are put back
-    /// into `pending`.
+    /// Passes each reply in a batch to its caller. Commands that failed with NOSCRIPT are queued
+    /// again in `outstanding.pending`.
     ///
     /// # Errors
     ///
@@ -335,7 +335,7 @@ impl Connection {
         &mut self,
         batch: InFlightBatch,
         result: RedisResult<Vec<Value>>,
-        outstanding: &mut Outstanding,
+        outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
         let InFlightBatch { pipeline, commands, sent } = batch;
         let answers = commands.len();
@@ -398,7 +398,7 @@ impl Connection {
             self.forbid_charges(&mut outstanding.server_time);
         }
         if let Some(breaker) = &self.breaker {
-            breaker.record_answers(answers, errors, now);
+            breaker.record_replies(answers, errors, now);
         }
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
@@ -454,7 +454,7 @@ impl Connection {
     }
 }
 
-/// Tries to connect, with backoff, until an attempt succeeds.
+/// Tries to connect, with backoff, until an attempt succeeds. Returns the connection.
 pub(super) async fn dial(
     dialer: &mut Dialer,
     stats: &NodeStats,
@@ -471,7 +471,7 @@ pub(super) async fn dial(
             Err(error) => error,
         };
         stats.connect_failures.add(1);
-        let (is_repeated, is_denied) = (backoff.is_repeated(), error.is_denied());
+        let (is_repeated, is_denied) = (backoff.has_failed_before(), error.is_denied());
         if !is_repeated {
             dialer.log_failure(error);
         }
@@ -485,7 +485,7 @@ pub(super) async fn dial(
 
 /// Commands that a connection has removed from its queue and that have no reply yet, with the
 /// bounds of the server's clock.
-pub(super) struct Outstanding {
+pub(super) struct OutstandingCommands {
     /// Commands that have not been written yet.
     pub(super) pending: VecDeque<PendingCommand>,
     /// Bounds of the server's clock. Valid only for this connection.
@@ -496,9 +496,9 @@ pub(super) struct Outstanding {
     sent: VecDeque<Micros>,
 }
 
-impl Default for Outstanding {
+impl Default for OutstandingCommands {
     fn default() -> Self {
-        Outstanding {
+        OutstandingCommands {
             pending: VecDeque::with_capacity(COMMANDS_MAX),
             server_time: ServerTime::default(),
             in_flight: 0,
@@ -507,16 +507,16 @@ impl Default for Outstanding {
     }
 }
 
-impl Outstanding {
+impl OutstandingCommands {
     fn record_write(&mut self, batch: &InFlightBatch) {
         self.in_flight += batch.commands.len();
         self.sent.extend(batch.sent);
     }
 }
 
-/// Timer that fires when the oldest batch in flight may have waited for `silence_max`. It is not
-/// restarted for every write, because that would cost more. Instead, the wait is recomputed when
-/// it fires.
+/// Timer that fires when the oldest batch in flight may have waited for `silence_max`. Restarting
+/// the timer for every write would cost more, so the remaining wait is recomputed when the timer
+/// fires.
 struct SilenceTimer {
     sleep: Pin<Box<Sleep>>,
     is_set: bool,

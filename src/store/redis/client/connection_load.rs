@@ -1,4 +1,4 @@
-//! Load of one connection: estimates how long a new call would wait, from the outstanding commands.
+//! Load of one connection: estimates from its outstanding commands how long a new call would wait.
 //!
 //! A call whose reply cannot arrive in time is rejected immediately. If it were written, it would
 //! delay the calls behind it, and the fallback would decide it anyway. Callers read three atomics;
@@ -12,9 +12,9 @@ use crate::domain::Micros;
 const SERVICE_WINDOW: Micros = Micros(50_000);
 /// Age, in milliseconds, after which the mean service time is ignored. By then, the connection has
 /// been idle or the circuit breaker is about to open.
-const SERVICE_AGE_MAX: i32 = 100;
+const SERVICE_AGE_MAX_MS: i32 = 100;
 /// Age, in milliseconds, after which the smallest round trip is ignored.
-const ROUND_TRIP_AGE_MAX: i32 = 1_000;
+const ROUND_TRIP_AGE_MAX_MS: i32 = 1_000;
 /// Length of each of the two windows over which the smallest round trip is computed.
 const ROUND_TRIP_WINDOW: Micros = Micros(500_000);
 
@@ -29,8 +29,8 @@ pub(crate) struct ConnectionLoad {
     round_trip_min: Measurement,
 }
 
-/// Measured value in the low 32 bits, and the time of the measurement, in milliseconds, in the
-/// high 32 bits.
+/// Measured value and the time of the measurement, packed into one word: the value in the low 32
+/// bits, and the time, in milliseconds, in the high 32 bits.
 #[derive(Debug, Default)]
 struct Measurement(AtomicU64);
 
@@ -62,18 +62,18 @@ impl ConnectionLoad {
 
     /// Returns whether a call that is queued now can get its reply by `deadline`. The outstanding
     /// commands may take at most half of the time left, as a margin for variance. The smallest
-    /// round trip may take all of it.
+    /// round trip may take all of the time left.
     pub(crate) fn can_answer_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
-        let service_ns = self.service.get(now, SERVICE_AGE_MAX);
+        let service_ns = self.service.get(now, SERVICE_AGE_MAX_MS);
         let outstanding = u64::from(self.outstanding.load(Ordering::Relaxed));
         // Nanoseconds against half of 1,000 times as many microseconds.
         outstanding * service_ns <= left.saturating_mul(500)
-            && self.round_trip_min.get(now, ROUND_TRIP_AGE_MAX) <= left
+            && self.round_trip_min.get(now, ROUND_TRIP_AGE_MAX_MS) <= left
     }
 }
 
-/// Measures the load of a connection. Owned by the connection's task.
+/// Meter of a connection's load, owned by the connection's task.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     service: [ServiceWindow; 2],
@@ -90,7 +90,7 @@ struct ServiceWindow {
     commands: u64,
 }
 
-/// Smallest round trip in one window; `None` if there was none.
+/// Smallest round trip in one window, if any round trip was measured.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTripWindow {
     start: Micros,
@@ -107,8 +107,8 @@ impl LoadMeter {
         recent.filter_map(|window| window.smallest).min().unwrap_or_default()
     }
 
-    /// Records the replies to a batch of `commands` commands that was written at `sent`. Updates
-    /// `load`.
+    /// Records that the replies to a batch of `commands` commands, written at `sent`, arrived at
+    /// `now`. Updates `load`.
     pub(crate) fn record(
         &mut self,
         load: &ConnectionLoad,

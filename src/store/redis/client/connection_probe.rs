@@ -21,7 +21,7 @@ use super::transport::SendErrorKind;
 /// Result of probing a node with PINGs.
 pub(super) enum ProbeResult {
     /// The node replied to a PING in time.
-    Answered,
+    Replied,
     /// The node sent nothing over the old connection, and this new one was opened.
     Replaced(MultiplexedConnection),
     /// The connection broke, or the node was dropped.
@@ -32,11 +32,13 @@ pub(super) enum ProbeResult {
 type Ping = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 impl Connection {
-    /// Sends PINGs until the reply to one arrives in time. Rejects commands that are queued in the
-    /// meantime. `first_ping` is the delay before the first PING.
+    /// Sends PINGs until the reply to a PING arrives in time, or until the connection breaks or is
+    /// replaced. Rejects commands that are queued in the meantime. `first_ping` is the delay before
+    /// the first PING.
     ///
-    /// Replies are matched to commands by their order. If a command was lost, a PING gets a reply
-    /// only after the next PING was sent, and thus never within [`PROBE_TIMEOUT`].
+    /// Replies are matched to commands by their order. If the reply to a command was lost, each
+    /// PING is matched with the reply to the next PING, which never arrives within
+    /// [`PROBE_TIMEOUT`].
     pub(super) async fn probe(
         &mut self,
         connection: &MultiplexedConnection,
@@ -44,7 +46,7 @@ impl Connection {
         backoff: &mut Backoff,
     ) -> ProbeResult {
         let Connection { dialer, queue, signal, load, stats, refresh_needed, breaker, .. } = self;
-        let Some(breaker) = breaker.as_deref() else { return ProbeResult::Answered };
+        let Some(breaker) = breaker.as_deref() else { return ProbeResult::Replied };
         let address = dialer.address().clone();
         let next_ping = tokio::time::sleep(first_ping);
         tokio::pin!(next_ping);
@@ -66,7 +68,7 @@ impl Connection {
                         Ok(Value::ServerError(error))
                             if ErrorReply::classify(&error, &address).is_out_of_service() => {}
                         // A node whose ACL does not permit PING answers all the same.
-                        Ok(_) if is_in_time => break ProbeResult::Answered,
+                        Ok(_) if is_in_time => break ProbeResult::Replied,
                         Ok(_) => {}
                         Err(error) if error.is_timeout() => {}
                         Err(_) => break ProbeResult::Closed(CloseReason::Lost),
@@ -95,7 +97,7 @@ impl Connection {
                 }
             }
         };
-        if matches!(result, ProbeResult::Answered) {
+        if matches!(result, ProbeResult::Replied) {
             breaker.close();
         }
         result

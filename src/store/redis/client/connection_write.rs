@@ -5,28 +5,30 @@
 
 use redis::{Arg, Cmd, Pipeline, Value};
 
-use super::connection::{COMMANDS_MAX, Connection, InFlightBatch, Outstanding};
+use super::connection::{COMMANDS_MAX, Connection, InFlightBatch, OutstandingCommands};
 use super::dialer::script_load;
 use super::error_reply::{ErrorReply, Redirect};
-use super::pending_command::{CommandReply, InFlight, NodeCommand, PendingCommand, Written};
+use super::pending_command::{
+    CommandReply, EncodedCommands, InFlight, NodeCommand, PendingCommand,
+};
 use super::plain_charge::{ChargeReplies, Expiries, charge_reply};
 use super::server_time::{ServerTime, ServerTimeSpan};
 use super::transport::SendErrorKind;
 use crate::domain::Micros;
 
 /// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
-/// before it serves the next one.
+/// before it serves the next connection.
 const BYTES_MAX: usize = 16 * 1024;
 /// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line
 /// endings.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// State of a node, as shown by the error replies to one call's plain charges.
+/// Problems of a node, as reported by the error replies to one call's plain charges.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
     pub(super) is_out_of_service: bool,
-    /// The ACL does not permit INCRBY.
+    /// Whether the ACL denied INCRBY.
     pub(super) is_denied: bool,
 }
 
@@ -34,8 +36,11 @@ impl Connection {
     /// Builds a batch from pending commands. Drops commands whose callers have stopped waiting,
     /// and rejects those whose reply can no longer arrive in time. Returns `None` if no command
     /// remains.
-    pub(super) fn write_batch(&self, outstanding: &mut Outstanding) -> Option<InFlightBatch> {
-        let Outstanding { pending, server_time, .. } = outstanding;
+    pub(super) fn write_batch(
+        &self,
+        outstanding: &mut OutstandingCommands,
+    ) -> Option<InFlightBatch> {
+        let OutstandingCommands { pending, server_time, .. } = outstanding;
         let mut pipeline = Pipeline::with_capacity(pending.len().min(COMMANDS_MAX));
         let mut commands = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
         let mut bytes = 0;
@@ -49,7 +54,10 @@ impl Connection {
         let is_time_known = now.is_some_and(|now| server_time.is_known_at(now));
         while pipeline.len() + expiries.len() < COMMANDS_MAX && bytes < BYTES_MAX {
             let Some(command) = pending.pop_front() else { break };
-            let Some(command) = self.checked(command, earliest, is_time_known) else { continue };
+            let Some(command) = self.reject_unless_writable(command, earliest, is_time_known)
+            else {
+                continue;
+            };
             let before = pipeline.len();
             if let Some(script) = command.script()
                 && command.loads > 0
@@ -63,11 +71,11 @@ impl Connection {
             }
             let (written, in_flight) = command.split(pipeline.len() - before);
             match written {
-                Written::Script(command) => {
+                EncodedCommands::Script(command) => {
                     bytes += wire_size(&command);
                     pipeline.add_command(command);
                 }
-                Written::Charges(charges) => {
+                EncodedCommands::Charges(charges) => {
                     plain_calls += 1;
                     for charge in charges {
                         bytes += 2 * wire_size(&charge.command);
@@ -91,7 +99,7 @@ impl Connection {
 
     /// Returns the command if it can still be written. Otherwise, drops or rejects the command and
     /// returns `None`.
-    fn checked(
+    fn reject_unless_writable(
         &self,
         command: PendingCommand,
         earliest: Micros,
@@ -130,14 +138,15 @@ impl Connection {
         }
     }
 
-    /// Stops plain charges on this connection.
+    /// Stops plain charges on this connection until it is reopened.
     pub(super) fn forbid_charges(&self, known: &mut ServerTime) {
         self.dialer.forbid_charges();
         *known = ServerTime::default();
         self.time_known_until.set(Micros::ZERO);
     }
 
-    /// Passes the replies to plain charges to their caller.
+    /// Passes the replies to plain charges to their caller. Returns the problems of the node that
+    /// the error replies report.
     pub(super) fn complete_charges(
         &self,
         in_flight: InFlight,

@@ -37,10 +37,10 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// TCP user timeout: the connection is closed if written data is not acknowledged for this long.
 /// Equal to the time that the keepalive probes take to detect a dead peer.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
-/// Expiry of the stored key fingerprint in seconds, renewed by every connection. Replicas with
-/// different key secrets connect within hours of a rollout, and a week also covers a quiet weekend.
+/// Time to live of the key `tg1meta` in seconds, renewed by every connection. Replicas with other
+/// key secrets connect within hours of a rollout, and a week also covers a quiet weekend.
 const META_EXPIRY_S: u64 = 7 * 24 * 3600;
-/// Name of our connections, as shown by CLIENT LIST.
+/// Name of Tidegate's connections, as shown by CLIENT LIST.
 const CLIENT_NAME: &str = "tidegate";
 
 /// Configuration, scripts, and certificates shared by all connections of a client.
@@ -51,7 +51,7 @@ pub(crate) struct ClientContext {
     tls: Option<ClientTls>,
     pub(crate) log_limiter: LogLimiter,
     pub(crate) losses: Arc<LossCount>,
-    /// Number of connections that were lost, of all nodes.
+    /// Number of lost connections to any node since the client was opened.
     pub(crate) lost_connections: AtomicU64,
     /// Latest failure that was logged, with advice.
     failure: Mutex<Option<String>>,
@@ -99,8 +99,8 @@ impl ClientContext {
         }
     }
 
-    /// Sends one command over a new connection and returns the reply. Used for topology and INFO,
-    /// never for script calls.
+    /// Sends one command over a new connection and returns the reply. Used for topology queries and
+    /// INFO, never for script calls.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl ClientContext {
         let limit = Some(self.config.connect_timeout);
         let timeouts =
             AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
-        let mut connection = match self.over_tls(address) {
+        let mut connection = match self.tls_target(address) {
             Some(target) => self.connect_over_tls(target, &login, timeouts).await?,
             None => {
                 let client = Client::open(connection_info(address, login)?)?;
@@ -130,7 +130,7 @@ impl ClientContext {
 
     /// Returns the TLS configuration, host, and port for a connection to `address`. Returns `None`
     /// if the connection does not use TLS, which includes every Unix socket.
-    fn over_tls<'a>(&'a self, address: &'a Address) -> Option<(&'a ClientTls, &'a str, u16)> {
+    fn tls_target<'a>(&'a self, address: &'a Address) -> Option<(&'a ClientTls, &'a str, u16)> {
         match (&self.tls, address) {
             (Some(tls), Address::Tcp(host, port)) => Some((tls, host, *port)),
             (None, _) | (_, Address::Unix(_)) => None,
@@ -238,7 +238,7 @@ impl fmt::Display for ConnectError {
 }
 
 impl ConnectError {
-    /// Returns whether the server answered, but does not let us in.
+    /// Returns whether the server denied the login or a command, or requires a password.
     pub(crate) fn is_denied(&self) -> bool {
         match self {
             ConnectError::PasswordRequired | ConnectError::Denied(_) => true,
@@ -273,13 +273,13 @@ impl From<RedisError> for ConnectError {
     }
 }
 
-/// Opens the connections of one [`Connection`](super::connection::Connection) task.
+/// Dialer that opens the connections of one [`Connection`](super::connection::Connection) task.
 ///
-/// Each dialer has a pool of one connection. A shared pool could not tell which of its connections
-/// broke, because the callback for broken connections is part of the pool's configuration.
+/// Each dialer has a pool of one connection. With a shared pool, a broken connection could not be
+/// identified, because the callback for broken connections is part of the pool's configuration.
 ///
 /// INFO and CLUSTER queries do not use a pool. Before each reuse, a pool sends UNWATCH and PING,
-/// which our ACL does not permit and sentinels do not know.
+/// which our ACL does not permit and sentinels do not support.
 pub(crate) struct Dialer {
     context: Arc<ClientContext>,
     address: Address,
@@ -321,7 +321,7 @@ impl ConnectionSignal {
     }
 }
 
-/// Pool of one connection, and the password that it was built with.
+/// Pool of one connection, and the password with which it logs in.
 struct PoolOfOne {
     pool: Pool,
     password: Option<String>,
@@ -344,8 +344,8 @@ impl Dialer {
         self.supports_charges.load(Ordering::Relaxed)
     }
 
-    /// Records that the server denied a command of a plain charge. The next connection checks it
-    /// again.
+    /// Records that the server denied a command of a plain charge. The record applies until the
+    /// next connection is opened.
     pub(crate) fn forbid_charges(&self) {
         self.supports_charges.store(false, Ordering::Relaxed);
     }
@@ -364,7 +364,7 @@ impl Dialer {
         self.context.lost_connections.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns the limiter of log lines about the node.
+    /// Returns the log limiter that all connections of the client share.
     pub(crate) fn log_limiter(&self) -> &LogLimiter {
         &self.context.log_limiter
     }
@@ -400,16 +400,16 @@ impl Dialer {
     }
 
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
-    /// is a master. The connection is taken out of the pool, so that another one can be opened while
-    /// it is in use.
+    /// is a master. Takes the connection out of the pool, so that another can be opened while this
+    /// one is in use.
     pub(crate) async fn connect(&mut self) -> Result<MultiplexedConnection, ConnectError> {
         // An earlier connection may have broken after it was given up.
         self.signal.is_broken.store(false, Ordering::Release);
         let password = password(&self.context.config.auth)?;
-        if let Some(target) = self.context.over_tls(&self.address) {
+        if let Some(target) = self.context.tls_target(&self.address) {
             let login = self.login(password.as_deref());
             let mut connection =
-                self.context.connect_over_tls(target, &login, self.timeouts()).await?;
+                self.context.connect_over_tls(target, &login, self.connection_config()).await?;
             self.handshake(&mut connection).await?;
             return Ok(connection);
         }
@@ -436,8 +436,8 @@ impl Dialer {
         login(&config.auth, password, config.db)
     }
 
-    /// Returns the timeouts of a connection, and the callback that is called when it breaks.
-    fn timeouts(&self) -> AsyncConnectionConfig {
+    /// Returns the configuration of a connection: timeouts, and the callback for when it breaks.
+    fn connection_config(&self) -> AsyncConnectionConfig {
         let config = &self.context.config;
         let signal = Arc::clone(&self.signal);
         let notify = move |push: PushInfo| {
@@ -455,7 +455,7 @@ impl Dialer {
     fn new_pool(&self, password: Option<&str>) -> Result<Pool, ConnectError> {
         let config = &self.context.config;
         let info = connection_info(&self.address, self.login(password))?;
-        let manager = Manager::new_with_config(info, self.timeouts())?;
+        let manager = Manager::new_with_config(info, self.connection_config())?;
         Pool::builder(manager)
             .max_size(1)
             .runtime(Runtime::Tokio1)
@@ -555,9 +555,9 @@ impl Dialer {
         }
     }
 
-    /// Logs a warning if another replica uses a different key secret or key format. Such replicas
-    /// count the same caller under different keys, and each admits the full limit. On a cluster,
-    /// only the node that holds the key returns it; MOVED from other nodes is ignored.
+    /// Compares `stored`, the value of the key `tg1meta`, with our key format and key secret, and
+    /// stores ours. Logs a warning if they differ, because each replica then admits the full limit.
+    /// On a cluster, only one node holds the key; MOVED from other nodes is ignored.
     async fn compare_meta(&self, connection: &mut MultiplexedConnection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {

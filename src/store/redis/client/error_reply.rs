@@ -87,7 +87,7 @@ fn not_executed(kind: SendErrorKind) -> ErrorReply {
 }
 
 /// Parses the target address of a redirection, `<slot> <host>:<port>`. Uses the host of `node` if
-/// the host is empty or unknown.
+/// the host is empty or unknown. Returns `None` if the text is malformed or no host is known.
 fn target_address(details: Option<&str>, node: &Address) -> Option<Address> {
     let (_, address) = details?.trim().split_once(' ')?;
     let (host, port) = address.rsplit_once(':')?;

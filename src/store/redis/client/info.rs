@@ -2,8 +2,8 @@
 //!
 //! Not here: sending INFO (`info_poll`; `dialer` in the handshake), names of the metrics (`app`).
 
-/// Values that a Redis server reported in INFO. They include the commands of all clients of the
-/// server.
+/// Values that a Redis server reported in INFO. Counts of commands include those of all clients of
+/// the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
     /// Commands per second at the time of the report (`instantaneous_ops_per_sec`).
@@ -29,8 +29,8 @@ pub struct NodeInfo {
 }
 
 impl NodeInfo {
-    /// Parses the text of `INFO all`. `db` is the number of our database. Missing lines read as 0,
-    /// because not every compatible server sends all of them.
+    /// Parses the text of `INFO all`. `db` is the number of the client's database. Missing values
+    /// are 0, because not every compatible server sends all of them.
     pub(crate) fn parse(text: &str, db: i64) -> NodeInfo {
         let mut info = NodeInfo::default();
         let our_db = format!("db{db}");

@@ -13,8 +13,8 @@ use super::info::NodeInfo;
 use super::node::Node;
 use super::topology::Topology;
 
-/// Poll interval until a node first replies. Short, because nodes are connected soon after the
-/// start.
+/// Poll interval until a node first replies. Short, because nodes are connected soon after
+/// startup.
 const INTERVAL_AT_START: Duration = Duration::from_millis(500);
 
 /// Polls INFO on every node until the client is dropped.

@@ -12,23 +12,23 @@ use crate::domain::Micros;
 
 /// Minimum time between two log lines with the same message and subject.
 const INTERVAL: Micros = Micros(60_000_000);
-/// Maximum number of different lines that are tracked. A cluster has at most 1,000 nodes, and few
-/// of them fail at the same time.
+/// Maximum number of pairs of message and subject that are tracked. A cluster has at most 1,000
+/// nodes, and few of them fail at the same time.
 const LINES_MAX: usize = 1_024;
 
-/// Number of equal lines that were suppressed since the last one. The field `suppressed` of a line is
-/// left out if there are none.
-pub(crate) type Suppressed = Option<NonZeroU64>;
+/// Number of log lines with the same message and subject that were suppressed since the last one;
+/// `None` if there were none, so that the log line has no field `suppressed`.
+pub(crate) type SuppressedLines = Option<NonZeroU64>;
 
 /// Limiter that suppresses repeated log lines. Not used on the request path.
 #[derive(Debug)]
 pub(crate) struct LogLimiter {
-    /// `None` lets every line through, for tests.
+    /// Clock that measures the time between lines; `None` lets every line through.
     clock: Option<MonotonicClock>,
     lines: Mutex<HashMap<(&'static str, String), Line>>,
 }
 
-/// Time at which a line was last logged, and the number of lines suppressed since then.
+/// Time at which a line was last logged, and the number of equal lines suppressed since then.
 #[derive(Debug)]
 struct Line {
     logged: Micros,
@@ -36,18 +36,18 @@ struct Line {
 }
 
 impl LogLimiter {
-    /// Creates a limiter that reads the time from `clock`.
+    /// Creates a limiter that reads the time from `clock`. Without a clock, no line is suppressed.
     pub(crate) fn new(clock: Option<MonotonicClock>) -> LogLimiter {
         LogLimiter { clock, lines: Mutex::default() }
     }
 
-    /// Returns how many lines with this message and subject were suppressed since the last one, or
-    /// `None` if this line must be suppressed, too.
+    /// Returns `None` if a line with this message and subject must be suppressed. Otherwise,
+    /// returns how many such lines were suppressed since the last one that was logged.
     pub(crate) fn admit(
         &self,
         message: &'static str,
         subject: &impl ToString,
-    ) -> Option<Suppressed> {
+    ) -> Option<SuppressedLines> {
         let Some(clock) = &self.clock else { return Some(None) };
         let now = clock.now();
         let is_recent = |line: &Line| now.saturating_sub(line.logged) < INTERVAL;

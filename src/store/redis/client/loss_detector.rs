@@ -32,8 +32,8 @@ impl LossCount {
     }
 }
 
-/// Detector of lost counters on one node. Holds what the handshakes of the node's connections have
-/// shown about its server.
+/// Detector of lost counters on one node. Holds the run id and the state of the key `tg1meta`, as
+/// read in the handshakes of the node's connections.
 #[derive(Debug, Default)]
 pub(crate) struct LossDetector {
     known: Mutex<KnownServer>,
@@ -49,7 +49,7 @@ struct KnownServer {
 /// Known state of the key `tg1meta`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownMeta {
-    /// Number of losses of this node so far.
+    /// Number of losses of counters that were detected on this node so far.
     losses: u64,
     /// Whether the key has been stored or found since the last loss.
     is_stored: bool,
@@ -90,8 +90,9 @@ impl LossDetector {
         self.lock().meta
     }
 
-    /// Compares the replies of a handshake with what is known. Returns the sign of a loss, unless
-    /// another connection has already found it.
+    /// Compares the replies in a handshake with the known state of the server. Returns the sign of
+    /// a loss, or `None` if there is none or another connection has already found it. `before` is
+    /// the result of [`known_meta`](Self::known_meta) before the handshake.
     pub(crate) fn compare(&self, before: KnownMeta, replies: ServerReplies) -> Option<LossSign> {
         let mut known = self.lock();
         let is_restarted = match (&known.run_id, &replies.run_id) {
@@ -125,7 +126,7 @@ impl LossDetector {
     }
 }
 
-/// Returns the run id in the reply to `INFO server`.
+/// Returns the run id in the reply to `INFO server`, or `None` if the reply contains none.
 pub(crate) fn run_id(info: &str) -> Option<String> {
     let value = info.lines().find_map(|line| line.strip_prefix("run_id:"))?.trim();
     (!value.is_empty()).then(|| value.to_owned())

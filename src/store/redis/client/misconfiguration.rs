@@ -58,7 +58,8 @@ pub(crate) async fn find_advice(
     }
 }
 
-/// Returns the server mode in a reply to INFO: `standalone`, `cluster`, or `sentinel`.
+/// Returns the server mode in a reply to INFO: `standalone`, `cluster`, or `sentinel`. Returns
+/// `None` if the reply contains no mode.
 pub(crate) fn server_mode(info: Value) -> Option<String> {
     let info = redis::from_redis_value::<String>(info).ok()?;
     let mode = info.lines().find_map(|line| line.strip_prefix("redis_mode:"))?;
@@ -121,8 +122,8 @@ enum Trust {
     SystemCas,
 }
 
-/// Returns advice on a failure whose message states the cause. `text` has the original failure and
-/// that of a second attempt. `trust` is `None` without TLS.
+/// Returns advice on a failure whose message states the cause, or `None` if there is none. `text`
+/// contains the messages of the failure and of a second attempt. `trust` is `None` without TLS.
 fn advice_on_error(text: &str, trust: Option<Trust>) -> Option<&'static str> {
     let says = |word: &str| text.contains(word);
     Some(match () {
@@ -158,8 +159,8 @@ fn advice_on_error(text: &str, trust: Option<Trust>) -> Option<&'static str> {
     })
 }
 
-/// Returns advice on a certificate that has a DNS name, but not the host's. `configured` are the
-/// addresses in the settings.
+/// Returns advice on a certificate that was issued for a different DNS name than the host in
+/// `address`. Returns `None` for any other failure. `configured` are the addresses in the settings.
 fn advice_on_name(text: &str, address: &Address, configured: &[Address]) -> Option<String> {
     let Address::Tcp(_, port) = address else { return None };
     let (_, names) = text.split_once("certificate is only valid for ")?;
@@ -175,10 +176,11 @@ fn advice_on_name(text: &str, address: &Address, configured: &[Address]) -> Opti
     ))
 }
 
-/// Maximum length of a master's name in advice, in bytes.
+/// Maximum length of a master's name in advice, in bytes. Longer names are left out.
 const MASTER_BYTES_MAX: usize = 255;
 
-/// Returns the names of the masters that a sentinel monitors, or `None` if it does not answer.
+/// Returns the names of the masters that a sentinel monitors, or `None` if the sentinel
+/// does not reply.
 async fn known_masters(
     context: &ClientContext,
     address: &Address,
@@ -205,7 +207,8 @@ fn advice_on_sentinel(masters: &[String], address: &Address) -> String {
     )
 }
 
-/// Returns advice on a master name that a sentinel does not know; `known` are those that it knows.
+/// Returns advice on a configured master name that is not among `known`, the masters that the
+/// sentinel monitors. Returns `None` if the sentinel monitors the master.
 fn advice_on_master(known: &[String], master: &str) -> Option<String> {
     if known.iter().any(|known| known == master) {
         return None;
@@ -221,8 +224,8 @@ fn advice_on_master(known: &[String], master: &str) -> Option<String> {
     })
 }
 
-/// Returns the name in an entry of the reply to SENTINEL MASTERS, which is a map or, before RESP3, a
-/// list of names and values.
+/// Returns the name in an entry of the reply to SENTINEL MASTERS, or `None` if there is none. The
+/// entry is a map or, before RESP3, a list of names and values.
 fn master_name(entry: Value) -> Option<String> {
     let text = |value: Value| redis::from_redis_value::<String>(value).ok();
     match entry {

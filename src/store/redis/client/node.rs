@@ -144,8 +144,8 @@ impl Node {
         !self.has_owned_slots.swap(true, Ordering::AcqRel)
     }
 
-    /// Returns the address of the node, its statistics, the state of its breaker, and the result of
-    /// the last INFO poll.
+    /// Returns the address of the node, its statistics, the state of its circuit breaker, and the
+    /// result of the last INFO poll.
     pub(crate) fn report(&self) -> NodeReport {
         NodeReport {
             address: self.address.to_string(),
@@ -160,8 +160,8 @@ impl Node {
         self.info.store(info.map(Arc::new));
     }
 
-    /// Queues the commands of one call on an open connection whose replies can arrive in time, or
-    /// rejects the commands immediately.
+    /// Queues the commands of one call on an open connection that can deliver the replies in time.
+    /// If there is no such connection, rejects the commands immediately.
     pub(crate) fn enqueue(&self, mut batch: Batch) {
         let Some(command) = batch.first() else { return };
         let (now, deadline) = (command.queued_at, command.deadline);
@@ -253,8 +253,8 @@ impl Node {
         reply
     }
 
-    /// Returns the command for a script call and its pending reply, as
-    /// [`prepare`](Self::prepare) does.
+    /// Returns the command for a script call and its pending reply. If the circuit breaker rejects
+    /// the call, the command is `None` and the reply is an error.
     pub(crate) fn prepare_script(
         &self,
         call: ScriptCall,

@@ -1,8 +1,7 @@
 //! Circuit breaker of one node, shared by its callers and its connections.
 //!
-//! Callers read one atomic and take no lock. Connections report what they see: connection failures,
-//! silence, error replies, replies to PING. Not here: the conditions for opening
-//! (`circuit_breaker`).
+//! Callers read one atomic and take no lock. Connections report connection failures, silence, error
+//! replies, and replies to PING. Not here: the conditions for opening (`circuit_breaker`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,8 +54,8 @@ impl std::fmt::Debug for NodeBreaker {
     }
 }
 
-/// Timer of a call that was sent, for the node's statistics and the call's trace. If dropped without
-/// a report, the call counts as timed out.
+/// Timer of a call that was sent, for the node's statistics and the call's trace. If the timer is
+/// dropped without a report, the call counts as timed out.
 #[derive(Debug)]
 pub(crate) struct CallTracker {
     breaker: Arc<NodeBreaker>,
@@ -90,7 +89,7 @@ impl NodeBreaker {
         self.is_open.load(Ordering::Acquire)
     }
 
-    /// Returns the current state.
+    /// Returns the current state of the circuit breaker.
     pub(crate) fn state(&self) -> BreakerState {
         if self.is_open() { BreakerState::Open } else { BreakerState::Closed }
     }
@@ -105,8 +104,9 @@ impl NodeBreaker {
         Micros(self.last_answer.load(Ordering::Relaxed))
     }
 
-    /// Records a batch of replies, `errors` of which say that the node cannot serve.
-    pub(crate) fn record_answers(&self, answers: usize, errors: u64, now: Micros) {
+    /// Records a batch of `answers` replies, `errors` of which say that the node cannot serve.
+    /// Opens the breaker if there were too many errors.
+    pub(crate) fn record_replies(&self, answers: usize, errors: u64, now: Micros) {
         let answers = answers as u64;
         let total = self.answers.fetch_add(answers, Ordering::Relaxed) + answers;
         self.last_answer.fetch_max(now.0, Ordering::Relaxed);
@@ -118,7 +118,8 @@ impl NodeBreaker {
         }
     }
 
-    /// Records that a connection could not be opened. Does nothing if another connection is open.
+    /// Records that a connection could not be opened, which may open the breaker. Does nothing if
+    /// another connection is open.
     pub(crate) fn record_connect_failure(&self) {
         if self.stats.connected.get() > 0 {
             return;

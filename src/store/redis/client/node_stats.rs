@@ -45,7 +45,7 @@ pub struct NodeStats {
     pub connects: Counter,
     /// Number of failed connection attempts.
     pub connect_failures: Counter,
-    /// Number of connections that were lost, or that we closed after an error.
+    /// Number of connections that were lost, or that Tidegate closed after an error.
     pub losses: Counter,
     /// Number of writes to a socket. Each write is a pipeline of all commands queued since the
     /// previous one.
@@ -56,44 +56,43 @@ pub struct NodeStats {
     pub plain_calls: Counter,
     /// Number of calls that got a reply, including error replies.
     pub(crate) answers: Counter,
-    /// Number of script calls not written because their callers had stopped waiting.
+    /// Number of calls not written because their callers had stopped waiting.
     pub abandoned: Counter,
-    /// Number of script calls rejected because no connection was open.
+    /// Number of calls rejected because no connection was open.
     pub not_connected: Counter,
-    /// Number of script calls rejected because the queues were full.
+    /// Number of calls rejected because the queues were full.
     pub queue_full: Counter,
-    /// Number of script calls rejected because no reply could arrive before their deadline.
+    /// Number of calls rejected because no reply could arrive before their deadline.
     pub shed: Counter,
-    /// Number of script calls rejected by the circuit breaker.
+    /// Number of calls rejected by the circuit breaker.
     pub breaker_rejected: Counter,
     /// Number of times that the circuit breaker opened.
     pub breaker_opened: Counter,
     /// Whether the circuit breaker is open (gauge: 0 or 1).
     pub breaker_open: Counter,
-    /// Number of script calls that failed with NOSCRIPT and were sent again after a SCRIPT LOAD.
+    /// Number of NOSCRIPT replies. The script is then loaded, and the call sent again.
     pub noscript: Counter,
-    /// Number of script calls to which the node replied MOVED.
+    /// Number of MOVED replies from the node.
     pub moved: Counter,
-    /// Number of script calls to which the node replied ASK.
+    /// Number of ASK replies from the node.
     pub ask: Counter,
-    /// Number of script calls to which the node replied TRYAGAIN.
+    /// Number of TRYAGAIN replies from the node.
     pub tryagain: Counter,
-    /// Number of script calls that failed with an error other than NOSCRIPT, MOVED, ASK and
-    /// TRYAGAIN.
+    /// Number of error replies other than NOSCRIPT, MOVED, ASK, and TRYAGAIN.
     pub errors: Counter,
     /// Number of connections closed because their oldest command got no reply within the reply
     /// timeout.
     pub timeouts: Counter,
-    /// Number of script calls that the server may or may not have executed, and that are therefore
-    /// never sent again.
+    /// Number of calls that the server may or may not have executed, and that are therefore never
+    /// sent again.
     pub unknown: Counter,
     /// Number of connections on which another replica's key secret or key format differed from
     /// ours.
     pub meta_differs: Counter,
-    /// Histogram of the time that callers waited for a script call, in microseconds, including the
-    /// time in the queue. A caller that timed out counts with the time until its timeout.
+    /// Histogram of the time that callers waited for a reply, in microseconds, including the time
+    /// in the queue. A caller that timed out counts with the time until its timeout.
     pub wait_times: DurationHistogram,
-    /// Histogram of the time from a write to the last of its replies, in microseconds. It includes
+    /// Histogram of the time from a write to the last of its replies, in microseconds, including
     /// the network and the execution of the scripts.
     pub round_trips: DurationHistogram,
     /// Histogram of the number of calls per write.

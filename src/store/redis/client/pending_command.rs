@@ -23,8 +23,8 @@ pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
 pub(crate) enum CommandReply {
     /// The script ran and returned this value.
     Value(Value),
-    /// The script did not run, because another node owns the hash slot. Contains the script call,
-    /// so that it can be sent there.
+    /// The script did not run, because the node replied with a redirection. Contains the script
+    /// call, so that it can be sent again.
     Redirect(Redirect, ScriptCall),
     /// The plain charges were written, and each got one of these replies.
     Charged(ChargeReplies),
@@ -106,8 +106,8 @@ impl PendingCommand {
         }
     }
 
-    /// Returns whether the caller has stopped waiting for the reply, so that the command need not be
-    /// written. False for a refund, which must be written even if nobody waits for its reply.
+    /// Returns whether the caller has stopped waiting for the reply, so that the command need not
+    /// be written. False for a refund, which must be written even if nobody waits for its reply.
     pub(crate) fn is_abandoned(&self) -> bool {
         let is_refund = match &self.call {
             NodeCommand::Script(call) => call.script.is_refund(),
@@ -134,7 +134,7 @@ impl PendingCommand {
 
     /// Splits the command into the part to write and the state for handling its reply. `skip` is
     /// the number of replies that precede the command's own.
-    pub(crate) fn split(self, skip: usize) -> (Written, InFlight) {
+    pub(crate) fn split(self, skip: usize) -> (EncodedCommands, InFlight) {
         let PendingCommand { call, asking, loads, queued_at, deadline, reply } = self;
         let mut in_flight = InFlight {
             skip,
@@ -152,24 +152,24 @@ impl PendingCommand {
             NodeCommand::Script(ScriptCall { script, command, slot, deadline }) => {
                 in_flight.script = Some(script);
                 (in_flight.slot, in_flight.call_deadline) = (slot, deadline);
-                (Written::Script(command), in_flight)
+                (EncodedCommands::Script(command), in_flight)
             }
             NodeCommand::Charges(charges) => {
                 in_flight.charges = charges.len();
-                (Written::Charges(charges), in_flight)
+                (EncodedCommands::Charges(charges), in_flight)
             }
         }
     }
 }
 
 /// Redis commands that a [`PendingCommand`] adds to a write.
-pub(crate) enum Written {
+pub(crate) enum EncodedCommands {
     Script(Cmd),
     Charges(PlainCharges),
 }
 
 impl InFlight {
-    /// Sends the reply to the caller, if it still waits.
+    /// Sends the reply to the caller, if the caller is still waiting.
     pub(crate) fn complete(self, outcome: CommandReply) {
         if let Some(reply) = self.reply {
             // `send` fails if the caller's deadline has passed.
@@ -177,7 +177,7 @@ impl InFlight {
         }
     }
 
-    /// Converts a script call back into a pending one, which is sent again after a SCRIPT LOAD.
+    /// Converts a script call back into a pending command, which is sent after a SCRIPT LOAD.
     /// Returns `None` for plain charges, which are never sent again; their caller receives
     /// [`SendError::LOST`].
     pub(crate) fn reload(self, command: Cmd) -> Option<PendingCommand> {
@@ -189,8 +189,7 @@ impl InFlight {
         Some(PendingCommand { call, asking, loads: loads + 1, queued_at, deadline, reply })
     }
 
-    /// Passes the redirection and the script call to the caller, which sends the call to the other
-    /// node.
+    /// Passes the redirection and the script call to the caller, which follows the redirection.
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
         let InFlight { script, slot, call_deadline: deadline, .. } = self;
         // Dropped without a script, it is reported as lost.
@@ -200,12 +199,12 @@ impl InFlight {
     }
 }
 
-/// Future reply to a command, with the timer for the circuit breaker.
+/// Reply that a caller waits for, with the timer of the call.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
     pub(crate) receiver: oneshot::Receiver<CommandReply>,
-    /// Timer that reports the result to the node's circuit breaker. `None` if the node has no
-    /// breaker or the call was not sent.
+    /// Timer that records the result in the node's statistics and the call's trace. `None` if the
+    /// node has no circuit breaker or the call was not sent.
     pub(crate) tracker: Option<CallTracker>,
 }
 

@@ -30,15 +30,15 @@ pub struct PlainCharge {
     pub slot: Option<u16>,
 }
 
-/// Charges of one call. Usually there is one.
+/// Plain charges of one call. Usually there is only one.
 pub type PlainCharges = SmallVec<[PlainCharge; 1]>;
 
-/// Reply to one charge.
+/// Reply to one plain charge.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargeReply {
-    /// Counter's value after the charge.
+    /// Value of the counter after the charge, or the reason why the charge failed.
     pub value: Result<i64, SendError>,
-    /// Server's time during the charge; `None` if it is not known.
+    /// Bounds on the server's time during the charge; `None` if they are not known.
     pub span: Option<ServerTimeSpan>,
 }
 
@@ -54,11 +54,11 @@ impl ChargeReply {
     }
 }
 
-/// Replies to the charges of one call, in the same order.
+/// Replies to the plain charges of one call, in the order of the charges.
 pub type ChargeReplies = SmallVec<[ChargeReply; 1]>;
 
-/// Converts the reply to an INCRBY. An error means that nothing was charged: a single command fails
-/// before it writes.
+/// Converts the reply to an INCRBY to the reply to a charge. For an error reply, also returns its
+/// classification. Nothing was charged in that case: a single command fails before it writes.
 pub(crate) fn charge_reply(
     reply: &Value,
     node: &Address,
@@ -119,12 +119,12 @@ impl Expiries {
         self.counters.insert(place, (charge.counter, command));
     }
 
-    /// Returns the number of commands that [`write`](Self::write) would add.
+    /// Returns the number of EXPIRE commands that [`write`](Self::write) appends.
     pub(crate) fn len(&self) -> usize {
         self.counters.len()
     }
 
-    /// Appends the commands to the write.
+    /// Appends the EXPIRE commands to a write.
     pub(crate) fn write(self, pipeline: &mut Pipeline) {
         for (_, command) in self.counters {
             pipeline.add_command(command);
@@ -133,7 +133,7 @@ impl Expiries {
 }
 
 /// Returns whether the reply to an EXPIRE shows that the server never executes EXPIRE. False for
-/// redirections and temporary errors, with which the INCRBY was not executed either.
+/// redirections and temporary errors, which also prevent the INCRBY.
 pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
     let Value::ServerError(error) = expire else { return false };
     match ErrorReply::classify(error, node) {
@@ -148,8 +148,8 @@ pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
 const REDIS_MAJOR_MIN: u32 = 7;
 
 /// Returns whether a server can execute plain charges. `info` is its reply to `INFO server`, and
-/// `expire` its reply to an `EXPIRE … NX` of any key. An ACL without EXPIRE denies it; a cluster node
-/// that permits it may redirect it.
+/// `expire` its reply to an `EXPIRE … NX` of any key. A cluster node may redirect that EXPIRE,
+/// which shows that the ACL permits it.
 pub(crate) fn is_supported(info: Option<&str>, expire: &Value, node: &Address) -> bool {
     let is_permitted = match expire {
         Value::Int(_) => true,
@@ -161,8 +161,8 @@ pub(crate) fn is_supported(info: Option<&str>, expire: &Value, node: &Address) -
     is_permitted && info.and_then(redis_major).is_some_and(|major| major >= REDIS_MAJOR_MIN)
 }
 
-/// Returns the major version in a reply to INFO. Valkey reports the Redis version that it is
-/// compatible with.
+/// Returns the major version in a reply to INFO, or `None` if there is none. Valkey reports the
+/// Redis version with which it is compatible.
 fn redis_major(info: &str) -> Option<u32> {
     let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"))?;
     version.trim().split('.').next()?.parse().ok()

@@ -15,15 +15,15 @@ use tokio::sync::Notify;
 
 use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::{ClientContext, ConnectError};
-use super::log_limiter::Suppressed;
+use super::log_limiter::SuppressedLines;
 use super::loss_detector::NEW_MASTER;
 use super::misconfiguration::find_advice;
 use super::node::Node;
 use super::single_master::SingleMaster;
 
 /// Interval between queries of the sentinels while no connection fails. If a network partition
-/// separates the master from the sentinels but not from us, we leave the old master at most this
-/// long after the failover.
+/// separates the master from the sentinels but not from Tidegate, the switch to the new master
+/// happens at most this long after the failover.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum time between queries of the sentinels. More frequent queries would not help, because an
 /// election takes seconds.
@@ -74,7 +74,7 @@ pub(crate) async fn follow_master(
 }
 
 /// Logs that no sentinel names a master, with the reply of the first configured sentinel.
-async fn log_missing_master(context: Arc<ClientContext>, suppressed: Suppressed) {
+async fn log_missing_master(context: Arc<ClientContext>, suppressed: SuppressedLines) {
     let TopologyConfig::Sentinel { master, auth } = &context.config.topology else { return };
     let Some(node) = context.config.addresses.first() else { return };
     let mut command = redis::cmd("SENTINEL");
@@ -91,7 +91,7 @@ async fn log_missing_master(context: Arc<ClientContext>, suppressed: Suppressed)
 /// Addresses that sentinels name as the master, each with the number of those sentinels.
 type Votes = Vec<(Address, usize)>;
 
-/// Returns the master to use.
+/// Returns the master to use, or `None` to keep the known master.
 ///
 /// A sentinel's reply can be stale if it is cut off from the others or an election is in progress.
 /// The new master therefore needs the votes of a majority of the configured sentinels, even if some
@@ -132,7 +132,8 @@ async fn query_sentinels(context: &ClientContext, auth: &Auth, name: &str) -> Vo
     votes
 }
 
-/// Parses a reply to SENTINEL GET-MASTER-ADDR-BY-NAME.
+/// Parses a reply to SENTINEL GET-MASTER-ADDR-BY-NAME. Returns `None` if the sentinel does not
+/// monitor the master or the reply is malformed.
 fn master_address(reply: &Value) -> Option<Address> {
     let Value::Array(parts) = reply else { return None };
     let [Value::BulkString(host), Value::BulkString(port)] = parts.as_slice() else { return None };

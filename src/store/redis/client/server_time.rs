@@ -4,21 +4,23 @@
 //! reply was read, which bounds the difference between the server's clock and ours. Plain commands
 //! return no time, so these bounds show in which window they ran.
 //!
-//! The bounds belong to one connection: a new one may lead to another server. Not here: how the
-//! bounds are used (`plain_charge`, `plain_calls`).
+//! The bounds belong to one connection: a new connection may lead to another server. Not here: how
+//! the bounds are used (`plain_charge`, `plain_calls`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Age up to which a script's reply bounds the server's clock. In a second, two clocks that are
-/// slewed by 500 ppm in opposite directions drift apart by [`DRIFT_MAX`].
+/// Maximum age of a script's reply from which the bounds of the server's clock are computed. In
+/// this time, two clocks that are slewed by 500 ppm in opposite directions drift apart by
+/// [`DRIFT_MAX`].
 const AGE_MAX: Micros = Micros::SECOND;
 
-/// Difference that the drift of both clocks can add to the bounds within [`AGE_MAX`].
+/// Maximum difference that the drift of the server's clock and ours can add within [`AGE_MAX`].
 const DRIFT_MAX: Micros = Micros(1_000);
 
-/// Age of the current sample from which a new one replaces it even if the new reply took longer.
+/// Age from which a sample of the server's time is replaced by a newer sample with wider bounds. A
+/// younger sample is kept if its bounds are narrower.
 const REFRESH_AGE: Micros = Micros(250_000);
 
 /// Bounds on the server's time when it executed a command, in microseconds since the Unix epoch.
@@ -38,7 +40,8 @@ pub(crate) struct ServerTime {
     sample: Option<Sample>,
 }
 
-/// Server time that a script returned, and our times of writing its command and reading its reply.
+/// Server time that a script returned, and the local times at which its command was written and its
+/// reply was read.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     server: Micros,
@@ -47,7 +50,8 @@ struct Sample {
 }
 
 impl Sample {
-    /// Returns the lower and upper bound on the server's time at `now`, whatever the sample's age.
+    /// Returns the lower and upper bound on the server's time at `now`. Does not check the age of
+    /// the sample.
     fn at(&self, now: Micros) -> (Micros, Micros) {
         let at_script = |ours: Micros| now.saturating_add(self.server).saturating_sub(ours);
         let (earliest, latest) = (at_script(self.received), at_script(self.sent));
@@ -81,18 +85,18 @@ impl ServerTime {
         }
     }
 
-    /// Returns the time until which the bounds hold; zero if there are none.
+    /// Returns the time until which the bounds of the server's clock hold; zero if there are none.
     pub(crate) fn valid_until(&self) -> Micros {
         self.sample.as_ref().map_or(Micros::ZERO, |sample| sample.sent.saturating_add(AGE_MAX))
     }
 
-    /// Returns whether the bounds hold at `now`.
+    /// Returns whether the bounds of the server's clock hold at `now`.
     pub(crate) fn is_known_at(&self, now: Micros) -> bool {
         self.sample.as_ref().is_some_and(|sample| sample.is_valid_at(now))
     }
 
-    /// Returns the interval in which the server executed a command that was written at `sent` and
-    /// whose reply was read at `received`. `None` if the server's time was never known.
+    /// Returns bounds on the server's time when it executed a command that was written at `sent`
+    /// and whose reply was read at `received`. Returns `None` if the server's time was never known.
     pub(crate) fn span(&self, sent: Micros, received: Micros) -> Option<ServerTimeSpan> {
         let sample = self.sample.as_ref()?;
         let ((earliest, _), (_, latest)) = (sample.at(sent), sample.at(received));
@@ -101,8 +105,8 @@ impl ServerTime {
     }
 }
 
-/// Time until which a connection knows its server's time, for the callers that choose whether to
-/// send plain commands. In microseconds of the breaker's clock; zero if the time is unknown.
+/// Time until which the server's time is known on a connection, so that callers can send plain
+/// commands. In microseconds of the breaker's clock; zero if the server's time is unknown.
 #[derive(Debug, Default)]
 pub(crate) struct TimeKnownUntil(AtomicU64);
 

@@ -23,7 +23,7 @@ pub(crate) struct SingleMaster {
 
 impl SingleMaster {
     /// Replaces the master. Script calls that are queued for the previous master are still sent to
-    /// it.
+    /// the previous master.
     pub(crate) fn replace(&self, node: Node) {
         self.node.store(Some(Arc::new(node)));
     }
@@ -58,8 +58,8 @@ impl SingleMaster {
         replies
     }
 
-    /// Charges counters by plain commands. Sends nothing and returns `None` if the master or its
-    /// server time is not known.
+    /// Charges counters by plain commands and waits for the replies. Sends nothing and returns
+    /// `None` if the master or its server time is not known.
     pub(crate) async fn charge(
         &self,
         charges: PlainCharges,
@@ -76,8 +76,8 @@ impl SingleMaster {
         Some(charge_replies(reply.wait().await, count))
     }
 
-    /// Sends a script call and discards its reply. The call is dropped if the master is not known
-    /// yet.
+    /// Sends a script call to the master and discards its reply. Drops the call if the master is
+    /// not known yet.
     pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if let Some(node) = &*self.node.load() {
             node.send_in_background(call);

@@ -8,21 +8,23 @@ use std::time::Duration;
 use super::cluster::{Cluster, TableUpdate};
 use super::config::Address;
 use super::dialer::{ClientContext, ConnectError};
-use super::log_limiter::Suppressed;
+use super::log_limiter::SuppressedLines;
 use super::misconfiguration::find_advice;
 use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
 
 /// Interval between refreshes of the slot table while there are no failures or redirections.
 const INTERVAL: Duration = Duration::from_secs(30);
-/// Minimum time between refreshes, doubled each time the table stays the same. An election takes
+/// Minimum time between refreshes after the slot table has changed. Doubled, up to
+/// [`REFRESH_PAUSE_MAX`], by each refresh that leaves the table unchanged. An election takes
 /// seconds, and a hundred processes query the same few nodes.
-const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Longest minimum time between refreshes, reached by doubling while the table stays the same.
-const INTERVAL_MIN_UNCHANGED: Duration = Duration::from_millis(800);
+const REFRESH_PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Minimum time between refreshes after several refreshes that left the slot table unchanged.
+const REFRESH_PAUSE_MAX: Duration = Duration::from_millis(800);
 
-/// Refreshes the slot table on request and every [`INTERVAL`], until the cluster is dropped.
+/// Refreshes the slot table every [`INTERVAL`], and earlier after failures and redirections, until
+/// the cluster is dropped.
 pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
-    let mut pause = INTERVAL_MIN;
+    let mut pause = REFRESH_PAUSE_MIN;
     let mut known = false;
     // Addresses from the settings that were not compared with the slot table yet.
     let mut unverified: Option<Vec<Address>> = None;
@@ -48,7 +50,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
             let addresses = unverified.get_or_insert_with(|| context.config.addresses.clone());
             verify_addresses(&context, &cluster, addresses).await;
         }
-        pause = if changed { INTERVAL_MIN } else { (pause * 2).min(INTERVAL_MIN_UNCHANGED) };
+        pause = if changed { REFRESH_PAUSE_MIN } else { (pause * 2).min(REFRESH_PAUSE_MAX) };
         tokio::time::sleep(pause).await;
         if known {
             // The result does not matter: both a timeout and a notification lead to a refresh.
@@ -58,7 +60,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
 }
 
 /// Logs that no node returned the slot table, with the reply of the first configured node.
-async fn log_missing_table(context: Arc<ClientContext>, suppressed: Suppressed) {
+async fn log_missing_table(context: Arc<ClientContext>, suppressed: SuppressedLines) {
     let Some(node) = context.config.addresses.first() else { return };
     let auth = &context.config.auth;
     let reply = context.query(node, auth, redis::cmd("CLUSTER").arg("SLOTS")).await;
@@ -112,8 +114,8 @@ async fn refresh(
 }
 
 /// Warns about addresses from the settings that belong to a different cluster than the slot table.
-/// A restart could pick that cluster, and replicas of Tidegate could count on different clusters.
-/// Removes the addresses that were compared.
+/// A replica that restarts could use that cluster and count separately from the other replicas.
+/// Removes the compared addresses from `addresses`.
 async fn verify_addresses(
     context: &ClientContext,
     cluster: &Weak<Cluster>,

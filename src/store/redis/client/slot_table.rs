@@ -134,8 +134,9 @@ pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<Slot
     validate(owners)
 }
 
-/// Parses a reply to CLUSTER SLOTS from `node`. Redis before 7.0 and some proxies support only this
-/// command.
+/// Parses a reply to CLUSTER SLOTS from `node`, whose host replaces unknown hosts. Returns `None`
+/// if the reply is malformed or no hash slot has a master. Redis before 7.0 and some proxies do not
+/// support CLUSTER SHARDS.
 pub fn parse_slots(reply: &Value, node: &Address) -> Option<Vec<SlotOwner>> {
     let mut owners: Vec<SlotOwner> = Vec::new();
     for range in as_array(reply)? {
@@ -181,10 +182,10 @@ fn is_unknown(host: &str) -> bool {
     matches!(host, "" | "?")
 }
 
-/// Nodes and config epoch of a cluster, as one of its nodes knows them.
+/// Nodes and config epoch of a cluster, as reported by one of its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
-    /// Cluster node ids, which CLUSTER NODES lists.
+    /// Ids of the cluster's nodes, as listed by CLUSTER NODES.
     node_ids: Vec<String>,
     /// Highest config epoch of a master with slots. Every failover and every slot that moves raises
     /// it, so a lower one means an older slot table.
@@ -217,7 +218,7 @@ pub fn parse_nodes(reply: Value) -> Option<Membership> {
     (!node_ids.is_empty()).then_some(Membership { node_ids, config_epoch })
 }
 
-/// Returns the elements of an array.
+/// Returns the elements of an array, or `None` if the value is not an array.
 fn as_array(value: &Value) -> Option<&[Value]> {
     match value {
         Value::Array(items) => Some(items),
@@ -225,7 +226,8 @@ fn as_array(value: &Value) -> Option<&[Value]> {
     }
 }
 
-/// Returns the value of a field in a RESP3 map or a flat array of pairs.
+/// Returns the value of a field in a RESP3 map or a flat array of pairs. Returns `None` if there is
+/// no such field.
 fn field_value<'v>(map: &'v Value, name: &str) -> Option<&'v Value> {
     match map {
         Value::Map(pairs) => {

@@ -13,8 +13,8 @@ use super::plain_charge::{ChargeReplies, PlainCharges};
 use crate::domain::{ExecutionStatus, Source};
 use crate::store::redis::script::library::Script;
 
-/// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many others
-/// are waiting.
+/// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many other
+/// calls are waiting, and otherwise [`Source::Redis`].
 pub(crate) fn source(reply: Option<&Result<Value, SendError>>) -> Source {
     match reply {
         Some(Err(error)) if error.kind.is_overload() => Source::Shed,
@@ -32,8 +32,8 @@ pub struct ScriptCall {
     /// Hash slot of the keys. `None` unless the transport [is a cluster](Transport::is_cluster),
     /// because computing the slot takes a checksum of the key.
     pub slot: Option<u16>,
-    /// Time by which the caller needs the reply. A connection that cannot deliver it by then
-    /// rejects the call. `None` means no deadline.
+    /// Time by which the caller needs the reply; `None` means no deadline. A connection that cannot
+    /// deliver the reply in time rejects the call.
     pub deadline: Option<Instant>,
 }
 
@@ -94,7 +94,7 @@ pub enum SendErrorKind {
 }
 
 impl SendErrorKind {
-    /// Returns whether the call was rejected only because too many others are waiting.
+    /// Returns whether the call was rejected only because too many other calls are waiting.
     pub const fn is_overload(self) -> bool {
         matches!(self, SendErrorKind::QueueFull | SendErrorKind::Overload)
     }
@@ -118,7 +118,7 @@ impl SendErrorKind {
     }
 }
 
-/// Sends script calls to the servers that hold their keys.
+/// Transport that sends script calls to the servers that hold their keys.
 pub trait Transport: Send + Sync + 'static {
     /// Returns whether Redis is a cluster. If so, the store splits calls by hash slot, and sets the
     /// slot of every script call.
@@ -131,9 +131,9 @@ pub trait Transport: Send + Sync + 'static {
     /// are still queued are not written.
     fn send(&self, calls: ScriptCalls) -> impl Future<Output = Replies> + Send;
 
-    /// Does the same as [`send`](Self::send), but waits only until `deadline`, if there is one.
-    /// Calls without a reply by then fail as [`Lost`](SendErrorKind::Lost), with an unknown
-    /// outcome; replies that have arrived are returned.
+    /// Sends script calls like [`send`](Self::send), but waits only until `deadline`, if there is
+    /// one. Returns the replies that have arrived by then. The other calls fail as
+    /// [`Lost`](SendErrorKind::Lost), with an unknown outcome.
     fn send_until(
         &self,
         calls: ScriptCalls,
@@ -168,8 +168,8 @@ pub trait Transport: Send + Sync + 'static {
     }
 
     /// Sends a script call at most once, in the background, and discards its reply. The call is
-    /// dropped if the queue is full. Used for refunds: after a lost refund, the counter is only too
-    /// high until its window ends.
+    /// dropped if the queue is full. Used for refunds: if a refund is lost, the counter is too high
+    /// only until its window ends.
     fn send_in_background(&self, call: ScriptCall);
 
     /// Returns a number that identifies the node that owns a hash slot of a cluster. `None` if the
