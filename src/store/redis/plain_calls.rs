@@ -1,17 +1,18 @@
-//! Calls that are charged by plain commands, without a script.
+//! Plain calls: calls that Redis charges by plain INCRBY commands, without a script.
 //!
-//! The value of a fixed window is the window's number followed by ten digits of count. An INCRBY
-//! therefore charges the counter and returns its whole state, for a fraction of a script's CPU
-//! time. A call is charged this way if all its counters were far from their limits when last seen.
-//! It is admitted if every count is within its limit, and if the server's time was in the window of
-//! the reply from sending to receiving. Otherwise, its charges are refunded by receipt, and scripts
-//! decide the call. The refund is a script that compares windows, not an INCRBY of a negative
-//! number, which could arrive late and reduce the next window's count. A charge whose outcome is
-//! unknown is never sent again and never refunded.
+//! The stored value of a fixed window is the window number followed by a ten-digit hit count. An
+//! INCRBY therefore charges the counter and returns its whole state, for a fraction of a script's
+//! CPU time. A call is charged this way if all its counters were far from their limits when last
+//! seen. The call is admitted if every returned count is within its limit, and if the server's
+//! time was within the returned window from sending the command to receiving the reply. Otherwise,
+//! the charges are refunded by receipt, and scripts decide the call. The refund is a script that
+//! compares windows. An INCRBY of a negative number could arrive late and reduce the count of the
+//! next window. A charge whose outcome is unknown is never sent again and never refunded.
 //!
-//! Until it is refunded, for one round trip, such a charge may cause another call to be rejected.
-//! An admitted call was counted with all calls admitted before it, so no limit is exceeded, unless
-//! a client refunds more than was charged while such charges are still counted.
+//! Until its refund, for one round trip, the charge of a call that is not admitted may cause
+//! another call to be rejected. An admitted call was counted together with all calls admitted
+//! before it, so no limit is exceeded. The only exception is a client that refunds more than was
+//! charged while charges of calls that are not admitted are still counted.
 //!
 //! Not here: writing the commands (`client::plain_charge`), the hints (`plain_hints`).
 
@@ -35,37 +36,39 @@ pub(crate) const COST_MAX: u64 = 65_535;
 /// many replies arrive after the window's end.
 const LENGTH_MIN: Micros = Micros::from_secs(2);
 
-/// Maximum number of checks in a call that is charged by plain commands. A call with more checks
-/// fills a large part of a write, and its script costs little per check.
+/// Maximum number of checks in a call that is charged by plain commands. With more checks, the
+/// commands would fill much of one write to the connection, and a script costs little per check.
 const CHECKS_MAX: usize = 32;
 
-/// Multiplier of a stored value, which is window number · `COUNT_SPAN` + count.
+/// Multiplier that packs a window number and a hit count into one stored value: window number ·
+/// `COUNT_SPAN` + count.
 const COUNT_SPAN: u64 = 10_000_000_000;
 
-/// Modulus of the window numbers in stored values, which repeat after this many windows.
+/// Modulus of the window numbers in stored values. The numbers repeat after this many windows.
 const NUMBERS: u64 = 900_000_000;
 
-/// Largest hit count that a window stores.
+/// Largest hit count that a window stores, 2^32 - 1.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
-/// Statistics of plain calls, as totals since the process started.
+/// Statistics of plain calls, as totals since the store was created.
 #[derive(Debug, Default)]
 pub(super) struct PlainStats {
     /// Number of calls decided by plain commands.
     pub(super) decided: AtomicU64,
-    /// Number of calls that plain commands could not decide.
+    /// Number of calls that plain commands charged but could not decide.
     pub(super) undecided: AtomicU64,
     /// Number of plain charges refunded.
     pub(super) refunded: AtomicU64,
 }
 
-/// Selects the calls that plain commands can charge, and evaluates the replies.
+/// Component that selects the calls to charge by plain commands, and evaluates the Redis replies.
 #[derive(Debug)]
 pub(super) struct PlainCalls {
     prefix: Prefix,
     is_cluster: bool,
     hints: PlainHints,
-    /// For tests: treats one call in this many as far from every limit; 0 disables this.
+    /// Interval, for tests, at which calls are charged by plain commands even near a limit: one
+    /// call in this many; 0 means none.
     forced_interval: u64,
     calls: AtomicU64,
     pub(super) stats: PlainStats,
@@ -75,18 +78,19 @@ pub(super) struct PlainCalls {
 pub(super) enum PlainResult {
     /// The charges decided the call, with these answers.
     Decided(Answers),
-    /// The charges did not decide the call. They must be refunded by these receipts before scripts
-    /// decide it.
+    /// The charges did not decide the call. They must be refunded with these receipts before
+    /// scripts decide the call.
     Refund(Vec<Receipt>),
-    /// Some charges have an unknown outcome, so scripts must not repeat the call. Contains its
-    /// answers, and the receipts of the charges to refund.
+    /// Some charges have an unknown outcome, so scripts must not repeat the call. Contains the
+    /// answers of the call, and the receipts of the charges to refund.
     Unknown(Answers, Vec<Receipt>),
 }
 
 /// Result of one plain charge.
 enum ChargeResult {
     Passed(Outcome),
-    /// Scripts must decide the call again. If there is a record, the charge must be refunded first.
+    /// The charge did not decide the call, so scripts must. If there is a record, the charge must
+    /// be refunded first.
     Repeated(Option<ChargeRecord>),
     /// The command may or may not have run.
     Unknown,
@@ -104,7 +108,8 @@ impl PlainCalls {
         }
     }
 
-    /// Treats one call in `interval` as far from every limit, so that tests cover wrong hints.
+    /// Charges one call in `interval` by plain commands even near a limit, so that tests cover
+    /// wrong hints.
     pub(super) fn force(&mut self, interval: u64) {
         self.forced_interval = interval;
     }
@@ -151,7 +156,8 @@ impl PlainCalls {
         }
     }
 
-    /// Evaluates the replies to the charges of a call.
+    /// Evaluates the replies to the charges of a call, and records their counts as hints for later
+    /// calls.
     pub(super) fn judge(&self, call: &Call<'_>, replies: &ChargeReplies) -> PlainResult {
         let judged = call.checks.iter().zip(replies);
         let mut judged = judged.map(|(check, reply)| self.judge_charge(check, reply, call.now));
@@ -228,8 +234,8 @@ impl PlainCalls {
     }
 }
 
-/// Returns whether a check can ever be charged by a plain command. If so, it may be refused because
-/// of another call's charges that are about to be refunded.
+/// Returns whether a check can be charged by a plain command. If so, the check may be refused
+/// because of another call's charges that are about to be refunded.
 pub(super) fn is_eligible(check: &Check<'_>) -> bool {
     let is_small_take = match check.op {
         Op::Take { cost } => (1..=COST_MAX).contains(&cost.0),
@@ -254,9 +260,9 @@ pub(super) fn is_eligible(check: &Check<'_>) -> bool {
         && !limit.is_override()
 }
 
-/// Returns the start and the count of the window in a counter's value. Returns `None` if the charge
-/// needs no refund, because no script will read that window again: the window had ended when the
-/// charge was sent, or no script wrote the value.
+/// Decodes a counter's value into the start and the hit count of its window. Returns `None` if the
+/// charge needs no refund, because no script will read that window again: the window had ended
+/// when the charge was sent, or no script wrote the value.
 fn named_window(check: &Check<'_>, value: i64, span: &ServerTimeSpan) -> Option<(Micros, u64)> {
     let value = u64::try_from(value).ok()?;
     let (number, count, length) = (value / COUNT_SPAN, value % COUNT_SPAN, length(check).0);

@@ -3,7 +3,7 @@
 //!
 //! A wrong hint only costs a refund and a second round trip, because the counter's value decides
 //! the call, never the hint. The table therefore has a fixed size and no locks, counters may
-//! overwrite each other's entries, and the words of one entry may come from different calls.
+//! overwrite each other's entries, and the fields of one entry may come from different calls.
 //!
 //! Not here: which checks use a hint (`plain_calls`); hints of counters near their limit, for calls
 //! over several slots (`near_limit_hints`).
@@ -13,27 +13,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::domain::{Check, Micros, Outcome};
 
 /// Number of table entries, 24 bytes each. Only counters that are charged ten times a second or
-/// more benefit from an entry.
+/// more benefit from an entry, because a hint expires after 100 ms.
 const HINT_COUNT: usize = 8_192;
 
 /// Maximum age of a hint, in milliseconds. An older count does not show that its counter is still
 /// far from the limit.
 const AGE_MAX_MS: u32 = 100;
 
-/// Maximum time until a window's end that an entry can store, in milliseconds: 20 days. A 32-bit
-/// number of milliseconds wraps after 49 days, and the sign of a difference after half of that.
+/// Maximum time until the end of a window that a hint can store, in milliseconds: 20 days. Times
+/// are 32-bit milliseconds, so a difference of more than 24 days would have the wrong sign.
 const END_MAX_MS: u64 = 20 * 86_400_000;
 
-/// Difference between two window ends, in milliseconds, below which both belong to one window. An
-/// end is computed from our clock and the time left according to the server. A window is at least
-/// twice as long as this.
+/// Difference in milliseconds below which two recorded window ends belong to the same window. The
+/// ends differ because each is computed from this process's clock and the time left according to
+/// the server. A window is at least twice as long as this difference.
 const SAME_END_MS: u32 = 1_000;
 
-/// Count that marks a counter above its limit. Until its window ends, it is never far from the
-/// limit.
+/// Count that marks a counter as above its limit. Until the window ends, the counter is then not
+/// far from its limit, whatever is recorded.
 const ABOVE_LIMIT: u32 = u32::MAX;
 
-/// Fixed-size table of the last known count of each counter.
+/// Fixed-size table of the last known hit count of each counter.
 #[derive(Debug)]
 pub(super) struct PlainHints {
     entries: Box<[Hint]>,
@@ -46,7 +46,7 @@ struct Hint {
     /// High 32 bits: the end of the window. Low 32 bits: the time at which the count was recorded.
     /// Both in milliseconds of this process's wall clock, wrapping after 49 days.
     times: AtomicU64,
-    /// High 32 bits: the count. Low 32 bits: its growth since the count recorded before it.
+    /// High 32 bits: the hit count. Low 32 bits: its growth since the previous record.
     counts: AtomicU64,
 }
 
@@ -55,7 +55,8 @@ impl PlainHints {
         PlainHints { entries: (0..HINT_COUNT).map(|_| Hint::default()).collect() }
     }
 
-    /// Records the count of a check's window after a decision. `hits` is the window's capacity.
+    /// Records the hit count of a check's window, given the outcome of the check. `hits` is the
+    /// capacity of the window.
     pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, hits: u64, now: Micros) {
         let count = hits.saturating_sub(outcome.available.0);
         self.store(check, count, outcome.reset_after, now);
@@ -89,9 +90,9 @@ impl PlainHints {
         hint.counts.store(u64::from(count) << 32 | u64::from(growth), Ordering::Relaxed);
     }
 
-    /// Returns whether the check's counter is far from its limit, `hits`, according to its hint.
-    /// The hint must be at most 100 ms old and of the current window. Twice the count plus four
-    /// times its last growth must be within the limit. The count includes the cost of the check.
+    /// Returns whether the check's counter is far from its limit of `hits`: its hint is at most
+    /// 100 ms old and of the current window, and twice the count plus four times the last growth
+    /// is within the limit. The count includes the cost of the check.
     pub(super) fn is_far(&self, check: &Check<'_>, hits: u64, now: Micros) -> bool {
         let (counter, hint) = self.entry(check);
         if hint.counter.load(Ordering::Relaxed) != counter {

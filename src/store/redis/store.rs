@@ -1,4 +1,4 @@
-//! Redis store: sends calls as plain commands or script calls, and decodes the Redis replies.
+//! Redis store: translates calls into plain commands or script calls, and decodes the replies.
 //!
 //! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
@@ -38,16 +38,16 @@ pub enum TimeSource {
     /// Clock of the Redis server, which all replicas share. Used in production.
     #[default]
     Server,
-    /// Time of the call, for tests. Scripts run in strict mode (Redis 7), and every key lives a day
-    /// longer.
+    /// Time of the call, for tests. Scripts run in strict mode (Redis 7), and every key expires a
+    /// day later.
     Call,
 }
 
 /// Statistics of a Redis store: totals since its creation.
 #[derive(Debug, Default)]
 pub struct RedisStats {
-    /// Number of times a counter had a state from the far future, which was clamped to a full
-    /// counter.
+    /// Number of times that a counter's state was from the far future and was clamped to that of a
+    /// counter without available hits.
     pub clamped: AtomicU64,
     /// Number of script replies that could not be decoded.
     pub unreadable: AtomicU64,
@@ -79,7 +79,7 @@ pub struct RedisStore<T> {
     latest: AtomicU64,
     hints: NearLimitHints,
     node_scripts: NodeScripts,
-    /// Calls that need no script; `None` if plain commands are disabled.
+    /// Selection of calls that need no script; `None` if plain commands are disabled.
     plain: Option<PlainCalls>,
     stats: RedisStats,
 }
@@ -196,7 +196,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call with scripts, and records their answers as hints for plain commands.
+    /// Decides a call with scripts, and records its answers as hints for plain commands.
     async fn decide_by_script(&self, call: &Call<'_>) -> Answers {
         let answers = if self.transport.is_cluster() {
             let groups = self.group_checks(call);
@@ -276,7 +276,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Groups the checks of a call by node or, where the scripts for nodes are off, by hash slot.
+    /// Groups the checks of a call by node or, where node scripts are off, by hash slot.
     fn group_checks(&self, call: &Call<'_>) -> SlotGroups {
         let slot = |check: &Check<'_>| keys::counter_slot(&check.key);
         if !self.node_scripts.is_on(call.now) {
@@ -393,8 +393,8 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Sends one script call per group, and stores the decoded answers and each counter's status
-    /// without the call's charges. Groups that are not on their node are sent again, slot by slot.
+    /// Sends one script call per group, and stores the answers and each counter's uncharged
+    /// status. Groups for which the node does not hold every key are sent again, slot by slot.
     async fn send_groups(
         &self,
         call: &Call<'_>,
@@ -413,8 +413,8 @@ impl<T: Transport> RedisStore<T> {
         self.record_not_here(call, &missed, &answers.each, redirects);
     }
 
-    /// Sends one script call per group, and stores the answers. Returns the checks of the groups
-    /// that are not on their node.
+    /// Sends one script call per group, and stores the answers. Returns the indices of the checks
+    /// in groups for which the node does not hold every key.
     async fn send_once(
         &self,
         call: &Call<'_>,
@@ -547,7 +547,7 @@ impl<T: Transport> RedisStore<T> {
 /// Status of each check's counter without the call's charges; `None` if its slot reported none.
 type Uncharged = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Updates the answers of a rejected call to the values after its refund. Returns the receipts.
+/// Updates the answers of a rejected call to the values after its refund. Returns the refunds.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],
