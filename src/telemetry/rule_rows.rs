@@ -1,5 +1,5 @@
-//! Rows of the metric families that have one row per rule: rules, request overrides, and paths with
-//! values of the request.
+//! Rows of the metrics per rule: one row for each rule, for the request overrides of each domain,
+//! and for each path with values of the request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::detailed_counters::DetailedRow;
 use super::hit_counts::HitCounts;
 use super::rule_counters::{CountsByCode, RuleCounters, RuleTables};
 
-/// Path of the row of request overrides.
+/// Path under which metrics and statistics list request overrides.
 pub(super) const OVERRIDES: &str = "(override)";
 
 /// Counts of one row.
@@ -27,7 +27,8 @@ impl RowCounts {
     }
 }
 
-/// Names and counters of the metric rows of one scrape.
+/// Sources of the metric rows of one scrape: the rules, the request overrides, and the paths with
+/// values of the request.
 pub(super) struct RowNames<'t> {
     telemetry: &'t Telemetry,
     tables: Arc<RuleTables>,
@@ -35,7 +36,7 @@ pub(super) struct RowNames<'t> {
 }
 
 impl Telemetry {
-    /// Returns the names of the existing rows.
+    /// Returns the sources of all metric rows at this time.
     pub(super) fn row_names(&self) -> RowNames<'_> {
         RowNames {
             telemetry: self,

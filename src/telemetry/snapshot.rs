@@ -48,7 +48,8 @@ pub struct Latency {
     pub p999: Duration,
 }
 
-/// Bills that limits rejected after questions with 0 hits, since the process started.
+/// Bills (hits already used) that limits rejected since the process started. Counts only the bills
+/// of rules that were also checked with 0 hits.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RejectedBills {
     /// Number of rejected bills.
@@ -58,7 +59,8 @@ pub struct RejectedBills {
 }
 
 impl Telemetry {
-    /// Returns the bills that limits rejected; `None` if there were none.
+    /// Returns the number of bills that limits rejected, and a rule that did; `None` if there were
+    /// none.
     pub fn rejected_bills(&self) -> Option<RejectedBills> {
         let [(_, bills, _), _] = self.lost_bills.totals();
         let rule = || lost_bills::rule_of_lost_bill(&self.rule_tables().present).to_owned();

@@ -93,7 +93,8 @@ impl OtlpTarget {
         }
     }
 
-    /// Creates a gRPC channel on the current runtime. It connects at the first request.
+    /// Creates a gRPC channel on the current runtime, which connects at the first request. Returns
+    /// an error for an invalid endpoint or CA.
     fn channel(&self) -> Result<Channel, OtlpError> {
         let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
         let endpoint = Endpoint::from_shared(self.endpoint_with_scheme())
