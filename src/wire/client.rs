@@ -55,7 +55,7 @@ impl std::fmt::Debug for ClientTls {
 pub struct CallRequest {
     /// Policy domain of the request.
     pub domain: String,
-    /// Descriptors. The statuses in the response have the same order.
+    /// Descriptors of the request. The statuses in the response have the same order.
     pub descriptors: Vec<CallDescriptor>,
     /// Hits of the call, which descriptors can override; 0 means 1.
     pub hits: u32,
@@ -81,7 +81,7 @@ pub struct CallResponse {
     pub refused: bool,
     /// Name of the code, such as `OVER_LIMIT`.
     pub code: &'static str,
-    /// One status per descriptor, in the order of the call.
+    /// One status per descriptor, in the order of the request.
     pub statuses: Vec<ResponseStatus>,
     /// Names and values of the response headers.
     pub headers: Vec<(String, String)>,
@@ -133,7 +133,7 @@ pub struct Client {
 pub struct BatchRequest(Bytes);
 
 impl BatchRequest {
-    /// Parses a `RateLimitRequest` in proto-JSON, as for `/json`.
+    /// Parses a `RateLimitRequest` in proto-JSON, the format of `/json`.
     ///
     /// # Errors
     ///
