@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::client::plain_charge::{ChargeReplies, ChargeReply, PlainCharge, PlainCharges};
 use super::client::server_time::ServerTimeSpan;
 use super::keys::{self, Prefix};
-use super::plain_hints::PlainHints;
+use super::plain_hints::FarFromLimitHints;
 use crate::algorithm::{self, State, fixed_window};
 use crate::domain::{
     Algorithm, Answer, Answers, Call, Charge, ChargeRecord, Check, ExecutionStatus, Micros, Op,
@@ -45,7 +45,7 @@ const CHECKS_MAX: usize = 32;
 const COUNT_SPAN: u64 = 10_000_000_000;
 
 /// Modulus of the window numbers in stored values. The numbers repeat after this many windows.
-const NUMBERS: u64 = 900_000_000;
+const WINDOW_MODULUS: u64 = 900_000_000;
 
 /// Largest hit count that a window stores, 2^32 - 1.
 const COUNT_MAX: u64 = u32::MAX as u64;
@@ -66,7 +66,7 @@ pub(super) struct PlainStats {
 pub(super) struct PlainCalls {
     prefix: Prefix,
     is_cluster: bool,
-    hints: PlainHints,
+    hints: FarFromLimitHints,
     /// Interval, for tests, at which calls are charged by plain commands even near a limit: one
     /// call in this many; 0 means none.
     forced_interval: u64,
@@ -91,7 +91,7 @@ enum ChargeResult {
     Passed(Outcome),
     /// The charge did not decide the call, so scripts must. If there is a record, the charge must
     /// be refunded first.
-    Repeated(Option<ChargeRecord>),
+    Undecided(Option<ChargeRecord>),
     /// The command may or may not have run.
     Unknown,
 }
@@ -101,7 +101,7 @@ impl PlainCalls {
         PlainCalls {
             prefix,
             is_cluster,
-            hints: PlainHints::new(),
+            hints: FarFromLimitHints::new(),
             forced_interval: 0,
             calls: AtomicU64::new(0),
             stats: PlainStats::default(),
@@ -122,17 +122,17 @@ impl PlainCalls {
         }
         let is_forced = self.forced_interval > 0
             && self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.forced_interval);
-        let is_far = |check: &Check<'_>| self.hints.is_far(check, hits(check), call.now);
+        let is_far = |check: &Check<'_>| self.hints.is_far(check, capacity(check), call.now);
         if !is_forced && !checks.iter().all(is_far) {
             return None;
         }
         if !RepeatedCounters::of_checks(checks).is_empty() {
             return None;
         }
-        Some(checks.iter().map(|check| self.charge(check)).collect())
+        Some(checks.iter().map(|check| self.build_charge(check)).collect())
     }
 
-    fn charge(&self, check: &Check<'_>) -> PlainCharge {
+    fn build_charge(&self, check: &Check<'_>) -> PlainCharge {
         let key = self.prefix.key(&check.key, &check.limit.algorithm);
         let mut command = redis::Cmd::with_capacity(3, key.len() + 16);
         command.arg("INCRBY").arg(key.as_slice()).arg(check.cost().0);
@@ -140,7 +140,7 @@ impl PlainCalls {
             counter: check.key.identity,
             command,
             // One window and a second, so that the key outlives any window that it may count.
-            expire_s: length(check).0.div_ceil(Micros::SECOND.0) + 1,
+            expire_s: window_length(check).0.div_ceil(Micros::SECOND.0) + 1,
             slot: self.is_cluster.then(|| keys::counter_slot(&check.key)),
         }
     }
@@ -151,23 +151,23 @@ impl PlainCalls {
             if let Answer::Decided(outcome) = answer
                 && is_eligible(check)
             {
-                self.hints.record(check, outcome, hits(check), call.now);
+                self.hints.record(check, outcome, capacity(check), call.now);
             }
         }
     }
 
     /// Evaluates the replies to the charges of a call, and records their counts as hints for later
     /// calls.
-    pub(super) fn judge(&self, call: &Call<'_>, replies: &ChargeReplies) -> PlainResult {
+    pub(super) fn evaluate(&self, call: &Call<'_>, replies: &ChargeReplies) -> PlainResult {
         let judged = call.checks.iter().zip(replies);
-        let mut judged = judged.map(|(check, reply)| self.judge_charge(check, reply, call.now));
+        let mut judged = judged.map(|(check, reply)| self.evaluate_charge(check, reply, call.now));
         let mut each = Vec::with_capacity(call.checks.len());
         let first_other = judged.by_ref().find_map(|result| match result {
             ChargeResult::Passed(outcome) => {
                 each.push(Answer::Decided(outcome));
                 None
             }
-            ChargeResult::Repeated(_) | ChargeResult::Unknown => Some(result),
+            ChargeResult::Undecided(_) | ChargeResult::Unknown => Some(result),
         });
         let Some(first_other) = first_other else {
             self.stats.decided.fetch_add(1, Ordering::Relaxed);
@@ -187,7 +187,7 @@ impl PlainCalls {
                     // Charges beside an unknown one stand, as after any call that was not answered.
                     ChargeResult::Passed(_) if has_unknown => return None,
                     ChargeResult::Passed(outcome) => outcome.taken?,
-                    ChargeResult::Repeated(taken) => (*taken)?,
+                    ChargeResult::Undecided(taken) => (*taken)?,
                     ChargeResult::Unknown => return None,
                 };
                 Some(Receipt { key: check.key, limit: check.limit.clone(), taken })
@@ -200,36 +200,36 @@ impl PlainCalls {
         }
     }
 
-    fn judge_charge(&self, check: &Check<'_>, reply: &ChargeReply, now: Micros) -> ChargeResult {
+    fn evaluate_charge(&self, check: &Check<'_>, reply: &ChargeReply, now: Micros) -> ChargeResult {
         let value = match reply.value {
             Ok(value) => value,
             Err(error) => {
                 return match error.executed {
-                    ExecutionStatus::NotExecuted => ChargeResult::Repeated(None),
+                    ExecutionStatus::NotExecuted => ChargeResult::Undecided(None),
                     ExecutionStatus::Unknown => ChargeResult::Unknown,
                 };
             }
         };
         // Charges are written only while the server's time is known.
-        let Some(span) = reply.span else { return ChargeResult::Repeated(None) };
-        let Some((start, count)) = named_window(check, value, &span) else {
-            return ChargeResult::Repeated(None);
+        let Some(span) = reply.span else { return ChargeResult::Undecided(None) };
+        let Some((start, count)) = decode_window(check, value, &span) else {
+            return ChargeResult::Undecided(None);
         };
-        let (cost, end) = (check.cost(), start.saturating_add(length(check)));
+        let (cost, end) = (check.cost(), start.saturating_add(window_length(check)));
         // The latest time: prepaid hits must not be spent too late, and a refund compares only the
         // window.
         let window = ChargeRecord { hits: cost, at: span.latest, window: start, entry: 0 };
         if !span.is_certain || span.earliest < start || span.latest >= end {
-            return ChargeResult::Repeated(Some(window));
+            return ChargeResult::Undecided(Some(window));
         }
         let state = fixed_window::State { start, count: saturate(count - cost.0.min(count)) };
         let state = State::FixedWindow(state);
         let outcome = algorithm::apply(Some(&state), check.limit, check.op, span.earliest).outcome;
-        if count > hits(check) || outcome.verdict == Verdict::Refuse {
+        if count > capacity(check) || outcome.verdict == Verdict::Refuse {
             self.hints.record_above_limit(check, outcome.reset_after, now);
-            return ChargeResult::Repeated(Some(window));
+            return ChargeResult::Undecided(Some(window));
         }
-        self.hints.record(check, &outcome, hits(check), now);
+        self.hints.record(check, &outcome, capacity(check), now);
         ChargeResult::Passed(Outcome { taken: Some(window), ..outcome })
     }
 }
@@ -263,19 +263,19 @@ pub(super) fn is_eligible(check: &Check<'_>) -> bool {
 /// Decodes a counter's value into the start and the hit count of its window. Returns `None` if the
 /// charge needs no refund, because no script will read that window again: the window had ended
 /// when the charge was sent, or no script wrote the value.
-fn named_window(check: &Check<'_>, value: i64, span: &ServerTimeSpan) -> Option<(Micros, u64)> {
+fn decode_window(check: &Check<'_>, value: i64, span: &ServerTimeSpan) -> Option<(Micros, u64)> {
     let value = u64::try_from(value).ok()?;
-    let (number, count, length) = (value / COUNT_SPAN, value % COUNT_SPAN, length(check).0);
+    let (number, count, length) = (value / COUNT_SPAN, value % COUNT_SPAN, window_length(check).0);
     let first = span.earliest.0 / length;
     // A clock that steps back may leave a window that has not begun.
     let last = span.latest.0 / length + 1;
-    let ahead = (number + NUMBERS).checked_sub(first % NUMBERS)? % NUMBERS;
-    let is_live = number < NUMBERS && first.saturating_add(ahead) <= last;
+    let ahead = (number + WINDOW_MODULUS).checked_sub(first % WINDOW_MODULUS)? % WINDOW_MODULUS;
+    let is_live = number < WINDOW_MODULUS && first.saturating_add(ahead) <= last;
     is_live.then(|| (Micros((first + ahead) * length), count))
 }
 
 /// Returns the window length of an eligible check.
-fn length(check: &Check<'_>) -> Micros {
+fn window_length(check: &Check<'_>) -> Micros {
     match &check.limit.algorithm {
         Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { length } => Micros(length.0.max(1)),
@@ -290,7 +290,7 @@ fn length(check: &Check<'_>) -> Micros {
 }
 
 /// Returns the maximum number of hits in the check's window.
-fn hits(check: &Check<'_>) -> u64 {
+fn capacity(check: &Check<'_>) -> u64 {
     check.limit.capacity().0.min(COUNT_MAX)
 }
 
@@ -301,7 +301,7 @@ fn saturate(count: u64) -> u32 {
 fn answers(results: &[ChargeResult]) -> Answers {
     let each = results.iter().map(|result| match result {
         ChargeResult::Passed(outcome) => Answer::Decided(*outcome),
-        ChargeResult::Repeated(_) => Answer::Unanswered { executed: ExecutionStatus::NotExecuted },
+        ChargeResult::Undecided(_) => Answer::Unanswered { executed: ExecutionStatus::NotExecuted },
         ChargeResult::Unknown => Answer::Unanswered { executed: ExecutionStatus::Unknown },
     });
     Answers { each: each.collect(), source: Source::Redis }
@@ -331,7 +331,7 @@ mod tests {
 
     /// The reply of a server that counts these hits in the window of `START`, at a time between these.
     fn counted(count: u64, earliest: Micros, latest: Micros) -> ChargeReply {
-        let number = START.0 / LENGTH.0 % NUMBERS;
+        let number = START.0 / LENGTH.0 % WINDOW_MODULUS;
         let value = i64::try_from(number * COUNT_SPAN + count).unwrap();
         let span = ServerTimeSpan { earliest, latest, is_certain: true };
         ChargeReply { value: Ok(value), span: Some(span) }
@@ -340,7 +340,7 @@ mod tests {
     fn judged(checks: &[Check<'_>], replies: ChargeReplies) -> PlainResult {
         let accounting = Accounting::AllOrNothing;
         let call = Call { checks, accounting, now: START, deadline: None };
-        PlainCalls::new(Prefix::default(), false).judge(&call, &replies)
+        PlainCalls::new(Prefix::default(), false).evaluate(&call, &replies)
     }
 
     #[test]

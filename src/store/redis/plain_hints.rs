@@ -35,7 +35,7 @@ const ABOVE_LIMIT: u32 = u32::MAX;
 
 /// Fixed-size table of the last known hit count of each counter.
 #[derive(Debug)]
-pub(super) struct PlainHints {
+pub(super) struct FarFromLimitHints {
     entries: Box<[Hint]>,
 }
 
@@ -50,9 +50,9 @@ struct Hint {
     counts: AtomicU64,
 }
 
-impl PlainHints {
-    pub(super) fn new() -> PlainHints {
-        PlainHints { entries: (0..HINT_COUNT).map(|_| Hint::default()).collect() }
+impl FarFromLimitHints {
+    pub(super) fn new() -> FarFromLimitHints {
+        FarFromLimitHints { entries: (0..HINT_COUNT).map(|_| Hint::default()).collect() }
     }
 
     /// Records the hit count of a check's window, given the outcome of the check. `hits` is the
@@ -139,7 +139,7 @@ mod tests {
 
     /// Records a count that was seen `millis` milliseconds after `NOW`, in a window that ends 30 s
     /// after `NOW`.
-    fn answered(hints: &PlainHints, check: &Check<'_>, count: u64, millis: u64) {
+    fn answered(hints: &FarFromLimitHints, check: &Check<'_>, count: u64, millis: u64) {
         let reset_after = Micros(30_000_000 - millis * 1_000);
         let outcome = Outcome { reset_after, ..Outcome::pass(Hits(HITS - count)) };
         hints.record(check, &outcome, HITS, after(millis));
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn rule_6_far_is_an_answer_of_the_last_100_ms_well_within_the_limit() {
-        let (hints, limit) = (PlainHints::new(), limit());
+        let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let is_far = |millis| hints.is_far(&check, HITS, after(millis));
         assert!(!is_far(0), "nothing is known");
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn rule_6_an_answer_of_another_window_says_nothing() {
-        let (hints, limit) = (PlainHints::new(), limit());
+        let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let outcome = Outcome { reset_after: Micros(50_000), ..Outcome::pass(Hits(HITS - 1)) };
         hints.record(&check, &outcome, HITS, NOW);
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn rule_8_a_counter_above_its_limit_is_never_far_in_that_window() {
-        let (hints, limit) = (PlainHints::new(), limit());
+        let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         hints.record_above_limit(&check, Micros(30_000_000), NOW);
         answered(&hints, &check, 1, 10);
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn windows_of_more_than_24_days_are_held_too() {
-        let (hints, limit) = (PlainHints::new(), limit());
+        let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let year = Micros::from_secs(365 * 86_400);
         for millis in [0, 50] {

@@ -228,7 +228,7 @@ impl<T: Transport> RedisStore<T> {
         let Some(replies) = self.transport.charge(charges, until).await else {
             return Box::pin(self.decide_by_script(call)).await;
         };
-        match plain.judge(call, &replies) {
+        match plain.evaluate(call, &replies) {
             PlainResult::Decided(answers) => answers,
             PlainResult::Refund(receipts) => {
                 // Before the scripts decide, so that they do not refuse the call because of its own
@@ -350,7 +350,7 @@ impl<T: Transport> RedisStore<T> {
     async fn decide_multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
         let each = vec![Answer::NotAsked; call.checks.len()];
         let mut answers = Answers { each, source: Source::Redis };
-        let mut uncharged = Uncharged::from_elem(None, call.checks.len());
+        let mut uncharged = UnchargedStatuses::from_elem(None, call.checks.len());
         self.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
         let nearness = |check: &Check<'_>| self.hints.nearness(check, call.now);
         match multi_slot::first_group(call.checks, &groups, call.accounting, nearness) {
@@ -400,7 +400,7 @@ impl<T: Transport> RedisStore<T> {
         call: &Call<'_>,
         groups: &[SlotGroup],
         answers: &mut Answers,
-        uncharged: &mut Uncharged,
+        uncharged: &mut UnchargedStatuses,
     ) {
         let redirects = self.transport.redirects();
         let missed = self.send_once(call, groups, answers, uncharged).await;
@@ -420,7 +420,7 @@ impl<T: Transport> RedisStore<T> {
         call: &Call<'_>,
         groups: &[SlotGroup],
         answers: &mut Answers,
-        uncharged: &mut Uncharged,
+        uncharged: &mut UnchargedStatuses,
     ) -> SmallVec<[usize; 8]> {
         let is_part = call.accounting == Accounting::AllOrNothing;
         let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
@@ -545,13 +545,13 @@ impl<T: Transport> RedisStore<T> {
 }
 
 /// Status of each check's counter without the call's charges; `None` if its slot reported none.
-type Uncharged = SmallVec<[Option<CounterStatus>; 8]>;
+type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
 
 /// Updates the answers of a rejected call to the values after its refund. Returns the refunds.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],
-    uncharged: &Uncharged,
+    uncharged: &UnchargedStatuses,
 ) -> Vec<Receipt> {
     let receipts = Receipt::for_rejected_call(checks, answers);
     for (answer, status) in answers.iter_mut().zip(uncharged) {
