@@ -110,8 +110,8 @@ impl Telemetry {
     /// Returns the statistics that envoyproxy/ratelimit sends to statsd, one `name: value` per
     /// line, under the same names.
     pub fn statsd_lines(&self) -> String {
-        let names = self.row_names();
-        let rows = names.rows().into_iter().flat_map(|((domain, path), counts)| {
+        let sources = self.row_sources();
+        let rows = sources.rows().into_iter().flat_map(|((domain, path), counts)| {
             let path = rule_statistic(domain, path);
             RULES.iter().map(move |(family, value)| {
                 let name = family.name.trim_start_matches(RULE_PREFIX);
@@ -131,9 +131,9 @@ impl Telemetry {
 }
 
 fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
-    let names = telemetry.row_names();
+    let sources = telemetry.row_sources();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
-    for ((domain, path), counts) in names.rows() {
+    for ((domain, path), counts) in sources.rows() {
         rows.entry(labels_of(&rule_statistic(domain, path))).or_default().add(&counts.hits);
     }
     for (family, value) in &RULES {

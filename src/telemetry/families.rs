@@ -148,8 +148,8 @@ impl Telemetry {
     }
 
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
-        let names = self.row_names();
-        let rows = names.rows();
+        let sources = self.row_sources();
+        let rows = sources.rows();
         for (family, value) in &RULES {
             sink.family(family, &mut |emit| {
                 rows.iter().try_for_each(|((domain, rule), counts)| {

@@ -29,7 +29,7 @@ impl RowCounts {
 
 /// Sources of the metric rows of one scrape: the rules, the request overrides, and the paths with
 /// values of the request.
-pub(super) struct RowNames<'t> {
+pub(super) struct RowSources<'t> {
     telemetry: &'t Telemetry,
     tables: Arc<RuleTables>,
     detailed: Vec<DetailedRow>,
@@ -37,8 +37,8 @@ pub(super) struct RowNames<'t> {
 
 impl Telemetry {
     /// Returns the sources of all metric rows at this time.
-    pub(super) fn row_names(&self) -> RowNames<'_> {
-        RowNames {
+    pub(super) fn row_sources(&self) -> RowSources<'_> {
+        RowSources {
             telemetry: self,
             tables: self.rule_tables(),
             detailed: self.detailed_counters().rows(),
@@ -46,7 +46,7 @@ impl Telemetry {
     }
 }
 
-impl RowNames<'_> {
+impl RowSources<'_> {
     /// Returns the counts of each row, by domain and path. If a path with values is also the path
     /// of another rule, both share one row.
     pub(super) fn rows(&self) -> BTreeMap<(&str, &str), RowCounts> {

@@ -30,7 +30,7 @@ pub struct RuleSnapshot {
 }
 
 impl RuleSnapshot {
-    fn of(counters: &RuleCounters) -> RuleSnapshot {
+    fn new(counters: &RuleCounters) -> RuleSnapshot {
         let [passed, refused] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
         RuleSnapshot { asked: passed + refused, refused }
     }
@@ -74,13 +74,13 @@ impl Telemetry {
         let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
         for row in self.detailed_counters().rows() {
             let (sums, more) =
-                (detailed.entry(row.rule).or_default(), RuleSnapshot::of(&row.counters));
+                (detailed.entry(row.rule).or_default(), RuleSnapshot::new(&row.counters));
             sums.asked += more.asked;
             sums.refused += more.refused;
         }
         let rules = tables.present.by_name.iter().map(|(name, counters)| {
             let (sums, more) =
-                (RuleSnapshot::of(counters), detailed.get(name).copied().unwrap_or_default());
+                (RuleSnapshot::new(counters), detailed.get(name).copied().unwrap_or_default());
             let (asked, refused) = (sums.asked + more.asked, sums.refused + more.refused);
             (name.clone(), RuleSnapshot { asked, refused })
         });
