@@ -363,7 +363,7 @@ impl<'b> DecodedRequest<'b> {
             entries: SmallVec::new(),
         };
         let mut domain: &[u8] = b"";
-        let mut fields = Fields(encoded);
+        let mut fields = FieldReader(encoded);
         while let Some((field, value)) = fields.next()? {
             match field {
                 1 => domain = value.bytes()?,
@@ -393,7 +393,7 @@ impl<'b> DecodedRequest<'b> {
             holder: None,
         };
         let (mut entries, mut limit) = (0, None::<RateLimitOverride>);
-        let mut fields = Fields(encoded);
+        let mut fields = FieldReader(encoded);
         while let Some((field, value)) = fields.next()? {
             match field {
                 1 => {
@@ -451,7 +451,7 @@ impl<'b> DecodedRequest<'b> {
 
 fn decode_entry(encoded: &[u8]) -> Result<Entry<'_>, DecodeError> {
     let mut entry = Entry { key: b"", value: b"" };
-    let mut fields = Fields(encoded);
+    let mut fields = FieldReader(encoded);
     while let Some((field, value)) = fields.next()? {
         match field {
             1 => entry.key = value.bytes()?,
@@ -480,7 +480,7 @@ fn request_override(limit: RateLimitOverride, descriptor: usize) -> Result<Overr
 }
 
 /// Reader of the fields of an encoded message. Contains the bytes that have not been read yet.
-struct Fields<'b>(&'b [u8]);
+struct FieldReader<'b>(&'b [u8]);
 
 /// Value of a field, by its wire type.
 enum FieldValue<'b> {
@@ -490,7 +490,7 @@ enum FieldValue<'b> {
     Other,
 }
 
-impl<'b> Fields<'b> {
+impl<'b> FieldReader<'b> {
     /// Returns the number and the value of the next field; `None` if there are no more.
     #[inline]
     fn next(&mut self) -> Result<Option<(u32, FieldValue<'b>)>, DecodeError> {

@@ -48,7 +48,7 @@ impl ResponseInput<'_, '_> {
         let refused = decision.code == Code::OverLimit;
         let wait = if refused {
             let limited_by = decision.limited_by.as_ref();
-            RetryWait::of_refusal(limited_by, self.response_config, self.now, self.random)
+            RetryWait::for_refusal(limited_by, self.response_config, self.now, self.random)
         } else {
             None
         };

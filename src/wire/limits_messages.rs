@@ -61,7 +61,7 @@ const STREAM_RESULT_FIELD: u32 = 2;
 const RESPONSE_FIELD: u32 = 1;
 
 /// Encodes the `StreamResponse` to the request with this id on a stream.
-pub(crate) fn encode_answer(id: u64, result: Result<&[u8], Status>) -> Vec<u8> {
+pub(crate) fn encode_stream_response(id: u64, result: Result<&[u8], Status>) -> Vec<u8> {
     let mut answer = StreamResponse { id, result: None }.encode_to_vec();
     encode_result(STREAM_RESULT_FIELD, result, &mut answer);
     answer
@@ -204,7 +204,8 @@ mod tests {
         for position in 0..9 {
             let id = position as u64 * 100;
             let expected = StreamResponse { id, result: Some(message(position)) }.encode_to_vec();
-            let encoded = encode_answer(id, result(position).as_deref().map_err(Status::clone));
+            let encoded =
+                encode_stream_response(id, result(position).as_deref().map_err(Status::clone));
             assert_eq!(encoded, expected);
         }
     }

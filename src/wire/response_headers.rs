@@ -27,7 +27,7 @@ pub(super) struct RetryWait {
 impl RetryWait {
     /// Returns the wait of a rejected request plus the configured jitter; `None` if waiting does
     /// not help. `random` must be uniformly distributed over all `u64`.
-    pub(super) fn of_refusal(
+    pub(super) fn for_refusal(
         limited_by: Option<&LimitedBy<'_>>,
         response_config: &ResponseConfig,
         now: Micros,
