@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::rule_counters::{RuleCounters, RuleName, RuleTable};
 use crate::domain::DetailedCheck;
 
-/// Maximum number of paths with values in the process. At this number, counters and names take at
-/// most 12 MB, and a scrape has 70,000 additional lines.
+/// Maximum number of paths with values in the process. With this many paths, counters and names
+/// take at most 12 MB, and a scrape has 70,000 additional lines.
 pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
 /// Maximum length of a path with values, in bytes. Prometheus servers commonly reject labels
 /// longer than 1 KiB or so.

@@ -1,4 +1,4 @@
-//! Metric families for decisions, calls and policy loads, one row each.
+//! Table of the metric families for decisions, calls and policy loads.
 //!
 //! `counters` does the counting, `prometheus` and `otlp` the formatting. `app::wiring` has the
 //! metrics of stores and connections.

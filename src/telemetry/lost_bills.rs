@@ -2,8 +2,7 @@
 //!
 //! A bill is a descriptor that names hits which the caller has already used. If a limit rejects a
 //! bill, these hits are never counted, and a limit that is charged only by bills hardly ever
-//! rejects a call. Envoy ignores the response to a bill, so that nothing but these counters shows
-//! the loss.
+//! rejects a call. Envoy ignores the response to a bill, so only these counters show the loss.
 //!
 //! Not here: which hits of a check are lost (`decide`).
 
@@ -12,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::rule_counters::RuleTable;
 use crate::domain::{LossCause, LostBill};
 
-/// Counters of lost bills, by cause. A bill names hits already used; it is lost if they are not
-/// charged in full.
+/// Counters of lost bills, by cause. A bill names hits already used. It is lost if the hits are
+/// not charged in full.
 #[derive(Debug, Default)]
 pub(super) struct LostBills {
     /// Number of bills that were not charged in full, in the order of [`LossCause::ALL`].

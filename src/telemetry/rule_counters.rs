@@ -161,8 +161,9 @@ pub(super) struct RuleTable {
 }
 
 impl RuleTable {
-    /// Creates counters for a policy whose rules have consecutive ids, starting with `first`. Rules
-    /// that `former` contains under the same name keep their counters.
+    /// Creates counters for a policy whose rules have consecutive ids, starting with `first`.
+    /// Rules that `former`, the table of the previous policy, contains under the same name keep
+    /// their counters.
     pub(super) fn new(
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,

@@ -36,7 +36,7 @@ pub(super) struct RowSources<'t> {
 }
 
 impl Telemetry {
-    /// Returns the sources of all metric rows at this time.
+    /// Returns the sources of the current metric rows.
     pub(super) fn row_sources(&self) -> RowSources<'_> {
         RowSources {
             telemetry: self,

@@ -59,8 +59,8 @@ pub struct RejectedBills {
 }
 
 impl Telemetry {
-    /// Returns the number of bills that limits rejected, and a rule that did; `None` if there were
-    /// none.
+    /// Returns the number of rejected bills and a rule that rejected some of them; `None` if no
+    /// bill was rejected.
     pub fn rejected_bills(&self) -> Option<RejectedBills> {
         let [(_, bills, _), _] = self.lost_bills.totals();
         let rule = || lost_bills::rule_of_lost_bill(&self.rule_tables().present).to_owned();

@@ -442,7 +442,7 @@ impl<'b> DecodedRequest<'b> {
             .collect()
     }
 
-    /// Returns the request in the form in which it is decided. `descriptors` must be the result of
+    /// Returns the [`Request`] to decide. `descriptors` must be the result of
     /// [`descriptors`](Self::descriptors).
     pub(crate) fn request<'r>(&'r self, descriptors: &'r [Descriptor<'r>]) -> Request<'r> {
         Request { domain: self.domain, descriptors }
@@ -538,7 +538,7 @@ impl<'b> FieldValue<'b> {
         }
     }
 
-    /// Returns the low 32 bits of an integer, because protobuf truncates numbers that are too
+    /// Returns the low 32 bits of an integer, as protobuf decoders do with a number that is too
     /// large. Returns an error if the value is not an integer.
     fn u32(self) -> Result<u32, DecodeError> {
         self.u64().map(|number| number as u32)

@@ -22,8 +22,8 @@ use super::keys::SLOTS;
 use super::multi_slot::{GroupIndex, SlotGroup, SlotGroups};
 use crate::domain::{Check, Micros};
 
-/// Time after a `not here` reply during which no node script is used for the slots of that call,
-/// in milliseconds. Moving a slot and refreshing the slot table take less time.
+/// Time in milliseconds for which a slot is excluded from node scripts after a `not here` reply to
+/// a call with keys in that slot. Moving a slot and refreshing the slot table take less time.
 const MOVED_FOR_MS: u32 = 1_000;
 
 /// Number of points for each unexplained `not here` reply. A reply is unexplained if the node then

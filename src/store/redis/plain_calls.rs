@@ -145,7 +145,7 @@ impl PlainCalls {
         }
     }
 
-    /// Records the counts from a call that scripts decided, as hints for later calls.
+    /// Records the hit counts from a call that scripts decided, as hints for later calls.
     pub(super) fn record(&self, call: &Call<'_>, answers: &[Answer]) {
         for (check, answer) in call.checks.iter().zip(answers) {
             if let Answer::Decided(outcome) = answer

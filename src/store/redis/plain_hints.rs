@@ -29,8 +29,8 @@ const END_MAX_MS: u64 = 20 * 86_400_000;
 /// the server. A window is at least twice as long as this difference.
 const SAME_END_MS: u32 = 1_000;
 
-/// Count that marks a counter as above its limit. Until the window ends, the counter is then not
-/// far from its limit, whatever is recorded.
+/// Count that marks a counter as above its limit. Until its window ends, the counter keeps this
+/// mark and is not far from its limit.
 const ABOVE_LIMIT: u32 = u32::MAX;
 
 /// Fixed-size table of the last known hit count of each counter.

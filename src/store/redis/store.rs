@@ -156,8 +156,8 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
     }
 
-    /// Enables or disables the scripts for cluster nodes. Enabled by default. If disabled, each
-    /// hash slot gets its own script call.
+    /// Enables or disables node scripts, which are enabled by default. If they are disabled, each
+    /// hash slot of a cluster node gets its own script call.
     #[must_use]
     pub fn with_node_scripts(self, enabled: bool) -> Self {
         let node_scripts = NodeScripts::new(enabled && self.transport.is_cluster());
@@ -393,8 +393,9 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Sends one script call per group, and stores the answers and each counter's uncharged
-    /// status. Groups for which the node does not hold every key are sent again, slot by slot.
+    /// Sends one script call per group, and stores the answers and each counter's status without
+    /// the call's charges. If the node does not hold every key of a group, the group's checks are
+    /// sent again, slot by slot.
     async fn send_groups(
         &self,
         call: &Call<'_>,
@@ -471,8 +472,8 @@ impl<T: Transport> RedisStore<T> {
         missed
     }
 
-    /// Groups the checks of node scripts that replied `not here` by slot, and temporarily turns off
-    /// the node scripts for those slots.
+    /// Groups checks by slot after their node scripts replied `not here`, and temporarily turns
+    /// off node scripts for these slots.
     fn group_missed_checks(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
         let slot = |at: &usize| keys::counter_slot(&call.checks[*at].key);
         self.node_scripts.record_not_here(missed.iter().map(slot), call.now);
@@ -547,7 +548,7 @@ impl<T: Transport> RedisStore<T> {
 /// Status of each check's counter without the call's charges; `None` if its slot reported none.
 type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Updates the answers of a rejected call to the values after its refund. Returns the refunds.
+/// Updates a rejected call's answers to the values after its refund. Returns the receipts.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],

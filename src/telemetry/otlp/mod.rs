@@ -182,7 +182,7 @@ pub(crate) const EXPORTS: MetricFamily =
     counter("otlp_exports", "OTLP exports per signal and result")
         .with_labels(&["signal", "result"]);
 
-/// Returns a source of the metrics about OTLP exports of these signals.
+/// Returns a source of metrics that count the OTLP exports of these signals.
 pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource {
     Box::new(move |sink| {
         sink.family(&EXPORTS, &mut |emit| {

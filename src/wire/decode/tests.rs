@@ -302,7 +302,7 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
     })
 }
 
-/// Regression case of the property test below.
+/// Regression case of `a_message_that_is_counted_first_is_decoded_as_any_other`.
 #[test]
 fn too_many_descriptors_are_reported_before_too_many_entries() {
     let mut descriptors = vec![RateLimitDescriptor::default(); DESCRIPTORS_MAX + 1];

@@ -20,7 +20,7 @@ use crate::wire::struct_json::struct_to_json;
 
 const NOW: Micros = Micros(1_000_000_500_000);
 
-/// Returns a policy with these rules, whose ids are in this order.
+/// Returns a policy with these rules, whose ids are consecutive in this order.
 fn table(rules: Vec<RuleSpec>) -> Policy {
     let node = |(at, rule): (usize, RuleSpec)| NodeSpec {
         key: format!("key{at}").into(),

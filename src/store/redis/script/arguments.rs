@@ -85,8 +85,8 @@ impl Encoder {
 
     /// Encodes the script call that decides `checks`, whose keys are in several hash slots of one
     /// node. The node replies [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all of
-    /// these keys. Any other reply is like that to [`encode_part`](Self::encode_part) if `is_part`
-    /// is true, otherwise like that to [`encode_call`](Self::encode_call).
+    /// these keys. Decode any other reply like the reply to [`encode_part`](Self::encode_part) if
+    /// `is_part` is true, otherwise like the reply to [`encode_call`](Self::encode_call).
     pub fn encode_node_call(
         &self,
         checks: &[Check<'_>],

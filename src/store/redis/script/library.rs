@@ -76,11 +76,11 @@ const NODE_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
 /// All scripts that the store calls, for one mode: production or strict.
 #[derive(Debug)]
 pub struct Scripts {
-    /// Script for a call with a single check, of a fixed window.
+    /// Script for a call with a single check whose limit is a fixed window.
     pub single_fixed_window: Script,
-    /// Script for a call with a single check, of a bucket.
+    /// Script for a call with a single check whose limit is a bucket.
     pub single_bucket: Script,
-    /// Script for a call with a single check, of a sliding window.
+    /// Script for a call with a single check whose limit is a sliding window.
     pub single_sliding_window: Script,
     /// Script for a call with several checks, all of different fixed windows and buckets.
     pub multi_check: Script,

@@ -1,9 +1,9 @@
 //! Decodes script replies into outcomes.
 //!
-//! `apply.lua` returns the numbers of each outcome. A fast path returns the counter's state before
-//! the call, the verdict, and the time, from which [`algorithm::apply`] computes the outcome. A
-//! reply that no script can send is a [`ReplyError`], and so is a verdict that contradicts the
-//! state.
+//! `apply.lua` returns the numbers of each outcome. A fast-path script returns the counter's state
+//! before the call, the verdict, and the time, from which [`algorithm::apply`] computes the
+//! outcome. A reply that no script can send is a [`ReplyError`], and so is a verdict that
+//! contradicts the state.
 //!
 //! Not here: the arguments (`arguments`), error replies (`client`), what an outcome means
 //! (`decide`).
