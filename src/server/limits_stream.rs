@@ -179,7 +179,7 @@ impl<D: Decide> ResponseStream<D> {
         self.in_flight.push(Box::pin(async move {
             let _held = reservation;
             let result = rate_limit.answer(request, None, &caller, None).await;
-            limits_messages::encode_answer(id, result.as_deref().map_err(Status::clone))
+            limits_messages::encode_stream_response(id, result.as_deref().map_err(Status::clone))
         }));
         Ok(())
     }

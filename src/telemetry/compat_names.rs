@@ -1,9 +1,9 @@
 //! Exports Tidegate's counters under the Prometheus names of envoyproxy/ratelimit, for existing
 //! dashboards and alerts.
 //!
-//! As in envoyproxy/ratelimit, counter names do not end in `_total`. The labels `domain`, `key1` and
-//! `key2` are the first three parts of the rule's path between dots; deeper parts are summed up.
-//! `families` has Tidegate's own names.
+//! As in envoyproxy/ratelimit, counter names do not end in `_total`. The labels `domain`, `key1`
+//! and `key2` are the first three parts of the rule's path between dots. Rules that differ only in
+//! deeper parts share a series. `families` has Tidegate's own names.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -85,7 +85,7 @@ pub(crate) fn compat_families() -> Vec<MetricFamily> {
     rules.chain([REQUESTS, RESPONSE_TIME, ERRORS]).chain(process).collect()
 }
 
-/// Prometheus collector that encodes Tidegate's counters under envoyproxy/ratelimit's names.
+/// Prometheus collector that encodes Tidegate's counters under the names of envoyproxy/ratelimit.
 pub(super) struct CompatMetrics {
     pub(super) telemetry: Arc<Telemetry>,
     /// Metrics of the process that envoyproxy/ratelimit also exports.
@@ -107,11 +107,11 @@ impl Collector for CompatMetrics {
 }
 
 impl Telemetry {
-    /// Lists the statistics of envoyproxy/ratelimit, one `name: value` per line, under the names
-    /// that it sends to statsd.
+    /// Returns the statistics that envoyproxy/ratelimit sends to statsd, one `name: value` per
+    /// line, under the same names.
     pub fn statsd_lines(&self) -> String {
-        let names = self.row_names();
-        let rows = names.rows().into_iter().flat_map(|((domain, path), counts)| {
+        let sources = self.row_sources();
+        let rows = sources.rows().into_iter().flat_map(|((domain, path), counts)| {
             let path = rule_statistic(domain, path);
             RULES.iter().map(move |(family, value)| {
                 let name = family.name.trim_start_matches(RULE_PREFIX);
@@ -131,9 +131,9 @@ impl Telemetry {
 }
 
 fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
-    let names = telemetry.row_names();
+    let sources = telemetry.row_sources();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
-    for ((domain, path), counts) in names.rows() {
+    for ((domain, path), counts) in sources.rows() {
         rows.entry(labels_of(&rule_statistic(domain, path))).or_default().add(&counts.hits);
     }
     for (family, value) in &RULES {
@@ -170,8 +170,9 @@ fn rule_statistic(domain: &str, path: &str) -> String {
     to_statsd_name(&path)
 }
 
-/// Returns the labels `domain`, `key1` and `key2` that the default mapper of envoyproxy/ratelimit
-/// gives to a statistic: its first three parts between dots, even if the domain's name has a dot.
+/// Returns the labels `domain`, `key1` and `key2` that the default statsd mapping of
+/// envoyproxy/ratelimit gives to a statistic: its first three parts between dots, even if the
+/// domain's name has a dot.
 fn labels_of(statistic: &str) -> [String; 3] {
     let mut parts = statistic.split('.').map(str::to_owned);
     std::array::from_fn(|_| parts.next().unwrap_or_default())

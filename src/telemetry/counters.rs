@@ -29,7 +29,7 @@ use crate::domain::{
 /// last.
 const WORKERS_MAX: usize = 256;
 
-/// Process-wide counters, incremented by one worker thread.
+/// Copy of the process-wide counters that one worker thread increments.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct WorkerCounters {
@@ -96,8 +96,8 @@ thread_local! {
 }
 
 impl Telemetry {
-    /// Creates counters that are all zero. `near_ratio` is the fraction of a limit (0 to 1) above
-    /// which hits count as near the limit.
+    /// Creates telemetry whose counters are all zero. `near_ratio` is the fraction of a limit (0
+    /// to 1) above which hits count as near the limit.
     pub fn new(near_ratio: f64) -> Self {
         Telemetry {
             enabled: true,
@@ -128,7 +128,8 @@ impl Telemetry {
         self.trace_exporter.get()
     }
 
-    /// Logs a line if calls were rejected since the last such line. Call this about once a second.
+    /// Logs a line if calls were rejected since the previous such line. Call this about once a
+    /// second.
     pub fn log_refusals(&self) {
         let refused = |worker: &WorkerCounters| {
             worker.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
@@ -137,7 +138,8 @@ impl Telemetry {
         self.refusal_log.write(refused, &self.tables.load());
     }
 
-    /// Logs a warning, once, if bills have been rejected. Call this about once a second.
+    /// Logs a warning, at most once per process, if bills (hits already used) have been rejected.
+    /// Call this about once a second.
     pub fn warn_of_lost_bills(&self) {
         self.lost_bills.warn(&self.tables.load().present);
     }
@@ -154,9 +156,9 @@ impl Telemetry {
         Telemetry { top_rejected: TopRefusals::new(values), ..self }
     }
 
-    /// Records a successful load of a policy. Its rules have consecutive ids, starting with
-    /// `first`. A rule that keeps its name keeps its counts. Call this before the policy decides
-    /// its first call.
+    /// Records a successful load of a policy. The rules of the policy have consecutive ids,
+    /// starting with `first`. A rule that keeps its name keeps its counts. Call this before the
+    /// policy decides its first call.
     pub fn policy_loaded(
         &self,
         first: RuleId,
@@ -234,8 +236,8 @@ impl Telemetry {
         totals
     }
 
-    /// Counts a check in the metrics row `row`. Questions and bills always count for the rule, even
-    /// if the check is counted in a row of its own.
+    /// Counts a check in `row`. Peeks and bills (hits already used) are always recorded in `rule`,
+    /// even if the check is counted in a row of its own.
     fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
         row.add(&count_hits(check, self.near_ratio), check);
         if let Some(lost) = rule.record_bill(check) {

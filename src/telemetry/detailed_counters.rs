@@ -2,7 +2,7 @@
 //! `value_to_metric`): one set per path with values, as in envoyproxy/ratelimit.
 //!
 //! Callers choose the values, so the number and the length of such paths are bounded. A check
-//! beyond the bounds counts on the row of its rule, whose path contains no values.
+//! beyond the bounds is counted in the row of its rule, whose path contains no values.
 
 use std::array;
 use std::collections::HashMap;
@@ -13,16 +13,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::rule_counters::{RuleCounters, RuleName, RuleTable};
 use crate::domain::DetailedCheck;
 
-/// Maximum number of paths with values in the process. At this number, counters and names take at
-/// most 12 MB, and a scrape has 70,000 additional lines.
+/// Maximum number of paths with values in the process. With this many paths, counters and names
+/// take at most 12 MB, and a scrape has 70,000 additional lines.
 pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
 /// Maximum length of a path with values, in bytes. Prometheus servers commonly reject labels
 /// longer than 1 KiB or so.
 pub(super) const DETAILED_PATH_BYTES_MAX: usize = 512;
-/// Number of locks, each for a part of the paths, so that workers rarely wait for each other.
+/// Number of shards, each with its own lock for a part of the paths, so that workers rarely wait
+/// for each other.
 const SHARDS: usize = 16;
 
-/// Key of a row: the length of the domain's name, and the path with values. The length
+/// Key of a row: the length of the domain's name in bytes, and the path with values. The length
 /// distinguishes rules of the domains `a` and `a.b`.
 type RowKey = (usize, Box<str>);
 /// Rule that a path belongs to, and the counters of the path.
@@ -59,10 +60,11 @@ impl Default for DetailedCounters {
 }
 
 impl DetailedCounters {
-    /// Returns the counters of a check's path; `None` if it has none and there is no room for more.
+    /// Returns the counters of a check's path, which are created if necessary. Returns `None` if
+    /// the path is too long, or if it is new and there are already too many paths.
     ///
-    /// Allocates and locks on the request path: only for rules with `detailed_metric` or
-    /// `value_to_metric`, which request the values.
+    /// Allocates and takes a lock on the request path, but is called only for rules with
+    /// `detailed_metric` or `value_to_metric`.
     pub(super) fn get(&self, check: &DetailedCheck<'_>) -> Option<Arc<RuleCounters>> {
         let path = (check.detailed_path)();
         if path.len() > DETAILED_PATH_BYTES_MAX {
@@ -85,7 +87,7 @@ impl DetailedCounters {
         Some(counters)
     }
 
-    /// Removes the counters of rules that are not in `table`, the rules of a new policy.
+    /// Removes the counters of rules that the new policy's `table` does not contain.
     pub(super) fn retain_rules_of(&self, table: &RuleTable) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,7 +111,8 @@ impl DetailedCounters {
         shards.flatten().collect()
     }
 
-    /// Returns the number of checks that counted on the row of their rule because of the bounds.
+    /// Returns the number of checks that were counted in the row of their rule, because the path
+    /// was too long or there were too many paths.
     pub(super) fn overflows(&self) -> u64 {
         self.overflows.load(Ordering::Relaxed)
     }

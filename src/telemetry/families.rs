@@ -1,4 +1,4 @@
-//! Metric families for decisions, calls and policy loads, one row each.
+//! Table of the metric families for decisions, calls and policy loads.
 //!
 //! `counters` does the counting, `prometheus` and `otlp` the formatting. `app::wiring` has the
 //! metrics of stores and connections.
@@ -148,8 +148,8 @@ impl Telemetry {
     }
 
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
-        let names = self.row_names();
-        let rows = names.rows();
+        let sources = self.row_sources();
+        let rows = sources.rows();
         for (family, value) in &RULES {
             sink.family(family, &mut |emit| {
                 rows.iter().try_for_each(|((domain, rule), counts)| {

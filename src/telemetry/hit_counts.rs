@@ -14,8 +14,8 @@ pub(super) struct HitCounts {
     pub(super) within: u64,
     /// Hits above the limit's capacity, in checks that were rejected.
     pub(super) over: u64,
-    /// Hits between the near-limit threshold and the limit. For a rejected check, those that would
-    /// have fitted.
+    /// Hits between the near-limit threshold and the limit. For a rejected check, only the hits in
+    /// this range that would have fit.
     pub(super) near: u64,
     /// Hits over a limit in shadow mode, which rejects nothing.
     pub(super) shadow: u64,

@@ -15,7 +15,7 @@ use tracing_subscriber::{Registry, fmt, reload};
 
 use crate::domain::needs_escape;
 
-/// Log level, the least severe level that is logged.
+/// Log level: the least severe level that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     /// Logs nothing.

@@ -1,8 +1,8 @@
-//! Bills that were not charged in full, and the warning about them.
+//! Lost bills: bills that were not charged in full, and the warning about them.
 //!
-//! A bill names hits that the caller has already used. If a limit rejects it, nobody ever counts
-//! those hits, and a limit that is charged only by bills hardly ever rejects a call. Envoy ignores
-//! the response to a bill, so that nothing but these counters shows the loss.
+//! A bill is a descriptor that names hits which the caller has already used. If a limit rejects a
+//! bill, these hits are never counted, and a limit that is charged only by bills hardly ever
+//! rejects a call. Envoy ignores the response to a bill, so only these counters show the loss.
 //!
 //! Not here: which hits of a check are lost (`decide`).
 
@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::rule_counters::RuleTable;
 use crate::domain::{LossCause, LostBill};
 
-/// Counts bills (hits of work already done) that were not charged, by cause.
+/// Counters of lost bills, by cause. A bill names hits already used. It is lost if the hits are
+/// not charged in full.
 #[derive(Debug, Default)]
 pub(super) struct LostBills {
     /// Number of bills that were not charged in full, in the order of [`LossCause::ALL`].
@@ -48,7 +49,8 @@ impl LostBills {
     }
 }
 
-/// Returns the path of the first rule, by name, that has rejected a bill.
+/// Returns the path of the first rule, in the order of names, that has rejected a bill, or
+/// `request override` if no rule has.
 pub(super) fn rule_of_lost_bill(rules: &RuleTable) -> &str {
     let mut lossy = rules.by_name.iter().filter(|(_, counters)| counters.has_lost_bill());
     lossy.next().map_or("request override", |(name, _)| &name.path)

@@ -80,9 +80,9 @@ impl MetricsPage {
         self
     }
 
-    /// Returns whether the page has metric names of envoyproxy/ratelimit. Its counters do not end in
-    /// `_total`, and therefore have the type `counter` only in the Prometheus text format. In
-    /// OpenMetrics their type is `unknown`.
+    /// Returns whether the page has metric names of envoyproxy/ratelimit. The names of those
+    /// counters do not end in `_total`, so their type is `counter` only in the Prometheus text
+    /// format. In OpenMetrics, their type is `unknown`.
     pub fn has_ratelimit_names(&self) -> bool {
         self.has_ratelimit_names
     }

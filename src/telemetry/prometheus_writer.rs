@@ -12,7 +12,7 @@ use super::metric::{
     EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue,
 };
 
-/// Microseconds per second. Metric values are in microseconds, but Prometheus expects seconds.
+/// Microseconds per second. Metric values in seconds are passed in microseconds.
 const MICROS_PER_SECOND: f64 = 1e6;
 
 /// Metric sink that writes to the Prometheus encoder.

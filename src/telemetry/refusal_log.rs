@@ -1,6 +1,6 @@
-//! Logs rejected calls, at most one line per second. Each line describes one rejected call, and
-//! counts the calls, and the checks of that call's rule, that were rejected since the previous
-//! line.
+//! Logs rejected calls, at most one line per second. Each line describes one rejected call. It
+//! also states how many calls, and how many checks of that call's rule, were rejected since the
+//! previous line.
 //!
 //! A call only records its data. A background task writes the line, so that standard error never
 //! delays a decision.
@@ -14,7 +14,7 @@ use crate::domain::{Decision, RuleId, Source};
 /// Data about a rejected call for the log. Contains nothing that the caller sent.
 #[derive(Debug)]
 struct LoggedRefusal {
-    /// Rule of the limit; `None` for a request override.
+    /// Rule of the limit that rejected the call; `None` for a request override.
     rule: Option<RuleId>,
     limit: String,
     source: Source,

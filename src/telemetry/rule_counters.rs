@@ -1,8 +1,8 @@
-//! Metrics counters of each rule, looked up by the rule's id.
+//! Metric counters of each rule, looked up by the rule's id.
 //!
 //! A rule has three cache lines of relaxed atomics, shared by all workers. Workers contend for the
-//! rule's counter in the store anyway, so sharing at most doubles that cost; separate counters per
-//! worker would take 18 MB per core for 100,000 rules.
+//! rule's counter in the store anyway, so sharing at most doubles the cost of contention. Separate
+//! counters per worker would take 18 MB per core for 100,000 rules.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,8 +46,8 @@ pub(super) type CountsByCode = [[u64; SOURCE_COUNT]; 2];
 pub(super) const CODES: [&str; 2] = ["ok", "over_limit"];
 
 /// Counters of one rule: hits by category, and checks by verdict and source. Fields are ordered so
-/// that a passing check writes only to the first cache line, which on a hot rule moves between all
-/// cores.
+/// that a passing check writes only to the first cache line. On a hot rule, this line moves
+/// between all cores.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct RuleCounters {
@@ -55,18 +55,18 @@ pub(super) struct RuleCounters {
     within: AtomicU64,
     near: AtomicU64,
     refused: [AtomicU64; SOURCE_COUNT],
-    /// Requested hits that did not pass. Stored instead of the total, so that a passing check
-    /// increments fewer counters.
+    /// Requested hits that are not in `within`. Stored instead of the total, so that a passing
+    /// check increments fewer counters.
     not_within: AtomicU64,
     over: AtomicU64,
     shadow: AtomicU64,
     uncharged: AtomicU64,
     refunded: AtomicU64,
-    /// Whether the rule has had a question with 0 hits. If so, hits that a descriptor states are
-    /// bills rather than requests for several hits at once.
+    /// Whether the rule has been checked with 0 hits (a question). If so, hits that a descriptor
+    /// names are bills, that is, hits already used, rather than requests for several hits at once.
     has_questions: AtomicBool,
     has_lost_bill: AtomicBool,
-    /// Number of refused checks when the rule was last named in the log of rejected calls.
+    /// Number of refused checks of the rule when it was last named in the log of rejected calls.
     refused_when_logged: AtomicU64,
 }
 
@@ -96,8 +96,9 @@ impl RuleCounters {
         checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records whether the rule has questions, and returns the lost bill to count, if any. A
-    /// rejected bill counts as lost only if the rule has had a question with 0 hits.
+    /// Records that the rule was checked with 0 hits (a question), or that a bill was lost.
+    /// Returns the lost bill to count, or `None` if there is none. A rejected bill counts as lost
+    /// only if the rule has had a question.
     pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {
         if check.is_question && !self.has_questions.load(Ordering::Relaxed) {
             self.has_questions.store(true, Ordering::Relaxed);
@@ -160,8 +161,9 @@ pub(super) struct RuleTable {
 }
 
 impl RuleTable {
-    /// Creates counters for a policy whose rules have consecutive ids, starting with `first`. Rules
-    /// that `former` contains under the same name keep their counters.
+    /// Creates counters for a policy whose rules have consecutive ids, starting with `first`.
+    /// Rules that `former`, the table of the previous policy, contains under the same name keep
+    /// their counters.
     pub(super) fn new(
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,

@@ -1,5 +1,5 @@
-//! Rows of the metric families that have one row per rule: rules, request overrides, and paths with
-//! values of the request.
+//! Rows of the metrics per rule: one row for each rule, for the request overrides of each domain,
+//! and for each path with values of the request.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::detailed_counters::DetailedRow;
 use super::hit_counts::HitCounts;
 use super::rule_counters::{CountsByCode, RuleCounters, RuleTables};
 
-/// Path of the row of request overrides.
+/// Path under which metrics and statistics list request overrides.
 pub(super) const OVERRIDES: &str = "(override)";
 
 /// Counts of one row.
@@ -27,17 +27,18 @@ impl RowCounts {
     }
 }
 
-/// Names and counters of the metric rows of one scrape.
-pub(super) struct RowNames<'t> {
+/// Sources of the metric rows of one scrape: the rules, the request overrides, and the paths with
+/// values of the request.
+pub(super) struct RowSources<'t> {
     telemetry: &'t Telemetry,
     tables: Arc<RuleTables>,
     detailed: Vec<DetailedRow>,
 }
 
 impl Telemetry {
-    /// Returns the names of the existing rows.
-    pub(super) fn row_names(&self) -> RowNames<'_> {
-        RowNames {
+    /// Returns the sources of the current metric rows.
+    pub(super) fn row_sources(&self) -> RowSources<'_> {
+        RowSources {
             telemetry: self,
             tables: self.rule_tables(),
             detailed: self.detailed_counters().rows(),
@@ -45,7 +46,7 @@ impl Telemetry {
     }
 }
 
-impl RowNames<'_> {
+impl RowSources<'_> {
     /// Returns the counts of each row, by domain and path. If a path with values is also the path
     /// of another rule, both share one row.
     pub(super) fn rows(&self) -> BTreeMap<(&str, &str), RowCounts> {

@@ -30,7 +30,7 @@ pub struct RuleSnapshot {
 }
 
 impl RuleSnapshot {
-    fn of(counters: &RuleCounters) -> RuleSnapshot {
+    fn new(counters: &RuleCounters) -> RuleSnapshot {
         let [passed, refused] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
         RuleSnapshot { asked: passed + refused, refused }
     }
@@ -48,7 +48,8 @@ pub struct Latency {
     pub p999: Duration,
 }
 
-/// Bills that limits rejected after questions with 0 hits, since the process started.
+/// Bills (hits already used) that limits rejected since the process started. Counts only the bills
+/// of rules that were also checked with 0 hits.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RejectedBills {
     /// Number of rejected bills.
@@ -58,7 +59,8 @@ pub struct RejectedBills {
 }
 
 impl Telemetry {
-    /// Returns the bills that limits rejected; `None` if there were none.
+    /// Returns the number of rejected bills and a rule that rejected some of them; `None` if no
+    /// bill was rejected.
     pub fn rejected_bills(&self) -> Option<RejectedBills> {
         let [(_, bills, _), _] = self.lost_bills.totals();
         let rule = || lost_bills::rule_of_lost_bill(&self.rule_tables().present).to_owned();
@@ -72,13 +74,13 @@ impl Telemetry {
         let mut detailed: HashMap<RuleName, RuleSnapshot> = HashMap::new();
         for row in self.detailed_counters().rows() {
             let (sums, more) =
-                (detailed.entry(row.rule).or_default(), RuleSnapshot::of(&row.counters));
+                (detailed.entry(row.rule).or_default(), RuleSnapshot::new(&row.counters));
             sums.asked += more.asked;
             sums.refused += more.refused;
         }
         let rules = tables.present.by_name.iter().map(|(name, counters)| {
             let (sums, more) =
-                (RuleSnapshot::of(counters), detailed.get(name).copied().unwrap_or_default());
+                (RuleSnapshot::new(counters), detailed.get(name).copied().unwrap_or_default());
             let (asked, refused) = (sums.asked + more.asked, sums.refused + more.refused);
             (name.clone(), RuleSnapshot { asked, refused })
         });

@@ -55,7 +55,7 @@ impl std::fmt::Debug for ClientTls {
 pub struct CallRequest {
     /// Policy domain of the request.
     pub domain: String,
-    /// Descriptors. The statuses in the response have the same order.
+    /// Descriptors of the request. The statuses in the response have the same order.
     pub descriptors: Vec<CallDescriptor>,
     /// Hits of the call, which descriptors can override; 0 means 1.
     pub hits: u32,
@@ -81,7 +81,7 @@ pub struct CallResponse {
     pub refused: bool,
     /// Name of the code, such as `OVER_LIMIT`.
     pub code: &'static str,
-    /// One status per descriptor, in the order of the call.
+    /// One status per descriptor, in the order of the request.
     pub statuses: Vec<ResponseStatus>,
     /// Names and values of the response headers.
     pub headers: Vec<(String, String)>,
@@ -133,7 +133,7 @@ pub struct Client {
 pub struct BatchRequest(Bytes);
 
 impl BatchRequest {
-    /// Parses a `RateLimitRequest` in proto-JSON, as for `/json`.
+    /// Parses a `RateLimitRequest` in proto-JSON, the format of `/json`.
     ///
     /// # Errors
     ///
@@ -244,13 +244,13 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
         Peer::Redis => "this is a Redis port: give the gRPC port of Tidegate, 8081 by default",
         Peer::Tls if !uses_tls => "this port uses TLS: add --ca FILE with the CA's certificate",
         Peer::Http2 | Peer::Silent if uses_tls => "this port uses no TLS: remove --ca",
-        Peer::Tls if says(error, "UnknownIssuer") => {
+        Peer::Tls if error_contains(error, "UnknownIssuer") => {
             "the CA in --ca did not sign the server's certificate: give the CA that did"
         }
-        Peer::Tls if says(error, "not valid for name") => {
+        Peer::Tls if error_contains(error, "not valid for name") => {
             "give the name in the server's certificate with --server-name"
         }
-        Peer::Tls if says(error, "CertificateRequired") => {
+        Peer::Tls if error_contains(error, "CertificateRequired") => {
             "the server requires a client certificate: add --cert and --key"
         }
         Peer::Tls | Peer::Http2 | Peer::Silent => return None,
@@ -260,7 +260,7 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
 /// Timeout of each step of detecting a server's protocol, if calls have no timeout.
 const EXAMINATION_STEP_MAX: Duration = Duration::from_secs(1);
 
-fn says(error: &WireError, word: &str) -> bool {
+fn error_contains(error: &WireError, word: &str) -> bool {
     with_causes(error).contains(word)
 }
 

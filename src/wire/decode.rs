@@ -1,11 +1,12 @@
-//! Decodes a `RateLimitRequest` to a [`Request`] and checks its bounds.
+//! Decodes a `RateLimitRequest` into a [`Request`] and checks its bounds.
 //!
-//! An error names the bound that was exceeded. Header values of downstream clients never cause an
-//! error: entry values may contain any bytes, have any length, or be empty.
+//! An error names the bound that was exceeded. No value that a downstream client sends in a header
+//! causes an error: entry values may contain any bytes, have any length, or be empty.
 //!
-//! The fields are read in place, and nothing is copied. As messages of prost, requests would take twice
-//! as many instructions to decode, 12 % of those of a decision in a batch. prost decodes long keys and
-//! integers, the rare overrides, and messages that are changed and passed on (`decode_message`).
+//! The fields are read in place, without copying. Decoding into prost messages would take twice as
+//! many instructions, 12 % of those of a decision in a batch. prost decodes only field keys and
+//! integers of several bytes, request overrides, which are rare, and messages that are modified
+//! and passed on (`decode_message`).
 //!
 //! Not here: matching of descriptors (`policy::lookup`), decisions (`decide`).
 
@@ -38,16 +39,17 @@ pub(super) const FIELDS_MAX: usize = Bounds::DEFAULT.fields_max;
 /// that rules match, but counts towards [`ENTRIES_MAX`].
 pub const SLOT_KEY: &[u8] = b"tidegate.slot";
 
-/// Maximum length of a message that is decoded without counting its fields first, in bytes. Such a
-/// message has at most 8,192 fields, because a field takes at least two bytes. An empty entry, which
-/// takes two bytes, takes up to 72 once it is decoded: 576 KiB for a message of this length, 36 MiB for
-/// a message of 1 MiB.
+/// Maximum length in bytes of a message that is decoded without counting its fields first. Such a
+/// message has at most 8,192 fields, because a field takes at least two bytes. An empty entry
+/// takes two bytes in the message and up to 72 bytes once decoded: 576 KiB for a message of this
+/// length, 36 MiB for a message of 1 MiB.
 const UNCOUNTED_BYTES_MAX: usize = 16 * 1024;
 
-/// Number of descriptors of a request that are stored without an allocation. Envoy's routes rarely
-/// send more than four descriptors of four entries each.
+/// Number of descriptors in a request that are stored without a heap allocation. Envoy's routes
+/// rarely send more than four descriptors of four entries each.
 const DESCRIPTORS_INLINE: usize = 4;
-/// Number of entries of a request that are stored without an allocation.
+/// Number of entries in a request, over all descriptors, that are stored without a heap
+/// allocation.
 const ENTRIES_INLINE: usize = 16;
 
 /// Reason why a request cannot be decoded. The server rejects such a request with INVALID_ARGUMENT.
@@ -73,7 +75,7 @@ pub(crate) enum DecodeError {
     KeyEmpty { descriptor: usize },
     /// The request override of the descriptor with this index has an unknown unit.
     OverrideUnit { descriptor: usize, unit: i32 },
-    /// The bytes are not the encoded message with this name.
+    /// The bytes are not an encoded message of the type with this name.
     NotA(&'static str),
     /// A batch has no requests, or more than `requests_max`.
     BatchSize { requests_max: usize },
@@ -121,7 +123,7 @@ impl fmt::Display for DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the reason as counted by metrics.
+    /// Returns the reason under which metrics count this error.
     pub(crate) fn reason(&self) -> InvalidReason {
         match self {
             DecodeError::Malformed | DecodeError::NotA(_) => InvalidReason::Malformed,
@@ -144,7 +146,8 @@ impl From<DecodeError> for Status {
     }
 }
 
-/// Decodes an encoded `RateLimitRequest` within the bounds to a message that can be changed.
+/// Checks the bounds of an encoded `RateLimitRequest` and decodes it into a prost message, which
+/// can be modified.
 ///
 /// # Errors
 ///
@@ -159,7 +162,8 @@ pub(crate) fn decode_message(
 }
 
 /// Checks the length of an encoded `RateLimitRequest` and, if it is long, counts its descriptors,
-/// fields, and entries, before any is allocated.
+/// fields, and entries before memory is allocated for them. Returns an error if a bound is
+/// exceeded.
 fn check_bounds(encoded: &[u8], bounds: &Bounds) -> Result<(), DecodeError> {
     let Bounds { message_bytes_max: bytes_max, descriptors_max, .. } = *bounds;
     if encoded.len() > bytes_max {
@@ -176,7 +180,7 @@ fn check_bounds(encoded: &[u8], bounds: &Bounds) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Returns the requests of an encoded `CheckRequest`, each of which is still encoded.
+/// Splits an encoded `CheckRequest` into its requests, which stay encoded.
 ///
 /// # Errors
 ///
@@ -228,7 +232,8 @@ pub(crate) fn split_batch<'b>(
     }
 }
 
-/// Splits off a message that is preceded by its length. Returns the message and the bytes after it.
+/// Splits off a message that is preceded by its length. Returns the message and the bytes after
+/// it, or an error if there are too few bytes.
 #[inline]
 fn split_message(mut bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
     let length = match bytes {
@@ -253,8 +258,9 @@ enum MessageType {
 }
 
 impl MessageType {
-    /// Returns the type of the message in a field; `None` if the field is not a message. `preceding`
-    /// is the number of descriptors or entries in the fields before it.
+    /// Returns the type of the message in a field; `None` if the field is not a message.
+    /// `preceding` is the number of descriptors or entries in the fields before it. Returns an
+    /// error if the field is an entry and `preceding` is `entries_max`.
     fn nested(
         self,
         field: u32,
@@ -290,7 +296,8 @@ fn count_descriptors(mut message: &[u8], descriptors_max: usize) -> Result<(), D
 }
 
 /// Subtracts the number of fields of a message and of its nested messages from `left`, without
-/// allocating. Returns an error if `left` is exceeded.
+/// allocating. Returns an error if there are more than `left` fields or more than `entries_max`
+/// entries in a descriptor, or if the message is malformed.
 fn count_fields(
     mut message: &[u8],
     message_type: MessageType,
@@ -356,7 +363,7 @@ impl<'b> DecodedRequest<'b> {
             entries: SmallVec::new(),
         };
         let mut domain: &[u8] = b"";
-        let mut fields = Fields(encoded);
+        let mut fields = FieldReader(encoded);
         while let Some((field, value)) = fields.next()? {
             match field {
                 1 => domain = value.bytes()?,
@@ -386,7 +393,7 @@ impl<'b> DecodedRequest<'b> {
             holder: None,
         };
         let (mut entries, mut limit) = (0, None::<RateLimitOverride>);
-        let mut fields = Fields(encoded);
+        let mut fields = FieldReader(encoded);
         while let Some((field, value)) = fields.next()? {
             match field {
                 1 => {
@@ -435,7 +442,7 @@ impl<'b> DecodedRequest<'b> {
             .collect()
     }
 
-    /// Returns the request for the decider. `descriptors` must be the result of
+    /// Returns the [`Request`] to decide. `descriptors` must be the result of
     /// [`descriptors`](Self::descriptors).
     pub(crate) fn request<'r>(&'r self, descriptors: &'r [Descriptor<'r>]) -> Request<'r> {
         Request { domain: self.domain, descriptors }
@@ -444,7 +451,7 @@ impl<'b> DecodedRequest<'b> {
 
 fn decode_entry(encoded: &[u8]) -> Result<Entry<'_>, DecodeError> {
     let mut entry = Entry { key: b"", value: b"" };
-    let mut fields = Fields(encoded);
+    let mut fields = FieldReader(encoded);
     while let Some((field, value)) = fields.next()? {
         match field {
             1 => entry.key = value.bytes()?,
@@ -472,18 +479,18 @@ fn request_override(limit: RateLimitOverride, descriptor: usize) -> Result<Overr
     })
 }
 
-/// Fields of an encoded message that have not been read yet.
-struct Fields<'b>(&'b [u8]);
+/// Reader of the fields of an encoded message. Contains the bytes that have not been read yet.
+struct FieldReader<'b>(&'b [u8]);
 
 /// Value of a field, by its wire type.
 enum FieldValue<'b> {
     Integer(u64),
     Bytes(&'b [u8]),
-    /// A value that no field of a request has.
+    /// A value whose wire type no field of a request has.
     Other,
 }
 
-impl<'b> Fields<'b> {
+impl<'b> FieldReader<'b> {
     /// Returns the number and the value of the next field; `None` if there are no more.
     #[inline]
     fn next(&mut self) -> Result<Option<(u32, FieldValue<'b>)>, DecodeError> {
@@ -531,7 +538,8 @@ impl<'b> FieldValue<'b> {
         }
     }
 
-    /// Returns the low 32 bits of an integer, as protobuf does with numbers that are too large.
+    /// Returns the low 32 bits of an integer, as protobuf decoders do with a number that is too
+    /// large. Returns an error if the value is not an integer.
     fn u32(self) -> Result<u32, DecodeError> {
         self.u64().map(|number| number as u32)
     }

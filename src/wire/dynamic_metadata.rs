@@ -1,4 +1,5 @@
-//! Dynamic metadata of a response, which Envoy offers to its access log and to later filters.
+//! Dynamic metadata of a response, which Envoy makes available to its access log and to later
+//! filters.
 //!
 //! On a rejection, the metadata names the limit that rejected the call and the source of the
 //! decision. If the call acquired concurrency slots, the metadata contains the token of their
@@ -18,22 +19,23 @@ use crate::policy::Policy;
 /// Metadata key under which Tidegate adds its own fields.
 const TIDEGATE_KEY: &str = "tidegate";
 
-/// Metadata key of the token that names the holder of concurrency slots. At the top level, because
-/// documented Envoy configurations read it at this path. Set only if the call acquired slots, so
-/// that Envoy sends no release for other calls.
+/// Metadata key of the token that names the holder of concurrency slots. The key is at the top
+/// level, because documented Envoy configurations read it at this path. It is set only if the call
+/// acquired slots, so that Envoy sends no release for other calls.
 const HOLDER_KEY: &str = "slot";
 
-/// Maximum size of the merged metadata of all rules that pass, in bytes. A call can have thousands
-/// of descriptors, each with metadata of its own, and Envoy keeps the result for each request.
+/// Maximum size in bytes of the merged metadata of all rules that passed. A call can have
+/// thousands of descriptors, each with metadata of its own, and Envoy keeps the result for each
+/// request.
 const MERGED_BYTES_MAX: usize = 64 * 1024;
 
-/// Number of bytes that a field takes in addition to its texts: numbers, tags and lengths in the
-/// protobuf encoding.
+/// Assumed size of a metadata field in bytes, in addition to its text: numbers, tags and lengths
+/// in the protobuf encoding.
 const FIELD_BYTES: usize = 16;
 
-/// Adds `limited_by`, `retry_after_ms` and `source` under [`TIDEGATE_KEY`]. Leaves out
-/// `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least` if a limit that was
-/// not checked may require a longer wait.
+/// Adds the fields of a rejection under [`TIDEGATE_KEY`]: `limited_by`, `retry_after_ms` and
+/// `source`. Leaves out `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least`
+/// if a limit that was not checked may require a longer wait.
 pub(super) fn add_refusal(decision: &Decision<'_>, into: &mut Struct) {
     let mut refusal = Struct::default();
     if let Some(limited_by) = &decision.limited_by {
@@ -127,7 +129,7 @@ fn merge(into: &mut Struct, from: &serde_json::Map<String, Json>, bytes_left: &m
     }
 }
 
-/// Returns the size of a field: the bytes of its texts, and [`FIELD_BYTES`] for each value.
+/// Returns the size of a metadata field in bytes: its text, and [`FIELD_BYTES`] for each value.
 fn field_bytes(key: &str, value: &Json) -> usize {
     FIELD_BYTES
         + key.len()

@@ -48,7 +48,7 @@ impl ResponseInput<'_, '_> {
         let refused = decision.code == Code::OverLimit;
         let wait = if refused {
             let limited_by = decision.limited_by.as_ref();
-            RetryWait::of_refusal(limited_by, self.response_config, self.now, self.random)
+            RetryWait::for_refusal(limited_by, self.response_config, self.now, self.random)
         } else {
             None
         };
@@ -98,8 +98,8 @@ fn code_number(code: Code) -> u64 {
     }
 }
 
-/// Appends the fields of a `DescriptorStatus`. A message of prost would take twice as many instructions,
-/// because prost computes the length of each nested message up to four times.
+/// Appends the fields of a `DescriptorStatus`. Encoding with prost would take twice as many
+/// instructions, because prost computes the length of each nested message up to four times.
 fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
     encode_integer(1, code_number(status.code), out);
     if let Some(shown) = &status.shown {
@@ -146,7 +146,8 @@ fn encode_integer(field: u8, number: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a field that is a message or a text. `content` appends what it contains.
+/// Appends a field that is a message or a text. `content` appends the bytes of the message or
+/// text.
 fn encode_message(field: u8, out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
     out.push(field << 3 | WireType::LengthDelimited as u8);
     // Nearly every length takes one byte. A longer one moves the message that follows it.
@@ -164,8 +165,9 @@ fn encode_message(field: u8, out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8
     }
 }
 
-/// Numbers of `RateLimitResponse.overall_code` and `RateLimitResponse.statuses`.
+/// Number of the protobuf field `RateLimitResponse.overall_code`.
 const OVERALL_CODE_FIELD: u8 = 1;
+/// Number of the protobuf field `RateLimitResponse.statuses`.
 const STATUSES_FIELD: u8 = 2;
 
 /// Usual length of an encoded status, in bytes.

@@ -1,6 +1,7 @@
 //! Errors of the gRPC client, and of the server at startup and on a certificate reload.
 //!
-//! Not here: rejected requests, which are no errors, and invalid requests (`decode::DecodeError`).
+//! Not here: rejected requests, which are not errors, and invalid requests
+//! (`decode::DecodeError`).
 
 use std::io;
 

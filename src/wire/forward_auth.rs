@@ -23,15 +23,17 @@ const FORWARDED_HOST: &str = "x-forwarded-host";
 /// Header with the client's address, followed by the addresses that proxies have appended.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// Error that a header which the proxy must send is missing or invalid.
+/// Error for a header that the proxy must send but that is missing or invalid. Contains the name
+/// of the header.
 ///
-/// An error, because clients cannot remove the header, so the proxy is misconfigured. Without the
-/// error, the limits of such a domain would never apply, and nobody would notice.
+/// Clients cannot remove such a header, so the proxy is misconfigured. Without the error, the
+/// limits of the domain would never apply, and nobody would notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MissingHeader(pub(crate) &'static str);
 
-/// Builds the encoded request. Like Envoy, leaves out a descriptor if the client did not send one
-/// of its headers. Returns `None` if no descriptor is left.
+/// Builds the encoded `RateLimitRequest` for a client's HTTP request. Like Envoy, leaves out a
+/// descriptor if the client did not send one of its headers. Returns `None` if no descriptor is
+/// left.
 ///
 /// # Errors
 ///
@@ -98,7 +100,7 @@ fn find_value(
 /// client's.
 ///
 /// The address is returned in its canonical form and without a port, so that one client has one
-/// counter.
+/// counter. Returns `None` if the header is missing or has no valid address at that position.
 fn remote_address(headers: &HeaderMap, trusted_hops: usize) -> Option<IpAddr> {
     let values = headers.get_all(FORWARDED_FOR).into_iter().rev();
     let mut addresses = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));

@@ -61,7 +61,8 @@ impl HttpReply {
     }
 }
 
-/// Decodes a response. One that cannot be decoded would get status 500; `ResponseInput` encodes none.
+/// Decodes an encoded `RateLimitResponse`. Bytes that cannot be decoded, which `ResponseInput`
+/// never produces, become an empty response, which gets status 500.
 fn decode(encoded: &[u8]) -> RateLimitResponse {
     RateLimitResponse::decode(encoded).unwrap_or_default()
 }

@@ -60,14 +60,14 @@ const STREAM_RESULT_FIELD: u32 = 2;
 /// Number of the protobuf field `CheckResult.response`.
 const RESPONSE_FIELD: u32 = 1;
 
-/// Encodes the response to the request with this id on a stream.
-pub(crate) fn encode_answer(id: u64, result: Result<&[u8], Status>) -> Vec<u8> {
+/// Encodes the `StreamResponse` to the request with this id on a stream.
+pub(crate) fn encode_stream_response(id: u64, result: Result<&[u8], Status>) -> Vec<u8> {
     let mut answer = StreamResponse { id, result: None }.encode_to_vec();
     encode_result(STREAM_RESULT_FIELD, result, &mut answer);
     answer
 }
 
-/// Appends a field that is a `CheckResult`, given the encoded response.
+/// Appends a field that is a `CheckResult`, given the encoded response or an error.
 fn encode_result(field: u32, result: Result<&[u8], Status>, out: &mut Vec<u8>) {
     match result {
         Ok(response) => {
@@ -88,7 +88,7 @@ fn encode_result(field: u32, result: Result<&[u8], Status>, out: &mut Vec<u8>) {
     }
 }
 
-/// Returns the id of a request on a stream, and the request, which is still encoded.
+/// Decodes a `StreamRequest` into its id and its request, which stays encoded.
 ///
 /// # Errors
 ///
@@ -99,8 +99,8 @@ pub(crate) fn decode_stream_request(message: Bytes) -> Result<(u64, Bytes), Deco
     Ok((id, request))
 }
 
-/// Decodes an encoded `CountersRequest` as a request with one descriptor: its fields have the numbers
-/// of a `RateLimitRequest`'s domain and descriptors.
+/// Decodes an encoded `CountersRequest` as a request with one descriptor. This works because its
+/// fields have the same numbers as the domain and descriptors of a `RateLimitRequest`.
 ///
 /// # Errors
 ///
@@ -204,7 +204,8 @@ mod tests {
         for position in 0..9 {
             let id = position as u64 * 100;
             let expected = StreamResponse { id, result: Some(message(position)) }.encode_to_vec();
-            let encoded = encode_answer(id, result(position).as_deref().map_err(Status::clone));
+            let encoded =
+                encode_stream_response(id, result(position).as_deref().map_err(Status::clone));
             assert_eq!(encoded, expected);
         }
     }

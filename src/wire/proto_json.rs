@@ -30,14 +30,14 @@ pub(crate) enum JsonError {
     TooManyValues,
     /// The body is not JSON; holds the parser's message.
     NotJson(String),
-    /// The body has a field called this, which the protobuf message does not have.
+    /// The body has a field with this name, which the protobuf message does not have.
     UnknownField(String),
     /// A value has the wrong type or is out of range.
     InvalidValue { field: &'static str, wanted: &'static str },
 }
 
 impl JsonError {
-    /// Returns the reason as counted by metrics.
+    /// Returns the reason under which metrics count this error.
     pub(crate) fn reason(&self) -> InvalidReason {
         match self {
             JsonError::TooLong { .. } => InvalidReason::MessageSize,
@@ -63,7 +63,9 @@ impl fmt::Display for JsonError {
     }
 }
 
-/// Converts a `RateLimitRequest` of at most `bytes_max` bytes from proto-JSON to its protobuf encoding.
+/// Converts a `RateLimitRequest` of at most `bytes_max` bytes from proto-JSON to its protobuf
+/// encoding. Returns an error if the body is longer, is not JSON, or has unknown fields or invalid
+/// values.
 pub(crate) fn request(body: &[u8], bytes_max: usize) -> Result<Bytes, JsonError> {
     if body.len() > bytes_max {
         return Err(JsonError::TooLong { bytes_max });
@@ -91,7 +93,8 @@ pub(crate) fn request(body: &[u8], bytes_max: usize) -> Result<Bytes, JsonError>
     Ok(request.encode_to_vec().into())
 }
 
-/// Counts the values of a JSON text: each but the first one follows an opening bracket or a comma.
+/// Counts the values of a JSON text. Every value except the first one follows an opening bracket
+/// or a comma.
 fn count_values(body: &[u8]) -> usize {
     let mut count = 1;
     let mut in_string = false;

@@ -1,5 +1,5 @@
-//! Body of a refusal: the text that the policy defines for the rule or its domain, otherwise a JSON
-//! default if enabled.
+//! Response body of a rejection: the text that the policy defines for the rule or its domain,
+//! otherwise a JSON default if enabled.
 //!
 //! Not here: reading the text from the policy (`policy::compile::body`).
 
@@ -19,7 +19,8 @@ const DEFAULT_CONTENT_TYPE: &str = "application/json";
 /// Text of the default response body, with placeholders.
 const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
-/// Text of the default body if `on_store_failure: deny` rejected the request, with placeholders.
+/// Text of the default response body if `on_store_failure: deny` rejected the request, with
+/// placeholders.
 const UNAVAILABLE_TEXT: &str = r#"{"error":"rate_limit_unavailable","message":"the rate limit could not be checked","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
 /// Placeholder for the name of the limit that rejected the request.
@@ -27,8 +28,8 @@ const NAME_PLACEHOLDER: &str = "{name}";
 /// Placeholder for the time until a retry may pass, in whole seconds.
 const SECONDS_PLACEHOLDER: &str = "{retry_after_seconds}";
 
-/// Builds the body and its content-type header. Returns `None` if no text is configured, or if the
-/// body exceeds [`BODY_BYTES_MAX`] even with an empty limit name.
+/// Builds the response body of a rejection and its content-type header. Returns `None` if no text
+/// is configured, or if the body exceeds [`BODY_BYTES_MAX`] even with an empty limit name.
 pub(super) fn build(
     limited_by: &LimitedBy<'_>,
     source: Source,

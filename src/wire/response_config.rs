@@ -162,7 +162,8 @@ impl ResponseConfig {
     }
 }
 
-/// Parses a header name. Rejects names that Envoy or HTTP itself uses.
+/// Parses a header name. Returns an error for a malformed name, and for a name that Envoy or HTTP
+/// itself uses.
 fn check_name(name: &str) -> Result<HeaderName, HeaderNameError> {
     if name.starts_with(':') {
         return Err(HeaderNameError::Pseudo);

@@ -25,9 +25,9 @@ pub(super) struct RetryWait {
 }
 
 impl RetryWait {
-    /// Returns the wait of a rejected request plus the configured jitter; `None` if waiting does
-    /// not help. `random` must be uniformly distributed over all `u64`.
-    pub(super) fn of_refusal(
+    /// Returns the wait of a rejected request, with random jitter up to the configured maximum;
+    /// `None` if waiting does not help. `random` must be uniformly distributed over all `u64`.
+    pub(super) fn for_refusal(
         limited_by: Option<&LimitedBy<'_>>,
         response_config: &ResponseConfig,
         now: Micros,

@@ -1,5 +1,6 @@
-//! Near-limit hints: a table of counters that were last seen near their limit, so that a multi-slot
-//! call can be sent to the slot of such a counter first.
+//! Near-limit hints: a table of counters that were last seen near their limit. A call whose keys
+//! span several hash slots is sent first to the slot of such a counter, because that counter is
+//! the most likely to reject the call.
 //!
 //! A wrong hint only costs a round trip or a refund. The table therefore has a fixed size and no
 //! locks, and counters may overwrite each other's entries.
@@ -17,12 +18,11 @@ const HINT_COUNT: usize = 4_096;
 /// Time after a refusal during which a counter counts as near its limit, in milliseconds.
 const REFUSED_FOR_MS: u32 = 1_000;
 
-/// Factor that defines which counters are near their limit: those with fewer available hits than
-/// this many times the cost of the check.
+/// Multiple of a check's cost: a counter with fewer available hits is near its limit.
 const NEAR_LIMIT_FACTOR: u64 = 10;
 
-/// Fixed-size table that records, per counter, the hits that were last available and the time of
-/// the latest refusal.
+/// Fixed-size table that records the available hits of each counter after its last check and, if
+/// that check was refused, the time of the refusal.
 #[derive(Debug)]
 pub(super) struct NearLimitHints {
     entries: Box<[Hint]>,
@@ -32,13 +32,13 @@ pub(super) struct NearLimitHints {
 struct Hint {
     /// Low 64 bits of the counter's identity; 0 for an empty entry.
     counter: AtomicU64,
-    /// High 32 bits: the available hits, at most 2^32 - 1. Low 32 bits: the time of the refusal in
-    /// milliseconds, wrapping after 49 days, or 0 if the counter did not refuse.
+    /// High 32 bits: the available hits, at most 2^32 - 1. Low 32 bits: the time in milliseconds,
+    /// wrapping after 49 days, if the last check was refused; otherwise 0.
     last_seen: AtomicU64,
 }
 
-/// Distance of a counter from its limit: one more than the number of checks of the same cost that
-/// could still pass, or 0 after a recent refusal.
+/// Nearness of a counter to its limit, where a lower value is nearer: one more than the number of
+/// checks of the same cost that could still pass, or 0 after a recent refusal.
 pub(super) type Nearness = u64;
 
 impl NearLimitHints {
@@ -58,8 +58,9 @@ impl NearLimitHints {
         hint.last_seen.store(available << 32 | refused, Ordering::Relaxed);
     }
 
-    /// Returns how near the check's counter was to its limit, according to its hint. Returns `None`
-    /// if it was not near or has no hint, or if the check is a refund.
+    /// Returns the nearness of the check's counter to its limit, according to the counter's hint.
+    /// Returns `None` if the counter was not near its limit or has no hint, or if the check is a
+    /// refund.
     pub(super) fn nearness(&self, check: &Check<'_>, now: Micros) -> Option<Nearness> {
         let (counter, hint) = self.entry(check);
         if check.is_refund() || hint.counter.load(Ordering::Relaxed) != counter {
@@ -74,8 +75,9 @@ impl NearLimitHints {
         (available < cost.saturating_mul(NEAR_LIMIT_FACTOR)).then(|| 1 + available / cost)
     }
 
-    /// Returns the hits that were available in the check's counter at its latest recorded outcome.
-    /// Returns `None` if there is none, or if another counter has overwritten its entry.
+    /// Returns the number of hits that were available in the check's counter after its last
+    /// recorded check. Returns `None` if no check was recorded, or if another counter has
+    /// overwritten the entry.
     pub(super) fn last_available(&self, check: &Check<'_>) -> Option<Hits> {
         let (counter, hint) = self.entry(check);
         let is_own = hint.counter.load(Ordering::Relaxed) == counter;

@@ -1,15 +1,16 @@
-//! Scripts for one node of a cluster: groups the checks of a call by node, and decides for which
-//! slots a node's script is used.
+//! Node scripts: Lua scripts that decide the checks of a call on one Redis Cluster node, across
+//! hash slots. Groups the checks by node, and decides for which slots a node script is used.
 //!
 //! Redis requires the declared keys of a script to be in one slot. A script that declares none may
-//! use every slot of its node, so that one script call decides all checks of the call on that node,
-//! atomically. It first reads every key. If one cannot be read there, because its slot has moved or
-//! is moving, it writes nothing and replies `not here`. The checks are then sent slot by slot, so
-//! that Redis redirects them to the right node, and the node's script is not used for their slots
-//! for [`MOVED_FOR_MS`].
+//! use every slot of its node, so one script call decides all checks on that node atomically. The
+//! script first reads every key. If a key cannot be read on the node, because its slot has moved
+//! or is moving, the script writes nothing and replies `not here`. The checks are then sent slot
+//! by slot, so that Redis redirects them to the right node, and no node script is used for their
+//! slots for [`MOVED_FOR_MS`].
 //!
-//! Some services route a script call without keys to any node. Such scripts keep replying
-//! `not here` for slots that the intended node serves, and are turned off for [`OFF_DURATION`].
+//! Some managed Redis services route a script call without keys to any node. Node scripts then
+//! keep replying `not here` for slots that the intended node serves, and are turned off for
+//! [`OFF_DURATION`].
 //!
 //! Not here: sending the script calls (`store`), their arguments (`script`).
 
@@ -21,37 +22,38 @@ use super::keys::SLOTS;
 use super::multi_slot::{GroupIndex, SlotGroup, SlotGroups};
 use crate::domain::{Check, Micros};
 
-/// Time after a `not here` reply during which the checks of its slots are sent slot by slot, in
-/// milliseconds. Moving a slot takes less time, and so does refreshing the slot table.
+/// Time in milliseconds for which a slot is excluded from node scripts after a `not here` reply to
+/// a call with keys in that slot. Moving a slot and refreshing the slot table take less time.
 const MOVED_FOR_MS: u32 = 1_000;
 
-/// Number of points for each unexplained `not here` reply: one after which the node served the same
-/// slots without a redirect. Any other reply subtracts one point, so the scripts stay on as long as
-/// at most one call in five gets an unexplained `not here`. This tolerates a moving slot on Redis
-/// 8.0, which replies `not here` for each of its keys.
+/// Number of points for each unexplained `not here` reply. A reply is unexplained if the node then
+/// serves the same slots without a redirect. Any reply other than `not here` subtracts one point,
+/// so node scripts stay on as long as at most one call in five gets an unexplained `not here`.
+/// This tolerates a moving slot on Redis 8.0, where node scripts reply `not here` for every key of
+/// that slot.
 const UNEXPLAINED_POINTS: u32 = 4;
-/// Number of points at which the scripts are turned off: that of eight unexplained `not here`
+/// Number of points at which node scripts are turned off, reached by eight unexplained `not here`
 /// replies in a row.
 const POINTS_MAX: u32 = 32;
-/// Time for which the scripts stay turned off, 10 minutes. Afterwards they are used again, until
-/// the next unexplained `not here` reply.
+/// Time for which node scripts stay turned off, 10 minutes. Afterwards they are used again, but if
+/// the first reply is an unexplained `not here`, they are turned off again.
 const OFF_DURATION: Micros = Micros(600_000_000);
 
-/// Switch for the scripts for cluster nodes: turns them on and off, for all slots or single slots.
+/// Switch that turns node scripts on and off, for the whole cluster or for single slots.
 #[derive(Debug)]
 pub(super) struct NodeScripts {
-    /// For each slot the time of the last `not here` in milliseconds, wrapping after 49 days; 0 for
-    /// never. Empty if the scripts are never used. Takes 64 KiB.
+    /// Time of the last `not here` reply for each slot, in milliseconds, wrapping after 49 days; 0
+    /// if there was none. Empty if node scripts are disabled. Takes 64 KiB.
     moved_at: Box<[AtomicU32]>,
     points: AtomicU32,
-    /// Time until which the scripts are off, in microseconds.
+    /// Time until which node scripts are off, in microseconds since the Unix epoch.
     off_until: AtomicU64,
-    /// Number of times that the scripts were turned off.
+    /// Number of times that node scripts were turned off.
     times_off: AtomicU64,
 }
 
 impl NodeScripts {
-    /// Creates the state. If not `enabled`, the scripts are never used.
+    /// Creates a switch that is on or, if `enabled` is false, one that is always off.
     pub(super) fn new(enabled: bool) -> NodeScripts {
         let slots = if enabled { usize::from(SLOTS) } else { 0 };
         NodeScripts {
@@ -62,25 +64,27 @@ impl NodeScripts {
         }
     }
 
-    /// Returns whether a node's script may be used now, for slots that [`allows`](Self::allows).
+    /// Returns whether node scripts are on. Even then, [`allows`](Self::allows) can exclude single
+    /// slots.
     pub(super) fn is_on(&self, now: Micros) -> bool {
         !self.moved_at.is_empty() && self.off_until.load(Ordering::Relaxed) <= now.0
     }
 
-    /// Returns the number of times that the scripts were turned off because of too many unexplained
-    /// `not here` replies.
+    /// Returns the number of times that node scripts were turned off because of too many
+    /// unexplained `not here` replies.
     pub(super) fn times_off(&self) -> u64 {
         self.times_off.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a node's script may be used for a slot.
+    /// Returns whether a node script may be used for a slot. Returns false for a second after a
+    /// `not here` reply for the slot.
     pub(super) fn allows(&self, slot: u16, now: Micros) -> bool {
         let moved_at = self.moved_at.get(usize::from(slot));
         let moved_at = moved_at.map_or(0, |moved_at| moved_at.load(Ordering::Relaxed));
         moved_at == 0 || millis_u32(now).wrapping_sub(moved_at) >= MOVED_FOR_MS
     }
 
-    /// Records a reply of a node's script other than `not here`.
+    /// Records a node script's reply other than `not here`: subtracts one point, if there are any.
     pub(super) fn record_reply(&self) {
         // Usually there are no points, and nothing is written.
         if self.points.load(Ordering::Relaxed) > 0 {
@@ -90,7 +94,7 @@ impl NodeScripts {
         }
     }
 
-    /// Records that a node's script replied `not here` to a call that uses these slots.
+    /// Records that a node script replied `not here` to a call with keys in `slots`.
     pub(super) fn record_not_here(&self, slots: impl Iterator<Item = u16>, now: Micros) {
         for slot in slots {
             if let Some(moved_at) = self.moved_at.get(usize::from(slot)) {
@@ -100,7 +104,7 @@ impl NodeScripts {
     }
 
     /// Records an unexplained `not here` reply: the node then served all slots of the call without
-    /// a redirect. Returns whether this turned the scripts off.
+    /// a redirect. Returns whether this reply turned node scripts off.
     pub(super) fn record_unexplained(&self, now: Micros) -> bool {
         let points = self.points.fetch_add(UNEXPLAINED_POINTS, Ordering::Relaxed);
         if points + UNEXPLAINED_POINTS < POINTS_MAX {
@@ -114,8 +118,8 @@ impl NodeScripts {
     }
 }
 
-/// Groups checks by node or, where `node` returns `None` for a slot, by slot. The groups are in the
-/// order of their first check.
+/// Groups checks by cluster node or, if `node` returns `None` for their slot, by slot. The groups
+/// are in the order of their first check.
 pub(super) fn group_by_node(
     checks: &[Check<'_>],
     slot: impl Fn(&Check<'_>) -> u16,

@@ -1,17 +1,18 @@
-//! Calls that are charged by plain commands, without a script.
+//! Plain calls: calls that Redis charges by plain INCRBY commands, without a script.
 //!
-//! The value of a fixed window is the window's number followed by ten digits of count. An INCRBY
-//! therefore charges the counter and returns its whole state, for a fraction of a script's CPU
-//! time. A call is charged this way if all its counters were far from their limits when last seen.
-//! It is admitted if every count is within its limit, and if the server's time was in the window of
-//! the reply from sending to receiving. Otherwise, its charges are refunded by receipt, and scripts
-//! decide the call. The refund is a script that compares windows, not an INCRBY of a negative
-//! number, which could arrive late and reduce the next window's count. A charge whose outcome is
-//! unknown is never sent again and never refunded.
+//! The stored value of a fixed window is the window number followed by a ten-digit hit count. An
+//! INCRBY therefore charges the counter and returns its whole state, for a fraction of a script's
+//! CPU time. A call is charged this way if all its counters were far from their limits when last
+//! seen. The call is admitted if every returned count is within its limit, and if the server's
+//! time was within the returned window from sending the command to receiving the reply. Otherwise,
+//! the charges are refunded by receipt, and scripts decide the call. The refund is a script that
+//! compares windows. An INCRBY of a negative number could arrive late and reduce the count of the
+//! next window. A charge whose outcome is unknown is never sent again and never refunded.
 //!
-//! Until it is refunded, for one round trip, such a charge may cause another call to be rejected.
-//! An admitted call was counted with all calls admitted before it, so no limit is exceeded, unless
-//! a client refunds more than was charged while such charges are still counted.
+//! Until its refund, for one round trip, the charge of a call that is not admitted may cause
+//! another call to be rejected. An admitted call was counted together with all calls admitted
+//! before it, so no limit is exceeded. The only exception is a client that refunds more than was
+//! charged while charges of calls that are not admitted are still counted.
 //!
 //! Not here: writing the commands (`client::plain_charge`), the hints (`plain_hints`).
 
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::client::plain_charge::{ChargeReplies, ChargeReply, PlainCharge, PlainCharges};
 use super::client::server_time::ServerTimeSpan;
 use super::keys::{self, Prefix};
-use super::plain_hints::PlainHints;
+use super::plain_hints::FarFromLimitHints;
 use crate::algorithm::{self, State, fixed_window};
 use crate::domain::{
     Algorithm, Answer, Answers, Call, Charge, ChargeRecord, Check, ExecutionStatus, Micros, Op,
@@ -35,37 +36,39 @@ pub(crate) const COST_MAX: u64 = 65_535;
 /// many replies arrive after the window's end.
 const LENGTH_MIN: Micros = Micros::from_secs(2);
 
-/// Maximum number of checks in a call that is charged by plain commands. A call with more checks
-/// fills a large part of a write, and its script costs little per check.
+/// Maximum number of checks in a call that is charged by plain commands. With more checks, the
+/// commands would fill much of one write to the connection, and a script costs little per check.
 const CHECKS_MAX: usize = 32;
 
-/// Multiplier of a stored value, which is window number · `COUNT_SPAN` + count.
+/// Multiplier that packs a window number and a hit count into one stored value: window number ·
+/// `COUNT_SPAN` + count.
 const COUNT_SPAN: u64 = 10_000_000_000;
 
-/// Modulus of the window numbers in stored values, which repeat after this many windows.
-const NUMBERS: u64 = 900_000_000;
+/// Modulus of the window numbers in stored values. The numbers repeat after this many windows.
+const WINDOW_MODULUS: u64 = 900_000_000;
 
-/// Largest hit count that a window stores.
+/// Largest hit count that a window stores, 2^32 - 1.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
-/// Statistics of plain calls, as totals since the process started.
+/// Statistics of plain calls, as totals since the store was created.
 #[derive(Debug, Default)]
 pub(super) struct PlainStats {
     /// Number of calls decided by plain commands.
     pub(super) decided: AtomicU64,
-    /// Number of calls that plain commands could not decide.
+    /// Number of calls that plain commands charged but could not decide.
     pub(super) undecided: AtomicU64,
     /// Number of plain charges refunded.
     pub(super) refunded: AtomicU64,
 }
 
-/// Selects the calls that plain commands can charge, and evaluates the replies.
+/// Component that selects the calls to charge by plain commands, and evaluates the Redis replies.
 #[derive(Debug)]
 pub(super) struct PlainCalls {
     prefix: Prefix,
     is_cluster: bool,
-    hints: PlainHints,
-    /// For tests: treats one call in this many as far from every limit; 0 disables this.
+    hints: FarFromLimitHints,
+    /// Interval, for tests, at which calls are charged by plain commands even near a limit: one
+    /// call in this many; 0 means none.
     forced_interval: u64,
     calls: AtomicU64,
     pub(super) stats: PlainStats,
@@ -75,19 +78,20 @@ pub(super) struct PlainCalls {
 pub(super) enum PlainResult {
     /// The charges decided the call, with these answers.
     Decided(Answers),
-    /// The charges did not decide the call. They must be refunded by these receipts before scripts
-    /// decide it.
+    /// The charges did not decide the call. They must be refunded with these receipts before
+    /// scripts decide the call.
     Refund(Vec<Receipt>),
-    /// Some charges have an unknown outcome, so scripts must not repeat the call. Contains its
-    /// answers, and the receipts of the charges to refund.
+    /// Some charges have an unknown outcome, so scripts must not repeat the call. Contains the
+    /// answers of the call, and the receipts of the charges to refund.
     Unknown(Answers, Vec<Receipt>),
 }
 
 /// Result of one plain charge.
 enum ChargeResult {
     Passed(Outcome),
-    /// Scripts must decide the call again. If there is a record, the charge must be refunded first.
-    Repeated(Option<ChargeRecord>),
+    /// The charge did not decide the call, so scripts must. If there is a record, the charge must
+    /// be refunded first.
+    Undecided(Option<ChargeRecord>),
     /// The command may or may not have run.
     Unknown,
 }
@@ -97,14 +101,15 @@ impl PlainCalls {
         PlainCalls {
             prefix,
             is_cluster,
-            hints: PlainHints::new(),
+            hints: FarFromLimitHints::new(),
             forced_interval: 0,
             calls: AtomicU64::new(0),
             stats: PlainStats::default(),
         }
     }
 
-    /// Treats one call in `interval` as far from every limit, so that tests cover wrong hints.
+    /// Charges one call in `interval` by plain commands even near a limit, so that tests cover
+    /// wrong hints.
     pub(super) fn force(&mut self, interval: u64) {
         self.forced_interval = interval;
     }
@@ -117,17 +122,17 @@ impl PlainCalls {
         }
         let is_forced = self.forced_interval > 0
             && self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.forced_interval);
-        let is_far = |check: &Check<'_>| self.hints.is_far(check, hits(check), call.now);
+        let is_far = |check: &Check<'_>| self.hints.is_far(check, capacity(check), call.now);
         if !is_forced && !checks.iter().all(is_far) {
             return None;
         }
         if !RepeatedCounters::from_checks(checks).is_empty() {
             return None;
         }
-        Some(checks.iter().map(|check| self.charge(check)).collect())
+        Some(checks.iter().map(|check| self.build_charge(check)).collect())
     }
 
-    fn charge(&self, check: &Check<'_>) -> PlainCharge {
+    fn build_charge(&self, check: &Check<'_>) -> PlainCharge {
         let key = self.prefix.key(&check.key, &check.limit.algorithm);
         let mut command = redis::Cmd::with_capacity(3, key.len() + 16);
         command.arg("INCRBY").arg(key.as_slice()).arg(check.cost().0);
@@ -135,33 +140,34 @@ impl PlainCalls {
             counter: check.key.identity,
             command,
             // One window and a second, so that the key outlives any window that it may count.
-            expire_s: length(check).0.div_ceil(Micros::SECOND.0) + 1,
+            expire_s: window_length(check).0.div_ceil(Micros::SECOND.0) + 1,
             slot: self.is_cluster.then(|| keys::counter_slot(&check.key)),
         }
     }
 
-    /// Records the counts from a call that scripts decided, as hints for later calls.
+    /// Records the hit counts from a call that scripts decided, as hints for later calls.
     pub(super) fn record(&self, call: &Call<'_>, answers: &[Answer]) {
         for (check, answer) in call.checks.iter().zip(answers) {
             if let Answer::Decided(outcome) = answer
                 && is_eligible(check)
             {
-                self.hints.record(check, outcome, hits(check), call.now);
+                self.hints.record(check, outcome, capacity(check), call.now);
             }
         }
     }
 
-    /// Evaluates the replies to the charges of a call.
-    pub(super) fn judge(&self, call: &Call<'_>, replies: &ChargeReplies) -> PlainResult {
+    /// Evaluates the replies to the charges of a call, and records their counts as hints for later
+    /// calls.
+    pub(super) fn evaluate(&self, call: &Call<'_>, replies: &ChargeReplies) -> PlainResult {
         let judged = call.checks.iter().zip(replies);
-        let mut judged = judged.map(|(check, reply)| self.judge_charge(check, reply, call.now));
+        let mut judged = judged.map(|(check, reply)| self.evaluate_charge(check, reply, call.now));
         let mut each = Vec::with_capacity(call.checks.len());
         let first_other = judged.by_ref().find_map(|result| match result {
             ChargeResult::Passed(outcome) => {
                 each.push(Answer::Decided(outcome));
                 None
             }
-            ChargeResult::Repeated(_) | ChargeResult::Unknown => Some(result),
+            ChargeResult::Undecided(_) | ChargeResult::Unknown => Some(result),
         });
         let Some(first_other) = first_other else {
             self.stats.decided.fetch_add(1, Ordering::Relaxed);
@@ -181,7 +187,7 @@ impl PlainCalls {
                     // Charges beside an unknown one stand, as after any call that was not answered.
                     ChargeResult::Passed(_) if has_unknown => return None,
                     ChargeResult::Passed(outcome) => outcome.taken?,
-                    ChargeResult::Repeated(taken) => (*taken)?,
+                    ChargeResult::Undecided(taken) => (*taken)?,
                     ChargeResult::Unknown => return None,
                 };
                 Some(Receipt { key: check.key, limit: check.limit.clone(), taken })
@@ -194,42 +200,42 @@ impl PlainCalls {
         }
     }
 
-    fn judge_charge(&self, check: &Check<'_>, reply: &ChargeReply, now: Micros) -> ChargeResult {
+    fn evaluate_charge(&self, check: &Check<'_>, reply: &ChargeReply, now: Micros) -> ChargeResult {
         let value = match reply.value {
             Ok(value) => value,
             Err(error) => {
                 return match error.executed {
-                    ExecutionStatus::NotExecuted => ChargeResult::Repeated(None),
+                    ExecutionStatus::NotExecuted => ChargeResult::Undecided(None),
                     ExecutionStatus::Unknown => ChargeResult::Unknown,
                 };
             }
         };
         // Charges are written only while the server's time is known.
-        let Some(span) = reply.span else { return ChargeResult::Repeated(None) };
-        let Some((start, count)) = named_window(check, value, &span) else {
-            return ChargeResult::Repeated(None);
+        let Some(span) = reply.span else { return ChargeResult::Undecided(None) };
+        let Some((start, count)) = decode_window(check, value, &span) else {
+            return ChargeResult::Undecided(None);
         };
-        let (cost, end) = (check.cost(), start.saturating_add(length(check)));
+        let (cost, end) = (check.cost(), start.saturating_add(window_length(check)));
         // The latest time: prepaid hits must not be spent too late, and a refund compares only the
         // window.
         let window = ChargeRecord { hits: cost, at: span.latest, window: start, entry: 0 };
         if !span.is_certain || span.earliest < start || span.latest >= end {
-            return ChargeResult::Repeated(Some(window));
+            return ChargeResult::Undecided(Some(window));
         }
         let state = fixed_window::State { start, count: saturate(count - cost.0.min(count)) };
         let state = State::FixedWindow(state);
         let outcome = algorithm::apply(Some(&state), check.limit, check.op, span.earliest).outcome;
-        if count > hits(check) || outcome.verdict == Verdict::Refuse {
+        if count > capacity(check) || outcome.verdict == Verdict::Refuse {
             self.hints.record_above_limit(check, outcome.reset_after, now);
-            return ChargeResult::Repeated(Some(window));
+            return ChargeResult::Undecided(Some(window));
         }
-        self.hints.record(check, &outcome, hits(check), now);
+        self.hints.record(check, &outcome, capacity(check), now);
         ChargeResult::Passed(Outcome { taken: Some(window), ..outcome })
     }
 }
 
-/// Returns whether a check can ever be charged by a plain command. If so, it may be refused because
-/// of another call's charges that are about to be refunded.
+/// Returns whether a check can be charged by a plain command. If so, the check may be refused
+/// because of another call's charges that are about to be refunded.
 pub(super) fn is_eligible(check: &Check<'_>) -> bool {
     let is_small_take = match check.op {
         Op::Take { cost } => (1..=COST_MAX).contains(&cost.0),
@@ -254,22 +260,22 @@ pub(super) fn is_eligible(check: &Check<'_>) -> bool {
         && !limit.is_override()
 }
 
-/// Returns the start and the count of the window in a counter's value. Returns `None` if the charge
-/// needs no refund, because no script will read that window again: the window had ended when the
-/// charge was sent, or no script wrote the value.
-fn named_window(check: &Check<'_>, value: i64, span: &ServerTimeSpan) -> Option<(Micros, u64)> {
+/// Decodes a counter's value into the start and the hit count of its window. Returns `None` if the
+/// charge needs no refund, because no script will read that window again: the window had ended
+/// when the charge was sent, or no script wrote the value.
+fn decode_window(check: &Check<'_>, value: i64, span: &ServerTimeSpan) -> Option<(Micros, u64)> {
     let value = u64::try_from(value).ok()?;
-    let (number, count, length) = (value / COUNT_SPAN, value % COUNT_SPAN, length(check).0);
+    let (number, count, length) = (value / COUNT_SPAN, value % COUNT_SPAN, window_length(check).0);
     let first = span.earliest.0 / length;
     // A clock that steps back may leave a window that has not begun.
     let last = span.latest.0 / length + 1;
-    let ahead = (number + NUMBERS).checked_sub(first % NUMBERS)? % NUMBERS;
-    let is_live = number < NUMBERS && first.saturating_add(ahead) <= last;
+    let ahead = (number + WINDOW_MODULUS).checked_sub(first % WINDOW_MODULUS)? % WINDOW_MODULUS;
+    let is_live = number < WINDOW_MODULUS && first.saturating_add(ahead) <= last;
     is_live.then(|| (Micros((first + ahead) * length), count))
 }
 
 /// Returns the window length of an eligible check.
-fn length(check: &Check<'_>) -> Micros {
+fn window_length(check: &Check<'_>) -> Micros {
     match &check.limit.algorithm {
         Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { length } => Micros(length.0.max(1)),
@@ -284,7 +290,7 @@ fn length(check: &Check<'_>) -> Micros {
 }
 
 /// Returns the maximum number of hits in the check's window.
-fn hits(check: &Check<'_>) -> u64 {
+fn capacity(check: &Check<'_>) -> u64 {
     check.limit.capacity().0.min(COUNT_MAX)
 }
 
@@ -295,7 +301,7 @@ fn saturate(count: u64) -> u32 {
 fn answers(results: &[ChargeResult]) -> Answers {
     let each = results.iter().map(|result| match result {
         ChargeResult::Passed(outcome) => Answer::Decided(*outcome),
-        ChargeResult::Repeated(_) => Answer::Unanswered { executed: ExecutionStatus::NotExecuted },
+        ChargeResult::Undecided(_) => Answer::Unanswered { executed: ExecutionStatus::NotExecuted },
         ChargeResult::Unknown => Answer::Unanswered { executed: ExecutionStatus::Unknown },
     });
     Answers { each: each.collect(), source: Source::Redis }
@@ -325,7 +331,7 @@ mod tests {
 
     /// The reply of a server that counts these hits in the window of `START`, at a time between these.
     fn counted(count: u64, earliest: Micros, latest: Micros) -> ChargeReply {
-        let number = START.0 / LENGTH.0 % NUMBERS;
+        let number = START.0 / LENGTH.0 % WINDOW_MODULUS;
         let value = i64::try_from(number * COUNT_SPAN + count).unwrap();
         let span = ServerTimeSpan { earliest, latest, is_certain: true };
         ChargeReply { value: Ok(value), span: Some(span) }
@@ -334,7 +340,7 @@ mod tests {
     fn judged(checks: &[Check<'_>], replies: ChargeReplies) -> PlainResult {
         let accounting = Accounting::AllOrNothing;
         let call = Call { checks, accounting, now: START, deadline: None };
-        PlainCalls::new(Prefix::default(), false).judge(&call, &replies)
+        PlainCalls::new(Prefix::default(), false).evaluate(&call, &replies)
     }
 
     #[test]

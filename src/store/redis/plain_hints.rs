@@ -3,7 +3,7 @@
 //!
 //! A wrong hint only costs a refund and a second round trip, because the counter's value decides
 //! the call, never the hint. The table therefore has a fixed size and no locks, counters may
-//! overwrite each other's entries, and the words of one entry may come from different calls.
+//! overwrite each other's entries, and the fields of one entry may come from different calls.
 //!
 //! Not here: which checks use a hint (`plain_calls`); hints of counters near their limit, for calls
 //! over several slots (`near_limit_hints`).
@@ -13,29 +13,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::domain::{Check, Micros, Outcome};
 
 /// Number of table entries, 24 bytes each. Only counters that are charged ten times a second or
-/// more benefit from an entry.
+/// more benefit from an entry, because a hint expires after 100 ms.
 const HINT_COUNT: usize = 8_192;
 
 /// Maximum age of a hint, in milliseconds. An older count does not show that its counter is still
 /// far from the limit.
 const AGE_MAX_MS: u32 = 100;
 
-/// Maximum time until a window's end that an entry can store, in milliseconds: 20 days. A 32-bit
-/// number of milliseconds wraps after 49 days, and the sign of a difference after half of that.
+/// Maximum time until the end of a window that a hint can store, in milliseconds: 20 days. Times
+/// are 32-bit milliseconds, so a difference of more than 24 days would have the wrong sign.
 const END_MAX_MS: u64 = 20 * 86_400_000;
 
-/// Difference between two window ends, in milliseconds, below which both belong to one window. An
-/// end is computed from our clock and the time left according to the server. A window is at least
-/// twice as long as this.
+/// Difference in milliseconds below which two recorded window ends belong to the same window. The
+/// ends differ because each is computed from this process's clock and the time left according to
+/// the server. A window is at least twice as long as this difference.
 const SAME_END_MS: u32 = 1_000;
 
-/// Count that marks a counter above its limit. Until its window ends, it is never far from the
-/// limit.
+/// Count that marks a counter as above its limit. Until its window ends, the counter keeps this
+/// mark and is not far from its limit.
 const ABOVE_LIMIT: u32 = u32::MAX;
 
-/// Fixed-size table of the last known count of each counter.
+/// Fixed-size table of the last known hit count of each counter.
 #[derive(Debug)]
-pub(super) struct PlainHints {
+pub(super) struct FarFromLimitHints {
     entries: Box<[Hint]>,
 }
 
@@ -46,16 +46,17 @@ struct Hint {
     /// High 32 bits: the end of the window. Low 32 bits: the time at which the count was recorded.
     /// Both in milliseconds of this process's wall clock, wrapping after 49 days.
     times: AtomicU64,
-    /// High 32 bits: the count. Low 32 bits: its growth since the count recorded before it.
+    /// High 32 bits: the hit count. Low 32 bits: its growth since the previous record.
     counts: AtomicU64,
 }
 
-impl PlainHints {
-    pub(super) fn new() -> PlainHints {
-        PlainHints { entries: (0..HINT_COUNT).map(|_| Hint::default()).collect() }
+impl FarFromLimitHints {
+    pub(super) fn new() -> FarFromLimitHints {
+        FarFromLimitHints { entries: (0..HINT_COUNT).map(|_| Hint::default()).collect() }
     }
 
-    /// Records the count of a check's window after a decision. `hits` is the window's capacity.
+    /// Records the hit count of a check's window, given the outcome of the check. `hits` is the
+    /// capacity of the window.
     pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, hits: u64, now: Micros) {
         let count = hits.saturating_sub(outcome.available.0);
         self.store(check, count, outcome.reset_after, now);
@@ -89,9 +90,9 @@ impl PlainHints {
         hint.counts.store(u64::from(count) << 32 | u64::from(growth), Ordering::Relaxed);
     }
 
-    /// Returns whether the check's counter is far from its limit, `hits`, according to its hint.
-    /// The hint must be at most 100 ms old and of the current window. Twice the count plus four
-    /// times its last growth must be within the limit. The count includes the cost of the check.
+    /// Returns whether the check's counter is far from its limit of `hits`: its hint is at most
+    /// 100 ms old and of the current window, and twice the count plus four times the last growth
+    /// is within the limit. The count includes the cost of the check.
     pub(super) fn is_far(&self, check: &Check<'_>, hits: u64, now: Micros) -> bool {
         let (counter, hint) = self.entry(check);
         if hint.counter.load(Ordering::Relaxed) != counter {
@@ -138,7 +139,7 @@ mod tests {
 
     /// Records a count that was seen `millis` milliseconds after `NOW`, in a window that ends 30 s
     /// after `NOW`.
-    fn answered(hints: &PlainHints, check: &Check<'_>, count: u64, millis: u64) {
+    fn answered(hints: &FarFromLimitHints, check: &Check<'_>, count: u64, millis: u64) {
         let reset_after = Micros(30_000_000 - millis * 1_000);
         let outcome = Outcome { reset_after, ..Outcome::pass(Hits(HITS - count)) };
         hints.record(check, &outcome, HITS, after(millis));
@@ -146,7 +147,7 @@ mod tests {
 
     #[test]
     fn rule_6_far_is_an_answer_of_the_last_100_ms_well_within_the_limit() {
-        let (hints, limit) = (PlainHints::new(), limit());
+        let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let is_far = |millis| hints.is_far(&check, HITS, after(millis));
         assert!(!is_far(0), "nothing is known");
@@ -168,7 +169,7 @@ mod tests {
 
     #[test]
     fn rule_6_an_answer_of_another_window_says_nothing() {
-        let (hints, limit) = (PlainHints::new(), limit());
+        let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let outcome = Outcome { reset_after: Micros(50_000), ..Outcome::pass(Hits(HITS - 1)) };
         hints.record(&check, &outcome, HITS, NOW);
@@ -178,7 +179,7 @@ mod tests {
 
     #[test]
     fn rule_8_a_counter_above_its_limit_is_never_far_in_that_window() {
-        let (hints, limit) = (PlainHints::new(), limit());
+        let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         hints.record_above_limit(&check, Micros(30_000_000), NOW);
         answered(&hints, &check, 1, 10);
@@ -192,7 +193,7 @@ mod tests {
 
     #[test]
     fn windows_of_more_than_24_days_are_held_too() {
-        let (hints, limit) = (PlainHints::new(), limit());
+        let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let year = Micros::from_secs(365 * 86_400);
         for millis in [0, 50] {

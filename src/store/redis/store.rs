@@ -1,4 +1,4 @@
-//! Redis store: sends calls as plain commands or script calls, and decodes the Redis replies.
+//! Redis store: translates calls into plain commands or script calls, and decodes the replies.
 //!
 //! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
@@ -38,16 +38,16 @@ pub enum TimeSource {
     /// Clock of the Redis server, which all replicas share. Used in production.
     #[default]
     Server,
-    /// Time of the call, for tests. Scripts run in strict mode (Redis 7), and every key lives a day
-    /// longer.
+    /// Time of the call, for tests. Scripts run in strict mode (Redis 7), and every key expires a
+    /// day later.
     Call,
 }
 
 /// Statistics of a Redis store: totals since its creation.
 #[derive(Debug, Default)]
 pub struct RedisStats {
-    /// Number of times a counter had a state from the far future, which was clamped to a full
-    /// counter.
+    /// Number of times that a counter's state was from the far future and was clamped to that of a
+    /// counter without available hits.
     pub clamped: AtomicU64,
     /// Number of script replies that could not be decoded.
     pub unreadable: AtomicU64,
@@ -79,7 +79,7 @@ pub struct RedisStore<T> {
     latest: AtomicU64,
     hints: NearLimitHints,
     node_scripts: NodeScripts,
-    /// Calls that need no script; `None` if plain commands are disabled.
+    /// Selection of calls that need no script; `None` if plain commands are disabled.
     plain: Option<PlainCalls>,
     stats: RedisStats,
 }
@@ -156,8 +156,8 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
     }
 
-    /// Enables or disables the scripts for cluster nodes. Enabled by default. If disabled, each
-    /// hash slot gets its own script call.
+    /// Enables or disables node scripts, which are enabled by default. If they are disabled, each
+    /// hash slot of a cluster node gets its own script call.
     #[must_use]
     pub fn with_node_scripts(self, enabled: bool) -> Self {
         let node_scripts = NodeScripts::new(enabled && self.transport.is_cluster());
@@ -196,7 +196,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call with scripts, and records their answers as hints for plain commands.
+    /// Decides a call with scripts, and records its answers as hints for plain commands.
     async fn decide_by_script(&self, call: &Call<'_>) -> Answers {
         let answers = if self.transport.is_cluster() {
             let groups = self.group_checks(call);
@@ -228,7 +228,7 @@ impl<T: Transport> RedisStore<T> {
         let Some(replies) = self.transport.charge(charges, until).await else {
             return Box::pin(self.decide_by_script(call)).await;
         };
-        match plain.judge(call, &replies) {
+        match plain.evaluate(call, &replies) {
             PlainResult::Decided(answers) => answers,
             PlainResult::Refund(receipts) => {
                 // Before the scripts decide, so that they do not refuse the call because of its own
@@ -276,7 +276,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Groups the checks of a call by node or, where the scripts for nodes are off, by hash slot.
+    /// Groups the checks of a call by node or, where node scripts are off, by hash slot.
     fn group_checks(&self, call: &Call<'_>) -> SlotGroups {
         let slot = |check: &Check<'_>| keys::counter_slot(&check.key);
         if !self.node_scripts.is_on(call.now) {
@@ -350,7 +350,7 @@ impl<T: Transport> RedisStore<T> {
     async fn decide_multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
         let each = vec![Answer::NotAsked; call.checks.len()];
         let mut answers = Answers { each, source: Source::Redis };
-        let mut uncharged = Uncharged::from_elem(None, call.checks.len());
+        let mut uncharged = UnchargedStatuses::from_elem(None, call.checks.len());
         self.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
         let nearness = |check: &Check<'_>| self.hints.nearness(check, call.now);
         match multi_slot::first_group(call.checks, &groups, call.accounting, nearness) {
@@ -393,14 +393,15 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Sends one script call per group, and stores the decoded answers and each counter's status
-    /// without the call's charges. Groups that are not on their node are sent again, slot by slot.
+    /// Sends one script call per group, and stores the answers and each counter's status without
+    /// the call's charges. If the node does not hold every key of a group, the group's checks are
+    /// sent again, slot by slot.
     async fn send_groups(
         &self,
         call: &Call<'_>,
         groups: &[SlotGroup],
         answers: &mut Answers,
-        uncharged: &mut Uncharged,
+        uncharged: &mut UnchargedStatuses,
     ) {
         let redirects = self.transport.redirects();
         let missed = self.send_once(call, groups, answers, uncharged).await;
@@ -413,14 +414,14 @@ impl<T: Transport> RedisStore<T> {
         self.record_not_here(call, &missed, &answers.each, redirects);
     }
 
-    /// Sends one script call per group, and stores the answers. Returns the checks of the groups
-    /// that are not on their node.
+    /// Sends one script call per group, and stores the answers. Returns the indices of the checks
+    /// in groups for which the node does not hold every key.
     async fn send_once(
         &self,
         call: &Call<'_>,
         groups: &[SlotGroup],
         answers: &mut Answers,
-        uncharged: &mut Uncharged,
+        uncharged: &mut UnchargedStatuses,
     ) -> SmallVec<[usize; 8]> {
         let is_part = call.accounting == Accounting::AllOrNothing;
         let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
@@ -471,8 +472,8 @@ impl<T: Transport> RedisStore<T> {
         missed
     }
 
-    /// Groups the checks of node scripts that replied `not here` by slot, and temporarily turns off
-    /// the node scripts for those slots.
+    /// Groups checks by slot after their node scripts replied `not here`, and temporarily turns
+    /// off node scripts for these slots.
     fn group_missed_checks(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
         let slot = |at: &usize| keys::counter_slot(&call.checks[*at].key);
         self.node_scripts.record_not_here(missed.iter().map(slot), call.now);
@@ -545,13 +546,13 @@ impl<T: Transport> RedisStore<T> {
 }
 
 /// Status of each check's counter without the call's charges; `None` if its slot reported none.
-type Uncharged = SmallVec<[Option<CounterStatus>; 8]>;
+type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Updates the answers of a rejected call to the values after its refund. Returns the receipts.
+/// Updates a rejected call's answers to the values after its refund. Returns the receipts.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],
-    uncharged: &Uncharged,
+    uncharged: &UnchargedStatuses,
 ) -> Vec<Receipt> {
     let receipts = Receipt::for_rejected_call(checks, answers);
     for (answer, status) in answers.iter_mut().zip(uncharged) {

@@ -25,7 +25,8 @@ use tokio_rustls::TlsConnector;
 use super::{OtlpError, OtlpTarget};
 use crate::pem::trusted_certificates;
 
-/// Maximum size of the headers of a collector's response, 64 KiB. Its body is not read.
+/// Maximum size of the headers of a collector's response, 64 KiB. The body of the response is not
+/// read.
 const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Client of one OTLP endpoint. Clones share their configuration.
@@ -33,7 +34,7 @@ const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 pub(super) struct HttpSender {
     endpoint: Arc<HttpEndpoint>,
     timeout: Duration,
-    /// Runtime that runs the requests, so that callers need not be in one.
+    /// Tokio runtime that runs the requests, so that callers need not run in a Tokio runtime.
     runtime: Handle,
 }
 
@@ -178,7 +179,8 @@ fn build_header_map(pairs: &[(String, String)]) -> Result<HeaderMap, OtlpError> 
     Ok(headers)
 }
 
-/// Returns a TLS client that trusts the CAs in `ca`, or the system's CAs if it is `None`.
+/// Returns a TLS client that trusts the CAs in `ca`, or the system's CAs if `ca` is `None`.
+/// Returns an error if `ca` is not a list of valid PEM certificates.
 fn build_tls_connector(ca: Option<&[u8]>) -> Result<TlsConnector, OtlpError> {
     let rejected = |error: rustls::Error| OtlpError::Tls(error.to_string());
     let mut roots = RootCertStore::empty();

@@ -1,7 +1,7 @@
 //! Exports metrics over OTLP: the same families as a scrape, read from the same counters.
 //!
-//! Does not use opentelemetry_sdk, which has no observable histogram and whose counters cost a
-//! decision fifteen times as much as ours.
+//! This module does not use opentelemetry_sdk, because that library has no observable histogram,
+//! and its counters cost a decision fifteen times as much as those of `counters`.
 
 use std::fmt;
 use std::mem;
@@ -109,7 +109,7 @@ impl MetricsExporter {
         })
     }
 
-    /// Exports at every interval until `stop` is true, then one last time.
+    /// Exports all metrics at every interval until `stop` is true, then one last time.
     pub async fn run(mut self, interval: Duration, mut stop: watch::Receiver<bool>) {
         loop {
             // A closed channel also means stop.
@@ -173,7 +173,7 @@ impl OtlpWriter {
         self.full
     }
 
-    /// Adds data points of a metric. Starts a new message when the current one is full.
+    /// Adds data points of a metric to the current message. Starts a new message when it is full.
     fn add(&mut self, family: &MetricFamily, points: MetricPoints) {
         if points.is_empty() {
             return;

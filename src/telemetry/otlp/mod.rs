@@ -93,7 +93,8 @@ impl OtlpTarget {
         }
     }
 
-    /// Creates a gRPC channel on the current runtime. It connects at the first request.
+    /// Creates a gRPC channel on the current runtime, which connects at the first request. Returns
+    /// an error for an invalid endpoint or CA.
     fn channel(&self) -> Result<Channel, OtlpError> {
         let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
         let endpoint = Endpoint::from_shared(self.endpoint_with_scheme())
@@ -181,7 +182,7 @@ pub(crate) const EXPORTS: MetricFamily =
     counter("otlp_exports", "OTLP exports per signal and result")
         .with_labels(&["signal", "result"]);
 
-/// Returns a source of the metrics about OTLP exports of these signals.
+/// Returns a source of metrics that count the OTLP exports of these signals.
 pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource {
     Box::new(move |sink| {
         sink.family(&EXPORTS, &mut |emit| {

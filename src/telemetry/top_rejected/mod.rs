@@ -149,7 +149,8 @@ impl TopRefusals {
 }
 
 impl TopLimits {
-    /// Returns the index of a limit's entry. Creates an entry if there is room.
+    /// Returns the index of a limit's entry, which is created if necessary. Returns `None` if
+    /// there is no room for an entry, or if the active policy has no such rule.
     fn index_of(&mut self, id: LimitId, now: Micros, resolve: ResolveLimit<'_>) -> Option<usize> {
         if let Some(at) = self.indices.get(&id) {
             return Some(*at);

@@ -28,7 +28,7 @@ impl ValueDisplay {
 /// address, but only part of a token, which usually has 32 or more characters.
 const VALUE_BYTES_MAX: usize = 24;
 
-/// Maximum number of bytes that all entries of a note take. Four typical entries fit.
+/// Maximum length of a note's text in bytes. Four typical descriptor entries fit.
 const TEXT_BYTES_MAX: usize = 120;
 
 /// Maximum length of a displayed key after escaping, in bytes.

@@ -3,7 +3,7 @@
 //! 2005).
 //!
 //! A sliding window is a sequence of time buckets. A bucket with n rejections contains every key
-//! with more than n / 32 of them. A key's count is never too low, and too high by at most `error`.
+//! with more than n / 32 of them. A key's count is never too low, and at most `error` too high.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::domain::Micros;
 /// listed. The surplus keeps the listed counts accurate.
 pub(super) const KEYS_MAX: usize = 32;
 
-/// Length of a sliding window, as a number of time buckets. The newest bucket is still filling, so
-/// the window covers up to one bucket less.
+/// Length of a sliding window: the length and the number of its time buckets. The newest bucket is
+/// still filling, so the window covers up to one bucket less.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowShape {
     pub(super) bucket: Micros,

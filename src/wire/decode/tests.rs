@@ -73,7 +73,7 @@ fn an_empty_domain_or_no_descriptor_is_invalid() {
 }
 
 #[test]
-fn more_descriptors_or_entries_than_the_bound_are_invalid_and_the_bound_is_told() {
+fn too_many_descriptors_or_entries_are_rejected_with_the_bound() {
     let many = |n| request(vec![one(); n]).encode_to_vec();
     assert_eq!(decode(many(2_048)).unwrap().descriptors.len(), 2_048);
     let too_many = decode(many(2_049)).unwrap_err();
@@ -263,7 +263,7 @@ fn a_request_of_2_048_descriptors_of_ten_entries_has_fewer_fields_than_the_bound
 }
 
 /// Bounds that some random requests exceed.
-const SOME: Bounds = Bounds { descriptors_max: 64, entries_max: 16, ..Bounds::DEFAULT };
+const PROPTEST_BOUNDS: Bounds = Bounds { descriptors_max: 64, entries_max: 16, ..Bounds::DEFAULT };
 
 fn any_entry() -> impl Strategy<Value = WireEntry> {
     let key = prop_oneof![9 => Just(&b"k"[..]), 1 => Just(SLOT_KEY), 1 => Just(&b""[..])];
@@ -302,7 +302,7 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
     })
 }
 
-/// Regression case of the property test below.
+/// Regression case of `a_message_that_is_counted_first_is_decoded_as_any_other`.
 #[test]
 fn too_many_descriptors_are_reported_before_too_many_entries() {
     let mut descriptors = vec![RateLimitDescriptor::default(); DESCRIPTORS_MAX + 1];
@@ -318,7 +318,10 @@ proptest! {
     fn a_message_that_is_counted_first_is_decoded_as_any_other(request in any_request()) {
         let encoded = request.encode_to_vec();
         let padded = [encoded.clone(), padding()].concat();
-        prop_assert_eq!(decode_within(encoded, &SOME), decode_within(padded, &SOME));
+        prop_assert_eq!(
+            decode_within(encoded, &PROPTEST_BOUNDS),
+            decode_within(padded, &PROPTEST_BOUNDS)
+        );
     }
 
     #[test]
@@ -346,7 +349,7 @@ proptest! {
             encoded[at] = byte;
         }
         let malformed = RateLimitRequest::decode(&*encoded).is_err();
-        match decode_within(encoded, &SOME) {
+        match decode_within(encoded, &PROPTEST_BOUNDS) {
             Ok(_) => prop_assert!(!malformed),
             Err(DecodeError::Malformed) => prop_assert!(malformed),
             // Some other fault may come first.

@@ -20,7 +20,7 @@ use crate::wire::struct_json::struct_to_json;
 
 const NOW: Micros = Micros(1_000_000_500_000);
 
-/// Returns a policy with these rules, whose ids are in this order.
+/// Returns a policy with these rules, whose ids are consecutive in this order.
 fn table(rules: Vec<RuleSpec>) -> Policy {
     let node = |(at, rule): (usize, RuleSpec)| NodeSpec {
         key: format!("key{at}").into(),
@@ -225,7 +225,7 @@ fn every_refusal_says_in_metadata_which_limit_it_was() {
 }
 
 #[test]
-fn whoever_took_slots_is_told_their_holder_whatever_else_is_told() {
+fn holder_of_acquired_slots_is_in_the_metadata_with_any_settings() {
     let taken = || Decision { slot: Some(HolderToken::new(7)), ..decision(vec![passing(5, 4, 1)]) };
     let slot = format!("{:032x}", 7);
     let metadata = |settings| {
@@ -306,7 +306,7 @@ fn a_response_merges_64_kib_of_metadata_and_leaves_out_what_does_not_fit() {
 }
 
 #[test]
-fn limit_headers_come_in_the_families_asked_for_and_only_with_a_limit_to_show() {
+fn limit_headers_are_sent_for_each_configured_set_and_only_with_a_limit() {
     let decision = decision(vec![nothing(), passing(5, 4, 41_000_001)]);
     assert_eq!(headers(ResponseSettings::default(), &decision), []);
     let x =
@@ -338,7 +338,7 @@ fn limit_headers_show_the_fewest_left_unless_a_descriptor_that_is_no_quota_refus
 }
 
 #[test]
-fn where_more_can_remain_than_the_rate_says_the_limit_shown_is_the_burst() {
+fn limit_header_shows_the_burst_if_it_exceeds_the_rate() {
     let burst = Status { shown: Some(shown(10, 20)), ..passing(10, 19, 1) };
     assert_eq!(headers(x_family(), &decision(vec![burst]))[0].1, "20");
     let paced = Status { shown: Some(shown(10, 1)), ..passing(10, 1, 1) };
@@ -380,7 +380,7 @@ fn retry_after(
 }
 
 #[test]
-fn retry_after_is_whole_seconds_at_least_one_once_and_never_shorter_than_the_truth() {
+fn retry_after_is_rounded_up_to_at_least_one_second() {
     let seconds = |wait| retry_after(RetryAfterFormat::Seconds, 0, 0, refusing(5, wait));
     assert_eq!(seconds(Some(1)), ["1"]);
     assert_eq!(seconds(Some(1_000_000)), ["1"]);
@@ -434,7 +434,7 @@ fn body(
 }
 
 #[test]
-fn a_refusal_has_the_rules_body_else_json_if_asked_for_else_none() {
+fn rejection_has_the_body_of_the_rule_or_the_json_default_if_enabled() {
     let refused = decision(vec![refusing(5, Some(2_500_000))]);
     let with_body = || ResponseSettings { body: true, ..ResponseSettings::default() };
     let (text, content_type) = body(with_body(), &refused, None);
@@ -471,7 +471,7 @@ fn only_a_denial_without_the_store_does_not_claim_too_many_requests() {
 }
 
 #[test]
-fn what_is_filled_into_a_body_is_escaped_and_a_wait_that_never_helps_is_null() {
+fn placeholders_are_escaped_and_a_missing_wait_is_null() {
     let mut refused = decision(vec![refusing(5, None)]);
     refused.limited_by.as_mut().unwrap().name = "a\"b\\{retry_after_seconds}";
     let settings = ResponseSettings { body: true, ..ResponseSettings::default() };

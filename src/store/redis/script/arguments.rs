@@ -1,7 +1,8 @@
 //! Encodes checks and receipts as script calls.
 //!
-//! The header of each file in `lua/` lists its arguments, and a test compares both. Products for
-//! the fast paths are computed here, so that those scripts only add and compare.
+//! The header of each file in `lua/` lists the script's arguments, and a test compares that list
+//! with this encoder. Multiplications for the fast-path scripts are done here, so that those
+//! scripts only add and compare.
 //!
 //! Not here: the keys of counters (`keys`), the replies (`reply`).
 
@@ -28,7 +29,7 @@ use crate::store::redis::keys::{Prefix, algorithm_letter};
 const COUNT_MAX: u64 = u32::MAX as u64;
 
 /// Maximum number of hits in a sliding log, or of slots in a concurrency limit, that the scripts
-/// support. An entry stores its hits in three bytes, and this is a quarter of their range. The
+/// support. An entry stores its hits in three bytes, and this is a quarter of that range. The
 /// policy allows only 10,000.
 const COUNTER_HITS_MAX: u64 = 1 << 22;
 
@@ -83,9 +84,9 @@ impl Encoder {
     }
 
     /// Encodes the script call that decides `checks`, whose keys are in several hash slots of one
-    /// node. The node replies [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all of them.
-    /// Otherwise, the reply is like that to [`encode_part`](Self::encode_part) if `is_part` is
-    /// true, and like that to [`encode_call`](Self::encode_call) if not.
+    /// node. The node replies [`NOT_HERE`](super::reply::NOT_HERE) if it does not hold all of
+    /// these keys. Decode any other reply like the reply to [`encode_part`](Self::encode_part) if
+    /// `is_part` is true, otherwise like the reply to [`encode_call`](Self::encode_call).
     pub fn encode_node_call(
         &self,
         checks: &[Check<'_>],
@@ -186,8 +187,8 @@ fn build_evalsha(script: &Script, keys: usize) -> Cmd {
     command
 }
 
-/// Returns the name of an accounting in `apply.lua`. `is_part` is true if the other checks of an
-/// all-or-nothing call are decided by other script calls.
+/// Returns the name that `apply.lua` uses for an accounting mode. `is_part` is true if the other
+/// checks of an all-or-nothing call are decided by other script calls.
 fn accounting_name(accounting: Accounting, is_part: bool) -> &'static str {
     match accounting {
         Accounting::AllOrNothing if is_part => "part",
@@ -213,7 +214,8 @@ fn op_name(check: &Check<'_>) -> &'static str {
     }
 }
 
-/// Appends a role in the form that the scripts expect.
+/// Appends a check's role in the form that the scripts expect: the number of a quota group, or the
+/// name of any other role.
 fn pack_role(packed: &mut Packed, role: Role) {
     match role {
         Role::Required => packed.push_string(b"required"),
@@ -222,7 +224,7 @@ fn pack_role(packed: &mut Packed, role: Role) {
     }
 }
 
-/// Returns the number of hits to charge, refund, or check for. Caps it where more hits would have
+/// Returns the number of hits to charge, refund, or check for, capped where more hits would have
 /// no further effect, so that the scripts' arithmetic stays exact.
 fn capped_cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
@@ -279,13 +281,13 @@ fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>
     }
 }
 
-/// Arguments of the fast-path scripts for the check of a bucket, in credits.
+/// Arguments of the fast-path scripts for a check of a bucket, in credits.
 struct BucketArguments {
     credits: BucketCredits,
     /// Credits to charge; one more than the capacity if the cost exceeds the burst, so that the
     /// check never passes.
     need: u64,
-    /// Credits that must remain after the charge, because of the floor of the consumer class.
+    /// Credits that must remain after the charge, as the floor of the consumer class requires.
     kept: u64,
 }
 

@@ -1,12 +1,13 @@
 //! Bundles the files of `lua/` into the scripts that Redis runs.
 //!
-//! A file includes another one as `loadfile('path')`, as in stock Lua. Redis has no files, so
-//! `bundle_file` replaces the expression by a function with that file's text.
+//! A file includes another file with `loadfile('path')`, as in stock Lua. Redis has no `loadfile`,
+//! so `bundle_file` replaces the call with a function that has the text of the included file.
 //!
-//! Each file starts with the line `#!lua`. With it, Redis 7 or newer runs the script in strict mode
-//! and rejects keys in two cluster slots; tests use this mode. Production drops the line: with it,
-//! a Redis at `maxmemory` would reject every script call; without it, scripts still decide refusals
-//! and only charges fail. Each call also costs 5 % less.
+//! Each file starts with the line `#!lua`. With this line, Redis 7 or newer runs the script in
+//! strict mode and rejects keys in two cluster slots. Tests use strict mode. Production drops the
+//! line, because a Redis at `maxmemory` would reject every call of a script with this line.
+//! Without it, scripts still decide refusals, and only charges fail. Each call also costs 5 %
+//! less.
 //!
 //! Not here: arguments (`arguments`), replies (`reply`), loading scripts on a server (`client`).
 
@@ -64,21 +65,22 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "ttl.lua",
 ];
 
-/// First line of each Lua file. It enables strict mode, in which Redis 7 rejects access to
-/// undeclared keys.
+/// First line of each Lua file. It enables strict mode, in which Redis 7 or newer rejects a script
+/// that accesses keys in several cluster slots.
 const SHEBANG: &str = "#!lua\n";
 
-/// First line, in strict mode, of the scripts for one node of a cluster, which use several slots.
+/// First line, in strict mode, of the scripts for one node of a cluster, which access keys in
+/// several slots.
 const NODE_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
 
 /// All scripts that the store calls, for one mode: production or strict.
 #[derive(Debug)]
 pub struct Scripts {
-    /// Script for a call with a single check, of a fixed window.
+    /// Script for a call with a single check whose limit is a fixed window.
     pub single_fixed_window: Script,
-    /// Script for a call with a single check, of a bucket.
+    /// Script for a call with a single check whose limit is a bucket.
     pub single_bucket: Script,
-    /// Script for a call with a single check, of a sliding window.
+    /// Script for a call with a single check whose limit is a sliding window.
     pub single_sliding_window: Script,
     /// Script for a call with several checks, all of different fixed windows and buckets.
     pub multi_check: Script,
@@ -131,12 +133,12 @@ impl Scripts {
 /// Scripts in production mode, which the service runs.
 pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle("", ""));
 
-/// Scripts in strict mode, for tests. Needs Redis 7.
+/// Scripts in strict mode, for tests. Needs Redis 7 or newer.
 pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(SHEBANG, NODE_SHEBANG));
 
-/// Returns the text of a file without its first line and comments. Replaces each `loadfile('path')`
-/// by a function with the text of that file, because Redis has no `loadfile`. An unknown path is
-/// not replaced, so that Redis rejects the script.
+/// Returns the text of a Lua file without its first line and its comments. Replaces each
+/// `loadfile('path')` with a function that has the text of that file, because Redis has no
+/// `loadfile`. An unknown path is not replaced, so that Redis rejects the script.
 fn bundle_file(path: &str) -> String {
     let file = LUA_FILES.iter().find(|(name, _)| *name == path);
     let (_, text) = file.copied().unwrap_or_default();

@@ -1,16 +1,16 @@
 //! MessagePack encoder for script arguments: packs many values into one argument.
 //!
 //! Redis turns each argument into an object and a Lua string, which the script then parses as a
-//! number. For a call of ten checks, thirty such numbers were a fifth of its cost.
-//! `cmsgpack.unpack` parses all values at once. Scripts for a single check keep plain arguments,
-//! which are readable in MONITOR.
+//! number. For a call of ten checks, thirty separate numbers made up a fifth of the cost of the
+//! call. `cmsgpack.unpack` parses all values at once. Scripts for a single check keep plain
+//! arguments, which are readable in MONITOR.
 //!
 //! Not here: choosing the values (`arguments`).
 
 use smallvec::SmallVec;
 
-/// Number of bytes kept on the stack: enough for ten checks of fixed windows, each with three
-/// numbers of at most nine bytes.
+/// Number of bytes stored without a heap allocation: enough for ten checks of fixed windows, each
+/// with three numbers of at most nine bytes.
 const BYTES_INLINE: usize = 288;
 
 /// Maximum length of a string in bytes. Longer strings do not fit MessagePack's `fixstr` format,

@@ -1,9 +1,9 @@
 //! Decodes script replies into outcomes.
 //!
-//! `apply.lua` returns the numbers of each outcome. A fast path returns the counter's state before
-//! the call, the verdict, and the time, from which [`algorithm::apply`] computes the outcome. A
-//! reply that no script can send is a [`ReplyError`], and so is a verdict that contradicts the
-//! state.
+//! `apply.lua` returns the numbers of each outcome. A fast-path script returns the counter's state
+//! before the call, the verdict, and the time, from which [`algorithm::apply`] computes the
+//! outcome. A reply that no script can send is a [`ReplyError`], and so is a verdict that
+//! contradicts the state.
 //!
 //! Not here: the arguments (`arguments`), error replies (`client`), what an outcome means
 //! (`decide`).
@@ -60,20 +60,21 @@ pub enum ReplyError {
 pub struct ScriptReply {
     /// One outcome per check, in the order of the checks.
     pub outcomes: Vec<Outcome>,
-    /// Number of counters with a state from the far future, which the script clamped to a full
-    /// counter. Either the clock has stepped back, or the state was corrupt.
+    /// Number of counters whose state was from the far future and was clamped to that of a counter
+    /// without available hits. Either the clock has stepped back, the limit was lowered, or the
+    /// state was corrupt.
     pub clamped: u64,
-    /// Status of each check's counter without the call's charges, in the order of the checks. Empty
-    /// unless the call is a part.
+    /// Status of each check's counter without the call's charges, in the order of the checks.
+    /// Empty unless the script call decides only one part of an all-or-nothing call.
     pub uncharged: Vec<CounterStatus>,
 }
 
-/// Status of a counter, as an outcome reports it.
+/// Available hits and reset time of a counter, as in an [`Outcome`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterStatus {
-    /// Number of single hits that could be charged next.
+    /// Number of hits available, rounded down: how many single-hit checks would still pass.
     pub available: Hits,
-    /// Time until the counter is unused.
+    /// Time until the full limit is available again, rounded up.
     pub reset_after: Micros,
 }
 
@@ -132,7 +133,7 @@ impl ScriptReply {
 }
 
 /// Returns the server's time in the reply of a script that decides a call: the second number of a
-/// line, or the first of an array. `None` for the replies of other scripts.
+/// line, or the first of an array. Returns `None` for the replies of other scripts.
 pub(crate) fn server_time(reply: &Value) -> Option<Micros> {
     let number = match reply {
         Value::BulkString(line) => {
@@ -255,8 +256,8 @@ fn decode_multi(
     Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
-/// Returns the status of a counter if the call is rejected. `state` is the counter's state before
-/// the call.
+/// Returns the status that a check's counter has if the call is rejected. `state` is the counter's
+/// state before the call.
 fn uncharged_status(
     state: &State,
     check: &Check<'_>,
@@ -304,8 +305,10 @@ fn decode_apply(
     Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
-/// Converts a check's six numbers to its outcome. The numbers are: available (−1 − available if
-/// refused), wait (0 for none), reset, charged, and for a charge its time or window and its entry.
+/// Converts the six numbers of a check in a reply of `apply.lua` to its outcome. The numbers are
+/// the available hits (−1 − available if refused), the wait (0 if none), the time until reset, the
+/// charged hits, the time or window of the charge, and the entry of the charge. Times are in
+/// microseconds.
 fn outcome_from_numbers(
     numbers: [i64; NUMBERS_PER_OUTCOME],
     check: &Check<'_>,

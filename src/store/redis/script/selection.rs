@@ -46,7 +46,8 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// Returns how `multi_check.lua` decides a check of this limit, or `None` if it cannot.
+    /// Returns the kind that a check of this limit has in `multi_check.lua`, or `None` if that
+    /// script cannot decide the check.
     fn multi_kind(&self, check: &Check<'_>) -> Option<MultiKind> {
         match self {
             FastPath::FixedWindow(..) => Some(MultiKind::Window),
@@ -93,7 +94,8 @@ impl<'a> ScriptSelection<'a> {
     }
 }
 
-/// Returns how `multi_check.lua` decides a check, or `None` if it cannot.
+/// Returns the kind that a check has in `multi_check.lua`, or `None` if that script cannot decide
+/// the check.
 pub(crate) fn multi_kind(check: &Check<'_>) -> Option<MultiKind> {
     FastPath::for_check(check).and_then(|path| path.multi_kind(check))
 }
