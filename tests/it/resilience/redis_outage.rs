@@ -350,3 +350,37 @@ async fn a_call_that_cannot_be_answered_in_time_is_not_written() {
     assert_eq!(answer_to(&stack, 1, &limit, Some(soon)).await.1, Source::Shed);
     assert_eq!(written(), before);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_calls_wait_for_a_frozen_redis_before_its_breaker_opens() {
+    let _turn = heavy::turn().await;
+    let server = Server::start(&[]);
+    // Its breaker opens after a second of silence.
+    let stack = replica(server.port, 1, PATIENT).await;
+    let limit = limit(1_000_000);
+    let pause = || tokio::time::sleep(Duration::from_millis(1));
+    for _ in 0..200 {
+        assert_eq!(asked(&stack, 1, &limit).await.1, Source::Redis);
+        pause().await;
+    }
+    server.freeze();
+    let mut calls = JoinSet::new();
+    for _ in 0..200 {
+        let (stack, limit) = (Arc::clone(&stack), Arc::clone(&limit));
+        let soon = Clock::default().monotonic() + Duration::from_millis(20);
+        calls.spawn(async move { answer_to(&stack, 1, &limit, Some(soon)).await.1 });
+        pause().await;
+    }
+    let sources = calls.join_all().await;
+    let shed = sources.iter().filter(|source| **source == Source::Shed).count();
+    assert!(shed >= 100, "{shed} of 200 calls did not wait");
+    assert_eq!(times_opened(&stack), 0, "the estimate alone rejected them");
+    server.thaw();
+    for _ in 0..1_000 {
+        if asked(&stack, 1, &limit).await.1 == Source::Redis {
+            return;
+        }
+        pause().await;
+    }
+    panic!("the estimate does not recover");
+}

@@ -54,6 +54,11 @@ const RELOADS_MAX: u8 = 3;
 /// to the longest backoff, so that the client does not reconnect more often than that.
 const WORKING_AFTER: Micros = Micros::SECOND;
 
+/// Interval at which a silence of the node is added to the load estimate while it lasts.
+const SILENCE_STEP: Duration = Duration::from_millis(4);
+/// Minimum silence that is added to the load estimate.
+const SILENCE_MIN: Micros = Micros(4_000);
+
 /// State of the task that opens, serves, and reopens one connection.
 pub(crate) struct Connection {
     pub(crate) dialer: Dialer,
@@ -202,18 +207,16 @@ impl Connection {
     ) -> CloseReason {
         let signal = Arc::clone(&self.signal);
         let mut batches = FuturesUnordered::new();
-        let mut incoming: Vec<Batch> = Vec::with_capacity(COMMANDS_MAX);
+        let (mut incoming, mut closed) = (Vec::<Batch>::with_capacity(COMMANDS_MAX), false);
         let mut outstanding = OutstandingCommands::default();
-        let mut closed = false;
-        let silence_max = self.dialer.config().silence_max;
-        let mut silence = SilenceTimer::new(silence_max);
+        let mut silence = SilenceTimer::new(self.dialer.config().silence_max);
         let reason = loop {
             while batches.len() < BATCHES_IN_FLIGHT_MAX
                 && let Some(batch) = self.write_batch(&mut outstanding)
             {
                 outstanding.record_write(&batch);
                 if batch.sent.is_some() && !silence.is_set {
-                    silence.reset(Some(silence_max));
+                    silence.reset(Some(silence.step));
                 }
                 batches.push(send(connection.clone(), batch));
             }
@@ -244,18 +247,20 @@ impl Connection {
                 () = &mut silence.sleep, if silence.is_set => {
                     let left = self.silence_left(outstanding.sent.front());
                     silence.reset(left);
-                    if left != Some(Duration::ZERO) {
+                    let is_over = left == Some(Duration::ZERO);
+                    if !is_over && self.silence(&outstanding) < SILENCE_MIN {
                         continue;
                     }
-                    let is_silent = self.is_still_silent().await;
-                    silence.reset(Some(silence_max));
+                    let is_silent = self.is_still_silent(is_over).await;
                     if let Some((batch, result)) = batches.next().now_or_never().flatten() {
                         if let Err(reason) = self.complete(batch, result, &mut outstanding) {
                             break reason;
                         }
-                    } else if is_silent && let Some(breaker) = &self.breaker {
+                    } else if is_over && is_silent && let Some(breaker) = &self.breaker {
                         breaker.record_silence();
                         break CloseReason::BreakerOpened;
+                    } else if let Some(sent) = outstanding.sent.front() {
+                        self.meter.record_silence(&self.load, *sent, self.now());
                     }
                 }
                 received = self.queue.recv_many(&mut incoming, COMMANDS_MAX),
@@ -309,10 +314,18 @@ impl Connection {
     }
 
     /// Lets the `redis` crate read once more. Returns whether the node has still sent no reply.
-    async fn is_still_silent(&self) -> bool {
+    /// If `waits` is true, also waits for a reader on another thread.
+    async fn is_still_silent(&self, waits: bool) -> bool {
         let answers = self.stats.answers.get();
-        yield_to_reader().await;
+        yield_to_reader(waits).await;
         self.stats.answers.get() == answers
+    }
+
+    /// Returns how much longer than a round trip the oldest batch in flight has waited without a
+    /// reply on this connection; zero if there is none.
+    fn silence(&self, outstanding: &OutstandingCommands) -> Micros {
+        let oldest = outstanding.sent.front();
+        oldest.map_or(Micros::ZERO, |sent| self.meter.silence(*sent, self.now()))
     }
 
     /// Returns how much longer the node may stay silent before the circuit breaker opens. Returns
@@ -514,23 +527,27 @@ impl OutstandingCommands {
     }
 }
 
-/// Timer that fires when the oldest batch in flight may have waited for `silence_max`. Restarting
-/// the timer for every write would cost more, so the remaining wait is recomputed when the timer
-/// fires.
+/// Timer that fires every few milliseconds while a batch is in flight. It is not restarted for every
+/// write, because that would cost more. Instead, the silence is recomputed when it fires.
 struct SilenceTimer {
     sleep: Pin<Box<Sleep>>,
+    step: Duration,
     is_set: bool,
 }
 
 impl SilenceTimer {
-    fn new(duration: Duration) -> Self {
-        SilenceTimer { sleep: Box::pin(tokio::time::sleep(duration)), is_set: false }
+    /// Creates a timer that fires in time for a silence of `silence_max`.
+    fn new(silence_max: Duration) -> Self {
+        let step = SILENCE_STEP.min(silence_max);
+        SilenceTimer { sleep: Box::pin(tokio::time::sleep(step)), step, is_set: false }
     }
 
-    /// Restarts the timer, or stops it if `duration` is `None`.
-    fn reset(&mut self, duration: Option<Duration>) {
-        self.is_set = duration.is_some();
-        if let Some(duration) = duration {
+    /// Restarts the timer so that it fires after one step, or earlier if less than a step of the
+    /// silence is `left`. Stops it if `left` is `None`.
+    fn reset(&mut self, left: Option<Duration>) {
+        self.is_set = left.is_some();
+        if let Some(left) = left {
+            let duration = if left.is_zero() { self.step } else { left.min(self.step) };
             self.sleep.set(tokio::time::sleep(duration));
         }
     }
@@ -538,13 +555,15 @@ impl SilenceTimer {
 
 /// Lets the `redis` crate's task read once more. Otherwise, a process that was starved of CPU might
 /// mistake its own pause for silence of the node.
-async fn yield_to_reader() {
+async fn yield_to_reader(waits: bool) {
     for _ in 0..2 {
         // The runtime polls the sockets before it resumes a task that yielded.
         tokio::task::yield_now().await;
     }
     // With several runtime threads, the library's task may run on another one.
-    tokio::time::sleep(Duration::from_millis(1)).await;
+    if waits {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 async fn send(

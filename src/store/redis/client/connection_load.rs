@@ -60,6 +60,11 @@ impl ConnectionLoad {
         self.outstanding.fetch_sub(to_u32(commands), Ordering::Relaxed);
     }
 
+    /// Returns whether the mean service time was measured recently.
+    pub(crate) fn is_measured(&self, now: Micros) -> bool {
+        self.service.get(now, SERVICE_AGE_MAX_MS) > 0
+    }
+
     /// Returns whether a call that is queued now can get its reply by `deadline`. The outstanding
     /// commands may take at most half of the time left, as a margin for variance. The smallest
     /// round trip may take all of the time left.
@@ -107,6 +112,30 @@ impl LoadMeter {
         recent.filter_map(|window| window.smallest).min().unwrap_or_default()
     }
 
+    /// Returns how much longer than the smallest round trip the node has sent no reply to a batch
+    /// that was written at `sent`.
+    pub(crate) fn silence(&self, sent: Micros, now: Micros) -> Micros {
+        let silence = now.saturating_sub(sent.max(self.last_reply));
+        silence.saturating_sub(self.round_trip_min(now))
+    }
+
+    /// Adds the silence since a batch was written at `sent` to the mean service time in `load`.
+    /// Without it, calls would be sent to a frozen node until its circuit breaker opens. Does
+    /// nothing if no reply was received shortly before, because the mean is then unknown.
+    pub(crate) fn record_silence(&self, load: &ConnectionLoad, sent: Micros, now: Micros) {
+        if sent.saturating_sub(self.service[0].start) < Micros(2 * SERVICE_WINDOW.0) {
+            self.update_mean(load, self.silence(sent, now), now);
+        }
+    }
+
+    /// Writes the mean service time into `load`, with `busy` added to the measured busy time.
+    fn update_mean(&self, load: &ConnectionLoad, busy: Micros, now: Micros) {
+        let [current, previous] = &self.service;
+        let busy_us = current.busy.0 + previous.busy.0 + busy.0;
+        let commands = current.commands + previous.commands;
+        load.service.set(busy_us.saturating_mul(1_000) / commands.max(1), now);
+    }
+
     /// Records that the replies to a batch of `commands` commands, written at `sent`, arrived at
     /// `now`. Updates `load`.
     pub(crate) fn record(
@@ -142,9 +171,7 @@ impl LoadMeter {
         }
         self.service[0].busy = self.service[0].busy.saturating_add(busy);
         self.service[0].commands += commands as u64;
-        let busy_us = self.service[0].busy.0 + self.service[1].busy.0;
-        let commands = self.service[0].commands + self.service[1].commands;
-        load.service.set(busy_us.saturating_mul(1_000) / commands.max(1), now);
+        self.update_mean(load, Micros::ZERO, now);
         load.round_trip_min.set(self.round_trip_min(now).0, now);
     }
 }
@@ -203,6 +230,51 @@ mod tests {
         let (load, _, now) = busy();
         load.add(1_000_000);
         assert!(load.can_answer_by(now, Micros(u64::MAX)));
+    }
+
+    #[test]
+    fn a_silence_that_lasts_counts_as_service_time() {
+        // A command each millisecond, which takes 0.1 ms.
+        let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
+        let mut now = NOW;
+        for _ in 0..200 {
+            now = now.saturating_add(Micros(1_000));
+            meter.record(&load, now.saturating_sub(Micros(100)), now, 1);
+        }
+        let frozen_at = now;
+        let fits_after = |millis: u64| {
+            let now = frozen_at.saturating_add(Micros(millis * 1_000));
+            meter.record_silence(&load, frozen_at, now);
+            load.can_answer_by(now, now.saturating_add(Micros(16_000)))
+        };
+        load.add(4);
+        assert!(fits_after(4), "4 commands at 0.04 ms");
+        load.add(16);
+        assert!(fits_after(20), "20 commands at 0.2 ms");
+        load.add(12);
+        assert!(!fits_after(32), "32 commands at 0.32 ms");
+        load.remove(31);
+        assert!(fits_after(32), "one command at 0.32 ms");
+    }
+
+    #[test]
+    fn a_silence_is_what_exceeds_the_round_trip() {
+        let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
+        meter.record(&load, after(0), after(5_000), 1);
+        assert_eq!(meter.silence(after(10_000), after(14_000)), Micros::ZERO);
+        assert_eq!(meter.silence(after(10_000), after(18_000)), Micros(3_000));
+        // The last reply came later than the batch was written.
+        assert_eq!(meter.silence(after(0), after(12_000)), Micros(2_000));
+    }
+
+    #[test]
+    fn a_silence_after_a_pause_is_no_measurement() {
+        let (load, meter, now) = busy();
+        load.add(1_000_000);
+        let sent = now.saturating_add(Micros(200_000));
+        let later = sent.saturating_add(Micros(50_000));
+        meter.record_silence(&load, sent, later);
+        assert!(load.can_answer_by(later, later.saturating_add(Micros(16_000))));
     }
 
     #[test]

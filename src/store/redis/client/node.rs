@@ -168,13 +168,17 @@ impl Node {
         let first = WORKER_INDEX
             .get()
             .unwrap_or_else(|| self.next_connection.fetch_add(1, Ordering::Relaxed));
-        let mut overload = None;
+        let (mut overload, mut is_node_slow) = (None, false);
         for step in 0..self.connections.len() {
             let connection = &self.connections[first.wrapping_add(step) % self.connections.len()];
             if !connection.ready.load(Ordering::Acquire) {
                 continue;
             }
-            if !connection.load.can_answer_by(now, deadline) {
+            // If one connection is slow, another one without a measurement is no better: both lead
+            // to the same node.
+            let is_promising = !is_node_slow || connection.load.is_measured(now);
+            if !is_promising || !connection.load.can_answer_by(now, deadline) {
+                is_node_slow = true;
                 if !self.claim_load_probe(now) {
                     overload = overload.or(Some((&self.stats.shed, SendErrorKind::Overload)));
                     continue;
