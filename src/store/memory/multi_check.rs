@@ -315,7 +315,7 @@ impl MemoryStore {
 }
 
 /// Resets the counters of a rejected call to their state after its refunds, and then repeats the
-/// charges that apply even to a rejected call (debts). Keeps the verdicts and waits.
+/// charges that apply even to a rejected call (debts). Leaves the verdicts and wait times unchanged.
 fn undo_except_debts<'a>(
     checks: &[Check<'a>],
     answers: &mut [Answer],

@@ -5,14 +5,15 @@
 //! CPU time. A call is charged this way if all its counters were far from their limits when last
 //! seen. The call is admitted if every returned count is within its limit, and if the server's
 //! time was within the returned window from sending the command to receiving the reply. Otherwise,
-//! the charges are refunded by receipt, and scripts decide the call. The refund is a script that
-//! compares windows. An INCRBY of a negative number could arrive late and reduce the count of the
-//! next window. A charge whose outcome is unknown is never sent again and never refunded.
+//! the charges are refunded, using their receipts, and scripts decide the call. The refund is a
+//! script that compares windows, not an INCRBY of a negative number, which could arrive late and
+//! reduce the count of the next window. A charge whose outcome is unknown is never sent again and
+//! never refunded.
 //!
-//! Until its refund, for one round trip, the charge of a call that is not admitted may cause
-//! another call to be rejected. An admitted call was counted together with all calls admitted
-//! before it, so no limit is exceeded. The only exception is a client that refunds more than was
-//! charged while charges of calls that are not admitted are still counted.
+//! A call that is not admitted stays counted until its refund, for one round trip. During that
+//! time, it may cause another call to be rejected. Every admitted call was counted together with
+//! all calls admitted before it, so no limit is exceeded, with one exception: a client refunds more
+//! than it was charged while calls that are not admitted are still counted.
 //!
 //! Not here: writing the commands (`client::plain_charge`), the hints (`plain_hints`).
 

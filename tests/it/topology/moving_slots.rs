@@ -170,7 +170,7 @@ async fn a_full_reshard_under_load(node_scripts: bool) {
          not here, {redirected} redirects, {unknown} unknown",
         callers.calls.load(SeqCst)
     );
-    assert!(redirected > 0, "no slot moved under a call");
+    assert!(redirected + not_here > 0, "no slot moved under a call");
     assert_eq!(node_calls > 0, node_scripts);
     assert_eq!(not_here > 0, node_scripts, "a moving slot was not met");
     for (number, known) in (0..).zip(&callers.known) {

@@ -259,8 +259,8 @@ impl Connection {
                     } else if is_over && is_silent && let Some(breaker) = &self.breaker {
                         breaker.record_silence();
                         break CloseReason::BreakerOpened;
-                    } else if let Some(sent) = outstanding.sent.front() {
-                        self.meter.record_silence(&self.load, *sent, self.now());
+                    } else {
+                        self.record_silence(&outstanding);
                     }
                 }
                 received = self.queue.recv_many(&mut incoming, COMMANDS_MAX),
@@ -319,6 +319,13 @@ impl Connection {
         let answers = self.stats.answers.get();
         yield_to_reader(waits).await;
         self.stats.answers.get() == answers
+    }
+
+    /// Adds the silence of the node to the load estimate.
+    fn record_silence(&self, outstanding: &OutstandingCommands) {
+        if let Some(sent) = outstanding.sent.front() {
+            self.meter.record_silence(&self.load, *sent, outstanding.in_flight, self.now());
+        }
     }
 
     /// Returns how much longer than a round trip the oldest batch in flight has waited without a

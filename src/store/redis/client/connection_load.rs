@@ -119,20 +119,27 @@ impl LoadMeter {
         silence.saturating_sub(self.round_trip_min(now))
     }
 
-    /// Adds the silence since a batch was written at `sent` to the mean service time in `load`.
-    /// Without it, calls would be sent to a frozen node until its circuit breaker opens. Does
-    /// nothing if no reply was received shortly before, because the mean is then unknown.
-    pub(crate) fn record_silence(&self, load: &ConnectionLoad, sent: Micros, now: Micros) {
+    /// Adds the silence since a batch was written at `sent` to the mean service time in `load`, as
+    /// if the replies to all `in_flight` commands arrived now. Without it, calls would be sent to a
+    /// frozen node until its circuit breaker opens. Does nothing if no reply was received shortly
+    /// before, because the mean is then unknown.
+    pub(crate) fn record_silence(
+        &self,
+        load: &ConnectionLoad,
+        sent: Micros,
+        in_flight: usize,
+        now: Micros,
+    ) {
         if sent.saturating_sub(self.service[0].start) < Micros(2 * SERVICE_WINDOW.0) {
-            self.update_mean(load, self.silence(sent, now), now);
+            self.update_mean(load, self.silence(sent, now), in_flight as u64, now);
         }
     }
 
-    /// Writes the mean service time into `load`, with `busy` added to the measured busy time.
-    fn update_mean(&self, load: &ConnectionLoad, busy: Micros, now: Micros) {
+    /// Writes the mean service time into `load`. Adds `busy` and `commands` to what was measured.
+    fn update_mean(&self, load: &ConnectionLoad, busy: Micros, commands: u64, now: Micros) {
         let [current, previous] = &self.service;
         let busy_us = current.busy.0 + previous.busy.0 + busy.0;
-        let commands = current.commands + previous.commands;
+        let commands = current.commands + previous.commands + commands;
         load.service.set(busy_us.saturating_mul(1_000) / commands.max(1), now);
     }
 
@@ -171,7 +178,7 @@ impl LoadMeter {
         }
         self.service[0].busy = self.service[0].busy.saturating_add(busy);
         self.service[0].commands += commands as u64;
-        self.update_mean(load, Micros::ZERO, now);
+        self.update_mean(load, Micros::ZERO, 0, now);
         load.round_trip_min.set(self.round_trip_min(now).0, now);
     }
 }
@@ -244,7 +251,7 @@ mod tests {
         let frozen_at = now;
         let fits_after = |millis: u64| {
             let now = frozen_at.saturating_add(Micros(millis * 1_000));
-            meter.record_silence(&load, frozen_at, now);
+            meter.record_silence(&load, frozen_at, 2, now);
             load.can_answer_by(now, now.saturating_add(Micros(16_000)))
         };
         load.add(4);
@@ -255,6 +262,18 @@ mod tests {
         assert!(!fits_after(32), "32 commands at 0.32 ms");
         load.remove(31);
         assert!(fits_after(32), "one command at 0.32 ms");
+    }
+
+    #[test]
+    fn a_large_batch_may_take_its_time() {
+        let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
+        meter.record(&load, NOW, after(100), 1);
+        load.add(512);
+        let now = after(20_100);
+        // 128 commands take 0.16 ms each, so 512 take 80 ms.
+        meter.record_silence(&load, after(100), 128, now);
+        assert!(load.can_answer_by(now, now.saturating_add(Micros(200_000))));
+        assert!(!load.can_answer_by(now, now.saturating_add(Micros(100_000))));
     }
 
     #[test]
@@ -273,7 +292,7 @@ mod tests {
         load.add(1_000_000);
         let sent = now.saturating_add(Micros(200_000));
         let later = sent.saturating_add(Micros(50_000));
-        meter.record_silence(&load, sent, later);
+        meter.record_silence(&load, sent, 1, later);
         assert!(load.can_answer_by(later, later.saturating_add(Micros(16_000))));
     }
 

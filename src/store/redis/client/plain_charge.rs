@@ -57,8 +57,9 @@ impl ChargeReply {
 /// Replies to the plain charges of one call, in the order of the charges.
 pub type ChargeReplies = SmallVec<[ChargeReply; 1]>;
 
-/// Converts the reply to an INCRBY to the reply to a charge. For an error reply, also returns its
-/// classification. Nothing was charged in that case: a single command fails before it writes.
+/// Converts an INCRBY reply into a charge reply. For an error reply, also returns the error's
+/// classification. An error means that nothing was charged: a single command fails before it
+/// writes.
 pub(crate) fn charge_reply(
     reply: &Value,
     node: &Address,

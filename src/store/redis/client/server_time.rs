@@ -19,8 +19,8 @@ const AGE_MAX: Micros = Micros::SECOND;
 /// Maximum difference that the drift of the server's clock and ours can add within [`AGE_MAX`].
 const DRIFT_MAX: Micros = Micros(1_000);
 
-/// Age from which a sample of the server's time is replaced by a newer sample with wider bounds. A
-/// younger sample is kept if its bounds are narrower.
+/// Age at which the stored sample of the server's time is replaced even if the new sample has wider
+/// bounds. Before that age, the stored sample is kept if its bounds are narrower.
 const REFRESH_AGE: Micros = Micros(250_000);
 
 /// Bounds on the server's time when it executed a command, in microseconds since the Unix epoch.
@@ -34,7 +34,8 @@ pub struct ServerTimeSpan {
     pub is_certain: bool,
 }
 
-/// Bounds of the server's clock, from the script replies on one connection.
+/// Lower and upper bounds on the server's current time, derived from the script replies on one
+/// connection.
 #[derive(Debug, Default)]
 pub(crate) struct ServerTime {
     sample: Option<Sample>,
@@ -85,7 +86,7 @@ impl ServerTime {
         }
     }
 
-    /// Returns the time until which the bounds of the server's clock hold; zero if there are none.
+    /// Returns the time at which the bounds on the server's clock expire; zero if there are none.
     pub(crate) fn valid_until(&self) -> Micros {
         self.sample.as_ref().map_or(Micros::ZERO, |sample| sample.sent.saturating_add(AGE_MAX))
     }
