@@ -333,9 +333,10 @@ pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
     #[default]
     Admitted,
-    /// Same as `Admitted`, except for bills: hits above 0 that a descriptor names. A bill is always
-    /// charged, to the [`Limit::bill_limit`], because its hits have already been used. The counter
-    /// can therefore hold more hits than the limit, as with `Always`.
+    /// Same as `Admitted`, except for bills. A bill is a hits addend above 0 of the descriptor
+    /// itself. Its hits have already been used, so it is always charged, under the
+    /// [`Limit::bill_limit`]. The counter can therefore hold more hits than the limit, as with
+    /// `Always`.
     Billed,
     /// Charge even if this limit or another one rejects the call, because the hits have already
     /// been used.

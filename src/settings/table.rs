@@ -168,7 +168,8 @@ settings! {
     xds_tls_cert "xds-tls-cert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_CLIENT_TLS_CERT"];
     /// Private key of the client certificate for the control plane, PEM.
     xds_tls_key "xds-tls-key" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_CLIENT_TLS_KEY"];
-    /// PEM file with the CAs that verify the control plane; if empty, the system's CAs do.
+    /// PEM file with the CA certificates that verify the control plane; if empty, the system's CA
+    /// certificates are used.
     xds_tls_cacert "xds-tls-cacert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_CACERT"];
     /// Name that the control plane's certificate must have; if empty, the host of --xds-server.
     xds_tls_san "xds-tls-san" ["NAME"]: String = "", parse_text, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_SAN"];
@@ -325,8 +326,8 @@ settings! {
     redis_sentinel_auth "redis-sentinel-auth" ["PASSWORD"]: SecretText = "", parse_secret, Hidden, ["REDIS_SENTINEL_AUTH"];
     /// Connect to Redis with TLS.
     redis_tls "redis-tls" ["true|false"]: bool = "false", parse_flag, Plain, ["REDIS_TLS"];
-    /// PEM file with the CAs that verify the Redis server's certificate, or with a self-signed
-    /// server certificate; if empty, the system's CAs do.
+    /// PEM file with the CA certificates that verify the Redis server's certificate, or with the
+    /// server's own self-signed certificate; if empty, the system's CA certificates are used.
     redis_tls_cacert "redis-tls-cacert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CACERT"];
     /// Client certificate for Redis, PEM.
     redis_tls_client_cert "redis-tls-client-cert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["REDIS_TLS_CLIENT_CERT"];

@@ -138,7 +138,7 @@ words! {
     }
     /// Hits that are charged even if a limit rejects the call.
     ChargeSetting {
-        /// No hits.
+        /// Charges no hits for a rejected call.
         "admitted" Admitted,
         /// Billed hits: those of a descriptor with its own number of hits above 0.
         "billed" Billed,

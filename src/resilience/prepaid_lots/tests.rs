@@ -153,7 +153,7 @@ fn hits_are_put_back_into_their_lot_unless_it_is_over() {
 }
 
 #[test]
-fn a_new_policy_and_another_counter_do_not_spend_a_lot() {
+fn a_lot_is_not_spent_under_a_new_policy_or_for_another_counter() {
     let (lots, old) = (PrepaidLots::new(1), limit(100_000));
     let now = warm(&lots, &take(1, 1, &old), 90_000, 0);
     refill(&lots, &take(1, 1, &old), now);

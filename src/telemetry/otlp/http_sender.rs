@@ -52,7 +52,7 @@ impl fmt::Debug for HttpSender {
     }
 }
 
-/// Error of one export over HTTP. The next export may succeed.
+/// Error from one export over HTTP. The next export may succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HttpSendError {
     /// No response within the timeout.
