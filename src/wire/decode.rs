@@ -3,10 +3,10 @@
 //! An error names the bound that was exceeded. No value that a downstream client sends in a header
 //! causes an error: entry values may contain any bytes, have any length, or be empty.
 //!
-//! The fields are read in place, without copying. Decoding into prost messages would take twice as
-//! many instructions, 12 % of those of a decision in a batch. prost decodes only field keys and
-//! integers of several bytes, request overrides, which are rare, and messages that are modified
-//! and passed on (`decode_message`).
+//! The fields are read in place, without copying. Compared with prost messages in both directions,
+//! this and encoding in one pass save 17 % of the instructions of a decision in a batch of 100
+//! (load/results/batches.txt). prost decodes only field keys and integers of several bytes, request
+//! overrides, which are rare, and messages that are modified and passed on (`decode_message`).
 //!
 //! Not here: matching of descriptors (`policy::lookup`), decisions (`decide`).
 
