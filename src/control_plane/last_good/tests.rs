@@ -8,6 +8,7 @@ use crate::control_plane::messages::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
 };
 use crate::control_plane::resource::TYPE_URL;
+use crate::policy::Source;
 use crate::policy::spec::NodeSpec;
 
 fn limit(requests_per_unit: u32) -> Option<RateLimitPolicy> {
@@ -262,4 +263,18 @@ fn a_long_name_or_reason_is_cut_and_escaped() {
     let update = LastGood::default().apply(vec![resource(&name, "", &[])]);
     let shown = &update.rejections[0].resource;
     assert!(shown.len() <= TEXT_BYTES_MAX + 3 && !shown.contains('\n'), "{shown}");
+}
+
+#[test]
+fn new_defaults_may_make_a_rejected_resource_valid() {
+    let text = b"domains: [{domain: '*', algorithm: sliding_log}]".to_vec();
+    let source = Source { name: "defaults.yaml".to_owned(), text };
+    let defaults = PolicyDefaults::read(&source, &Options::default()).unwrap();
+    let mut last_good = LastGood::new(Options::default(), defaults);
+    let update = last_good.apply(vec![good("a", 10_001)]);
+    assert_eq!(update.rejections.len(), 1, "a log has at most 10,000 entries: {update:?}");
+    last_good.set_defaults(PolicyDefaults::default());
+    let update = last_good.apply(vec![good("a", 10_001)]);
+    assert!(update.changed && update.rejections.is_empty(), "{update:?}");
+    assert_eq!(active_domains(&last_good), owned(&[("a", 10_001)]));
 }
