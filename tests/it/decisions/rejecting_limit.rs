@@ -135,3 +135,19 @@ descriptors:
     let alone = bench.ask(&[d("two=x").hits(2)]);
     assert_eq!(alone.precision, Some(WaitPrecision::Exact));
 }
+
+#[test]
+fn the_wait_beside_a_limit_that_the_rejected_call_used_up_is_a_lower_bound() {
+    for (accounting, precision) in
+        [("independent", WaitPrecision::AtLeast), ("all_or_nothing", WaitPrecision::Exact)]
+    {
+        let bench = Bench::new(&format!("{LIMITS}accounting: {accounting}\n"));
+        assert!(bench.one("minute=x").passes());
+        let both = [d("minute=x"), d("hour=x")];
+        let answer = bench.ask(&both);
+        assert_eq!(answer.retry_after, Some(Micros::from_secs(60)));
+        assert_eq!(answer.precision, Some(precision), "{accounting}");
+        bench.advance(Micros::from_secs(60));
+        assert_eq!(bench.ask(&both).passes(), precision == WaitPrecision::Exact, "{accounting}");
+    }
+}
