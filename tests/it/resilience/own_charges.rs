@@ -395,3 +395,15 @@ async fn what_is_left_after_a_loss_is_told_by_own_charges() {
     assert_eq!(left(&[take(1, &limit, 1), take(2, &narrow, 1)]).await, Hits(7));
     assert_eq!(left(&[Check { op: Op::PEEK, ..take(1, &limit, 1) }]).await, Hits(7));
 }
+
+#[tokio::test]
+async fn lost_charges_of_a_shadow_check_exceed_no_limit() {
+    let (store, replicas) = replicas(1);
+    let (replica, limit) = (&replicas[0], window(20, HOUR));
+    let shadow = Check { role: Role::Shadow, ..take(1, &limit, 3) };
+    assert!(passes(replica, shadow, START).await);
+    assert!(passes(replica, take(2, &limit, 2), START).await);
+    store.lose();
+    replica.outage(START);
+    assert_eq!(replica.over_admitted_max(START), 2, "a limit in shadow mode admits everything");
+}
