@@ -84,6 +84,18 @@ async fn expired_entries_make_room_before_anything_is_shared() {
 }
 
 #[tokio::test]
+async fn an_entry_outlives_the_millisecond_in_which_it_expires() {
+    let bench = MemoryBench::new(1_000);
+    let (key, limit) = (bench.key(1), bucket(1, 1_500));
+    assert!(passes(&one(&bench, take(key, &limit, 1)).await));
+    bench.advance(1_499);
+    bench.store.sweep(bench.now(), usize::MAX);
+    assert!(!passes(&one(&bench, take(key, &limit, 1)).await), "a hit refills in 1.5 ms");
+    bench.advance(1);
+    assert!(passes(&one(&bench, take(key, &limit, 1)).await));
+}
+
+#[tokio::test]
 async fn what_reads_or_refuses_leaves_no_entry() {
     let bench = MemoryBench::new(1_000);
     let (none, limit) = (window(0, MINUTE), bucket(5, SECOND));
