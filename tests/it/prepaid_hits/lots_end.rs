@@ -5,13 +5,14 @@
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::domain::{Accounting, Answer, Call, Hits, Source, Verdict};
+use tidegate::domain::{Accounting, Answer, Call, Check, Hits, Source, Verdict};
 use tidegate::resilience::deadline::Deadline;
 use tidegate::store::{SharedStore, Store};
 
 use super::replica::{HOT, LOTS_ARE_OVER, Replica, counted, prepaid_hits, server, until_counted};
+use crate::plain_commands::bench::text;
 use crate::support::limits::*;
-use crate::support::redis_server::until;
+use crate::support::redis_server::{Server, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_spends_prepaid_hits_looks_like_one_that_redis_decided() {
@@ -55,6 +56,49 @@ async fn a_call_that_another_limit_rejects_changes_neither_counter() {
     assert!(replica.stats().prepaid_calls > 100, "{:?}", replica.stats());
     until_counted(&server, &checks[0], admitted).await;
     assert_eq!(counted(&server, &checks[1]), 5);
+}
+
+/// Takes all hits that are left in a counter, as another client would. Returns how many it took.
+fn exhaust(server: &Server, check: &Check<'_>) -> i64 {
+    let left = i64::try_from(check.limit.capacity().0 - counted(server, check)).unwrap();
+    server.ask(&["INCRBY", &text(check), &left.to_string()]);
+    left
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_is_sent_again_without_its_lot_spends_each_hit_once() {
+    let (server, hot, scarce) =
+        (server(), prepaid(&window(100_000, HOUR)), prepaid(&window(50_000, HOUR)));
+    let replica = Replica::without_refusal_cache(&server).await;
+    let checks = [take(key(HOT), &hot, 1), take(key(2), &scarce, 1)];
+    let (mut admitted, mut repeated) = (0, 0);
+    for round in 0.. {
+        for _ in 0..100 {
+            assert_eq!(replica.apply(&checks).await.each[1].verdict(), Some(Verdict::Pass));
+            // Its lots end at other times than those of the other counter.
+            assert_eq!(replica.hit(&hot).await.verdict, Verdict::Pass);
+            admitted += 2;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        if repeated >= 5 {
+            break;
+        }
+        assert!(round < 100, "{repeated} lots were refused");
+        let taken = exhaust(&server, &checks[1]);
+        loop {
+            let before = replica.stats();
+            if replica.apply(&checks).await.each[1].verdict() != Some(Verdict::Pass) {
+                break;
+            }
+            // Redis was asked for a lot and refused it, and the call spent hits of the last one.
+            let now = replica.stats();
+            let (has_asked, lots) = (now.script_calls > before.script_calls, now.prepaid_hits);
+            repeated += u64::from(has_asked && lots == before.prepaid_hits);
+            admitted += 1;
+        }
+        server.ask(&["INCRBY", &text(&checks[1]), &(-taken).to_string()]);
+    }
+    until_counted(&server, &checks[0], admitted).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
