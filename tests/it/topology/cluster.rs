@@ -371,6 +371,30 @@ async fn an_older_slot_table_never_replaces_a_newer_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_slot_table_of_another_cluster_is_not_taken_while_a_node_is_connected() {
+    let turn = heavy::turn().await;
+    let cluster = Cluster::start(&[&acl::line(acl::CLUSTER)]);
+    let other = Server::start(&["cluster-enabled yes", &acl::line(acl::CLUSTER)]);
+    other.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    let addresses = config(TopologyConfig::Cluster, &[&cluster.nodes[1], &other]);
+    let (call, connections) = (item_on(&cluster, 0), open(addresses).await);
+    cluster.nodes.iter().for_each(Server::freeze);
+    // A broken connection leads to a refresh. The other masters owe no reply, so theirs stay open.
+    let lost = total(&connections, |node| &node.losses);
+    connections.send_in_background(call.clone());
+    until("a connection is lost", || total(&connections, |node| &node.losses) > lost).await;
+    // The answer to a query is judged before the next one is made.
+    let queries = queries_for_slots(&other);
+    until("the other cluster answers", || queries_for_slots(&other) >= queries + 2).await;
+    let address = format!("127.0.0.1:{}", other.port);
+    let is_taken = connections.report().iter().any(|node| node.address == address);
+    cluster.nodes.iter().for_each(Server::thaw);
+    assert!(!is_taken, "every counter would start afresh");
+    until("all are connected again", || connections.is_connected()).await;
+    drop((other, turn));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_moved_slot_is_redirected_until_the_slot_table_is_refreshed_at_once() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let call = item_on(&cluster, 1);
