@@ -409,9 +409,6 @@ impl<D: Decide> RateLimit<D> {
     }
 }
 
-/// Default HTTP status of a forward-auth response that denies the request.
-pub const DENIED_STATUS: u16 = 429;
-
 /// Times at which a call started, by the wall clock and the monotonic clock. Passed to each step of
 /// the call, because reading a clock is slow.
 #[derive(Clone, Copy, Debug)]
