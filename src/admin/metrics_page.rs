@@ -17,7 +17,8 @@ use tokio::sync::{Mutex, oneshot, watch};
 use super::http_server::ConnectionCloser;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
-/// Maximum age at which a rendering of the metrics page is shared with a new reader, 1 s. Shorter
+/// Maximum age at which a rendering of the metrics page that a client is still reading is shared
+/// with a new reader, 1 s. Shorter
 /// than any usual scrape interval. See [`READ_TIME_MIN`] for an exception.
 const SHARED_AGE_MAX: Duration = Duration::from_secs(1);
 

@@ -31,7 +31,9 @@
 //! The pool is clamped to its room once, at the end of an interval. This has the same result as a
 //! clamp at every tick: room only shrinks while buckets refill, so the last clamp is the tightest.
 //! For the same reason, a charge that does not pass at the first tick at which the unclamped pool
-//! suffices passes at no later tick either, so bisection finds the only candidate for the wait.
+//! suffices passes at no later tick either, so bisection finds the only candidate for the wait. An
+//! exception is a class whose own bucket covers the charge later, where the unassigned share is
+//! smaller than the floor in whole hits: the wait is then unknown.
 //!
 //! If a policy change lowers a capacity, stored credits above it are dropped. A state whose number
 //! of classes differs from that of the limit is treated as full.

@@ -142,7 +142,7 @@ fn line_of(text: &str, name: &str) -> Option<usize> {
 const QUOTED_CHARS_MAX: usize = 200;
 
 /// Returns whether an error message may quote the value of the setting called `name`. Values of
-/// secrets and of unknown settings are never quoted.
+/// secrets, of addresses (which may contain a password), and of unknown settings are never quoted.
 fn is_value_quotable(name: &str) -> bool {
     TABLE.iter().any(|row| row.name == name && row.is_shown_unchanged())
 }
@@ -169,9 +169,9 @@ fn yaml_error(text: &str, error: &serde_yaml::Error) -> (Option<(usize, Option<u
     (position, "this is not YAML: write `name: value` on each line".to_owned())
 }
 
-/// Finds the first line where the name of a setting is followed by `=`, or by a colon without a
-/// space. Returns the line and column of that separator (from 1) and an error message that suggests
-/// the correct line, or `None` if there is no such line.
+/// Finds the first line that begins with the name of a setting followed by `=`, or by a colon
+/// without a space. Returns the line and column of that separator (from 1) and an error message
+/// that suggests the correct line, or `None` if there is no such line.
 fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     for (nth, line) in text.lines().enumerate() {

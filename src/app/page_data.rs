@@ -128,7 +128,7 @@ struct CurrentState<'a> {
     rates: &'a CurrentRates,
     latency: Option<LatencyPercentiles>,
     /// Bills (charges of hits that a descriptor names) that limits rejected since the process
-    /// started; `None` if there were none.
+    /// started, counted for rules that are also checked with 0 hits; `None` if there were none.
     lost_bills: Option<RejectedBills>,
     store: StoreState,
     /// State of the control plane's client; absent if policies come from files.
@@ -203,7 +203,8 @@ struct NodeState {
     /// Number of calls written to this node since the process started, each as a script call or as
     /// plain commands.
     calls: u64,
-    /// Number of connections to this node that were lost or closed since the process started.
+    /// Number of connections to this node that were lost, or closed after an error, since the
+    /// process started.
     losses: u64,
 }
 

@@ -55,8 +55,8 @@ impl PolicyFileTracker {
     }
 
     /// Polls the files. If a file was read or removed, returns the last complete contents of all
-    /// files. Returns `None` if nothing has changed or no file is left. If `all` is true, reads
-    /// every file immediately.
+    /// files. Returns `None` if no file was read or removed, while it waits for incomplete files,
+    /// and if no file is left. If `all` is true, reads every file immediately.
     ///
     /// # Errors
     ///
@@ -112,8 +112,8 @@ impl PolicyFileTracker {
             file.is_missing = false;
             self.files.insert(key, file);
         }
-        // A file may be missing for a moment while it is being replaced, so a file counts as removed
-        // only when two consecutive polls do not find it.
+        // A file may be missing for a moment while it is being replaced, so a file counts as
+        // removed only when two consecutive polls do not find it.
         let mut was_removed = false;
         for (key, file) in former {
             if file.contents.is_none() {
@@ -206,7 +206,8 @@ mod tests {
         fs::write(&path, "new").unwrap();
         tracker.update(files.list().unwrap(), false);
         tracker.update(files.list().unwrap(), false);
-        // The listing says that the file is complete, but it is written once more before it is read.
+        // The listing says that the file is complete, but it is written once more before it is
+        // read.
         fs::write(&path, "newer").unwrap();
         assert!(!tracker.read(&files).unwrap());
         assert_eq!(texts(&tracker.sources()), ["a", "b"]);

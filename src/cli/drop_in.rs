@@ -55,8 +55,8 @@ impl CommandLine {
 }
 
 /// Separates known flags and their values from unknown arguments. Returns the known ones, and the
-/// unknown ones shortened for the log. An argument that follows an unknown flag is in neither list,
-/// because it may be the flag's value and a secret.
+/// unknown ones as they may be logged: shortened, and without the value after `=`. An argument that
+/// follows an unknown flag is in neither list, because it may be the flag's value and a secret.
 fn split_known_flags(
     flags: &[&Arg],
     arguments: impl Iterator<Item = OsString>,

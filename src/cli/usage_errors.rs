@@ -1,4 +1,4 @@
-//! Improves error messages of the command line parser: adds an example descriptor if all
+//! Improves error messages of the command line parser: adds an example descriptor if only
 //! descriptors are missing, and suggests one similar subcommand instead of several.
 
 use clap::Error;
@@ -9,7 +9,7 @@ use crate::domain::nearest_word;
 /// Placeholder for descriptor arguments in the usage text of subcommands.
 pub(super) const DESCRIPTORS_PLACEHOLDER: &str = "K=V,K2=V2";
 
-/// Returns the error with a clearer message if descriptors are missing or the subcommand is
+/// Returns the error with a clearer message if only descriptors are missing or the subcommand is
 /// unknown. Returns all other errors unchanged.
 pub(super) fn reword(mut error: Error) -> Error {
     match error.kind() {

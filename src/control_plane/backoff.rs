@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct BackoffConfig {
     /// Wait after the first failure. It doubles with each further failure.
     pub initial: Duration,
-    /// Maximum wait between two attempts.
+    /// Maximum wait of the exponential backoff.
     pub max: Duration,
     /// Maximum fraction of a wait, from 0 to 1, by which the wait is shortened at random, so that
     /// replicas do not all reconnect at once.

@@ -70,7 +70,8 @@ pub struct Client {
 /// Effect of a response on the active policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseEffect {
-    /// Whether to activate the domains, because they have changed or no policy is active yet.
+    /// Whether to activate the domains, because they have changed, or because no policy is active
+    /// yet and the response was accepted.
     pub activate: bool,
     /// Whether the response was rejected, in part or as a whole, and either its errors differ from
     /// those of the previous response or the active domains have changed.
@@ -99,7 +100,7 @@ struct Session<A> {
     /// Whether any policy has been activated.
     is_active: bool,
     on_response: A,
-    /// Last connection error that was logged; `None` while a stream is open.
+    /// Last error of a connection or stream that was logged; `None` while a stream is open.
     logged: Option<String>,
 }
 
@@ -311,7 +312,8 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         }
     }
 
-    /// Counts a connection failure, and logs the error unless it equals the last logged error.
+    /// Counts a failure to connect or a lost stream, and logs the error unless it equals the last
+    /// logged error.
     fn report_failure(&mut self, error: String) {
         let status = &self.client.status;
         ControlPlaneStatus::count(&status.failures, 1);

@@ -247,14 +247,15 @@ struct DecodedResponse {
     without_domain: BTreeSet<String>,
     /// Whether the response contains a resource whose name cannot be decoded.
     has_nameless: bool,
-    /// Names of the domains in the response that have been applied.
+    /// Names of the domains in the response, valid or not. These domains are not removed. Filled
+    /// while the response is applied.
     present: BTreeSet<String>,
     rejections: Vec<Rejection>,
 }
 
 impl DecodedResponse {
-    /// Decodes the names and domains of resources. Apart from the positions in error messages, the
-    /// result does not depend on the order of `resources`.
+    /// Decodes the names and domains of resources. The decoded resources do not depend on the order
+    /// of `resources`; only the rejections do.
     fn decode(resources: Vec<RawResource>) -> Self {
         let mut response = DecodedResponse::default();
         let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();

@@ -1,7 +1,7 @@
 //! Dry run: predicts the decision on a request without charging limits or notifying the observer.
 //!
-//! Replaces every check with a peek, and derives the decision from the outcomes of the peeks. A
-//! peek only reports the wait for a single hit.
+//! Replaces every check with a peek, and derives the decision from the outcomes of the peeks. The
+//! wait that a peek reports is that of a single hit.
 //!
 //! Not here: presenting the result (`app`).
 

@@ -30,7 +30,7 @@ pub struct CounterSnapshot<'p> {
 pub struct CounterSnapshots<'p> {
     /// Counters in policy-file order. Empty if no rule with limits matches the descriptor.
     pub each: Vec<CounterSnapshot<'p>>,
-    /// Component that read the counters. If it is [`Source::Local`], other replicas may have
+    /// Component that answered. If it is [`Source::Local`], other replicas may have
     /// different counts.
     pub source: Source,
 }

@@ -86,9 +86,10 @@ impl Admission {
     }
 
     /// Returns the role to use for an undecided check when only the undecided checks of a call are
-    /// sent to a store. With these roles, the undecided checks are admitted if and only if the
-    /// whole call is. A quota check becomes a shadow check if a quota group has already passed, or
-    /// if its own group has already been refused.
+    /// sent to a store. Unless a decided check has already rejected the call, the undecided checks
+    /// are admitted with these roles if and only if the whole call is. A quota check becomes a
+    /// shadow check if a quota group has already passed, or if its own group has already been
+    /// refused.
     pub fn remaining_role(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)

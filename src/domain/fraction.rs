@@ -8,10 +8,11 @@ use super::{
     SlidingWindow,
 };
 
-/// Maximum time to refill a scaled bucket, in microseconds: 2^51 µs, about 71 years. This is half
-/// of the maximum in bucket arithmetic, because the debt of a bucket with `charge: billed` or
+/// Maximum of burst · emission, or burst · window, of a scaled bucket: 2^51, with times in
+/// microseconds. This is at most half of the maximum in bucket arithmetic, because the debt of a
+/// bucket with `charge: billed` or
 /// `always` may reach twice its capacity.
-const REFILL_MAX_US: u64 = 1 << 51;
+const SCALED_PRODUCT_MAX: u64 = 1 << 51;
 
 /// Fraction of a limit, greater than 0 and at most 1.
 ///
@@ -88,7 +89,7 @@ impl Limit {
             }),
             Algorithm::Bucket(bucket) => {
                 let burst = fraction.of_hits(bucket.burst);
-                let at_most = REFILL_MAX_US / burst.0.max(1);
+                let at_most = SCALED_PRODUCT_MAX / burst.0.max(1);
                 let refill = match bucket.refill {
                     Refill::Arrival { emission } => {
                         Refill::Arrival { emission: fraction.stretch(emission, at_most) }
@@ -178,6 +179,6 @@ mod tests {
             panic!()
         };
         let Refill::Credits { window, .. } = part.refill else { panic!() };
-        assert!(part.burst.0 * window.0 <= REFILL_MAX_US);
+        assert!(part.burst.0 * window.0 <= SCALED_PRODUCT_MAX);
     }
 }

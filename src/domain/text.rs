@@ -53,8 +53,8 @@ pub fn with_causes(error: &dyn Error) -> String {
     text
 }
 
-/// Maximum length of a misspelled word, in bytes. No suggestion is made for longer words, because
-/// every known word is shorter.
+/// Maximum length of a misspelled word, in bytes. Longer words, such as long file names, get no
+/// suggestion. Every setting and policy key is shorter.
 const MISSPELLED_BYTES_MAX: usize = 48;
 
 /// Returns the known word that `given` is probably a misspelling of; `None` if none is similar.

@@ -34,7 +34,8 @@ pub struct NodeCall {
     pub took: Micros,
     /// Wall-clock time at which the call ended.
     pub ended: Micros,
-    /// Reason why the call failed; `None` if the node replied without an error.
+    /// Reason why the call failed; `None` if the node replied with a result or a
+    /// redirect.
     pub fault: Option<&'static str>,
 }
 

@@ -35,8 +35,8 @@ impl AnyStore {
         }
     }
 
-    /// Discards cached refusals and prepaid hits when the policy is replaced, because the new
-    /// policy may decide the same calls differently.
+    /// Discards cached refusals and stops the spending of prepaid hits when the policy is replaced,
+    /// because the new policy may decide the same calls differently.
     pub(crate) fn end_policy(&self) {
         #[cfg(feature = "redis")]
         if let Some(redis) = self.redis() {

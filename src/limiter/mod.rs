@@ -195,9 +195,9 @@ impl Limiter {
         self.decide(domain, descriptors, true).await.map(drop)
     }
 
-    /// Replaces the policy with the given policy files, each with a name and a text. Counters are
-    /// kept: a limit whose rate or capacity changes keeps its counted hits. Calls in progress
-    /// finish under the old policy.
+    /// Replaces the policy with the given policy files, each with a name and a text. A limit
+    /// whose `requests_per_unit` or `burst` changes keeps its counted hits. A new algorithm or
+    /// window starts a new counter. Calls in progress finish under the old policy.
     ///
     /// # Errors
     ///

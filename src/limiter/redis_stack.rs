@@ -29,8 +29,8 @@ pub(crate) type RedisStack =
 pub(crate) struct RedisStackConfig {
     /// Maximum time that a call waits for Redis.
     pub(crate) budget: Duration,
-    /// Number of replicas; at least 1. They share the prepaid hits and, while Redis does not reply,
-    /// each limit.
+    /// Number of replicas; at least 1. Divides the prepaid hits that this replica may hold and,
+    /// while Redis does not reply, each limit.
     pub(crate) replicas: u32,
     /// Whether to answer checks from recent refusals without a call to Redis.
     pub(crate) refusal_cache: bool,

@@ -2,9 +2,9 @@
 //! counts the hits that the remote store did not confirm, and those that it lost together with its
 //! counters.
 //!
-//! Each hit is counted for the longest lifetime of any charge, because a single lifetime for all
-//! hits needs only a few atomics. Therefore, the bound may count a hit of a short window for as
-//! long as a hit of the longest window.
+//! All of these hits are counted until the lifetimes of all of them have ended, because a single
+//! end time needs only a few atomics. Therefore, the bound may count a hit of a short window for as
+//! long as a hit of the longest window, and longer while new hits are added.
 //!
 //! Not here: determining these hits (`fallback`).
 

@@ -1,11 +1,11 @@
 //! Table of prepaid hits. Measures the rate of each counter, computes the size of the lots to
 //! charge in advance, and holds the lots until they are spent or expire.
 //!
-//! A lot covers [`LOT_TIME`] at the counter's current rate on this replica. All prepaid hits of a
-//! counter on this replica together are at most [a quarter](AVAILABLE_DIVISOR) of the hits that
-//! remain in the store, divided by the number of replicas. Therefore, no lot is charged near the
-//! limit. A lot expires after [`LIFE_MAX`], or earlier if its window may have ended by the server's
-//! clock.
+//! A lot covers [`LOT_TIME`] at the counter's current rate on this replica. When a lot is charged,
+//! all prepaid hits of the counter on this replica together are at most [a
+//! quarter](AVAILABLE_DIVISOR) of the hits that remained in the store at its last answer, divided
+//! by the number of replicas. Therefore, no lot is charged near the limit. A lot expires after
+//! [`LIFE_MAX`], or earlier if its window may have ended by the server's clock.
 //!
 //! All times are in microseconds of a monotonic clock of this process, except in a charge record,
 //! which uses the store's clock.
@@ -27,11 +27,12 @@ const LOT_TIME: Micros = Micros(50_000);
 /// Maximum lifetime of a lot, measured from the time at which its charge was sent.
 const LIFE_MAX: Micros = Micros(100_000);
 
-/// Minimum size of a lot, in hits. A smaller lot would save too few calls to the store.
+/// Minimum number of prepaid hits that a replica holds after a lot is charged. If it would hold
+/// fewer, no lot is charged, because a single prepaid hit saves hardly any calls to the store.
 const LOT_MIN: u64 = 2;
 
-/// Divisor of the hits that remain in the store. All replicas together hold at most a quarter of
-/// the remaining hits as prepaid hits.
+/// Divisor of the hits that remained in the store at its last answer. All replicas together take at
+/// most a quarter of them as prepaid hits.
 const AVAILABLE_DIVISOR: u64 = 4;
 
 /// Divisor of a lot's size. The next lot is charged when at most half a lot is left. Other calls

@@ -143,9 +143,9 @@ impl<D: Decide> CallContext<D> {
         match self.router.receive(&mut call.body, call.deadline, limits).await {
             Ok((body, deadline)) => {
                 self.activity.record_call();
-                // Boxed only now: the future of a decision takes 12 KB, which calls would take while
-                // their request is incomplete. Unboxed, it would be copied when the stream starts and
-                // when it ends, which costs 15 % of the CPU of a call with one descriptor.
+                // Boxed only now: the future of a decision takes several kilobytes, which calls
+                // would take while their request is incomplete. Unboxed, it would be copied when
+                // the stream starts and when it ends.
                 Box::pin(self.router.answer(call.method, body, deadline, call.trace, &self.caller))
                     .await
             }

@@ -97,7 +97,8 @@ impl<D: Decide> RateLimit<D> {
     ///
     /// A single future decides requests one after the other, until it has to wait for the store.
     /// Then another future continues with the remaining requests. This saves memory, because the
-    /// future of a decision takes several kilobytes: with the memory store, one future decides the whole batch.
+    /// future of a decision takes several kilobytes: with the memory store, one future decides the
+    /// whole batch.
     async fn decide_batch(
         &self,
         requests: &[&[u8]],

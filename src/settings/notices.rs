@@ -236,8 +236,8 @@ fn is_service_link(name: &str) -> bool {
         || name.split_once("_PORT_").is_some_and(has_port_number)
 }
 
-/// Returns notices about TLS settings that have no effect because TLS is not enabled.
-/// envoyproxy/ratelimit ignores such settings. Outside drop-in mode, they are errors
+/// Returns notices about TLS settings that have no effect because a setting that they need is
+/// missing. envoyproxy/ratelimit ignores such settings. Outside drop-in mode, they are errors
 /// (`cross_checks`).
 fn find_downgraded_conflicts(settings: &Settings) -> Vec<Notice> {
     let has_no_effect = |is_present: bool, name: &str, missing: &str| {

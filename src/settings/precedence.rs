@@ -118,7 +118,8 @@ pub(super) fn mask_password(address: &str) -> String {
 
 /// Returns `text` unchanged if it is a path, or a host with or without a numeric port; otherwise
 /// returns `(hidden)`. Other text may be part of a password: an address list is split at commas,
-/// so a password that contains a comma is split, too.
+/// so a password that contains a comma is split, too, and its first part (`user:pass`) looks like a
+/// host with a port.
 fn mask_non_address(text: &str) -> &str {
     let address = text.split(['/', '?']).next().unwrap_or_default();
     let port = match address.rsplit_once(':') {
@@ -218,7 +219,8 @@ pub(super) fn find_unknown_names(
     sources.file.keys().filter(is_unknown).map(error).collect()
 }
 
-/// Maximum length of a value in an error message, in characters. Longer values are truncated.
+/// Maximum length, in characters, of the value of `BACKEND_TYPE` in an error message. A longer
+/// value is truncated.
 const SHOWN_CHARS_MAX: usize = 64;
 
 /// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` selects a backend other than Redis;

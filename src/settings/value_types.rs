@@ -138,7 +138,7 @@ words! {
     }
     /// Hits that are charged even if a limit rejects the call.
     ChargeSetting {
-        /// Charges no hits for a rejected call.
+        /// None, under all-or-nothing accounting: a rejected call charges nothing.
         "admitted" Admitted,
         /// Billed hits: those of a descriptor with its own number of hits above 0.
         "billed" Billed,

@@ -29,7 +29,8 @@ use crate::domain::{
 /// last.
 const WORKERS_MAX: usize = 256;
 
-/// Copy of the process-wide counters that one worker thread increments.
+/// Part of the process-wide counters that one worker thread increments. The totals are sums over
+/// all parts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct WorkerCounters {

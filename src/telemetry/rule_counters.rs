@@ -96,7 +96,7 @@ impl RuleCounters {
         checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that the rule was checked with 0 hits (a question), or that a bill was lost.
+    /// Records that the rule was checked with 0 hits (a question), or that it rejected a bill.
     /// Returns the lost bill to count, or `None` if there is none. A rejected bill counts as lost
     /// only if the rule has had a question.
     pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {

@@ -48,8 +48,8 @@ pub struct Latency {
     pub p999: Duration,
 }
 
-/// Bills (hits already used) that limits rejected since the process started. Counts only the bills
-/// of rules that were also checked with 0 hits.
+/// Bills (hits already used) that limits rejected since the process started. Counts a bill
+/// only if its rule had been checked with 0 hits before.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RejectedBills {
     /// Number of rejected bills.

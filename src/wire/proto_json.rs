@@ -64,8 +64,8 @@ impl fmt::Display for JsonError {
 }
 
 /// Converts a `RateLimitRequest` of at most `bytes_max` bytes from proto-JSON to its protobuf
-/// encoding. Returns an error if the body is longer, is not JSON, or has unknown fields or invalid
-/// values.
+/// encoding. Returns an error if the body is longer, has too many values, is not JSON, or has
+/// unknown fields or invalid values.
 pub(crate) fn request(body: &[u8], bytes_max: usize) -> Result<Bytes, JsonError> {
     if body.len() > bytes_max {
         return Err(JsonError::TooLong { bytes_max });

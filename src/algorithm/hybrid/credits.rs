@@ -122,7 +122,8 @@ impl<'a> HybridCredits<'a> {
         (self.refill(&fitting, at.saturating_sub(state.last)), false)
     }
 
-    /// Returns the maximum number of ticks that any state, even an empty one, needs to become full.
+    /// Returns an upper bound on the number of ticks until a state is full, even if it is empty
+    /// now.
     fn ticks_to_full(&self) -> u64 {
         let slowest = self
             .classes()
@@ -175,7 +176,7 @@ impl<'a> HybridCredits<'a> {
     }
 
     /// Returns the number of ticks until a refused charge of `credits` passes, at least 1, or
-    /// `None` if a refill alone never makes it pass.
+    /// `None` if it does not pass at the first tick at which the pool suffices.
     pub(super) fn wait_time(&self, state: &State, credits: u64) -> Option<u64> {
         let reached = |ticks| {
             let (own, pool) = self.refill_unbounded(state, ticks);

@@ -19,7 +19,8 @@ use crate::server::{Grant, Tls, TlsMaterial};
 use crate::settings::{DomainGrant, Settings};
 use crate::wire::WireError;
 
-/// Reloader that replaces the certificates of the gRPC port when their files change.
+/// Reloader that replaces the certificate, the private key, and the client CA of the gRPC port when
+/// their files change.
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,

@@ -27,7 +27,7 @@ fn format_table(prefix: &str, families: impl IntoIterator<Item = MetricFamily>) 
 }
 
 #[test]
-fn metrics_page_matches_metric_families() {
+fn metrics_docs_match_metric_families() {
     let ours = families()
         .into_iter()
         .chain(store_metrics::families())

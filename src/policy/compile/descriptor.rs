@@ -44,7 +44,8 @@ pub(crate) fn read_list<'d>(
     nodes
 }
 
-/// Returns the error message for a descriptor that occurs twice in one list.
+/// Returns the error message for a descriptor that occurs twice on one level, in one file or in
+/// several files of a domain.
 pub(crate) fn duplicate_message(key: &str, value: &str) -> String {
     let key = quoted(key);
     if value.is_empty() {

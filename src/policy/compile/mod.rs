@@ -218,7 +218,7 @@ fn hash_sources(sources: &[&Source], options: &Options) -> u64 {
 /// Compiled domain, with the files that define its first-level nodes.
 struct MergedDomain {
     spec: DomainSpec,
-    /// Indexes of the domain's files in the list of all policy files.
+    /// Indexes of the domain's files in the list of parsed documents.
     files: Vec<usize>,
     /// File index of each first-level node, and the node's position in that file's `descriptors`.
     origins: Vec<(usize, usize)>,

@@ -257,13 +257,13 @@ fn varies_by_client(node: &NodeSpec) -> bool {
 /// key and level matches all their values.
 fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
-    check_shadowed_siblings(linter, &domain.nodes, &[]);
+    check_covered_siblings(linter, &domain.nodes, &[]);
     linter.visit_nodes(|linter, node_path, node| {
-        check_shadowed_siblings(linter, &node.children, &node_path.at)
+        check_covered_siblings(linter, &node.children, &node_path.at)
     });
 }
 
-fn check_shadowed_siblings(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
+fn check_covered_siblings(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[usize]) {
     let patterns: Vec<(&str, &str)> = nodes
         .iter()
         .filter_map(|node| match &node.value {

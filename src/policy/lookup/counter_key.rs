@@ -2,10 +2,10 @@
 //!
 //! The identity of a counter consists of the domain, the limit's name if it is an entry of
 //! `rate_limits`, the algorithm, its window if it has one, the consumer class if each class has its
-//! own bucket, and the entries of the path or of `per`. The identity never includes the limit's
-//! capacity or rate, so a limit keeps its counters when these change. The encoding is injective:
-//! every part is a varint length followed by that many bytes, and every alternative is marked by
-//! one byte.
+//! own bucket, and the entries of the path or of `per`. The identity never includes
+//! `requests_per_unit`, `burst`, or the window of a bucket, so a limit keeps its counters when
+//! these change. The encoding is injective: every part is a varint length followed by that many
+//! bytes, and every alternative is marked by one byte.
 //!
 //! Not here: which entries are part of a key (`tree`), the names of keys in Redis (`store::redis`).
 

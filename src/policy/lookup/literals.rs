@@ -37,7 +37,7 @@ impl LiteralSet {
     }
 
     /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first.
-    /// Reads no more bytes than the longest literal has.
+    /// Reads at most one byte more than the longest literal has.
     pub(crate) fn each_prefix<'b>(
         &self,
         bytes: impl Iterator<Item = &'b u8>,

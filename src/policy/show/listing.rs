@@ -59,7 +59,7 @@ impl Policy {
 
     /// Returns one line per limit or unlimited rule, in file order and without newlines, as
     /// `/rlconfig` of envoyproxy/ratelimit prints it. Settings that only Tidegate supports are
-    /// appended, separated by commas.
+    /// appended, separated by commas. As there, the name of a `rate_limit` is left out.
     pub fn listing(&self) -> impl Iterator<Item = String> {
         self.rules.iter().flat_map(|rule| {
             let limits = rule.limits.iter().map(|limit| {

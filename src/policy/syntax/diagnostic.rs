@@ -130,8 +130,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// All errors of all policy files, sorted by file and position, or all errors of a domain's
-/// resources. `Display` prints one error per line.
+/// Errors of policy files, sorted by file and position, or errors of a domain's resources or of a
+/// file of defaults. `Display` prints one error per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 

@@ -44,8 +44,8 @@ const KEYS_PER_CELL: usize = 16;
 /// MiB.
 const SKETCHES_MAX: usize = 8;
 
-/// Minimum time between two attempts to make room for a sketch in a shard. Each attempt searches
-/// the whole shard.
+/// Minimum time between a failed attempt to make room for a sketch in a shard and the next attempt.
+/// Each attempt searches the whole shard.
 const SKETCH_RETRY: Micros = Micros::SECOND;
 
 /// Returns the number of cells per row of a sketch in one shard, for a store of `max_keys` keys.

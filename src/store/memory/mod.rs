@@ -26,8 +26,9 @@
 //!   that rule. If there are several such rules, it chooses the one that holds the most weight.
 //! - A new key of any other rule is counted in the sketch of its own rule. There, keys share cells
 //!   and may be refused too early, but no key is ever admitted beyond its limit.
-//! - An existing key keeps its entry until the entry is folded to make room for another. An entry
-//!   that grows (a sliding log) makes room in the same way.
+//! - An existing key keeps its entry until the entry is folded to make room for another. To make
+//!   room for another rule, only entries of rules above their share are folded. An entry that grows
+//!   (a sliding log) makes room in the same way.
 //! - A key that gets an entry later starts from its state in the sketch, so that no hit is
 //!   forgotten.
 //!

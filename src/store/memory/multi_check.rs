@@ -37,7 +37,7 @@ struct LockedShards<'a> {
 enum Location {
     /// The counter is stored in the entry in this slot.
     Entry(EntryIndex),
-    /// The counter is new, and the weight of its future entry has been added to this rule.
+    /// The counter is new, and weight for an entry of this rule has been claimed.
     Claimed(RuleSlot),
     /// The counter has no entry. Its hits are counted in the sketch of the rule with this key.
     Sketch(u64),
@@ -315,7 +315,8 @@ impl MemoryStore {
 }
 
 /// Resets the counters of a rejected call to their state after its refunds, and then repeats the
-/// charges that apply even to a rejected call (debts). Leaves the verdicts and wait times unchanged.
+/// charges that apply even to a rejected call (debts). Leaves the verdicts and wait times
+/// unchanged.
 fn undo_except_debts<'a>(
     checks: &[Check<'a>],
     answers: &mut [Answer],
@@ -345,8 +346,8 @@ fn undo_except_debts<'a>(
 }
 
 /// Updates `available` and `reset_after` of each outcome to the values after the whole call. These
-/// differ from the values after the check itself if several checks share a counter or if the call
-/// is undone.
+/// may differ from the values after the check itself if several checks share a counter or if the
+/// call is undone.
 fn update_availability(
     checks: &[Check<'_>],
     answers: &mut [Answer],

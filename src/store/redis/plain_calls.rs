@@ -56,7 +56,7 @@ const COUNT_MAX: u64 = u32::MAX as u64;
 pub(super) struct PlainStats {
     /// Number of calls decided by plain commands.
     pub(super) decided: AtomicU64,
-    /// Number of calls that plain commands charged but could not decide.
+    /// Number of calls that were sent as plain charges but not decided by them.
     pub(super) undecided: AtomicU64,
     /// Number of plain charges refunded.
     pub(super) refunded: AtomicU64,
@@ -235,7 +235,7 @@ impl PlainCalls {
     }
 }
 
-/// Returns whether a check can be charged by a plain command. If so, the check may be refused
+/// Returns whether a check can ever be charged by a plain command. If so, the check may be refused
 /// because of another call's charges that are about to be refunded.
 pub(super) fn is_eligible(check: &Check<'_>) -> bool {
     let is_small_take = match check.op {
@@ -330,7 +330,8 @@ mod tests {
         fixtures::take(identity, 1, limit)
     }
 
-    /// The reply of a server that counts these hits in the window of `START`, at a time between these.
+    /// The reply of a server that counts these hits in the window of `START`, at a time between
+    /// these.
     fn counted(count: u64, earliest: Micros, latest: Micros) -> ChargeReply {
         let number = START.0 / LENGTH.0 % WINDOW_MODULUS;
         let value = i64::try_from(number * COUNT_SPAN + count).unwrap();

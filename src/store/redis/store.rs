@@ -46,20 +46,20 @@ pub enum TimeSource {
 /// Statistics of a Redis store: totals since its creation.
 #[derive(Debug, Default)]
 pub struct RedisStats {
-    /// Number of times that a counter's state was from the far future and was clamped to that of a
-    /// counter without available hits.
+    /// Number of times that a counter's state was from the far future and was clamped
+    /// ([`ScriptReply::clamped`]).
     pub clamped: AtomicU64,
     /// Number of script replies that could not be decoded.
     pub unreadable: AtomicU64,
     /// Number of calls that took several script calls on the Redis Cluster.
     pub multi_slot_calls: AtomicU64,
-    /// Number of multi-slot calls that were sent in up to two round trips: first to the hash slot of
-    /// the counter nearest to its limit, then, unless that ended the call, to the others.
+    /// Number of multi-slot calls that were sent in up to two round trips: first to the hash slot
+    /// of the counter nearest to its limit, then, unless that ended the call, to the others.
     pub two_rounds: AtomicU64,
     /// Number of script calls that decided checks in several hash slots of one node.
     pub node_calls: AtomicU64,
-    /// Number of script calls for a node that were sent again slot by slot, because the node did not
-    /// hold every key.
+    /// Number of script calls for a node that were sent again slot by slot, because the node did
+    /// not hold every key.
     pub not_here: AtomicU64,
     /// Number of charges refunded because a check in another hash slot rejected the call.
     pub refunded: AtomicU64,
@@ -289,8 +289,8 @@ impl<T: Transport> RedisStore<T> {
         node_scripts::group_by_node(call.checks, slot, node)
     }
 
-    /// Decides a call whose counters are in several hash slots of one node, with one script call. If
-    /// the node does not hold every key, nothing was charged, and the call is sent slot by slot.
+    /// Decides a call whose counters are in several hash slots of one node, with one script call.
+    /// If the node does not hold every key, nothing was charged, and the call is sent slot by slot.
     async fn decide_on_node(&self, call: &Call<'_>) -> Answers {
         let redirects = self.transport.redirects();
         let script_call = self.node_call(call.checks, call, false);

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Returns the start of the error message for `text`; `None` if `text` is accepted.
+/// Returns which of three known texts the error message for `text` starts with; `None` if it starts
+/// otherwise or `text` is accepted.
 fn error(text: &str) -> Option<&'static str> {
     let message = parse(text).err()?.remove(0).message;
     ["nested", "aliases", "the file has no content"]

@@ -2,7 +2,8 @@
 //!
 //! A call whose reply cannot arrive in time is rejected immediately. If it were written, it would
 //! delay the calls behind it, and the fallback would decide it anyway. Callers read three atomics;
-//! the connection's task measures once per batch of replies. Not here: the fallback (`resilience`).
+//! the connection's task measures once per batch of replies, and every few milliseconds while the
+//! node is silent. Not here: the fallback (`resilience`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -60,7 +61,7 @@ impl ConnectionLoad {
         self.outstanding.fetch_sub(to_u32(commands), Ordering::Relaxed);
     }
 
-    /// Returns whether the mean service time was measured recently.
+    /// Returns whether a mean service time above 0 was measured recently.
     pub(crate) fn is_measured(&self, now: Micros) -> bool {
         self.service.get(now, SERVICE_AGE_MAX_MS) > 0
     }

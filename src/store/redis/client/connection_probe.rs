@@ -33,8 +33,8 @@ type Ping = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
 
 impl Connection {
     /// Sends PINGs until the reply to a PING arrives in time, or until the connection breaks or is
-    /// replaced. Rejects commands that are queued in the meantime. `first_ping` is the delay before
-    /// the first PING.
+    /// replaced, or the node is dropped. Rejects commands that are queued in the meantime.
+    /// `first_ping` is the delay before the first PING.
     ///
     /// Replies are matched to commands by their order. If the reply to a command was lost, each
     /// PING is matched with the reply to the next PING, which never arrives within

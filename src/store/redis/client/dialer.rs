@@ -555,9 +555,9 @@ impl Dialer {
         }
     }
 
-    /// Compares `stored`, the value of the key `tg1meta`, with our key format and key secret, and
-    /// stores ours. Logs a warning if they differ, because each replica then admits the full limit.
-    /// On a cluster, only one node holds the key; MOVED from other nodes is ignored.
+    /// Compares `stored`, the value of the key `tg1meta`, with our key format and the fingerprint
+    /// of our key secret, and stores ours. Warns if they differ: such replicas use different keys,
+    /// and each admits the full limit. Ignores an error: on a cluster, only one node holds the key.
     async fn compare_meta(&self, connection: &mut MultiplexedConnection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {

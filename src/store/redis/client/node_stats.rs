@@ -70,15 +70,16 @@ pub struct NodeStats {
     pub breaker_opened: Counter,
     /// Whether the circuit breaker is open (gauge: 0 or 1).
     pub breaker_open: Counter,
-    /// Number of NOSCRIPT replies. The script is then loaded, and the call sent again.
+    /// Number of NOSCRIPT replies. The script is then loaded, and the call sent again, up to three
+    /// times.
     pub noscript: Counter,
-    /// Number of MOVED replies from the node.
+    /// Number of MOVED replies to script calls and plain charges.
     pub moved: Counter,
-    /// Number of ASK replies from the node.
+    /// Number of ASK replies to script calls and plain charges.
     pub ask: Counter,
-    /// Number of TRYAGAIN replies from the node.
+    /// Number of TRYAGAIN replies to script calls and plain charges.
     pub tryagain: Counter,
-    /// Number of error replies other than NOSCRIPT, MOVED, ASK, and TRYAGAIN.
+    /// Number of other error replies to script calls and plain charges.
     pub errors: Counter,
     /// Number of connections closed because their oldest command got no reply within the reply
     /// timeout.

@@ -36,7 +36,8 @@ pub type PlainCharges = SmallVec<[PlainCharge; 1]>;
 /// Reply to one plain charge.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargeReply {
-    /// Value of the counter after the charge, or the reason why the charge failed.
+    /// Value of the counter after the charge, or an error, which also states whether the charge may
+    /// have been made.
     pub value: Result<i64, SendError>,
     /// Bounds on the server's time during the charge; `None` if they are not known.
     pub span: Option<ServerTimeSpan>,

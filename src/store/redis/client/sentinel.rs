@@ -91,7 +91,7 @@ async fn log_missing_master(context: Arc<ClientContext>, suppressed: SuppressedL
 /// Addresses that sentinels name as the master, each with the number of those sentinels.
 type Votes = Vec<(Address, usize)>;
 
-/// Returns the master to use, or `None` to keep the known master.
+/// Returns the master to use, which may be the known one, or `None` to change nothing.
 ///
 /// A sentinel's reply can be stale if it is cut off from the others or an election is in progress.
 /// The new master therefore needs the votes of a majority of the configured sentinels, even if some

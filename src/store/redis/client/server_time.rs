@@ -20,7 +20,8 @@ const AGE_MAX: Micros = Micros::SECOND;
 const DRIFT_MAX: Micros = Micros(1_000);
 
 /// Age at which the stored sample of the server's time is replaced even if the new sample has wider
-/// bounds. Before that age, the stored sample is kept if its bounds are narrower.
+/// bounds. Before that age, the stored sample is kept if its bounds are narrower
+/// and do not contradict those of the new sample.
 const REFRESH_AGE: Micros = Micros(250_000);
 
 /// Bounds on the server's time when it executed a command, in microseconds since the Unix epoch.
@@ -137,7 +138,8 @@ mod tests {
     fn a_command_runs_between_the_bounds_at_sending_and_at_receiving() {
         let span = known(1_000, 1_400).span(Micros(2_000), Micros(2_500)).unwrap();
         assert!(span.is_certain);
-        // The script ran 600 to 1,000 us before the command was written; 1 ms of drift on each side.
+        // The script ran 600 to 1,000 us before the command was written; 1 ms of drift on each
+        // side.
         assert_eq!(span.earliest, Micros(SERVER.0 + 600 - 1_000));
         assert_eq!(span.latest, Micros(SERVER.0 + 1_500 + 1_000));
     }

@@ -60,9 +60,9 @@ pub enum ReplyError {
 pub struct ScriptReply {
     /// One outcome per check, in the order of the checks.
     pub outcomes: Vec<Outcome>,
-    /// Number of counters whose state was from the far future and was clamped to that of a counter
-    /// without available hits. Either the clock has stepped back, the limit was lowered, or the
-    /// state was corrupt.
+    /// Number of counters whose state was from the far future and was clamped: logs and leases to
+    /// the current time, all others to no available hits. Either the clock has stepped back, a
+    /// bucket's limit was lowered, or the state was corrupt.
     pub clamped: u64,
     /// Status of each check's counter without the call's charges, in the order of the checks.
     /// Empty unless the script call decides only one part of an all-or-nothing call.
@@ -79,8 +79,8 @@ pub struct CounterStatus {
 }
 
 impl ScriptReply {
-    /// Decodes the reply to a call encoded by [`Encoder::encode_call`](super::arguments::Encoder::encode_call)
-    /// for the same checks.
+    /// Decodes the reply to a call encoded by
+    /// [`Encoder::encode_call`](super::arguments::Encoder::encode_call) for the same checks.
     ///
     /// # Errors
     ///
@@ -93,8 +93,8 @@ impl ScriptReply {
         ScriptReply::decode_reply(reply, checks, accounting, false)
     }
 
-    /// Decodes the reply to a call encoded by [`Encoder::encode_part`](super::arguments::Encoder::encode_part) for
-    /// the same checks.
+    /// Decodes the reply to a call encoded by
+    /// [`Encoder::encode_part`](super::arguments::Encoder::encode_part) for the same checks.
     ///
     /// # Errors
     ///
