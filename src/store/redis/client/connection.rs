@@ -54,10 +54,10 @@ const RELOADS_MAX: u8 = 3;
 /// to the longest backoff, so that the client does not reconnect more often than that.
 const WORKING_AFTER: Micros = Micros::SECOND;
 
-/// Interval at which a silence of the node is added to the load estimate while it lasts.
-const SILENCE_STEP: Duration = Duration::from_millis(4);
-/// Minimum silence that is added to the load estimate.
+/// Minimum silence of the node that is added to the load estimate.
 const SILENCE_MIN: Micros = Micros(4_000);
+/// Interval at which the silence is measured while it lasts.
+const SILENCE_STEP: Duration = Duration::from_micros(SILENCE_MIN.0);
 
 /// State of the task that opens, serves, and reopens one connection.
 pub(crate) struct Connection {
