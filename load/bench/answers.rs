@@ -161,23 +161,16 @@ pub fn run(scale: Scale) {
     );
     for deadline in [Some(20), None] {
         for share in SHARES {
-            let pace = || Pace::Open(share * peak(&ours, &bodies, scale.calls));
+            let pace = || Pace::Open(share * servers::peak(&ours, &bodies, scale.calls));
             let name = format!("open, {:.0} %", share * 100.0);
-            report(&name, &ours, http, Some(&noop), &bodies, (deadline, &pace), lasts, runs);
+            report(&name, &ours, http, Some(&noop), &bodies, deadline, &pace, lasts, runs);
         }
     }
     for (connections, streams, deadline) in CLOSED {
         let pace = || Pace::Closed { connections, streams };
         let name = format!("closed, {}", connections * streams);
-        report(&name, &ours, http, None, &bodies, (deadline, &pace), lasts, runs);
+        report(&name, &ours, http, None, &bodies, deadline, &pace, lasts, runs);
     }
-}
-
-/// Rate of a closed loop, in calls per second.
-fn peak(ours: &Server, bodies: &drive::Bodies, calls: usize) -> f64 {
-    let began = Instant::now();
-    let seen = drive::run(ours.port, bodies, calls, 4, 16);
-    seen.answered as f64 / began.elapsed().as_secs_f64()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -203,7 +196,8 @@ fn report(
     http: u16,
     noop: Option<&Server>,
     bodies: &[Bytes],
-    (deadline, pace): (Option<u64>, &dyn Fn() -> Pace),
+    deadline: Option<u64>,
+    pace: &dyn Fn() -> Pace,
     lasts: Duration,
     runs: usize,
 ) {

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use super::drive::{self, Bodies};
 use super::redis_server::Redis;
@@ -112,6 +113,13 @@ pub fn cost(server: &Server, bodies: &Bodies, calls: usize) -> f64 {
     let spent = cpu::of_process(server.pid()) - before;
     assert_eq!(seen.failed, 0, "every call is answered");
     spent.as_secs_f64() * 1e6 / seen.answered as f64
+}
+
+/// Calls per second of one run.
+pub fn peak(server: &Server, bodies: &Bodies, calls: usize) -> f64 {
+    let began = Instant::now();
+    let seen = drive::run(server.port, bodies, calls, CONNECTIONS, STREAMS);
+    seen.answered as f64 / began.elapsed().as_secs_f64()
 }
 
 /// Fewer calls the more descriptors each has beyond ten, so that a row takes no longer.

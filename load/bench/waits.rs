@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::redis_server::{Redis, RedisServer};
 use super::servers::{self, DOMAIN, Server};
-use super::{Scale, answers, calls, cpu, drive};
+use super::{Scale, answers, calls, cpu};
 
 /// Between two round trips to Redis; so few that they load nothing.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -36,9 +36,7 @@ pub fn run(redis: &Redis, scale: Scale) {
 
 fn row(name: &str, ours: &Server, noop: &Server, redis: Option<&RedisServer>, scale: Scale) {
     let bodies = servers::bodies(1);
-    let began = Instant::now();
-    let seen = drive::run(ours.port, &bodies, scale.calls, servers::CONNECTIONS, servers::STREAMS);
-    let rate = seen.answered as f64 / began.elapsed().as_secs_f64() / 2.0;
+    let rate = servers::peak(ours, &bodies, scale.calls) / 2.0;
     let (mut times, mut waits) = (vec![], [vec![], vec![], vec![]]);
     for _ in 0..scale.pairs {
         let theirs = answers::p99_ms(noop.port, &bodies, rate, scale.lasts);
