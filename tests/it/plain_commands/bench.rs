@@ -122,6 +122,11 @@ impl Bench {
     }
 }
 
+/// The hits in the counter of a check.
+pub fn counted(server: &Server, check: &Check<'_>) -> u64 {
+    server.count(&text(check)) % 10_000_000_000
+}
+
 /// The text of a check's key.
 pub fn text(check: &Check<'_>) -> String {
     String::from_utf8(Prefix::default().key(&check.key, &check.limit.algorithm).to_vec()).unwrap()

@@ -15,14 +15,12 @@ use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::{SharedStore, Store};
 
 use super::bench::{
-    Bench, LENGTH, apply, at_a_windows_start, text, until_after_window, window_now,
+    Bench, LENGTH, apply, at_a_windows_start, counted, text, until_after_window, window_now,
 };
 use crate::support::limits::*;
 use crate::support::redis_server::until;
 use crate::support::script_bench::Bench as ScriptBench;
 
-/// A stored value is the window's number, times this, plus the count.
-const COUNT_SPAN: u64 = 10_000_000_000;
 /// Longer than anything on this machine takes, shorter than a window.
 const MOMENT: Duration = Duration::from_millis(300);
 
@@ -162,7 +160,7 @@ async fn rule_2_a_refund_whose_caller_gave_up_is_written() {
     drop(refund);
     bench.server.thaw();
     futures_util::future::join_all(waiting).await;
-    until("it is refunded", || bench.server.count(&text(&check)) % COUNT_SPAN == 0).await;
+    until("it is refunded", || counted(&bench.server, &check) == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,8 +9,8 @@ use tidegate::domain::{Accounting, Answer, Call, Check, Hits, Source, Verdict};
 use tidegate::resilience::deadline::Deadline;
 use tidegate::store::{SharedStore, Store};
 
-use super::replica::{HOT, LOTS_ARE_OVER, Replica, counted, prepaid_hits, server, until_counted};
-use crate::plain_commands::bench::text;
+use super::replica::{HOT, LOTS_ARE_OVER, Replica, prepaid_hits, server, until_counted};
+use crate::plain_commands::bench::{counted, text};
 use crate::support::limits::*;
 use crate::support::redis_server::{Server, until};
 

@@ -12,7 +12,7 @@ use tidegate::store::redis::client::config::TopologyConfig;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::{SharedStore, SharedStoreStats, Store};
 
-use crate::plain_commands::bench::{config, store, text};
+use crate::plain_commands::bench::{config, counted, store};
 use crate::support::acl;
 use crate::support::limits::{key, take};
 use crate::support::redis_server::{Server, until};
@@ -87,11 +87,6 @@ impl Replica {
         }
         admitted
     }
-}
-
-/// The hits in the counter of a check.
-pub fn counted(server: &Server, check: &Check<'_>) -> u64 {
-    server.count(&text(check)) % 10_000_000_000
 }
 
 /// Waits until the hits in a counter, once its lots are over, are those admitted.
