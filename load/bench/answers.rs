@@ -3,8 +3,10 @@
 //!
 //! The generator and Redis share the machine with the server, so a part of the calls is late
 //! whatever the server does. The no-op server's late answers in the same run show how many. The
-//! machine's speed differs from minute to minute, so the peak is measured again before each run.
+//! machine's speed differs from minute to minute, so the peak is measured again before each run: as
+//! the rate of a closed loop of this generator with the same calls.
 
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::rc::Rc;
@@ -24,6 +26,8 @@ const CONNECTIONS: usize = 4;
 const TICK: Duration = Duration::from_millis(1);
 /// Shares of the peak at which the open loop runs.
 const SHARES: [f64; 2] = [0.5, 0.8];
+/// The closed loop that measures the peak: connections, streams of each.
+const PEAK: (usize, usize) = (4, 25);
 /// Closed loops: connections, streams of each, deadline in milliseconds.
 const CLOSED: [(usize, usize, Option<u64>); 2] = [(4, 25, Some(20)), (8, 64, None)];
 /// An answer that is later than this may miss the budget that Envoy's 20 ms leave.
@@ -161,7 +165,7 @@ pub fn run(scale: Scale) {
     );
     for deadline in [Some(20), None] {
         for share in SHARES {
-            let pace = || Pace::Open(share * servers::peak(&ours, &bodies, scale.calls));
+            let pace = || Pace::Open(share * peak(ours.port, &bodies, scale.lasts));
             let name = format!("open, {:.0} %", share * 100.0);
             report(&name, &ours, http, Some(&noop), &bodies, deadline, &pace, lasts, runs);
         }
@@ -171,6 +175,13 @@ pub fn run(scale: Scale) {
         let name = format!("closed, {}", connections * streams);
         report(&name, &ours, http, None, &bodies, deadline, &pace, lasts, runs);
     }
+}
+
+/// Calls per second of a closed loop without a deadline.
+fn peak(port: u16, bodies: &[Bytes], lasts: Duration) -> f64 {
+    let (connections, streams) = PEAK;
+    let load = Load { deadline: None, pace: Pace::Closed { connections, streams } };
+    drive_load(port, bodies, load, lasts).waits.len() as f64 / lasts.as_secs_f64()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -261,8 +272,7 @@ fn is_limited(body: usize) -> bool {
 
 fn drive_load(port: u16, bodies: &[Bytes], load: Load, lasts: Duration) -> Run {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let deadline = load.deadline.map(|millis| format!("{millis}m"));
-    let asked = Rc::new(Asked { bodies: bodies.to_vec(), deadline });
+    let asked = Rc::new(Asked::new(bodies, load.deadline));
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
         match load.pace {
@@ -276,9 +286,21 @@ fn drive_load(port: u16, bodies: &[Bytes], load: Load, lasts: Duration) -> Run {
 
 /// What is asked.
 struct Asked {
+    head: Request<()>,
     bodies: Vec<Bytes>,
-    /// The header `grpc-timeout`.
-    deadline: Option<String>,
+}
+
+impl Asked {
+    /// Sets the header `grpc-timeout` if there is a deadline, in milliseconds.
+    fn new(bodies: &[Bytes], deadline: Option<u64>) -> Asked {
+        let mut head = Request::post(format!("http://127.0.0.1{PATH}"))
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        if let Some(deadline) = deadline {
+            head = head.header("grpc-timeout", format!("{deadline}m"));
+        }
+        Asked { head: head.body(()).expect("a fixed request"), bodies: bodies.to_vec() }
+    }
 }
 
 /// The 99th percentile of waits at a fixed rate, in milliseconds. Every call must be answered.
@@ -295,30 +317,27 @@ async fn open_loop(port: u16, asked: &Rc<Asked>, rate: f64, lasts: Duration) -> 
     }
     let began = Instant::now();
     let mut ticks = tokio::time::interval(TICK);
-    let mut tasks = tokio::task::JoinSet::new();
-    let mut run = Run::default();
+    let run = Rc::new(RefCell::new(Run::default()));
     let mut number = 0;
     while began.elapsed() < lasts {
         ticks.tick().await;
         let due = (began.elapsed().as_secs_f64() * rate) as usize;
         for call in number..due {
             // The whole tick falls due now: what the timer was too late by is not the server's.
-            let (from, asked) = (Instant::now(), Rc::clone(asked));
+            let (from, asked, run) = (Instant::now(), Rc::clone(asked), Rc::clone(&run));
             let sender = senders[call % CONNECTIONS].clone();
-            tasks.spawn_local(async move {
+            tokio::task::spawn_local(async move {
                 let answer = ask(sender, &asked, call).await;
-                (answer, is_limited(call % asked.bodies.len()), from.elapsed())
+                let is_limited = is_limited(call % asked.bodies.len());
+                run.borrow_mut().add((answer, is_limited, from.elapsed()));
             });
         }
         number = due;
-        while let Some(answered) = tasks.try_join_next() {
-            run.add(answered.unwrap());
-        }
     }
-    while let Some(answered) = tasks.join_next().await {
-        run.add(answered.unwrap());
+    while Rc::strong_count(&run) > 1 {
+        ticks.tick().await;
     }
-    run
+    run.take()
 }
 
 async fn closed_loop(
@@ -375,13 +394,7 @@ enum Code {
 /// Sends a call. Returns the response's code, or `None` if the call was not decided.
 async fn ask(sender: SendRequest<Bytes>, asked: &Asked, call: usize) -> Option<Code> {
     let mut sender = sender.ready().await.ok()?;
-    let mut head = Request::post(format!("http://127.0.0.1{PATH}"))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers");
-    if let Some(deadline) = &asked.deadline {
-        head = head.header("grpc-timeout", deadline);
-    }
-    let head = head.body(()).expect("a fixed request");
+    let head = asked.head.clone();
     let body = asked.bodies[call % asked.bodies.len()].clone();
     response_code(&mut sender, head, body).await.unwrap_or(None)
 }
