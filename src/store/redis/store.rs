@@ -46,15 +46,15 @@ pub enum TimeSource {
 /// Statistics of a Redis store: totals since its creation.
 #[derive(Debug, Default)]
 pub struct RedisStats {
-    /// Number of times that a counter's state was from the far future and was clamped
+    /// Number of times that a counter was clamped because its state was too far in the future
     /// ([`ScriptReply::clamped`]).
     pub clamped: AtomicU64,
     /// Number of script replies that could not be decoded.
     pub unreadable: AtomicU64,
-    /// Number of calls that took several script calls on the Redis Cluster.
+    /// Number of calls on a Redis Cluster that needed several script calls.
     pub multi_slot_calls: AtomicU64,
-    /// Number of multi-slot calls that were sent in up to two round trips: first to the hash slot
-    /// of the counter nearest to its limit, then, unless that ended the call, to the others.
+    /// Number of multi-slot calls sent in up to two round trips: first to the hash slot of the
+    /// counter nearest to its limit, then, if that did not end the call, to the other hash slots.
     pub two_rounds: AtomicU64,
     /// Number of script calls that decided checks in several hash slots of one node.
     pub node_calls: AtomicU64,
@@ -74,12 +74,12 @@ pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
     timing: TimeSource,
-    /// Time of the latest call, in microseconds since the Unix epoch. Refunds use it under
-    /// [`TimeSource::Call`].
+    /// Time of the latest call, in microseconds since the Unix epoch. With [`TimeSource::Call`],
+    /// this is also the time of refunds.
     latest: AtomicU64,
     hints: NearLimitHints,
     node_scripts: NodeScripts,
-    /// Selection of calls that need no script; `None` if plain commands are disabled.
+    /// Decides which calls need no script; `None` if plain commands are disabled.
     plain: Option<PlainCalls>,
     stats: RedisStats,
 }
@@ -156,8 +156,8 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
     }
 
-    /// Enables or disables node scripts, which are enabled by default. If they are disabled, each
-    /// hash slot of a cluster node gets its own script call.
+    /// Enables or disables script calls that span several hash slots of a cluster node. By default
+    /// enabled; if disabled, each hash slot gets its own script call.
     #[must_use]
     pub fn with_node_scripts(self, enabled: bool) -> Self {
         let node_scripts = NodeScripts::new(enabled && self.transport.is_cluster());
@@ -290,7 +290,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Decides a call whose counters are in several hash slots of one node, with one script call.
-    /// If the node does not hold every key, nothing was charged, and the call is sent slot by slot.
+    /// If the node does not hold every key, it charges nothing, and the call is resent per slot.
     async fn decide_on_node(&self, call: &Call<'_>) -> Answers {
         let redirects = self.transport.redirects();
         let script_call = self.node_call(call.checks, call, false);
@@ -329,8 +329,8 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Records a `not here` reply as unexplained if its checks, sent slot by slot, were decided
-    /// without a redirect. `redirects` is the number of redirects before the node script was sent.
+    /// Records a `not here` reply as unexplained if the same checks, sent again slot by slot, were
+    /// decided without a redirect. `redirects` is the redirect count before the node script call.
     fn record_not_here(
         &self,
         call: &Call<'_>,
@@ -393,9 +393,9 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Sends one script call per group, and stores the answers and each counter's status without
-    /// the call's charges. If the node does not hold every key of a group, the group's checks are
-    /// sent again, slot by slot.
+    /// Sends one script call per group. Stores the replies in `answers`, and each counter's status
+    /// without the call's charges in `uncharged`. If a node does not hold every key of a group,
+    /// the group's checks are sent again, slot by slot.
     async fn send_groups(
         &self,
         call: &Call<'_>,
@@ -414,8 +414,8 @@ impl<T: Transport> RedisStore<T> {
         self.record_not_here(call, &missed, &answers.each, redirects);
     }
 
-    /// Sends one script call per group, and stores the answers. Returns the indices of the checks
-    /// in groups for which the node does not hold every key.
+    /// Sends one script call per group, and stores the replies like `send_groups`. Returns the
+    /// indices of the checks in groups for which the node does not hold every key.
     async fn send_once(
         &self,
         call: &Call<'_>,
@@ -472,8 +472,8 @@ impl<T: Transport> RedisStore<T> {
         missed
     }
 
-    /// Groups checks by slot after their node scripts replied `not here`, and temporarily turns
-    /// off node scripts for these slots.
+    /// Groups checks by slot after node scripts replied `not here` to them. Temporarily turns off
+    /// node scripts for these slots.
     fn group_missed_checks(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
         let slot = |at: &usize| keys::counter_slot(&call.checks[*at].key);
         self.node_scripts.record_not_here(missed.iter().map(slot), call.now);
@@ -499,8 +499,8 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Returns the decoded reply or, if there is none, whether the call was executed. Counts clamps
-    /// and unreadable replies.
+    /// Returns the decoded reply. If there is none, the error is whether the call was executed.
+    /// Counts clamps and unreadable replies.
     fn validate_reply(
         &self,
         reply: Option<Result<Value, SendError>>,
@@ -545,10 +545,10 @@ impl<T: Transport> RedisStore<T> {
     }
 }
 
-/// Status of each check's counter without the call's charges; `None` if its slot reported none.
+/// Status of each check's counter without the call's charges; `None` if no reply contained it.
 type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Updates a rejected call's answers to the values after its refund. Returns the receipts.
+/// Updates a rejected call's answers as if it were refunded. Returns the receipts to refund.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::library::{Script, Scripts};
 use super::msgpack::Packed;
 use super::selection::{
-    FastPath, MultiKind, ScriptSelection, is_credit_form, multi_kind, needs_extra_numbers,
+    FastPath, MultiKind, ScriptSelection, is_credit_bucket, multi_kind, needs_extra_numbers,
 };
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::fixed_window;
@@ -260,7 +260,7 @@ fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>
             let BucketArguments { credits, need, kept } = BucketArguments::new(check, bucket, cost);
             command.arg(need).arg(credits.capacity - kept);
             let has_cap = kept > 0 || !is_take || keeps_debt;
-            if is_credit_form(check) {
+            if is_credit_bucket(check) {
                 command.arg(credits.flow);
             } else if has_cap {
                 command.arg("");
@@ -327,7 +327,7 @@ fn pack_multi<'a>(
                 let BucketArguments { credits, need, kept } =
                     BucketArguments::new(check, bucket, cost);
                 packed.push_numbers([need, credits.capacity - kept]);
-                if is_credit_form(check) {
+                if is_credit_bucket(check) {
                     packed.push_number(credits.flow);
                 }
                 (credits.cap, [cost, credits.burst, credits.unit, credits.floor])

@@ -3,9 +3,9 @@
 //! | file | contents |
 //! |---|---|
 //! | [`library`] | the Lua scripts, bundled for Redis |
-//! | `selection` | selects the script of a call |
-//! | [`arguments`], [`msgpack`] | encodes checks and receipts as arguments |
-//! | [`reply`] | decodes replies into outcomes |
+//! | `selection` | selection of a call's script |
+//! | [`arguments`], [`msgpack`] | encoding of checks and receipts as arguments |
+//! | [`reply`] | decoding of replies into outcomes |
 //!
 //! Not here: the keys of counters (`keys`), connections (`client`).
 

@@ -1,16 +1,16 @@
 //! MessagePack encoder for script arguments: packs many values into one argument.
 //!
 //! Redis turns each argument into an object and a Lua string, which the script then parses as a
-//! number. For a call of ten checks, thirty separate numbers made up a fifth of the cost of the
-//! call. `cmsgpack.unpack` parses all values at once. Scripts for a single check keep plain
-//! arguments, which are readable in MONITOR.
+//! number. In a call with ten checks, thirty separate numbers made up a fifth of the call's cost.
+//! `cmsgpack.unpack` parses all values at once. Scripts for a single check keep plain arguments,
+//! which are readable in MONITOR.
 //!
 //! Not here: choosing the values (`arguments`).
 
 use smallvec::SmallVec;
 
-/// Number of bytes stored without a heap allocation: enough for ten checks of fixed windows, each
-/// with three numbers of at most nine bytes.
+/// Number of encoded bytes that [`Packed`] stores without a heap allocation: enough for ten checks
+/// of fixed windows, each with three numbers of at most nine bytes.
 const BYTES_INLINE: usize = 288;
 
 /// Maximum length of a string in bytes. Longer strings do not fit MessagePack's `fixstr` format,
@@ -36,7 +36,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Appends a number in 1, 5, or 9 bytes. Lua reads it as a double, which is exact below 2^53.
+    /// Appends a number, encoded in 1, 5, or 9 bytes. Lua reads it as a double, which is exact below 2^53.
     pub fn push_number(&mut self, number: u64) {
         self.values += 1;
         if let Ok(small @ ..0x80) = u8::try_from(number) {
@@ -84,7 +84,7 @@ impl Packed {
         self.bytes.extend_from_slice(&other.bytes);
     }
 
-    /// Appends one array of all values of `other`, which the script unpacks into a table.
+    /// Appends an array that contains all values of `other`. The script unpacks it into a table.
     pub fn push_array(&mut self, other: &Packed) {
         self.values += 1;
         self.bytes.push(0xdd);

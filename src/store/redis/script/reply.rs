@@ -2,8 +2,8 @@
 //!
 //! `apply.lua` returns the numbers of each outcome. A fast-path script returns the counter's state
 //! before the call, the verdict, and the time, from which [`algorithm::apply`] computes the
-//! outcome. A reply that no script can send is a [`ReplyError`], and so is a verdict that
-//! contradicts the state.
+//! outcome. Decoding returns a [`ReplyError`] for a reply that no script can send, and for a
+//! verdict that contradicts the state.
 //!
 //! Not here: the arguments (`arguments`), error replies (`client`), what an outcome means
 //! (`decide`).
@@ -11,7 +11,7 @@
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::selection::{FastPath, ScriptSelection, is_credit_form};
+use super::selection::{FastPath, ScriptSelection, is_credit_bucket};
 use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
 use crate::domain::{
     Accounting, Admission, Algorithm, ChargeRecord, Check, FixedWindow, Hits, Holder, Micros, Op,
@@ -60,9 +60,9 @@ pub enum ReplyError {
 pub struct ScriptReply {
     /// One outcome per check, in the order of the checks.
     pub outcomes: Vec<Outcome>,
-    /// Number of counters whose state was from the far future and was clamped: logs and leases to
-    /// the current time, all others to no available hits. Either the clock has stepped back, a
-    /// bucket's limit was lowered, or the state was corrupt.
+    /// Number of counters that were clamped because their state was too far in the future. Sliding
+    /// logs and leases are clamped to the current time, other counters to zero available hits.
+    /// Either the clock stepped back, a bucket's limit was lowered, or the state was corrupt.
     pub clamped: u64,
     /// Status of each check's counter without the call's charges, in the order of the checks.
     /// Empty unless the script call decides only one part of an all-or-nothing call.
@@ -84,7 +84,7 @@ impl ScriptReply {
     ///
     /// # Errors
     ///
-    /// Returns a [`ReplyError`] if no script returns such a reply for these checks.
+    /// Returns a [`ReplyError`] if no script can send this reply for these checks.
     pub fn decode(
         reply: &Value,
         checks: &[Check<'_>],
@@ -132,8 +132,8 @@ impl ScriptReply {
     }
 }
 
-/// Returns the server's time in the reply of a script that decides a call: the second number of a
-/// line, or the first of an array. Returns `None` for the replies of other scripts.
+/// Returns the Redis server's time from the reply of a script that decides a call: the second
+/// number of a text reply, or the first of an array. Returns `None` for replies of other scripts.
 pub(crate) fn server_time(reply: &Value) -> Option<Micros> {
     let number = match reply {
         Value::BulkString(line) => {
@@ -149,8 +149,8 @@ pub(crate) fn server_time(reply: &Value) -> Option<Micros> {
     parse_micros(number).ok().filter(|time| *time > Micros::ZERO)
 }
 
-/// Decodes the reply of a `single_*.lua` script: one line of numbers that describe the counter's
-/// state.
+/// Decodes the reply of a `single_*.lua` script: one line of text with the verdict, the server's
+/// time, and the counter's state.
 fn decode_single(
     line: &[u8],
     check: &Check<'_>,
@@ -173,7 +173,7 @@ fn decode_single(
         (FastPath::FixedWindow(window, _), [start, clamped]) => {
             (window_state(window, used, Some(*start), now)?, *clamped)
         }
-        (FastPath::Bucket(_), []) if !is_credit_form(check) => (bucket_state(used, 0, now)?, 0),
+        (FastPath::Bucket(_), []) if !is_credit_bucket(check) => (bucket_state(used, 0, now)?, 0),
         (FastPath::Bucket(_), [rem]) => (bucket_state(used, *rem, now)?, 0),
         (FastPath::Bucket(_), [rem, clamped]) => (bucket_state(used, *rem, now)?, *clamped),
         (FastPath::SlidingWindow(window), [prev]) => {
@@ -210,7 +210,8 @@ fn decode_multi(
         let state = match FastPath::for_check(&checks[at]) {
             Some(FastPath::FixedWindow(window, _)) => window_state(window, used, None, now)?,
             Some(FastPath::Bucket(_)) => {
-                let rem = if is_credit_form(&checks[at]) { next_number(&mut numbers)? } else { 0 };
+                let rem =
+                    if is_credit_bucket(&checks[at]) { next_number(&mut numbers)? } else { 0 };
                 bucket_state(used, rem, now)?
             }
             Some(FastPath::SlidingWindow(_)) | None => return Err(ReplyError::Shape),
@@ -307,8 +308,8 @@ fn decode_apply(
 
 /// Converts the six numbers of a check in a reply of `apply.lua` to its outcome. The numbers are
 /// the available hits (−1 − available if refused), the wait (0 if none), the time until reset, the
-/// charged hits, the time or window of the charge, and the entry of the charge. Times are in
-/// microseconds.
+/// charged hits, the time or window of the charge, and the entry of the charge
+/// ([`ChargeRecord::entry`]). Times are in microseconds.
 fn outcome_from_numbers(
     numbers: [i64; NUMBERS_PER_OUTCOME],
     check: &Check<'_>,
@@ -353,9 +354,9 @@ fn outcome_from_numbers(
     })
 }
 
-/// Computes a check's outcome from the counter's state before the call. Returns an error if the
-/// state is from the far future, which scripts clamp, or if the algorithm's verdict differs from
-/// the script's.
+/// Computes a check's outcome from the counter's state before the call. Returns an error if a
+/// bucket's state is too far in the future, because scripts clamp such states. Also returns an
+/// error if the computed verdict differs from the script's.
 fn outcome_from_state(
     state: &State,
     check: &Check<'_>,
@@ -370,8 +371,9 @@ fn outcome_from_state(
     Ok(step.outcome)
 }
 
-/// Returns the state of a fixed window: of the current window or, if the clock has stepped back, of
-/// the later window that starts at `start`.
+/// Returns the state of a fixed window with `used` hits. The window starts at `start`, or is the
+/// current one if `start` is `None`. Returns an error unless the window is the current or the next
+/// one. It is the next one if the clock has stepped back.
 fn window_state(
     limit: &FixedWindow,
     used: u64,
@@ -424,8 +426,8 @@ fn next_number(
     numbers.next().unwrap_or(Err(ReplyError::Length))
 }
 
-/// Splits a number into the verdict (true for a pass) and the value. Refusals are encoded as −1 −
-/// value.
+/// Splits a number of a reply into the verdict (true for a pass) and the value. A refusal is
+/// encoded as −1 − value.
 fn split_verdict(number: i64) -> Result<(bool, u64), ReplyError> {
     let passes = number >= 0;
     Ok((passes, parse_count(if passes { number } else { -1 - number })?))

@@ -1,4 +1,4 @@
-//! Selects the script that decides a call, and the order of the checks in its keys.
+//! Selects the script that decides a call, and the order in which it receives the checks.
 //!
 //! Not here: the arguments (`arguments`).
 
@@ -7,24 +7,25 @@ use crate::domain::{
     Role, SlidingWindow, Window,
 };
 
-/// Selection of the script that decides a call.
+/// Script that decides a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ScriptSelection<'a> {
-    /// A `single_*.lua` script: one check of an algorithm that has such a script.
+    /// A `single_*.lua` script, for a single check whose algorithm has such a script.
     Single(FastPath<'a>),
-    /// `multi_check.lua`: several checks, all of different fixed windows and buckets.
+    /// `multi_check.lua`, for several checks of epoch-aligned fixed windows and buckets, no two of
+    /// the same counter.
     Multi,
-    /// `apply.lua`: all other calls.
+    /// `apply.lua`, for all other calls.
     Apply,
 }
 
-/// Limit of an algorithm that has a fast-path script. Such a script returns the counter's state,
-/// from which the outcome is computed here.
+/// Limit whose algorithm has a fast-path script. The script returns the counter's state before the
+/// call, from which `reply` computes the outcome.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FastPath<'a> {
     /// Fixed window that is aligned to the epoch, and its length, at least 1 µs.
     FixedWindow(&'a FixedWindow, Micros),
-    /// Token or leaky bucket, which share one script.
+    /// Token or leaky bucket. Both use the same script.
     Bucket(&'a Bucket),
     /// Sliding window, which is always aligned to the epoch.
     SlidingWindow(&'a SlidingWindow),
@@ -46,12 +47,12 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// Returns the kind that a check of this limit has in `multi_check.lua`, or `None` if that
-    /// script cannot decide the check.
+    /// Returns the kind of a check of this limit in `multi_check.lua`, or `None` if that script
+    /// cannot decide the check.
     fn multi_kind(&self, check: &Check<'_>) -> Option<MultiKind> {
         match self {
             FastPath::FixedWindow(..) => Some(MultiKind::Window),
-            FastPath::Bucket(_) if is_credit_form(check) => Some(MultiKind::Credits),
+            FastPath::Bucket(_) if is_credit_bucket(check) => Some(MultiKind::Credits),
             FastPath::Bucket(_) => Some(MultiKind::Arrival),
             FastPath::SlidingWindow(_) => None,
         }
@@ -94,25 +95,28 @@ impl<'a> ScriptSelection<'a> {
     }
 }
 
-/// Returns the kind that a check has in `multi_check.lua`, or `None` if that script cannot decide
-/// the check.
+/// Returns the kind of a check in `multi_check.lua`, or `None` if that script cannot decide the
+/// check.
 pub(crate) fn multi_kind(check: &Check<'_>) -> Option<MultiKind> {
     FastPath::for_check(check).and_then(|path| path.multi_kind(check))
 }
 
 /// Returns whether the check's limit is a bucket with [`Refill::Credits`], whose debt may include a
 /// fraction of a microsecond.
-pub(crate) fn is_credit_form(check: &Check<'_>) -> bool {
+pub(crate) fn is_credit_bucket(check: &Check<'_>) -> bool {
     matches!(
         &check.limit.algorithm,
         Algorithm::Bucket(Bucket { refill: Refill::Credits { .. }, .. })
     )
 }
 
-/// Returns whether `multi_check.lua` needs additional arguments for the check: if the check is not
-/// a plain take, if it is a quota or shadow check of an all-or-nothing call, or if its limit has a
-/// floor or a debt cap of its own. `all_keep_debt` states whether the counters of all checks of the
-/// call can hold debt, so that the script knows their caps.
+/// Returns whether `multi_check.lua` needs additional arguments for the check. It does in any of
+/// these cases:
+///
+/// - The check is not a take of at least one hit, or charges its hits even if it is refused.
+/// - The check is a quota or shadow check of an all-or-nothing call.
+/// - The limit has a floor.
+/// - The limit's counter can hold debt, but not all counters of the call can (`all_keep_debt`).
 pub(crate) fn needs_extra_numbers(
     check: &Check<'_>,
     accounting: Accounting,
