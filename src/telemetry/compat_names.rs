@@ -2,8 +2,8 @@
 //! dashboards and alerts.
 //!
 //! As in envoyproxy/ratelimit, counter names do not end in `_total`. The labels `domain`, `key1`
-//! and `key2` are the first three parts of the rule's path between dots. Rules that differ only in
-//! deeper parts share a series. `families` has Tidegate's own names.
+//! and `key2` are the first three dot-separated parts of the rule's path. Rules that differ only
+//! in later parts share a series. `families` has Tidegate's own names.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,25 +22,32 @@ use super::prometheus_writer::PrometheusWriter;
 use super::rule_rows::OVERRIDES;
 use crate::domain::RpcOutcome;
 
-const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
+const fn rule_counter(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "key1", "key2"])
 }
 
-/// Prefix of the names of families with one series per rule.
+/// Name prefix of the metric families with one series per rule.
 const RULE_PREFIX: &str = "ratelimit_service_rate_limit_";
 
 /// Metric family with one series per rule, and the function that reads a series' value.
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
-const RULES: [RuleMetric; 5] = [
-    (of_rule("ratelimit_service_rate_limit_total_hits", "Requested hits"), |hits| hits.total),
-    (of_rule("ratelimit_service_rate_limit_within_limit", "Hits that passed"), |hits| hits.within),
-    (of_rule("ratelimit_service_rate_limit_over_limit", "Hits that were rejected"), |hits| {
+const RULE_METRICS: [RuleMetric; 5] = [
+    (rule_counter("ratelimit_service_rate_limit_total_hits", "Requested hits"), |hits| hits.total),
+    (rule_counter("ratelimit_service_rate_limit_within_limit", "Hits that passed"), |hits| {
+        hits.within
+    }),
+    (rule_counter("ratelimit_service_rate_limit_over_limit", "Hits that were rejected"), |hits| {
         hits.over
     }),
-    (of_rule("ratelimit_service_rate_limit_near_limit", "Hits near the limit"), |hits| hits.near),
+    (rule_counter("ratelimit_service_rate_limit_near_limit", "Hits near the limit"), |hits| {
+        hits.near
+    }),
     (
-        of_rule("ratelimit_service_rate_limit_shadow_mode", "Hits over a limit in shadow mode"),
+        rule_counter(
+            "ratelimit_service_rate_limit_shadow_mode",
+            "Hits over a limit in shadow mode",
+        ),
         |hits| hits.shadow,
     ),
 ];
@@ -61,7 +68,7 @@ const ERRORS: MetricFamily = counter(
 /// Metric family without labels for the whole process, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
-const PROCESS: [ProcessMetric; 3] = [
+const PROCESS_METRICS: [ProcessMetric; 3] = [
     (
         counter(
             "ratelimit_service_global_shadow_mode",
@@ -80,15 +87,15 @@ const PROCESS: [ProcessMetric; 3] = [
 /// Lists the families with envoyproxy/ratelimit names in scrape order, for docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn compat_families() -> Vec<MetricFamily> {
-    let rules = RULES.iter().map(|(family, _)| *family);
-    let process = PROCESS.iter().map(|(family, _)| *family);
+    let rules = RULE_METRICS.iter().map(|(family, _)| *family);
+    let process = PROCESS_METRICS.iter().map(|(family, _)| *family);
     rules.chain([REQUESTS, RESPONSE_TIME, ERRORS]).chain(process).collect()
 }
 
 /// Prometheus collector that encodes Tidegate's counters under the names of envoyproxy/ratelimit.
 pub(super) struct CompatMetrics {
     pub(super) telemetry: Arc<Telemetry>,
-    /// Metrics of the process that envoyproxy/ratelimit also exports.
+    /// Source of memory and garbage collection metrics, which envoyproxy/ratelimit also exports.
     pub(super) process: MetricSource,
 }
 
@@ -113,13 +120,13 @@ impl Telemetry {
         let sources = self.row_sources();
         let rows = sources.rows().into_iter().flat_map(|((domain, path), counts)| {
             let path = rule_statistic(domain, path);
-            RULES.iter().map(move |(family, value)| {
+            RULE_METRICS.iter().map(move |(family, value)| {
                 let name = family.name.trim_start_matches(RULE_PREFIX);
                 (format!("ratelimit.service.rate_limit.{path}.{name}"), value(&counts.hits))
             })
         });
         let totals = self.sum_workers();
-        let loads = PROCESS.iter().map(|(family, value)| {
+        let loads = PROCESS_METRICS.iter().map(|(family, value)| {
             let name = family.name.trim_start_matches("ratelimit_service_");
             (format!("ratelimit.service.{name}"), value(&totals))
         });
@@ -134,9 +141,9 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     let sources = telemetry.row_sources();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
     for ((domain, path), counts) in sources.rows() {
-        rows.entry(labels_of(&rule_statistic(domain, path))).or_default().add(&counts.hits);
+        rows.entry(statsd_labels(&rule_statistic(domain, path))).or_default().add(&counts.hits);
     }
-    for (family, value) in &RULES {
+    for (family, value) in &RULE_METRICS {
         sink.family(family, &mut |emit| {
             rows.iter().try_for_each(|([domain, key1, key2], hits)| {
                 let labels = [("domain", domain.as_str()), ("key1", key1), ("key2", key2)];
@@ -157,11 +164,11 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
         emit(&[("err_type", "redis_error")], MetricValue::Number(store))?;
         emit(&[("err_type", "service_error")], MetricValue::Number(service))
     })?;
-    PROCESS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
+    PROCESS_METRICS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
-/// Returns the statsd name of a rule. `path` begins with the domain, except for request
-/// overrides.
+/// Returns the statsd name of a rule. `path` is the rule's path, which begins with the domain, or
+/// [`OVERRIDES`].
 fn rule_statistic(domain: &str, path: &str) -> String {
     let path = match path {
         OVERRIDES => format!("{domain}.{OVERRIDES}"),
@@ -171,9 +178,9 @@ fn rule_statistic(domain: &str, path: &str) -> String {
 }
 
 /// Returns the labels `domain`, `key1` and `key2` that the default statsd mapping of
-/// envoyproxy/ratelimit gives to a statistic: its first three parts between dots, even if the
-/// domain's name has a dot.
-fn labels_of(statistic: &str) -> [String; 3] {
+/// envoyproxy/ratelimit derives from a statsd name: the first three dot-separated parts, where
+/// missing parts are empty. A dot in the domain's name also separates parts.
+fn statsd_labels(statistic: &str) -> [String; 3] {
     let mut parts = statistic.split('.').map(str::to_owned);
     std::array::from_fn(|_| parts.next().unwrap_or_default())
 }
@@ -220,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_path_is_split_into_domain_key1_and_key2() {
-        let split = |domain, path| labels_of(&rule_statistic(domain, path));
+        let split = |domain, path| statsd_labels(&rule_statistic(domain, path));
         assert_eq!(split("edge", "edge.client"), ["edge", "client", ""]);
         assert_eq!(split("edge", "edge.path_a.client.deeper"), ["edge", "path_a", "client"]);
         assert_eq!(

@@ -25,12 +25,11 @@ use crate::domain::{
     Micros, Observer, RefusalEvent, RpcOutcome, RuleId, Trace, TraceParent, add_relaxed,
 };
 
-/// Number of sets of worker counters. The first 255 workers have one each; all others share the
-/// last.
+/// Number of [`WorkerCounters`]. Each of the first 255 worker threads has its own; all other
+/// threads share the last one.
 const WORKERS_MAX: usize = 256;
 
-/// Part of the process-wide counters that one worker thread increments. The totals are sums over
-/// all parts.
+/// One worker thread's part of the process-wide counters. The totals are sums over all workers.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct WorkerCounters {
@@ -68,17 +67,17 @@ pub struct Telemetry {
     enabled: bool,
     near_ratio: f64,
     tables: ArcSwap<RuleTables>,
-    /// Counters of request overrides in domains without rules. Other domains have counters of
-    /// their own (`rule_counters`). Per-override counters would be unbounded, because callers
-    /// choose the overrides.
+    /// Counters of request overrides in domains without rules. Each domain with rules has its own
+    /// (`RuleTable::overrides`). The number of counters per override would be unbounded, because
+    /// callers choose the overrides.
     pub(super) overrides: RuleCounters,
     detailed: DetailedCounters,
     workers: Box<[WorkerCounters]>,
     pub(super) lost_bills: LostBills,
     loads: AtomicU64,
     load_errors: AtomicU64,
-    /// Whether the last attempt to load the policy files succeeded. Also true once the files match
-    /// the active policy again.
+    /// Whether the last attempt to load the policy files succeeded. After a failure, also true
+    /// once the files match the active policy again.
     last_load_succeeded: AtomicBool,
     /// Time of the last successful policy load, in microseconds since the Unix epoch.
     last_load_us: AtomicU64,
@@ -87,8 +86,8 @@ pub struct Telemetry {
     top_rejected: TopRefusals,
 }
 
-/// Number of threads that have used worker counters. Workers are few and live as long as the
-/// process.
+/// Number of threads that have used worker counters. Never decreases, because worker threads run
+/// until the process exits.
 static WORKER_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -118,7 +117,7 @@ impl Telemetry {
         }
     }
 
-    /// Enables tracing. Only the first call has an effect.
+    /// Enables tracing, with this exporter. Only the first call has an effect.
     pub fn set_trace_exporter(&self, exporter: TraceExporter) {
         // A second server in the same process keeps the first server's exporter.
         let _ = self.trace_exporter.set(exporter);
@@ -142,7 +141,7 @@ impl Telemetry {
     /// Logs a warning, at most once per process, if bills (hits already used) have been rejected.
     /// Call this about once a second.
     pub fn warn_of_lost_bills(&self) {
-        self.lost_bills.warn(&self.tables.load().present);
+        self.lost_bills.warn_once(&self.tables.load().present);
     }
 
     /// Enables or disables counting and timing of decisions. Enabled by default.
@@ -237,8 +236,8 @@ impl Telemetry {
         totals
     }
 
-    /// Counts a check in `row`. Peeks and bills (hits already used) are always recorded in `rule`,
-    /// even if the check is counted in a row of its own.
+    /// Counts a check in `row`, which is `rule` itself or the row of the check's path with values
+    /// of the request. Peeks and bills (hits already used) are always recorded in `rule`.
     fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
         row.add(&count_hits(check, self.near_ratio), check);
         if let Some(lost) = rule.record_bill(check) {

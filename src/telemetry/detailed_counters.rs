@@ -1,7 +1,8 @@
 //! Counters of rules whose metrics show values of the request (`detailed_metric`,
-//! `value_to_metric`): one set per path with values, as in envoyproxy/ratelimit.
+//! `value_to_metric`). As in envoyproxy/ratelimit, there is one set of counters per detailed path,
+//! which is the rule's path with the values.
 //!
-//! Callers choose the values, so the number and the length of such paths are bounded. A check
+//! Callers choose the values, so the number and the length of detailed paths are bounded. A check
 //! beyond the bounds is counted in the row of its rule, whose path contains no values.
 
 use std::array;
@@ -13,23 +14,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::rule_counters::{RuleCounters, RuleName, RuleTable};
 use crate::domain::DetailedCheck;
 
-/// Maximum number of paths with values in the process. With this many paths, counters and names
-/// take at most 12 MB, and a scrape has 70,000 additional lines.
+/// Maximum number of detailed paths (rule paths with values of requests). With this many paths,
+/// counters and names take at most 12 MB, and a scrape has 70,000 additional lines.
 pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
-/// Maximum length of a path with values, in bytes. Prometheus servers commonly reject labels
-/// longer than 1 KiB or so.
+/// Maximum length of a detailed path (a rule's path with values of the request), in bytes.
+/// Prometheus servers commonly reject labels longer than about 1 KiB.
 pub(super) const DETAILED_PATH_BYTES_MAX: usize = 512;
 /// Number of shards, each with its own lock for a part of the paths, so that workers rarely wait
 /// for each other.
 const SHARDS: usize = 16;
 
-/// Key of a row: the length of the domain's name in bytes, and the path with values. The length
-/// distinguishes rules of the domains `a` and `a.b`.
+/// Key of a row: the length of the domain's name in bytes, and the detailed path, which begins
+/// with the domain. The length distinguishes rules of the domains `a` and `a.b`.
 type RowKey = (usize, Box<str>);
-/// Rule that a path belongs to, and the counters of the path.
+/// Rule that a detailed path belongs to, and the counters of the path.
 type RowCounters = (RuleName, Arc<RuleCounters>);
 
-/// Counters by path with values, for all rules of the policy.
+/// Counters by detailed path (the rule's path with values of requests), for all rules of the
+/// policy.
 #[derive(Debug)]
 pub(super) struct DetailedCounters {
     shards: [Mutex<HashMap<RowKey, RowCounters>>; SHARDS],
@@ -38,12 +40,12 @@ pub(super) struct DetailedCounters {
     overflows: AtomicU64,
 }
 
-/// Counters of one path with values.
+/// Counters of one detailed path, which contains values of requests.
 #[derive(Clone, Debug)]
 pub(super) struct DetailedRow {
     /// Rule that the path belongs to.
     pub(super) rule: RuleName,
-    /// Path with values.
+    /// Path of the rule, with values of requests.
     pub(super) path: Box<str>,
     pub(super) counters: Arc<RuleCounters>,
 }
@@ -60,8 +62,8 @@ impl Default for DetailedCounters {
 }
 
 impl DetailedCounters {
-    /// Returns the counters of a check's path, which are created if necessary. Returns `None` if
-    /// the path is too long, or if it is new and there are already too many paths.
+    /// Returns the counters of a check's detailed path, and creates them if necessary. Returns
+    /// `None` if the path is too long, or if it is new and there are already too many paths.
     ///
     /// Allocates and takes a lock on the request path, but is called only for rules with
     /// `detailed_metric` or `value_to_metric`.

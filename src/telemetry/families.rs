@@ -1,7 +1,7 @@
 //! Table of the metric families for decisions, calls and policy loads.
 //!
-//! `counters` does the counting, `prometheus` and `otlp` the formatting. `app::wiring` has the
-//! metrics of stores and connections.
+//! `counters` counts; `prometheus` and `otlp` format the values. The metrics of stores and
+//! connections are in `app::wiring`.
 
 use std::fmt;
 
@@ -16,24 +16,26 @@ use crate::domain::{InvalidReason, RpcOutcome};
 /// Metric family with one series per rule, and the function that reads a series' value.
 type RuleMetric = (MetricFamily, fn(&HitCounts) -> u64);
 
-const fn of_rule(name: &'static str, help: &'static str) -> MetricFamily {
+const fn rule_counter(name: &'static str, help: &'static str) -> MetricFamily {
     counter(name, help).with_labels(&["domain", "rule"])
 }
 
-const RULES: [RuleMetric; 7] = [
-    (of_rule("rule_hits", "Requested hits per rule"), |hits| hits.total),
-    (of_rule("rule_within_limit_hits", "Hits that passed"), |hits| hits.within),
-    (of_rule("rule_over_limit_hits", "Hits that were rejected"), |hits| hits.over),
-    (of_rule("rule_near_limit_hits", "Hits above near-limit-ratio of the limit"), |hits| hits.near),
-    (of_rule("rule_shadow_mode_hits", "Hits over a limit in shadow mode"), |hits| hits.shadow),
+const RULE_METRICS: [RuleMetric; 7] = [
+    (rule_counter("rule_hits", "Requested hits per rule"), |hits| hits.total),
+    (rule_counter("rule_within_limit_hits", "Hits that passed"), |hits| hits.within),
+    (rule_counter("rule_over_limit_hits", "Hits that were rejected"), |hits| hits.over),
+    (rule_counter("rule_near_limit_hits", "Hits above near-limit-ratio of the limit"), |hits| {
+        hits.near
+    }),
+    (rule_counter("rule_shadow_mode_hits", "Hits over a limit in shadow mode"), |hits| hits.shadow),
     (
-        of_rule(
+        rule_counter(
             "rule_uncharged_hits",
             "Hits that passed this limit but were not charged, because another one rejected the call",
         ),
         |hits| hits.uncharged,
     ),
-    (of_rule("rule_refunded_hits", "Hits that clients refunded"), |hits| hits.refunded),
+    (rule_counter("rule_refunded_hits", "Hits that clients refunded"), |hits| hits.refunded),
 ];
 
 const LOST_BILLS: MetricFamily = counter(
@@ -65,7 +67,7 @@ const DECISION_SECONDS: MetricFamily =
 /// Metric family without labels for the whole process, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
-const TOTALS: [ProcessMetric; 8] = [
+const PROCESS_METRICS: [ProcessMetric; 8] = [
     (counter("domain_not_found", "Calls for a domain without a policy"), |totals| {
         totals.domain_not_found
     }),
@@ -114,8 +116,8 @@ const BUILD: MetricFamily =
 /// Lists the families of decisions, calls and policy loads in scrape order, for docs/METRICS.md.
 #[cfg(test)]
 pub(crate) fn families() -> Vec<MetricFamily> {
-    let rules = RULES.iter().map(|(family, _)| *family);
-    let totals = TOTALS.iter().map(|(family, _)| *family);
+    let rules = RULE_METRICS.iter().map(|(family, _)| *family);
+    let totals = PROCESS_METRICS.iter().map(|(family, _)| *family);
     let calls = [
         RULE_DECISIONS,
         LOST_BILLS,
@@ -150,7 +152,7 @@ impl Telemetry {
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         let sources = self.row_sources();
         let rows = sources.rows();
-        for (family, value) in &RULES {
+        for (family, value) in &RULE_METRICS {
             sink.family(family, &mut |emit| {
                 rows.iter().try_for_each(|((domain, rule), counts)| {
                     let labels = [("domain", *domain), ("rule", *rule)];
@@ -216,5 +218,5 @@ fn emit_totals(totals: &ProcessTotals, sink: &mut dyn MetricSink) -> fmt::Result
     sink.family(&DECISION_SECONDS, &mut |emit| {
         emit(&[], MetricValue::Histogram(totals.durations.clone()))
     })?;
-    TOTALS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(totals)))
+    PROCESS_METRICS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(totals)))
 }

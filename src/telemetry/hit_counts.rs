@@ -1,6 +1,6 @@
 //! Classifies the hits of a check as within, over or near the limit, as envoyproxy/ratelimit does.
 //!
-//! `rule_counters` keeps the sums.
+//! `rule_counters` adds up the hits of each rule.
 
 use crate::domain::{CheckEvent, Verdict};
 
@@ -14,8 +14,8 @@ pub(super) struct HitCounts {
     pub(super) within: u64,
     /// Hits above the limit's capacity, in checks that were rejected.
     pub(super) over: u64,
-    /// Hits between the near-limit threshold and the limit. For a rejected check, only the hits in
-    /// this range that would have fit.
+    /// Hits between the near-limit threshold and the limit. Of a rejected check, only the hits in
+    /// this range that were still available.
     pub(super) near: u64,
     /// Hits over a limit in shadow mode, which rejects nothing.
     pub(super) shadow: u64,
@@ -38,13 +38,16 @@ impl HitCounts {
     }
 }
 
-/// Classifies the hits of a check. Let *before* and *after* be the hits in use before and after the
-/// call, n the requested hits, L the capacity, and N = floor(L · ratio):
+/// Classifies the hits of a check. The near-limit threshold is `near_ratio` (0 to 1) of the
+/// capacity, rounded down.
 ///
-/// - If the check passes, all n hits are within; those above N are near.
-/// - If the check is rejected with no capacity left, all n hits are over.
-/// - If the check is rejected with some capacity left, hits above L are over, and hits between N and L
-///   are near. A rejection charges nothing, so *after* is the hypothetical before + n.
+/// - If the check is a refund, all hits are `refunded`.
+/// - If the check passes, all hits are `within`, and those above the threshold are also `near`. If
+///   another check rejected the call, all hits are `uncharged` instead.
+/// - If the check is rejected with no capacity left, all hits are `over`.
+/// - If the check is rejected with some capacity left, the hits that exceed it are `over`, and the
+///   others are `near` if they are above the threshold.
+/// - If the rule is in shadow mode, the hits that are `over` are also `shadow`.
 pub(super) fn count_hits(check: &CheckEvent, near_ratio: f64) -> HitCounts {
     let hits = check.hits.0;
     if check.is_refund {

@@ -55,13 +55,13 @@ impl Verbosity {
         }
     }
 
-    /// Returns the level called `word`; `None` if there is none.
+    /// Returns the level with the name `word`; `None` if there is none.
     pub fn parse(word: &str) -> Option<Verbosity> {
         Verbosity::ALL.into_iter().find(|level| level.as_str() == word)
     }
 
-    /// Returns the filter of this level. Libraries log at `warn` and above only, because at `debug`
-    /// they would log a line for every HTTP/2 frame.
+    /// Returns the filter for this level. Libraries log at `warn` and above only, because at
+    /// `debug` they would log a line for every HTTP/2 frame.
     fn filter(self) -> Targets {
         let level = match self {
             Verbosity::Off => LevelFilter::OFF,
@@ -123,20 +123,22 @@ impl Write for EscapingWriter {
     }
 }
 
-/// Maximum number of bytes per write. A writable pipe accepts 4,096 bytes (PIPE_BUF on Linux)
-/// without blocking, and a socket accepts more.
+/// Maximum number of bytes per write to standard error. A writable pipe accepts 4,096 bytes
+/// (PIPE_BUF on Linux) without blocking, and a socket accepts more.
 const CHUNK_BYTES: usize = 4_096;
 
-/// Returns whether standard error accepts a chunk without blocking. If the log shipper hangs, the
-/// pipe stays full.
+/// Returns whether standard error accepts [`CHUNK_BYTES`] without blocking. It does not if it is a
+/// full pipe, for example because the log shipper that reads it hangs.
 fn has_room(stderr: &io::StderrLock<'_>) -> bool {
     let mut fds = [PollFd::new(stderr, PollFlags::OUT)];
     let no_wait = Timespec::default();
     poll(&mut fds, Some(&no_wait)).is_ok() && fds[0].revents().contains(PollFlags::OUT)
 }
 
-/// Escapes all control characters in a line except a trailing line feed. JSON lines stay valid: in
-/// JSON, control characters can occur only within strings, where `\u` escapes are allowed.
+/// Escapes control characters, line separators and bidirectional marks in a line, except a
+/// trailing line feed. JSON lines stay valid: the JSON formatter has already escaped the
+/// characters below U+0020, and the others occur only within strings, where `\u` escapes are
+/// allowed.
 fn escape(line: &[u8]) -> Vec<u8> {
     let (body, end) = match line.split_last() {
         Some((b'\n', body)) => (body, &b"\n"[..]),

@@ -1,7 +1,7 @@
 //! Lost bills: bills that were not charged in full, and the warning about them.
 //!
-//! A bill is a descriptor that names hits which the caller has already used. If a limit rejects a
-//! bill, these hits are never counted, and a limit that is charged only by bills hardly ever
+//! A bill is a descriptor that reports hits which the caller has already used. If a limit rejects
+//! a bill, these hits are never counted, and a limit that is charged only by bills hardly ever
 //! rejects a call. Envoy ignores the response to a bill, so only these counters show the loss.
 //!
 //! Not here: which hits of a check are lost (`decide`).
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::rule_counters::RuleTable;
 use crate::domain::{LossCause, LostBill};
 
-/// Counters of lost bills, by cause. A bill names hits already used. It is lost if the hits are
-/// not charged in full.
+/// Counters of lost bills, by cause. A bill is a descriptor that reports hits already used. It is
+/// lost if these hits are not charged in full.
 #[derive(Debug, Default)]
 pub(super) struct LostBills {
     /// Number of bills that were not charged in full, in the order of [`LossCause::ALL`].
@@ -37,9 +37,9 @@ impl LostBills {
         })
     }
 
-    /// Logs a warning if bills have been rejected. Logs only once per process, because the advice
-    /// does not change, and the metric counts the rejected bills.
-    pub(super) fn warn(&self, rules: &RuleTable) {
+    /// Logs a warning if bills have been rejected, but only once per process: the advice does not
+    /// change, and a metric counts the rejected bills.
+    pub(super) fn warn_once(&self, rules: &RuleTable) {
         let rejected = self.bills[LossCause::Rejected as usize].load(Ordering::Relaxed);
         if rejected == 0 || self.is_warned.swap(true, Ordering::Relaxed) {
             return;

@@ -1,7 +1,8 @@
 //! Types for metric families and values, and the sink trait through which scrapes and OTLP exports
 //! read them.
 //!
-//! `families` and `app::wiring` define the families; `prometheus` and `otlp` implement the formats.
+//! `families` and `app::wiring` define the families; `prometheus` and `otlp` implement the
+//! formats.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,9 +25,9 @@ pub enum MetricKind {
 /// Unit that is appended to a metric's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricUnit {
-    /// Seconds. Values are passed in microseconds and exported in seconds.
+    /// Seconds. Sources pass values in microseconds; sinks export them in seconds.
     Seconds,
-    /// Bytes. Values are passed and exported in bytes.
+    /// Bytes. Sources pass values in bytes, and sinks export them unchanged.
     Bytes,
 }
 
@@ -35,7 +36,7 @@ pub enum MetricUnit {
 pub struct MetricFamily {
     /// Name without the prefix `tidegate_`, the unit, and the suffix `_total`.
     pub name: &'static str,
-    /// Help text, which docs/METRICS.md shows as the meaning.
+    /// Help text of the metric, also shown in docs/METRICS.md.
     pub help: &'static str,
     /// Kind of the metric, such as counter or gauge.
     pub kind: MetricKind,
@@ -72,17 +73,17 @@ impl MetricFamily {
     }
 }
 
-/// Creates a counter family without a unit and labels.
+/// Creates a counter family without unit or labels.
 pub const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Counter)
 }
 
-/// Creates a gauge family without a unit and labels.
+/// Creates a gauge family without unit or labels.
 pub const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Gauge)
 }
 
-/// Creates a histogram family without a unit and labels.
+/// Creates a histogram family without unit or labels.
 pub const fn histogram(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Histogram)
 }
@@ -92,7 +93,7 @@ pub(super) const fn unsuffixed_counter(name: &'static str, help: &'static str) -
     MetricFamily::new(name, help, MetricKind::UnsuffixedCounter)
 }
 
-/// Value of a series. If the family's unit is seconds, values are in microseconds.
+/// Value of a series, in microseconds if the family's unit is seconds.
 #[derive(Clone, Debug)]
 pub enum MetricValue {
     /// Value of a counter or gauge.

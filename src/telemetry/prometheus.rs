@@ -1,7 +1,7 @@
 //! Metrics page in the OpenMetrics format, or in the older Prometheus text format for clients that
 //! do not accept OpenMetrics.
 //!
-//! `admin` serves the page; `counters` does the counting.
+//! `admin` serves the page; `counters` counts the decisions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub const CONTENT_TYPE_PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Prefix of all metric names except those of envoyproxy/ratelimit.
 pub(super) const PREFIX: &str = "tidegate";
 
-/// All metrics of the process, the source for both scrapes and OTLP exports.
+/// All metrics of the process, from which both scrapes and OTLP exports are produced.
 pub struct AllMetrics {
     telemetry: Arc<Telemetry>,
     others: Vec<MetricSource>,
@@ -60,15 +60,15 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    /// Creates a page with these metrics. All their names start with `tidegate_`.
+    /// Creates a page with these metrics, whose names all start with `tidegate_`.
     pub fn new(metrics: Arc<AllMetrics>) -> Self {
         let mut registry = Registry::default();
         registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(OwnMetrics(metrics)));
         MetricsPage { registry, has_ratelimit_names: false }
     }
 
-    /// Adds the decision counters under the metric names of envoyproxy/ratelimit, and `process`,
-    /// metrics whose names have no prefix.
+    /// Adds the decision counters under the metric names of envoyproxy/ratelimit, and the metrics
+    /// of `process`. None of these names starts with `tidegate_`.
     #[must_use]
     pub fn with_ratelimit_names(
         mut self,
@@ -80,9 +80,9 @@ impl MetricsPage {
         self
     }
 
-    /// Returns whether the page has metric names of envoyproxy/ratelimit. The names of those
-    /// counters do not end in `_total`, so their type is `counter` only in the Prometheus text
-    /// format. In OpenMetrics, their type is `unknown`.
+    /// Returns whether the page has metrics under the names of envoyproxy/ratelimit. These names
+    /// do not end in `_total`, so the counters have the type `unknown` in OpenMetrics. In the
+    /// Prometheus text format, their type is `counter`.
     pub fn has_ratelimit_names(&self) -> bool {
         self.has_ratelimit_names
     }
@@ -91,8 +91,8 @@ impl MetricsPage {
     ///
     /// # Errors
     ///
-    /// Returns any error of the encoder. In practice, encoding never fails, because the output is a
-    /// string.
+    /// Returns any error of the encoder. In practice, encoding never fails, because the output is
+    /// a string.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;

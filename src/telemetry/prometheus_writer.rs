@@ -12,7 +12,7 @@ use super::metric::{
     EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue,
 };
 
-/// Microseconds per second. Metric values in seconds are passed in microseconds.
+/// Microseconds per second. Values of metrics in seconds are passed to the sink in microseconds.
 const MICROS_PER_SECOND: f64 = 1e6;
 
 /// Metric sink that writes to the Prometheus encoder.

@@ -1,9 +1,9 @@
-//! Logs rejected calls, at most one line per second. Each line describes one rejected call. It
-//! also states how many calls, and how many checks of that call's rule, were rejected since the
-//! previous line.
+//! Logs rejected calls, at most one line per second. Each line describes one rejected call and the
+//! rule that rejected it. It also states how many calls were rejected in total, and how many
+//! checks of that rule were rejected, since the previous line.
 //!
-//! A call only records its data. A background task writes the line, so that standard error never
-//! delays a decision.
+//! On the request path, the call's data is only recorded. A background task writes the line, so
+//! that standard error never delays a decision.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -28,7 +28,7 @@ pub(super) struct RefusalLog {
     /// Whether the next rejection should be recorded.
     wanted: AtomicBool,
     recorded: Mutex<Option<LoggedRefusal>>,
-    /// Number of rejections since the process started, as of the last log line.
+    /// Total number of rejected calls when the last log line was written.
     refused_before: AtomicU64,
 }
 

@@ -20,7 +20,7 @@ pub struct RuleName {
     pub path: Box<str>,
 }
 
-/// All sources, in the order of [`source_index`].
+/// All sources of decisions, in the order of [`source_index`].
 pub(super) const SOURCES: [Source; SOURCE_COUNT] =
     [Source::Memory, Source::Redis, Source::Local, Source::Cached, Source::Policy, Source::Shed];
 
@@ -39,7 +39,7 @@ pub(super) const fn source_index(source: Source) -> usize {
     }
 }
 
-/// Counts by code (OK, OVER_LIMIT), then by source.
+/// Numbers of calls or checks, by code (OK, OVER_LIMIT), then by source.
 pub(super) type CountsByCode = [[u64; SOURCE_COUNT]; 2];
 
 /// Values of the `code` label, in the order of [`CountsByCode`].
@@ -55,15 +55,15 @@ pub(super) struct RuleCounters {
     within: AtomicU64,
     near: AtomicU64,
     refused: [AtomicU64; SOURCE_COUNT],
-    /// Requested hits that are not in `within`. Stored instead of the total, so that a passing
-    /// check increments fewer counters.
+    /// Number of requested hits that are not in `within`. Stored instead of the total, so that a
+    /// passing check increments fewer counters.
     not_within: AtomicU64,
     over: AtomicU64,
     shadow: AtomicU64,
     uncharged: AtomicU64,
     refunded: AtomicU64,
-    /// Whether the rule has been checked with 0 hits (a question). If so, hits that a descriptor
-    /// names are bills, that is, hits already used, rather than requests for several hits at once.
+    /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor that names its
+    /// hits is a bill, which reports hits already used, rather than a request for several hits.
     has_questions: AtomicBool,
     has_lost_bill: AtomicBool,
     /// Number of refused checks of the rule when it was last named in the log of rejected calls.
@@ -96,9 +96,9 @@ impl RuleCounters {
         checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that the rule was checked with 0 hits (a question), or that it rejected a bill.
-    /// Returns the lost bill to count, or `None` if there is none. A rejected bill counts as lost
-    /// only if the rule has had a question.
+    /// Records that the rule was checked with 0 hits (a peek), or that it rejected a bill (hits
+    /// already used). Returns the lost bill to count, or `None` if there is none. A rejected bill
+    /// counts as lost only if the rule has had a peek.
     pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {
         if check.is_question && !self.has_questions.load(Ordering::Relaxed) {
             self.has_questions.store(true, Ordering::Relaxed);
@@ -161,9 +161,9 @@ pub(super) struct RuleTable {
 }
 
 impl RuleTable {
-    /// Creates counters for a policy whose rules have consecutive ids, starting with `first`.
-    /// Rules that `former`, the table of the previous policy, contains under the same name keep
-    /// their counters.
+    /// Creates counters for a policy whose rules have consecutive ids, starting with `first`. A
+    /// rule keeps its counters if `former`, the table of the previous policy, has a rule with the
+    /// same name.
     pub(super) fn new(
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,
@@ -191,8 +191,9 @@ impl RuleTable {
         self.by_id.get(at).map(Arc::as_ref)
     }
 
-    /// Returns the name of a rule. Searches all rules, which for 100,000 rules takes less than a
-    /// millisecond and happens at most once a second, for the log.
+    /// Returns the name of a rule, or `None` if the policy has no rule with this id. Searches all
+    /// rules, which takes less than a millisecond for 100,000 rules. Called at most once a second,
+    /// for the log.
     fn name(&self, id: RuleId) -> Option<&RuleName> {
         let wanted = self.by_id.get(id.0.wrapping_sub(self.first) as usize)?;
         let mut rules = self.by_name.iter();
@@ -213,7 +214,8 @@ impl RuleTables {
         self.present.get(id).or_else(|| self.former.get(id))
     }
 
-    /// Returns the name of a rule of the current or the previous policy.
+    /// Returns the name of a rule of the current or the previous policy; `None` if neither has a
+    /// rule with this id.
     pub(super) fn name(&self, id: RuleId) -> Option<&RuleName> {
         self.present.name(id).or_else(|| self.former.name(id))
     }

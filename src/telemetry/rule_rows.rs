@@ -1,5 +1,5 @@
-//! Rows of the metrics per rule: one row for each rule, for the request overrides of each domain,
-//! and for each path with values of the request.
+//! Rows of the per-rule metrics: one row for each rule, one for the request overrides of each
+//! domain, and one for each detailed path, which contains values of requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::rule_counters::{CountsByCode, RuleCounters, RuleTables};
 /// Path under which metrics and statistics list request overrides.
 pub(super) const OVERRIDES: &str = "(override)";
 
-/// Counts of one row.
+/// Hits and checks counted in one row of the per-rule metrics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RowCounts {
     pub(super) hits: HitCounts,
@@ -27,8 +27,8 @@ impl RowCounts {
     }
 }
 
-/// Sources of the metric rows of one scrape: the rules, the request overrides, and the paths with
-/// values of the request.
+/// Counters from which the rows of the per-rule metrics are computed: those of rules, of request
+/// overrides, and of detailed paths, which contain values of requests.
 pub(super) struct RowSources<'t> {
     telemetry: &'t Telemetry,
     tables: Arc<RuleTables>,
@@ -36,7 +36,7 @@ pub(super) struct RowSources<'t> {
 }
 
 impl Telemetry {
-    /// Returns the sources of the current metric rows.
+    /// Returns the counters from which the rows of the per-rule metrics are computed.
     pub(super) fn row_sources(&self) -> RowSources<'_> {
         RowSources {
             telemetry: self,
@@ -47,8 +47,8 @@ impl Telemetry {
 }
 
 impl RowSources<'_> {
-    /// Returns the counts of each row, by domain and path. If a path with values is also the path
-    /// of another rule, both share one row.
+    /// Returns the counts of each row, by domain and path. If a detailed path, which contains
+    /// values of requests, is also the path of another rule, both share one row.
     pub(super) fn rows(&self) -> BTreeMap<(&str, &str), RowCounts> {
         let present = &self.tables.present;
         let rules = present.by_name.iter().map(|(name, counters)| {

@@ -1,5 +1,5 @@
-//! Snapshot of the counters as plain numbers, from which `app::rates` computes the live page's
-//! rates.
+//! Snapshot of the counters as plain numbers, from which `app::rates` computes the rates on the
+//! live page.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub struct Latency {
 pub struct RejectedBills {
     /// Number of rejected bills.
     pub bills: u64,
-    /// Path of a rule that rejected some of the bills.
+    /// Path of a rule that rejected some of the bills, or `request override`.
     pub rule: String,
 }
 

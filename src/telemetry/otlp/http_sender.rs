@@ -1,7 +1,7 @@
 //! OTLP over HTTP/1.1: sends protobuf messages in POST requests.
 //!
-//! Each request uses a connection of its own. Exports are seconds apart, and a collector behind a
-//! load balancer may be replaced in between.
+//! Each request opens a new connection, because exports are seconds apart, and a collector behind
+//! a load balancer may be replaced in between.
 
 use std::fmt;
 use std::pin::pin;
@@ -52,7 +52,7 @@ impl fmt::Debug for HttpSender {
     }
 }
 
-/// Error from one export over HTTP. The next export may succeed.
+/// Error of one export over HTTP. The next export may succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HttpSendError {
     /// No response within the timeout.
@@ -74,7 +74,8 @@ impl fmt::Display for HttpSendError {
 }
 
 impl HttpSender {
-    /// Creates a client of `target`. Must be called within a Tokio runtime, which runs the requests.
+    /// Creates a client for `target`. Must be called within a Tokio runtime, which runs the
+    /// requests.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Exports metrics over OTLP: the same families as a scrape, read from the same counters.
 //!
 //! This module does not use opentelemetry_sdk, because that library has no observable histogram,
-//! and its counters cost a decision fifteen times as much as those of `counters`.
+//! and counting a decision with its counters costs fifteen times as much as with `counters`.
 
 use std::fmt;
 use std::mem;
@@ -84,8 +84,8 @@ impl fmt::Debug for MetricsExporter {
 }
 
 impl MetricsExporter {
-    /// Creates an exporter of `metrics` to `target`. `now` reads the wall clock. Must be called
-    /// within a Tokio runtime.
+    /// Creates an exporter that sends `metrics` to `target`. `now` reads the wall clock. Must be
+    /// called within a Tokio runtime.
     ///
     /// # Errors
     ///
@@ -156,7 +156,7 @@ struct OtlpWriter {
     now_nanos: u64,
     full: Vec<Vec<Metric>>,
     open: Vec<Metric>,
-    /// Number of data points in `open`.
+    /// Number of data points in `open`, the message that is being filled.
     points: usize,
 }
 
@@ -173,7 +173,8 @@ impl OtlpWriter {
         self.full
     }
 
-    /// Adds data points of a metric to the current message. Starts a new message when it is full.
+    /// Adds data points of a metric to the current message. If that message is now full, starts a
+    /// new one.
     fn add(&mut self, family: &MetricFamily, points: MetricPoints) {
         if points.is_empty() {
             return;
@@ -186,7 +187,7 @@ impl OtlpWriter {
         }
     }
 
-    fn point(
+    fn push_point(
         &self,
         scale: f64,
         labels: &Labels<'_>,
@@ -255,7 +256,7 @@ impl MetricSink for OtlpWriter {
         let scale = if family.unit == Some(MetricUnit::Seconds) { MICROS_PER_SECOND } else { 1.0 };
         let mut points = MetricPoints::default();
         fill(&mut |labels, value| {
-            self.point(scale, labels, value, &mut points);
+            self.push_point(scale, labels, value, &mut points);
             if self.points + points.len() >= POINTS_MAX {
                 self.add(family, mem::take(&mut points));
             }

@@ -35,16 +35,17 @@ pub enum Transport {
 /// Collector to which metrics or traces are exported, with the parameters of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpTarget {
-    /// Protocol of the collector.
+    /// Protocol in which the collector receives data.
     pub transport: Transport,
-    /// Endpoint such as `http://host:4317` or, over HTTP and with the full path,
-    /// `https://host:4318/v1/traces`. The default scheme is `http`.
+    /// Endpoint URL, such as `http://host:4317` for gRPC. For HTTP, it includes the full path, as
+    /// in `https://host:4318/v1/traces`. The default scheme is `http`.
     pub endpoint: String,
     /// Headers sent with every request, for example a token.
     pub headers: Vec<(String, String)>,
     /// Timeout for connecting and for each request.
     pub timeout: Duration,
-    /// PEM of the CA that signed the collector's certificate; `None` uses the system's CAs.
+    /// PEM certificate of the CA that signed the collector's certificate; `None` uses the system's
+    /// CAs.
     pub ca: Option<Vec<u8>>,
 }
 
@@ -59,7 +60,7 @@ pub struct ServiceIdentity {
     pub attributes: Vec<(String, String)>,
 }
 
-/// Error from creating an OTLP exporter. Retrying does not help.
+/// Error when creating an OTLP exporter. Retrying does not help.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OtlpError {
     /// An invalid endpoint URL.
@@ -93,8 +94,8 @@ impl OtlpTarget {
         }
     }
 
-    /// Creates a gRPC channel on the current runtime, which connects at the first request. Returns
-    /// an error for an invalid endpoint or CA.
+    /// Creates a gRPC channel on the current Tokio runtime. The channel connects at the first
+    /// request. Returns an error for an invalid endpoint or CA.
     fn channel(&self) -> Result<Channel, OtlpError> {
         let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
         let endpoint = Endpoint::from_shared(self.endpoint_with_scheme())

@@ -12,8 +12,8 @@ use crate::domain::TraceParent;
 pub struct SamplingRule {
     /// Whether the sampling decision in the caller's trace context takes precedence.
     parent_based: bool,
-    /// A call is sampled if its 64-bit random number is below this threshold, the sampling ratio
-    /// times 2⁶⁴.
+    /// Sampling ratio times 2⁶⁴. A call is sampled if its random 64-bit number is below this
+    /// threshold.
     threshold: u64,
     /// Whether all calls are sampled, regardless of `threshold`.
     samples_all: bool,
@@ -39,7 +39,8 @@ impl SamplingRule {
         self.parent_based || self.threshold > 0
     }
 
-    /// Decides whether to sample a call.
+    /// Returns whether to sample a call, given the caller's trace context (`None` if it sent
+    /// none).
     pub(super) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.parent_based => parent.sampled,
@@ -48,8 +49,8 @@ impl SamplingRule {
     }
 }
 
-/// Returns a random number from a xorshift generator (Marsaglia 2003), which takes a nanosecond and
-/// is good enough for sampling.
+/// Returns a random number from a xorshift generator (Marsaglia 2003). A number takes a nanosecond
+/// and is random enough for sampling.
 fn random() -> u64 {
     RANDOM_STATE.with(|state| {
         let mut x = state.get();

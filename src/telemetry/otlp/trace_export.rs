@@ -36,7 +36,8 @@ const RPC_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const RPC_METHOD: &str = "ShouldRateLimit";
 /// Name of the span of a decision: the gRPC service and method.
 const DECISION_SPAN: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// Name of the span of a call to a Redis node: the Redis command that the call sends.
+/// Name of the span of a call to a Redis node: the Redis command that calls a script. Calls that
+/// send plain commands have the same name.
 const NODE_COMMAND: &str = "EVALSHA";
 
 /// Timeout for exporting the remaining spans at shutdown.
@@ -82,7 +83,8 @@ impl TraceExporter {
         self.sampling.is_enabled()
     }
 
-    /// Decides whether to sample a call, given the caller's trace context.
+    /// Returns whether to sample a call, given the caller's trace context (`None` if it sent
+    /// none).
     pub(in crate::telemetry) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         self.sampling.should_sample(parent)
     }
@@ -264,8 +266,8 @@ impl ExportsSpans for SpanClient {
     }
 }
 
-/// Span exporter that counts the results of an inner exporter, because the library does not report
-/// them.
+/// Span exporter that wraps another one and counts the results of its exports, because
+/// opentelemetry_sdk does not report them.
 #[derive(Debug)]
 struct CountingExporter<E> {
     exporter: E,

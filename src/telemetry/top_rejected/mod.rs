@@ -1,8 +1,9 @@
-//! Statistics of the keys that each limit rejects most, over the last ten seconds, hour and day.
+//! Statistics of the keys that each limit rejects most, over the last ten seconds, the last hour,
+//! and the last day.
 //!
-//! A rejected request only sends a note of fixed size to a bounded channel, without locking or
-//! waiting. If the channel is full, the note is dropped and counted. A background task drains the
-//! channel twenty times per second into sketches of bounded size.
+//! On the request path, a rejected check only sends a note of fixed size to a bounded channel,
+//! without locking or waiting. If the channel is full, the note is dropped and counted. A
+//! background task drains the channel twenty times per second into sketches of bounded size.
 
 mod refusal_note;
 mod space_saving;
@@ -29,8 +30,9 @@ const NOTES_MAX: usize = 8_192;
 /// Interval at which [`TopRefusals::drain`] must be called.
 pub const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum number of limits with a sketch. All sketches together take less than 20 MB, no matter
-/// how many keys an attacker sends. A further limit replaces the one that has been idle longest.
+/// Maximum number of limits whose rejected keys are tracked. Their sketches take less than 20 MB
+/// in total, no matter how many keys an attacker sends. A further limit replaces the one that has
+/// been idle longest.
 const LIMITS_MAX: usize = 64;
 
 /// Minimum time without rejections before a limit's sketch may be replaced, 10 s.
@@ -64,17 +66,19 @@ struct TopLimits {
     entries: Vec<LimitEntry>,
     /// Index of each limit in `entries`.
     indices: HashMap<LimitId, usize>,
-    /// Number of notes dropped because all entries were in use or the rule no longer exists.
+    /// Number of notes dropped because no entry was free or the rule no longer exists.
     unplaced: u64,
 }
 
-/// Id of a rule, and the position of a limit within the rule; `None` for request overrides.
+/// Identity of a limit: the id of its rule and its position within the rule; `None` for all
+/// request overrides.
 type LimitId = Option<(RuleId, u16)>;
 
 struct LimitEntry {
     name: LimitName,
     latest: Micros,
-    /// Whether the limit was in shadow mode at its latest rejection.
+    /// Whether the limit's latest refusal did not affect admission, because the rule is in shadow
+    /// mode or another quota group passed.
     shadow: bool,
     windows: KeyWindows,
 }
@@ -85,7 +89,7 @@ impl fmt::Debug for TopRefusals {
     }
 }
 
-/// Name under which request overrides are listed.
+/// Rule name under which request overrides are listed.
 const OVERRIDES: &str = "(override)";
 
 impl TopRefusals {
@@ -149,8 +153,8 @@ impl TopRefusals {
 }
 
 impl TopLimits {
-    /// Returns the index of a limit's entry, which is created if necessary. Returns `None` if
-    /// there is no room for an entry, or if the active policy has no such rule.
+    /// Returns the index of a limit's entry, and creates the entry if necessary. Returns `None` if
+    /// no entry is free, or if the active policy does not have the limit's rule.
     fn index_of(&mut self, id: LimitId, now: Micros, resolve: ResolveLimit<'_>) -> Option<usize> {
         if let Some(at) = self.indices.get(&id) {
             return Some(*at);

@@ -6,16 +6,16 @@ use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
 /// Display format of the descriptor values of rejected keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ValueDisplay {
-    /// First 24 bytes of each value.
+    /// Shows the first 24 bytes of each value.
     Shortened,
-    /// No values, only the keyed hash that identifies the counter. `tidegate explain` prints the
-    /// hash of a known descriptor.
+    /// Shows no values, only the keyed hash that identifies the counter. `tidegate explain` prints
+    /// the hash of a known descriptor.
     #[default]
     Hashed,
 }
 
 impl ValueDisplay {
-    /// Returns the name in settings and in `/top`.
+    /// Returns the format's name in settings and in `/top`.
     pub const fn as_str(self) -> &'static str {
         match self {
             ValueDisplay::Shortened => "shortened",
@@ -31,7 +31,8 @@ const VALUE_BYTES_MAX: usize = 24;
 /// Maximum length of a note's text in bytes. Four typical descriptor entries fit.
 const TEXT_BYTES_MAX: usize = 120;
 
-/// Maximum length of a displayed key after escaping, in bytes.
+/// Maximum length of a displayed key after escaping, in bytes, without the ellipsis that marks
+/// truncation.
 const DISPLAY_BYTES_MAX: usize = 240;
 
 /// Suffix that marks truncated text.
@@ -44,7 +45,8 @@ pub(super) struct RefusalNote {
     pub(super) limit: Option<(RuleId, u16)>,
     /// Keyed hash that identifies the counter.
     pub(super) counter: u128,
-    /// Whether the limit was in shadow mode.
+    /// Whether the refusal did not affect admission, because the rule is in shadow mode or another
+    /// quota group passed.
     pub(super) shadow: bool,
     length: u8,
     is_truncated: bool,
@@ -72,7 +74,7 @@ impl RefusalNote {
             note.push(key);
             if values == ValueDisplay::Shortened {
                 note.push(b"=");
-                let prefix = truncated(value, VALUE_BYTES_MAX);
+                let prefix = truncate_utf8(value, VALUE_BYTES_MAX);
                 note.push(prefix);
                 if prefix.len() < value.len() {
                     note.push(ELLIPSIS);
@@ -82,8 +84,8 @@ impl RefusalNote {
         note
     }
 
-    /// Appends as many bytes as fit. If the text is truncated, it ends with an ellipsis and accepts
-    /// no further bytes.
+    /// Appends as many of the bytes to the note's text as fit. A truncated text ends with an
+    /// ellipsis and accepts no further bytes.
     fn push(&mut self, bytes: &[u8]) {
         if self.is_truncated {
             return;
@@ -92,7 +94,7 @@ impl RefusalNote {
         if bytes.len() <= room {
             self.append(bytes);
         } else {
-            self.append(truncated(bytes, room));
+            self.append(truncate_utf8(bytes, room));
             self.append(ELLIPSIS);
             self.is_truncated = true;
         }
@@ -107,7 +109,8 @@ impl RefusalNote {
         }
     }
 
-    /// Returns the entries as text. Escapes invalid UTF-8 and control characters.
+    /// Returns the note's descriptor entries as text. Escapes invalid UTF-8 and control
+    /// characters.
     pub(super) fn display(&self) -> String {
         let mut text = String::new();
         for chunk in self.text[..usize::from(self.length)].utf8_chunks() {
@@ -116,8 +119,8 @@ impl RefusalNote {
         }
         // Escaping can expand one byte to six characters.
         if text.len() > DISPLAY_BYTES_MAX {
-            text =
-                String::from_utf8_lossy(truncated(text.as_bytes(), DISPLAY_BYTES_MAX)).into_owned();
+            text = String::from_utf8_lossy(truncate_utf8(text.as_bytes(), DISPLAY_BYTES_MAX))
+                .into_owned();
             text.push('…');
         }
         text
@@ -125,7 +128,7 @@ impl RefusalNote {
 }
 
 /// Returns the longest prefix of at most `most` bytes that does not split a UTF-8 character.
-pub(super) fn truncated(bytes: &[u8], most: usize) -> &[u8] {
+pub(super) fn truncate_utf8(bytes: &[u8], most: usize) -> &[u8] {
     if bytes.len() <= most {
         return bytes;
     }

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use super::refusal_note::RefusalNote;
 use crate::domain::Micros;
 
-/// Maximum number of keys tracked per bucket, more than three times the number of keys that are
-/// listed. The surplus keeps the listed counts accurate.
+/// Maximum number of keys tracked per time bucket. This is more than three times the number of
+/// keys that are listed, which keeps the listed counts accurate.
 pub(super) const KEYS_MAX: usize = 32;
 
-/// Length of a sliding window: the length and the number of its time buckets. The newest bucket is
-/// still filling, so the window covers up to one bucket less.
+/// Shape of a sliding window: the length and the number of its time buckets. The newest bucket is
+/// still filling, so the window can be up to one bucket shorter than their total length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowShape {
     pub(super) bucket: Micros,
@@ -92,7 +92,7 @@ struct TimeBucket {
 struct KeyCount {
     counter: u128,
     text: Arc<str>,
-    /// Number of rejections; may be too high, but never too low.
+    /// Number of rejections of the key; never too low, and at most `error` too high.
     count: u64,
     /// Maximum amount by which `count` is too high.
     error: u64,
@@ -131,8 +131,8 @@ impl KeyWindow {
         keys.find(|key| key.counter == counter).map(|key| Arc::clone(&key.text))
     }
 
-    /// Returns the number of rejections in the window, and up to `keys_max` keys with the greatest
-    /// lower bounds.
+    /// Returns the number of rejections in the window, and the keys that were certainly rejected
+    /// most: up to `keys_max` keys, sorted by the lower bound of their rejections.
     pub(super) fn top(&self, now: Micros, keys_max: usize) -> (u64, Vec<KeyTotal>) {
         let number = now.0 / self.shape.bucket.0;
         let buckets = || {

@@ -1,6 +1,6 @@
 //! Tests of the report of the most rejected keys, through its public API.
 
-use super::refusal_note::truncated;
+use super::refusal_note::truncate_utf8;
 use super::*;
 use crate::domain::{CounterKey, Entry};
 
@@ -12,7 +12,8 @@ fn names(rule: RuleId, limit: usize) -> Option<LimitName> {
     known.then(|| LimitName { domain: "d".into(), rule: name.into(), limit: "".into() })
 }
 
-/// Records that a rule rejected a value; the counter is the hash of both.
+/// Records that `rule` rejected a descriptor with this value. The identity of the counter is a
+/// hash of both.
 fn refuse(top: &TopRefusals, rule: u32, value: &str) {
     let hash = blake3::hash(format!("{rule} {value}").as_bytes());
     let mut identity = [0; 16];
@@ -178,7 +179,7 @@ fn any_bytes_of_a_value_are_displayed_as_printable_bounded_text() {
 #[test]
 fn a_text_is_truncated_between_characters() {
     let text = "xxxxxxxxxxxxxxxxxxxxxxx\u{20ac}".as_bytes();
-    assert_eq!(truncated(text, 24), &text[..23]);
-    assert_eq!(truncated(text, 26), text);
-    assert_eq!(truncated(&[0x80; 40], 24).len(), 21);
+    assert_eq!(truncate_utf8(text, 24), &text[..23]);
+    assert_eq!(truncate_utf8(text, 26), text);
+    assert_eq!(truncate_utf8(&[0x80; 40], 24).len(), 21);
 }

@@ -1,5 +1,5 @@
-//! Report of the most rejected keys. The structs are the JSON of `/top`, so renaming a field
-//! changes the interface.
+//! Report of the most rejected keys. The structs are serialized as the JSON of `/top`, so renaming
+//! a field changes the interface.
 
 use serde::Serialize;
 
@@ -48,9 +48,10 @@ pub struct TopLimit {
     pub rule: String,
     /// Name of the limit within its rule; `None` if unnamed.
     pub limit: Option<String>,
-    /// Whether the limit was in shadow mode at its latest rejection, so that no call was rejected.
+    /// Whether the limit's latest refusal did not reject the call, because the rule is in shadow
+    /// mode or another quota group passed.
     pub shadow: bool,
-    /// Number of rejected checks, including those in shadow mode.
+    /// Number of rejected checks in the window, including those of rules in shadow mode.
     pub refused: u64,
     /// Most rejected keys, at most ten.
     pub keys: Vec<TopKey>,
@@ -59,8 +60,8 @@ pub struct TopLimit {
 /// Rejections of one key within a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopKey {
-    /// Descriptor entries of the counter; with hashed values, only the keys of the entries. Control
-    /// characters and invalid UTF-8 are escaped.
+    /// Descriptor entries of the counter; with hashed values, only the keys of the entries.
+    /// Control characters and invalid UTF-8 are escaped.
     pub key: String,
     /// Identity of the counter, 32 hexadecimal digits, as printed by `tidegate explain`.
     pub counter: String,

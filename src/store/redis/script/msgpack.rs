@@ -36,7 +36,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Appends a number, encoded in 1, 5, or 9 bytes. Lua reads it as a double, which is exact below 2^53.
+    /// Appends a number as 1, 5, or 9 bytes. Lua reads it as a double, which is exact below 2^53.
     pub fn push_number(&mut self, number: u64) {
         self.values += 1;
         if let Ok(small @ ..0x80) = u8::try_from(number) {
