@@ -35,12 +35,12 @@ pub struct ClientSettings {
 /// TLS settings of the client, with certificates and keys as PEM text.
 #[derive(Clone, Default)]
 pub struct ClientTls {
-    /// CA certificates against which the server's certificate is verified.
+    /// CA certificates with which the client verifies the server's certificate.
     pub authority: Vec<u8>,
     /// Certificate and private key of the client; `None` if the client presents no certificate.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// DNS name or IP address that the server's certificate must contain; `None` means the host of
-    /// the target.
+    /// DNS name or IP address that the server's certificate must contain; `None` means the host in
+    /// [`ClientSettings::target`].
     pub server_name: Option<String>,
 }
 
@@ -50,14 +50,14 @@ impl std::fmt::Debug for ClientTls {
     }
 }
 
-/// Rate limit request that the client sends.
+/// Rate limit request to send with [`Client::send`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallRequest {
     /// Policy domain of the request.
     pub domain: String,
     /// Descriptors of the request. The statuses in the response have the same order.
     pub descriptors: Vec<CallDescriptor>,
-    /// Hits of the call, which descriptors can override; 0 means 1.
+    /// Hits for each descriptor that has no hits of its own; 0 means 1.
     pub hits: u32,
 }
 
@@ -66,11 +66,12 @@ pub struct CallRequest {
 pub struct CallDescriptor {
     /// Entries as pairs of key and value, both of which may contain any bytes.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Hits of this descriptor. `Some(0)` only checks the limit; `None` means the hits of the call.
+    /// Hits of this descriptor; `None` means [`CallRequest::hits`]. `Some(0)` only checks the
+    /// limit.
     pub hits: Option<u64>,
     /// Whether to refund the hits instead of charging them.
     pub refund: bool,
-    /// Request override, which replaces the limit of the policy; `None` for none.
+    /// Request override, which replaces the limit of the policy; `None` if there is none.
     pub limit: Option<Override>,
 }
 
@@ -85,7 +86,7 @@ pub struct CallResponse {
     pub statuses: Vec<ResponseStatus>,
     /// Names and values of the response headers.
     pub headers: Vec<(String, String)>,
-    /// HTTP body for the rejected request; empty if the response has none.
+    /// HTTP body that Envoy sends to the client of a rejected request; empty if there is none.
     pub body: Vec<u8>,
     /// Dynamic metadata of the response as JSON; `None` if it has none.
     pub metadata: Option<Value>,
@@ -101,7 +102,7 @@ pub struct ResponseStatus {
     /// Limit that the server reports for the descriptor; `None` if it reports none, for example
     /// because no rule matched.
     pub limit: Option<ResponseLimit>,
-    /// Number of hits still available in the window.
+    /// Number of hits that are still available.
     pub remaining: u32,
     /// Seconds until the full limit is available again or, on OVER_LIMIT, until a retry can pass;
     /// `None` if the server reports none.
@@ -113,7 +114,7 @@ pub struct ResponseStatus {
 pub struct ResponseLimit {
     /// Name of the limit; empty if it has none.
     pub name: String,
-    /// Hits per window, as the server reports it.
+    /// Number of hits allowed per window of `unit_multiplier` time units.
     pub requests_per_unit: u32,
     /// Name of the time unit, such as `MINUTE`.
     pub unit: &'static str,
@@ -149,7 +150,7 @@ impl BatchRequest {
 pub enum BatchItemResult {
     /// The request was decided, with this response.
     Response(Box<CallResponse>),
-    /// The request was not decided.
+    /// The server responded with an error instead of a decision.
     Error {
         /// Name of the gRPC status code, such as `InvalidArgument`.
         code: String,
@@ -195,7 +196,8 @@ impl Client {
             .map_err(|status| WireError::Refused { status: Box::new(status) })
     }
 
-    /// Sends a batch to `tidegate.v1.Limits` and returns one result per request, in the same order.
+    /// Sends a batch to `tidegate.v1.Limits` and returns one result per request, in the same
+    /// order.
     ///
     /// # Errors
     ///
@@ -222,8 +224,8 @@ fn decode_result(CheckResult { result }: CheckResult) -> BatchItemResult {
     BatchItemResult::Error { code: format!("{code:?}"), message }
 }
 
-/// Returns advice on which setting to correct after a failed call, based on the protocol of the
-/// server at the target. Returns `None` if no wrong setting was found.
+/// Returns advice on which setting to correct after a failed call, based on the protocol that is
+/// detected at the target. Returns `None` if no wrong setting was found.
 pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option<&'static str> {
     if let WireError::Refused { status } = error
         && status.code() == tonic::Code::Unimplemented
@@ -232,7 +234,7 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
     }
     let (host, port) = settings.target.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    let step_max = settings.timeout.unwrap_or(EXAMINATION_STEP_MAX);
+    let step_max = settings.timeout.unwrap_or(DETECTION_STEP_TIMEOUT);
     let uses_tls = settings.tls.is_some();
     Some(match detect_peer(host, port.parse().ok()?, step_max).await {
         Peer::UnknownHost => "the host name cannot be resolved",
@@ -257,8 +259,8 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
     })
 }
 
-/// Timeout of each step of detecting a server's protocol, if calls have no timeout.
-const EXAMINATION_STEP_MAX: Duration = Duration::from_secs(1);
+/// Timeout of each step when detecting the server's protocol, if calls have no timeout.
+const DETECTION_STEP_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn error_contains(error: &WireError, word: &str) -> bool {
     with_causes(error).contains(word)
@@ -303,8 +305,8 @@ fn encode_descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
     }
 }
 
-/// Converts a unit to its protobuf value. A week becomes UNKNOWN, which the server rejects, because
-/// a request override cannot be per week.
+/// Converts a unit to its protobuf value. A week becomes UNKNOWN, which the server rejects,
+/// because a request override cannot be per week.
 fn to_wire_unit(unit: Unit) -> RateLimitUnit {
     match unit {
         Unit::Second => RateLimitUnit::Second,

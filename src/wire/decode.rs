@@ -3,11 +3,11 @@
 //! An error names the bound that was exceeded. No value that a downstream client sends in a header
 //! causes an error: entry values may contain any bytes, have any length, or be empty.
 //!
-//! The fields are read in place, without copying. Compared with prost messages in both directions,
-//! this and encoding in one pass save 17 % of the instructions of a decision in a batch of 100
-//! (load/results/batches.txt). prost decodes only integers, keys and lengths of several bytes, the
-//! hits addend of a descriptor, request overrides, which are rare, and messages that are modified
-//! and passed on (`decode_message`).
+//! The fields are read in place, without copying. Compared with decoding and encoding by prost,
+//! this and the encoder (`encode`) together save 17 % of the instructions of a decision in a batch
+//! of 100 (load/results/batches.txt). prost still decodes integers, field keys and lengths of
+//! several bytes, a descriptor's `hits_addend`, request overrides, which are rare, and messages
+//! that are modified and passed on (`decode_message`).
 //!
 //! Not here: matching of descriptors (`policy::lookup`), decisions (`decide`).
 
@@ -33,7 +33,7 @@ pub const ENTRIES_MAX: usize = Bounds::DEFAULT.entries_max;
 /// Default maximum size of one encoded message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = Bounds::DEFAULT.message_bytes_max;
 
-/// Maximum number of fields in one encoded message, including those of nested messages.
+/// Maximum number of protobuf fields in one encoded message, including those of nested messages.
 pub(super) const FIELDS_MAX: usize = Bounds::DEFAULT.fields_max;
 
 /// Key of the entry that names the holder of a concurrency slot. The entry is not part of the path
@@ -53,7 +53,8 @@ const DESCRIPTORS_INLINE: usize = 4;
 /// allocation.
 const ENTRIES_INLINE: usize = 16;
 
-/// Reason why a request cannot be decoded. The server rejects such a request with INVALID_ARGUMENT.
+/// Reason why a request cannot be decoded. The server rejects such a request with
+/// INVALID_ARGUMENT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DecodeError {
     /// The bytes are not an encoded `RateLimitRequest`.
@@ -172,7 +173,7 @@ fn check_bounds(encoded: &[u8], bounds: &Bounds) -> Result<(), DecodeError> {
     }
     // A descriptor takes at least two bytes.
     if encoded.len() / 2 > descriptors_max {
-        count_descriptors(encoded, descriptors_max)?;
+        check_descriptor_count(encoded, descriptors_max)?;
     }
     if encoded.len() > UNCOUNTED_BYTES_MAX {
         let mut left = bounds.fields_max;
@@ -185,9 +186,8 @@ fn check_bounds(encoded: &[u8], bounds: &Bounds) -> Result<(), DecodeError> {
 ///
 /// # Errors
 ///
-/// Returns an error for a batch that is malformed, is too long, has too many fields in all its
-/// requests together, or has no requests or too many. A malformed request in the batch is not an
-/// error.
+/// Returns an error for a batch that is malformed, is too long, has no requests or too many, or
+/// whose requests have too many fields in total. A malformed request in the batch is not an error.
 pub(crate) fn split_batch<'b>(
     encoded: &'b [u8],
     bounds: &Bounds,
@@ -233,8 +233,8 @@ pub(crate) fn split_batch<'b>(
     }
 }
 
-/// Splits off a message that is preceded by its length. Returns the message and the bytes after
-/// it, or an error if there are too few bytes.
+/// Splits off a length-prefixed message. Returns the message and the bytes after it, or an error
+/// if the length is malformed or exceeds the remaining bytes.
 #[inline]
 fn split_message(mut bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
     let length = match bytes {
@@ -259,10 +259,10 @@ enum MessageType {
 }
 
 impl MessageType {
-    /// Returns the type of the message in a field; `None` if the field is not a message.
-    /// `preceding` is the number of descriptors or entries in the fields before it. Returns an
-    /// error if the field is an entry and `preceding` is `entries_max`.
-    fn nested(
+    /// Returns the type of the message that `field` contains; `None` if the field does not contain
+    /// a message. `preceding` is the number of descriptors or entries that precede the field in
+    /// its message. Returns an error if the field is an entry and `preceding` is `entries_max`.
+    fn nested_type(
         self,
         field: u32,
         preceding: usize,
@@ -280,9 +280,10 @@ impl MessageType {
     }
 }
 
-/// Returns an error if a request has too many descriptors. Called before the entries are counted,
-/// so that long and short requests get the same error.
-fn count_descriptors(mut message: &[u8], descriptors_max: usize) -> Result<(), DecodeError> {
+/// Returns an error if a request has too many descriptors or is malformed. Called before the
+/// entries are counted, so that a request with too many of both gets the same error whether it is
+/// long or short.
+fn check_descriptor_count(mut message: &[u8], descriptors_max: usize) -> Result<(), DecodeError> {
     let (mut fields, mut descriptors) = (0, 0);
     while !message.is_empty() && fields <= FIELDS_MAX {
         let (field, wire_type) = decode_key(&mut message)?;
@@ -296,9 +297,9 @@ fn count_descriptors(mut message: &[u8], descriptors_max: usize) -> Result<(), D
     Ok(())
 }
 
-/// Subtracts the number of fields of a message and of its nested messages from `left`, without
-/// allocating. Returns an error if there are more than `left` fields or more than `entries_max`
-/// entries in a descriptor, or if the message is malformed.
+/// Counts the fields of a message and of its nested messages without allocating, and subtracts
+/// their number from `left`. Returns an error if there are more than `left` fields, if a
+/// descriptor has more than `entries_max` entries, or if the message is malformed.
 fn count_fields(
     mut message: &[u8],
     message_type: MessageType,
@@ -309,7 +310,7 @@ fn count_fields(
     while !message.is_empty() {
         *left = left.checked_sub(1).ok_or(DecodeError::TooManyFields)?;
         let (field, wire_type) = decode_key(&mut message)?;
-        let Some(inner_type) = message_type.nested(field, nested, entries_max)? else {
+        let Some(inner_type) = message_type.nested_type(field, nested, entries_max)? else {
             skip_field(wire_type, field, &mut message, DecodeContext::default())?;
             continue;
         };
@@ -421,7 +422,7 @@ impl<'b> DecodedRequest<'b> {
             }
         }
         head.entries.end = self.entries.len();
-        head.limit = limit.map(|limit| request_override(limit, descriptor)).transpose()?;
+        head.limit = limit.map(|limit| decode_override(limit, descriptor)).transpose()?;
         self.heads.push(head);
         Ok(())
     }
@@ -463,7 +464,7 @@ fn decode_entry(encoded: &[u8]) -> Result<Entry<'_>, DecodeError> {
     Ok(entry)
 }
 
-fn request_override(limit: RateLimitOverride, descriptor: usize) -> Result<Override, DecodeError> {
+fn decode_override(limit: RateLimitOverride, descriptor: usize) -> Result<Override, DecodeError> {
     let unit = match limit.unit {
         1 => Unit::Second,
         2 => Unit::Minute,
@@ -487,12 +488,13 @@ struct FieldReader<'b>(&'b [u8]);
 enum FieldValue<'b> {
     Integer(u64),
     Bytes(&'b [u8]),
-    /// A value whose wire type no field of a request has.
+    /// Value of a wire type that no field of a request has. Its content is skipped.
     Other,
 }
 
 impl<'b> FieldReader<'b> {
-    /// Returns the number and the value of the next field; `None` if there are no more.
+    /// Returns the number and the value of the next field; `None` at the end of the message.
+    /// Returns an error if the field is malformed.
     #[inline]
     fn next(&mut self) -> Result<Option<(u32, FieldValue<'b>)>, DecodeError> {
         let rest = &mut self.0;
@@ -539,8 +541,8 @@ impl<'b> FieldValue<'b> {
         }
     }
 
-    /// Returns the low 32 bits of an integer, as protobuf decoders do with a number that is too
-    /// large. Returns an error if the value is not an integer.
+    /// Returns the low 32 bits of an integer, because protobuf decoders truncate numbers that are
+    /// too large. Returns an error if the value is not an integer.
     fn u32(self) -> Result<u32, DecodeError> {
         self.u64().map(|number| number as u32)
     }

@@ -5,7 +5,7 @@
 //! decision. If the call acquired concurrency slots, the metadata contains the token of their
 //! holder. If enabled, it also repeats the request under the keys of envoyproxy/ratelimit.
 //!
-//! Not here: the settings that enable each of these (`response_config`).
+//! Not here: the settings that enable each part of the metadata (`response_config`).
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
@@ -29,8 +29,8 @@ const HOLDER_KEY: &str = "slot";
 /// request.
 const MERGED_BYTES_MAX: usize = 64 * 1024;
 
-/// Assumed size of a metadata field in bytes, in addition to its text: numbers, tags and lengths
-/// in the protobuf encoding.
+/// Assumed size in bytes of a metadata field without its text: the numbers, tags and lengths in
+/// the protobuf encoding.
 const FIELD_BYTES: usize = 16;
 
 /// Adds the fields of a rejection under [`TIDEGATE_KEY`]: `limited_by`, `retry_after_ms` and
@@ -56,8 +56,8 @@ pub(super) fn add_holder(holder: &HolderToken, into: &mut Struct) {
     insert_field(into, HOLDER_KEY, string_kind(holder.as_str()));
 }
 
-/// Adds the keys of envoyproxy/ratelimit: `domain`, `descriptors`, `hitsAddend`, and the merged
-/// `metadata` of the rules that passed.
+/// Adds the request under the keys of envoyproxy/ratelimit (`domain`, `descriptors`, and
+/// `hitsAddend`), and the merged metadata of the rules that passed as `metadata`.
 pub(super) fn add_request(
     request: &DecodedRequest<'_>,
     descriptors: &[Descriptor<'_>],
@@ -97,9 +97,9 @@ pub(super) fn add_request(
     }
 }
 
-/// Merges the metadata of the rules that passed, except those in a quota group that refused. Maps
-/// under the same key are merged recursively; of other values, the first one wins. Leaves out
-/// values that do not fit into [`MERGED_BYTES_MAX`].
+/// Merges the metadata of the rules that passed, except those in a refused quota group. Maps under
+/// the same key are merged recursively; for any other value, the first rule takes precedence.
+/// Leaves out values that do not fit into [`MERGED_BYTES_MAX`].
 fn merge_rule_metadata(decision: &Decision<'_>, rules: &Policy) -> Struct {
     let (mut merged, mut bytes_left) = (Struct::default(), MERGED_BYTES_MAX);
     for status in &decision.statuses {
@@ -129,7 +129,8 @@ fn merge(into: &mut Struct, from: &serde_json::Map<String, Json>, bytes_left: &m
     }
 }
 
-/// Returns the size of a metadata field in bytes: its text, and [`FIELD_BYTES`] for each value.
+/// Returns the approximate size of an encoded metadata field in bytes: the length of its text,
+/// plus [`FIELD_BYTES`] for each value.
 fn field_bytes(key: &str, value: &Json) -> usize {
     FIELD_BYTES
         + key.len()

@@ -1,7 +1,9 @@
 //! Encodes a [`Decision`] as the `RateLimitResponse` that Envoy reads.
 //!
 //! Envoy matches statuses to descriptors by position, so there is one status per descriptor, in
-//! order. Not here: making the decision (`decide`), the settings of headers and bodies
+//! order.
+//!
+//! Not here: making the decision (`decide`), the settings of headers and bodies
 //! (`response_config`).
 
 use prost::Message as _;
@@ -38,11 +40,11 @@ impl ResponseInput<'_, '_> {
         for status in statuses {
             encode_message(STATUSES_FIELD, out, |out| encode_status(status, out));
         }
-        self.after_statuses().encode_raw(out);
+        self.build_trailing_fields().encode_raw(out);
     }
 
-    /// Builds the fields of the response that follow its statuses. Most responses have none.
-    fn after_statuses(&self) -> RateLimitResponse {
+    /// Builds a response with only the fields that follow the statuses. Most responses have none.
+    fn build_trailing_fields(&self) -> RateLimitResponse {
         let decision = self.decision;
         let mut response = RateLimitResponse::default();
         let refused = decision.code == Code::OverLimit;
@@ -138,7 +140,7 @@ fn encode_limit(shown: &StatusLimit<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a field that is a number, unless it is 0.
+/// Appends an integer field, unless the number is 0, which protobuf omits.
 fn encode_integer(field: u8, number: u64, out: &mut Vec<u8>) {
     if number > 0 {
         out.push(field << 3 | WireType::Varint as u8);
@@ -146,8 +148,7 @@ fn encode_integer(field: u8, number: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a field that is a message or a text. `content` appends the bytes of the message or
-/// text.
+/// Appends a message or string field. `content` appends the bytes of the message or string.
 fn encode_message(field: u8, out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
     out.push(field << 3 | WireType::LengthDelimited as u8);
     // Nearly every length takes one byte. A longer one moves the message that follows it.
@@ -170,7 +171,7 @@ const OVERALL_CODE_FIELD: u8 = 1;
 /// Number of the protobuf field `RateLimitResponse.statuses`.
 const STATUSES_FIELD: u8 = 2;
 
-/// Usual length of an encoded status, in bytes.
+/// Typical length of an encoded status, in bytes. Used to reserve memory for the response.
 const STATUS_BYTES: usize = 32;
 
 #[cfg(test)]

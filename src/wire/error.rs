@@ -46,11 +46,12 @@ pub enum WireError {
     },
     /// The server certificate to reload has already expired, so the old one stays in use.
     Expired,
-    /// The new server certificate is not valid yet.
+    /// The server certificate to reload is not valid yet, so the old one stays in use.
     NotYetValid,
-    /// The new server certificate does not permit server authentication (extended key usage).
+    /// The server certificate to reload does not permit server authentication (extended key
+    /// usage), so the old one stays in use.
     NotForServers,
-    /// Allowed callers or grants are configured without a CA that verifies client certificates.
+    /// Allowed callers or grants are configured, but no CA to verify client certificates.
     AllowListWithoutAuthority,
     /// The client's target is not `HOST:PORT`.
     Target {
@@ -151,7 +152,7 @@ impl std::fmt::Display for WireError {
 }
 
 impl WireError {
-    /// Returns whether the error is a gRPC server's response rather than a failure of the
+    /// Returns whether a gRPC server sent this error in a response. False for failures of the
     /// transport.
     pub fn has_response(&self) -> bool {
         let WireError::Refused { status } = self else { return false };

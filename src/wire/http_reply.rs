@@ -7,7 +7,7 @@ use prost::Message as _;
 use super::messages::{HeaderValue, RateLimitResponse, rate_limit_response as wire};
 use super::proto_json;
 
-/// Name of the header that states the content type of a response body.
+/// Name of the content type header.
 const CONTENT_TYPE: &str = "content-type";
 
 /// HTTP response of `/json` or `/authz`.
@@ -22,9 +22,9 @@ pub struct HttpReply {
 }
 
 impl HttpReply {
-    /// Converts an encoded `RateLimitResponse` to proto-JSON. The HTTP status is 200 for OK and 429
-    /// for OVER_LIMIT. The response headers are those that Envoy would add, except for the content
-    /// type of the policy's body, because that body is a field of the JSON.
+    /// Converts an encoded `RateLimitResponse` to proto-JSON. The HTTP status is 200 for OK and
+    /// 429 for OVER_LIMIT. The response headers are those that Envoy would add, except for the
+    /// content type of the policy's body, because that body is a field of the JSON.
     pub(crate) fn json(encoded: &[u8]) -> Self {
         let response = decode(encoded);
         let mut headers = headers(&response, |name| !name.eq_ignore_ascii_case(CONTENT_TYPE));
@@ -34,8 +34,8 @@ impl HttpReply {
     }
 
     /// Converts an encoded `RateLimitResponse` to the HTTP response that a proxy passes on to its
-    /// client: status 200 for OK, `denied_status` for OVER_LIMIT, and headers and body as Envoy would
-    /// send them.
+    /// client: status 200 for OK, `denied_status` for OVER_LIMIT, and headers and body as Envoy
+    /// would send them.
     pub(crate) fn forward_auth(encoded: &[u8], denied_status: u16) -> Self {
         let response = decode(encoded);
         let headers = headers(&response, |_| true);

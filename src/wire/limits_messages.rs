@@ -21,7 +21,7 @@ use crate::domain::{Bounds, Hits, Micros};
 #[derive(Default)]
 pub(crate) struct EncodedResults {
     bytes: Vec<u8>,
-    /// Position of each result in the batch, and the end of its bytes.
+    /// Position of each result in the batch, and the offset in `bytes` at which the result ends.
     ends: Vec<(usize, usize)>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn encode_stream_response(id: u64, result: Result<&[u8], Status>) -> 
     answer
 }
 
-/// Appends a field that is a `CheckResult`, given the encoded response or an error.
+/// Appends a `CheckResult` field that contains an encoded response or an error.
 fn encode_result(field: u32, result: Result<&[u8], Status>, out: &mut Vec<u8>) {
     match result {
         Ok(response) => {
@@ -99,13 +99,13 @@ pub(crate) fn decode_stream_request(message: Bytes) -> Result<(u64, Bytes), Deco
     Ok((id, request))
 }
 
-/// Decodes an encoded `CountersRequest` as a request with one descriptor. This works because its
-/// fields have the same numbers as the domain and descriptors of a `RateLimitRequest`.
+/// Decodes an encoded `CountersRequest` as a rate limit request with one descriptor. This works
+/// because its fields have the same numbers as the domain and descriptors of a `RateLimitRequest`.
 ///
 /// # Errors
 ///
-/// Returns [`DecodeError::NotA`] if the message is not a `CountersRequest`, and otherwise the errors of
-/// [`DecodedRequest::decode`].
+/// Returns [`DecodeError::NotA`] if the message is not a `CountersRequest`, and otherwise the
+/// errors of [`DecodedRequest::decode`].
 pub(crate) fn decode_counters_request<'b>(
     message: &'b [u8],
     bounds: &Bounds,
@@ -120,7 +120,7 @@ pub(crate) fn decode_counters_request<'b>(
 /// State of a counter: the available hits, and the time until all hits are available.
 pub(crate) type CounterState = (Hits, Micros);
 
-/// Builds the message of one counter. `state` is `None` if the store did not answer.
+/// Builds the message that describes one counter. `state` is `None` if the store did not answer.
 pub(crate) fn counter(
     rule: &str,
     limit: &str,
@@ -136,7 +136,7 @@ pub(crate) fn counter(
     }
 }
 
-/// Encodes the counters of a descriptor.
+/// Encodes a `CountersResponse` with the counters of a descriptor.
 pub(crate) fn encode_counters(counters: Vec<Counter>) -> Vec<u8> {
     CountersResponse { counters }.encode_to_vec()
 }

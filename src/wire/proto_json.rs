@@ -1,8 +1,10 @@
 //! Conversion of requests from proto-JSON and of responses to proto-JSON, for `/json`.
 //!
-//! Accepts field names in camelCase and snake_case; writes camelCase. Enums are names, bytes are
-//! base64, wrapped values are plain values, and fields with default values are left out. Not here:
-//! HTTP (`admin`), bounds (`decode`).
+//! Accepts field names in camelCase and snake_case; writes camelCase. Enums are written as names,
+//! bytes as base64, and protobuf wrapper types as plain values. Fields with default values are
+//! left out.
+//!
+//! Not here: HTTP (`admin`), bounds (`decode`).
 
 use std::fmt;
 
@@ -28,7 +30,7 @@ pub(crate) enum JsonError {
     TooLong { bytes_max: usize },
     /// The body has more values than [`FIELDS_MAX`].
     TooManyValues,
-    /// The body is not JSON; holds the parser's message.
+    /// The body is not JSON. Contains the parser's message.
     NotJson(String),
     /// The body has a field with this name, which the protobuf message does not have.
     UnknownField(String),
@@ -93,8 +95,8 @@ pub(crate) fn request(body: &[u8], bytes_max: usize) -> Result<Bytes, JsonError>
     Ok(request.encode_to_vec().into())
 }
 
-/// Counts the values of a JSON text. Every value except the first one follows an opening bracket
-/// or a comma.
+/// Counts the values in a JSON text, without parsing it: every value except the first one follows
+/// an opening bracket or brace, or a comma.
 fn count_values(body: &[u8]) -> usize {
     let mut count = 1;
     let mut in_string = false;
@@ -172,7 +174,7 @@ fn parse_unit(value: &Value) -> Result<i32, JsonError> {
 }
 
 /// Returns the members of a JSON object, except those that are `null`, which proto-JSON treats as
-/// absent.
+/// absent. Returns an error if `value` is not an object.
 fn parse_members<'v>(
     value: &'v Value,
     field: &'static str,
@@ -200,7 +202,7 @@ fn parse_u32(value: &Value, field: &'static str) -> Result<u32, JsonError> {
     parse_unsigned(value, field, "at most 4294967295")
 }
 
-/// Reads an integer with or without quotes. proto-JSON quotes 64-bit integers, because JavaScript
+/// Parses an integer with or without quotes. proto-JSON quotes 64-bit integers, because JavaScript
 /// cannot represent all of them.
 fn parse_unsigned<T: TryFrom<i128>>(
     value: &Value,
@@ -217,17 +219,17 @@ fn parse_unsigned<T: TryFrom<i128>>(
     T::try_from(number).map_err(|_| JsonError::InvalidValue { field, wanted: at_most })
 }
 
-/// Parses the number in a JSON string. Returns `None` if it is not a number or if whitespace
-/// surrounds it.
+/// Parses the content of a JSON string as a number. Returns `None` if it is not a number or if it
+/// starts or ends with whitespace.
 fn quoted_number(text: &str) -> Option<Number> {
     let bare = !text.starts_with(char::is_whitespace) && !text.ends_with(char::is_whitespace);
     serde_json::from_str(text).ok().filter(|_| bare)
 }
 
 /// Returns the integer that a number such as `7`, `7.0` or `0.7e1` denotes, or `None` if it is not
-/// an integer. Numbers with a decimal point or an exponent were parsed as doubles, so they are
-/// inexact above 2^53. They saturate at the bounds of `i128`, which are out of range for every
-/// field.
+/// an integer. A number with a decimal point or an exponent was parsed as a double, so it is
+/// inexact above 2^53. If it does not fit into `i128`, the result is the nearest bound of `i128`,
+/// which is out of range for every field.
 fn whole_number(number: &Number) -> Option<i128> {
     let float = || number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i128);
     number.as_i128().or_else(float)

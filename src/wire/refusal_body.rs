@@ -10,8 +10,8 @@ use crate::domain::{LimitedBy, OnStoreFailure, Source};
 use crate::policy::Rule;
 use crate::policy::spec::LimitSpec;
 
-/// Maximum size of a response body in bytes, after its placeholders are filled in. Bounded because
-/// Envoy buffers the body of every rejected request, and an attack causes many of them.
+/// Maximum size of a response body in bytes, after its placeholders are replaced. Envoy buffers
+/// the body of every rejected request, and an attack causes many rejections.
 pub const BODY_BYTES_MAX: usize = 1024;
 
 /// Content type of the default response body.
@@ -19,8 +19,8 @@ const DEFAULT_CONTENT_TYPE: &str = "application/json";
 /// Text of the default response body, with placeholders.
 const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
-/// Text of the default response body if `on_store_failure: deny` rejected the request, with
-/// placeholders.
+/// Text, with placeholders, of the default response body if `on_store_failure: deny` rejected the
+/// request.
 const UNAVAILABLE_TEXT: &str = r#"{"error":"rate_limit_unavailable","message":"the rate limit could not be checked","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
 /// Placeholder for the name of the limit that rejected the request.
@@ -53,7 +53,8 @@ pub(super) fn build(
     Some((body, build_header("content-type", percent_encode(content_type))))
 }
 
-/// Returns whether `on_store_failure: deny` rejected the request without checking the limit's hits.
+/// Returns whether `on_store_failure: deny` rejected the request without checking its hits against
+/// the limit.
 fn is_denied_unchecked(limited_by: &LimitedBy<'_>, source: Source, rule: Option<&Rule>) -> bool {
     let denies = |rule: &Rule| {
         let named = |limit: &&LimitSpec| limit.name.as_deref() == Some(limited_by.name);
@@ -63,8 +64,8 @@ fn is_denied_unchecked(limited_by: &LimitedBy<'_>, source: Source, rule: Option<
     matches!(source, Source::Local | Source::Shed) && rule.is_some_and(denies)
 }
 
-/// Replaces the placeholders in `text`. JSON-escapes `name`, and writes `null` if `wait` is `None`.
-/// Makes a single pass, so that a placeholder inside `name` is not expanded.
+/// Replaces the placeholders in `text`. JSON-escapes `name`, and writes `null` if `wait` is
+/// `None`. Makes a single pass, so that a placeholder inside `name` is not expanded.
 fn fill_placeholders(text: &str, name: &str, wait: Option<RetryWait>) -> String {
     let mut body = String::with_capacity(text.len() + name.len());
     let mut rest = text;

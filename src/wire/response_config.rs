@@ -1,5 +1,6 @@
 //! Settings of the headers, the body, and the metadata of responses. Header names are validated at
-//! startup, because Envoy does not validate them: a line break in a name would add a second header.
+//! startup, because Envoy does not validate them: a line break in a name would add a second
+//! header.
 //!
 //! Not here: writing headers (`response_headers`), bodies (`refusal_body`), and metadata
 //! (`dynamic_metadata`).
@@ -8,8 +9,8 @@ use http::HeaderName;
 
 use super::error::{HeaderNameError, WireError};
 
-/// Settings of rate limit responses. By default, a response contains the code and the statuses, and
-/// an OVER_LIMIT response also contains dynamic metadata.
+/// Settings of rate limit responses. By default, a response contains the code and the statuses,
+/// and an OVER_LIMIT response also contains dynamic metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseSettings {
     /// Whether to send `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset`.
@@ -28,7 +29,8 @@ pub struct ResponseSettings {
     pub retry_spread_percent: u8,
     /// Header for the name of the limit that rejected the request; `None` sends no such header.
     pub limited_by: Option<String>,
-    /// Whether to send a JSON body on rejections if neither the rule nor the domain defines a body.
+    /// Whether to send a JSON body on rejections if neither the rule nor the domain defines a
+    /// body.
     pub body: bool,
     /// Whether to send the dynamic metadata that envoyproxy/ratelimit sends, with every response.
     pub request_metadata: bool,
@@ -108,12 +110,12 @@ const HOP_BY_HOP_HEADERS: [&str; 9] = [
     "upgrade",
 ];
 
-/// Headers that describe or address a message. Envoy would append our value to its own, for example
-/// `content-length: 225,3`.
+/// Headers that describe or address a message. Envoy would append the configured header's value to
+/// its own, for example `content-length: 225,3`.
 const FRAMING_HEADERS: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
 
 impl ResponseConfig {
-    /// Validates the settings.
+    /// Validates the settings and creates the configuration.
     ///
     /// # Errors
     ///
@@ -162,8 +164,8 @@ impl ResponseConfig {
     }
 }
 
-/// Parses a header name. Returns an error for a malformed name, and for a name that Envoy or HTTP
-/// itself uses.
+/// Parses a header name. Returns an error for a malformed name, and for a name that is reserved
+/// for Envoy or HTTP itself.
 fn check_name(name: &str) -> Result<HeaderName, HeaderNameError> {
     if name.starts_with(':') {
         return Err(HeaderNameError::Pseudo);

@@ -11,11 +11,12 @@ use super::response_config::{
 };
 use crate::domain::{Code, Decision, LimitedBy, Micros, Status};
 
-/// Maximum length in bytes of a limit name in a header, after percent-encoding. A limit without a
-/// name is named by its path in the policy, which may be longer and is then truncated.
+/// Maximum length in bytes of a limit name in a header, after percent-encoding. For a limit
+/// without a name, the header contains its path in the policy, which may have to be truncated.
 const NAME_VALUE_BYTES_MAX: usize = 255;
 
-/// Time until a retry may pass, including jitter, as a duration and as a point in time.
+/// Time until a rejected request may be retried, including jitter, as a duration and as a point in
+/// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RetryWait {
     /// Time until a retry may pass, in seconds, rounded up, at least 1.
@@ -25,8 +26,9 @@ pub(super) struct RetryWait {
 }
 
 impl RetryWait {
-    /// Returns the wait of a rejected request, with random jitter up to the configured maximum;
-    /// `None` if waiting does not help. `random` must be uniformly distributed over all `u64`.
+    /// Returns the time until a rejected request may be retried, with random jitter up to the
+    /// configured maximum; `None` if waiting does not help. `random` must be uniformly distributed
+    /// over all `u64`.
     pub(super) fn for_refusal(
         limited_by: Option<&LimitedBy<'_>>,
         response_config: &ResponseConfig,

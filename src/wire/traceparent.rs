@@ -6,7 +6,8 @@ use http::{HeaderMap, HeaderName};
 
 use crate::domain::TraceParent;
 
-/// Name of the `traceparent` header. A static, so that the name is not validated on every call.
+/// Name of the `traceparent` header. This is a static, so that the name is not parsed for each
+/// call.
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Parses the `traceparent` header. Returns `None` if it is missing or malformed, because the W3C
@@ -15,8 +16,8 @@ pub(crate) fn parse_header(headers: &HeaderMap) -> Option<TraceParent> {
     parse(headers.get(&TRACEPARENT)?.as_bytes())
 }
 
-/// Parses `version-trace-span-flags` in lower-case hexadecimal. Versions after 00 may append
-/// fields.
+/// Parses `version-trace-span-flags`, all in lower-case hexadecimal. Versions after 00 may append
+/// fields. Returns `None` if the text is malformed or an id is zero.
 fn parse(text: &[u8]) -> Option<TraceParent> {
     let (head, rest) = text.split_at_checked(55)?;
     let version = decode_hex_byte(&head[..2])?;
@@ -33,8 +34,8 @@ fn parse(text: &[u8]) -> Option<TraceParent> {
     valid.then_some(TraceParent { trace, span, sampled: flags & 1 == 1 })
 }
 
-/// Decodes `2 * N` lower-case hexadecimal digits to `N` bytes; `None` if a character is not such a
-/// digit.
+/// Decodes `2 * N` lower-case hexadecimal digits to `N` bytes. Returns `None` if any other
+/// character occurs.
 fn decode_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let mut all = [0; N];
     for (to, two) in all.iter_mut().zip(digits.chunks_exact(2)) {
@@ -43,7 +44,8 @@ fn decode_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     Some(all)
 }
 
-/// Decodes two lower-case hexadecimal digits to a byte; `None` if a character is not such a digit.
+/// Decodes two lower-case hexadecimal digits to a byte. Returns `None` if any other character
+/// occurs.
 fn decode_hex_byte(two: &[u8]) -> Option<u8> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),

@@ -24,13 +24,13 @@ fn one() -> RateLimitDescriptor {
 }
 
 /// Bounds that a small request exceeds.
-const FEW: Bounds = Bounds { descriptors_max: 2, entries_max: 2, ..Bounds::DEFAULT };
+const SMALL_BOUNDS: Bounds = Bounds { descriptors_max: 2, entries_max: 2, ..Bounds::DEFAULT };
 
 fn decode(encoded: Vec<u8>) -> Result<RateLimitRequest, DecodeError> {
     decode_within(encoded, &Bounds::DEFAULT)
 }
 
-/// Decodes a request, and checks that prost decodes the same.
+/// Decodes a request, and asserts that prost decodes it to the same values.
 fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, DecodeError> {
     let decoded = DecodedRequest::decode(&encoded, bounds)?;
     let message = RateLimitRequest::decode(&*encoded).expect("prost decodes the request, too");
@@ -51,7 +51,7 @@ fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, 
             (decoded.heads[at].hits_addend, got.refund),
             (sent.hits_addend, sent.is_negative_hits)
         );
-        assert_eq!(got.limit, sent.limit.map(|limit| request_override(limit, at).unwrap()));
+        assert_eq!(got.limit, sent.limit.map(|limit| decode_override(limit, at).unwrap()));
     }
     Ok(message)
 }
@@ -85,13 +85,16 @@ fn too_many_descriptors_or_entries_are_rejected_with_the_bound() {
     let too_deep = fault(&deep(161));
     assert_eq!(too_deep, DecodeError::TooManyEntries { descriptor: 1, entries_max: 160 });
     assert_eq!(too_deep.to_string(), "descriptors[1].entries: at most 160");
-    assert_eq!(decode_within(many(3), &FEW).unwrap_err().reason(), InvalidReason::Descriptors);
+    assert_eq!(
+        decode_within(many(3), &SMALL_BOUNDS).unwrap_err().reason(),
+        InvalidReason::Descriptors
+    );
     let deep = deep(3).encode_to_vec();
-    assert_eq!(decode_within(deep, &FEW).unwrap_err().reason(), InvalidReason::Entries);
+    assert_eq!(decode_within(deep, &SMALL_BOUNDS).unwrap_err().reason(), InvalidReason::Entries);
 }
 
 #[test]
-fn a_message_beyond_its_bound_is_invalid_and_one_of_it_is_not() {
+fn a_message_larger_than_the_maximum_size_is_rejected() {
     let sized = |n| request(vec![descriptor(vec![entry("k", vec![b'v'; n])])]).encode_to_vec();
     let around = sized(0).len() + 12;
     assert!(decode(sized(MESSAGE_BYTES_MAX - around)).is_ok());
@@ -149,7 +152,7 @@ fn no_hits_of_the_request_mean_one_and_no_hits_of_a_descriptor_mean_a_peek() {
 }
 
 #[test]
-fn the_requests_hits_hold_for_every_descriptor_wherever_they_stand_in_the_message() {
+fn hits_of_the_request_apply_to_all_descriptors_regardless_of_field_order() {
     let mut bytes = RateLimitRequest { hits_addend: 5, ..RateLimitRequest::default() };
     let late = [request(vec![one(), one()]).encode_to_vec(), bytes.encode_to_vec()].concat();
     bytes.domain = "edge".into();
@@ -186,7 +189,7 @@ fn limited(limit: RateLimitOverride) -> RateLimitRequest {
 }
 
 #[test]
-fn an_override_is_taken_as_it_is_and_a_multiplier_of_nothing_is_one() {
+fn request_override_is_unchanged_except_that_a_zero_multiplier_becomes_one() {
     let read = |limit| {
         let message = limited(limit).encode_to_vec();
         let asked = DecodedRequest::decode(&message, &Bounds::DEFAULT).unwrap();
@@ -211,7 +214,8 @@ fn an_override_of_an_unknown_unit_is_invalid() {
     }
 }
 
-/// Returns an unknown field that is long enough for the message's fields to be counted first.
+/// Returns an encoded unknown field. A message that contains it is so long that its fields are
+/// counted before it is decoded.
 fn padding() -> Vec<u8> {
     [&[0xfa, 0x01, 0x80, 0x80, 0x01][..], &[0; UNCOUNTED_BYTES_MAX]].concat()
 }
@@ -302,7 +306,7 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
     })
 }
 
-/// Regression case of `a_message_that_is_counted_first_is_decoded_as_any_other`.
+/// Covers a case for which `a_message_that_is_counted_first_is_decoded_as_any_other` once failed.
 #[test]
 fn too_many_descriptors_are_reported_before_too_many_entries() {
     let mut descriptors = vec![RateLimitDescriptor::default(); DESCRIPTORS_MAX + 1];
@@ -333,7 +337,8 @@ proptest! {
         let _ = decode([bytes, pad].concat());
     }
 
-    /// prost merges a message that occurs twice, and takes the last of two numbers or texts.
+    /// Compares with prost, which merges a message field that occurs twice, and uses the last
+    /// value of any other field.
     #[test]
     fn fields_that_occur_twice_and_damaged_ones_are_decoded_as_by_prost(
         twice in (any_descriptor(), any_descriptor(), any_request(), any_request()),

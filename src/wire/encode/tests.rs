@@ -82,7 +82,7 @@ fn refusing(limit: u32, wait: Option<u64>) -> Status<'static> {
     Status { code: Code::OverLimit, remaining: 0, reset, ..passing(limit, 0, 0) }
 }
 
-fn nothing() -> Status<'static> {
+fn unlimited_status() -> Status<'static> {
     Status { shown: None, rule: None, reset: None, ..passing(0, 0, 0) }
 }
 
@@ -104,7 +104,7 @@ fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
     }
 }
 
-fn answered(
+fn encode_response(
     settings: ResponseSettings,
     decision: &Decision<'_>,
     rules: Vec<RuleSpec>,
@@ -133,7 +133,7 @@ fn answered(
 }
 
 fn headers(settings: ResponseSettings, decision: &Decision<'_>) -> Vec<(String, String)> {
-    let answer = answered(settings, decision, vec![], 0);
+    let answer = encode_response(settings, decision, vec![], 0);
     answer.response_headers_to_add.into_iter().map(|header| (header.key, header.value)).collect()
 }
 
@@ -147,8 +147,9 @@ fn x_family() -> ResponseSettings {
 
 #[test]
 fn there_is_one_status_per_descriptor_in_order() {
-    let decision = decision(vec![nothing(), passing(5, 4, 1), refusing(9, Some(30_000_001))]);
-    let answer = answered(ResponseSettings::default(), &decision, vec![], 0);
+    let decision =
+        decision(vec![unlimited_status(), passing(5, 4, 1), refusing(9, Some(30_000_001))]);
+    let answer = encode_response(ResponseSettings::default(), &decision, vec![], 0);
     assert_eq!(answer.overall_code(), wire::Code::OverLimit);
     let codes: Vec<_> = answer.statuses.iter().map(wire::DescriptorStatus::code).collect();
     assert_eq!(codes, [wire::Code::Ok, wire::Code::Ok, wire::Code::OverLimit]);
@@ -165,7 +166,7 @@ fn there_is_one_status_per_descriptor_in_order() {
 fn a_reset_is_whole_seconds_rounded_up_and_at_least_one() {
     let statuses =
         vec![passing(5, 5, 0), passing(5, 4, 1_000_001), refusing(5, Some(1)), refusing(5, None)];
-    let answer = answered(ResponseSettings::default(), &decision(statuses), vec![], 0);
+    let answer = encode_response(ResponseSettings::default(), &decision(statuses), vec![], 0);
     let seconds = |status: &wire::DescriptorStatus| status.duration_until_reset.map(|d| d.seconds);
     let seconds: Vec<_> = answer.statuses.iter().map(seconds).collect();
     assert_eq!(seconds, [Some(1), Some(2), Some(1), None]);
@@ -175,8 +176,12 @@ fn a_reset_is_whole_seconds_rounded_up_and_at_least_one() {
 fn a_unit_multiplier_is_shown_where_it_is_not_one() {
     let mut status = passing(5, 4, 1);
     status.shown.as_mut().unwrap().rate.unit_multiplier = 15;
-    let answer =
-        answered(ResponseSettings::default(), &decision(vec![status, passing(5, 4, 1)]), vec![], 0);
+    let answer = encode_response(
+        ResponseSettings::default(),
+        &decision(vec![status, passing(5, 4, 1)]),
+        vec![],
+        0,
+    );
     let many = |at: usize| answer.statuses[at].current_limit.as_ref().unwrap().unit_multiplier;
     assert_eq!((many(0), many(1)), (Some(15), None));
 }
@@ -187,7 +192,8 @@ fn a_week_is_seven_and_a_rate_without_a_unit_is_unknown() {
     week.shown.as_mut().unwrap().rate.unit = Some(Unit::Week);
     let mut slots = passing(5, 4, 1);
     slots.shown.as_mut().unwrap().rate.unit = None;
-    let answer = answered(ResponseSettings::default(), &decision(vec![week, slots]), vec![], 0);
+    let answer =
+        encode_response(ResponseSettings::default(), &decision(vec![week, slots]), vec![], 0);
     let unit = |at: usize| answer.statuses[at].current_limit.as_ref().unwrap().unit;
     assert_eq!((unit(0), unit(1)), (7, 0));
 }
@@ -199,17 +205,17 @@ fn the_name_of_a_limit_may_have_any_length() {
         let name: &'static str = "n".repeat(length).leak();
         status.shown.as_mut().unwrap().name = name;
         let statuses = vec![status, passing(5, 3, 1)];
-        let answer = answered(ResponseSettings::default(), &decision(statuses), vec![], 0);
+        let answer = encode_response(ResponseSettings::default(), &decision(statuses), vec![], 0);
         assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, name);
         assert_eq!(answer.statuses[1].limit_remaining, 3);
     }
 }
 
 #[test]
-fn every_refusal_says_in_metadata_which_limit_it_was() {
+fn refusal_metadata_names_the_limit() {
     let refused = decision(vec![refusing(5, Some(1_500_001))]);
     let metadata = |decision: &Decision<'_>| {
-        let answer = answered(ResponseSettings::default(), decision, vec![], 0);
+        let answer = encode_response(ResponseSettings::default(), decision, vec![], 0);
         answer.dynamic_metadata.as_ref().map(struct_to_json)
     };
     let expected =
@@ -229,7 +235,7 @@ fn holder_of_acquired_slots_is_in_the_metadata_with_any_settings() {
     let taken = || Decision { slot: Some(HolderToken::new(7)), ..decision(vec![passing(5, 4, 1)]) };
     let slot = format!("{:032x}", 7);
     let metadata = |settings| {
-        let answer = answered(settings, &taken(), vec![], 0);
+        let answer = encode_response(settings, &taken(), vec![], 0);
         struct_to_json(&answer.dynamic_metadata.unwrap())
     };
     assert_eq!(metadata(ResponseSettings::default()), json!({"slot": slot}));
@@ -239,7 +245,7 @@ fn holder_of_acquired_slots_is_in_the_metadata_with_any_settings() {
 }
 
 #[test]
-fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_between_requests() {
+fn request_metadata_is_that_of_envoyproxy_ratelimit_and_not_shared_between_requests() {
     let settings = || ResponseSettings { request_metadata: true, ..ResponseSettings::default() };
     let rules = vec![
         rule(Some(json!({"a": 1, "m": {"x": 1}})), None),
@@ -247,7 +253,7 @@ fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_betwe
     ];
     let second = Status { rule: Some(RuleId(1)), ..passing(5, 4, 1) };
     let both = decision(vec![passing(5, 4, 1), second]);
-    let answer = answered(settings(), &both, rules, 0);
+    let answer = encode_response(settings(), &both, rules, 0);
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(
         metadata,
@@ -259,11 +265,11 @@ fn the_reference_servers_metadata_comes_with_its_setting_and_leaks_nothing_betwe
         })
     );
     let rules = vec![rule(Some(json!({"a": 1, "m": {"x": 1}})), None)];
-    let answer = answered(settings(), &decision(vec![passing(5, 4, 1)]), rules, 0);
+    let answer = encode_response(settings(), &decision(vec![passing(5, 4, 1)]), rules, 0);
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata["metadata"], json!({"a": 1, "m": {"x": 1}}));
     let rules = vec![rule(Some(json!({"a": 1})), None)];
-    let answer = answered(settings(), &decision(vec![refusing(5, None)]), rules, 0);
+    let answer = encode_response(settings(), &decision(vec![refusing(5, None)]), rules, 0);
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata.get("metadata"), None);
     assert_eq!(metadata["tidegate"]["limited_by"], "per-ip");
@@ -284,7 +290,7 @@ fn a_quota_group_that_does_not_pass_returns_no_metadata() {
             Status { rule: Some(RuleId(2)), quota: true, ..passing(5, 4, 1) },
         ])
     };
-    let answer = answered(settings, &decision, rules.to_vec(), 0);
+    let answer = encode_response(settings, &decision, rules.to_vec(), 0);
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata["metadata"], json!({"passes": 1}));
 }
@@ -300,14 +306,14 @@ fn a_response_merges_64_kib_of_metadata_and_leaves_out_what_does_not_fit() {
     ];
     let rules = rules.map(|metadata| rule(Some(metadata), None));
     let statuses = (0..3).map(|at| Status { rule: Some(RuleId(at)), ..passing(5, 4, 1) });
-    let answer = answered(settings, &decision(statuses.collect()), rules.to_vec(), 0);
+    let answer = encode_response(settings, &decision(statuses.collect()), rules.to_vec(), 0);
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata["metadata"], json!({"a": large, "b": large, "m": {"k": 1, "l": 3}}));
 }
 
 #[test]
 fn limit_headers_are_sent_for_each_configured_set_and_only_with_a_limit() {
-    let decision = decision(vec![nothing(), passing(5, 4, 41_000_001)]);
+    let decision = decision(vec![unlimited_status(), passing(5, 4, 41_000_001)]);
     assert_eq!(headers(ResponseSettings::default(), &decision), []);
     let x =
         [("X-RateLimit-Limit", "5"), ("X-RateLimit-Remaining", "4"), ("X-RateLimit-Reset", "42")];
@@ -321,11 +327,11 @@ fn limit_headers_are_sent_for_each_configured_set_and_only_with_a_limit() {
     let named = LimitHeaderNames { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
     let named = ResponseSettings { rate_limit: Some(named), ..Default::default() };
     assert_eq!(headers(named, &decision), pairs(&[("l", "5"), ("r", "4"), ("t", "42")]));
-    assert_eq!(headers(x_family(), &super::tests::decision(vec![nothing()])), []);
+    assert_eq!(headers(x_family(), &super::tests::decision(vec![unlimited_status()])), []);
 }
 
 #[test]
-fn limit_headers_show_the_fewest_left_unless_a_descriptor_that_is_no_quota_refuses() {
+fn limit_headers_show_the_last_refusal_or_the_fewest_remaining_hits() {
     let shown = |statuses| headers(x_family(), &decision(statuses))[0].1.clone();
     assert_eq!(shown(vec![passing(5, 4, 1), passing(6, 2, 1), passing(7, 2, 1)]), "6");
     assert_eq!(
@@ -374,7 +380,7 @@ fn retry_after(
         retry_spread_percent: percent,
         ..ResponseSettings::default()
     };
-    let answer = answered(settings, &decision(vec![status]), vec![], random);
+    let answer = encode_response(settings, &decision(vec![status]), vec![], random);
     let headers = answer.response_headers_to_add.into_iter();
     headers.filter(|header| header.key == "Retry-After").map(|header| header.value).collect()
 }
@@ -398,7 +404,7 @@ fn retry_after_can_be_an_http_date() {
 }
 
 #[test]
-fn waits_are_spread_upwards_by_no_more_than_asked() {
+fn retry_after_jitter_adds_at_most_the_configured_percentage() {
     let spread = |percent, random| {
         retry_after(RetryAfterFormat::Seconds, percent, random, refusing(5, Some(100_000_000)))
     };
@@ -427,7 +433,7 @@ fn body(
     decision: &Decision<'_>,
     text: Option<(&str, &str)>,
 ) -> (String, Option<String>) {
-    let answer = answered(settings, decision, vec![rule(None, text)], 0);
+    let answer = encode_response(settings, decision, vec![rule(None, text)], 0);
     let mut headers = answer.response_headers_to_add.into_iter();
     let content_type = headers.find(|header| header.key == "content-type");
     (String::from_utf8(answer.raw_body).unwrap(), content_type.map(|header| header.value))
@@ -449,7 +455,7 @@ fn rejection_has_the_body_of_the_rule_or_the_json_default_if_enabled() {
 }
 
 #[test]
-fn only_a_denial_without_the_store_does_not_claim_too_many_requests() {
+fn unavailable_body_is_sent_only_for_denials_without_the_store() {
     let error = |source, on_store_failure| {
         let limit = Arc::new(Limit { on_store_failure, ..fixed_window(5, Micros::SECOND) });
         let (name, bill_limit) = (Some("per-ip".into()), None);
@@ -458,7 +464,7 @@ fn only_a_denial_without_the_store_does_not_claim_too_many_requests() {
         let rule = RuleSpec { unlimited: false, limits: vec![limit], ..rule(None, None) };
         let refused = Decision { source, ..decision(vec![refusing(5, Some(1))]) };
         let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
-        let body = answered(settings, &refused, vec![rule], 0).raw_body;
+        let body = encode_response(settings, &refused, vec![rule], 0).raw_body;
         serde_json::from_slice::<Value>(&body).unwrap()["error"].clone()
     };
     for source in [Source::Local, Source::Shed] {

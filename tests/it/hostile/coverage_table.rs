@@ -197,7 +197,7 @@ const CALLS: &[Row] = &[
         &[
             "what_is_no_request_is_invalid_and_charges_nobody",
             "too_many_descriptors_or_entries_are_rejected_with_the_bound",
-            "a_message_beyond_its_bound_is_invalid_and_one_of_it_is_not",
+            "a_message_larger_than_the_maximum_size_is_rejected",
             "a_long_message_of_tiny_parts_is_rejected_before_they_are_allocated",
             "a_value_of_forty_kilobytes_is_limited_like_any_other",
             "the_longest_value_in_sixteen_descriptors_is_limited_like_any_other",
