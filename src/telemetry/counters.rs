@@ -117,7 +117,7 @@ impl Telemetry {
         }
     }
 
-    /// Enables tracing, with this exporter. Only the first call has an effect.
+    /// Enables tracing with this exporter. Only the first call has an effect.
     pub fn set_trace_exporter(&self, exporter: TraceExporter) {
         // A second server in the same process keeps the first server's exporter.
         let _ = self.trace_exporter.set(exporter);

@@ -43,7 +43,7 @@ impl HitCounts {
 ///
 /// - If the check is a refund, all hits are `refunded`.
 /// - If the check passes, all hits are `within`, and those above the threshold are also `near`. If
-///   another check rejected the call, all hits are `uncharged` instead.
+///   they were not charged because another check rejected the call, they are `uncharged` instead.
 /// - If the check is rejected with no capacity left, all hits are `over`.
 /// - If the check is rejected with some capacity left, the hits that exceed it are `over`, and the
 ///   others are `near` if they are above the threshold.

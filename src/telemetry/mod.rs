@@ -1,20 +1,20 @@
 //! Metrics, traces and logs.
 //!
-//! Telemetry observes decisions and never changes them. Label values come from the policy, and from
-//! callers only in the bounded rows of `detailed_counters`. `admin` serves the metrics page;
+//! Telemetry observes decisions and never changes them. Label values come from the policy, and
+//! from callers only in the bounded rows of `detailed_counters`. `admin` serves the metrics page;
 //! `app::wiring` has the metrics of stores and connections.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `counters`, `rule_counters`, `hit_counts` | the counters of the process and of each rule |
-//! | `detailed_counters`, `rule_rows` | rows with values of requests; all rows of the rules |
+//! | `detailed_counters`, `rule_rows` | counters by request values; rows of the per-rule metrics |
 //! | `metric`, `families`, `compat_names` | metric families of Tidegate and of envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`] | export of metrics and traces, sampling |
 //! | `top_rejected` | statistics of the keys that each limit rejects most |
-//! | `snapshot` | numbers for the live page |
+//! | `snapshot` | snapshot of the counters for the live page |
 //! | `lost_bills` | bills that were not charged, and the warning about them |
-//! | `logging`, `refusal_log` | log output; the line about rejected calls |
+//! | `logging`, `refusal_log` | log output; log of rejected calls |
 
 mod compat_names;
 mod counters;

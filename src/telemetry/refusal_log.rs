@@ -25,7 +25,7 @@ struct LoggedRefusal {
 /// Log of rejected calls. Holds one rejected call for the next log line.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// Whether the next rejection should be recorded.
+    /// Whether the next rejected call should be recorded.
     wanted: AtomicBool,
     recorded: Mutex<Option<LoggedRefusal>>,
     /// Total number of rejected calls when the last log line was written.

@@ -154,7 +154,7 @@ pub enum BatchItemResult {
     Error {
         /// Name of the gRPC status code, such as `InvalidArgument`.
         code: String,
-        /// Message of the server.
+        /// Error message from the server.
         message: String,
     },
 }
@@ -184,7 +184,7 @@ impl Client {
         Ok(Client { service: RateLimitServiceClient::new(channel), limits })
     }
 
-    /// Sends one call and returns the response.
+    /// Sends one request and returns the response.
     ///
     /// # Errors
     ///

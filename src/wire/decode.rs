@@ -125,7 +125,7 @@ impl fmt::Display for DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the reason under which metrics count this error.
+    /// Returns the reason for which metrics count the request as invalid.
     pub(crate) fn reason(&self) -> InvalidReason {
         match self {
             DecodeError::Malformed | DecodeError::NotA(_) => InvalidReason::Malformed,
@@ -342,7 +342,7 @@ pub(crate) struct DecodedRequest<'b> {
 #[derive(Debug)]
 pub(crate) struct DescriptorHead<'b> {
     entries: Range<usize>,
-    /// `hits_addend` of the descriptor, which overrides that of the request.
+    /// `hits_addend` of the descriptor, which overrides that of the request; `None` if absent.
     pub(crate) hits_addend: Option<u64>,
     refund: bool,
     /// Request override of the descriptor; `None` if it has none.

@@ -51,7 +51,7 @@ pub enum WireError {
     /// The server certificate to reload does not permit server authentication (extended key
     /// usage), so the old one stays in use.
     NotForServers,
-    /// Allowed callers or grants are configured, but no CA to verify client certificates.
+    /// Allowed callers or grants are configured without a CA for verifying client certificates.
     AllowListWithoutAuthority,
     /// The client's target is not `HOST:PORT`.
     Target {
@@ -78,11 +78,11 @@ pub enum HeaderNameError {
     /// The name is empty, or contains a character that is not allowed in header names, such as a
     /// line break.
     NotAName,
-    /// The name is that of an HTTP/2 pseudo-header, such as `:status`.
+    /// The name belongs to an HTTP/2 pseudo-header, such as `:status`.
     Pseudo,
-    /// The name is that of a hop-by-hop header, such as `transfer-encoding`.
+    /// The name belongs to a hop-by-hop header, such as `transfer-encoding`.
     HopByHop,
-    /// The name is that of a header that describes or addresses the message, such as
+    /// The name belongs to a header that describes or addresses the message, such as
     /// `content-length` or `host`.
     Framing,
     /// Another setting already configures a header with this name.

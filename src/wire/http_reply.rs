@@ -15,7 +15,7 @@ const CONTENT_TYPE: &str = "content-type";
 pub struct HttpReply {
     /// HTTP status: 200, 400, 403, 429, 500, or 503.
     pub status: u16,
-    /// Names and values of the headers. Without a content type, the body is plain text.
+    /// Names and values of the headers. If there is no `content-type`, the body is plain text.
     pub headers: Vec<(String, String)>,
     /// Body; with status 400 or 503, an error message of one line.
     pub body: String,

@@ -26,7 +26,7 @@ pub(crate) struct EncodedResults {
 }
 
 impl EncodedResults {
-    /// Appends the result of the request at this position of the batch.
+    /// Appends the result of the request at this position in the batch.
     pub(crate) fn push(&mut self, position: usize, result: Result<&[u8], Status>) {
         encode_result(RESULTS_FIELD, result, &mut self.bytes);
         self.ends.push((position, self.bytes.len()));

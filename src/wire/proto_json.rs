@@ -39,7 +39,7 @@ pub(crate) enum JsonError {
 }
 
 impl JsonError {
-    /// Returns the reason under which metrics count this error.
+    /// Returns the reason for which metrics count the request as invalid.
     pub(crate) fn reason(&self) -> InvalidReason {
         match self {
             JsonError::TooLong { .. } => InvalidReason::MessageSize,

@@ -28,8 +28,8 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 /// Time before the deadline at which a multi-slot call stops waiting for replies, so that it can
 /// still report the charges of the hash slots that replied.
 ///
-/// Equal to one tick of the runtime's timer. If it were shorter, `resilience` could cancel the call
-/// first, and the charges would never be refunded.
+/// Equal to one tick of the runtime's timer. If it were shorter, `resilience` could cancel the
+/// call first, and these charges would never be refunded.
 const MERGE_MARGIN: Duration = Duration::from_millis(1);
 
 /// Clock that the scripts use.
@@ -164,8 +164,8 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { node_scripts, ..self }
     }
 
-    /// Charges one call in `interval` by plain commands even if a counter may be near its limit, so
-    /// that tests cover wrong hints.
+    /// Charges one call in `interval` by plain commands even if a counter may be near its limit,
+    /// so that tests cover wrong hints.
     #[doc(hidden)]
     #[must_use]
     pub fn with_wrong_hints(mut self, interval: u64) -> Self {
@@ -499,7 +499,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Returns the decoded reply. If there is none, the error is whether the call was executed.
+    /// Returns the decoded reply or, if there is none, the call's execution status as the error.
     /// Counts clamps and unreadable replies.
     fn validate_reply(
         &self,
@@ -548,7 +548,7 @@ impl<T: Transport> RedisStore<T> {
 /// Status of each check's counter without the call's charges; `None` if no reply contained it.
 type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Updates a rejected call's answers as if it were refunded. Returns the receipts to refund.
+/// Updates a rejected call's answers to the state after its refund. Returns the receipts for it.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher as _, RandomState};
 
 use crate::domain::TraceParent;
 
-/// Head sampling rule, which decides which calls are traced.
+/// Head sampling rule: decides at the start of a call whether it is traced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SamplingRule {
     /// Whether the sampling decision in the caller's trace context takes precedence.

@@ -23,8 +23,8 @@ use crate::domain::{Micros, RefusalEvent, RuleId};
 pub use self::refusal_note::ValueDisplay;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 
-/// Capacity of the channel from the request path to the statistics, in notes. It takes a little
-/// over 1 MB and, at 20 drains per second, suffices for 160,000 rejections per second.
+/// Capacity of the channel from the request path to the statistics, in notes. The channel takes a
+/// little over 1 MB. With 20 drains per second, it can hold 160,000 rejections per second.
 const NOTES_MAX: usize = 8_192;
 
 /// Interval at which [`TopRefusals::drain`] must be called.

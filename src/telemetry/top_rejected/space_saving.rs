@@ -131,8 +131,8 @@ impl KeyWindow {
         keys.find(|key| key.counter == counter).map(|key| Arc::clone(&key.text))
     }
 
-    /// Returns the number of rejections in the window, and the keys that were certainly rejected
-    /// most: up to `keys_max` keys, sorted by the lower bound of their rejections.
+    /// Returns the number of rejections in the window, and the most rejected keys: up to
+    /// `keys_max` keys, sorted by the lower bound of their number of rejections, highest first.
     pub(super) fn top(&self, now: Micros, keys_max: usize) -> (u64, Vec<KeyTotal>) {
         let number = now.0 / self.shape.bucket.0;
         let buckets = || {
@@ -180,8 +180,8 @@ impl TimeBucket {
         }
     }
 
-    /// Returns the upper bound of the rejections of a key that is absent from the bucket: the
-    /// lowest count in a full bucket, else 0.
+    /// Returns the maximum number of rejections of a key that is absent from the bucket: the
+    /// lowest count in the bucket if it is full, otherwise 0.
     fn absent_count_max(&self) -> u64 {
         if self.keys.len() < KEYS_MAX {
             return 0;

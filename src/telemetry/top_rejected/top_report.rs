@@ -18,8 +18,8 @@ const LISTED_MAX: usize = 10;
 pub struct TopReport {
     /// Display format of descriptor values: `shortened` or `hashed`.
     pub values: &'static str,
-    /// Number of rejections since startup that are in no list, because they arrived faster than
-    /// they could be recorded or because more than 64 limits rejected calls.
+    /// Number of rejections since startup that are missing from all lists, because they arrived
+    /// faster than they could be recorded or because more than 64 limits rejected calls.
     pub unrecorded: u64,
     /// Rejections in a sliding window over the last ten seconds.
     pub now: TopWindow,

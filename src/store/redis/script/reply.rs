@@ -36,7 +36,8 @@ const STORED_COUNT_MAX: u64 = 9_999_999_999;
 
 /// Number of integers per check in a reply of `apply.lua`.
 const NUMBERS_PER_OUTCOME: usize = 6;
-/// Number of integers per check in a reply of `apply.lua` for one part of an all-or-nothing call.
+/// Number of integers per check in a reply of `apply.lua` that decides only a part of the checks
+/// of an all-or-nothing call.
 const NUMBERS_PER_PART_OUTCOME: usize = NUMBERS_PER_OUTCOME + 2;
 
 /// Reason why a script reply cannot be decoded.
@@ -65,7 +66,7 @@ pub struct ScriptReply {
     /// Either the clock stepped back, a bucket's limit was lowered, or the state was corrupt.
     pub clamped: u64,
     /// Status of each check's counter without the call's charges, in the order of the checks.
-    /// Empty unless the script call decides only one part of an all-or-nothing call.
+    /// Empty unless the script call decides only a part of the checks of an all-or-nothing call.
     pub uncharged: Vec<CounterStatus>,
 }
 
@@ -272,8 +273,8 @@ fn uncharged_status(
     CounterStatus { available, reset_after }
 }
 
-/// Decodes the reply of `apply.lua`, which contains six numbers per check, or eight if the call is
-/// one part of an all-or-nothing call.
+/// Decodes the reply of `apply.lua`, which contains six numbers per check, or eight (`is_part`) if
+/// the script decides only a part of the checks of an all-or-nothing call.
 fn decode_apply(
     reply: &[Value],
     checks: &[Check<'_>],
@@ -371,9 +372,9 @@ fn outcome_from_state(
     Ok(step.outcome)
 }
 
-/// Returns the state of a fixed window with `used` hits. The window starts at `start`, or is the
-/// current one if `start` is `None`. Returns an error unless the window is the current or the next
-/// one. It is the next one if the clock has stepped back.
+/// Returns the state of a fixed window with `used` hits that starts at `start`; `None` means the
+/// current window. If the clock has stepped back, it can be the next window. Returns an error for
+/// any other window, and for a hit count that scripts cannot store.
 fn window_state(
     limit: &FixedWindow,
     used: u64,
