@@ -156,8 +156,8 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
     }
 
-    /// Enables or disables script calls that span several hash slots of a cluster node. By default
-    /// enabled; if disabled, each hash slot gets its own script call.
+    /// Enables or disables script calls that span several hash slots of a cluster node. Enabled by
+    /// default. If disabled, each hash slot gets its own script call.
     #[must_use]
     pub fn with_node_scripts(self, enabled: bool) -> Self {
         let node_scripts = NodeScripts::new(enabled && self.transport.is_cluster());

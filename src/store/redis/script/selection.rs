@@ -116,7 +116,8 @@ pub(crate) fn is_credit_bucket(check: &Check<'_>) -> bool {
 /// - The check is not a take of at least one hit, or charges its hits even if it is refused.
 /// - The check is a quota or shadow check of an all-or-nothing call.
 /// - The limit has a floor.
-/// - The limit's counter can hold debt, but not all counters of the call can (`all_keep_debt`).
+/// - The limit's counter can hold debt, but some other counter of the call cannot (`all_keep_debt`
+///   is false).
 pub(crate) fn needs_extra_numbers(
     check: &Check<'_>,
     accounting: Accounting,
