@@ -31,7 +31,7 @@ use super::limits_stream;
 use super::limits_stream::StreamInput;
 use super::preface;
 use super::rls_service::Decide;
-use super::router::{Dispatched, ReceiveLimits, Router};
+use super::router::{ReceiveLimits, RouteMatch, Router};
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
 use crate::clock::Clock;
@@ -124,12 +124,12 @@ struct CallContext<D> {
 }
 
 impl<D: Decide> CallContext<D> {
-    async fn answer(&self, request: Dispatched) -> Response<Body> {
+    async fn answer(&self, request: RouteMatch) -> Response<Body> {
         let mut call = match request {
-            Dispatched::RateLimit(call) => call,
-            Dispatched::Rejected(response) => return *response,
-            Dispatched::Stream(body) => return self.open_stream(body),
-            Dispatched::TonicService(request) => {
+            RouteMatch::RateLimit(call) => call,
+            RouteMatch::Rejected(response) => return *response,
+            RouteMatch::Stream(body) => return self.open_stream(body),
+            RouteMatch::TonicService(request) => {
                 self.activity.record_call();
                 let answer = Box::pin(self.router.call_tonic_service(*request));
                 return match time::timeout(self.receive_timeout, answer).await {

@@ -28,7 +28,8 @@ use crate::domain::Micros;
 use crate::pem::parse_certificates;
 use crate::wire::WireError;
 
-/// Certificates and keys as PEM text, with the callers and grants that depend on them.
+/// Input for the TLS configuration of the gRPC port: the server's certificate and private key, and
+/// the rules for client certificates.
 #[derive(Clone, Default)]
 pub struct TlsMaterial {
     /// Certificate chain of the server as PEM text, leaf first.
@@ -119,8 +120,8 @@ impl Tls {
         outcome
     }
 
-    /// Counts a successful or failed reload. [`Tls::replace`] counts its own result, so call this
-    /// only for a reload that fails before it, for example because a file is unreadable.
+    /// Counts a successful or failed reload. [`Tls::replace`] counts its own result. Call this only
+    /// if a reload fails before it calls `replace`, for example because a file is unreadable.
     pub fn count_reload(&self, succeeded: bool) {
         let TlsCounters { reloads, reload_failures, .. } = &*self.counters;
         if succeeded { reloads } else { reload_failures }.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +132,8 @@ impl Tls {
         Arc::clone(&self.counters)
     }
 
-    /// Performs the server side of a TLS handshake. Returns the encrypted stream and the caller.
+    /// Performs the server side of a TLS handshake. Returns the encrypted stream and the caller
+    /// that the client certificate identifies, or an error if the handshake fails.
     pub(crate) async fn accept(
         &self,
         socket: TcpStream,
@@ -159,7 +161,7 @@ impl ActiveConfig {
             .map_err(rejected)?;
         let builder = match &material.client_authority {
             Some(authority) => {
-                let verifier = client_verifier(authority, &material.allowed_callers, provider)?;
+                let verifier = build_verifier(authority, &material.allowed_callers, provider)?;
                 builder.with_client_cert_verifier(verifier)
             }
             None if material.allowed_callers.is_empty() && material.grants.is_empty() => {
@@ -184,7 +186,7 @@ impl ActiveConfig {
 }
 
 /// Builds the verifier that checks client certificates against the CA and the allowed callers.
-fn client_verifier(
+fn build_verifier(
     authority: &[u8],
     allowed: &[String],
     provider: Arc<CryptoProvider>,

@@ -30,7 +30,8 @@ use crate::wire::WireError;
 /// because a worker with a longer backlog would not catch up.
 const ACCEPT_BACKLOG_MAX: usize = 1_024;
 
-/// Future with which a worker thread serves its connections. The thread exits when it completes.
+/// Future that serves the connections of a worker thread. The thread exits when the future
+/// completes.
 type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Worker threads that have started but are not serving connections yet. Dropping this value makes
@@ -152,8 +153,8 @@ fn start_thread(
     Ok((outcome.map_err(failed)?, task_sender))
 }
 
-/// Serves the sockets of one worker until the acceptor is dropped and all the worker's connections
-/// have closed, or until the server is stopped.
+/// Serves the sockets of one worker. Returns when the channel for new sockets has closed and all
+/// connections of the worker have ended, or when the server is stopped.
 async fn serve_sockets<D: Decide>(
     worker: Arc<Worker<D>>,
     mut incoming: mpsc::Receiver<AcceptedSocket>,

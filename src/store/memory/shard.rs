@@ -95,7 +95,8 @@ struct Entry {
     state: State,
 }
 
-/// Size of an entry in the slab, in bytes, excluding its share of the index (see `MemoryStore`).
+/// Size of an entry in the slab, in bytes. Its slot in the index takes further memory; see the
+/// documentation of the `memory` module.
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
@@ -123,7 +124,7 @@ pub(super) struct Shard {
     fold_cursor: EntryIndex,
     /// Sketches of the rules that have keys without their own entry in this shard.
     pub(super) sketches: Vec<Sketch>,
-    /// Time until which the shard does not try again to find room for another sketch.
+    /// Time until which the shard creates no sketch, because it has recently found no room for one.
     pub(super) sketch_denied_until: Micros,
     /// Number of heap bytes used by all states in this shard.
     heap: usize,
@@ -179,8 +180,8 @@ impl Shard {
         self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
     }
 
-    /// Checks up to `slots` slots, starting where the last call stopped. Removes the entries
-    /// that have expired and are not `in_use`. Returns the weight of the removed entries, in keys.
+    /// Checks up to `slots` slots, starting where the last call stopped. Removes each expired entry
+    /// for which `in_use` returns false. Returns the weight of the removed entries, in keys.
     pub(super) fn reclaim(
         &mut self,
         now: Micros,
