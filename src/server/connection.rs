@@ -146,7 +146,7 @@ impl<D: Decide> CallContext<D> {
                 // Boxed only now: the future of a decision takes several kilobytes, which calls
                 // would take while their request is incomplete. Unboxed, it would be copied when
                 // the stream starts and when it ends.
-                Box::pin(self.router.answer(call.method, body, deadline, call.trace, &self.caller))
+                Box::pin(self.router.respond(call.method, body, deadline, call.trace, &self.caller))
                     .await
             }
             Err(status) => self.reject(&status),

@@ -193,7 +193,7 @@ impl<D: Decide> Router<D> {
     }
 
     /// Processes a unary call from `caller` whose body has been received. Returns the response.
-    pub(crate) async fn answer(
+    pub(crate) async fn respond(
         &self,
         method: UnaryMethod,
         body: ReceivedBody,

@@ -40,8 +40,7 @@ pub struct TlsMaterial {
     /// present a certificate.
     pub client_authority: Option<Vec<u8>>,
     /// Subject alternative names (DNS names and URIs) of accepted clients. A client certificate
-    /// must contain at least one of them. If empty, every certificate that the CA has signed is
-    /// accepted.
+    /// must contain at least one of them. If empty, the names in the certificate are not checked.
     pub allowed_callers: Vec<String>,
     /// Grants of domains to callers. If empty, every caller may use every domain.
     pub grants: Vec<Grant>,
@@ -78,7 +77,7 @@ struct ActiveConfig {
 
 impl Tls {
     /// Builds a TLS configuration from certificates and keys. Accepts an expired certificate,
-    /// because at startup there is no older one to keep.
+    /// because at startup there is no older certificate to keep using.
     ///
     /// # Errors
     ///

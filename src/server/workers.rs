@@ -3,9 +3,9 @@
 //!
 //! On the few busy connections that Envoy opens, this design takes 40 % less CPU per call than one
 //! work-stealing runtime, because h2 has one lock per connection. Each new socket goes to the
-//! worker with the fewest connections; SO_REUSEPORT would ignore how many each worker has. The
-//! threads start when the addresses are bound, so that Redis connections can run on the threads of
-//! the calls that use them.
+//! worker with the fewest connections; with SO_REUSEPORT, the kernel would ignore the number of
+//! connections. The threads start when the addresses are bound, so that Redis connections can run
+//! on the threads of the calls that use them.
 //!
 //! Not here: accepting sockets (`listener`), serving connections (`connection`).
 
@@ -35,7 +35,7 @@ const ACCEPT_BACKLOG_MAX: usize = 1_024;
 type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Worker threads that have started but are not serving connections yet. Dropping this value makes
-/// them exit.
+/// the threads exit.
 pub(crate) struct IdleWorkers {
     threads: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
     /// Channel that closes when all worker threads have exited; `recv` then returns `None`.

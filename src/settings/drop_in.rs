@@ -1,5 +1,5 @@
-//! Drop-in mode, in which the process replaces envoyproxy/ratelimit. It applies if the process was
-//! started as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set.
+//! Drop-in mode, in which the process replaces envoyproxy/ratelimit. A process is in this mode if
+//! it was started as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set.
 //!
 //! A deployment written for envoyproxy/ratelimit must start unchanged. Therefore, some defaults
 //! follow envoyproxy/ratelimit, and settings that it would ignore cause notices instead of errors

@@ -271,8 +271,8 @@ pub fn report(values: &[SettingValue]) -> String {
 /// value directly, and does not move the comments of other lines.
 const COMMENT_COLUMN_MAX: usize = 50;
 
-/// Units after which a number needs no quotes in YAML, including no unit. Other text that begins
-/// with a digit needs quotes, because YAML may parse it as a number or a date.
+/// Units with which a number needs no quotes in YAML; the empty text means no unit. Other text that
+/// begins with a digit needs quotes, because YAML may parse it as a number or a date.
 const PLAIN_UNITS: [&str; 8] = ["", "ms", "s", "m", "h", "KiB", "MiB", "GiB"];
 
 /// Words that YAML parses as a boolean or as null.

@@ -337,7 +337,7 @@ impl MemoryStore {
     }
 }
 
-/// Replaces a refund by a refund of 0 hits. Returns any other operation unchanged. Used for keys
+/// Replaces a refund with a refund of 0 hits. Returns any other operation unchanged. Used for keys
 /// without an entry: neither an absent counter nor the shared cells of a sketch can be refunded.
 fn cancel_refund(op: Op) -> Op {
     match op {

@@ -1,8 +1,8 @@
 //! Weight that each rule holds in the memory store, and the fair share of a rule.
 //!
-//! A "rule" here is one limit of a policy rule, with its algorithm and window: all counters of such
-//! a limit have states of one kind. The fair share is the weight that entries may take up, divided
-//! by the number of rules that hold entries.
+//! In this module, a rule is one limit of a policy rule, with its algorithm and window, so that all
+//! counters of a rule have states of the same kind. The fair share is the weight that entries may
+//! take up, divided by the number of rules that hold entries.
 //!
 //! Not here: the entries (`shard`), the counters of keys without an entry (`sketch`).
 

@@ -1,8 +1,8 @@
 //! Shard of the memory store: a slab of entries, and an index from keys to slots of the slab.
 //!
-//! The index is a hash table of 4-byte slot numbers, and the slab grows by small chunks, so growth
+//! The index is a hash table of 4-byte slot numbers, and the slab grows in small chunks, so growth
 //! never copies entries and never doubles the memory. A hash table of entries would need between 55
-//! and 110 bytes per entry, and while it grows, both the old and the new table.
+//! and 110 bytes per entry, and during growth memory for both the old and the new table.
 //!
 //! Not here: locks, `max_keys` and the admission of calls (`super`).
 
@@ -17,8 +17,9 @@ use crate::domain::Micros;
 /// partly used last chunks of all shards waste less than one byte per key.
 const ENTRIES_PER_CHUNK: usize = 128;
 
-/// Largest step back in time between two calls that is attributed to reordering: threads read the
-/// clock before they lock the shard. A larger step means that the clock was set back.
+/// Largest step back in time between two calls that is attributed to reordering, which happens
+/// because threads read the clock before they lock the shard. A larger step means that the clock
+/// was set back.
 const REORDERING_MAX: Micros = Micros::SECOND;
 
 /// Key of an entry: the counter's identity as two 64-bit words, so that an entry is aligned to 8

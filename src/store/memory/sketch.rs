@@ -167,10 +167,10 @@ impl Cell {
         }
     }
 
-    /// Returns a cell that is at least as full as both cells. Of two fixed windows, the later one
-    /// counts as fuller, because the other has ended. Of two buckets, the one with the later
-    /// theoretical arrival time is fuller. If `window` is given, both cells are advanced to the
-    /// later window and compared field by field.
+    /// Returns a cell that is at least as full as each of the two cells. Of two fixed windows, the
+    /// later one counts as fuller, because the other has ended. Of two buckets, the one with the
+    /// later theoretical arrival time is fuller. If `window`, a window length, is given, advances
+    /// both cells to the later window and returns the higher count of each window.
     fn max(self, other: Cell, window: Option<Micros>) -> Cell {
         let is_fuller = (self.time, self.present) >= (other.time, other.present);
         match window {
@@ -180,7 +180,7 @@ impl Cell {
         }
     }
 
-    /// Returns a cell that is at most as full as both cells. Fullness is compared as in
+    /// Returns a cell that is at most as full as each of the two cells. Fullness is defined as in
     /// [`max`](Self::max).
     fn min(self, other: Cell, window: Option<Micros>) -> Cell {
         let is_emptier = (self.time, self.present) <= (other.time, other.present);
