@@ -29,7 +29,7 @@ use crate::wire::messages::FILE_DESCRIPTOR_SET;
 /// never sending it.
 const SERVICE_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 
-/// Service that a request is for, with the parts of the request that the service needs.
+/// Service to which a request is routed, with the parts of the request that the service needs.
 #[derive(Debug)]
 pub(crate) enum RouteMatch {
     /// No service: the request is not a gRPC call. Contains the error response.

@@ -34,7 +34,8 @@ use crate::wire::WireError;
 pub struct TlsMaterial {
     /// Certificate chain of the server as PEM text, leaf first.
     pub certificate: Vec<u8>,
-    /// Private key of the server's leaf certificate, in PKCS #8, PKCS #1 or SEC1 format.
+    /// Private key of the server's leaf certificate as PEM text, in PKCS #8, PKCS #1 or SEC1
+    /// format.
     pub private_key: Vec<u8>,
     /// CA certificates for verifying client certificates, as PEM text. If set, every client must
     /// present a certificate.

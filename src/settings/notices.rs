@@ -19,7 +19,8 @@ pub struct Notice {
     pub kind: NoticeKind,
     /// Name of the flag, environment variable, or argument.
     pub name: String,
-    /// Advice for an unknown name, the reason why a setting has no effect, or a risk.
+    /// Text of the notice: advice for an unknown name, the reason why a setting has no effect, or a
+    /// risk.
     pub text: String,
 }
 

@@ -79,12 +79,13 @@ pub enum TraceSampler {
     AlwaysOff,
     /// Samples a fraction of the calls.
     Ratio,
-    /// Follows the sampling decision of the caller. Samples all calls without such a decision.
+    /// Follows the caller's sampling decision. If the caller has made none, samples the call.
     ParentAlwaysOn,
-    /// Follows the sampling decision of the caller. Samples no calls without such a decision.
+    /// Follows the caller's sampling decision. If the caller has made none, does not sample the
+    /// call.
     ParentAlwaysOff,
-    /// Follows the sampling decision of the caller. Samples a fraction of the calls without such a
-    /// decision.
+    /// Follows the caller's sampling decision. Samples a fraction of the calls for which the caller
+    /// has made none.
     ParentRatio,
 }
 

@@ -84,16 +84,16 @@ macro_rules! words {
 words! {
     /// Access that callers have to the methods of `tidegate.v1.Limits` for single counters.
     CounterAccessSetting {
-        /// No access to these methods.
+        /// No access to the methods for single counters.
         "off" Off,
-        /// Access to the methods that change no counter.
+        /// Access to the read-only methods for single counters.
         "read" Read,
         /// Access to all methods for single counters.
         "write" Write,
     }
     /// Setting that is on, off, or determined by other settings.
     OnOff {
-        /// Determined by other settings.
+        /// On or off, as determined by other settings.
         "auto" Auto,
         /// Enabled.
         "on" On,
@@ -138,11 +138,11 @@ words! {
     }
     /// Hits that are charged even if a limit rejects the call.
     ChargeSetting {
-        /// None: with all-or-nothing accounting, a rejected call charges nothing.
+        /// No hits: with all-or-nothing accounting, a rejected call charges nothing.
         "admitted" Admitted,
         /// Hits of a descriptor that sets its own `hits_addend` above 0 (billed hits).
         "billed" Billed,
-        /// All hits.
+        /// All hits, even those of a rejected call.
         "always" Always,
     }
     /// Format of the header with the reset time.
@@ -163,9 +163,9 @@ words! {
     }
     /// Format in which the debug port shows the descriptor values of rejected keys.
     TopValues {
-        /// First 24 bytes of the value.
+        /// First 24 bytes of a descriptor value.
         "shortened" Shortened,
-        /// Keyed hash that identifies the counter, without the value itself.
+        /// Keyed hash that identifies the counter, without the descriptor value itself.
         "hashed" Hashed,
     }
     /// Format of log lines.

@@ -76,14 +76,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the number of times that the store may have lost counters, for example because a
     /// server was restarted. A wrapper returns the number of the wrapped store. Must be cheap,
-    /// because it is called for every call.
+    /// because this method runs for every call.
     fn counter_losses(&self) -> u64 {
         0
     }
 
     /// Returns a number that changes whenever a connection to a server is lost, or a server may
     /// have lost counters. Hits that were prepaid before the change must not be spent after it.
-    /// Must be cheap, because it is called for every call on a prepaid counter.
+    /// Must be cheap, because this method runs for every call on a prepaid counter.
     fn session(&self) -> u64 {
         0
     }

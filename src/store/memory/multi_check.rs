@@ -56,13 +56,13 @@ struct WorkingCounter<'a> {
     claimed_weight: usize,
     /// Whether a check was refused because the store had no room for the counter's larger state.
     is_out_of_room: bool,
-    /// State in the store before the call; `None` if the counter was not stored.
+    /// State of the counter before the call; `None` if the counter was not stored.
     stored: Option<State>,
-    /// State after the call's refunds, which apply even if the call is rejected.
+    /// State of the counter after the call's refunds, which apply even if the call is rejected.
     after_refunds: Option<State>,
-    /// State after the checks decided so far.
+    /// State of the counter after the checks decided so far.
     state: Option<State>,
-    /// Limit of the latest check that changed the state. It determines when the entry expires.
+    /// Limit of the latest check that changed the state; determines when the entry expires.
     limit: &'a Limit,
 }
 

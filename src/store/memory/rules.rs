@@ -60,7 +60,7 @@ impl RuleIdentity {
 pub struct Overflow {
     /// Id of the rule's limit, as in [`Limit::limit_id`].
     pub limit_id: u64,
-    /// Whether new keys are refused. If false, they are counted in a sketch.
+    /// Whether new keys of the rule are refused. If false, the keys are counted in a sketch.
     pub is_refusing: bool,
 }
 
