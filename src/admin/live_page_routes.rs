@@ -15,7 +15,7 @@ use super::query::Query;
 use super::{PageHandler, TextResult, bad_request, page_route};
 
 /// Default and maximum value of `most`, the number of rules that `/policy` lists. No policy has
-/// this many rules, so by default tools that compare two policies see every rule.
+/// this many rules, so the default lists every rule, as tools that compare two policies need.
 const RULES_MAX: u64 = 10_000_000;
 
 /// Maximum value of the `hits` parameter of `/try`, because `hits_addend` is a 32-bit field in

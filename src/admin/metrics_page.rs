@@ -1,6 +1,6 @@
-//! HTTP handler of the metrics page. Concurrent readers share a rendering of the page, which takes
-//! at least 500 bytes per rule. Otherwise, each connection that stopped reading would keep a
-//! rendering of its own in memory.
+//! HTTP handler of the metrics page. A rendering of the page takes at least 500 bytes per rule, so
+//! concurrent readers share renderings. Otherwise, each connection that stopped reading would keep
+//! a rendering of its own in memory.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -17,15 +17,14 @@ use tokio::sync::{Mutex, oneshot, watch};
 use super::http_server::ConnectionCloser;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
-/// Maximum age at which a rendering of the metrics page that a client is still reading is shared
-/// with a new reader, 1 s. Shorter
-/// than any usual scrape interval. See [`READ_TIME_MIN`] for an exception.
+/// Maximum age of a rendering of the metrics page that a new reader may share with earlier readers,
+/// 1 s. Shorter than any usual scrape interval. See [`READ_TIME_MIN`] for an exception.
 const SHARED_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Minimum time that a client gets to read a rendering, 10 s: the default scrape timeout of
-/// Prometheus. At most two renderings per format are in memory. Until the newer one reaches this
-/// age, new readers share it. After that, a new reader closes the connections that are still
-/// reading the older one.
+/// Prometheus. At most two renderings per format are in memory. While both are being read, new
+/// readers share the newer one until it reaches this age. After that, the connections that are
+/// still reading the older one are closed when a new reader arrives.
 const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Handler of the metrics page in two formats, OpenMetrics and plain text.
@@ -40,7 +39,7 @@ pub struct MetricsEndpoint {
 
 type Render = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
 
-/// Metrics page in one format, with the renderings that clients are still reading.
+/// Metrics page in one format, with weak references to the renderings that clients are reading.
 struct SharedPage {
     render: Render,
     renderings: Mutex<Renderings>,
@@ -104,7 +103,7 @@ impl SharedPage {
         SharedPage { render, renderings: Mutex::default() }
     }
 
-    /// Returns a rendering of the page for a new reader. Shares the newest rendering while clients
+    /// Returns a rendering of the page for a new reader. Returns the newest rendering if clients
     /// are still reading it and it is younger than [`SHARED_AGE_MAX`], or younger than
     /// [`READ_TIME_MIN`] if clients are still reading an older one, too. Otherwise renders the page
     /// again.

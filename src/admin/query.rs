@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Decoded query parameters of a request, in order.
+/// Decoded query parameters of a request: names and values in their original order.
 pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
@@ -12,9 +12,9 @@ impl<'a> Query<'a> {
     /// # Errors
     ///
     /// Returns `usage` as the error message if a name is neither in `single` nor in `repeated`, or
-    /// if a name in `single` occurs twice. Unknown names are not ignored, because a misspelled
-    /// `for` would set an override that never expires. Also returns an error if a value is not
-    /// valid UTF-8.
+    /// if a name in `single` occurs twice. Unknown names are not ignored: if `for`, the duration
+    /// of an override, were misspelled, the override would never expire. Also returns an error if a
+    /// value is not valid UTF-8.
     pub(super) fn parse(
         query: Option<&'a str>,
         single: &[&str],

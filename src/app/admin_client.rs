@@ -1,4 +1,4 @@
-//! HTTP client of the debug port. `tidegate reset` and `tidegate switch` send one request with it.
+//! HTTP client for the debug port, used by `tidegate reset` and `tidegate switch`.
 
 use std::path::Path;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use crate::policy;
 use crate::settings;
 use crate::wire::WireError;
 
-/// Failure that ends the process. A retry may succeed only if the exit code is 69.
+/// Failure that ends the process. Only failures with exit code 69 may be temporary.
 #[derive(Debug)]
 pub enum Failure {
     /// The command line is invalid.
@@ -176,7 +176,8 @@ fn root_cause<'e>(error: &'e (dyn error::Error + 'static)) -> &'e dyn error::Err
     cause
 }
 
-/// Returns advice for an address that cannot be bound. The flags set its host and port.
+/// Returns advice for an address that cannot be bound. `host` and `port` are the names of the flags
+/// that set the address.
 fn address_advice([host, port]: [&str; 2], error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

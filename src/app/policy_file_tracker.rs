@@ -1,7 +1,8 @@
 //! Detects changes to policy files by polling, and reads changed files once they are complete.
 //!
 //! A file that is still being written is not read, because half of a policy is often valid, with
-//! fewer limits. A file counts as complete once two consecutive polls find the same stamp.
+//! fewer limits. A file counts as complete once two consecutive polls find the same stamp (inode,
+//! size and timestamps).
 
 use std::collections::BTreeMap;
 use std::{io, mem};
@@ -11,13 +12,13 @@ use super::policy_files::{
 };
 use crate::policy::Source;
 
-/// Number of polls that read a file after its stamp has changed. One is not enough: two writes
+/// Number of polls that read a file after its stamp has changed. One read is not enough: two writes
 /// within the timestamp resolution of the file system can leave the same stamp.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Number of consecutive polls with incomplete files after which changes to complete files take
-/// effect alone; incomplete files then keep their last complete contents. Until then, nothing is
-/// read, so that files copied one after another take effect together.
+/// Number of consecutive polls that must find incomplete files before changes to complete files
+/// take effect without them. The incomplete files then keep their last complete contents. Earlier
+/// polls read no file, so that files copied one after another take effect together.
 const BUSY_POLLS_MAX: u32 = 3;
 
 /// Tracker of changes to the policy files. Keeps each file's state at the last poll and its last
@@ -55,8 +56,8 @@ impl PolicyFileTracker {
     }
 
     /// Polls the files. If a file was read or removed, returns the last complete contents of all
-    /// files. Returns `None` if no file was read or removed, while it waits for incomplete files,
-    /// and if no file is left. If `all` is true, reads every file immediately.
+    /// files. Returns `None` if no file was read or removed, if incomplete files may soon be
+    /// complete, or if no file is left. If `all` is true, reads every file immediately.
     ///
     /// # Errors
     ///
@@ -79,7 +80,7 @@ impl PolicyFileTracker {
         Ok(Some(self.sources()).filter(|sources| !sources.is_empty()))
     }
 
-    /// Returns the last complete contents of all files, in policy order.
+    /// Returns the last complete contents of all files, in policy order (see [`FileKey`]).
     pub(super) fn sources(&self) -> Vec<Source> {
         let source = |((_, path), file): (&FileKey, &TrackedFile)| {
             Some(Source { name: escape_path(path), text: file.contents.clone()? })
@@ -87,7 +88,7 @@ impl PolicyFileTracker {
         self.files.iter().filter_map(source).collect()
     }
 
-    /// Returns whether a file may be incomplete. If so, the next poll should come soon.
+    /// Returns whether the last poll found incomplete files. If so, the next poll should come soon.
     pub(super) fn is_busy(&self) -> bool {
         self.busy_polls > 0
     }

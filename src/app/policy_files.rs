@@ -23,8 +23,8 @@ const FILES_MAX: usize = 10_000;
 /// Maximum directory depth. Deeper nesting suggests a loop of symbolic links.
 const DEPTH_MAX: usize = 16;
 
-/// Configured paths of policy files and directories, with the rules and size limits for reading
-/// them.
+/// Configured paths of policy files and directories, with the options that select files in
+/// directories and limit file sizes.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyFiles {
     paths: Vec<PathBuf>,
@@ -333,7 +333,7 @@ pub(super) fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failur
 pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {
-    /// Hashes the names and contents of `files`, which must be in policy order.
+    /// Hashes the names and contents of `files`, which must be in policy order (see [`FileKey`]).
     pub(super) fn from_sources(files: &[Source]) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         for file in files {

@@ -34,7 +34,7 @@ pub(super) struct PolicyReloader {
     in_force: Fingerprint,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
-    /// Whether the last poll failed to read the files. Used to log each outage only once.
+    /// Whether the last poll failed to read the files. Used to log the failure only once.
     unreadable: bool,
 }
 
@@ -121,7 +121,8 @@ impl PolicyReloader {
         Arc::new(loaded.policy)
     }
 
-    /// Logs unreadable files once per outage. All files are read again once they are readable.
+    /// Logs an error if the files were readable until now. Makes the next polls read all files
+    /// again, even those that have not changed.
     fn report_unreadable(&mut self, failure: &Failure) {
         self.files.forget_stamps();
         if !self.unreadable {

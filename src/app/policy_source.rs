@@ -17,7 +17,7 @@ use crate::server::Health;
 use crate::settings::{PolicySourceKind, Settings, TopValues};
 use crate::telemetry::{Telemetry, ValueDisplay};
 
-/// Policy with which the service starts, and the source of later policies.
+/// Policy with which the service starts, and the source of the policies that replace it.
 pub(super) struct StartedPolicy {
     pub(super) policy: Arc<Policy>,
     pub(super) secret: Secret,
@@ -33,7 +33,7 @@ enum Source {
 }
 
 impl StartedPolicy {
-    /// Loads the policy files, or starts the client of the control plane. Then waits for the first
+    /// Loads the policy files, or starts the control plane client. Then waits for the first
     /// policy, unless `--force-start-without-initial-config` is set. Returns `None` if a signal
     /// stops the process while it waits.
     ///
@@ -82,7 +82,7 @@ impl StartedPolicy {
         Ok(StartedPolicy { policy, secret, telemetry, files, source })
     }
 
-    /// Returns the state of the control plane's client; `None` if policies come from files.
+    /// Returns the state of the control plane client; `None` if policies come from files.
     pub(super) fn control_plane(&self) -> Option<Arc<ControlPlaneStatus>> {
         match &self.source {
             Source::Files(_) => None,
@@ -90,7 +90,7 @@ impl StartedPolicy {
         }
     }
 
-    /// Connects the service, so that each later policy replaces the service's policy. Returns the
+    /// Attaches the service, so that each later policy replaces the service's policy. Returns the
     /// thread that watches the policy files; `None` if a control plane sends the policy.
     ///
     /// # Errors

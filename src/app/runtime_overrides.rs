@@ -30,8 +30,8 @@ struct OverrideState {
     /// Policy as loaded, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
-    /// Time at which a rehearsed outage of Redis ends, or `None` if there is none or it has no time
-    /// limit.
+    /// Time at which a rehearsed outage of Redis ends, or `None` if no outage is being rehearsed or
+    /// the rehearsal has no time limit.
     store_disabled_until: Option<Instant>,
 }
 

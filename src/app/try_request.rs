@@ -1,5 +1,5 @@
-//! `/try` on the debug port: predicts the decision on a request without charging it, and explains
-//! the prediction, as JSON.
+//! `/try` on the debug port: predicts the decision on a request without charging any counter, and
+//! explains the prediction, as JSON.
 //!
 //! `decide` makes the prediction, and `policy` writes the explanation.
 

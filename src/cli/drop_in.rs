@@ -15,7 +15,7 @@ use crate::settings::DropIn;
 
 /// Maximum number of ignored arguments that are logged, one line each.
 const REPORTED_MAX: usize = 20;
-/// Maximum length of a logged argument, in characters. Longer ones are cut.
+/// Maximum length of a logged argument, in characters. Longer arguments are truncated.
 const REPORTED_CHARS_MAX: usize = 64;
 
 /// Command line to parse, and whether the program runs in drop-in mode.
@@ -54,9 +54,10 @@ impl CommandLine {
     }
 }
 
-/// Separates known flags and their values from unknown arguments. Returns the known ones, and the
-/// unknown ones as they may be logged: shortened, and without the value after `=`. An argument that
-/// follows an unknown flag is in neither list, because it may be the flag's value and a secret.
+/// Separates known flags and their values from unknown arguments. Returns the known arguments, and
+/// the unknown arguments as they may be logged: shortened, and without the value after `=`. An
+/// argument that follows an unknown flag is in neither list, because it may be the flag's value and
+/// a secret.
 fn split_known_flags(
     flags: &[&Arg],
     arguments: impl Iterator<Item = OsString>,
@@ -101,7 +102,7 @@ fn split_known_flags(
     (known, ignored)
 }
 
-/// Kind of the argument before the current one. Decides whether the current argument is a value.
+/// Kind of the argument before the current one. Determines whether the current argument is a value.
 #[derive(Clone, Copy)]
 enum PreviousArg {
     /// Known flag whose value is in the next argument, or in several if `several` is true.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::State;
 use crate::domain::{Hits, Hybrid, Micros};
 
-/// Sum of all guaranteed shares and the unassigned rest, in percent. Shares are whole percentages.
+/// Sum of the guaranteed shares of all classes and the unassigned share, in percent. Shares are
+/// whole percentages.
 pub(super) const SHARES_TOTAL_PERCENT: u64 = 100;
 
 /// Upper bound on credit counts: 2^51. Sums of up to four counts stay below 2^53, so doubles,
@@ -134,8 +135,8 @@ impl<'a> HybridCredits<'a> {
         slowest.map_or(0, |flow| self.total.div_ceil(flow))
     }
 
-    /// Returns the credits that must be in the pool before a charge may use it, given that the
-    /// class's own bucket holds `mine` credits.
+    /// Returns the credits that must be in the pool before a charge may use it. `own` has the
+    /// credits in the buckets of all classes; `mine` is the number in the charging class's bucket.
     fn pool_floor(&self, own: &[u64], mine: u64) -> u64 {
         let room =
             self.pool_capacity(own).saturating_add(own[self.limit.class]).saturating_sub(mine);
@@ -162,7 +163,7 @@ impl<'a> HybridCredits<'a> {
         rest - last + last.max(self.pool_floor(own, mine_before_last))
     }
 
-    /// Returns the state after a charge of `credits`, or `None` if the charge is refused.
+    /// Returns the state after a charge of `credits`, or `None` if the charge is rejected.
     pub(super) fn take(&self, state: &State, credits: u64) -> Option<State> {
         if state.pool < self.pool_needed(&state.own, credits) {
             return None;
@@ -175,7 +176,7 @@ impl<'a> HybridCredits<'a> {
         Some(State { last: state.last, pool, own: own.into() })
     }
 
-    /// Returns the number of ticks until a refused charge of `credits` passes, at least 1, or
+    /// Returns the number of ticks until a rejected charge of `credits` passes, at least 1, or
     /// `None` if it does not pass at the first tick at which the pool suffices.
     pub(super) fn wait_time(&self, state: &State, credits: u64) -> Option<u64> {
         let reached = |ticks| {

@@ -1,4 +1,4 @@
-//! Builds the client of the control plane from the settings, and reads its certificates and the
+//! Builds the control plane client from the settings, and reads the client's certificates and the
 //! file with policy defaults.
 //!
 //! `control_plane` makes the connections.
@@ -16,7 +16,7 @@ use crate::control_plane::{
 };
 use crate::settings::Settings;
 
-/// Builds the client of the control plane from the settings.
+/// Builds the control plane client from the settings.
 ///
 /// # Errors
 ///
