@@ -37,11 +37,11 @@ pub struct MetricsEndpoint {
     now: fn() -> Instant,
 }
 
-type Render = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
+type RenderFn = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
 
 /// Metrics page in one format, with weak references to the renderings that clients are reading.
 struct SharedPage {
-    render: Render,
+    render: RenderFn,
     renderings: Mutex<Renderings>,
 }
 
@@ -91,7 +91,7 @@ impl MetricsEndpoint {
             }
             Some(_) | None => (PLAIN, &self.plain),
         };
-        let Ok(rendering) = page.rendering((self.now)()).await else {
+        let Ok(rendering) = page.get_or_render((self.now)()).await else {
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         };
         ([(CONTENT_TYPE, content_type)], share_text(rendering, connection)).into_response()
@@ -99,7 +99,7 @@ impl MetricsEndpoint {
 }
 
 impl SharedPage {
-    fn new(render: Render) -> SharedPage {
+    fn new(render: RenderFn) -> SharedPage {
         SharedPage { render, renderings: Mutex::default() }
     }
 
@@ -107,7 +107,7 @@ impl SharedPage {
     /// are still reading it and it is younger than [`SHARED_AGE_MAX`], or younger than
     /// [`READ_TIME_MIN`] if clients are still reading an older one, too. Otherwise renders the page
     /// again.
-    async fn rendering(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
+    async fn get_or_render(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
         let mut renderings = self.renderings.lock().await;
         let newest =
             renderings.newest.as_ref().and_then(|(at, newest)| Some((*at, newest.upgrade()?)));
@@ -175,7 +175,7 @@ mod tests {
         let page = SharedPage::new(Box::new(render));
         #[allow(clippy::disallowed_methods, reason = "any instant serves as the start")]
         let start = Instant::now();
-        let at = |ms: u64| page.rendering(start + Duration::from_millis(ms));
+        let at = |ms: u64| page.get_or_render(start + Duration::from_millis(ms));
         let is_revoked = |rendering: &Rendering| *rendering.revoked.borrow();
 
         let first = at(0).await.unwrap();

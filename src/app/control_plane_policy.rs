@@ -55,7 +55,7 @@ impl ControlPlanePolicy {
         telemetry: &Arc<Telemetry>,
     ) -> Result<Arc<ControlPlanePolicy>, Failure> {
         let status = Arc::new(ControlPlaneStatus::default());
-        let client = control_plane_config::client(settings, Arc::clone(&status))?;
+        let client = control_plane_config::build_client(settings, Arc::clone(&status))?;
         let policy = Arc::new(ControlPlanePolicy {
             state: Mutex::default(),
             has_first: watch::Sender::new(false),
@@ -88,7 +88,7 @@ impl ControlPlanePolicy {
     }
 
     /// Waits until the first policy has arrived.
-    pub(super) async fn wait_for_first(&self) {
+    pub(super) async fn wait_for_first_policy(&self) {
         // The sender lives as long as `self`.
         let _ = self.has_first.subscribe().wait_for(|has_first| *has_first).await;
     }
@@ -96,14 +96,14 @@ impl ControlPlanePolicy {
     /// Returns the latest policy. Before the first one arrives, returns an empty policy, which
     /// admits every call.
     pub(super) fn latest(&self, secret: &Secret) -> Arc<Policy> {
-        let latest = self.state().latest.clone();
+        let latest = self.lock_state().latest.clone();
         latest.unwrap_or_else(|| Arc::new(Policy::build(Vec::new(), secret.clone())))
     }
 
     /// Attaches the service, which was started with `policy`. Each later policy from the control
     /// plane then replaces the service's policy.
     pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {
             service.replace_policy(Arc::clone(latest));
         }
@@ -115,7 +115,7 @@ impl ControlPlanePolicy {
     }
 
     fn replace(&self, policy: &Arc<Policy>) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.latest = Some(Arc::clone(policy));
         if let Some(service) = &state.service {
             service.replace_policy(Arc::clone(policy));
@@ -124,7 +124,7 @@ impl ControlPlanePolicy {
         self.has_first.send_replace(true);
     }
 
-    fn state(&self) -> MutexGuard<'_, CurrentPolicy> {
+    fn lock_state(&self) -> MutexGuard<'_, CurrentPolicy> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -75,7 +75,7 @@ pub enum Failure {
 impl Failure {
     /// Exit code for invalid flags or settings.
     pub const USAGE: u8 = 64;
-    const POLICY: u8 = 65;
+    const INVALID_POLICY: u8 = 65;
     const UNAVAILABLE: u8 = 69;
     /// Exit code for a bug in Tidegate.
     pub const BUG: u8 = 70;
@@ -91,7 +91,7 @@ impl Failure {
             Failure::PolicyFiles(_)
             | Failure::Policy(_)
             | Failure::Reported
-            | Failure::Strict { .. } => Failure::POLICY,
+            | Failure::Strict { .. } => Failure::INVALID_POLICY,
             Failure::Address { .. }
             | Failure::Store(_)
             | Failure::Ask { .. }

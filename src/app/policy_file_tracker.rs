@@ -19,7 +19,7 @@ const READS_AFTER_CHANGE: u32 = 3;
 /// Number of consecutive polls that must find incomplete files before changes to complete files
 /// take effect without them. The incomplete files then keep their last complete contents. Earlier
 /// polls read no file, so that files copied one after another take effect together.
-const BUSY_POLLS_MAX: u32 = 3;
+const INCOMPLETE_POLLS_MAX: u32 = 3;
 
 /// Tracker of changes to the policy files. Keeps each file's state at the last poll and its last
 /// complete contents.
@@ -30,7 +30,7 @@ const BUSY_POLLS_MAX: u32 = 3;
 pub(super) struct PolicyFileTracker {
     files: BTreeMap<FileKey, TrackedFile>,
     /// Number of consecutive polls that found incomplete files.
-    busy_polls: u32,
+    incomplete_polls: u32,
 }
 
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ impl PolicyFileTracker {
     pub(super) fn new(contents: Vec<(FileKey, Vec<u8>)>) -> PolicyFileTracker {
         let file = |contents| TrackedFile { contents: Some(contents), ..TrackedFile::default() };
         let files = contents.into_iter().map(|(key, contents)| (key, file(contents))).collect();
-        PolicyFileTracker { files, busy_polls: 0 }
+        PolicyFileTracker { files, incomplete_polls: 0 }
     }
 
     /// Polls the files. If a file was read or removed, returns the last complete contents of all
@@ -68,9 +68,10 @@ impl PolicyFileTracker {
         all: bool,
     ) -> Result<Option<Vec<Source>>, PolicyFileError> {
         let was_removed = self.update(files.list()?, all);
-        let is_busy = self.files.values().any(|file| !file.is_complete);
-        self.busy_polls = if is_busy { self.busy_polls.saturating_add(1) } else { 0 };
-        if is_busy && self.busy_polls < BUSY_POLLS_MAX && !all {
+        let has_incomplete = self.files.values().any(|file| !file.is_complete);
+        self.incomplete_polls =
+            if has_incomplete { self.incomplete_polls.saturating_add(1) } else { 0 };
+        if has_incomplete && self.incomplete_polls < INCOMPLETE_POLLS_MAX && !all {
             return Ok(None);
         }
         let was_read = self.read(files)?;
@@ -89,12 +90,12 @@ impl PolicyFileTracker {
     }
 
     /// Returns whether the last poll found incomplete files. If so, the next poll should come soon.
-    pub(super) fn is_busy(&self) -> bool {
-        self.busy_polls > 0
+    pub(super) fn has_incomplete_files(&self) -> bool {
+        self.incomplete_polls > 0
     }
 
     /// Discards the file stamps, so that the next polls read all files again.
-    pub(super) fn forget_stamps(&mut self) {
+    pub(super) fn discard_stamps(&mut self) {
         self.files.values_mut().for_each(|file| file.stamp = None);
     }
 

@@ -14,9 +14,9 @@ use super::Cli;
 use crate::settings::DropIn;
 
 /// Maximum number of ignored arguments that are logged, one line each.
-const REPORTED_MAX: usize = 20;
+const LOGGED_ARGUMENTS_MAX: usize = 20;
 /// Maximum length of a logged argument, in characters. Longer arguments are truncated.
-const REPORTED_CHARS_MAX: usize = 64;
+const LOGGED_ARGUMENT_CHARS_MAX: usize = 64;
 
 /// Command line to parse, and whether the program runs in drop-in mode.
 pub(super) struct CommandLine {
@@ -98,7 +98,7 @@ fn split_known_flags(
             }
         };
     }
-    ignored.truncate(REPORTED_MAX);
+    ignored.truncate(LOGGED_ARGUMENTS_MAX);
     (known, ignored)
 }
 
@@ -126,7 +126,7 @@ fn classify_known_flag(flag: &Arg) -> PreviousArg {
 }
 
 fn shorten(text: &str) -> String {
-    text.chars().take(REPORTED_CHARS_MAX).collect()
+    text.chars().take(LOGGED_ARGUMENT_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -188,7 +188,7 @@ mod tests {
         let long = "x".repeat(1_000);
         let many = vec![long.as_str(); 1_000];
         let (_, unknown) = ignored(&many);
-        assert_eq!(unknown.len(), REPORTED_MAX);
-        assert_eq!(unknown[0].len(), REPORTED_CHARS_MAX);
+        assert_eq!(unknown.len(), LOGGED_ARGUMENTS_MAX);
+        assert_eq!(unknown[0].len(), LOGGED_ARGUMENT_CHARS_MAX);
     }
 }

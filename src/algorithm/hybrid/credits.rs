@@ -30,7 +30,7 @@ pub(crate) struct HybridCredits<'a> {
 
 impl<'a> HybridCredits<'a> {
     pub(crate) fn new(limit: &'a Hybrid) -> HybridCredits<'a> {
-        let tick = tick(limit.window);
+        let tick = tick_micros(limit.window);
         let unit = SHARES_TOTAL_PERCENT
             * (limit.window.0 / tick).clamp(1, CREDITS_MAX / SHARES_TOTAL_PERCENT);
         // The policy's bounds keep every limit below this clamp.
@@ -243,6 +243,6 @@ impl<'a> HybridCredits<'a> {
 
 /// Returns the length of a tick in microseconds, chosen from the window length by the same rule as
 /// for sliding windows.
-fn tick(window: Micros) -> u64 {
+fn tick_micros(window: Micros) -> u64 {
     crate::domain::SlidingWindow { hits: Hits::ZERO, length: window }.tick().0
 }
