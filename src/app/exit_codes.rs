@@ -18,9 +18,9 @@ pub enum Failure {
     Settings(Vec<settings::SettingError>),
     /// A file named by a setting or a flag cannot be read or written, or is malformed.
     File(FileError),
-    /// The certificate, private key, or CA of the gRPC port cannot be read or used.
+    /// The certificate, private key, or client CA of the gRPC port cannot be read or used.
     Certificate {
-        /// Flags and paths of the affected files.
+        /// Flags that set the affected files, with the paths unless `error` contains them.
         files: String,
         /// Reason why the files cannot be used.
         error: Box<Failure>,
@@ -63,7 +63,7 @@ pub enum Failure {
     AdminRequest {
         /// Address of the debug port.
         endpoint: String,
-        /// Body of the response, or the error from the operating system.
+        /// Body of the response, or the reason why no response was received.
         reason: String,
     },
     /// The operating system failed to start a thread or a Tokio runtime.

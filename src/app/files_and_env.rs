@@ -36,21 +36,21 @@ pub fn environment() -> TextMap {
 pub enum FileError {
     /// The file could not be opened or read, or is not UTF-8.
     Unreadable {
-        /// Path of the file.
+        /// Path of the unreadable file.
         path: PathBuf,
         /// Error from the operating system.
         error: io::Error,
     },
     /// The file could not be written.
     Unwritable {
-        /// Path of the file.
+        /// Path of the file that could not be written.
         path: PathBuf,
         /// Error from the operating system.
         error: io::Error,
     },
     /// The file has the wrong format or is too large.
     Malformed {
-        /// Path of the file.
+        /// Path of the malformed file.
         path: PathBuf,
         /// Line of the problem, and its column if it is known, both from 1. `None` if the problem
         /// is about the whole file.

@@ -49,7 +49,7 @@ impl LogLevelControl {
         }
     }
 
-    /// Returns the current log level and its remaining time on one line, for operators.
+    /// Describes the current log level, and the time until it expires, on one line for operators.
     pub(super) fn describe(&self, now: Instant) -> String {
         let CurrentLevel { level, until } = *self.lock_current();
         match until {

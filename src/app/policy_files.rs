@@ -98,16 +98,16 @@ pub enum PolicyFileError {
     },
     /// One policy file, or all policy files together, exceed the configured size.
     TooLarge {
-        /// File at which the limit was exceeded.
+        /// File at which the size limit was exceeded.
         path: PathBuf,
-        /// Configured limit, in bytes.
+        /// Configured size limit, in bytes.
         bytes_max: usize,
         /// Name of the setting that was exceeded: `policy-file-size` or `policy-size`.
         setting: &'static str,
     },
     /// The directories contain more than 10,000 files or are nested more than 16 deep.
     TooMany {
-        /// First file or directory beyond the limit.
+        /// First file or directory beyond the limit on the number of files or on the nesting depth.
         path: PathBuf,
     },
 }
@@ -369,7 +369,8 @@ fn unreadable_error(path: &Path, error: io::Error) -> PolicyFileError {
     PolicyFileError::Unreadable { path: path.to_owned(), error, advice }
 }
 
-/// Maximum number of file names in a directory that are compared with the name of a missing file.
+/// Maximum number of file names in a directory that are compared with the name of a missing file,
+/// to suggest the most similar one.
 const COMPARED_NAMES_MAX: usize = 1_000;
 
 /// Returns advice for an operator on a path that cannot be read, for example the name of a similar

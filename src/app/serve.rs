@@ -38,8 +38,8 @@ const AUXILIARY_THREADS: usize = 2;
 
 /// Interval at which expired counters, overrides and log levels are removed, 1 s.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of memory-store slots checked per sweep. Sweeping a store of a million keys takes eight
-/// seconds, at a cost of about 10 ms per second.
+/// Number of slots of the memory store that each sweep checks. Sweeping a store of a million keys
+/// takes eight sweeps of about 10 ms each, one per second.
 const SWEEP_SLOTS: usize = 131_072;
 
 /// Timeout for the final export of metrics and traces at shutdown, 1 s.
