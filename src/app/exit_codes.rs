@@ -50,7 +50,7 @@ pub enum Failure {
     /// Redis was not reached in time, and `--require-store` is set. Contains a message for the
     /// operator.
     Store(String),
-    /// `tidegate ask` did not get a response.
+    /// `tidegate ask` got no decision: the service did not respond, or returned an error.
     Ask {
         /// Address of the service's gRPC port.
         target: String,
