@@ -11,7 +11,7 @@ use crate::domain::{Decision, Descriptor, Entry, Hits, Micros, Request};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
 
-/// Decider with a memory store of its own, which is initially empty.
+/// Decision engine with its own memory store, which is initially empty.
 #[derive(Debug)]
 pub struct OfflineEngine {
     policy: Arc<Policy>,
