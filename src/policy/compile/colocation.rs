@@ -142,8 +142,8 @@ fn limit_site<'a>(
     }
 }
 
-/// Calls `visit` for the path to every node, parents first. Its arguments are the position of each
-/// node on the path among its siblings, and the nodes themselves.
+/// Calls `visit` for the path to every node, parents first. The arguments of `visit` are the
+/// nodes' positions among their siblings, and the nodes themselves.
 fn walk<'a>(
     nodes: &'a [NodeSpec],
     at: &mut Vec<usize>,

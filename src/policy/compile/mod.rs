@@ -52,7 +52,7 @@ pub struct Compiled {
     /// Pairs of limits that one request can hit, and whether Redis Cluster stores their counters in
     /// the same hash slot.
     pub colocation: Vec<LimitPair>,
-    /// Hash of the options and of the names and contents of all files.
+    /// Hash of the options `merge_domains` and `charge`, and of the name and content of each file.
     pub fingerprint: u64,
 }
 

@@ -13,8 +13,8 @@ pub struct DomainSpec {
     pub name: Box<str>,
     /// Accounting mode: whether a rejected request charges the limits that had room left.
     pub accounting: Accounting,
-    /// Charge mode for request overrides on paths whose rule does not have exactly one limit, and
-    /// on paths without a rule. Each limit of a rule has a charge mode of its own.
+    /// Charge mode for request overrides. If the rule at the end of the override's path has exactly
+    /// one limit, the charge mode of that limit applies instead.
     pub charge: Charge,
     /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
     /// each counter is its hash tag, which spreads counters over all hash slots.
@@ -69,8 +69,8 @@ pub struct RuleSpec {
     pub limits: Vec<LimitSpec>,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Box<[Box<str>]>,
-    /// Name in the rule's `rate_limit`, even if it is unlimited; `None` if `rate_limit` has no
-    /// name, and for `rate_limits`, whose limits have their own names.
+    /// Name in the rule's `rate_limit`, which may be unlimited. `None` if `rate_limit` has no name,
+    /// or if the rule has `rate_limits`, whose entries have their own names.
     pub name: Option<Box<str>>,
     /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,

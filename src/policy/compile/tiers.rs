@@ -153,8 +153,8 @@ fn read_classes<'d>(
     Ok(classes)
 }
 
-/// Reports the first error in the keys of a class, the floors, or the sums of shares, sizes and
-/// rates.
+/// Reports the first error in the keys of a class, the floors, the totals of all classes, or the
+/// charge mode.
 fn check_classes(
     reader: &mut Reader<'_>,
     method: TierMethod,

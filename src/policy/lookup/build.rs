@@ -66,7 +66,7 @@ struct TreeBuilder {
     rules: Vec<Rule>,
     /// Id of the first rule of the policy.
     first: u32,
-    /// Ids of the limit names that appear in the `replaces` of any rule. Limits with other names
+    /// Id of each limit name that appears in the `replaces` of any rule. Limits with other names
     /// are never replaced.
     replaced: HashMap<Box<str>, NameId>,
 }
