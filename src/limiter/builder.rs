@@ -65,9 +65,11 @@ impl LimiterBuilder {
     /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes. Every 48 bytes of a
     /// sliding log, of concurrency slots, or of a hybrid counter count as another counter.
     ///
-    /// If the maximum is reached, new keys of the rule with the most counters share counters. Calls
-    /// with such keys may be rejected too early, but together they never exceed the limit. With
-    /// Redis, the counters in memory are used only while Redis does not reply.
+    /// If the maximum is reached, new keys of a rule that has its fair share of the counters share
+    /// counters. Calls with such keys may be rejected too early but never exceed the limit. New
+    /// keys are rejected if they belong to a concurrency or hybrid limit, or if keys of eight other
+    /// rules already share counters. With Redis, the counters in memory are used only while Redis
+    /// does not reply.
     pub fn max_counters(self, counters: usize) -> LimiterBuilder {
         LimiterBuilder { counters_max: counters, ..self }
     }

@@ -254,8 +254,8 @@ fn varies_by_client(node: &NodeSpec) -> bool {
     varies && !DESTINATION_KEYS.contains(&&*node.key)
 }
 
-/// Warns about patterns and default nodes that never match. Before each of them, matching tries a
-/// sibling pattern of the same key that matches all of its values.
+/// Warns about patterns and default nodes that never match because a sibling pattern of the same
+/// key, which is tried first, matches all of their values.
 fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
     check_covered_siblings(linter, &domain.nodes, &[]);

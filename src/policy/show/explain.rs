@@ -98,9 +98,9 @@ pub struct RuleExplanation {
     pub limits: Vec<LimitExplanation>,
     /// Names of the limits that this rule replaces for the whole request.
     pub replaces: Vec<String>,
-    /// Entries that form the descriptor's quota group, each as `key=value`, or as `no key` if the
-    /// descriptor has no such entry. Empty if the descriptor is a group of its own or not a quota
-    /// descriptor.
+    /// Entries that form the descriptor's quota group, each as `key=value`, or as `no KEY` if the
+    /// descriptor has no entry with this key. Empty if the descriptor is a group of its own or not
+    /// a quota descriptor.
     pub quota_group: Vec<String>,
 }
 
