@@ -122,7 +122,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ) -> Result<Decision<'p>, DecideError> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
-        if checks.is_cut_off {
+        if checks.is_truncated {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }
         let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);

@@ -56,7 +56,7 @@ pub fn plain_descriptor<'a>(entries: &'a [Entry<'a>], hits: u64) -> Descriptor<'
     Descriptor {
         entries,
         hits: Hits(hits),
-        names_hits: false,
+        has_hits_addend: false,
         refund: false,
         limit: None,
         holder: None,

@@ -71,7 +71,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let descriptor = Descriptor {
             entries,
             hits: Hits::ONE,
-            names_hits: false,
+            has_hits_addend: false,
             refund: false,
             limit: None,
             holder: None,

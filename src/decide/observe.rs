@@ -119,7 +119,7 @@ fn lost_bill(
     descriptor: &Descriptor<'_>,
     outcome: &Outcome,
 ) -> Option<LostBill> {
-    if !descriptor.names_hits || check.is_refund() {
+    if !descriptor.has_hits_addend || check.is_refund() {
         return None;
     }
     let hits = Hits(check.cost().0.saturating_sub(outcome.charged.0));

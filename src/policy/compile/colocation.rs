@@ -35,8 +35,8 @@ pub struct LimitPair {
 pub enum Colocation {
     /// Counters in the same hash slot.
     SameSlot,
-    /// Counters that may be in different hash slots. A `hash_tag` of one or more of these entries
-    /// would put both in the same slot.
+    /// Counters that may be in different hash slots. A `hash_tag` of one or more of the contained
+    /// entry keys would put both counters in the same slot.
     ColocatableBy(Vec<String>),
     /// Counters that no `hash_tag` can put in the same hash slot, because their keys have no entry
     /// in common.
@@ -142,8 +142,8 @@ fn limit_site<'a>(
     }
 }
 
-/// Calls `visit` for the path to every node, parents first. Its arguments are the position of each
-/// node on the path among its siblings, and the nodes themselves.
+/// Calls `visit` for the path to every node, parents first. The arguments of `visit` are the
+/// nodes' positions among their siblings, and the nodes themselves.
 fn walk<'a>(
     nodes: &'a [NodeSpec],
     at: &mut Vec<usize>,

@@ -43,16 +43,16 @@ use crate::domain::{Accounting, Charge, OnStoreFailure};
 /// Cluster.
 #[derive(Debug)]
 pub struct Compiled {
-    /// Domains in the order of their first appearance. Files are sorted by name.
+    /// Domains, in the order in which they first appear when the files are sorted by name.
     pub domains: Vec<DomainSpec>,
     /// Warnings about valid but probably mistaken configuration, sorted by file, then by position.
     pub warnings: Vec<Diagnostic>,
-    /// Advice about configuration that works as written.
+    /// Notes: advice about valid configuration, such as a counter that all callers share.
     pub notes: Vec<Diagnostic>,
     /// Pairs of limits that one request can hit, and whether Redis Cluster stores their counters in
     /// the same hash slot.
     pub colocation: Vec<LimitPair>,
-    /// Hash of the options and of the names and contents of all files.
+    /// Hash of the options `merge_domains` and `charge`, and of the name and content of each file.
     pub fingerprint: u64,
 }
 

@@ -227,7 +227,7 @@ fn read_raw_limit<'d>(
         algorithm: algorithm?,
         burst: burst?,
         cost: cost?.unwrap_or(1),
-        names_charge: fields.has(&keywords::CHARGE),
+        has_own_charge: fields.has(&keywords::CHARGE),
         charge: match charge? {
             Some(charge) => charge,
             // The default of a domain must not be an error for a limit that keeps no debt.
