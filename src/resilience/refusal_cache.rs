@@ -252,6 +252,7 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Sends the remaining checks of a call to the store and writes its answers to `answers`.
+    /// Returns the source of the answers; if no checks remain, that is the cache.
     async fn send_remaining(
         &self,
         call: &Call<'_>,

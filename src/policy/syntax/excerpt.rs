@@ -42,8 +42,9 @@ impl Excerpt {
         self
     }
 
-    /// Creates an excerpt. `line` starts `skipped` characters after the start of the source line. A
-    /// tab is shown as an arrow of one character, so that the underline stays aligned.
+    /// Creates an excerpt from `line`, which is the source line without its first `skipped`
+    /// characters. A tab is shown as an arrow of one character, so that the underline stays
+    /// aligned.
     fn new(line: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
         let mut line = line.map(|c| if c == '\t' { '→' } else { c });
         let before: String = line.by_ref().take(column(span) - skipped).collect();
