@@ -357,8 +357,8 @@ impl Account {
 }
 
 /// Returns the lifetime of a lot, measured from the time at which its charge was sent. The lot
-/// expires before its window ends: the server's clock is at most at `taken.at`, plus the time since
-/// the charge was sent, plus [`DRIFT_MAX`]. Returns `None` if that clock has stepped back to a time
+/// expires before its window ends: the server's clock shows at most `taken.at` plus the time since
+/// the charge was sent plus [`DRIFT_MAX`]. Returns `None` if that clock has stepped back to a time
 /// before the window.
 fn lot_lifetime(limit: &Limit, taken: &ChargeRecord) -> Option<Micros> {
     let Some(end) = limit.window_end(taken.window) else { return Some(LIFE_MAX) };

@@ -76,7 +76,7 @@ impl<'t> Input<'t> {
 
 /// Counter of punctuation characters since the last parser event. It bounds the parser's token
 /// buffer, because every bracket, quote and comma may become a token. Outside brackets, the count
-/// restarts on each line, because the parser drops its tokens there.
+/// restarts on each line, because the parser discards its tokens at the end of the line.
 #[derive(Debug, Default)]
 pub(crate) struct PunctuationCounter {
     punctuation: Cell<usize>,
