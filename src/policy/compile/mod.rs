@@ -131,7 +131,7 @@ pub fn compile_resources(
 ) -> Result<DomainSpec, Diagnostics> {
     let (mut documents, mut errors) = (Vec::new(), Vec::new());
     for resource in resources {
-        let (document, more) = Document::of_resource(resource);
+        let (document, more) = Document::from_resource(resource);
         documents.push(document);
         errors.extend(more);
     }

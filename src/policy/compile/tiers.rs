@@ -31,7 +31,7 @@ pub(crate) fn read<'d>(
     whole: &Limit,
     identity: &mut Vec<Vec<u8>>,
 ) -> ReadResult<TiersSpec> {
-    if !fields.has(&keywords::TIERS) {
+    if !fields.is_set(&keywords::TIERS) {
         return Ok(None);
     }
     let bucket = check_placement(reader, fields, context, raw, whole)?;

@@ -160,7 +160,7 @@ impl<'a> Linter<'a> {
         let Some((file, position)) = self.origins.get(*first) else { return };
         let positions: Vec<usize> =
             std::iter::once(*position).chain(rest.iter().copied()).collect();
-        let path = path(Path::of_descriptor(&positions));
+        let path = path(Path::for_descriptor(&positions));
         found.push(self.documents[*file].diagnostic(&path, Target::Value, kind, message));
     }
 }

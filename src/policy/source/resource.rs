@@ -261,7 +261,7 @@ impl ResourceWriter {
 
     fn report(&mut self, kind: DiagnosticKind, message: String) {
         if self.problems.len() < DIAGNOSTICS_MAX {
-            let path = Path::of_descriptor(&self.positions);
+            let path = Path::for_descriptor(&self.positions);
             self.problems.push(YamlError { kind, message, path, span: Span::NONE });
         }
     }
