@@ -214,8 +214,8 @@ pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
 
 /// Returns the maximum number of checks that a request with one descriptor for each sequence of
 /// keys can need, or `None` if this number is within `bounds`. Requests with several descriptors
-/// for a sequence of keys can need more checks; those above the bound are rejected when they
-/// arrive.
+/// for a sequence of keys can need more checks; requests that exceed the bound are rejected on
+/// arrival.
 pub(crate) fn excessive_checks(domain: &DomainSpec, bounds: &Bounds) -> Option<usize> {
     let mut most: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |_, path| {

@@ -60,8 +60,8 @@ pub struct Compiled {
 ///
 /// # Errors
 ///
-/// Returns all errors of all files, each with its position. A file that is not valid YAML
-/// contributes only its syntax error.
+/// Returns the errors of all files, each with its position. A file that is not valid YAML
+/// contributes only its syntax error. After more than 1,000 parse errors, reads no further files.
 ///
 /// ```
 /// use tidegate::policy::{Options, Source, compile};
@@ -124,7 +124,8 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
 ///
 /// # Errors
 ///
-/// Returns all errors of all resources, each with its path.
+/// Returns the errors of all resources, each with its path. If a resource is malformed, returns
+/// only the errors of that kind.
 pub fn compile_resources(
     resources: Vec<Resource>,
     options: &Options,

@@ -215,7 +215,7 @@ pub struct HttpEntry {
     pub source: HttpSource,
 }
 
-/// Source of an entry's value.
+/// Source of an entry's value: a property of the HTTP request, or fixed text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HttpSource {
     /// First value of the header with this name, which is in lower case.

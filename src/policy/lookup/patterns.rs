@@ -27,9 +27,9 @@ use super::literals::{LiteralIds, LiteralSet, Occurrence};
 /// not be faster but would need more memory.
 const LINEAR_PATTERNS_MAX: usize = 8;
 
-/// Handicap of inner literals in the choice of the literal to index, in patterns. An inner literal
-/// is preferred to a prefix or suffix only if at least this many fewer patterns share it, because
-/// finding it takes a pass over the whole value.
+/// Handicap of inner literals in the choice of the literal to index, as a number of patterns. An
+/// inner literal is preferred to a prefix or suffix only if at least this many fewer patterns share
+/// it, because finding it takes a pass over the whole value.
 const INNER_HANDICAP: usize = 16;
 
 /// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. Such a
