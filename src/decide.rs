@@ -1,5 +1,5 @@
-//! Decides requests: matches the policy, applies the checks to the store, and combines the
-//! outcomes.
+//! Decides rate limit requests: matches a request against the policy, sends its checks to the
+//! store, and combines the store's answers into a decision.
 //!
 //! Generic over the store. The store call is the only await point of a decision.
 //!

@@ -45,7 +45,7 @@ pub(super) fn print_warning(warning: &Diagnostic) {
     print_diagnostic(Color::Yellow, "warning", warning);
 }
 
-/// Maximum number of positions listed below a note.
+/// Maximum number of other source positions that are listed below a policy note.
 const POSITIONS_MAX: usize = 5;
 
 /// Prints a note and its source line to standard error, followed by the positions of up to

@@ -60,8 +60,8 @@ pub struct Client {
     pub headers: Vec<(String, String)>,
     /// Maximum size of a response, in bytes.
     pub message_bytes_max: usize,
-    /// Function that returns the policy defaults, for properties that the control plane's messages
-    /// cannot express; `None` means the built-in defaults.
+    /// Function that returns the policy defaults. They set properties that messages from the
+    /// control plane cannot express. `None` means the built-in defaults.
     pub defaults: Option<ReadDefaults>,
     /// State and counters of the client, for metrics and the live page.
     pub status: Arc<ControlPlaneStatus>,
@@ -70,11 +70,11 @@ pub struct Client {
 /// Effect of a response on the active policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseEffect {
-    /// Whether to activate the domains, because they have changed, or because no policy is active
-    /// yet and the response was accepted.
+    /// Whether to activate the domains. True if the domains have changed, or if the response was
+    /// accepted and no policy is active yet.
     pub activate: bool,
-    /// Whether the response was rejected, in part or as a whole, and either its errors differ from
-    /// those of the previous response or the active domains have changed.
+    /// Whether to report a rejection of the response. True if the response has errors, and either
+    /// the previous response had different errors or the active domains have changed.
     pub newly_rejected: bool,
     /// Whether the whole response was accepted.
     pub accepted: bool,
@@ -162,8 +162,8 @@ impl Client {
         }
     }
 
-    /// Returns a request with the message and the configured headers. Skips invalid headers, which
-    /// the settings have already rejected.
+    /// Returns a request with the message and the configured headers. The settings reject invalid
+    /// headers; any that remain are skipped.
     fn with_headers<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         for (name, value) in &self.headers {
@@ -280,8 +280,8 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         Some(answer)
     }
 
-    /// Returns whether the certificates or the policy defaults have changed. Applies changed
-    /// defaults.
+    /// Reads the certificates and the policy defaults, and returns whether either has changed.
+    /// Applies changed defaults to `last_good`.
     fn has_changed(&mut self) -> bool {
         let mut changed = false;
         if let Some(material) = self.client.read_material() {

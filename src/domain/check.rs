@@ -30,7 +30,7 @@ pub enum Op {
     /// Report whether `hits` more hits would pass. Charges nothing.
     Peek {
         /// Hits that must be available; at least 1. For a descriptor with `hits_addend: 0`, this
-        /// is the `cost` of the rule, which one more request would take.
+        /// is the rule's `cost`, that is, the charge for one more hit.
         hits: Hits,
     },
     /// Refund hits that were charged earlier. A refund of more hits than the counter holds resets
@@ -164,8 +164,9 @@ impl Check<'_> {
 /// Accounting mode of a call, which determines what is charged if the call is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// A rejected call charges only its bills (see [`Charge::Billed`]) and the limits with
-    /// `charge: always`. Its refunds are applied. See [`Check::applies_when_rejected`].
+    /// If the call is rejected, its refunds are applied, but only its bills (see
+    /// [`Charge::Billed`]) and its checks of limits with `charge: always` are charged. See
+    /// [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,
     /// Every check that passes is charged, even if another check rejects the call.

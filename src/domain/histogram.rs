@@ -5,16 +5,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the duration histogram buckets, in microseconds. The buckets are narrow at 6 ms
-/// and at 20 ms (Envoy's default timeout), so that the counts show how many calls are slower. The
-/// other buckets are wide, because each bucket is one time series per node.
+/// Upper bounds of the buckets of a [`DurationHistogram`], in microseconds. The buckets are narrow
+/// around 6 ms and 20 ms (Envoy's default timeout), to show how many calls take longer. The other
+/// buckets are wide, because each bucket is one time series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
 ];
 
-/// Upper bounds of the batch size histogram buckets, in commands per write. A connection writes at
-/// most 128 commands at once.
+/// Upper bounds of the buckets of a [`SizeHistogram`], in commands per write. A connection writes
+/// at most 128 commands at once.
 pub const SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// Histogram with fixed buckets, updated without locks. Recording a value takes two relaxed atomic

@@ -7,7 +7,7 @@ use super::LabeledResult;
 use super::scenario::Scenario;
 use super::simulation::{GroupResult, TimeSlice};
 
-/// Width of the chart in pixels, similar to a text column on GitHub.
+/// Width of the chart, in pixels: about the width of the text on a GitHub page.
 const WIDTH_PX: f64 = 840.0;
 const PANEL_HEIGHT_PX: f64 = 96.0;
 const MARGIN_LEFT_PX: f64 = 56.0;
@@ -27,8 +27,8 @@ struct Panel {
     width: f64,
     slice_s: f64,
     slices: usize,
-    /// Number of attempts per second at the top of the panel. All panels of a chart share this
-    /// scale.
+    /// Attempt rate at the top edge of the panel, in attempts per second. All panels of a chart
+    /// share this scale.
     rate_max: f64,
 }
 

@@ -18,7 +18,7 @@ use super::terminal;
 pub use scenario::{Arrivals, Group, Phase, Scenario, ScenarioError, WhenRefused};
 
 /// Capacity of the memory store for one run, in counters: four for each caller of the largest
-/// scenario. Unused capacity uses no memory.
+/// possible group. Unused capacity uses no memory.
 const KEYS_MAX: usize = 4_000_000;
 
 /// Flags of `tidegate simulate`.

@@ -24,8 +24,9 @@ pub struct Scenario {
     /// Policy under test, as the text of a policy file. Begins with blank lines, so that line
     /// numbers in error messages are those of the scenario file.
     pub policy: String,
-    /// Number of spaces by which the file indents the policy's lines. `None` if the policy is not a
-    /// block of lines (`policy: |`), so that its lines are not those of the file.
+    /// Number of spaces by which the file indents the policy's lines. `None` if the policy is not
+    /// a YAML block scalar (`policy: |`). In that case, positions in the policy cannot be mapped
+    /// to the file.
     #[serde(skip)]
     pub policy_indent: Option<u32>,
     /// Name of the scenario file; empty if there is none.
@@ -41,8 +42,8 @@ pub struct Scenario {
     /// in seconds.
     #[serde(default = "default_window")]
     pub window_s: f64,
-    /// Length of the time slice that each row of the report covers, in seconds. If `None`, chosen
-    /// so that the report has about twelve rows.
+    /// Length of the time slice that each row of the report covers, in seconds. `None` means a
+    /// twelfth of `lasts_s`.
     pub slice_s: Option<f64>,
     /// Seed of the random number generator. Runs with the same seed have the same result.
     #[serde(default)]
@@ -103,7 +104,7 @@ pub enum Arrivals {
     OnOff {
         /// Calls per second between pauses.
         rate: f64,
-        /// Time between two pauses, in seconds.
+        /// Length of each period of calls, in seconds.
         on_s: f64,
         /// Length of a pause, in seconds.
         off_s: f64,
@@ -131,7 +132,7 @@ pub struct Phase {
     /// Factor by which the call rate is multiplied.
     #[serde(default = "default_factor")]
     pub times: f64,
-    /// Calls per second added to the multiplied rate.
+    /// Calls per second to add after the rate has been multiplied by `times`.
     #[serde(default)]
     pub plus: f64,
 }
@@ -183,14 +184,15 @@ fn default_factor() -> f64 {
 pub enum ScenarioError {
     /// The YAML is invalid, or a key is unknown or missing.
     Format {
-        /// Line and column of the error, from 1; `None` if it is about the whole file.
+        /// Line and column of the error, from 1; `None` if the error concerns the whole file.
         position: Option<(usize, usize)>,
-        /// The parser's message, or a suggestion.
+        /// Description of the error, for some errors with a suggested correction.
         reason: String,
     },
-    /// A number is out of range. Contains a description of the range.
+    /// A number is out of range. The text states the valid range.
     Range(String),
-    /// A parameter is used or set, but not defined in the scenario. Contains its name.
+    /// The scenario does not define a parameter that is used or set. Contains the name of the
+    /// parameter.
     UnknownParameter(String),
 }
 
@@ -233,8 +235,9 @@ fn format_error(error: &serde_yaml::Error) -> ScenarioError {
     ScenarioError::Format { position, reason }
 }
 
-/// Returns the number of the line on which the policy begins, from 0, and the number of spaces that
-/// indent its lines. Returns `None` if the policy is not a block of lines (`policy: |`).
+/// Returns the first line of the policy in the file, counted from 0, and the number of spaces by
+/// which the policy is indented. Returns `None` if the policy is not a YAML block scalar (`policy:
+/// |`).
 fn policy_block(text: &str) -> Option<(usize, u32)> {
     let (nth, header) = text.lines().enumerate().find(|(_, line)| line.starts_with("policy: |"))?;
     let written = header.chars().find_map(|c| c.to_digit(10));
@@ -243,7 +246,7 @@ fn policy_block(text: &str) -> Option<(usize, u32)> {
     Some((nth + 1, written.or_else(|| u32::try_from(counted).ok())?))
 }
 
-/// Replaces each `${name}` with a number, so that the text can be parsed as YAML before the
+/// Returns the text with each `${name}` replaced by 0, so that it can be parsed as YAML before the
 /// parameters are known.
 fn without_placeholders(text: &str) -> String {
     let mut pieces = text.split("${");

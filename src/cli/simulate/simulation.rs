@@ -83,8 +83,8 @@ pub struct SimulationResult {
     pub ended_s: f64,
 }
 
-/// Tracker of the maximum sum of amounts within any interval of a fixed length. Needs one pass over
-/// the events.
+/// Maximum number of hits or calls in any interval of a fixed length. Updated with one event at a
+/// time, in chronological order.
 #[derive(Debug)]
 struct WindowMax {
     length_us: u64,
@@ -138,7 +138,7 @@ struct Simulation<'a> {
 
 /// Runs a scenario. Calls `call(group, client, now)` for each attempt, in chronological order.
 ///
-/// Retries are simulated up to twice the duration of the scenario.
+/// Retries that are due later than twice the duration of the scenario are dropped.
 ///
 /// # Errors
 ///
@@ -254,8 +254,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Schedules the caller's next call if this was a first attempt, and a retry if this attempt
-    /// was rejected and retries are left.
+    /// Schedules the caller's next call if `due` was the first attempt of a call. Schedules a
+    /// retry if `due` was rejected and the group's `when_refused` provides for a retry.
     fn schedule_next(&mut self, due: &ScheduledTry, group: &Group, outcome: CallResult) {
         if due.is_first {
             self.schedule_call(due.group, due.client);
