@@ -214,7 +214,8 @@ fn combine<'p>(
         statuses.push(status::descriptor_status(found, span.clone(), checks, &answers.each));
     }
     quotas.mark_refused(&mut statuses);
-    let limited_by = if is_admitted { None } else { limited_by::find(matches, checks, answers) };
+    let limited_by =
+        if is_admitted { None } else { limited_by::find_rejecting_limit(matches, checks, answers) };
     let shadowed = modes.shadow && !is_admitted;
     let code = if is_admitted || shadowed { Code::Ok } else { Code::OverLimit };
     Ok(Decision {

@@ -234,7 +234,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
                 }
                 _ = ticks.tick() => {
                     self.report_connected();
-                    if self.has_changed() {
+                    if self.check_for_changes() {
                         return StreamEnd::Changed;
                     }
                 }
@@ -270,9 +270,9 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
             log_rejections(&update.rejections);
         }
         let now = Clock::System.monotonic();
-        let answer = self.exchange.answer(&version, &nonce, &update.rejections, now);
+        let answer = self.exchange.ack_or_nack(&version, &nonce, &update.rejections, now);
         status.update(|state| {
-            self.exchange.acknowledged().clone_into(&mut state.version);
+            self.exchange.acknowledged_version().clone_into(&mut state.version);
             state.received_version = version;
             state.domains = domains;
             state.rejections = update.rejections;
@@ -282,7 +282,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
 
     /// Reads the certificates and the policy defaults, and returns whether either has changed.
     /// Applies changed defaults to `last_good`.
-    fn has_changed(&mut self) -> bool {
+    fn check_for_changes(&mut self) -> bool {
         let mut changed = false;
         if let Some(material) = self.client.read_material() {
             let differs = self.material.as_ref() != Some(&material);

@@ -128,7 +128,7 @@ impl ConnectionConfig {
                 let name = tls.server_name.clone().unwrap_or_else(|| host.clone());
                 let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
                 let material = material.cloned().unwrap_or_default();
-                Some((TlsConnector::from(client_config(&material)?), name))
+                Some((TlsConnector::from(build_client_config(&material)?), name))
             }
             (None, _) => None,
         };
@@ -148,7 +148,7 @@ impl ConnectionConfig {
     }
 }
 
-fn client_config(material: &TlsMaterial) -> Result<Arc<ClientConfig>, String> {
+fn build_client_config(material: &TlsMaterial) -> Result<Arc<ClientConfig>, String> {
     let mut roots = RootCertStore::empty();
     let trusted = trusted_certificates(material.authority.as_deref())
         .ok_or("the CA of the control plane is not PEM")?;

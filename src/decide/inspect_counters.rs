@@ -49,7 +49,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
 
     /// Resets a descriptor's counters by refunding the maximum number of hits. Returns the new
     /// states of the counters. Concurrency slots are not released.
-    pub async fn reset<'p>(
+    pub async fn reset_counters<'p>(
         &self,
         policy: &'p Policy,
         domain: &str,

@@ -27,7 +27,7 @@ struct Wait {
 
 /// Returns the limit that rejected the call, or `None` if the store did not answer and no refusal
 /// is known.
-pub(super) fn find<'p>(
+pub(super) fn find_rejecting_limit<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
     answers: &Answers,

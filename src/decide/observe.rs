@@ -47,7 +47,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     shadow: rule.is_some_and(|rule| rule.shadow_mode),
                     admitted,
                     is_refund: check.is_refund(),
-                    is_question: matches!(check.op, Op::Peek { .. }),
+                    is_peek: matches!(check.op, Op::Peek { .. }),
                     lost_bill: lost_bill(check, descriptor, &outcome),
                     source: decision.source,
                 };
@@ -142,7 +142,7 @@ fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> 
         shadow: rule.shadow_mode,
         admitted,
         is_refund: descriptor.refund,
-        is_question: descriptor.hits == Hits::ZERO,
+        is_peek: descriptor.hits == Hits::ZERO,
         lost_bill: None,
         source: Source::Policy,
     }

@@ -39,7 +39,7 @@ impl StatusLimit<'_> {
     /// Returns the limit to report, in hits: `requests_per_unit` or, if larger, the capacity. A
     /// bucket's `burst` can exceed `requests_per_unit`, and the reported `remaining` must not
     /// exceed the reported limit.
-    pub fn reported(&self) -> Hits {
+    pub fn reported_limit(&self) -> Hits {
         Hits(u64::from(self.rate.requests_per_unit)).max(self.capacity)
     }
 }
@@ -143,7 +143,7 @@ pub struct CheckEvent {
     pub is_refund: bool,
     /// Whether the check is a peek, which charges nothing, because the descriptor has
     /// `hits_addend: 0`.
-    pub is_question: bool,
+    pub is_peek: bool,
     /// Hits of a bill that were not charged; `None` if the check is not a bill or was charged in
     /// full.
     pub lost_bill: Option<LostBill>,

@@ -26,13 +26,13 @@ impl Random {
     }
 
     /// Returns a random number, uniformly distributed in [0, 1).
-    pub(super) fn fraction(&mut self) -> f64 {
+    pub(super) fn next_fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Returns an exponentially distributed random number with mean 1.
-    fn exponential(&mut self) -> f64 {
-        -(1.0 - self.fraction()).ln()
+    fn next_exponential(&mut self) -> f64 {
+        -(1.0 - self.next_fraction()).ln()
     }
 }
 
@@ -74,7 +74,7 @@ impl CallTimes {
         // lockstep.
         let offset = f64::from(client) / f64::from(group.clients);
         let remaining = match group.arrivals {
-            Arrivals::Poisson { .. } => random.exponential(),
+            Arrivals::Poisson { .. } => random.next_exponential(),
             Arrivals::Constant { .. } | Arrivals::OnOff { .. } | Arrivals::Burst { .. } => offset,
         };
         let burst_left = match group.arrivals {
@@ -128,7 +128,7 @@ impl Iterator for CallTimes {
                 self.now_s += self.remaining / rate;
                 let at_s = self.now_s;
                 self.remaining = match self.arrivals {
-                    Arrivals::Poisson { .. } => self.random.exponential(),
+                    Arrivals::Poisson { .. } => self.random.next_exponential(),
                     Arrivals::Constant { .. } | Arrivals::OnOff { .. } | Arrivals::Burst { .. } => {
                         1.0
                     }

@@ -236,9 +236,9 @@ fn format_error(error: &serde_yaml::Error) -> ScenarioError {
 }
 
 /// Returns the first line of the policy in the file, counted from 0, and the number of spaces by
-/// which the policy is indented. Returns `None` if the policy is not a YAML block scalar (`policy:
-/// |`).
-fn policy_block(text: &str) -> Option<(usize, u32)> {
+/// which the policy is indented. Returns `None` unless the policy is a YAML block scalar (written
+/// as `policy: |`).
+fn find_policy_block(text: &str) -> Option<(usize, u32)> {
     let (nth, header) = text.lines().enumerate().find(|(_, line)| line.starts_with("policy: |"))?;
     let written = header.chars().find_map(|c| c.to_digit(10));
     let first = text.lines().skip(nth + 1).find(|line| !line.trim().is_empty())?;
@@ -248,7 +248,7 @@ fn policy_block(text: &str) -> Option<(usize, u32)> {
 
 /// Returns the text with each `${name}` replaced by 0, so that it can be parsed as YAML before the
 /// parameters are known.
-fn without_placeholders(text: &str) -> String {
+fn replace_placeholders(text: &str) -> String {
     let mut pieces = text.split("${");
     let mut replaced = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
@@ -273,7 +273,7 @@ impl Scenario {
     /// # Errors
     ///
     /// Returns an error if the YAML, a number or a parameter is invalid.
-    pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
+    pub fn parse(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
         if text.lines().any(|line| line.starts_with("descriptors:")) {
             let reason = "this is a policy, but `tidegate simulate` needs a scenario: write a file \
                           that has the policy under `policy: |`, beside `lasts_s` and `groups`; \
@@ -283,7 +283,7 @@ impl Scenario {
         let format = |error: serde_yaml::Error| format_error(&error);
         // In a flow map, `${rate}` alone is not YAML.
         let raw: ParametersOnly =
-            serde_yaml::from_str(&without_placeholders(text)).map_err(format)?;
+            serde_yaml::from_str(&replace_placeholders(text)).map_err(format)?;
         let mut values = BTreeMap::new();
         for (name, value) in &raw.parameters {
             let value = serde_yaml::to_string(value).map_err(format)?;
@@ -304,7 +304,7 @@ impl Scenario {
             return Err(ScenarioError::UnknownParameter(name.to_owned()));
         }
         let mut scenario: Scenario = serde_yaml::from_str(&filled).map_err(format)?;
-        if let Some((line, indent)) = policy_block(&filled) {
+        if let Some((line, indent)) = find_policy_block(&filled) {
             scenario.policy.insert_str(0, &"\n".repeat(line));
             scenario.policy_indent = Some(indent);
         }
@@ -358,24 +358,24 @@ groups:
 
     #[test]
     fn parameters_are_substituted_anywhere() {
-        assert_eq!(Scenario::read(TEXT, &[]).unwrap().policy, "limit 7");
-        assert_eq!(Scenario::read(TEXT, &[("limit", "9")]).unwrap().policy, "limit 9");
-        let error = Scenario::read(TEXT, &[("other", "9")]).unwrap_err();
+        assert_eq!(Scenario::parse(TEXT, &[]).unwrap().policy, "limit 7");
+        assert_eq!(Scenario::parse(TEXT, &[("limit", "9")]).unwrap().policy, "limit 9");
+        let error = Scenario::parse(TEXT, &[("other", "9")]).unwrap_err();
         assert_eq!(error, ScenarioError::UnknownParameter("other".to_owned()));
-        let error = Scenario::read(&TEXT.replace("${limit}", "${limt}"), &[]).unwrap_err();
+        let error = Scenario::parse(&TEXT.replace("${limit}", "${limt}"), &[]).unwrap_err();
         assert_eq!(error, ScenarioError::UnknownParameter("limt".to_owned()));
     }
 
     #[test]
     fn a_parameter_can_stand_in_a_flow_map_without_quotes() {
         let text = TEXT.replace("{rate: 2}", "{rate: ${limit}}");
-        let scenario = Scenario::read(&text, &[("limit", "2.5")]).unwrap();
+        let scenario = Scenario::parse(&text, &[("limit", "2.5")]).unwrap();
         assert!(matches!(scenario.groups[0].arrivals, Arrivals::Constant { rate: 2.5 }));
     }
 
     #[test]
     fn an_error_has_its_position_and_a_suggestion_or_all_keys() {
-        let error = |text: &str| match Scenario::read(text, &[]).unwrap_err() {
+        let error = |text: &str| match Scenario::parse(text, &[]).unwrap_err() {
             ScenarioError::Format { position, reason } => (position, reason),
             other => panic!("{other}"),
         };
@@ -389,15 +389,15 @@ groups:
     #[test]
     fn the_policys_indentation_is_known_if_it_is_a_block() {
         let block = TEXT.replace("policy: 'limit ${limit}'", "policy: |\n\n   a:\n     b");
-        let scenario = Scenario::read(&block, &[]).unwrap();
+        let scenario = Scenario::parse(&block, &[]).unwrap();
         assert_eq!((scenario.policy_indent, &*scenario.policy), (Some(3), "\n\n\n\na:\n  b\n"));
-        assert_eq!(Scenario::read(TEXT, &[]).unwrap().policy_indent, None);
+        assert_eq!(Scenario::parse(TEXT, &[]).unwrap().policy_indent, None);
     }
 
     #[test]
     fn unknown_keys_and_numbers_out_of_range_are_errors() {
-        assert!(Scenario::read(&TEXT.replace("about", "abuot"), &[]).is_err());
-        assert!(Scenario::read(&TEXT.replace("lasts_s: 10", "lasts_s: 0"), &[]).is_err());
-        assert!(Scenario::read(&TEXT.replace("rate: 2", "rate: -2"), &[]).is_err());
+        assert!(Scenario::parse(&TEXT.replace("about", "abuot"), &[]).is_err());
+        assert!(Scenario::parse(&TEXT.replace("lasts_s: 10", "lasts_s: 0"), &[]).is_err());
+        assert!(Scenario::parse(&TEXT.replace("rate: 2", "rate: -2"), &[]).is_err());
     }
 }
