@@ -255,8 +255,8 @@ struct DecodedResponse {
 }
 
 impl DecodedResponse {
-    /// Decodes the names and domains of resources. The decoded resources do not depend on the order
-    /// of `resources`; only the rejections do.
+    /// Decodes the names and domains of resources. Only the rejections depend on the order of
+    /// `resources`.
     fn decode(resources: Vec<RawResource>) -> Self {
         let mut response = DecodedResponse::default();
         let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();

@@ -24,7 +24,8 @@ pub struct CounterKey {
 pub enum Op {
     /// Charge the hits if enough are available.
     Take {
-        /// Hits to charge: the request's hits times the rule's `cost`; at least 1.
+        /// Hits to charge, at least 1: the descriptor's hits times the rule's `cost`, or only the
+        /// descriptor's hits for a bill (see [`Charge::Billed`]).
         cost: Hits,
     },
     /// Report whether `hits` more hits would pass. Charges nothing.
@@ -36,7 +37,7 @@ pub enum Op {
     /// Refund hits that were charged earlier. A refund of more hits than the counter holds resets
     /// the counter to zero.
     Refund {
-        /// Hits to refund: the request's hits times the rule's `cost`.
+        /// Hits to refund: the descriptor's hits times the rule's `cost`.
         cost: Hits,
     },
 }
@@ -52,9 +53,9 @@ pub enum Role {
     /// The call is admitted only if this check passes.
     #[default]
     Required,
-    /// The check belongs to a quota group. The call is admitted only if at least one of its quota
-    /// groups passes all of its checks. The number identifies the group within the call and is
-    /// below [`Bounds::checks_max`](super::Bounds::checks_max).
+    /// The check belongs to a quota group. The call is admitted only if all checks of at least one
+    /// quota group pass. The number identifies the group within the call and is below
+    /// [`Bounds::checks_max`](super::Bounds::checks_max).
     Quota(u16),
     /// The check has no effect on admission.
     Shadow,

@@ -47,8 +47,8 @@ impl StatusLimit<'_> {
 /// Status of one descriptor in the response.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'p> {
-    /// Code for this descriptor: `OverLimit` if one of its enforced checks was refused. Refused
-    /// shadow checks do not count.
+    /// Code for this descriptor: `OverLimit` if one of its checks was refused, unless its rule is
+    /// in shadow mode.
     pub code: Code,
     /// Limit to report, or `None` if no limit applied or the store did not answer.
     pub shown: Option<StatusLimit<'p>>,
@@ -303,8 +303,8 @@ pub struct RefusalEvent<'a> {
     /// Descriptor entries that select the counter, as the caller sent them. If all values that
     /// match a pattern share one counter, the entry contains the pattern instead of the value.
     pub entries: &'a [Entry<'a>],
-    /// Whether the refusal does not affect admission, because the rule is in shadow mode or another
-    /// quota group passes.
+    /// Whether the refusal does not affect admission, because the rule is in shadow mode or a
+    /// quota group of the call always passes.
     pub shadow: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Compiled limits: the numbers that each algorithm needs, within the bounds of its arithmetic.
+//! Compiled limits: the parameters of each algorithm, within the bounds of its arithmetic.
 //!
 //! Not here: parsing and validation (`policy`), the arithmetic (`algorithm`, `lua`).
 
@@ -241,7 +241,7 @@ pub enum Window {
 pub struct Bucket {
     /// Capacity of the bucket, in hits; 0 refuses everything.
     pub burst: Hits,
-    /// Refill rate of the bucket. The variant also determines the format of the stored state.
+    /// Refill rate of the bucket. The stored state has the same format for both variants.
     pub refill: Refill,
     /// Floor of a consumer class that shares the bucket with other classes, in hits. A hit passes
     /// only if the bucket holds at least this many hits before the charge. The floor is at most
@@ -310,17 +310,18 @@ pub struct Hybrid {
 /// bound applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refill {
-    /// Refills one hit every `emission`. The state is a single integer, the theoretical arrival
-    /// time (GCRA). This variant is used if the hits divide the window evenly, or if rounding the
-    /// emission interval *up* to a whole microsecond changes the rate by less than 0.1 %. The
+    /// Refills one hit every `emission`. The state is the theoretical arrival time (GCRA), in
+    /// whole microseconds. This variant is used if the time per hit is a whole number of
+    /// microseconds, or if rounding this time *up* changes the rate by less than 0.1 %. The
     /// product of `burst` and `emission` is below 2^52.
     Arrival {
         /// Time to refill one hit, in microseconds; at least 1.
         emission: Micros,
     },
-    /// Refills exactly `hits` per `window`. The state is an integer number of credits. One hit
-    /// costs as many credits as the window has microseconds, and every microsecond adds `hits`
-    /// credits. The product of `burst` and `window` is below 2^53.
+    /// Refills exactly `hits` per `window`. One hit costs as many credits as the window has
+    /// microseconds, and every microsecond adds `hits` credits. The state is the theoretical
+    /// arrival time in whole microseconds, with a remainder in credits that is below `hits`. The
+    /// product of `burst` and `window` is below 2^53.
     Credits {
         /// Hits refilled per window; at least 1.
         hits: Hits,

@@ -20,8 +20,9 @@ pub enum Verdict {
 pub struct Outcome {
     /// Whether the limit lets the check pass.
     pub verdict: Verdict,
-    /// Number of hits charged to the counter. 0 for peeks and refunds and, without
-    /// `charge: always`, for refusals and for all checks of a rejected all-or-nothing call.
+    /// Number of hits charged to the counter; 0 for peeks and refunds. Also 0 for refusals and for
+    /// all checks of a rejected all-or-nothing call, unless the check [always
+    /// charges](Check::charges_always).
     pub charged: Hits,
     /// Number of hits available after this call, rounded down: how many single-hit checks would
     /// still pass.
