@@ -25,7 +25,7 @@ pub enum Op {
     /// Charge the hits if enough are available.
     Take {
         /// Hits to charge, at least 1: the descriptor's hits times the rule's `cost`, or only the
-        /// descriptor's hits for a bill (see [`Charge::Billed`]).
+        /// descriptor's hits for a bill under [`Charge::Billed`].
         cost: Hits,
     },
     /// Report whether `hits` more hits would pass. Charges nothing.
