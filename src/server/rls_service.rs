@@ -128,7 +128,7 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
     ) -> R {
         let policy = self.policy();
         if reset {
-            respond(&self.reset(&policy, domain, entries, now).await)
+            respond(&self.reset_counters(&policy, domain, entries, now).await)
         } else {
             respond(&self.inspect_counters(&policy, domain, entries, now).await)
         }

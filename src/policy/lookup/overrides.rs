@@ -166,7 +166,7 @@ impl Rule {
             }
             RuleOverride::Deny => self.edit_limits(deny_all),
             RuleOverride::Scale(percent) => {
-                self.edit_limits(|limit| limit.scaled_by(Fraction::percent(percent)))
+                self.edit_limits(|limit| limit.scaled_by(Fraction::from_percent(percent)))
             }
         }
     }
