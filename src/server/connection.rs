@@ -56,8 +56,8 @@ pub(crate) enum Socket {
     Unix(unix::net::UnixStream),
 }
 
-/// Guard that counts an open connection until it is dropped, both for its worker and for the whole
-/// server.
+/// Guard that counts a connection as open until the guard is dropped, both for the connection's
+/// worker and for the whole server.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,
@@ -198,7 +198,7 @@ impl<D: Decide> Worker<D> {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };
                 match &self.tls {
                     None => {
-                        self.serve_plain(socket, Caller::Unrestricted, age_max, registration).await;
+                        self.serve_io(socket, Caller::Unrestricted, age_max, registration).await;
                     }
                     Some(tls) => self.serve_tls(tls, socket, age_max, registration).await,
                 }
@@ -206,7 +206,7 @@ impl<D: Decide> Worker<D> {
             // No TLS on a Unix socket: its file permissions control who may connect.
             Socket::Unix(socket) => {
                 let Ok(socket) = UnixStream::from_std(socket) else { return };
-                self.serve_plain(socket, Caller::Unrestricted, age_max, registration).await;
+                self.serve_io(socket, Caller::Unrestricted, age_max, registration).await;
             }
         }
     }
@@ -223,7 +223,7 @@ impl<D: Decide> Worker<D> {
         let Some(accepted) = self.run_until_closed(handshake, registration).await else { return };
         match accepted {
             Ok(Ok((socket, caller))) => {
-                self.serve_plain(socket, caller, age_max, registration).await;
+                self.serve_io(socket, caller, age_max, registration).await;
             }
             Ok(Err(error)) => self.record_handshake_failure(peer, &error),
             Err(_) => self.record_handshake_failure(peer, &"it was not complete in time"),
@@ -253,7 +253,7 @@ impl<D: Decide> Worker<D> {
         }
     }
 
-    async fn serve_plain<I>(
+    async fn serve_io<I>(
         &self,
         io: I,
         caller: Caller,

@@ -19,7 +19,7 @@ use super::health::Health;
 use super::limits_service::LimitsMethod;
 use super::limits_stream;
 use super::receive;
-use super::receive::{Arrived, ReceiveBounds, ReceivedBody};
+use super::receive::{ArrivedBody, ReceiveBounds, ReceivedBody};
 use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
 use crate::domain::{ByteBudget, InvalidReason, Trace};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
@@ -125,18 +125,18 @@ impl<D: Decide> Router<D> {
         if path == SHOULD_RATE_LIMIT_PATH {
             return RouteMatch::RateLimit(RateLimitCall {
                 method: UnaryMethod::ShouldRateLimit,
-                deadline: framing::deadline(request.headers()),
+                deadline: framing::parse_grpc_timeout(request.headers()),
                 trace: self.rate_limit.start_trace(request.headers()),
                 body: request.into_body(),
             });
         }
-        if path == limits_stream::PATH {
+        if path == limits_stream::STREAM_PATH {
             return RouteMatch::Stream(request.into_body());
         }
         match LimitsMethod::from_path(path) {
             Some(method) => RouteMatch::RateLimit(RateLimitCall {
                 method: UnaryMethod::Limits(method),
-                deadline: framing::deadline(request.headers()),
+                deadline: framing::parse_grpc_timeout(request.headers()),
                 trace: None,
                 body: request.into_body(),
             }),
@@ -179,8 +179,8 @@ impl<D: Decide> Router<D> {
             status
         };
         let arrived = match receive::read_arrived(body, bounds).await.map_err(invalid)? {
-            Arrived::Complete(body) => return Ok((body, deadline)),
-            Arrived::Incomplete(arrived) => arrived,
+            ArrivedBody::Complete(body) => return Ok((body, deadline)),
+            ArrivedBody::Incomplete(arrived) => arrived,
         };
         let timeout = deadline.unwrap_or(limits.timeout).min(limits.timeout);
         let clock = self.rate_limit.clock();

@@ -76,7 +76,7 @@ pub(crate) fn has_several_masters(info: Value) -> bool {
 fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
     Some(match peer {
         Peer::UnknownHost => "the host name cannot be resolved: correct --redis-url",
-        Peer::NothingListens => "nothing listens there: start Redis, or correct --redis-url",
+        Peer::ConnectionRefused => "nothing listens there: start Redis, or correct --redis-url",
         Peer::Http => "an HTTP server answers there, not Redis: correct --redis-url",
         Peer::Http2 => "an HTTP/2 or gRPC server answers there, not Redis: correct --redis-url",
         Peer::Tls if !uses_tls => {
@@ -86,7 +86,7 @@ fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
             "this port speaks plain text: give the TLS port, or turn TLS off (redis:// in \
              --redis-url, no --redis-tls)"
         }
-        Peer::Silent => {
+        Peer::Unidentified => {
             "the server accepts connections but does not answer: is it Redis? correct --redis-url"
         }
         Peer::Redis | Peer::Tls => return None,

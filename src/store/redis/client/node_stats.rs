@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use super::circuit_breaker::BreakerState;
 pub use super::info::NodeInfo;
-use crate::domain::{DurationHistogram, SizeHistogram};
+use crate::domain::{BatchSizeHistogram, DurationHistogram};
 
 /// Counter or gauge, updated with relaxed atomics.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ pub struct NodeStats {
     /// the network and the execution of the scripts.
     pub round_trips: DurationHistogram,
     /// Histogram of the number of calls per write.
-    pub write_sizes: SizeHistogram,
+    pub write_sizes: BatchSizeHistogram,
     /// Whether the node may evict counters, as of the most recent connection (gauge: 0 or 1).
     pub may_evict: Counter,
 }
