@@ -45,8 +45,8 @@ pub struct AckOrNack {
 
 impl Exchange {
     /// Returns the ACK or NACK for a response that was received and applied at `now`. The caller
-    /// must discard it if a newer response arrives before it is sent, because the control plane
-    /// ignores older nonces.
+    /// must discard the ACK or NACK if a newer response arrives before it is sent, because the
+    /// control plane ignores older nonces.
     pub fn ack_or_nack(
         &mut self,
         version: &str,

@@ -215,8 +215,8 @@ impl LastGood {
         }
     }
 
-    /// Returns the only resource that may define a domain: the active one or, if the response does
-    /// not contain it, the first by name. Rejects all other resources of the domain.
+    /// Returns the only resource that may define a domain: the active resource or, if the response
+    /// does not contain it, the first resource by name. Rejects all other resources of the domain.
     fn select_owner(
         &self,
         domain: &str,
@@ -295,8 +295,8 @@ impl DecodedResponse {
         response
     }
 
-    /// Returns whether the response may contain one of these resources with an error that hides its
-    /// domain. If so, the domain that they define must not be removed.
+    /// Returns whether the response may contain one of `resources` with an error that hides its
+    /// domain. If so, the domain that `resources` defines must not be removed.
     fn may_contain(&self, resources: &[String]) -> bool {
         self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
     }

@@ -1,6 +1,6 @@
 //! Notifies the observer of checks, refusals, and decisions.
 //!
-//! Not here: counting and logging them (`telemetry`).
+//! Not here: counting and logging these events (`telemetry`).
 
 use super::{Decider, is_admitted, matched_rule};
 use crate::domain::{

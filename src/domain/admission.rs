@@ -33,7 +33,7 @@ pub struct Admission {
     more_quotas: Vec<QuotaBits>,
 }
 
-/// Bit sets of 128 consecutive quota groups.
+/// Bit sets of 128 consecutive quota groups, with one bit per group in each set.
 #[derive(Clone, Copy, Debug, Default)]
 struct QuotaBits {
     /// Groups that occur in the call.

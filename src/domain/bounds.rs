@@ -1,4 +1,4 @@
-//! Bounds of one request, which limit the work that a single message can cause.
+//! Bounds on the size of one request. They limit the work that a single message can cause.
 //!
 //! Not here: the bounds of a policy (`policy`) and of a connection (`server`).
 

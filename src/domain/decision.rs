@@ -47,8 +47,8 @@ impl StatusLimit<'_> {
 /// Status of one descriptor in the response.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'p> {
-    /// Code for this descriptor: `OverLimit` if one of its checks was refused, unless its rule is
-    /// in shadow mode.
+    /// Code for this descriptor: `OverLimit` if one of the descriptor's checks was refused, unless
+    /// the rule is in shadow mode.
     pub code: Code,
     /// Limit to report, or `None` if no limit applied or the store did not answer.
     pub shown: Option<StatusLimit<'p>>,
@@ -61,8 +61,8 @@ pub struct Status<'p> {
     /// Rule that matched the descriptor, or `None` if no rule did. The rule determines the metadata
     /// and the response body.
     pub rule: Option<RuleId>,
-    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one group
-    /// of them must pass.
+    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one quota
+    /// group must pass.
     pub quota: bool,
     /// Whether a descriptor of the same quota group is over a limit. If so, this descriptor does
     /// not count as passing, even if its own code is `Ok`.

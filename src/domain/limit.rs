@@ -93,8 +93,8 @@ pub struct Limit {
     /// auto` in the policy). Only for windows and buckets with [`Charge::Admitted`].
     pub prepay: bool,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
-    /// limit; its highest bit marks a [request override](Self::is_override). When the memory store
-    /// is full, it divides its capacity fairly among these ids.
+    /// limit; its highest bit marks a [request override](Self::is_override). When full, the memory
+    /// store gives each id a fair share of its capacity.
     pub limit_id: u64,
 }
 
@@ -340,7 +340,7 @@ pub enum Charge {
     /// descriptor with its own `hits_addend` above 0. The caller has already used these hits, so
     /// they are charged to the [`Limit::bill_limit`] even if the call is rejected.
     Billed,
-    /// Charge even if this limit or another one rejects the call, because the hits have already
+    /// Charge even if the check is refused or the call is rejected, because the hits have already
     /// been used.
     Always,
 }

@@ -190,8 +190,8 @@ pub enum Source {
     /// The local store, because the queues to Redis were full, or no reply was expected before the
     /// deadline.
     Shed,
-    /// The refusal cache or, after the store has lost counters, this replica's own charges. The
-    /// store was not called, although it is available.
+    /// The refusal cache or, after the store has lost counters, the record of this replica's own
+    /// charges. The store was available, but was not called.
     Cached,
     /// The policy alone: no limit applied, so the store was not called.
     Policy,
