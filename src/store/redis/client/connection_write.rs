@@ -11,7 +11,7 @@ use super::error_reply::{ErrorReply, Redirect};
 use super::pending_command::{
     CommandReply, EncodedCommands, InFlight, NodeCommand, PendingCommand,
 };
-use super::plain_charge::{ChargeReplies, Expiries, charge_reply};
+use super::plain_charge::{ChargeReplies, Expiries, decode_charge_reply};
 use super::server_time::{ServerTime, ServerTimeSpan};
 use super::transport::SendErrorKind;
 use crate::domain::Micros;
@@ -156,7 +156,7 @@ impl Connection {
         let mut failures = ChargeFailures::default();
         let mut charged = ChargeReplies::new();
         for reply in replies {
-            let (reply, error) = charge_reply(&reply, self.dialer.address(), span);
+            let (reply, error) = decode_charge_reply(&reply, self.dialer.address(), span);
             charged.push(reply);
             let Some(error) = error else { continue };
             failures.is_out_of_service |= error.is_out_of_service();

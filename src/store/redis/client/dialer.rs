@@ -37,8 +37,8 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// TCP user timeout: the connection is closed if written data is not acknowledged for this long.
 /// Equal to the time that the keepalive probes take to detect a dead peer.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
-/// Time to live of the key `tg1meta` in seconds, renewed by every connection. Replicas with other
-/// key secrets connect within hours of a rollout, and a week also covers a quiet weekend.
+/// Time to live of the key `tg1meta` in seconds, renewed by every connection. One week, so that
+/// replicas with different key secrets are detected even if a weekend separates their connections.
 const META_EXPIRY_S: u64 = 7 * 24 * 3600;
 /// Name of Tidegate's connections, as shown by CLIENT LIST.
 const CLIENT_NAME: &str = "tidegate";
@@ -58,7 +58,7 @@ pub(crate) struct ClientContext {
 }
 
 impl ClientContext {
-    /// Validates the configuration. `scripts` are loaded on every new connection.
+    /// Validates `config` and creates the context. `scripts` are loaded on every new connection.
     ///
     /// # Errors
     ///
@@ -104,7 +104,7 @@ impl ClientContext {
     ///
     /// # Errors
     ///
-    /// Returns an error if the server sends an error reply, or no reply within the connect timeout.
+    /// Returns an error if connecting fails, or if the reply is an error or exceeds the timeout.
     pub(crate) async fn query(
         &self,
         address: &Address,
@@ -202,7 +202,7 @@ fn connection_info(
     Ok(info.set_redis_settings(login).set_tcp_settings(tcp))
 }
 
-/// Returns the password to log in with; `None` if connections do not log in.
+/// Returns the password, `None` if connections do not log in, or an error if it cannot be read.
 fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
     match &auth.password {
         Password::None => Ok(None),
@@ -279,11 +279,11 @@ impl From<RedisError> for ConnectError {
 /// identified, because the callback for broken connections is part of the pool's configuration.
 ///
 /// INFO and CLUSTER queries do not use a pool. Before each reuse, a pool sends UNWATCH and PING,
-/// which our ACL does not permit and sentinels do not support.
+/// which the documented ACL does not permit and sentinels do not support.
 pub(crate) struct Dialer {
     context: Arc<ClientContext>,
     address: Address,
-    pool: Option<PoolOfOne>,
+    pool: Option<SingleConnectionPool>,
     stats: Arc<NodeStats>,
     signal: Arc<ConnectionSignal>,
     loss_detector: Arc<LossDetector>,
@@ -322,7 +322,7 @@ impl ConnectionSignal {
 }
 
 /// Pool of one connection, and the password with which it logs in.
-struct PoolOfOne {
+struct SingleConnectionPool {
     pool: Pool,
     password: Option<String>,
 }
@@ -417,7 +417,7 @@ impl Dialer {
             Some(held) if held.password == password => held.pool.clone(),
             Some(_) | None => {
                 let pool = self.new_pool(password.as_deref())?;
-                self.pool = Some(PoolOfOne { pool: pool.clone(), password });
+                self.pool = Some(SingleConnectionPool { pool: pool.clone(), password });
                 pool
             }
         };
@@ -555,9 +555,9 @@ impl Dialer {
         }
     }
 
-    /// Compares `stored`, the value of the key `tg1meta`, with our key format and the fingerprint
-    /// of our key secret, and stores ours. Warns if they differ: such replicas use different keys,
-    /// and each admits the full limit. Ignores an error: on a cluster, only one node holds the key.
+    /// Compares `stored`, the value of the key `tg1meta`, with `config.meta`, and stores
+    /// `config.meta`. Warns if they differ, because replicas with different keys each admit the
+    /// full limit. Ignores an error reply: on a cluster, only one node holds the key.
     async fn compare_meta(&self, connection: &mut MultiplexedConnection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {

@@ -24,7 +24,7 @@ pub struct PlainCharge {
     pub counter: u128,
     /// Encoded command: `INCRBY <key> <cost>`.
     pub command: Cmd,
-    /// Time to live for a key without one, in seconds: at least one window.
+    /// Time to live, in seconds, that is set on a key without one: at least one window.
     pub expire_s: u64,
     /// Hash slot of the key; `None` unless the transport is a cluster.
     pub slot: Option<u16>,
@@ -61,7 +61,7 @@ pub type ChargeReplies = SmallVec<[ChargeReply; 1]>;
 /// Converts an INCRBY reply into a charge reply. For an error reply, also returns the error's
 /// classification. An error means that nothing was charged: a single command fails before it
 /// writes.
-pub(crate) fn charge_reply(
+pub(crate) fn decode_charge_reply(
     reply: &Value,
     node: &Address,
     span: Option<ServerTimeSpan>,
@@ -88,9 +88,9 @@ fn error_kind(reply: &ErrorReply) -> SendErrorKind {
     }
 }
 
-/// Converts a connection's reply into one reply for each of `count` charges. An error applies to
-/// every charge.
-pub(crate) fn charge_replies(reply: CommandReply, count: usize) -> ChargeReplies {
+/// Converts the reply to a call's plain charges into one reply for each of `count` charges. An
+/// error applies to every charge.
+pub(crate) fn into_charge_replies(reply: CommandReply, count: usize) -> ChargeReplies {
     let error = match reply {
         CommandReply::Charged(replies) if replies.len() == count => return replies,
         CommandReply::Failed(error) => error,
@@ -101,7 +101,7 @@ pub(crate) fn charge_replies(reply: CommandReply, count: usize) -> ChargeReplies
     std::iter::repeat_n(ChargeReply::failed(error), count).collect()
 }
 
-/// Counters that one write charges, each of which gets one EXPIRE at the end of the write.
+/// EXPIRE commands at the end of a write, one for each counter that the write charges.
 #[derive(Debug, Default)]
 pub(crate) struct Expiries {
     /// Identity and EXPIRE command of each counter, sorted by identity.
@@ -134,8 +134,8 @@ impl Expiries {
     }
 }
 
-/// Returns whether the reply to an EXPIRE shows that the server never executes EXPIRE. False for
-/// redirections and temporary errors, which also prevent the INCRBY.
+/// Returns whether the reply to an EXPIRE shows that the server will never execute EXPIRE. Returns
+/// false for redirects and temporary errors, which also prevent the INCRBY.
 pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
     let Value::ServerError(error) = expire else { return false };
     match ErrorReply::classify(error, node) {

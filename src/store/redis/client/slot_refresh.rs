@@ -12,8 +12,8 @@ use super::log_limiter::SuppressedLines;
 use super::misconfiguration::find_advice;
 use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
 
-/// Interval between refreshes of the slot table while there are no failures or redirections.
-const INTERVAL: Duration = Duration::from_secs(30);
+/// Interval between refreshes of the slot table while there are no failures or redirects.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 /// Minimum time between refreshes after the slot table has changed. Doubled, up to
 /// [`REFRESH_PAUSE_MAX`], by each refresh that leaves the table unchanged. An election takes
 /// seconds, and a hundred processes query the same few nodes.
@@ -21,8 +21,8 @@ const REFRESH_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Minimum time between refreshes after several refreshes that left the slot table unchanged.
 const REFRESH_PAUSE_MAX: Duration = Duration::from_millis(800);
 
-/// Refreshes the slot table every [`INTERVAL`], and earlier after failures and redirections, until
-/// the cluster is dropped.
+/// Refreshes the slot table every [`REFRESH_INTERVAL`], and earlier after failures and redirects,
+/// until the cluster is dropped.
 pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
     let mut pause = REFRESH_PAUSE_MIN;
     let mut known = false;
@@ -54,7 +54,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
         tokio::time::sleep(pause).await;
         if known {
             // The result does not matter: both a timeout and a notification lead to a refresh.
-            let _ = tokio::time::timeout(INTERVAL, refresh_needed.notified()).await;
+            let _ = tokio::time::timeout(REFRESH_INTERVAL, refresh_needed.notified()).await;
         }
     }
 }
