@@ -73,7 +73,7 @@ impl std::fmt::Display for PrefixError {
 impl std::error::Error for PrefixError {}
 
 impl Prefix {
-    /// Creates a prefix from text that is safe in keys.
+    /// Creates a prefix after checking that `text` is safe in keys.
     ///
     /// # Errors
     ///

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::domain::{Check, Hits, Micros, Outcome, Verdict};
 
 /// Number of table entries, 16 bytes each. A new hint may overwrite the hint of another counter,
-/// which the next multi-slot call on that counter records again.
+/// whose hint is then recorded again by the next multi-slot call on that counter.
 const HINT_COUNT: usize = 4_096;
 
 /// Time after a refusal during which a counter counts as near its limit, in milliseconds.

@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 use super::client::node_stats::{BreakerState, NodeReport};
 use super::client::plain_charge::PlainCharges;
 use super::client::topology::RedisClient;
-use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, source};
+use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, reply_source};
 use super::keys::{self, Prefix};
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
@@ -254,7 +254,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decodes the reply to the one script call that decides all checks of a call.
     fn decode_answers(&self, reply: Option<Result<Value, SendError>>, call: &Call<'_>) -> Answers {
-        let source = source(reply.as_ref());
+        let source = reply_source(reply.as_ref());
         Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
     }
 
@@ -446,7 +446,7 @@ impl<T: Transport> RedisStore<T> {
                 missed.extend_from_slice(&group.checks);
                 continue;
             }
-            if source(reply.as_ref()) == Source::Shed {
+            if reply_source(reply.as_ref()) == Source::Shed {
                 answers.source = Source::Shed;
             }
             let decode = |reply: &Value| match is_part {

@@ -39,7 +39,7 @@ pub enum TopologyConfig {
         /// Credentials for the sentinels, independent of those for the Redis servers.
         auth: Auth,
     },
-    /// A Redis Cluster. The configured addresses are those of some nodes; the others are
+    /// A Redis Cluster. The configured addresses are those of some nodes; the remaining nodes are
     /// discovered.
     Cluster,
 }

@@ -89,7 +89,7 @@ pub(crate) struct LoadMeter {
     last_reply: Micros,
 }
 
-/// Busy time of a connection in one window, and the number of commands completed in it.
+/// Busy time of a connection in one window, and the number of commands completed in that window.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServiceWindow {
     start: Micros,

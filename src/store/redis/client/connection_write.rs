@@ -18,7 +18,7 @@ use crate::domain::Micros;
 
 /// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
 /// before it serves the next connection.
-const BYTES_MAX: usize = 16 * 1024;
+const WRITE_BYTES_MAX: usize = 16 * 1024;
 /// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line
 /// endings.
 const ARGUMENT_OVERHEAD: usize = 8;
@@ -52,7 +52,7 @@ impl Connection {
         let earliest =
             now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
         let is_time_known = now.is_some_and(|now| server_time.is_known_at(now));
-        while pipeline.len() + expiries.len() < COMMANDS_MAX && bytes < BYTES_MAX {
+        while pipeline.len() + expiries.len() < COMMANDS_MAX && bytes < WRITE_BYTES_MAX {
             let Some(command) = pending.pop_front() else { break };
             let Some(command) = self.reject_unless_writable(command, earliest, is_time_known)
             else {

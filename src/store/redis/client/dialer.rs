@@ -51,9 +51,9 @@ pub(crate) struct ClientContext {
     tls: Option<ClientTls>,
     pub(crate) log_limiter: LogLimiter,
     pub(crate) losses: Arc<LossCount>,
-    /// Number of lost connections to any node since the client was opened.
+    /// Number of connections to any node that were lost since the client was opened.
     pub(crate) lost_connections: AtomicU64,
-    /// Latest failure that was logged, with advice.
+    /// Latest logged reason why a node cannot be used, with advice; `None` if there was none.
     failure: Mutex<Option<String>>,
 }
 
@@ -86,7 +86,7 @@ impl ClientContext {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
-    /// Returns the latest failure that was logged, with advice; `None` if there was none.
+    /// Returns the latest logged reason why a node cannot be used, with advice; `None` if none.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -111,7 +111,7 @@ impl ClientContext {
         auth: &Auth,
         command: &Cmd,
     ) -> Result<Value, RedisError> {
-        let login = login(auth, password(auth)?.as_deref(), 0);
+        let login = login_parameters(auth, read_password(auth)?.as_deref(), 0);
         let limit = Some(self.config.connect_timeout);
         let timeouts =
             AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
@@ -163,7 +163,7 @@ impl ClientContext {
 }
 
 /// Returns the login parameters of a connection.
-fn login(auth: &Auth, password: Option<&str>, db: i64) -> RedisConnectionInfo {
+fn login_parameters(auth: &Auth, password: Option<&str>, db: i64) -> RedisConnectionInfo {
     // With RESP3, `redis` reports a broken connection immediately.
     let mut login = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP3)
@@ -203,7 +203,7 @@ fn connection_info(
 }
 
 /// Returns the password, `None` if connections do not log in, or an error if it cannot be read.
-fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
+fn read_password(auth: &Auth) -> Result<Option<String>, RedisError> {
     match &auth.password {
         Password::None => Ok(None),
         Password::Fixed(password) => Ok(Some(password.clone())),
@@ -400,14 +400,14 @@ impl Dialer {
     }
 
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
-    /// is a master. Takes the connection out of the pool, so that another can be opened while this
-    /// one is in use.
+    /// is a master. A connection without TLS is taken out of the pool, so that another can be
+    /// opened while it is in use.
     pub(crate) async fn connect(&mut self) -> Result<MultiplexedConnection, ConnectError> {
         // An earlier connection may have broken after it was given up.
         self.signal.is_broken.store(false, Ordering::Release);
-        let password = password(&self.context.config.auth)?;
+        let password = read_password(&self.context.config.auth)?;
         if let Some(target) = self.context.tls_target(&self.address) {
-            let login = self.login(password.as_deref());
+            let login = self.login_parameters(password.as_deref());
             let mut connection =
                 self.context.connect_over_tls(target, &login, self.connection_config()).await?;
             self.handshake(&mut connection).await?;
@@ -431,9 +431,9 @@ impl Dialer {
         handshake.map(|()| connection)
     }
 
-    fn login(&self, password: Option<&str>) -> RedisConnectionInfo {
+    fn login_parameters(&self, password: Option<&str>) -> RedisConnectionInfo {
         let config = &self.context.config;
-        login(&config.auth, password, config.db)
+        login_parameters(&config.auth, password, config.db)
     }
 
     /// Returns the configuration of a connection: timeouts, and the callback for when it breaks.
@@ -454,7 +454,7 @@ impl Dialer {
 
     fn new_pool(&self, password: Option<&str>) -> Result<Pool, ConnectError> {
         let config = &self.context.config;
-        let info = connection_info(&self.address, self.login(password))?;
+        let info = connection_info(&self.address, self.login_parameters(password))?;
         let manager = Manager::new_with_config(info, self.connection_config())?;
         Pool::builder(manager)
             .max_size(1)

@@ -16,8 +16,8 @@ const LOG_LINE_INTERVAL_MIN: Micros = Micros(60_000_000);
 /// are suppressed. A cluster has at most 1,000 nodes, and few of them fail at the same time.
 const LINES_MAX: usize = 1_024;
 
-/// Number of log lines with the same message and subject that were suppressed since the last one;
-/// `None` if there were none, so that the log line has no field `suppressed`.
+/// Number of log lines with the same message and subject that were suppressed since such a line was
+/// last written; `None` if there were none, so that the log line has no field `suppressed`.
 pub(crate) type SuppressedLines = Option<NonZeroU64>;
 
 /// Limiter that suppresses repeated log lines. Not used on the request path.

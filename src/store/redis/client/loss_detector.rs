@@ -61,8 +61,8 @@ pub(crate) struct KnownMeta {
 pub(crate) struct ServerReplies {
     /// Run id of the server process; `None` if INFO was denied.
     pub(crate) run_id: Option<String>,
-    /// Whether the key `tg1meta` exists; `None` if another node of a cluster holds it or if it is
-    /// not used.
+    /// Whether the key `tg1meta` exists; `None` if another node of a cluster holds the key or if
+    /// the key is not used.
     pub(crate) has_meta: Option<bool>,
 }
 

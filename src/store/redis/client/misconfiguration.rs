@@ -122,8 +122,9 @@ enum TrustedCas {
     SystemCas,
 }
 
-/// Returns advice on a failure whose message states the cause, or `None` if there is none. `text`
-/// contains the messages of the failure and of a second attempt. `trust` is `None` without TLS.
+/// Returns advice on a failure whose message states the cause, or `None` if no cause is recognized.
+/// `text` contains the messages of the failure and of a second attempt. `trust` is `None` without
+/// TLS.
 fn advice_on_error(text: &str, trust: Option<TrustedCas>) -> Option<&'static str> {
     let says = |word: &str| text.contains(word);
     Some(match () {
@@ -178,7 +179,7 @@ fn advice_on_hostname(text: &str, address: &Address, configured: &[Address]) -> 
 }
 
 /// Maximum length of a master's name in advice, in bytes. Longer names are left out.
-const MASTER_BYTES_MAX: usize = 255;
+const MASTER_NAME_BYTES_MAX: usize = 255;
 
 /// Returns the names of the masters that a sentinel monitors, or `None` if the sentinel
 /// does not reply.
@@ -193,7 +194,7 @@ async fn query_master_names(
         return None;
     };
     let names = masters.into_iter().filter_map(master_name);
-    Some(names.filter(|name| name.len() <= MASTER_BYTES_MAX).collect())
+    Some(names.filter(|name| name.len() <= MASTER_NAME_BYTES_MAX).collect())
 }
 
 /// Returns advice on a sentinel whose address was configured as that of a Redis server.

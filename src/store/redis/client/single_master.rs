@@ -1,7 +1,7 @@
 //! Topology with one master for every key: a standalone server, or the master that the sentinels
 //! name.
 //!
-//! Not here: finding the master (`sentinel` does, and replaces the node).
+//! Not here: finding the master and replacing its node (`sentinel`).
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -1,6 +1,7 @@
 //! Background task that refreshes the slot table of a Redis Cluster.
 //!
-//! Not here: parsing the replies (`slot_table`), sending calls by the table (`cluster`).
+//! Not here: parsing the replies (`slot_table`), sending calls to the owners of their slots
+//! (`cluster`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

@@ -15,7 +15,7 @@ use crate::store::redis::script::library::Script;
 
 /// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many other
 /// calls are waiting, and otherwise [`Source::Redis`].
-pub(crate) fn source(reply: Option<&Result<Value, SendError>>) -> Source {
+pub(crate) fn reply_source(reply: Option<&Result<Value, SendError>>) -> Source {
     match reply {
         Some(Err(error)) if error.kind.is_overload() => Source::Shed,
         Some(_) | None => Source::Redis,
