@@ -58,7 +58,8 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
     groups
 }
 
-/// Maximum number of groups that are searched linearly, which is faster than hashing.
+/// Maximum number of groups that are searched linearly, which is faster than hashing for so few
+/// groups.
 const LINEAR_SEARCH_MAX: usize = 16;
 
 /// Index of the groups of a call by hash slot or by node. A lookup takes constant time.

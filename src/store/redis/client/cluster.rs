@@ -34,7 +34,7 @@ const RETRIES_MAX: u32 = 1;
 /// Time to wait before the retry after a TRYAGAIN reply. MIGRATE moves a batch of keys in about
 /// this time.
 const RETRY_WAIT: Duration = Duration::from_millis(1);
-/// Maximum number of nodes that redirects may add to the slot table between two of its updates. A
+/// Maximum number of nodes that redirects may add to the slot table before its next update. A
 /// reshard involves one or two such nodes.
 const REDIRECT_TARGETS_MAX: usize = 16;
 
@@ -74,7 +74,8 @@ pub(crate) enum TableUpdate {
     Unchanged,
     /// The node returned a slot table with a lower config epoch, which was ignored.
     Older,
-    /// The node belongs to a different cluster than the current table, so its table was ignored.
+    /// The node belongs to a different cluster than the current slot table, so its table was
+    /// ignored.
     OtherCluster,
 }
 
@@ -230,9 +231,9 @@ impl Cluster {
         }
     }
 
-    /// Returns the node that a redirect points to. If the node is unknown, opens it and adds it to
-    /// the slot table. Returns `None` if [`REDIRECT_TARGETS_MAX`] such nodes have already been
-    /// added.
+    /// Returns the node that a redirect points to. If the slot table does not contain the node,
+    /// opens connections to it and adds it to the table. Returns `None` if redirects have already
+    /// added [`REDIRECT_TARGETS_MAX`] nodes.
     fn redirect_target(&self, address: &Address) -> Option<Arc<Node>> {
         let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let table = self.table.load();
@@ -317,8 +318,8 @@ impl Cluster {
         TableUpdate::Replaced
     }
 
-    /// Returns whether a node with this membership belongs to a different cluster than the slot
-    /// table.
+    /// Returns whether a node that reported `membership` belongs to a different cluster than the
+    /// slot table.
     pub(crate) fn is_other_cluster(&self, membership: &Membership) -> bool {
         let update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         update.membership.as_ref().is_some_and(|present| membership.is_other_cluster(present))

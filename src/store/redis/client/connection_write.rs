@@ -124,7 +124,8 @@ impl Connection {
         Some(command)
     }
 
-    /// Records the server time in a script's reply, if the server can execute plain charges.
+    /// Records the server time that a script's reply contains, if the server can execute plain
+    /// charges.
     pub(super) fn record_server_time(
         &self,
         known: &mut ServerTime,

@@ -86,7 +86,7 @@ impl ClientContext {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
-    /// Returns the latest logged reason why a node cannot be used, with advice; `None` if none.
+    /// Returns the latest logged reason why a node cannot be used, with advice, if there is one.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -222,7 +222,7 @@ impl Node {
     }
 
     /// Queues a script call without waiting for its reply. Drops the call if the circuit breaker is
-    /// open.
+    /// open or no connection accepts the call.
     pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if self.breaker.as_ref().is_none_or(|breaker| !breaker.is_open()) {
             self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));

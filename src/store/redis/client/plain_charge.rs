@@ -4,9 +4,9 @@
 //! If the counter was flushed or has expired, INCRBY creates a key without an expiry. Each write
 //! therefore ends with one `EXPIRE … NX` per counter that it charged.
 //!
-//! A charge is written only while the connection knows the server's time (`server_time`). It is
-//! never written twice and never redirected; if it fails, scripts decide the call. Not here: which
-//! calls are charged this way, and how their replies decide the call (`plain_calls`).
+//! A charge is written only while the server's time is known on the connection (`server_time`). A
+//! charge is never written twice and never redirected; if it fails, scripts decide the call. Not
+//! here: which calls are charged this way, and how their replies decide the call (`plain_calls`).
 
 use redis::{Cmd, Pipeline, Value};
 use smallvec::SmallVec;
@@ -163,8 +163,8 @@ pub(crate) fn is_supported(info: Option<&str>, expire: &Value, node: &Address) -
     is_permitted && info.and_then(redis_major).is_some_and(|major| major >= REDIS_MAJOR_MIN)
 }
 
-/// Returns the major version in a reply to INFO, or `None` if there is none. Valkey reports the
-/// Redis version with which it is compatible.
+/// Returns the major version in a reply to INFO, or `None` if the reply contains no version. Valkey
+/// reports the Redis version with which it is compatible.
 fn redis_major(info: &str) -> Option<u32> {
     let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"))?;
     version.trim().split('.').next()?.parse().ok()

@@ -15,9 +15,9 @@ use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_
 
 /// Interval between refreshes of the slot table while there are no failures or redirects.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
-/// Minimum time between refreshes after the slot table has changed. Doubled, up to
-/// [`REFRESH_PAUSE_MAX`], by each refresh that leaves the table unchanged. An election takes
-/// seconds, and a hundred processes query the same few nodes.
+/// Minimum time between refreshes after the slot table has changed. Each refresh that leaves the
+/// table unchanged doubles this time, up to [`REFRESH_PAUSE_MAX`], because an election takes
+/// seconds and a hundred processes may query the same few nodes.
 const REFRESH_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Minimum time between refreshes after several refreshes that left the slot table unchanged.
 const REFRESH_PAUSE_MAX: Duration = Duration::from_millis(800);
@@ -78,7 +78,7 @@ async fn log_missing_table(context: Arc<ClientContext>, suppressed: SuppressedLi
 /// accepted.
 ///
 /// The table of a different cluster is adopted only if no node of the current cluster is connected
-/// or replies. In that case, the cluster was recreated at the same addresses.
+/// or replies. In that case, the cluster has probably been recreated at the same addresses.
 async fn refresh(
     context: &ClientContext,
     cluster: &Weak<Cluster>,
@@ -114,9 +114,9 @@ async fn refresh(
     Some(cluster.update_table(&owners, membership, true))
 }
 
-/// Warns about addresses from the settings that belong to a different cluster than the slot table.
-/// A replica that restarts could use that cluster and count separately from the other replicas.
-/// Removes the compared addresses from `addresses`.
+/// Logs an error for each configured address that belongs to a different cluster than the slot
+/// table. After a restart, a replica could use that cluster and count separately from the other
+/// replicas. Removes the compared addresses from `addresses`.
 async fn verify_addresses(
     context: &ClientContext,
     cluster: &Weak<Cluster>,

@@ -167,8 +167,8 @@ pub trait Transport: Send + Sync + 'static {
         async { None }
     }
 
-    /// Sends a script call at most once, in the background, and discards its reply. The call is
-    /// dropped if the queue is full. Used for refunds: if a refund is lost, the counter is too high
+    /// Sends a script call at most once, in the background, and discards its reply. Drops the call
+    /// if no connection accepts it. Used for refunds: if a refund is lost, the counter is too high
     /// only until its window ends.
     fn send_in_background(&self, call: ScriptCall);
 
