@@ -216,7 +216,7 @@ impl CallerVerifier {
     /// Returns whether the CA file contains this certificate and the certificate is valid for a
     /// client at `now`. Needed for certificates created with `openssl req -x509`, which are marked
     /// as a CA: webpki rejects a CA certificate as a peer's own certificate.
-    fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
+    fn is_directly_trusted(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
         self.trusted.iter().any(|trusted| trusted == certificate)
             && authz::check_usable(certificate, CertificateRole::Client, now.as_secs()).is_ok()
     }
@@ -235,7 +235,7 @@ impl ClientCertVerifier for CallerVerifier {
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified =
             match self.signature_verifier.verify_client_cert(end_entity, intermediates, now) {
-                Err(_) if self.is_trusted_itself(end_entity, now) => {
+                Err(_) if self.is_directly_trusted(end_entity, now) => {
                     ClientCertVerified::assertion()
                 }
                 verified => verified?,

@@ -91,7 +91,7 @@ pub struct NodeStats {
     /// ours.
     pub meta_differs: Counter,
     /// Histogram of the time that callers waited for a reply, in microseconds, including the time
-    /// in the queue. A caller that timed out counts with the time until its timeout.
+    /// in the queue. For a caller that timed out, the time until its timeout is recorded.
     pub wait_times: DurationHistogram,
     /// Histogram of the time from a write to the last of its replies, in microseconds, including
     /// the network and the execution of the scripts.
