@@ -1,5 +1,5 @@
-//! Decides requests: matches the policy, applies the checks to the store, and combines the
-//! outcomes.
+//! Decides rate limit requests: matches a request against the policy, sends its checks to the
+//! store, and combines the store's answers into a decision.
 //!
 //! Generic over the store. The store call is the only await point of a decision.
 //!
@@ -122,7 +122,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ) -> Result<Decision<'p>, DecideError> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
-        if checks.is_cut_off {
+        if checks.is_truncated {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }
         let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
@@ -214,7 +214,8 @@ fn combine<'p>(
         statuses.push(status::descriptor_status(found, span.clone(), checks, &answers.each));
     }
     quotas.mark_refused(&mut statuses);
-    let limited_by = if is_admitted { None } else { limited_by::find(matches, checks, answers) };
+    let limited_by =
+        if is_admitted { None } else { limited_by::find_rejecting_limit(matches, checks, answers) };
     let shadowed = modes.shadow && !is_admitted;
     let code = if is_admitted || shadowed { Code::Ok } else { Code::OverLimit };
     Ok(Decision {

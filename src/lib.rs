@@ -62,7 +62,7 @@
 //!
 //! The public interface is the items on this page, the policy language, and the format of counters
 //! in Redis. They follow semantic versioning. Modules that this page does not show are internal,
-//! even where they can be reached.
+//! even if they are reachable.
 
 #[cfg(feature = "server")]
 #[cfg_attr(doc, doc(hidden))]

@@ -1,5 +1,4 @@
-//! Detects which protocol a server speaks at an address, for hints about wrong addresses and
-//! flags.
+//! Detects the protocol of the server at an address, for hints about wrong addresses and flags.
 //!
 //! Not here: the wording of the hints (`store::redis::client`, `wire::client`).
 
@@ -13,8 +12,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-/// Maximum number of bytes to read of a server's first reply. They are enough to identify the
-/// protocol.
+/// Maximum number of bytes to read from a server's first reply; enough to identify the protocol.
 const FIRST_BYTES_MAX: usize = 16;
 /// Request to which both HTTP servers and Redis reply immediately. Redis parses it as a GET with
 /// the wrong number of arguments.
@@ -29,9 +27,9 @@ pub(crate) enum Peer {
     /// No server: the host name cannot be resolved.
     UnknownHost,
     /// No server: the TCP connection is refused.
-    NothingListens,
-    /// Server that does not reply in time, or whose protocol is unknown.
-    Silent,
+    ConnectionRefused,
+    /// Kind not determined: nothing replied in time, or the protocol is unknown.
+    Unidentified,
     /// Redis server without TLS.
     Redis,
     /// Server that requires TLS, whatever its protocol.
@@ -49,12 +47,12 @@ pub(crate) async fn detect_peer(host: &str, port: u16, step_max: Duration) -> Pe
     let within = |future| tokio::time::timeout(step_max, future);
     match tokio::time::timeout(step_max, tokio::net::lookup_host((host, port))).await {
         Ok(Err(_)) => return Peer::UnknownHost,
-        Err(_) => return Peer::Silent,
+        Err(_) => return Peer::Unidentified,
         Ok(Ok(_)) => {}
     }
     match within(fetch_first_bytes(host, port, HTTP_REQUEST)).await {
         Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            return Peer::NothingListens;
+            return Peer::ConnectionRefused;
         }
         Ok(Ok(bytes)) if bytes.starts_with(b"HTTP/") => return Peer::Http,
         Ok(Ok(bytes)) if bytes.starts_with(b"-") || bytes.starts_with(b"+") => {
@@ -68,11 +66,11 @@ pub(crate) async fn detect_peer(host: &str, port: u16, step_max: Duration) -> Pe
     {
         return Peer::Http2;
     }
-    let Some(hello) = client_hello() else { return Peer::Silent };
+    let Some(hello) = client_hello() else { return Peer::Unidentified };
     match within(fetch_first_bytes(host, port, &hello)).await {
         // The type of a TLS record, alert or handshake, and the major version.
         Ok(Ok(bytes)) if matches!(bytes.get(..2), Some([0x15 | 0x16, 3])) => Peer::Tls,
-        Ok(_) | Err(_) => Peer::Silent,
+        Ok(_) | Err(_) => Peer::Unidentified,
     }
 }
 

@@ -3,8 +3,10 @@
 //! CPU time includes the kernel and varies with the load of the machine. Instructions are those of the
 //! process alone, counted by valgrind, and hardly vary.
 
+use std::path::Path;
 use std::process::Command;
 
+use super::redis_server::Redis;
 use super::servers::{self, Server};
 use super::{Scale, calls, instructions};
 
@@ -12,28 +14,47 @@ const PAIRS: usize = 20;
 
 pub fn run(other: &str, scale: Scale) {
     let dir = tempfile::tempdir().unwrap();
-    let this = env!("CARGO_BIN_EXE_tidegate");
     let scale = Scale { pairs: PAIRS, ..scale };
-    println!("\nThis build against {other}, embedded store (median of {PAIRS} pairs)");
+    println!("\nThis build against {other} (median of {PAIRS} pairs)");
     println!(
-        "{:<16} {:>9} {:>9} {:>7} {:>14} {:>14} {:>7}",
+        "{:<26} {:>9} {:>9} {:>7} {:>14} {:>14} {:>7}",
         "call", "other us", "this us", "ratio", "other instr.", "this instr.", "ratio"
     );
-    for descriptors in [1, 2, 10] {
-        let text = calls::policy(servers::DOMAIN, descriptors);
-        let policy = servers::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
-        let bodies = servers::bodies(descriptors);
-        let (others, ours, ratio) = {
-            let server = |path| Server::serve(&mut Command::new(path), &policy, &[]);
-            servers::paired(&server(other), &server(this), &bodies, scale)
-        };
-        let counts = [other, this].map(|path| instructions::of_tidegate(path, &policy, &bodies));
-        let counted = counts[1] / counts[0];
-        println!(
-            "{:<16} {others:>9.2} {ours:>9.2} {ratio:>7.3} {:>14.0} {:>14.0} {counted:>7.3}",
-            format!("{descriptors} descriptors"),
-            counts[0],
-            counts[1]
-        );
+    let redis = Redis::standalone();
+    for (store, settings) in [("memory", Vec::new()), ("Redis", on_redis(&redis))] {
+        for descriptors in [1, 2, 10] {
+            let text = calls::policy(servers::DOMAIN, descriptors);
+            let policy = servers::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
+            let name = format!("{descriptors} descriptors, {store}");
+            println!("{name:<26} {}", row(other, &policy, &settings, descriptors, scale));
+        }
     }
+}
+
+/// Settings that give a server as much time for Redis as valgrind needs.
+fn on_redis(redis: &Redis) -> Vec<(&'static str, String)> {
+    let mut settings = redis.environment().to_vec();
+    settings.push(("TIDEGATE_STORE_BUDGET", "2s".to_owned()));
+    settings.push(("TIDEGATE_REQUIRE_STORE", "true".to_owned()));
+    settings
+}
+
+fn row(
+    other: &str,
+    policy: &Path,
+    settings: &[(&'static str, String)],
+    descriptors: usize,
+    scale: Scale,
+) -> String {
+    let this = env!("CARGO_BIN_EXE_tidegate");
+    let bodies = servers::bodies(descriptors);
+    let serve = |command: &mut Command| Server::serve(command.envs(settings.to_vec()), policy, &[]);
+    let server = |path| serve(&mut Command::new(path));
+    let (others, ours, ratio) = servers::paired(&server(other), &server(this), &bodies, scale);
+    let counts = [other, this].map(|path| instructions::of_calls(path, serve, &bodies));
+    let counted = counts[1] / counts[0];
+    format!(
+        "{others:>9.2} {ours:>9.2} {ratio:>7.3} {:>14.0} {:>14.0} {counted:>7.3}",
+        counts[0], counts[1]
+    )
 }

@@ -38,7 +38,8 @@ pub fn of_tidegate(path: &str, policy: &Path, bodies: &Bodies) -> f64 {
     of_calls(path, |command| Server::serve(command, policy, &[]), bodies)
 }
 
-fn of_calls(path: &str, serve: impl Fn(&mut Command) -> Server, bodies: &Bodies) -> f64 {
+/// Instructions per call of the program at a path, which `serve` starts by a command.
+pub fn of_calls(path: &str, serve: impl Fn(&mut Command) -> Server, bodies: &Bodies) -> f64 {
     let drive = |server: &Server, calls| {
         drive::run(server.port, bodies, calls, servers::CONNECTIONS, servers::STREAMS);
     };

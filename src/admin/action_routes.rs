@@ -72,7 +72,7 @@ pub enum OperatorToken {
     NotConfigured,
     /// The token file cannot be read, so every change is rejected.
     Unreadable,
-    /// Token from the file. If it is empty, the debug port is read-only.
+    /// Token from the token file. If the token is empty, the debug port is read-only.
     Text(String),
 }
 
@@ -82,8 +82,8 @@ pub type TokenSource = Arc<dyn Fn() -> OperatorToken + Send + Sync>;
 /// Handlers for the routes that operators use to inspect and change the service.
 #[derive(Clone)]
 pub struct AdminHandlers {
-    /// Returns the bearer token that a request must carry to change the service. Called once per
-    /// such request, so that the token can be rotated.
+    /// Returns the operator token. Called for each request that changes the service, so that a
+    /// rotated token takes effect without a restart.
     pub token: TokenSource,
     /// Carries out an operator's change and returns a message for the operator.
     pub run: ActionHandler,

@@ -1,10 +1,10 @@
 //! Protects the debug port against hostile web pages in an operator's browser.
 //!
-//! The same-origin policy prevents other sites from reading responses, the token prevents them from
-//! changing anything, and response headers prevent them from framing pages. That leaves DNS
-//! rebinding: an attacker can point a domain of their own at 127.0.0.1, so that their page and the
-//! debug port share an origin. A loopback port therefore accepts only host names that nobody can
-//! register.
+//! The same-origin policy prevents other sites from reading responses, the operator token prevents
+//! them from changing anything, and response headers prevent them from framing pages. The remaining
+//! attack is DNS rebinding: an attacker can point a domain of their own at 127.0.0.1, so that their
+//! page and the debug port share an origin. A loopback port therefore accepts only host names that
+//! nobody can register.
 
 use std::net::IpAddr;
 

@@ -99,7 +99,7 @@ pub fn debug_routes(handlers: DebugHandlers, hosts: AllowedHosts) -> Router {
 fn parse_explain_query(query: Option<&str>) -> Result<ExplainQuery, String> {
     let usage = "usage: domain=D&descriptor=k=v,k2=v2 (repeatable)";
     let query = Query::parse(query, &["domain"], &["descriptor"], usage)?;
-    let descriptors: Vec<String> = query.all("descriptor").map(str::to_owned).collect();
+    let descriptors: Vec<String> = query.values("descriptor").map(str::to_owned).collect();
     match query.value("domain") {
         Some(domain) if !descriptors.is_empty() => {
             Ok(ExplainQuery { domain: domain.to_owned(), descriptors })

@@ -33,11 +33,11 @@ pub struct HttpLimits {
 
 impl Default for HttpLimits {
     /// Returns the default limits: 4,096 connections, 30 s for headers, and 10 s per request.
-    /// Probes and scrapers need a dozen connections, and each `/json` client needs a pool; 4,096
-    /// idle connections use 50 MB. When the limit is reached, the oldest connection is closed.
-    /// Otherwise one client could use up all connections and block probes, and a failed probe
-    /// restarts the process. 30 s is longer than the usual scrape interval, so scrapers keep their
-    /// connections. 10 s is longer than any response takes.
+    /// Probes and scrapers need a dozen connections, and each `/json` client needs a connection
+    /// pool; 4,096 idle connections use 50 MB. When the limit is reached, the oldest connection is
+    /// closed. Otherwise one client could use up all connections and block probes, and failed
+    /// probes make an orchestrator restart the process. 30 s is longer than the usual scrape
+    /// interval, so scrapers keep their connections. 10 s is longer than any response takes.
     fn default() -> Self {
         HttpLimits {
             connections: 4_096,
@@ -51,8 +51,9 @@ impl Default for HttpLimits {
 /// hyper rejects larger ones with status 431.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
-/// Pause after a failed accept, which is usually due to a lack of file descriptors. Long enough for
-/// some connections to close, and short enough that a probe does not time out.
+/// Pause after a failed accept, 50 ms. Accepting usually fails because no file descriptor is free.
+/// The pause is long enough for some connections to close, and short enough that a probe does not
+/// time out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves `routes` until `stop` becomes true, then closes idle connections and finishes the
@@ -115,13 +116,14 @@ impl ConnectionCloser {
     }
 }
 
-/// Queue of open connections, oldest first. Entries of closed connections are removed lazily.
+/// Queue of open connections, oldest first. It may contain entries of connections that have closed.
 #[derive(Default)]
 struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 
 impl OpenConnections {
     /// Adds a connection. The returned receiver resolves when the connection must be closed to make
-    /// room for a newer one.
+    /// room for a newer one. Entries of closed connections are removed first if the queue has at
+    /// least `2 * connections` entries.
     fn add(&mut self, connections: usize) -> oneshot::Receiver<()> {
         if self.0.len() >= connections.saturating_mul(2) {
             self.0.retain(|connection| !connection.is_closed());

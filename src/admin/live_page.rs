@@ -32,7 +32,8 @@ static CONTENT_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).unwrap_or(HeaderValue::from_static("default-src 'none'"))
 });
 
-/// Returns the live page to clients that accept HTML, and `list` as plain text to all others.
+/// Returns the live page if the client accepts HTML. Otherwise, returns `list`, the list of
+/// endpoints, as plain text.
 pub(super) fn page_or_text(headers: &HeaderMap, list: &str) -> Response {
     let accepts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut response = if accepts.into_iter().any(|accepted| accepted.contains("text/html")) {

@@ -15,7 +15,7 @@ use super::query::Query;
 use super::{PageHandler, TextResult, bad_request, page_route};
 
 /// Default and maximum value of `most`, the number of rules that `/policy` lists. No policy has
-/// this many rules, so by default tools that compare two policies see every rule.
+/// this many rules, so every rule is listed by default; tools that compare two policies need this.
 const RULES_MAX: u64 = 10_000_000;
 
 /// Maximum value of the `hits` parameter of `/try`, because `hits_addend` is a 32-bit field in
@@ -97,7 +97,7 @@ fn parse_try_query(query: Option<&str>) -> Result<TryQuery, String> {
     let usage = "usage: domain=D&descriptor=k=v,k2=v2 (repeatable), optionally &hits=N";
     let query = Query::parse(query, &["domain", "hits"], &["descriptor"], usage)?;
     let hits = query.parse_number("hits", 1, HITS_MAX)?;
-    let descriptors: Vec<String> = query.all("descriptor").map(str::to_owned).collect();
+    let descriptors: Vec<String> = query.values("descriptor").map(str::to_owned).collect();
     match query.value("domain") {
         Some(domain) if !descriptors.is_empty() => {
             Ok(TryQuery { domain: domain.to_owned(), descriptors, hits })

@@ -1,6 +1,6 @@
-//! HTTP handler of the metrics page. Concurrent readers share a rendering of the page, which takes
-//! at least 500 bytes per rule. Otherwise, each connection that stopped reading would keep a
-//! rendering of its own in memory.
+//! HTTP handler of the metrics page. A rendering of the page takes at least 500 bytes per rule, so
+//! concurrent readers share renderings. Otherwise, each connection that stopped reading would keep
+//! a rendering of its own in memory.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -17,15 +17,14 @@ use tokio::sync::{Mutex, oneshot, watch};
 use super::http_server::ConnectionCloser;
 use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN, MetricsPage};
 
-/// Maximum age at which a rendering of the metrics page that a client is still reading is shared
-/// with a new reader, 1 s. Shorter
-/// than any usual scrape interval. See [`READ_TIME_MIN`] for an exception.
+/// Maximum age of a rendering of the metrics page that a new reader may share with earlier readers,
+/// 1 s. Shorter than any usual scrape interval. See [`READ_TIME_MIN`] for an exception.
 const SHARED_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Minimum time that a client gets to read a rendering, 10 s: the default scrape timeout of
-/// Prometheus. At most two renderings per format are in memory. Until the newer one reaches this
-/// age, new readers share it. After that, a new reader closes the connections that are still
-/// reading the older one.
+/// Prometheus. At most two renderings per format are in memory. While both are being read, new
+/// readers share the newer one until it reaches this age. After that, the connections that are
+/// still reading the older one are closed when a new reader arrives.
 const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Handler of the metrics page in two formats, OpenMetrics and plain text.
@@ -38,11 +37,11 @@ pub struct MetricsEndpoint {
     now: fn() -> Instant,
 }
 
-type Render = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
+type RenderFn = Box<dyn Fn() -> Result<String, fmt::Error> + Send + Sync>;
 
-/// Metrics page in one format, with the renderings that clients are still reading.
+/// Metrics page in one format, with weak references to the renderings that clients are reading.
 struct SharedPage {
-    render: Render,
+    render: RenderFn,
     renderings: Mutex<Renderings>,
 }
 
@@ -92,7 +91,7 @@ impl MetricsEndpoint {
             }
             Some(_) | None => (PLAIN, &self.plain),
         };
-        let Ok(rendering) = page.rendering((self.now)()).await else {
+        let Ok(rendering) = page.get_or_render((self.now)()).await else {
             return StatusCode::INTERNAL_SERVER_ERROR.into_response();
         };
         ([(CONTENT_TYPE, content_type)], share_text(rendering, connection)).into_response()
@@ -100,15 +99,15 @@ impl MetricsEndpoint {
 }
 
 impl SharedPage {
-    fn new(render: Render) -> SharedPage {
+    fn new(render: RenderFn) -> SharedPage {
         SharedPage { render, renderings: Mutex::default() }
     }
 
-    /// Returns a rendering of the page for a new reader. Shares the newest rendering while clients
+    /// Returns a rendering of the page for a new reader. Returns the newest rendering if clients
     /// are still reading it and it is younger than [`SHARED_AGE_MAX`], or younger than
     /// [`READ_TIME_MIN`] if clients are still reading an older one, too. Otherwise renders the page
     /// again.
-    async fn rendering(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
+    async fn get_or_render(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
         let mut renderings = self.renderings.lock().await;
         let newest =
             renderings.newest.as_ref().and_then(|(at, newest)| Some((*at, newest.upgrade()?)));
@@ -176,7 +175,7 @@ mod tests {
         let page = SharedPage::new(Box::new(render));
         #[allow(clippy::disallowed_methods, reason = "any instant serves as the start")]
         let start = Instant::now();
-        let at = |ms: u64| page.rendering(start + Duration::from_millis(ms));
+        let at = |ms: u64| page.get_or_render(start + Duration::from_millis(ms));
         let is_revoked = |rendering: &Rendering| *rendering.revoked.borrow();
 
         let first = at(0).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Decoded query parameters of a request, in order.
+/// Decoded query parameters of a request: names and values in their original order.
 pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
 impl<'a> Query<'a> {
@@ -12,9 +12,9 @@ impl<'a> Query<'a> {
     /// # Errors
     ///
     /// Returns `usage` as the error message if a name is neither in `single` nor in `repeated`, or
-    /// if a name in `single` occurs twice. Unknown names are not ignored, because a misspelled
-    /// `for` would set an override that never expires. Also returns an error if a value is not
-    /// valid UTF-8.
+    /// if a name in `single` occurs twice. Unknown names are not ignored: if `for`, the duration
+    /// of an override, were misspelled, the override would never expire. Also returns an error if a
+    /// value is not valid UTF-8.
     pub(super) fn parse(
         query: Option<&'a str>,
         single: &[&str],
@@ -24,7 +24,7 @@ impl<'a> Query<'a> {
         let query = Query(form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect());
         let known = |name: &&str| single.contains(name) || repeated.contains(name);
         let all_known = query.0.iter().all(|(name, _)| known(&&**name));
-        let none_repeated = single.iter().all(|name| query.all(name).count() < 2);
+        let none_repeated = single.iter().all(|name| query.values(name).count() < 2);
         // The decoder replaces invalid UTF-8, so the value would name a different counter.
         let is_utf8 = !query.0.iter().any(|(_, value)| value.contains(char::REPLACEMENT_CHARACTER));
         match (all_known && none_repeated, is_utf8) {
@@ -36,11 +36,11 @@ impl<'a> Query<'a> {
 
     /// Returns the value of a parameter, or `None` if the parameter is absent or empty.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
-        self.all(name).next().filter(|value| !value.is_empty())
+        self.values(name).next().filter(|value| !value.is_empty())
     }
 
     /// Returns all values of a parameter that may be repeated.
-    pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
+    pub(super) fn values(&self, name: &str) -> impl Iterator<Item = &str> {
         self.0.iter().filter(move |(given, _)| given == name).map(|(_, value)| &**value)
     }
 
@@ -67,7 +67,7 @@ mod tests {
     fn parameters_are_percent_decoded() {
         let query = parse("domain=edge&descriptor=path%3D%2Fa+b,k=v%25&descriptor=x=y").unwrap();
         assert_eq!(query.value("domain"), Some("edge"));
-        assert_eq!(query.all("descriptor").collect::<Vec<_>>(), ["path=/a b,k=v%", "x=y"]);
+        assert_eq!(query.values("descriptor").collect::<Vec<_>>(), ["path=/a b,k=v%", "x=y"]);
         assert!(parse("domain=%ff").is_err());
     }
 

@@ -43,8 +43,8 @@
 use super::Step;
 use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill, Verdict};
 
-/// Tolerance for stored debt, as refill time. Debt that exceeds the bucket's maximum debt by more
-/// than this was stored by a clock that ran ahead, and is clamped to the maximum.
+/// Tolerance for stored debt, as refill time: 1 s. Debt that exceeds the bucket's maximum debt by
+/// more than this was stored while the clock ran ahead, and is clamped to the maximum.
 ///
 /// NTP slews offsets below 128 ms and steps larger ones. Clocks of Redis replicas are expected to
 /// differ by less than a second.
@@ -147,8 +147,8 @@ pub fn apply(
     }
 }
 
-/// Refunds the charge in a receipt, minus the hits that may have refilled since then, because a
-/// full refund would grant those twice. Returns the new state, or `None` if nothing is left to
+/// Refunds the charge in a receipt, minus the hits that may have refilled since the charge: a full
+/// refund would grant these hits twice. Returns the new state, or `None` if nothing is left to
 /// refund.
 pub fn refund(
     state: State,

@@ -13,7 +13,7 @@
 //! start = w'        the clock stepped back over a boundary: keep counting in the stored window
 //! start < w         ended: start = w, count = 0
 //! count = min(count, cap)
-//! passes iff count + c ≤ L;  retry-after = reset = end of the window of `start` − now
+//! passes iff count + c ≤ L;  retry-after = reset = (end of the window begun at start) − now
 //! ```
 //!
 //! Not here: calls of several checks, removal of expired counters (`store`).
@@ -29,12 +29,13 @@ pub struct State {
     /// Start of the window, aligned to the calendar or to a multiple of the window length since the
     /// Unix epoch.
     pub start: Micros,
-    /// Hits charged in the window: at most the limit, or `u32::MAX` if refused hits can be charged.
+    /// Hits charged in the window: at most the limit, or `u32::MAX` with `charge: billed` or
+    /// `always`.
     pub count: u32,
 }
 
-/// Counter at the time of an operation: the current window and its hits. A stored window that
-/// starts too far in the future is clamped.
+/// State of a counter at the time of an operation: the bounds of the current window, and its hits.
+/// A stored window that starts too far in the future is clamped.
 struct WindowView {
     start: Micros,
     end: Micros,
@@ -156,8 +157,8 @@ fn view_at(
     view
 }
 
-/// Returns the largest count that a window can store, in hits: the limit, or `u32::MAX` if refused
-/// hits can be charged.
+/// Returns the largest count that a window can store, in hits: the limit, or `u32::MAX` with
+/// `charge: billed` or `always`.
 pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
     match charge {
         Charge::Admitted => hits,

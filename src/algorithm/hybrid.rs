@@ -53,7 +53,7 @@ use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 /// time of the last update.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// Time of the last update, in ticks since the Unix epoch.
+    /// Time of the last update, in ticks (see `HybridCredits::tick`) since the Unix epoch.
     last: u64,
     pool: u64,
     /// Credits in the guaranteed bucket of each consumer class, in the same order as the limit's
@@ -121,8 +121,8 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     }
 }
 
-/// Refunds the charge in a receipt, minus the hits that may have refilled since then. Returns the
-/// new state, or `None` if nothing is left to refund.
+/// Refunds the charge in a receipt, minus the hits that may have refilled since the charge. Returns
+/// the new state, or `None` if nothing is left to refund.
 pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) -> Option<State> {
     let credits = HybridCredits::new(limit);
     let at = now.0 / credits.tick;

@@ -2,8 +2,9 @@
 //! state).
 //!
 //! All arithmetic is integer. No function fails, panics, waits, or reads a clock. The Lua scripts
-//! compute the same formulas in doubles, so every product must stay below 2^53; the policy rejects
-//! limits that would exceed it. `tests/vectors/` checks that Rust and Lua give the same results.
+//! compute the same formulas in doubles, so every product must stay below 2^53; the policy compiler
+//! rejects limits that would exceed it. `tests/vectors/` checks that Rust and Lua give the same
+//! results.
 //!
 //! Notation: `c` is the cost in hits, `L` the limit, `B` the burst, `r` the refill rate, and `W`
 //! the window's length.
@@ -101,7 +102,7 @@ pub struct Step<S = State> {
     pub outcome: Outcome,
     /// New state to store; `None` if the stored state does not change.
     ///
-    /// A peek, or a refusal without `charge: always`, stores the state only if it was clamped. If
+    /// A peek, or a rejection without `charge: always`, stores the state only if it was clamped. If
     /// the clamped state were not stored, every operation would clamp again and the counter would
     /// stay frozen.
     pub write: Option<S>,

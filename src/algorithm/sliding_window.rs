@@ -18,9 +18,10 @@
 //! reset      the end of the next window if cur > 0, of this one if prev > 0, else now
 //! ```
 //!
-//! The waits solve the inequality for `e`. Its two sides are computed separately, because the Lua
-//! script compares doubles and each product must stay below 2^53: the policy keeps L·W below it,
-//! and under [`Charge::Always`] a count is at most the smaller of `u32::MAX` and ⌊(2^53 − 1) / W⌋.
+//! Solving the second inequality for `e` gives the retry times. Its two sides are computed
+//! separately, because the Lua script compares doubles and each product must stay below 2^53: the
+//! policy keeps L·W below it, and under [`Charge::Always`] a count is at most the smaller of
+//! `u32::MAX` and ⌊(2^53 − 1) / W⌋.
 //!
 //! Not here: calls of several checks, removal of expired counters (`store`).
 
@@ -44,14 +45,15 @@ pub struct State {
     pub cur: u32,
 }
 
-/// Counter at the time of an operation: the hits in the current and the previous window. A window
-/// that starts too far in the future is clamped.
+/// State of a counter at the time of an operation: the hits in the current and the previous window.
+/// A window that starts too far in the future is clamped.
 #[derive(Clone, Copy)]
 struct WindowView {
     start: Micros,
     prev: u64,
     cur: u64,
-    /// Ticks since the start of the current window, at most one window length.
+    /// Ticks (see [`SlidingWindow::tick`]) since the start of the current window, at most one
+    /// window length.
     elapsed: u64,
     clamped: bool,
     stepped_back: bool,
@@ -218,8 +220,8 @@ impl SlidingWindow {
         (self.length.0 / self.tick().0).max(1)
     }
 
-    /// Returns the largest count that a window can store, in hits: the limit, or more under a
-    /// `charge` that also counts refused hits.
+    /// Returns the largest count that a window can store, in hits: the limit, or more with
+    /// `charge: billed` or `always`.
     pub fn count_max(&self, charge: Charge) -> u64 {
         match charge {
             Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),

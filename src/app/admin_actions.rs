@@ -137,7 +137,7 @@ async fn inspect_or_reset(
     let CounterSnapshots { each, source } = if reset {
         let before = decider.inspect_counters(&policy, domain, &entries, now).await;
         was_unused = before.each.iter().all(is_unused);
-        let counters = decider.reset(&policy, domain, &entries, now).await;
+        let counters = decider.reset_counters(&policy, domain, &entries, now).await;
         // The log names only the rule, because a descriptor's values may be personal data.
         let rule = counters.each.first().map_or("", |counter| counter.rule);
         tracing::warn!(rule, counters = counters.each.len(), "counters reset by hand");

@@ -1,4 +1,4 @@
-//! HTTP client of the debug port. `tidegate reset` and `tidegate switch` send one request with it.
+//! HTTP client for the debug port, used by `tidegate reset` and `tidegate switch`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,8 +29,9 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// # Errors
 ///
-/// Returns [`Failure::File`] if the token file cannot be read, or [`Failure::AdminRequest`] if the
-/// service cannot be reached or rejects the request.
+/// Returns [`Failure::File`] if the token file cannot be read, [`Failure::Usage`] if its contents
+/// cannot be a token, or [`Failure::AdminRequest`] if the service cannot be reached or rejects the
+/// request.
 pub fn post_to_debug_port(
     endpoint: &str,
     path: &str,

@@ -1,5 +1,5 @@
-//! Policies from a control plane: runs the client on its own thread, which builds and activates
-//! each policy.
+//! Policies from a control plane: runs the control plane client on its own thread, and builds and
+//! activates each policy on that thread.
 //!
 //! The client is in `control_plane`. `policy_reload` does the same for policy files.
 
@@ -21,11 +21,11 @@ use crate::policy::{Policy, Secret};
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 
-/// Niceness of the client's thread, as in nice(1): compiling a large policy must not slow down
-/// calls.
+/// Niceness of the control plane client's thread, as in nice(1): compiling a large policy must not
+/// slow down calls.
 const THREAD_NICENESS: i32 = 10;
 
-/// Latest policy from a control plane, shared by the client's thread and the service.
+/// Latest policy from a control plane, shared by the control plane client's thread and the service.
 #[derive(Debug)]
 pub(super) struct ControlPlanePolicy {
     state: Mutex<CurrentPolicy>,
@@ -38,12 +38,13 @@ pub(super) struct ControlPlanePolicy {
 struct CurrentPolicy {
     /// Latest policy; `None` until the first one arrives.
     latest: Option<Arc<Policy>>,
-    /// Service to which each new policy is passed; `None` until [`ControlPlanePolicy::attach`].
+    /// Service to which each new policy is passed; `None` until
+    /// [`ControlPlanePolicy::attach`] is called.
     service: Option<Arc<RuntimeOverrides>>,
 }
 
 impl ControlPlanePolicy {
-    /// Starts the client on a new thread. The client runs until the process ends.
+    /// Starts the control plane client on a new thread. The client runs until the process ends.
     ///
     /// # Errors
     ///
@@ -54,7 +55,7 @@ impl ControlPlanePolicy {
         telemetry: &Arc<Telemetry>,
     ) -> Result<Arc<ControlPlanePolicy>, Failure> {
         let status = Arc::new(ControlPlaneStatus::default());
-        let client = control_plane_config::client(settings, Arc::clone(&status))?;
+        let client = control_plane_config::build_client(settings, Arc::clone(&status))?;
         let policy = Arc::new(ControlPlanePolicy {
             state: Mutex::default(),
             has_first: watch::Sender::new(false),
@@ -87,22 +88,22 @@ impl ControlPlanePolicy {
     }
 
     /// Waits until the first policy has arrived.
-    pub(super) async fn wait_for_first(&self) {
+    pub(super) async fn wait_for_first_policy(&self) {
         // The sender lives as long as `self`.
         let _ = self.has_first.subscribe().wait_for(|has_first| *has_first).await;
     }
 
-    /// Returns the latest policy. Before the first one arrives, returns an empty policy, under
-    /// which every call is OK.
+    /// Returns the latest policy. Before the first one arrives, returns an empty policy, which
+    /// admits every call.
     pub(super) fn latest(&self, secret: &Secret) -> Arc<Policy> {
-        let latest = self.state().latest.clone();
+        let latest = self.lock_state().latest.clone();
         latest.unwrap_or_else(|| Arc::new(Policy::build(Vec::new(), secret.clone())))
     }
 
-    /// Connects the service, which was started with `policy`, so that each later policy replaces
-    /// the service's policy.
+    /// Attaches the service, which was started with `policy`. Each later policy from the control
+    /// plane then replaces the service's policy.
     pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {
             service.replace_policy(Arc::clone(latest));
         }
@@ -114,7 +115,7 @@ impl ControlPlanePolicy {
     }
 
     fn replace(&self, policy: &Arc<Policy>) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.latest = Some(Arc::clone(policy));
         if let Some(service) = &state.service {
             service.replace_policy(Arc::clone(policy));
@@ -123,17 +124,18 @@ impl ControlPlanePolicy {
         self.has_first.send_replace(true);
     }
 
-    fn state(&self) -> MutexGuard<'_, CurrentPolicy> {
+    fn lock_state(&self) -> MutexGuard<'_, CurrentPolicy> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Builds and activates the policies that the control plane sends. Runs on the client's thread.
+/// Activator that builds the policies that the control plane sends and puts them into effect. Runs
+/// on the control plane client's thread.
 struct Activator {
     policy: Arc<ControlPlanePolicy>,
     telemetry: Arc<Telemetry>,
     secret: Secret,
-    /// Maximum number of limits that a call checks.
+    /// Maximum number of limits that one call may check.
     checks_max: usize,
     /// Id of the next policy's first rule.
     next_rule: RuleId,

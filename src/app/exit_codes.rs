@@ -9,7 +9,7 @@ use crate::policy;
 use crate::settings;
 use crate::wire::WireError;
 
-/// Failure that ends the process. A retry may succeed only if the exit code is 69.
+/// Failure that ends the process. Only failures with exit code 69 may be temporary.
 #[derive(Debug)]
 pub enum Failure {
     /// The command line is invalid.
@@ -18,9 +18,9 @@ pub enum Failure {
     Settings(Vec<settings::SettingError>),
     /// A file named by a setting or a flag cannot be read or written, or is malformed.
     File(FileError),
-    /// The certificate, private key, or CA of the gRPC port cannot be read or used.
+    /// The certificate, private key, or client CA of the gRPC port cannot be read or used.
     Certificate {
-        /// Flags and paths of the affected files.
+        /// Flags that set the affected files, with the paths unless `error` contains them.
         files: String,
         /// Reason why the files cannot be used.
         error: Box<Failure>,
@@ -50,7 +50,7 @@ pub enum Failure {
     /// Redis was not reached in time, and `--require-store` is set. Contains a message for the
     /// operator.
     Store(String),
-    /// `tidegate ask` did not get a response.
+    /// `tidegate ask` got no decision: the service did not respond, or returned an error.
     Ask {
         /// Address of the service's gRPC port.
         target: String,
@@ -63,7 +63,7 @@ pub enum Failure {
     AdminRequest {
         /// Address of the debug port.
         endpoint: String,
-        /// Body of the response, or the error from the operating system.
+        /// Body of the response, or the reason why no response was received.
         reason: String,
     },
     /// The operating system failed to start a thread or a Tokio runtime.
@@ -75,7 +75,7 @@ pub enum Failure {
 impl Failure {
     /// Exit code for invalid flags or settings.
     pub const USAGE: u8 = 64;
-    const POLICY: u8 = 65;
+    const INVALID_POLICY: u8 = 65;
     const UNAVAILABLE: u8 = 69;
     /// Exit code for a bug in Tidegate.
     pub const BUG: u8 = 70;
@@ -91,7 +91,7 @@ impl Failure {
             Failure::PolicyFiles(_)
             | Failure::Policy(_)
             | Failure::Reported
-            | Failure::Strict { .. } => Failure::POLICY,
+            | Failure::Strict { .. } => Failure::INVALID_POLICY,
             Failure::Address { .. }
             | Failure::Store(_)
             | Failure::Ask { .. }
@@ -176,7 +176,8 @@ fn root_cause<'e>(error: &'e (dyn error::Error + 'static)) -> &'e dyn error::Err
     cause
 }
 
-/// Returns advice for an address that cannot be bound. The flags set its host and port.
+/// Returns advice for an address that cannot be bound. `host` and `port` are the names of the flags
+/// that set the address.
 fn address_advice([host, port]: [&str; 2], error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {

@@ -1,7 +1,7 @@
 //! `tidegate explain`: explains which rules a request matches, and predicts the decision as if no
 //! counter had been charged yet.
 //!
-//! `policy` writes the explanation, `decide` makes the decision.
+//! `policy` writes the explanation, and `decide` makes the decision.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -92,8 +92,8 @@ fn describe_domains(policy: &Policy, unknown: &str) -> String {
     format!("  it has: {}\n", escaped(&listed.join(", ")))
 }
 
-/// Loads the policy at `paths`, explains how `request` matches it, and predicts the decision on its
-/// first call.
+/// Loads the policy at `paths`, explains which rules `request` matches, and predicts the decision
+/// on it as if no counter had been charged yet.
 ///
 /// # Errors
 ///

@@ -36,21 +36,21 @@ pub fn environment() -> TextMap {
 pub enum FileError {
     /// The file could not be opened or read, or is not UTF-8.
     Unreadable {
-        /// Path of the file.
+        /// Path of the unreadable file.
         path: PathBuf,
         /// Error from the operating system.
         error: io::Error,
     },
     /// The file could not be written.
     Unwritable {
-        /// Path of the file.
+        /// Path of the file that could not be written.
         path: PathBuf,
         /// Error from the operating system.
         error: io::Error,
     },
     /// The file has the wrong format or is too large.
     Malformed {
-        /// Path of the file.
+        /// Path of the malformed file.
         path: PathBuf,
         /// Line of the problem, and its column if it is known, both from 1. `None` if the problem
         /// is about the whole file.
@@ -92,7 +92,7 @@ impl error::Error for FileError {}
 pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> {
     let malformed =
         |(position, reason)| FileError::Malformed { path: path.to_owned(), position, reason };
-    let file = fs::File::open(path).map_err(unreadable(path))?;
+    let file = fs::File::open(path).map_err(unreadable_error(path))?;
     let text = read_at_most(file, path, SETTINGS_BYTES_MAX)?;
     // A file without values is empty, or has only comments.
     let values: Option<BTreeMap<String, serde_yaml::Value>> =
@@ -103,7 +103,7 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
         serde_yaml::Value::Number(number) => Ok((name, number.to_string())),
         serde_yaml::Value::Null => Ok((name, String::new())),
         serde_yaml::Value::Sequence(items) => {
-            let position = line_of(&text, &name).map(|line| (line, None));
+            let position = find_line(&text, &name).map(|line| (line, None));
             let joined = is_value_quotable(&name).then(|| join_texts(&items)).flatten();
             let list = joined.unwrap_or_else(|| "VALUE,VALUE".to_owned());
             Err(malformed((
@@ -112,7 +112,7 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
             )))
         }
         serde_yaml::Value::Mapping(_) | serde_yaml::Value::Tagged(_) => {
-            let position = line_of(&text, &name).map(|line| (line, None));
+            let position = find_line(&text, &name).map(|line| (line, None));
             let reason = format!("{name} must be a single value; write `{name}: VALUE`");
             Err(malformed((position, reason)))
         }
@@ -120,7 +120,7 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
     let values: TextMap =
         values.unwrap_or_default().into_iter().map(scalar).collect::<Result<_, _>>()?;
     let place = |name: &String| {
-        let line = line_of(&text, name)?;
+        let line = find_line(&text, name)?;
         Some((name.clone(), format!("{}:{line}", escape_path(path))))
     };
     let places = values.keys().filter_map(place).collect();
@@ -129,7 +129,7 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
 
 /// Finds the line (from 1) on which a setting's name begins in a settings file. Needed because the
 /// parser does not report positions. Returns `None` if the file uses flow style, like JSON.
-fn line_of(text: &str, name: &str) -> Option<usize> {
+fn find_line(text: &str, name: &str) -> Option<usize> {
     let begins = |line: &str| {
         let line = line.trim_start().trim_start_matches(['"', '\'']);
         let after = line.strip_prefix(name).map(|rest| rest.trim_start_matches(['"', '\'', ' ']));
@@ -205,7 +205,7 @@ fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {
 /// Returns an error if the file cannot be read, is not a regular file, is not UTF-8, or exceeds 1
 /// MiB.
 pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
-    let (file, _) = open_regular_file(path).map_err(unreadable(path))?;
+    let (file, _) = open_regular_file(path).map_err(unreadable_error(path))?;
     let text = read_at_most(file, path, SECRET_BYTES_MAX)?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
@@ -216,7 +216,7 @@ pub(super) fn read_secret_file(path: &Path) -> Result<String, FileError> {
 ///
 /// Returns an error if the file cannot be read, is not UTF-8, or exceeds 1 MiB.
 pub fn read_text_file(path: &Path) -> Result<String, FileError> {
-    let file = fs::File::open(path).map_err(unreadable(path))?;
+    let file = fs::File::open(path).map_err(unreadable_error(path))?;
     read_at_most(file, path, SCENARIO_BYTES_MAX)
 }
 
@@ -241,13 +241,14 @@ pub(super) fn open_regular_file(path: &Path) -> io::Result<(fs::File, fs::Metada
     }
 }
 
-fn unreadable(path: &Path) -> impl Fn(io::Error) -> FileError {
+fn unreadable_error(path: &Path) -> impl Fn(io::Error) -> FileError {
     move |error| FileError::Unreadable { path: path.to_owned(), error }
 }
 
 fn read_at_most(file: fs::File, path: &Path, bytes_max: u64) -> Result<String, FileError> {
     let mut text = String::new();
-    let read = file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable(path))?;
+    let read =
+        file.take(bytes_max + 1).read_to_string(&mut text).map_err(unreadable_error(path))?;
     if read as u64 > bytes_max {
         let reason = format!("more than {bytes_max} bytes");
         return Err(FileError::Malformed { path: path.to_owned(), position: None, reason });

@@ -44,8 +44,8 @@ impl HttpPorts {
         })
     }
 
-    /// Logs the bound addresses. If a port is configured as 0, a parent process can read the port
-    /// that the operating system chose from this log line.
+    /// Logs the bound addresses. If a port is configured as 0, this log line shows a parent process
+    /// which port the operating system has chosen.
     pub(super) fn log_addresses(&self, grpc: Option<String>) {
         let address = |listener: &TcpListener| {
             listener.local_addr().as_ref().map(SocketAddr::to_string).unwrap_or_default()

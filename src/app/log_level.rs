@@ -31,7 +31,7 @@ impl LogLevelControl {
 
     /// Sets the log level until the time `until`, or until the next change if `until` is `None`.
     pub(super) fn set(&self, level: Verbosity, until: Option<Instant>, now: Instant) {
-        let mut current = self.current();
+        let mut current = self.lock_current();
         let seconds = until.map(|until| seconds_left(until, now));
         // Log before the change, because the new level may suppress this line.
         tracing::info!(level = level.as_str(), seconds, "log level changed");
@@ -41,7 +41,7 @@ impl LogLevelControl {
 
     /// Restores the configured log level if the operator's change has expired.
     pub(super) fn expire(&self, now: Instant) {
-        let mut current = self.current();
+        let mut current = self.lock_current();
         if current.until.is_some_and(|until| until <= now) {
             self.logs.set(self.configured);
             *current = CurrentLevel { level: self.configured, until: None };
@@ -49,9 +49,9 @@ impl LogLevelControl {
         }
     }
 
-    /// Returns the current log level and its remaining time on one line, for operators.
+    /// Describes the current log level, and the time until it expires, on one line for operators.
     pub(super) fn describe(&self, now: Instant) -> String {
-        let CurrentLevel { level, until } = *self.current();
+        let CurrentLevel { level, until } = *self.lock_current();
         match until {
             Some(until) => {
                 let left = seconds_left(until, now);
@@ -65,7 +65,7 @@ impl LogLevelControl {
         }
     }
 
-    fn current(&self) -> MutexGuard<'_, CurrentLevel> {
+    fn lock_current(&self) -> MutexGuard<'_, CurrentLevel> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

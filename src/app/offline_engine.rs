@@ -11,7 +11,7 @@ use crate::domain::{Decision, Descriptor, Entry, Hits, Micros, Request};
 use crate::policy::Policy;
 use crate::store::memory::MemoryStore;
 
-/// Decider with a memory store of its own, which is initially empty.
+/// Decision engine with its own memory store, which is initially empty.
 #[derive(Debug)]
 pub struct OfflineEngine {
     policy: Arc<Policy>,
@@ -56,7 +56,7 @@ pub fn plain_descriptor<'a>(entries: &'a [Entry<'a>], hits: u64) -> Descriptor<'
     Descriptor {
         entries,
         hits: Hits(hits),
-        names_hits: false,
+        has_hits_addend: false,
         refund: false,
         limit: None,
         holder: None,

@@ -127,11 +127,12 @@ struct CurrentState<'a> {
     #[serde(flatten)]
     rates: &'a CurrentRates,
     latency: Option<LatencyPercentiles>,
-    /// Bills (charges of hits that a descriptor names) that limits rejected since the process
-    /// started, counted for rules that are also checked with 0 hits; `None` if there were none.
+    /// Number of bills (hits already used) that limits rejected since the process started, and a
+    /// rule that rejected some of them; `None` if no bill was rejected. Counts a bill only if its
+    /// rule had been checked with 0 hits before.
     lost_bills: Option<RejectedBills>,
     store: StoreState,
-    /// State of the control plane's client; absent if policies come from files.
+    /// State of the control plane client; absent if policies come from files.
     #[serde(skip_serializing_if = "Option::is_none")]
     control_plane: Option<ControlPlaneView>,
 }
@@ -141,12 +142,13 @@ struct ControlPlaneView {
     connected: bool,
     /// Reason why no stream to the control plane is open; `None` while one is open.
     error: Option<String>,
-    /// Version of the last response that was accepted.
+    /// Version of the control plane's last accepted response.
     version: String,
-    /// Version of the last response. Differs from `version` if that response was rejected.
+    /// Version of the control plane's last response. Differs from `version` if that response was
+    /// rejected.
     received_version: String,
     domains: usize,
-    /// Errors in the last response, at most 100.
+    /// Errors in the control plane's last response, at most 100.
     rejections: Vec<RejectionView>,
 }
 
@@ -157,7 +159,7 @@ struct RejectionView {
     reason: String,
 }
 
-/// Maximum number of errors from the control plane's last response on the live page.
+/// Maximum number of errors in the control plane's last response that the live page lists.
 const REJECTIONS_MAX: usize = 100;
 
 fn control_plane_view(status: &ControlPlaneStatus) -> ControlPlaneView {

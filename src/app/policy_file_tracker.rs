@@ -1,7 +1,8 @@
 //! Detects changes to policy files by polling, and reads changed files once they are complete.
 //!
 //! A file that is still being written is not read, because half of a policy is often valid, with
-//! fewer limits. A file counts as complete once two consecutive polls find the same stamp.
+//! fewer limits. A file counts as complete once two consecutive polls find the same stamp (inode,
+//! size and timestamps).
 
 use std::collections::BTreeMap;
 use std::{io, mem};
@@ -11,14 +12,14 @@ use super::policy_files::{
 };
 use crate::policy::Source;
 
-/// Number of polls that read a file after its stamp has changed. One is not enough: two writes
+/// Number of polls that read a file after its stamp has changed. One read is not enough: two writes
 /// within the timestamp resolution of the file system can leave the same stamp.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Number of consecutive polls with incomplete files after which changes to complete files take
-/// effect alone; incomplete files then keep their last complete contents. Until then, nothing is
-/// read, so that files copied one after another take effect together.
-const BUSY_POLLS_MAX: u32 = 3;
+/// Number of consecutive polls that must find incomplete files before changes to complete files
+/// take effect without them. The incomplete files then keep their last complete contents. Earlier
+/// polls read no file, so that files copied one after another take effect together.
+const INCOMPLETE_POLLS_MAX: u32 = 3;
 
 /// Tracker of changes to the policy files. Keeps each file's state at the last poll and its last
 /// complete contents.
@@ -29,7 +30,7 @@ const BUSY_POLLS_MAX: u32 = 3;
 pub(super) struct PolicyFileTracker {
     files: BTreeMap<FileKey, TrackedFile>,
     /// Number of consecutive polls that found incomplete files.
-    busy_polls: u32,
+    incomplete_polls: u32,
 }
 
 #[derive(Debug, Default)]
@@ -51,12 +52,12 @@ impl PolicyFileTracker {
     pub(super) fn new(contents: Vec<(FileKey, Vec<u8>)>) -> PolicyFileTracker {
         let file = |contents| TrackedFile { contents: Some(contents), ..TrackedFile::default() };
         let files = contents.into_iter().map(|(key, contents)| (key, file(contents))).collect();
-        PolicyFileTracker { files, busy_polls: 0 }
+        PolicyFileTracker { files, incomplete_polls: 0 }
     }
 
     /// Polls the files. If a file was read or removed, returns the last complete contents of all
-    /// files. Returns `None` if no file was read or removed, while it waits for incomplete files,
-    /// and if no file is left. If `all` is true, reads every file immediately.
+    /// files. Returns `None` if no file was read or removed, if incomplete files may soon be
+    /// complete, or if no file is left. If `all` is true, reads every file immediately.
     ///
     /// # Errors
     ///
@@ -67,9 +68,10 @@ impl PolicyFileTracker {
         all: bool,
     ) -> Result<Option<Vec<Source>>, PolicyFileError> {
         let was_removed = self.update(files.list()?, all);
-        let is_busy = self.files.values().any(|file| !file.is_complete);
-        self.busy_polls = if is_busy { self.busy_polls.saturating_add(1) } else { 0 };
-        if is_busy && self.busy_polls < BUSY_POLLS_MAX && !all {
+        let has_incomplete = self.files.values().any(|file| !file.is_complete);
+        self.incomplete_polls =
+            if has_incomplete { self.incomplete_polls.saturating_add(1) } else { 0 };
+        if has_incomplete && self.incomplete_polls < INCOMPLETE_POLLS_MAX && !all {
             return Ok(None);
         }
         let was_read = self.read(files)?;
@@ -79,7 +81,7 @@ impl PolicyFileTracker {
         Ok(Some(self.sources()).filter(|sources| !sources.is_empty()))
     }
 
-    /// Returns the last complete contents of all files, in policy order.
+    /// Returns the last complete contents of all files, in policy order (see [`FileKey`]).
     pub(super) fn sources(&self) -> Vec<Source> {
         let source = |((_, path), file): (&FileKey, &TrackedFile)| {
             Some(Source { name: escape_path(path), text: file.contents.clone()? })
@@ -87,13 +89,13 @@ impl PolicyFileTracker {
         self.files.iter().filter_map(source).collect()
     }
 
-    /// Returns whether a file may be incomplete. If so, the next poll should come soon.
-    pub(super) fn is_busy(&self) -> bool {
-        self.busy_polls > 0
+    /// Returns whether the last poll found incomplete files. If so, the next poll should come soon.
+    pub(super) fn has_incomplete_files(&self) -> bool {
+        self.incomplete_polls > 0
     }
 
     /// Discards the file stamps, so that the next polls read all files again.
-    pub(super) fn forget_stamps(&mut self) {
+    pub(super) fn discard_stamps(&mut self) {
         self.files.values_mut().for_each(|file| file.stamp = None);
     }
 

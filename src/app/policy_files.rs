@@ -23,8 +23,8 @@ const FILES_MAX: usize = 10_000;
 /// Maximum directory depth. Deeper nesting suggests a loop of symbolic links.
 const DEPTH_MAX: usize = 16;
 
-/// Configured paths of policy files and directories, with the rules and size limits for reading
-/// them.
+/// Configured paths of policy files and directories, with the options that select files in
+/// directories and limit file sizes.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyFiles {
     paths: Vec<PathBuf>,
@@ -98,16 +98,16 @@ pub enum PolicyFileError {
     },
     /// One policy file, or all policy files together, exceed the configured size.
     TooLarge {
-        /// File at which the limit was exceeded.
+        /// File at which the size limit was exceeded.
         path: PathBuf,
-        /// Configured limit, in bytes.
+        /// Configured size limit, in bytes.
         bytes_max: usize,
         /// Name of the setting that was exceeded: `policy-file-size` or `policy-size`.
         setting: &'static str,
     },
     /// The directories contain more than 10,000 files or are nested more than 16 deep.
     TooMany {
-        /// First file or directory beyond the limit.
+        /// First file or directory beyond the limit on the number of files or on the nesting depth.
         path: PathBuf,
     },
 }
@@ -187,7 +187,8 @@ impl PolicyFiles {
     pub(super) fn list(&self) -> Result<Vec<ListedFile>, PolicyFileError> {
         let mut found = Vec::new();
         for (root, path) in self.paths.iter().enumerate() {
-            let metadata = fs::metadata(path).map_err(|error| self.unreadable_root(path, error))?;
+            let metadata =
+                fs::metadata(path).map_err(|error| self.unreadable_root_error(path, error))?;
             if metadata.is_dir() {
                 self.walk(root, path, 0, &mut found)?;
             } else if metadata.is_file() {
@@ -208,8 +209,8 @@ impl PolicyFiles {
     }
 
     /// Returns the error for a configured path that cannot be read.
-    fn unreadable_root(&self, path: &Path, error: io::Error) -> PolicyFileError {
-        match unreadable(path, error) {
+    fn unreadable_root_error(&self, path: &Path, error: io::Error) -> PolicyFileError {
+        match unreadable_error(path, error) {
             PolicyFileError::Unreadable { path, error, .. } if self.any_extension => {
                 let variables = "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, and RUNTIME_APPDIRECTORY \
                                  (config, if not set)";
@@ -234,7 +235,7 @@ impl PolicyFiles {
         depth: usize,
         found: &mut Vec<ListedFile>,
     ) -> Result<(), PolicyFileError> {
-        let unreadable = |error| unreadable(directory, error);
+        let unreadable = |error| unreadable_error(directory, error);
         let mut paths = Vec::new();
         for entry in fs::read_dir(directory).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
@@ -296,7 +297,7 @@ impl PolicyFiles {
         path: &Path,
         other_bytes: usize,
     ) -> Result<(Vec<u8>, Option<FileStamp>), PolicyFileError> {
-        let unreadable = |error| unreadable(path, error);
+        let unreadable = |error| unreadable_error(path, error);
         let (mut file, before) = open_regular_file(path).map_err(unreadable)?;
         let left = self.bytes_max.saturating_sub(other_bytes);
         let bytes_max = self.file_bytes_max.min(left);
@@ -319,10 +320,10 @@ impl PolicyFiles {
 /// Reads the `--policy-defaults` file, which has the defaults for the domains of a control plane.
 /// The file may have at most 4 MiB.
 pub(super) fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failure> {
-    let (file, _) = open_regular_file(path).map_err(|error| unreadable(path, error))?;
+    let (file, _) = open_regular_file(path).map_err(|error| unreadable_error(path, error))?;
     let (mut text, bytes_max) = (Vec::new(), FILE_BYTES_MAX);
     let most = bytes_max as u64 + 1;
-    file.take(most).read_to_end(&mut text).map_err(|error| unreadable(path, error))?;
+    file.take(most).read_to_end(&mut text).map_err(|error| unreadable_error(path, error))?;
     let source = Source { name: path.display().to_string(), text };
     PolicyDefaults::read(&source, &Options::default()).map_err(Failure::Policy)
 }
@@ -333,7 +334,7 @@ pub(super) fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failur
 pub struct Fingerprint(blake3::Hash);
 
 impl Fingerprint {
-    /// Hashes the names and contents of `files`, which must be in policy order.
+    /// Hashes the names and contents of `files`, which must be in policy order (see [`FileKey`]).
     pub(super) fn from_sources(files: &[Source]) -> Fingerprint {
         let mut hasher = blake3::Hasher::new();
         for file in files {
@@ -363,12 +364,13 @@ pub(super) fn escape_path(path: &Path) -> String {
     escaped(&path.display().to_string()).into_owned()
 }
 
-fn unreadable(path: &Path, error: io::Error) -> PolicyFileError {
+fn unreadable_error(path: &Path, error: io::Error) -> PolicyFileError {
     let advice = advice_on_path(path, &error);
     PolicyFileError::Unreadable { path: path.to_owned(), error, advice }
 }
 
-/// Maximum number of file names in a directory that are compared with the name of a missing file.
+/// Maximum number of file names in a directory that are compared with the name of a missing file,
+/// to suggest the most similar one.
 const COMPARED_NAMES_MAX: usize = 1_000;
 
 /// Returns advice for an operator on a path that cannot be read, for example the name of a similar
@@ -411,9 +413,9 @@ fn similar_file(path: &Path) -> Option<PathBuf> {
 fn metadata_of_entry(path: &Path) -> Result<Option<Metadata>, PolicyFileError> {
     match fs::metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unreadable(path, error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(unreadable_error(path, error)),
         Err(error) => match fs::symlink_metadata(path) {
-            Ok(_) => Err(unreadable(path, error)),
+            Ok(_) => Err(unreadable_error(path, error)),
             Err(_) => Ok(None),
         },
     }

@@ -34,8 +34,8 @@ pub(super) struct PolicyReloader {
     in_force: Fingerprint,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
-    /// Whether the last poll failed to read the files. Used to log each outage only once.
-    unreadable: bool,
+    /// Whether the last poll failed to read the files. Used to log the failure only once.
+    is_unreadable: bool,
 }
 
 impl PolicyReloader {
@@ -52,7 +52,7 @@ impl PolicyReloader {
             last_read: loaded.fingerprint,
             in_force: loaded.fingerprint,
             files,
-            unreadable: false,
+            is_unreadable: false,
             loader,
             telemetry,
             poll_interval,
@@ -65,7 +65,7 @@ impl PolicyReloader {
         while !signals.is_stopped() {
             // Three polls of changing files take less than three intervals, so that with the default
             // of 1 s a change takes effect within 3 s even if other files keep changing.
-            let pause = match self.files.is_busy() {
+            let pause = match self.files.has_incomplete_files() {
                 true => self.poll_interval * 3 / 4,
                 false => self.poll_interval,
             };
@@ -82,7 +82,7 @@ impl PolicyReloader {
             Ok(None) => return,
             Err(error) => return self.report_unreadable(&error.into()),
         };
-        self.unreadable = false;
+        self.is_unreadable = false;
         let fingerprint = Fingerprint::from_sources(&files);
         if self.last_read == fingerprint {
             if all {
@@ -121,11 +121,12 @@ impl PolicyReloader {
         Arc::new(loaded.policy)
     }
 
-    /// Logs unreadable files once per outage. All files are read again once they are readable.
+    /// Logs an error if the files were readable until now. Makes the next polls read all files
+    /// again, even those that have not changed.
     fn report_unreadable(&mut self, failure: &Failure) {
-        self.files.forget_stamps();
-        if !self.unreadable {
-            self.unreadable = true;
+        self.files.discard_stamps();
+        if !self.is_unreadable {
+            self.is_unreadable = true;
             self.report_failure(failure);
         }
     }

@@ -17,8 +17,8 @@ use crate::server::Health;
 use crate::settings::{PolicySourceKind, Settings, TopValues};
 use crate::telemetry::{Telemetry, ValueDisplay};
 
-/// Policy with which the service starts, and the source of later policies.
-pub(super) struct StartedPolicy {
+/// Policy with which the service starts, and the source of the policies that replace it.
+pub(super) struct InitialPolicy {
     pub(super) policy: Arc<Policy>,
     pub(super) secret: Secret,
     pub(super) telemetry: Arc<Telemetry>,
@@ -32,8 +32,8 @@ enum Source {
     ControlPlane(Arc<ControlPlanePolicy>),
 }
 
-impl StartedPolicy {
-    /// Loads the policy files, or starts the client of the control plane. Then waits for the first
+impl InitialPolicy {
+    /// Loads the policy files, or starts the control plane client. Then waits for the first
     /// policy, unless `--force-start-without-initial-config` is set. Returns `None` if a signal
     /// stops the process while it waits.
     ///
@@ -43,17 +43,17 @@ impl StartedPolicy {
     pub(super) async fn start(
         settings: &Settings,
         signals: &mut Signals,
-    ) -> Result<Option<StartedPolicy>, Failure> {
+    ) -> Result<Option<InitialPolicy>, Failure> {
         let telemetry = new_telemetry(settings);
         if settings.config_type == PolicySourceKind::File {
-            return StartedPolicy::load_files(settings, telemetry).map(Some);
+            return InitialPolicy::load_files(settings, telemetry).map(Some);
         }
         let secret = read_key_secret(settings)?;
         let source = ControlPlanePolicy::start(settings, &telemetry)?;
         if !settings.force_start_without_initial_config {
             tracing::info!("waiting for the first policy of the control plane");
             tokio::select! {
-                () = source.wait_for_first() => {}
+                () = source.wait_for_first_policy() => {}
                 _ = signals.wait_for_stop(|| {}) => {
                     tracing::info!("stopped before the first policy was received");
                     return Ok(None);
@@ -62,13 +62,13 @@ impl StartedPolicy {
         }
         let (policy, files) = (source.latest(&secret), None);
         let source = Source::ControlPlane(source);
-        Ok(Some(StartedPolicy { policy, secret, telemetry, files, source }))
+        Ok(Some(InitialPolicy { policy, secret, telemetry, files, source }))
     }
 
     fn load_files(
         settings: &Settings,
         telemetry: Arc<Telemetry>,
-    ) -> Result<StartedPolicy, Failure> {
+    ) -> Result<InitialPolicy, Failure> {
         let loader = PolicyLoader::new(settings)?;
         let (loaded, tracker) = loader.load(RuleId(0))?;
         log_warnings(&loaded.warnings);
@@ -79,10 +79,10 @@ impl StartedPolicy {
         let reloader = PolicyReloader::new(loader, &loaded, tracker, counters, poll);
         let source = Source::Files(Box::new(reloader));
         let policy = Arc::new(loaded.policy);
-        Ok(StartedPolicy { policy, secret, telemetry, files, source })
+        Ok(InitialPolicy { policy, secret, telemetry, files, source })
     }
 
-    /// Returns the state of the control plane's client; `None` if policies come from files.
+    /// Returns the state of the control plane client; `None` if policies come from files.
     pub(super) fn control_plane(&self) -> Option<Arc<ControlPlaneStatus>> {
         match &self.source {
             Source::Files(_) => None,
@@ -90,7 +90,7 @@ impl StartedPolicy {
         }
     }
 
-    /// Connects the service, so that each later policy replaces the service's policy. Returns the
+    /// Attaches the service, so that each later policy replaces the service's policy. Returns the
     /// thread that watches the policy files; `None` if a control plane sends the policy.
     ///
     /// # Errors
@@ -120,7 +120,7 @@ impl StartedPolicy {
             Source::ControlPlane(source) if settings.healthy_with_at_least_one_config_loaded => {
                 let (source, health) = (Arc::clone(source), health.clone());
                 tokio::spawn(async move {
-                    source.wait_for_first().await;
+                    source.wait_for_first_policy().await;
                     health.set_serving(true);
                 });
             }

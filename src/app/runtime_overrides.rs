@@ -30,8 +30,8 @@ struct OverrideState {
     /// Policy as loaded, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
-    /// Time at which a rehearsed outage of Redis ends, or `None` if there is none or it has no time
-    /// limit.
+    /// Time at which a rehearsed outage of Redis ends, or `None` if no outage is being rehearsed or
+    /// the rehearsal has no time limit.
     store_disabled_until: Option<Instant>,
 }
 
@@ -79,7 +79,7 @@ impl RuntimeOverrides {
         now: Instant,
     ) -> Result<(), String> {
         let until = lifetime.map(|lifetime| now + lifetime);
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.loaded.check_override(target, value).map_err(|error| error.to_string())?;
         state.active.retain(|active| active.target != target);
         if state.active.len() >= OVERRIDES_MAX {
@@ -106,7 +106,7 @@ impl RuntimeOverrides {
         lifetime: Option<Duration>,
         now: Instant,
     ) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.store_disabled_until = lifetime.map(|lifetime| now + lifetime);
         redis.store_override().disable();
         tracing::warn!(
@@ -117,7 +117,7 @@ impl RuntimeOverrides {
 
     /// Enables Redis again.
     pub(super) fn enable_store(&self, redis: &RedisStack) {
-        self.state().store_disabled_until = None;
+        self.lock_state().store_disabled_until = None;
         redis.store_override().enable();
         tracing::warn!("Redis enabled again");
     }
@@ -125,7 +125,7 @@ impl RuntimeOverrides {
     /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis if its
     /// time is over.
     pub(super) fn expire(&self, now: Instant) {
-        let is_over = self.state().store_disabled_until.is_some_and(|until| until <= now);
+        let is_over = self.lock_state().store_disabled_until.is_some_and(|until| until <= now);
         if let Some(redis) = self.decider.store().redis().filter(|_| is_over) {
             self.enable_store(redis);
         }
@@ -136,7 +136,7 @@ impl RuntimeOverrides {
     /// policy may not know why an operator set them. Removes an override that cannot be applied to
     /// the new policy, for example because its rule no longer exists.
     pub(super) fn replace_policy(&self, policy: Arc<Policy>) {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let is_rejected = |active: &mut ActiveOverride| {
             let rejected = policy.check_override(&active.target, active.value).err();
             if let Some(reason) = &rejected {
@@ -157,7 +157,7 @@ impl RuntimeOverrides {
             to: active.value.to_string(),
             seconds_left: active.until.map(|until| seconds_left(until, now)),
         };
-        self.state().active.iter().map(view).collect()
+        self.lock_state().active.iter().map(view).collect()
     }
 
     /// Formats the active overrides for operators, one per line.
@@ -174,7 +174,7 @@ impl RuntimeOverrides {
     }
 
     fn remove_where(&self, reason: &str, ends: impl Fn(&ActiveOverride) -> bool) -> usize {
-        let mut state = self.state();
+        let mut state = self.lock_state();
         let removed: Vec<_> = state.active.extract_if(.., |active| ends(active)).collect();
         for ActiveOverride { target, value, .. } in &removed {
             tracing::warn!(target, switch = %value, reason, "switch removed");
@@ -198,7 +198,7 @@ impl RuntimeOverrides {
         self.decider.store().end_policy();
     }
 
-    fn state(&self) -> MutexGuard<'_, OverrideState> {
+    fn lock_state(&self) -> MutexGuard<'_, OverrideState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

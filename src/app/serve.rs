@@ -16,7 +16,7 @@ use tokio::time::MissedTickBehavior;
 use super::exit_codes::Failure;
 use super::http_ports::HttpPorts;
 use super::log_level::LogLevelControl;
-use super::policy_source::StartedPolicy;
+use super::policy_source::InitialPolicy;
 use super::runtime_overrides::RuntimeOverrides;
 use super::signals::Signals;
 use super::watcher_thread::{WatcherSignals, WatcherThread};
@@ -38,8 +38,8 @@ const AUXILIARY_THREADS: usize = 2;
 
 /// Interval at which expired counters, overrides and log levels are removed, 1 s.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
-/// Number of memory-store slots checked per sweep. Sweeping a store of a million keys takes eight
-/// seconds, at a cost of about 10 ms per second.
+/// Number of slots of the memory store that each sweep checks. Sweeping a store of a million keys
+/// takes eight sweeps of about 10 ms each, one per second.
 const SWEEP_SLOTS: usize = 131_072;
 
 /// Timeout for the final export of metrics and traces at shutdown, 1 s.
@@ -79,7 +79,7 @@ async fn run(
     let certificates = CertificateReloader::new(settings)?;
     let tls = certificates.as_ref().map(CertificateReloader::tls);
     let mut signals = Signals::install()?;
-    let Some(started) = StartedPolicy::start(settings, &mut signals).await? else { return Ok(()) };
+    let Some(started) = InitialPolicy::start(settings, &mut signals).await? else { return Ok(()) };
     let listener = server_config::bind_grpc(settings, tls.clone())?;
     let http_ports = HttpPorts::bind(settings).await?;
     // Not earlier: before the reason why the service cannot start, they would look like it.
@@ -113,7 +113,7 @@ async fn run(
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.addresses().first().map(ToString::to_string));
     let http_ports = http_ports.serve(&wiring, actions, &overrides, metrics);
-    tokio::spawn(drain_refused_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
+    tokio::spawn(drain_rejected_keys(Arc::clone(&decider), Arc::clone(&telemetry)));
     let is_connected = tokio::select! {
         ready = decider.store().wait_until_ready(settings) => ready?,
         // Nothing has been served yet, so there is nothing to drain. There are no watchers to reload.
@@ -238,7 +238,7 @@ fn log_overflows(decider: &ServiceDecider) {
 
 /// Moves records of rejected keys from their ring buffer into the statistics, 20 times per second,
 /// so that the buffer can be small.
-async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
+async fn drain_rejected_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let names = |rule, limit| page_data::limit_name(&decider.policy(), rule, limit);
@@ -252,7 +252,7 @@ async fn drain_refused_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemet
 /// a hanging file system blocks only one of them. Policies from a control plane are received on a
 /// thread of their own.
 fn watch_files(
-    policy: StartedPolicy,
+    policy: InitialPolicy,
     overrides: Arc<RuntimeOverrides>,
     certificates: Option<CertificateReloader>,
 ) -> Result<Vec<WatcherThread>, Failure> {

@@ -1,5 +1,5 @@
-//! `/try` on the debug port: predicts the decision on a request without charging it, and explains
-//! the prediction, as JSON.
+//! `/try` on the debug port: predicts the decision on a request without charging any counter, and
+//! explains the prediction, as JSON.
 //!
 //! `decide` makes the prediction, and `policy` writes the explanation.
 
@@ -23,7 +23,7 @@ struct TryResponse<'a> {
     /// rule has `on_store_failure: error`.
     code: &'static str,
     source: Option<&'static str>,
-    /// Whether the call is over a limit but admitted because of global shadow mode.
+    /// Whether the limits reject the call, but global shadow mode admits it.
     shadowed: bool,
     limited_by: Option<&'a str>,
     retry_after_ms: Option<u64>,

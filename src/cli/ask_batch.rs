@@ -60,7 +60,7 @@ fn format_result(result: &BatchItemResult, json: bool) -> String {
     }
 }
 
-/// Formats a decision: the code and, for a rejection, the time until a retry.
+/// Formats a decision: the code and, if the request was rejected, the time until a retry.
 fn format_response(response: &CallResponse) -> String {
     let waits = response.statuses.iter().filter(|status| status.refused);
     match waits.filter_map(|status| status.reset_seconds).max() {

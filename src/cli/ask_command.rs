@@ -153,7 +153,8 @@ impl Ask {
         }
     }
 
-    /// Returns the address of the gRPC port, without a scheme.
+    /// Returns the target address as `host:port`, without a scheme. Returns a usage error if it has
+    /// another form, or if it starts with `https://` and `--ca` is not set.
     fn host_and_port(&self) -> Result<&str, Failure> {
         let target = self.target.as_str();
         let is_https = target.starts_with("https://");
@@ -242,8 +243,8 @@ impl Ask {
     }
 }
 
-/// Converts an error into a failure with advice, which depends on the protocol that the server at
-/// the target address speaks.
+/// Converts an error into a failure with advice. To choose the advice, determines which protocol
+/// the server at the target address uses.
 async fn with_advice(settings: &ClientSettings, error: WireError) -> Failure {
     let advice = find_advice(settings, &error).await;
     Failure::Ask { target: settings.target.clone(), error, advice }

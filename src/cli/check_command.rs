@@ -48,8 +48,8 @@ A Redis Cluster decides a call in one step if its counters are on one node. Two 
 
 impl Check {
     pub(super) fn run(self, environment: &TextMap) -> Result<(), Failure> {
-        let sources = self.settings.own_sources(environment)?;
-        let output = ProgramOutput { format: self.format, strict: self.strict };
+        let sources = self.settings.read_used_sources(environment)?;
+        let output = ReportPrinter { format: self.format, strict: self.strict };
         let checked = match (self.format, app::check(&self.paths, sources)) {
             (Format::Text, checked) => checked?,
             (_, Ok(checked)) => return output.print_report(&checked.loaded),
@@ -95,12 +95,12 @@ impl Check {
 
 /// Printer of machine-readable reports. Prints nothing if `--format` is `text`.
 #[derive(Clone, Copy)]
-struct ProgramOutput {
+struct ReportPrinter {
     format: Format,
     strict: bool,
 }
 
-impl ProgramOutput {
+impl ReportPrinter {
     /// Prints a report in the chosen machine-readable format, if any.
     fn print(self, report: &Report<'_>) -> Result<(), Failure> {
         match self.format {

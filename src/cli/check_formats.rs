@@ -23,7 +23,7 @@ pub(super) enum Format {
     Github,
 }
 
-/// Result of a check: the diagnostics and, if the policy compiles, its size.
+/// Result of `tidegate check`: the diagnostics and, if the policy compiles, its size.
 pub(super) struct Report<'d> {
     /// Errors, warnings, and notes, in this order.
     pub(super) diagnostics: Vec<(Severity, &'d Diagnostic)>,

@@ -14,9 +14,9 @@ use super::Cli;
 use crate::settings::DropIn;
 
 /// Maximum number of ignored arguments that are logged, one line each.
-const REPORTED_MAX: usize = 20;
-/// Maximum length of a logged argument, in characters. Longer ones are cut.
-const REPORTED_CHARS_MAX: usize = 64;
+const LOGGED_ARGUMENTS_MAX: usize = 20;
+/// Maximum length of a logged argument, in characters. Longer arguments are truncated.
+const LOGGED_ARGUMENT_CHARS_MAX: usize = 64;
 
 /// Command line to parse, and whether the program runs in drop-in mode.
 pub(super) struct CommandLine {
@@ -54,9 +54,10 @@ impl CommandLine {
     }
 }
 
-/// Separates known flags and their values from unknown arguments. Returns the known ones, and the
-/// unknown ones as they may be logged: shortened, and without the value after `=`. An argument that
-/// follows an unknown flag is in neither list, because it may be the flag's value and a secret.
+/// Separates known flags and their values from unknown arguments. Returns the known arguments, and
+/// the unknown arguments as they may be logged: shortened, and without the value after `=`. An
+/// argument that follows an unknown flag is in neither list, because it may be the flag's value and
+/// a secret.
 fn split_known_flags(
     flags: &[&Arg],
     arguments: impl Iterator<Item = OsString>,
@@ -97,11 +98,11 @@ fn split_known_flags(
             }
         };
     }
-    ignored.truncate(REPORTED_MAX);
+    ignored.truncate(LOGGED_ARGUMENTS_MAX);
     (known, ignored)
 }
 
-/// Kind of the argument before the current one. Decides whether the current argument is a value.
+/// Kind of the argument before the current one. Determines whether the current argument is a value.
 #[derive(Clone, Copy)]
 enum PreviousArg {
     /// Known flag whose value is in the next argument, or in several if `several` is true.
@@ -125,7 +126,7 @@ fn classify_known_flag(flag: &Arg) -> PreviousArg {
 }
 
 fn shorten(text: &str) -> String {
-    text.chars().take(REPORTED_CHARS_MAX).collect()
+    text.chars().take(LOGGED_ARGUMENT_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -187,7 +188,7 @@ mod tests {
         let long = "x".repeat(1_000);
         let many = vec![long.as_str(); 1_000];
         let (_, unknown) = ignored(&many);
-        assert_eq!(unknown.len(), REPORTED_MAX);
-        assert_eq!(unknown[0].len(), REPORTED_CHARS_MAX);
+        assert_eq!(unknown.len(), LOGGED_ARGUMENTS_MAX);
+        assert_eq!(unknown[0].len(), LOGGED_ARGUMENT_CHARS_MAX);
     }
 }

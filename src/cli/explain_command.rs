@@ -42,7 +42,7 @@ impl Explain {
             descriptors: descriptors.collect::<Result<_, _>>()?,
             hits: self.hits,
         };
-        let sources = self.settings.own_sources(environment)?;
+        let sources = self.settings.read_used_sources(environment)?;
         terminal::print(&app::explain(&self.policy, sources, &request)?)
     }
 }

@@ -13,7 +13,7 @@ use crate::settings::{SettingRow, Sources, TABLE, TextMap};
 pub(super) trait FlagSet {
     /// Whether the subcommand accepts paths after its flags. If so, the value of a boolean flag
     /// must follow an `=`, so that a path is not parsed as the value.
-    const PATHS_FOLLOW: bool = true;
+    const ACCEPTS_PATHS: bool = true;
 
     fn contains(row: &SettingRow) -> bool;
 }
@@ -31,7 +31,7 @@ pub(super) struct PolicyFlags;
 pub(super) struct CounterFlags;
 
 impl FlagSet for AllFlags {
-    const PATHS_FOLLOW: bool = false;
+    const ACCEPTS_PATHS: bool = false;
 
     fn contains(_: &SettingRow) -> bool {
         true
@@ -67,7 +67,7 @@ impl<S: FlagSet> SettingFlags<S> {
     /// # Errors
     ///
     /// Returns an error if the settings file cannot be read.
-    pub(super) fn sources(self, environment: &TextMap) -> Result<Sources, Failure> {
+    pub(super) fn read_sources(self, environment: &TextMap) -> Result<Sources, Failure> {
         let (file, file_places) = match &self.settings {
             Some(path) => app::read_settings_file(path)?,
             None => Default::default(),
@@ -83,8 +83,8 @@ impl<S: FlagSet> SettingFlags<S> {
     /// # Errors
     ///
     /// Returns an error if the settings file cannot be read.
-    pub(super) fn own_sources(self, environment: &TextMap) -> Result<Sources, Failure> {
-        let mut sources = self.sources(environment)?;
+    pub(super) fn read_used_sources(self, environment: &TextMap) -> Result<Sources, Failure> {
+        let mut sources = self.read_sources(environment)?;
         sources.environment.retain(|name, _| {
             rows::<S>()
                 .any(|row| row.variable() == *name || row.compat_names.contains(&name.as_str()))
@@ -126,7 +126,7 @@ impl<S: FlagSet> Args for FlagValues<S> {
                 flag.num_args(1..).action(ArgAction::Append)
             } else if row.default == "false" {
                 let boolean = flag.num_args(0..=1).default_missing_value("true");
-                boolean.require_equals(S::PATHS_FOLLOW)
+                boolean.require_equals(S::ACCEPTS_PATHS)
             } else {
                 flag
             })

@@ -29,7 +29,7 @@ Examples:
 
 impl Serve {
     pub(super) fn run(self, environment: &TextMap, drop_in: Option<DropIn>) -> Result<(), Failure> {
-        let sources = Sources { drop_in, ..self.settings.sources(environment)? };
+        let sources = Sources { drop_in, ..self.settings.read_sources(environment)? };
         let configuration = Configuration::read(sources)?;
         if self.print_settings {
             return terminal::print(&configuration.report());

@@ -45,18 +45,18 @@ pub(super) fn print_warning(warning: &Diagnostic) {
     print_diagnostic(Color::Yellow, "warning", warning);
 }
 
-/// Maximum number of positions listed below a note.
-const POSITIONS_MAX: usize = 5;
+/// Maximum number of other source positions that are listed below a policy note.
+const NOTE_POSITIONS_MAX: usize = 5;
 
 /// Prints a note and its source line to standard error, followed by the positions of up to
-/// [`POSITIONS_MAX`] other notes of the same kind.
+/// [`NOTE_POSITIONS_MAX`] other notes of the same kind.
 pub(super) fn print_note(first: &Diagnostic, others: &[&Diagnostic]) {
     let severity = Color::Green.paint("note", io::stderr().is_terminal());
     let mut text = first.report(&severity);
     if !others.is_empty() {
         let position = |note: &&Diagnostic| format!("{}:{}:{}", note.file, note.line, note.column);
-        let shown: Vec<String> = others.iter().take(POSITIONS_MAX).map(position).collect();
-        let rest = match others.len().saturating_sub(POSITIONS_MAX) {
+        let shown: Vec<String> = others.iter().take(NOTE_POSITIONS_MAX).map(position).collect();
+        let rest = match others.len().saturating_sub(NOTE_POSITIONS_MAX) {
             0 => String::new(),
             rest => format!(" and {rest} more"),
         };

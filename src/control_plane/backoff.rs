@@ -32,7 +32,7 @@ impl Backoff {
     }
 
     /// Returns the wait after a failure. `random` is a random number from 0 to 1. `connected` is
-    /// whether the connection had been established before it failed.
+    /// true if the connection had been established before it failed.
     pub(crate) fn next_wait(&mut self, connected: bool, random: f64) -> Duration {
         let BackoffConfig { initial, max, random_fraction, connect_retry } = self.config;
         if let (false, Some(fixed)) = (connected, connect_retry) {

@@ -60,8 +60,8 @@ pub struct Client {
     pub headers: Vec<(String, String)>,
     /// Maximum size of a response, in bytes.
     pub message_bytes_max: usize,
-    /// Function that returns the policy defaults, for properties that the control plane's messages
-    /// cannot express; `None` means the built-in defaults.
+    /// Function that returns the policy defaults. They set properties that messages from the
+    /// control plane cannot express. `None` means the built-in defaults.
     pub defaults: Option<ReadDefaults>,
     /// State and counters of the client, for metrics and the live page.
     pub status: Arc<ControlPlaneStatus>,
@@ -70,11 +70,11 @@ pub struct Client {
 /// Effect of a response on the active policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseEffect {
-    /// Whether to activate the domains, because they have changed, or because no policy is active
-    /// yet and the response was accepted.
+    /// Whether to activate the domains. True if the domains have changed, or if the response was
+    /// accepted and no policy is active yet.
     pub activate: bool,
-    /// Whether the response was rejected, in part or as a whole, and either its errors differ from
-    /// those of the previous response or the active domains have changed.
+    /// Whether to report a rejection of the response. True if the response has errors, and either
+    /// the previous response had different errors or the active domains have changed.
     pub newly_rejected: bool,
     /// Whether the whole response was accepted.
     pub accepted: bool,
@@ -162,8 +162,8 @@ impl Client {
         }
     }
 
-    /// Returns a request with the message and the configured headers. Skips invalid headers, which
-    /// the settings have already rejected.
+    /// Returns a request with the message and the configured headers. The settings reject invalid
+    /// headers; any that remain are skipped.
     fn with_headers<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         for (name, value) in &self.headers {
@@ -234,7 +234,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
                 }
                 _ = ticks.tick() => {
                     self.report_connected();
-                    if self.has_changed() {
+                    if self.check_for_changes() {
                         return StreamEnd::Changed;
                     }
                 }
@@ -270,9 +270,9 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
             log_rejections(&update.rejections);
         }
         let now = Clock::System.monotonic();
-        let answer = self.exchange.answer(&version, &nonce, &update.rejections, now);
+        let answer = self.exchange.ack_or_nack(&version, &nonce, &update.rejections, now);
         status.update(|state| {
-            self.exchange.acknowledged().clone_into(&mut state.version);
+            self.exchange.acknowledged_version().clone_into(&mut state.version);
             state.received_version = version;
             state.domains = domains;
             state.rejections = update.rejections;
@@ -280,9 +280,9 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         Some(answer)
     }
 
-    /// Returns whether the certificates or the policy defaults have changed. Applies changed
-    /// defaults.
-    fn has_changed(&mut self) -> bool {
+    /// Reads the certificates and the policy defaults, and returns whether either has changed.
+    /// Applies changed defaults to `last_good`.
+    fn check_for_changes(&mut self) -> bool {
         let mut changed = false;
         if let Some(material) = self.client.read_material() {
             let differs = self.material.as_ref() != Some(&material);

@@ -1,8 +1,9 @@
 //! Connection to a control plane: its settings, and TLS with certificates that can change.
 //!
 //! Uses its own TLS connector instead of tonic's, to report why the server rejected a client
-//! certificate. In TLS 1.3, the server does so after the handshake, with an alert that the client
-//! only sees when it reads; tonic would report a closed connection.
+//! certificate. In TLS 1.3, the server rejects a client certificate after the handshake, with an
+//! alert that the client receives only when it reads from the socket. tonic would report a closed
+//! connection instead.
 //!
 //! Not here: the messages on the stream (`client`), reading files (`app`).
 
@@ -80,7 +81,8 @@ impl fmt::Debug for TlsMaterial {
     }
 }
 
-/// First error of a connection's socket; `None` if no error has occurred.
+/// First error that occurred on the socket of a connection, or `None`. The socket and the client
+/// share it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SocketError(Arc<Mutex<Option<String>>>);
 
@@ -89,8 +91,8 @@ impl SocketError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Stores an error unless one is already stored, because later errors only report that the
-    /// connection is closed.
+    /// Stores the first error. Ignores later errors, because they only report that the connection
+    /// is closed.
     fn set(&self, error: &io::Error) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.get_or_insert_with(|| error.to_string());
@@ -126,7 +128,7 @@ impl ConnectionConfig {
                 let name = tls.server_name.clone().unwrap_or_else(|| host.clone());
                 let name = ServerName::try_from(name).map_err(|error| error.to_string())?;
                 let material = material.cloned().unwrap_or_default();
-                Some((TlsConnector::from(client_config(&material)?), name))
+                Some((TlsConnector::from(build_client_config(&material)?), name))
             }
             (None, _) => None,
         };
@@ -146,7 +148,7 @@ impl ConnectionConfig {
     }
 }
 
-fn client_config(material: &TlsMaterial) -> Result<Arc<ClientConfig>, String> {
+fn build_client_config(material: &TlsMaterial) -> Result<Arc<ClientConfig>, String> {
     let mut roots = RootCertStore::empty();
     let trusted = trusted_certificates(material.authority.as_deref())
         .ok_or("the CA of the control plane is not PEM")?;
@@ -226,9 +228,9 @@ struct ObservedSocket {
 }
 
 impl ObservedSocket {
-    /// Records a write error or, if the server has sent one, the TLS alert that explains why it
-    /// closed the connection. Waits until the socket is readable; a broken connection always
-    /// becomes readable.
+    /// Records a write error. If the server sent a TLS alert before it closed the connection,
+    /// records the alert instead, because it states the reason. To receive the alert, waits until
+    /// the socket is readable; a broken connection always becomes readable.
     fn record_write_error<T>(
         &mut self,
         context: &mut Context<'_>,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::last_good::Rejection;
 
-/// Minimum time between two NACKs, and the wait before the second NACK for the same version.
+/// Minimum time between two NACKs. Also the time between the first and the second NACK for the
+/// same version.
 const NACK_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Maximum wait before a NACK. Also the maximum delay of a corrected policy, because the control
 /// plane sends nothing before it has received the NACK.
@@ -44,9 +45,9 @@ pub struct AckOrNack {
 
 impl Exchange {
     /// Returns the ACK or NACK for a response that was received and applied at `now`. The caller
-    /// must discard it if a newer response arrives before it is sent, because the control plane
-    /// ignores older nonces.
-    pub fn answer(
+    /// must discard the ACK or NACK if a newer response arrives before it is sent, because the
+    /// control plane ignores older nonces.
+    pub fn ack_or_nack(
         &mut self,
         version: &str,
         nonce: &str,
@@ -71,7 +72,7 @@ impl Exchange {
     }
 
     /// Returns the version that was acknowledged last; empty before the first ACK.
-    pub fn acknowledged(&self) -> &str {
+    pub fn acknowledged_version(&self) -> &str {
         &self.acknowledged
     }
 }
@@ -107,12 +108,12 @@ mod tests {
     fn an_accepted_response_is_acknowledged_at_once_with_its_version_and_nonce() {
         let now = Clock::System.monotonic();
         let mut exchange = Exchange::default();
-        let answer = exchange.answer("1", "a", &[], now);
+        let answer = exchange.ack_or_nack("1", "a", &[], now);
         let due = now;
         let (version, nonce) = ("1".to_owned(), "a".to_owned());
         assert_eq!(answer, AckOrNack { version, nonce, rejection: None, due });
-        assert_eq!(exchange.acknowledged(), "1");
-        let empty = exchange.answer("", "b", &[], now);
+        assert_eq!(exchange.acknowledged_version(), "1");
+        let empty = exchange.ack_or_nack("", "b", &[], now);
         assert_eq!((empty.version.as_str(), empty.rejection), ("", None), "all removed");
     }
 
@@ -120,8 +121,8 @@ mod tests {
     fn a_rejected_response_keeps_the_acknowledged_version_and_names_the_place() {
         let now = Clock::System.monotonic();
         let mut exchange = Exchange::default();
-        exchange.answer("1", "a", &[], now);
-        let answer = exchange.answer("2", "b", &rejections(1), now);
+        exchange.ack_or_nack("1", "a", &[], now);
+        let answer = exchange.ack_or_nack("2", "b", &rejections(1), now);
         assert_eq!((answer.version.as_str(), answer.nonce.as_str()), ("1", "b"));
         assert_eq!(answer.rejection.as_deref(), Some("r0: descriptors[0].key: empty"));
         assert_eq!(answer.due, now, "the first one is not delayed");
@@ -133,7 +134,7 @@ mod tests {
         let mut exchange = Exchange::default();
         let mut waits = Vec::new();
         for _ in 0..8 {
-            let due = exchange.answer("2", "n", &rejections(1), now).due;
+            let due = exchange.ack_or_nack("2", "n", &rejections(1), now).due;
             waits.push((due - now).as_secs());
             now = due;
         }
@@ -145,21 +146,21 @@ mod tests {
         let now = Clock::System.monotonic();
         let mut exchange = Exchange::default();
         for _ in 0..3 {
-            exchange.answer("2", "n", &rejections(1), now);
+            exchange.ack_or_nack("2", "n", &rejections(1), now);
         }
-        let last = exchange.answer("2", "n", &rejections(1), now).due;
-        assert_eq!(exchange.answer("3", "n", &rejections(1), last).due, last + SECOND);
-        exchange.answer("4", "n", &[], last);
-        let next = exchange.answer("5", "n", &rejections(1), last + SECOND).due;
+        let last = exchange.ack_or_nack("2", "n", &rejections(1), now).due;
+        assert_eq!(exchange.ack_or_nack("3", "n", &rejections(1), last).due, last + SECOND);
+        exchange.ack_or_nack("4", "n", &[], last);
+        let next = exchange.ack_or_nack("5", "n", &rejections(1), last + SECOND).due;
         assert_eq!(next, last + SECOND * 2, "not sooner than a second after the last");
         let later = last + SECOND * 60;
-        assert_eq!(exchange.answer("6", "n", &rejections(1), later).due, later);
+        assert_eq!(exchange.ack_or_nack("6", "n", &rejections(1), later).due, later);
     }
 
     #[test]
     fn a_nack_lists_at_most_ten_rejections() {
         let mut exchange = Exchange::default();
-        let answer = exchange.answer("1", "a", &rejections(13), Clock::System.monotonic());
+        let answer = exchange.ack_or_nack("1", "a", &rejections(13), Clock::System.monotonic());
         let text = answer.rejection.unwrap();
         assert_eq!(text.lines().count(), 11);
         assert!(text.ends_with("and 3 more"), "{text}");

@@ -73,7 +73,8 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// Active domains from a control plane, and the options for compiling new ones.
+/// Last valid version of each domain from a control plane (the active domains), with the options
+/// for compiling new versions.
 #[derive(Debug, Default)]
 pub struct LastGood {
     options: Options,
@@ -106,7 +107,7 @@ pub struct DomainUpdate {
     /// Number of domains that were compiled. Domains whose resources are unchanged are not compiled
     /// again.
     pub compiled: usize,
-    /// Errors in the response, each with its resource. Empty if the response is accepted.
+    /// Errors in the response, each with its resource. Empty if the whole response is accepted.
     pub rejections: Vec<Rejection>,
 }
 
@@ -168,7 +169,7 @@ impl LastGood {
     }
 
     /// Applies the resources of one domain. `group` must be sorted by name. `former` contains the
-    /// domains that the previous response left rejected.
+    /// invalid domains of the previous response.
     fn apply_domain(
         &mut self,
         domain: &str,
@@ -214,8 +215,8 @@ impl LastGood {
         }
     }
 
-    /// Returns the only resource that may define a domain: the active one or, if the response does
-    /// not contain it, the first by name. Rejects all other resources of the domain.
+    /// Returns the only resource that may define a domain: the active resource or, if the response
+    /// does not contain it, the first resource by name. Rejects all other resources of the domain.
     fn select_owner(
         &self,
         domain: &str,
@@ -242,8 +243,8 @@ impl LastGood {
 struct DecodedResponse {
     /// Resources by domain. Each group is sorted by name and has at least one resource.
     domains: BTreeMap<String, Vec<EncodedResource>>,
-    /// Names of the resources whose domain is empty, so that the domains they should define are
-    /// unknown.
+    /// Names of the resources with an empty domain name. The domains that these resources should
+    /// define are unknown.
     without_domain: BTreeSet<String>,
     /// Whether the response contains a resource whose name cannot be decoded.
     has_nameless: bool,
@@ -254,8 +255,8 @@ struct DecodedResponse {
 }
 
 impl DecodedResponse {
-    /// Decodes the names and domains of resources. The decoded resources do not depend on the order
-    /// of `resources`; only the rejections do.
+    /// Decodes the names and domains of resources. Only the rejections depend on the order of
+    /// `resources`.
     fn decode(resources: Vec<RawResource>) -> Self {
         let mut response = DecodedResponse::default();
         let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();
@@ -294,8 +295,8 @@ impl DecodedResponse {
         response
     }
 
-    /// Returns whether the response may contain one of these resources with an error that hides its
-    /// domain. If so, the domain that they define must not be removed.
+    /// Returns whether the response may contain one of `resources` with an error that hides its
+    /// domain. If so, the domain that `resources` defines must not be removed.
     fn may_contain(&self, resources: &[String]) -> bool {
         self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
     }

@@ -1,11 +1,11 @@
-//! Status of the control plane's client: counters and state that metrics and the live page show.
+//! Status of the control plane client: counters and state for metrics and the live page.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::last_good::Rejection;
 
-/// Counters and state of the control plane's client, shared with metrics and the live page.
+/// Counters and state of the control plane client, shared with metrics and the live page.
 #[derive(Debug, Default)]
 pub struct ControlPlaneStatus {
     /// Whether a stream to the control plane is open.
@@ -16,16 +16,16 @@ pub struct ControlPlaneStatus {
     pub failures: AtomicU64,
     /// Number of responses with policies.
     pub responses: AtomicU64,
-    /// Number of responses that were acknowledged (ACKs sent).
+    /// Number of ACKs sent. An ACK accepts a whole response.
     pub acks: AtomicU64,
-    /// Number of responses that were rejected (NACKs sent).
+    /// Number of NACKs sent. A NACK rejects a response in part or as a whole.
     pub nacks: AtomicU64,
     /// Number of times that a domain was compiled.
     pub compiled: AtomicU64,
     state: Mutex<ControlPlaneState>,
 }
 
-/// State of the control plane's client.
+/// State of the control plane client: policy versions, number of active domains, and errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlPlaneState {
     /// Version that was acknowledged last; empty before the first ACK.

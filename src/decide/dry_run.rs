@@ -1,7 +1,7 @@
 //! Dry run: predicts the decision on a request without charging limits or notifying the observer.
 //!
-//! Replaces every check with a peek, and derives the decision from the outcomes of the peeks. The
-//! wait that a peek reports is that of a single hit.
+//! Replaces every check with a peek, and derives the decision from the outcomes of the peeks. A
+//! peek reports the wait until a single hit would pass.
 //!
 //! Not here: presenting the result (`app`).
 
@@ -60,7 +60,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ) -> Result<DryRun<'p>, DecideError> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
-        if checks.is_cut_off {
+        if checks.is_truncated {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }
         let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
@@ -112,8 +112,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Returns the outcome that a check would have, given the outcome of a peek at its counter and the
-/// `before` hits that earlier checks of the same call would charge to the counter.
+/// Predicts the outcome of a check from the outcome of a peek at its counter. `before` is the
+/// number of hits that earlier checks of the same call would charge to the counter.
 fn predict_outcome(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
     let available = Hits(peek.available.0.saturating_sub(before.0));
     let (verdict, retry_after) = if check.hits_needed() <= available {

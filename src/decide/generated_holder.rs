@@ -26,8 +26,8 @@ impl GeneratedHolder {
     }
 }
 
-/// Generator of unique, unpredictable tokens. Each token is the SipHash of a counter under random
-/// keys, which needs neither a lock nor a system call.
+/// Generator of slot holders with unique, unpredictable tokens. A token consists of two SipHashes
+/// of a counter, under random keys. Generating a token needs neither a lock nor a system call.
 #[derive(Debug, Default)]
 pub(super) struct HolderGenerator {
     next: AtomicU64,

@@ -21,7 +21,7 @@ pub struct CounterSnapshot<'p> {
     pub rate: Rate,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
-    /// Outcome of the peek or the reset at the counter, or `None` if the store did not answer.
+    /// Outcome of peeking at or resetting the counter; `None` if the store did not answer.
     pub outcome: Option<Outcome>,
 }
 
@@ -30,13 +30,13 @@ pub struct CounterSnapshot<'p> {
 pub struct CounterSnapshots<'p> {
     /// Counters in policy-file order. Empty if no rule with limits matches the descriptor.
     pub each: Vec<CounterSnapshot<'p>>,
-    /// Component that answered. If it is [`Source::Local`], other replicas may have
-    /// different counts.
+    /// Component that read or reset the counters. If this is [`Source::Local`], other replicas may
+    /// have different counts.
     pub source: Source,
 }
 
 impl<S: Store, O: Observer> Decider<S, O> {
-    /// Returns the state of a descriptor's counters without charging them.
+    /// Returns the states of a descriptor's counters without charging them.
     pub async fn inspect_counters<'p>(
         &self,
         policy: &'p Policy,
@@ -49,7 +49,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
 
     /// Resets a descriptor's counters by refunding the maximum number of hits. Returns the new
     /// states of the counters. Concurrency slots are not released.
-    pub async fn reset<'p>(
+    pub async fn reset_counters<'p>(
         &self,
         policy: &'p Policy,
         domain: &str,
@@ -71,7 +71,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let descriptor = Descriptor {
             entries,
             hits: Hits::ONE,
-            names_hits: false,
+            has_hits_addend: false,
             refund: false,
             limit: None,
             holder: None,

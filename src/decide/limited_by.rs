@@ -1,8 +1,8 @@
 //! Finds the limit that rejects a call, and the wait after which a retry passes.
 //!
-//! Every required limit must pass, so the longest of their waits applies. At least one quota group
+//! All required limits must pass, so the longest of their waits applies. At least one quota group
 //! must pass, so the shortest wait among the groups applies. A group passes only if all of its
-//! limits pass, so its wait is the longest of theirs.
+//! limits pass, so the wait of a group is the longest wait of its limits.
 //!
 //! Not here: waits of single checks (`algorithm`), sending the wait (`wire`).
 
@@ -21,13 +21,13 @@ struct Wait {
     /// Index and wait of the refused check with the longest wait; `None` if no check was refused. A
     /// wait of `None` means that waiting never helps.
     longest: Option<(usize, Option<Micros>)>,
-    /// Whether the actual wait may be longer than that of `longest`.
+    /// Whether the actual wait may be longer than the wait in `longest`.
     is_lower_bound: bool,
 }
 
 /// Returns the limit that rejected the call, or `None` if the store did not answer and no refusal
 /// is known.
-pub(super) fn find<'p>(
+pub(super) fn find_rejecting_limit<'p>(
     matches: &Matches<'p>,
     checks: &Checks<'_, 'p>,
     answers: &Answers,

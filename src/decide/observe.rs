@@ -1,6 +1,6 @@
 //! Notifies the observer of checks, refusals, and decisions.
 //!
-//! Not here: counting and logging them (`telemetry`).
+//! Not here: counting and logging these events (`telemetry`).
 
 use super::{Decider, is_admitted, matched_rule};
 use crate::domain::{
@@ -47,7 +47,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     shadow: rule.is_some_and(|rule| rule.shadow_mode),
                     admitted,
                     is_refund: check.is_refund(),
-                    is_question: matches!(check.op, Op::Peek { .. }),
+                    is_peek: matches!(check.op, Op::Peek { .. }),
                     lost_bill: lost_bill(check, descriptor, &outcome),
                     source: decision.source,
                 };
@@ -77,8 +77,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         }
     }
 
-    /// Notifies the observer of a refused check. The entries are collected here, so that only
-    /// refused checks pay for it.
+    /// Notifies the observer of a refused check. Collects the counter's entries here, so that
+    /// checks that pass do not incur the cost.
     fn notify_refusal(
         &self,
         rule: Option<&Rule>,
@@ -112,14 +112,14 @@ fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Optio
     }
 }
 
-/// Returns the hits of a bill that were not charged. Returns `None` if the check is not a bill
-/// (hits that a descriptor names) or was charged in full.
+/// Returns the hits of a bill that were not charged. Returns `None` if the check was charged in
+/// full or is not a bill. A bill is a descriptor with its own `hits_addend` above 0.
 fn lost_bill(
     check: &Check<'_>,
     descriptor: &Descriptor<'_>,
     outcome: &Outcome,
 ) -> Option<LostBill> {
-    if !descriptor.names_hits || check.is_refund() {
+    if !descriptor.has_hits_addend || check.is_refund() {
         return None;
     }
     let hits = Hits(check.cost().0.saturating_sub(outcome.charged.0));
@@ -142,7 +142,7 @@ fn unlimited_event(rule: &Rule, descriptor: &Descriptor<'_>, admitted: bool) -> 
         shadow: rule.shadow_mode,
         admitted,
         is_refund: descriptor.refund,
-        is_question: descriptor.hits == Hits::ZERO,
+        is_peek: descriptor.hits == Hits::ZERO,
         lost_bill: None,
         source: Source::Policy,
     }

@@ -42,7 +42,7 @@ pub(super) fn descriptor_status<'p>(
         let limit = checks.each[at].limit;
         let (rate, name, capacity) = (limit.rate, checks.names[at], limit.capacity());
         status.shown = Some(StatusLimit { rate, name, capacity });
-        state.fill(&mut status, shadow);
+        state.write_to(&mut status, shadow);
     }
     status
 }
@@ -85,7 +85,7 @@ impl CounterState {
         }
     }
 
-    fn fill(&self, status: &mut Status<'_>, shadow: bool) {
+    fn write_to(&self, status: &mut Status<'_>, shadow: bool) {
         let refused = self.verdict == Verdict::Refuse;
         status.code = if refused && !shadow { Code::OverLimit } else { Code::Ok };
         status.remaining = if refused {

@@ -27,13 +27,13 @@ use super::{Answer, Check, Role, Verdict};
 pub struct Admission {
     required_refused: bool,
     required_undecided: bool,
-    /// The first 128 quota groups, which need no heap allocation.
+    /// Bit sets of the first 128 quota groups. They are stored inline to avoid a heap allocation.
     quotas: QuotaBits,
-    /// All other quota groups, 128 in each element.
+    /// Bit sets of the quota groups from number 128 on, 128 groups per element.
     more_quotas: Vec<QuotaBits>,
 }
 
-/// Bit sets of 128 consecutive quota groups.
+/// Bit sets of 128 consecutive quota groups, with one bit per group in each set.
 #[derive(Clone, Copy, Debug, Default)]
 struct QuotaBits {
     /// Groups that occur in the call.
@@ -85,9 +85,9 @@ impl Admission {
                 && self.all_quota_bits().all(|bits| bits.present & !bits.refused == 0)
     }
 
-    /// Returns the role to use for an undecided check when only the undecided checks of a call are
-    /// sent to a store. Unless a decided check has already rejected the call, the undecided checks
-    /// are admitted with these roles if and only if the whole call is. A quota check becomes a
+    /// Returns the role of an undecided check in a new call that consists of the undecided checks
+    /// only. With these roles, the new call is admitted if and only if the original call is,
+    /// unless a decided check has already rejected the original call. A quota check becomes a
     /// shadow check if a quota group has already passed, or if its own group has already been
     /// refused.
     pub fn remaining_role(&self, role: Role) -> Role {

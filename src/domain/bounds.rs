@@ -1,4 +1,4 @@
-//! Bounds of one request, which limit the work that a single message can cause.
+//! Bounds on the size of one request. They limit the work that a single message can cause.
 //!
 //! Not here: the bounds of a policy (`policy`) and of a connection (`server`).
 
@@ -14,8 +14,8 @@ pub struct Bounds {
     /// Maximum number of fields in the encoded request, including those in nested messages.
     pub fields_max: usize,
     /// Maximum number of checks per request. It is bounded because one Redis script decides all
-    /// checks. A policy is rejected when it is loaded if a request with one descriptor for each of
-    /// its sequences of keys needs more checks.
+    /// checks. A policy cannot be loaded if a request with one descriptor for each path of keys in
+    /// a domain could need more checks.
     pub checks_max: usize,
     /// Maximum number of requests per batch. `message_bytes_max` and `fields_max` also apply to a
     /// batch as a whole.

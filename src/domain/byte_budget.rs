@@ -87,16 +87,16 @@ impl Drop for Reservation {
 /// Maximum size of a block in a [`BudgetedBuffer`], in bytes.
 const BLOCK_BYTES: usize = 16 * 1024;
 
-/// Returns the number of bytes to reserve for a block: 1.75 times its size. In tests with floods of
-/// incomplete requests, the allocator and frames that had been read but not yet copied used a third
-/// of the memory, and slightly more on a busy machine.
+/// Returns the number of bytes to reserve for a block: 1.75 times its size, to account for the
+/// allocator and for frames that have been read but not yet copied. In tests with floods of
+/// incomplete requests, these used a third of the memory, or slightly more on a busy machine.
 const fn bytes_to_reserve(block_bytes: usize) -> usize {
     block_bytes + block_bytes / 4 * 3
 }
 
 /// Buffer for bytes that arrive in pieces and count against a budget. It consists of blocks,
-/// because a single buffer that doubles in size would leave the allocator with as many freed bytes
-/// as it holds.
+/// because a contiguous buffer that doubles in size would leave as much freed memory in the
+/// allocator as the buffer itself uses.
 #[derive(Debug)]
 pub struct BudgetedBuffer {
     blocks: Vec<Vec<u8>>,
@@ -105,7 +105,7 @@ pub struct BudgetedBuffer {
 }
 
 impl BudgetedBuffer {
-    /// Creates an empty buffer. Its blocks extend `reservation`.
+    /// Creates an empty buffer. Each block that it allocates is added to `reservation`.
     pub fn new(reservation: Reservation) -> Self {
         BudgetedBuffer { blocks: Vec::new(), length: 0, reservation }
     }

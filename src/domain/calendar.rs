@@ -25,7 +25,7 @@ pub trait CalendarWindows: Send + Sync {
     fn window_at(&self, at: Micros) -> WindowBounds;
 }
 
-/// Calendar of a rate limit: a unit, such as a month, in a time zone.
+/// Calendar of a rate limit: the unit of its windows, such as a month, and the time zone.
 #[derive(Clone)]
 pub struct Calendar {
     unit: Unit,

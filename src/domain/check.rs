@@ -24,19 +24,20 @@ pub struct CounterKey {
 pub enum Op {
     /// Charge the hits if enough are available.
     Take {
-        /// Hits to charge: the request's hits times the rule's `cost`; at least 1.
+        /// Hits to charge, at least 1: the descriptor's hits times the rule's `cost`, or only the
+        /// descriptor's hits for a bill under [`Charge::Billed`].
         cost: Hits,
     },
     /// Report whether `hits` more hits would pass. Charges nothing.
     Peek {
         /// Hits that must be available; at least 1. For a descriptor with `hits_addend: 0`, this
-        /// is the `cost` of the rule, which one more request would take.
+        /// is the rule's `cost`, that is, the charge for one more hit.
         hits: Hits,
     },
     /// Refund hits that were charged earlier. A refund of more hits than the counter holds resets
     /// the counter to zero.
     Refund {
-        /// Hits to refund: the request's hits times the rule's `cost`.
+        /// Hits to refund: the descriptor's hits times the rule's `cost`.
         cost: Hits,
     },
 }
@@ -52,9 +53,9 @@ pub enum Role {
     /// The call is admitted only if this check passes.
     #[default]
     Required,
-    /// The check belongs to a quota group. The call is admitted only if at least one of its quota
-    /// groups passes all of its checks. The number identifies the group within the call and is
-    /// below [`Bounds::checks_max`](super::Bounds::checks_max).
+    /// The check belongs to a quota group. The call is admitted only if all checks of at least one
+    /// quota group pass. The number identifies the group within the call and is below
+    /// [`Bounds::checks_max`](super::Bounds::checks_max).
     Quota(u16),
     /// The check has no effect on admission.
     Shadow,
@@ -164,8 +165,9 @@ impl Check<'_> {
 /// Accounting mode of a call, which determines what is charged if the call is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// A rejected call charges only its bills (see [`Charge::Billed`]) and the limits with
-    /// `charge: always`. Its refunds are applied. See [`Check::applies_when_rejected`].
+    /// If the call is rejected, its refunds are applied, but only its bills (see
+    /// [`Charge::Billed`]) and its checks of limits with `charge: always` are charged. See
+    /// [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,
     /// Every check that passes is charged, even if another check rejects the call.

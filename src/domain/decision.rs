@@ -39,7 +39,7 @@ impl StatusLimit<'_> {
     /// Returns the limit to report, in hits: `requests_per_unit` or, if larger, the capacity. A
     /// bucket's `burst` can exceed `requests_per_unit`, and the reported `remaining` must not
     /// exceed the reported limit.
-    pub fn reported(&self) -> Hits {
+    pub fn reported_limit(&self) -> Hits {
         Hits(u64::from(self.rate.requests_per_unit)).max(self.capacity)
     }
 }
@@ -47,8 +47,8 @@ impl StatusLimit<'_> {
 /// Status of one descriptor in the response.
 #[derive(Clone, Copy, Debug)]
 pub struct Status<'p> {
-    /// Code for this descriptor: `OverLimit` if one of its enforced checks was refused. Refused
-    /// shadow checks do not count.
+    /// Code for this descriptor: `OverLimit` if one of the descriptor's checks was refused, unless
+    /// the rule is in shadow mode.
     pub code: Code,
     /// Limit to report, or `None` if no limit applied or the store did not answer.
     pub shown: Option<StatusLimit<'p>>,
@@ -61,8 +61,8 @@ pub struct Status<'p> {
     /// Rule that matched the descriptor, or `None` if no rule did. The rule determines the metadata
     /// and the response body.
     pub rule: Option<RuleId>,
-    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one group
-    /// of them must pass.
+    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one quota
+    /// group must pass.
     pub quota: bool,
     /// Whether a descriptor of the same quota group is over a limit. If so, this descriptor does
     /// not count as passing, even if its own code is `Ok`.
@@ -72,7 +72,8 @@ pub struct Status<'p> {
 /// Whether the `retry_after` of a rejected request is exact or a lower bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitPrecision {
-    /// The wait is exact: a retry after it passes if no other request is charged in the meantime.
+    /// The wait is exact: a retry at the end of the wait passes, provided that no other request is
+    /// charged in the meantime.
     Exact,
     /// The wait is a lower bound. A retry may have to wait longer, for example because the wait of
     /// another limit is unknown.
@@ -102,10 +103,10 @@ pub struct Decision<'p> {
     /// A `Vec`, because the `domain` module has no dependencies, not even on `smallvec`.
     pub statuses: Vec<Status<'p>>,
     /// Limit that rejected the request, or `None` if the request was admitted or the store did not
-    /// answer. If several limits rejected the request, this is the one that determines when a
-    /// retry may pass: the required limit with the longest wait or, if its wait is longer, the
-    /// slowest limit of the quota group that recovers first. A limit that never recovers has the
-    /// longest wait. On a tie, the first limit in request order is reported.
+    /// answer. If several limits rejected the request, this is the limit that determines when a
+    /// retry may pass: the one with the longest wait among the required limits and the limits of
+    /// the quota group that recovers first. A limit that never recovers has the longest wait. On a
+    /// tie, the first limit in request order is reported.
     pub limited_by: Option<LimitedBy<'p>>,
     /// Component that decided the request: a store, the refusal cache, or the policy alone.
     pub source: Source,
@@ -124,7 +125,7 @@ pub struct Decision<'p> {
 pub struct CheckEvent {
     /// Rule of the check, or `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Hits that the check requested to charge or refund.
+    /// Hits that the check charges or refunds if it passes; 0 for a peek.
     pub hits: Hits,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,
@@ -140,8 +141,9 @@ pub struct CheckEvent {
     pub admitted: bool,
     /// Whether the check refunds its hits rather than charging them.
     pub is_refund: bool,
-    /// Whether the check is a peek, because the descriptor has `hits_addend: 0`. Charges nothing.
-    pub is_question: bool,
+    /// Whether the check is a peek, which charges nothing, because the descriptor has
+    /// `hits_addend: 0`.
+    pub is_peek: bool,
     /// Hits of a bill that were not charged; `None` if the check is not a bill or was charged in
     /// full.
     pub lost_bill: Option<LostBill>,
@@ -161,8 +163,8 @@ pub struct DetailedCheck<'a> {
     pub detailed_path: &'a dyn Fn() -> String,
 }
 
-/// Hits of a bill that were not charged. A bill is a descriptor that names its hits, which the
-/// caller has already used.
+/// Hits of a bill that were not charged. A bill is a descriptor with its own `hits_addend` above
+/// 0, which reports hits that the caller has already used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostBill {
     /// Number of hits that were not charged; at least 1.
@@ -296,13 +298,13 @@ pub struct RefusalEvent<'a> {
     pub rule: Option<RuleId>,
     /// Position of the limit among the limits of its rule, from 0; 0 for a request override.
     pub limit: usize,
-    /// Key of the counter that refused the check.
+    /// Key of the counter of the refused check.
     pub counter: CounterKey,
     /// Descriptor entries that select the counter, as the caller sent them. If all values that
     /// match a pattern share one counter, the entry contains the pattern instead of the value.
     pub entries: &'a [Entry<'a>],
-    /// Whether the refusal does not affect admission, because the rule is in shadow mode or another
-    /// quota group passes.
+    /// Whether the refusal does not affect admission, because the rule is in shadow mode or a
+    /// quota group of the call always passes.
     pub shadow: bool,
 }
 
@@ -321,7 +323,7 @@ pub trait Observer: Send + Sync + 'static {
     }
     /// Called instead of [`on_check`](Self::on_check) for a check of a rule whose metrics show
     /// values of the request. May allocate and lock, because only rules that enable these metrics
-    /// pay for them.
+    /// incur the cost.
     fn on_detailed_check(&self, event: &CheckEvent, _: &DetailedCheck<'_>) {
         self.on_check(event);
     }

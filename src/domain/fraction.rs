@@ -8,10 +8,9 @@ use super::{
     SlidingWindow,
 };
 
-/// Maximum of burst · emission, or burst · window, of a scaled bucket: 2^51, with times in
-/// microseconds. This is at most half of the maximum in bucket arithmetic, because the debt of a
-/// bucket with `charge: billed` or
-/// `always` may reach twice its capacity.
+/// Maximum product of `burst` and `emission`, or of `burst` and `window`, in a scaled bucket:
+/// 2^51, with times in microseconds. This is at most half of the bounds in [`Refill`], because the
+/// debt of a bucket with `charge: billed` or `always` may reach twice its capacity.
 const SCALED_PRODUCT_MAX: u64 = 1 << 51;
 
 /// Fraction of a limit, greater than 0 and at most 1.
@@ -20,7 +19,7 @@ const SCALED_PRODUCT_MAX: u64 = 1 << 51;
 /// use tidegate::domain::{Hits, Fraction};
 /// assert_eq!(Fraction::one_of(3).of_hits(Hits(100)), Hits(33));
 /// assert_eq!(Fraction::one_of(3).of_hits(Hits(2)), Hits(1));
-/// assert_eq!(Fraction::percent(20).of_hits(Hits(0)), Hits(0));
+/// assert_eq!(Fraction::from_percent(20).of_hits(Hits(0)), Hits(0));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fraction {
@@ -39,7 +38,7 @@ impl Fraction {
 
     /// Converts a percentage to a fraction. A percentage outside 1 to 100 is clamped to that
     /// range.
-    pub const fn percent(percent: u32) -> Fraction {
+    pub const fn from_percent(percent: u32) -> Fraction {
         let numerator = match percent {
             0 => 1,
             1..=100 => percent,
@@ -153,7 +152,7 @@ mod tests {
         let part = |refill| {
             let (burst, floor) = (Hits(10), Hits(4));
             let whole = limit(Algorithm::Bucket(Bucket { burst, refill, floor, leaky: false }));
-            let part = whole.scaled_by(Fraction::percent(30)).algorithm;
+            let part = whole.scaled_by(Fraction::from_percent(30)).algorithm;
             let Algorithm::Bucket(part) = part else { panic!() };
             assert_eq!((part.burst, part.floor), (Hits(3), Hits(1)));
             part.refill

@@ -5,17 +5,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the duration histogram buckets, in microseconds. The buckets are narrow at 6 ms
-/// and at 20 ms (Envoy's default timeout), so that the counts show how many calls are slower. The
-/// other buckets are wide, because each bucket is one time series per node.
+/// Upper bounds of the buckets of a [`DurationHistogram`], in microseconds. The buckets are narrow
+/// around 6 ms and 20 ms (Envoy's default timeout), to show how many calls take longer. The other
+/// buckets are wide, because each bucket is one time series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
 ];
 
-/// Upper bounds of the batch size histogram buckets, in commands per write. A connection writes at
-/// most 128 commands at once.
-pub const SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
+/// Upper bounds of the buckets of a [`BatchSizeHistogram`], in commands per write. A connection
+/// writes at most 128 commands at once.
+pub const BATCH_SIZE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 
 /// Histogram with fixed buckets, updated without locks. Recording a value takes two relaxed atomic
 /// additions.
@@ -31,8 +31,8 @@ pub struct Histogram<const N: usize> {
 /// Histogram of durations in microseconds, with the bounds [`DURATION_BOUNDS_US`].
 pub type DurationHistogram = Histogram<{ DURATION_BOUNDS_US.len() }>;
 
-/// Histogram of batch sizes in commands per write, with the bounds [`SIZE_BOUNDS`].
-pub type SizeHistogram = Histogram<{ SIZE_BOUNDS.len() }>;
+/// Histogram of batch sizes in commands per write, with the bounds [`BATCH_SIZE_BOUNDS`].
+pub type BatchSizeHistogram = Histogram<{ BATCH_SIZE_BOUNDS.len() }>;
 
 impl Default for DurationHistogram {
     fn default() -> Self {
@@ -40,9 +40,9 @@ impl Default for DurationHistogram {
     }
 }
 
-impl Default for SizeHistogram {
+impl Default for BatchSizeHistogram {
     fn default() -> Self {
-        Histogram::new(&SIZE_BOUNDS)
+        Histogram::new(&BATCH_SIZE_BOUNDS)
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_bound_is_inclusive() {
-        let sizes = SizeHistogram::default();
+        let sizes = BatchSizeHistogram::default();
         for size in [0, 1, 2, 3, 128, 129] {
             sizes.record(size);
         }
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_quantile_is_the_upper_bound_of_its_bucket() {
-        let sizes = SizeHistogram::default();
+        let sizes = BatchSizeHistogram::default();
         assert_eq!(sizes.snapshot().quantile(0.5), None);
         for size in 1..=100 {
             sizes.record(size);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn bounds_ascend_and_both_budgets_are_among_them() {
-        assert!(DURATION_BOUNDS_US.is_sorted() && SIZE_BOUNDS.is_sorted());
+        assert!(DURATION_BOUNDS_US.is_sorted() && BATCH_SIZE_BOUNDS.is_sorted());
         assert!(DURATION_BOUNDS_US.contains(&6_000) && DURATION_BOUNDS_US.contains(&20_000));
     }
 
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn distributions_of_the_same_bounds_add_up() {
-        let (one, other) = (SizeHistogram::default(), SizeHistogram::default());
+        let (one, other) = (BatchSizeHistogram::default(), BatchSizeHistogram::default());
         one.record(1);
         other.record(1);
         other.record(100);

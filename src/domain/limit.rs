@@ -1,4 +1,4 @@
-//! Compiled limits: the numbers that each algorithm needs, within the bounds of its arithmetic.
+//! Compiled limits: the parameters of each algorithm, within the bounds of its arithmetic.
 //!
 //! Not here: parsing and validation (`policy`), the arithmetic (`algorithm`, `lua`).
 
@@ -74,8 +74,8 @@ impl Rate {
     }
 }
 
-/// Upper bound of the time by which a calendar window can exceed its [`Unit`], for example a month
-/// of 31 days, a leap year, or a day with 25 hours.
+/// Upper bound on the time by which a calendar window can be longer than its [`Unit`]. Examples
+/// are a month of 31 days, a leap year, and a day of 25 hours.
 const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
 
 /// Compiled limit: an algorithm with its parameters, and the options common to all algorithms.
@@ -83,9 +83,9 @@ const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
 pub struct Limit {
     /// Algorithm that counts hits, with its parameters.
     pub algorithm: Algorithm,
-    /// Rate as written in the policy, for responses.
+    /// Rate as written in the policy. Responses report it.
     pub rate: Rate,
-    /// Charge mode: whether hits are charged even if they are refused.
+    /// Charge mode: whether hits are charged even if the check is refused.
     pub charge: Charge,
     /// Action taken on the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
@@ -93,8 +93,8 @@ pub struct Limit {
     /// auto` in the policy). Only for windows and buckets with [`Charge::Admitted`].
     pub prepay: bool,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
-    /// limit; its highest bit marks a [request override](Self::is_override). When the memory store
-    /// is full, it divides its capacity fairly among these ids.
+    /// limit; its highest bit marks a [request override](Self::is_override). When full, the memory
+    /// store gives each id a fair share of its capacity.
     pub limit_id: u64,
 }
 
@@ -108,8 +108,9 @@ impl Limit {
         self.limit_id & Limit::OVERRIDE_BIT != 0
     }
 
-    /// Returns the limit to which bills (hits that a descriptor names) are charged: this limit
-    /// with [`Charge::Always`], or `None` unless `charge` is [`Charge::Billed`].
+    /// Returns the limit to which bills are charged: this limit with [`Charge::Always`]. Returns
+    /// `None` unless `charge` is [`Charge::Billed`]. A bill is a descriptor with its own
+    /// `hits_addend` above 0.
     pub fn bill_limit(&self) -> Option<Limit> {
         match self.charge {
             Charge::Admitted | Charge::Always => None,
@@ -240,18 +241,18 @@ pub enum Window {
 pub struct Bucket {
     /// Capacity of the bucket, in hits; 0 refuses everything.
     pub burst: Hits,
-    /// Refill rate of the bucket. The variant also determines the format of the stored state.
+    /// Refill rate of the bucket. The stored state has the same format for both variants.
     pub refill: Refill,
     /// Floor of a consumer class that shares the bucket with other classes, in hits. A hit passes
-    /// only if at least this many hits are available before it. The floor is at most `burst`, and
-    /// 0 without classes.
+    /// only if the bucket holds at least this many hits before the charge. The floor is at most
+    /// `burst`, and 0 for a bucket without classes.
     pub floor: Hits,
-    /// Whether the policy calls this a leaky bucket. This affects only the algorithm's name in
-    /// keys and listings.
+    /// Whether the algorithm in the policy is `leaky_bucket` rather than `token_bucket`. Affects
+    /// only the name of the algorithm in counter keys and listings.
     pub leaky: bool,
 }
 
-/// Sliding-window limit: at most approximately `hits` in any interval of `length`.
+/// Sliding-window limit: approximately at most `hits` in any interval of `length`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlidingWindow {
     /// Hits per window; 0 refuses everything. `hits` times the window's length in
@@ -304,21 +305,23 @@ pub struct Hybrid {
 
 /// Refill rate of a bucket.
 ///
-/// The bounds of each variant keep every product exact in a double, the number type of Lua. With
-/// [`Charge::keeps_debt`] the debt may be twice as large, so half of each bound applies.
+/// The bounds of each variant keep every product exact in a double, the number type of Lua. If the
+/// limit [keeps debt](Charge::keeps_debt), the debt may reach twice the capacity, so half of each
+/// bound applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refill {
-    /// Refills one hit every `emission`. The state is a single integer, the theoretical arrival
-    /// time (GCRA). This variant is used if the hits divide the window evenly, or if rounding the
-    /// emission interval *up* to a whole microsecond changes the rate by less than 0.1 %. The
+    /// Refills one hit every `emission`. The state is the theoretical arrival time (GCRA), in
+    /// whole microseconds. This variant is used if the time per hit is a whole number of
+    /// microseconds, or if rounding this time *up* changes the rate by less than 0.1 %. The
     /// product of `burst` and `emission` is below 2^52.
     Arrival {
         /// Time to refill one hit, in microseconds; at least 1.
         emission: Micros,
     },
-    /// Refills exactly `hits` per `window`. The state is an integer number of credits. One hit
-    /// costs as many credits as the window has microseconds, and every microsecond adds `hits`
-    /// credits. The product of `burst` and `window` is below 2^53.
+    /// Refills exactly `hits` per `window`. One hit costs as many credits as the window has
+    /// microseconds, and every microsecond adds `hits` credits. The state is the theoretical
+    /// arrival time in whole microseconds, with a remainder in credits that is below `hits`. The
+    /// product of `burst` and `window` is below 2^53.
     Credits {
         /// Hits refilled per window; at least 1.
         hits: Hits,
@@ -333,12 +336,11 @@ pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
     #[default]
     Admitted,
-    /// Same as `Admitted`, except for bills. A bill is a hits addend above 0 of the descriptor
-    /// itself. Its hits have already been used, so it is always charged, under the
-    /// [`Limit::bill_limit`]. The counter can therefore hold more hits than the limit, as with
-    /// `Always`.
+    /// Charge bills as with `Always`, and all other hits as with `Admitted`. A bill is a
+    /// descriptor with its own `hits_addend` above 0. The caller has already used these hits, so
+    /// they are charged to the [`Limit::bill_limit`] even if the call is rejected.
     Billed,
-    /// Charge even if this limit or another one rejects the call, because the hits have already
+    /// Charge even if the check is refused or the call is rejected, because the hits have already
     /// been used.
     Always,
 }
@@ -353,7 +355,7 @@ impl Charge {
         }
     }
 
-    /// Returns whether counters can hold more hits than the limit.
+    /// Returns whether a counter can hold more hits than the limit under this charge mode.
     pub const fn keeps_debt(self) -> bool {
         match self {
             Charge::Admitted => false,

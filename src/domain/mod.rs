@@ -32,8 +32,8 @@ pub use decision::{
 };
 pub use fraction::Fraction;
 pub use histogram::{
-    DURATION_BOUNDS_US, DurationHistogram, Histogram, HistogramSnapshot, SIZE_BOUNDS,
-    SizeHistogram, add_relaxed,
+    BATCH_SIZE_BOUNDS, BatchSizeHistogram, DURATION_BOUNDS_US, DurationHistogram, Histogram,
+    HistogramSnapshot, add_relaxed,
 };
 pub use limit::{
     Algorithm, Bucket, Charge, Concurrency, FixedWindow, Hybrid, Limit, OnStoreFailure, Rate,

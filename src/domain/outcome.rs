@@ -20,8 +20,9 @@ pub enum Verdict {
 pub struct Outcome {
     /// Whether the limit lets the check pass.
     pub verdict: Verdict,
-    /// Number of hits charged to the counter. 0 for peeks and refunds and, without
-    /// `charge: always`, for refusals and for all checks of a rejected all-or-nothing call.
+    /// Number of hits charged to the counter; 0 for peeks and refunds. Also 0 for refusals and for
+    /// all checks of a rejected all-or-nothing call, unless the check [always
+    /// charges](Check::charges_always).
     pub charged: Hits,
     /// Number of hits available after this call, rounded down: how many single-hit checks would
     /// still pass.
@@ -62,8 +63,9 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome after a refund of its charge. `reset_after` does not change, so it may
-    /// be too long but never too short.
+    /// Returns this outcome with its charge refunded. `capacity` is the maximum number of
+    /// available hits. `reset_after` does not change, so it may be too long but is never too
+    /// short.
     #[must_use]
     pub fn refunded(&self, capacity: Hits) -> Outcome {
         let left = self.available.0.saturating_add(self.charged.0);
@@ -75,7 +77,8 @@ impl Outcome {
 /// Record of a charge to one counter, with everything needed to refund it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChargeRecord {
-    /// Hits charged, at least 1. For a lease renewal, the hits that the holder had before it.
+    /// Hits charged, at least 1. For a lease renewal, the hits that the holder had before the
+    /// renewal.
     pub hits: Hits,
     /// Time of the charge by the store's clock, in microseconds since the Unix epoch.
     pub at: Micros,
@@ -87,8 +90,8 @@ pub struct ChargeRecord {
     pub entry: u128,
 }
 
-/// Receipt for a charge, with which `Store::refund` can refund it. Each receipt must be used at
-/// most once.
+/// Receipt for a charge. `Store::refund` uses it to refund the charge. Each receipt must be used
+/// at most once.
 #[derive(Clone, Debug)]
 pub struct Receipt {
     /// Key of the counter that was charged.
@@ -100,13 +103,14 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// Returns the receipt for a check, or `None` if the check charged nothing.
+    /// Returns the receipt for a check, or `None` if the check neither charged hits nor renewed a
+    /// lease.
     pub fn for_check(check: &Check<'_>, outcome: &Outcome) -> Option<Receipt> {
         outcome.taken.map(|taken| Receipt { key: check.key, limit: Arc::clone(check.limit), taken })
     }
 
     /// Returns the receipts to refund for a rejected all-or-nothing call, and updates `answers` to
-    /// the state after the refund. Limits with `charge: always` keep their charges.
+    /// the state after the refund. Bills and limits with `charge: always` keep their charges.
     ///
     /// `answers` must come from the store that will execute the refund.
     pub fn for_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
@@ -147,9 +151,9 @@ pub enum Answer {
     /// but a recent answer for its counter is known. That answer is only reported in statuses and
     /// does not affect admission.
     LastKnown {
-        /// Number of hits available according to that answer.
+        /// Number of hits available in the last known state of the counter.
         available: Hits,
-        /// Time from now until the full limit is available again, if known.
+        /// Time from now until the full limit is available again; `None` if unknown.
         reset_after: Option<Micros>,
     },
     /// The store did not answer in time.
@@ -160,7 +164,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Returns the outcome, if the check was decided.
+    /// Returns the outcome of the check, or `None` if the store did not decide it.
     pub fn outcome(&self) -> Option<&Outcome> {
         match self {
             Answer::Decided(outcome) => Some(outcome),
@@ -168,7 +172,7 @@ impl Answer {
         }
     }
 
-    /// Returns the verdict, if the check was decided.
+    /// Returns the verdict on the check, or `None` if the store did not decide it.
     pub fn verdict(&self) -> Option<Verdict> {
         self.outcome().map(|outcome| outcome.verdict)
     }
@@ -186,8 +190,8 @@ pub enum Source {
     /// The local store, because the queues to Redis were full, or no reply was expected before the
     /// deadline.
     Shed,
-    /// The refusal cache or, after the store has lost counters, this replica's own charges. The
-    /// store was not called, although it is available.
+    /// The refusal cache or, after the store has lost counters, the record of this replica's own
+    /// charges. The store was available, but was not called.
     Cached,
     /// The policy alone: no limit applied, so the store was not called.
     Policy,

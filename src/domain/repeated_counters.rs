@@ -8,7 +8,7 @@ use super::{Check, CounterKey};
 
 /// Maximum number of checks for which all pairs are compared. For 16 checks, this takes up to 120
 /// comparisons, which is faster than hashing.
-const PAIRWISE_MAX: usize = 16;
+const PAIRWISE_CHECKS_MAX: usize = 16;
 
 /// Set of the counters that more than one check of a call uses. Building it takes time linear in
 /// the number of checks. It does not allocate for up to 16 checks on different counters.
@@ -30,7 +30,7 @@ impl RepeatedCounters {
 
     /// Returns the counters whose keys occur more than once.
     pub fn from_keys(keys: impl ExactSizeIterator<Item = CounterKey> + Clone) -> RepeatedCounters {
-        if keys.len() <= PAIRWISE_MAX {
+        if keys.len() <= PAIRWISE_CHECKS_MAX {
             let is_earlier =
                 |(at, key): &(usize, CounterKey)| keys.clone().take(*at).any(|k| k == *key);
             return RepeatedCounters(

@@ -25,9 +25,9 @@ pub struct Descriptor<'a> {
     /// Number of hits to charge or refund. Taken from the `hits_addend` of the descriptor or, if
     /// absent, of the request; the default is 1. Zero hits make the check a peek.
     pub hits: Hits,
-    /// Whether the descriptor sets its own `hits_addend`. If so, hits above 0 are a bill: the
-    /// caller has already used them, and `charge: billed` always charges them.
-    pub names_hits: bool,
+    /// Whether the descriptor sets its own `hits_addend`. If so, hits above 0 are a bill: hits that
+    /// the caller has already used. Under `charge: billed`, they are charged even over the limit.
+    pub has_hits_addend: bool,
     /// Whether the hits are refunded rather than charged (`is_negative_hits`).
     pub refund: bool,
     /// Request override, which replaces the limit of the policy; `None` if the caller sent none.
@@ -52,7 +52,7 @@ pub struct Entry<'a> {
 /// policy for this descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Hits per window; 0 refuses everything.
+    /// Hits per window; 0 rejects every check.
     pub requests_per_unit: u32,
     /// Time unit of the window, such as `Unit::Minute`.
     pub unit: Unit,

@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 use std::error::Error;
 
-/// Returns whether a character could be used to forge log lines or terminal output. These are the
+/// Returns whether a character could be used to forge log lines or terminal output. True for the
 /// control characters (C0, DEL, C1), the line and paragraph separators, and the bidirectional
-/// controls, all below U+10000.
+/// controls. All of these characters are below U+10000.
 pub fn needs_escape(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -94,7 +94,7 @@ pub fn nearest_word<'w>(given: &str, known: impl IntoIterator<Item = &'w str>) -
 }
 
 /// Returns the edit distance of two texts (optimal string alignment): the minimum number of bytes
-/// to insert, remove, replace, or swap with a neighbor.
+/// to insert, remove, replace, or swap with a neighbor to turn one text into the other.
 fn edit_distance(one: &[u8], other: &[u8]) -> usize {
     let width = other.len() + 1;
     let mut table: Vec<usize> = (0..width).collect();

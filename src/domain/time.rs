@@ -19,7 +19,7 @@ use std::fmt;
 pub struct Micros(pub u64);
 
 impl Micros {
-    /// Zero: no wait as a duration, 1970-01-01 00:00 UTC as a point in time.
+    /// Zero microseconds. As a point in time, this is 1970-01-01 00:00 UTC.
     pub const ZERO: Micros = Micros(0);
     /// One second as a duration.
     pub const SECOND: Micros = Micros(1_000_000);

@@ -1,7 +1,7 @@
 //! Store behind a decider: the memory store, or Redis with the memory store as its fallback. The
 //! service and the library share it.
 //!
-//! Not here: the layers over Redis (`redis_stack`).
+//! Not here: the wrappers of the Redis store (`redis_stack`).
 
 #[cfg(feature = "redis")]
 use super::redis_stack::RedisStack;
@@ -35,8 +35,8 @@ impl AnyStore {
         }
     }
 
-    /// Discards cached refusals and stops the spending of prepaid hits when the policy is replaced,
-    /// because the new policy may decide the same calls differently.
+    /// Discards cached refusals and stops spending prepaid hits. Called when the policy is
+    /// replaced, because the new policy may decide the same calls differently.
     pub(crate) fn end_policy(&self) {
         #[cfg(feature = "redis")]
         if let Some(redis) = self.redis() {

@@ -62,12 +62,14 @@ impl LimiterBuilder {
     }
 
     /// Sets the maximum number of counters in the memory of this process, from 1,024 to
-    /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes; each 48 bytes of a
-    /// sliding log, of concurrency slots, or of a hybrid counter count as one more.
+    /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes. Every 48 bytes of a
+    /// sliding log, of concurrency slots, or of a hybrid counter count as another counter.
     ///
-    /// If the memory is full, new keys of the rule with the most counters share counters. Calls
-    /// with such keys may be rejected too early, but together they never exceed the limit. With
-    /// Redis, the counters in memory are used only while Redis does not reply.
+    /// If the maximum is reached, new keys of a rule that has its fair share of the counters share
+    /// counters. Calls with such keys may be rejected too early but never exceed the limit. New
+    /// keys are rejected if they belong to a concurrency or hybrid limit, or if keys of eight other
+    /// rules already share counters. With Redis, the counters in memory are used only while Redis
+    /// does not reply.
     pub fn max_counters(self, counters: usize) -> LimiterBuilder {
         LimiterBuilder { counters_max: counters, ..self }
     }
@@ -80,7 +82,7 @@ impl LimiterBuilder {
     }
 
     /// Stores the counters in Redis, where all processes share them. The limiter must then be
-    /// built on a tokio runtime. Requires the feature `redis`.
+    /// built inside a tokio runtime. Requires the feature `redis`.
     #[cfg(feature = "redis")]
     pub fn redis(self, redis: RedisOptions) -> LimiterBuilder {
         LimiterBuilder { redis: Some(redis), ..self }
@@ -92,7 +94,7 @@ impl LimiterBuilder {
     /// # Errors
     ///
     /// Returns a [`ConfigError`] if the policy has errors, an option is out of range, or a limiter
-    /// with Redis is built outside a tokio runtime.
+    /// with counters in Redis is built outside a tokio runtime.
     pub fn build(self) -> Result<Limiter, ConfigError> {
         if !COUNTERS_RANGE.contains(&self.counters_max) {
             let (min, max) = (COUNTERS_RANGE.start(), COUNTERS_RANGE.end());

@@ -124,7 +124,7 @@ impl DescriptorStatus {
     fn new(status: &domain::Status<'_>) -> DescriptorStatus {
         DescriptorStatus {
             is_within_limit: status.code == Code::Ok,
-            limit: status.shown.map(|limit| limit.reported().0),
+            limit: status.shown.map(|limit| limit.reported_limit().0),
             remaining: status.shown.map(|_| u64::from(status.remaining)),
             reset_after: status.reset,
         }

@@ -15,9 +15,9 @@ pub(super) type Descriptors<'a> = SmallVec<[domain::Descriptor<'a>; 4]>;
 /// Descriptor of a call: a list of entries, each a key and a value, that the rules of the policy
 /// match. Also sets how many hits the call charges.
 ///
-/// A descriptor must match the full path of a rule: the first entry a rule at the top level of
-/// `descriptors`, the second entry a rule below it, and so on. If it matches no rule, no limit
-/// applies.
+/// A descriptor must match the full path of a rule: the first entry must match a rule at the top
+/// level of `descriptors`, the second entry a child of that rule, and so on. If the descriptor
+/// matches no rule, no limit applies.
 ///
 /// Keys and values may contain any bytes, for example those of a request header.
 ///
@@ -122,7 +122,7 @@ pub(super) fn to_domain<'d>(
     let convert = |descriptor: &'d Descriptor<'_>| domain::Descriptor {
         entries: &descriptor.entries,
         hits: Hits(descriptor.hits.unwrap_or(1)),
-        names_hits: descriptor.hits.is_some(),
+        has_hits_addend: descriptor.hits.is_some(),
         refund,
         limit: None,
         holder: descriptor.holder,

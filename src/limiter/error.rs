@@ -75,7 +75,7 @@ pub enum CheckError {
 }
 
 impl CheckError {
-    /// Returns whether the same call may be decided later.
+    /// Returns whether a retry of the same call may succeed.
     pub fn is_retryable(&self) -> bool {
         *self == CheckError::Unavailable
     }

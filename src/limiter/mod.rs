@@ -44,7 +44,7 @@ const SWEEP_SLOTS: usize = 131_072;
 /// from several threads or tasks are decided concurrently: together they never exceed a limit.
 ///
 /// A limiter with counters in memory decides without suspending and works with any async runtime. A
-/// limiter with counters in Redis needs the tokio runtime on which it was built. It shares its
+/// limiter with counters in Redis needs the tokio runtime in which it was built. It shares its
 /// counters with every Tidegate service that has the same Redis, key prefix, key secret, and
 /// policy.
 ///
@@ -231,7 +231,7 @@ impl Limiter {
     }
 
     /// Waits until Redis is connected, without a timeout. Returns immediately if the counters are
-    /// in memory. Until then, calls are decided as if Redis did not reply.
+    /// in memory. Until Redis is connected, calls are decided as if it did not reply.
     pub async fn until_connected(&self) {
         self.0.decider.store().until_connected().await;
     }

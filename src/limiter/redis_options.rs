@@ -1,6 +1,6 @@
 //! Options of a limiter with counters in Redis: addresses, credentials, TLS, timeouts.
 //!
-//! Not here: the client (`store::redis::client`), the layers over it (`redis_stack`).
+//! Not here: the client (`store::redis::client`), the wrappers of the store (`redis_stack`).
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -171,6 +171,10 @@ impl RedisOptions {
     }
 
     /// Validates the options, starts connecting to Redis in the background, and returns the store.
+    ///
+    /// # Errors
+    ///
+    /// Returns a [`ConfigError`] if an option is invalid or there is no tokio runtime.
     pub(super) fn open_store(
         &self,
         secret: &Secret,

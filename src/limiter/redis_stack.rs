@@ -1,5 +1,5 @@
-//! Redis store with all of its layers. The service and the library build it here, so that both use
-//! the same layers.
+//! Redis store with all of its wrappers. The service and the library build it here, so that both
+//! use the same wrappers.
 //!
 //! Not here: the settings of the service (`app`), the options of the library (`redis_options`).
 
@@ -29,10 +29,10 @@ pub(crate) type RedisStack =
 pub(crate) struct RedisStackConfig {
     /// Maximum time that a call waits for Redis.
     pub(crate) budget: Duration,
-    /// Number of replicas; at least 1. Divides the prepaid hits that this replica may hold and,
-    /// while Redis does not reply, each limit.
+    /// Number of replicas that share the limits; at least 1. Prepaid hits and, while Redis does not
+    /// reply, the limits themselves are divided by this number.
     pub(crate) replicas: u32,
-    /// Whether to answer checks from recent refusals without a call to Redis.
+    /// Whether to use the refusal cache, which rejects repeated checks without a call to Redis.
     pub(crate) refusal_cache: bool,
     /// Whether a single script decides all limits of a call whose counters are on one cluster node.
     pub(crate) node_scripts: bool,

@@ -1,5 +1,5 @@
-//! Sources of policies: policy files as bytes, and the checks of size, encoding and control
-//! characters before they are parsed. The resources of a control plane are in `resource`.
+//! Policy files as bytes, and the checks of their size, encoding, and control characters before
+//! parsing. The resources of a control plane are in `resource`.
 //!
 //! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`).
 

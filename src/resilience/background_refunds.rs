@@ -7,10 +7,10 @@ use tokio::runtime::Handle;
 
 /// Maximum number of concurrent refunds; further refunds are dropped. A refund is one pipelined
 /// write, so this many are in progress only if the store is unavailable. If a refund is dropped,
-/// the affected counters count too many hits until they refill.
+/// the rejected hits stay charged to their counters until they expire.
 const REFUNDS_MAX: usize = 1_024;
 
-/// Starter of background refunds, with the number of refunds in progress.
+/// Spawner of refund tasks, which counts the refunds in progress.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundRefunds {
     in_progress: Arc<AtomicUsize>,

@@ -60,7 +60,7 @@ pub struct FallbackStats {
     /// Number of calls admitted although the remote store did not answer every check.
     pub admitted: AtomicU64,
     /// Number of hits in the calls counted by `admitted` that the remote store may not have
-    /// charged. This is an upper bound of the hits admitted beyond the limits.
+    /// charged. This is an upper bound on the hits admitted beyond the limits.
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
@@ -72,7 +72,7 @@ pub struct FallbackStats {
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
     /// Number of charges whose refund was dropped because too many refunds were in progress. The
-    /// affected counters count too many hits until they refill.
+    /// hits stay charged to their counters until they expire.
     pub refunds_lost: AtomicU64,
 }
 
@@ -137,7 +137,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.replicas
     }
 
-    /// Returns an upper bound of the hits that this replica has admitted beyond the limits, and
+    /// Returns an upper bound on the hits that this replica has admitted beyond the limits, and
     /// that may still affect a limit. These are the hits that the remote store may not have
     /// charged, and those that it may have charged and then lost.
     pub fn over_admitted_max(&self, now: Micros) -> u64 {
@@ -162,9 +162,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         (answers, reason)
     }
 
-    /// Returns the final answers to a call, given those of the remote store. `reason` is the reason
-    /// why some answers are missing, or `None` if none are. `is_counted` states for each check
-    /// whether its charge is already among this replica's own charges; it may be empty.
+    /// Returns the final answers to a call, given the answers of the remote store. `reason` is the
+    /// reason why some answers are missing, or `None` if none are. `is_counted` states for each
+    /// check whether its charge is already among this replica's own charges; it may be empty.
     fn complete(
         &self,
         call: &Call<'_>,
@@ -180,8 +180,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Repeats charges and refunds of the remote store in this replica's counters: on the local
-    /// store, up to this replica's share of each limit, and among this replica's own charges.
+    /// Applies the remote store's charges and refunds to this replica's counters too: to the local
+    /// store, up to this replica's share of each limit, and to the counters of its own charges.
     /// `is_remote` returns whether the remote store answered the check at an index.
     fn mirror(
         &self,
@@ -209,24 +209,24 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             if self.own_charges.has_separate_counters || !is_counted {
                 let share = self.replica_limits.get(check.limit);
                 let mirrored = Check { limit: share.limit(), role: Role::Shadow, ..*check };
-                self.repeat_locally(&mirrored, charged, call.now);
+                self.apply_to_local_counter(&mirrored, charged, call.now);
             }
             if self.own_charges.has_separate_counters && !is_counted {
-                self.repeat_on_own_charges(check, charged, call.now);
+                self.apply_to_own_charges(check, charged, call.now);
             }
         }
     }
 
     /// Applies a refund, or the charge of a decided check, to the counter of this replica's own
     /// charges.
-    fn repeat_on_own_charges(&self, check: &Check<'_>, charged: Hits, now: Micros) {
+    fn apply_to_own_charges(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         if own_charges::counts_hits(check.limit) {
-            self.repeat_locally(&self.own_charges.check(check), charged, now);
+            self.apply_to_local_counter(&self.own_charges.to_shadow(check), charged, now);
         }
     }
 
     /// Applies a refund, or the charge of a decided check, to a local counter.
-    fn repeat_locally(&self, check: &Check<'_>, charged: Hits, now: Micros) {
+    fn apply_to_local_counter(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         match check.op {
             Op::Refund { .. } => drop(self.local.decide_one(check, now)),
             Op::Take { .. } | Op::Peek { .. } => {
@@ -257,7 +257,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 if self.own_charges.has_separate_counters
                     && (check.is_refund() || outcome.charged > Hits::ZERO)
                 {
-                    self.repeat_on_own_charges(check, outcome.charged, call.now);
+                    self.apply_to_own_charges(check, outcome.charged, call.now);
                 }
                 // The remote store must never see a receipt of the local store.
                 outcome.taken = None;
@@ -303,8 +303,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Counts the hits that an admitted call takes in checks that the remote store did not answer.
-    /// Checks in shadow mode do not count.
+    /// Counts the hits of an admitted call in the checks that the remote store did not answer.
+    /// Shadow checks are not counted.
     fn record_unconfirmed_hits(&self, call: &Call<'_>, is_remote: &[bool]) {
         for (check, is_remote) in call.checks.iter().zip(is_remote) {
             let Op::Take { cost } = check.op else { continue };
@@ -373,7 +373,7 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
     }
 
     /// Refunds charges only on the remote store. The local store keeps counting the refunded hits
-    /// until its counters refill.
+    /// until they expire.
     async fn refund(&self, receipts: &[Receipt]) {
         self.remote.refund(receipts).await;
     }

@@ -1,5 +1,5 @@
-//! States of the counters of recently rejected calls, reported in the statuses of checks that the
-//! refusal cache skips.
+//! Last known states of the counters of recently rejected calls. If a cached refusal rejects a
+//! call, the statuses of its skipped checks report these states.
 //!
 //! A lost or outdated entry only makes a status less precise. The table therefore has a fixed
 //! size, and a new counter overwrites the one that occupies its entry.

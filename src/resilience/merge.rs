@@ -23,8 +23,8 @@ use crate::domain::{
 /// One second is sufficient, because the store is probed several times per second.
 const DENY_RETRY_AFTER: Micros = Micros::SECOND;
 
-/// Checks that the local store must decide: pairs of the check's index in the call and the role
-/// that it has when the local store decides it. Up to four are stored without a heap allocation.
+/// Checks for the local store to decide, as pairs of the check's index in the call and its role in
+/// the local decision. Up to four are stored without a heap allocation.
 pub(super) type LocalChecks = SmallVec<[(usize, Role); 4]>;
 
 /// Result of merging the answers from the remote store and the local store to one call.

@@ -90,15 +90,16 @@ pub struct OutageTracker {
     recent: RecentCalls,
     clock: Clock,
     origin: Instant,
-    /// Start of the current outage in microseconds since `origin`; 0 if there is none.
+    /// Start of the current outage, in microseconds since the tracker was created (`origin`); 0 if
+    /// there is none.
     since: AtomicU64,
     /// Reason why the latest undecided call was not answered, as a discriminant of
     /// [`FallbackReason`].
     reason: AtomicU64,
     /// Whether the start of the current outage has been logged.
     is_logged: AtomicBool,
-    /// Earliest time at which the start of the next outage may be logged, in microseconds since
-    /// `origin`.
+    /// Earliest time at which the start of the next outage may be logged, in microseconds since the
+    /// tracker was created (`origin`).
     log_from: AtomicU64,
 }
 
@@ -125,8 +126,8 @@ impl OutageTracker {
     }
 
     /// Updates and returns the current outage, or `None` if there is none. Call it at least once a
-    /// second, because it logs the start and the end of outages. If the store accepts no calls at
-    /// all, `unavailable` is the reason.
+    /// second, because it logs the start and the end of outages. `unavailable` is the reason why
+    /// the store accepts no calls at all, or `None` if it accepts calls.
     pub(super) fn update(
         &self,
         now: Micros,
@@ -144,7 +145,7 @@ impl OutageTracker {
         }
         let latest = FallbackReason::ALL.get(self.reason.load(Ordering::Relaxed) as usize).copied();
         let outage = Outage {
-            lasted: self.monotonic().saturating_sub(self.start()),
+            lasted: self.monotonic().saturating_sub(self.ensure_started()),
             undecided_percent: (undecided * 100).div_ceil(calls.max(1)),
             reason: match unavailable {
                 Some(reason) if undecided == 0 => reason,
@@ -165,7 +166,7 @@ impl OutageTracker {
         self.calls[reason as usize].fetch_add(1, Ordering::Relaxed);
         self.recent.record(now, false);
         let former = self.reason.swap(reason as u64, Ordering::Relaxed);
-        self.start();
+        self.ensure_started();
         // Other changes of the reason are not logged, because reasons alternate while a store
         // fails.
         let rehearsal = |reason: u64| reason == FallbackReason::Rehearsed as u64;
@@ -191,9 +192,9 @@ impl OutageTracker {
         self.recent.record(now, true);
     }
 
-    /// Returns the start of the current outage, in microseconds since `origin`. If there is no
-    /// outage, one starts now.
-    fn start(&self) -> Micros {
+    /// Returns the start of the current outage, in microseconds since the tracker was created. If
+    /// there is no outage, one starts now.
+    fn ensure_started(&self) -> Micros {
         let since = self.since.load(Ordering::Relaxed);
         if since > 0 {
             return Micros(since);
@@ -203,7 +204,8 @@ impl OutageTracker {
         known.map_or_else(Micros, |_| now)
     }
 
-    /// Returns the time since `origin`. Uses the monotonic clock, because the wall clock can jump.
+    /// Returns the time since the tracker was created. Uses the monotonic clock, because the wall
+    /// clock can jump.
     fn monotonic(&self) -> Micros {
         let since = self.clock.monotonic().saturating_duration_since(self.origin);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))

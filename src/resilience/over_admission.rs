@@ -2,9 +2,9 @@
 //! counts the hits that the remote store did not confirm, and those that it lost together with its
 //! counters.
 //!
-//! All of these hits are counted until the lifetimes of all of them have ended, because a single
-//! end time needs only a few atomics. Therefore, the bound may count a hit of a short window for as
-//! long as a hit of the longest window, and longer while new hits are added.
+//! All these hits share one expiry time, the latest of them all, because a single time needs only a
+//! few atomics. Therefore, the bound may count a hit of a short window for as long as a hit of the
+//! longest window, and longer while new hits are added.
 //!
 //! Not here: determining these hits (`fallback`).
 
@@ -15,11 +15,11 @@ use crate::domain::{Hits, Limit, Micros};
 /// Upper bound on the number of hits admitted beyond their limits. Lock-free.
 #[derive(Debug, Default)]
 pub(super) struct OverAdmission {
-    /// Number of hits charged to the remote store since `generation_start` and since the latest
-    /// loss of counters.
+    /// Number of hits charged to the remote store since `generation_start` or since the latest loss
+    /// of counters, whichever is later.
     charged: AtomicU64,
-    /// Number of hits charged to the remote store in the previous generation, which lasted for at
-    /// least `lifetime_max`.
+    /// Number of hits charged to the remote store in the generation before the current one. A
+    /// generation lasts for at least `lifetime_max`.
     charged_before: AtomicU64,
     /// Start of the current generation, in microseconds since the Unix epoch. A generation is a
     /// period of at least `lifetime_max` in which charges are counted together.
@@ -87,7 +87,8 @@ impl OverAdmission {
         total.saturating_sub(self.expired.load(Ordering::Relaxed))
     }
 
-    /// Returns how long a charge under this limit can affect later checks, and records it.
+    /// Returns how long a charge under this limit can affect later checks. Also updates
+    /// `lifetime_max`.
     fn extend_lifetime(&self, limit: &Limit) -> Micros {
         let lifetime = limit.charge_lifetime();
         // A load is cheaper than a write, and the maximum hardly ever changes.

@@ -28,8 +28,8 @@ impl OwnCharges {
         OwnCharges { has_separate_counters: !share.is_whole() }
     }
 
-    /// Converts a check of a call into a shadow check of this replica's own charges.
-    pub(super) fn check<'a>(self, check: &Check<'a>) -> Check<'a> {
+    /// Converts a check of a call into a shadow check against this replica's own charges.
+    pub(super) fn to_shadow<'a>(self, check: &Check<'a>) -> Check<'a> {
         let identity = match self.has_separate_counters {
             true => check.key.identity ^ SECOND_COUNTER_MASK,
             false => check.key.identity,
@@ -38,8 +38,8 @@ impl OwnCharges {
     }
 }
 
-/// Returns whether this replica counts its own charges to a limit. Returns false for a concurrency
-/// limit, because another replica may release a slot that this replica has charged.
+/// Returns whether this replica counts its own charges under a limit. Returns false for a
+/// concurrency limit, because another replica may release a slot that this replica has charged.
 pub(super) fn counts_hits(limit: &Limit) -> bool {
     match limit.algorithm {
         Algorithm::FixedWindow(_)

@@ -69,14 +69,14 @@ struct ReservedHits {
 
 /// Lot that a call is charging in advance. When dropped, lets another call charge the next lot of
 /// the counter.
-struct Refill<'a> {
+struct PendingLot<'a> {
     at: usize,
     hits: u64,
     lots: &'a PrepaidLots,
     check: Check<'a>,
 }
 
-impl Drop for Refill<'_> {
+impl Drop for PendingLot<'_> {
     fn drop(&mut self) {
         self.lots.end_refill(&self.check);
     }
@@ -89,10 +89,10 @@ struct RemainingCall<'a> {
     /// decide.
     each: Vec<Answer>,
     reserved: SmallVec<[ReservedHits; 4]>,
-    refills: SmallVec<[Refill<'a>; 2]>,
+    refills: SmallVec<[PendingLot<'a>; 2]>,
 }
 
-/// Session of the store at the start of a call, and the time of the start.
+/// Time at which a call started, and the session of the store at that time.
 #[derive(Clone, Copy)]
 struct CallStart {
     session: u64,
@@ -200,7 +200,7 @@ impl<S: Store> PrepaidHits<S> {
         may_take_lots: bool,
         begin: CallStart,
         each: &mut [Answer],
-    ) -> (SmallVec<[ReservedHits; 4]>, SmallVec<[Refill<'a>; 2]>) {
+    ) -> (SmallVec<[ReservedHits; 4]>, SmallVec<[PendingLot<'a>; 2]>) {
         let (mut reserved, mut refills) = (SmallVec::new(), SmallVec::new());
         let may_take_lots = may_take_lots && can_be_repeated(call) && Handle::try_current().is_ok();
         let repeated = RepeatedCounters::from_checks(call.checks);
@@ -216,15 +216,16 @@ impl<S: Store> PrepaidHits<S> {
                 }
                 SpendResult::Ask { lot: 0 } => {}
                 SpendResult::Ask { lot: hits } => {
-                    refills.push(Refill { at, hits, lots, check: *check })
+                    refills.push(PendingLot { at, hits, lots, check: *check })
                 }
             }
         }
         (reserved, refills)
     }
 
-    /// Adds the hits that were charged beyond the cost of a check to the prepaid lots, and reduces
-    /// the outcome to that cost. Does nothing if no such hits were charged.
+    /// Adds the hits that were charged beyond the cost of a check to the prepaid lots, or refunds
+    /// them if they can never be spent. Reduces the outcome to the cost of the check. Does nothing
+    /// if no such hits were charged.
     fn keep_lot(&self, check: &Check<'_>, outcome: &mut Outcome, begin: CallStart) {
         let taken = outcome.charged.0.saturating_sub(check.cost().0);
         if taken == 0 {
@@ -232,7 +233,7 @@ impl<S: Store> PrepaidHits<S> {
         }
         self.shared.stats.taken.fetch_add(taken, Ordering::Relaxed);
         match self.shared.lots.add(check, outcome, begin.session, begin.now) {
-            Some(lot) => self.return_later(lot),
+            Some(lot) => self.schedule_refund(lot),
             None => {
                 let record = |record| ChargeRecord { hits: Hits(taken), ..record };
                 let lot = Outcome { taken: outcome.taken.map(record), ..*outcome };
@@ -266,14 +267,14 @@ impl<S: Store> PrepaidHits<S> {
     }
 
     /// Starts a task that refunds the unspent hits of a lot when the lot expires.
-    fn return_later(&self, lot: AddedLot) {
+    fn schedule_refund(&self, lot: AddedLot) {
         let Ok(runtime) = Handle::try_current() else { return };
         let shared = Arc::clone(&self.shared);
         let over = self.started + Duration::from_micros(lot.spend_until.0);
         // One task per lot: about forty per second for each hot counter.
         runtime.spawn(async move {
             tokio::time::sleep_until(over.into()).await;
-            if let Some(receipt) = shared.lots.end(&lot, shared.store.session()) {
+            if let Some(receipt) = shared.lots.remove(&lot, shared.store.session()) {
                 shared.refund(receipt).await;
             }
         });

@@ -20,8 +20,8 @@ use crate::domain::{
 };
 
 /// Time for which a lot lasts at the counter's current rate: 50 ms. The resulting charges, about
-/// forty per second and hot counter, cost Redis little, and a lot is usually spent long before it
-/// expires.
+/// forty per second for each hot counter, cost Redis little, and a lot is usually spent long before
+/// it expires.
 const LOT_TIME: Micros = Micros(50_000);
 
 /// Maximum lifetime of a lot, measured from the time at which its charge was sent.
@@ -35,21 +35,23 @@ const LOT_MIN: u64 = 2;
 /// most a quarter of them as prepaid hits.
 const AVAILABLE_DIVISOR: u64 = 4;
 
-/// Divisor of a lot's size. The next lot is charged when at most half a lot is left. Other calls
-/// spend this half while one call waits for the store; otherwise, all calls would go to the store.
-/// Half a lot lasts 25 ms, which is longer than a busy server takes to reply.
+/// Divisor of a lot's size, to compute when the next lot is charged: when at most half a lot is
+/// left. Other calls spend this half while one call waits for the store; otherwise, all calls would
+/// go to the store. Half a lot lasts 25 ms, which is longer than a busy server takes to reply.
 const REFILL_DIVISOR: u64 = 2;
 
-/// Maximum time by which the server's clock may be ahead of the estimate. Two clocks that are
-/// slewed by 500 ppm in opposite directions drift apart by a tenth of that within [`LIFE_MAX`].
+/// Maximum time by which the server's clock may be ahead of this replica's estimate of it. Two
+/// clocks that are slewed by 500 ppm in opposite directions drift apart by only 0.1 ms within
+/// [`LIFE_MAX`].
 const DRIFT_MAX: Micros = Micros(1_000);
 
-/// Time since the last use of a counter after which its account may be removed to make room for the
-/// account of another counter.
+/// Time since the last use of a counter after which its prepaid account may be removed to make room
+/// for the account of another counter.
 const IDLE_MAX: Micros = Micros(100_000);
 
-/// Number of sets, each with at most [`ACCOUNTS_PER_SET`] accounts. The table has room for 1,024
-/// counters, in a third of a megabyte. If its set is full, a counter has no prepaid hits.
+/// Number of sets in the table of prepaid hits. Each set has at most [`ACCOUNTS_PER_SET`] accounts,
+/// one per counter, so the table has room for 1,024 counters, in a third of a megabyte. A counter
+/// whose set is full gets no prepaid hits.
 const SET_COUNT: usize = 256;
 
 /// Maximum number of accounts per set. A lookup compares all of them.
@@ -97,10 +99,11 @@ struct Account {
 struct Lot {
     id: LotId,
     left: u64,
-    /// Record of the charge of this lot, with times of the store's clock.
+    /// Store's record of the charge for this lot, with times by the store's clock.
     taken: ChargeRecord,
     spend_until: Micros,
-    /// Session of the store in which the hits were charged.
+    /// Session of the store in which the hits were charged. The session changes when a connection
+    /// is lost or the store may have lost counters.
     session: u64,
     /// Whether the lot expires with its fixed window. Its unspent hits are then not refunded,
     /// because the counter has moved on to the next window.
@@ -169,7 +172,7 @@ pub(super) enum SpendResult {
     },
 }
 
-/// Lot that was added to the table.
+/// Identifies a lot that was added to [`PrepaidLots`], and states when it expires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AddedLot {
     pub(super) counter: CounterKey,
@@ -195,8 +198,8 @@ impl PrepaidLots {
     }
 
     /// Spends prepaid hits on a check if one lot has enough of them. `session` is the current
-    /// session of the store. If `may_take_lot` is true and few hits are left, returns the next lot
-    /// to charge instead, to one call at a time.
+    /// session of the store. If `may_take_lot` is true and few hits are left, returns the size of
+    /// the next lot to charge instead. Only one call at a time charges a lot of the counter.
     pub(super) fn spend(
         &self,
         check: &Check<'_>,
@@ -302,10 +305,10 @@ impl PrepaidLots {
         }
     }
 
-    /// Removes a lot. Returns the receipt for its unspent hits, or `None` if none are left or a
-    /// refund would be wrong, because the window has ended or because the server may not have the
-    /// charge after a change of session.
-    pub(super) fn end(&self, lot: &AddedLot, session: u64) -> Option<Receipt> {
+    /// Removes a lot. Returns the receipt for its unspent hits, or `None` if there is nothing to
+    /// refund: no hits are left, the window has ended, or the session has changed, so that the
+    /// server may not have the charge.
+    pub(super) fn remove(&self, lot: &AddedLot, session: u64) -> Option<Receipt> {
         let mut set = self.lock_set(&lot.counter);
         let account =
             set.iter_mut().find(|account| account.lots.iter().any(|held| held.id == lot.id))?;
@@ -354,8 +357,8 @@ impl Account {
 }
 
 /// Returns the lifetime of a lot, measured from the time at which its charge was sent. The lot
-/// expires before its window ends: the server's clock is at most at `taken.at`, plus the time since
-/// the charge was sent, plus [`DRIFT_MAX`]. Returns `None` if that clock has stepped back to a time
+/// expires before its window ends: the server's clock shows at most `taken.at` plus the time since
+/// the charge was sent plus [`DRIFT_MAX`]. Returns `None` if that clock has stepped back to a time
 /// before the window.
 fn lot_lifetime(limit: &Limit, taken: &ChargeRecord) -> Option<Micros> {
     let Some(end) = limit.window_end(taken.window) else { return Some(LIFE_MAX) };

@@ -37,7 +37,7 @@ const TTL_MAX: Micros = Micros::SECOND;
 /// [transient]: Store::may_refuse_transiently
 const TRANSIENT_TTL: Micros = Micros(50_000);
 
-/// Time for which an expired entry still rejects calls while a single call checks with the store
+/// Time for which a stale entry still rejects calls while a single call checks with the store
 /// again. Otherwise, every caller would hit the store at once (thundering herd). This is the
 /// [default budget](super::deadline::BUDGET_DEFAULT) of a store call.
 const REVALIDATION_MAX: Micros = Micros(100_000);
@@ -252,6 +252,7 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Sends the remaining checks of a call to the store and writes its answers to `answers`.
+    /// Returns the source of the answers; if no checks remain, that is the cache.
     async fn send_remaining(
         &self,
         call: &Call<'_>,

@@ -1,6 +1,7 @@
 //! Operator override that disables the remote store, to rehearse an outage.
 //!
-//! `app` ends the rehearsal after its duration. Overrides of rules are in `policy::lookup`.
+//! Not here: ending the rehearsal after its duration (`app`), overrides of rules
+//! (`policy::lookup`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

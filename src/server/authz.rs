@@ -19,16 +19,17 @@ use x509_parser::prelude::FromDer as _;
 /// Value of [`Grant::domain`] that matches every domain.
 pub const EVERY_DOMAIN: &str = "*";
 
-/// Access that callers have to the methods of `tidegate.v1.Limits` for single counters, in the
-/// domains that they may use.
+/// Access that callers have to the methods `Peek`, `ReadCounters`, `Refund`, and `ResetCounters` of
+/// `tidegate.v1.Limits`, in the domains that they may use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CounterAccess {
-    /// No access to these methods.
+    /// No access to `Peek`, `ReadCounters`, `Refund`, or `ResetCounters`.
     #[default]
     Off,
     /// Access to the methods that change no counter: `Peek` and `ReadCounters`.
     Read,
-    /// Access to all methods, including `Refund` and `ResetCounters`.
+    /// Access to the methods of `Read` and to those that change counters: `Refund` and
+    /// `ResetCounters`.
     Write,
 }
 
@@ -67,7 +68,7 @@ pub(crate) enum Caller {
     Restricted(Arc<GrantedDomains>),
 }
 
-/// Domains that one caller may use, and the counter of its denied calls.
+/// Domains that one caller may use, and the metrics in which its denied calls are counted.
 #[derive(Debug)]
 pub(crate) struct GrantedDomains {
     domains: Box<[Box<str>]>,
@@ -75,8 +76,9 @@ pub(crate) struct GrantedDomains {
 }
 
 impl Caller {
-    /// Returns the caller that presented `certificate`. Without any grants, a caller may use every
-    /// domain. With grants, a caller without a certificate may use none.
+    /// Returns the caller for a client certificate, or for a connection without one. Without any
+    /// grants, a caller may use every domain. With grants, a caller without a certificate may use
+    /// none.
     pub(crate) fn from_certificate(
         certificate: Option<&CertificateDer<'_>>,
         grants: &[Grant],
@@ -107,10 +109,10 @@ impl Caller {
 }
 
 /// Returns whether the certificate has one of `names` as a subject alternative name (SAN). A name
-/// that contains `://` is compared exactly, and only with URIs. Any other name is compared
-/// ignoring case, and only with DNS names. Otherwise, a CA that may issue only one type of name
-/// could impersonate a caller whose name has the other type. The common name is ignored (RFC
-/// 6125).
+/// that contains `://` is compared exactly, and only with URIs. Any other name is compared ignoring
+/// case, and only with DNS names. If the types were not distinguished, a CA that may issue only one
+/// type of name could impersonate a caller whose name has the other type. The common name is
+/// ignored (RFC 6125).
 pub(crate) fn has_any_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
     let Ok(Some(san)) = certificate.subject_alternative_name() else { return false };

@@ -31,7 +31,7 @@ use super::limits_stream;
 use super::limits_stream::StreamInput;
 use super::preface;
 use super::rls_service::Decide;
-use super::router::{Dispatched, ReceiveLimits, Router};
+use super::router::{ReceiveLimits, RouteMatch, Router};
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
 use crate::clock::Clock;
@@ -56,8 +56,8 @@ pub(crate) enum Socket {
     Unix(unix::net::UnixStream),
 }
 
-/// Guard that counts an open connection until it is dropped, both for its worker and for the whole
-/// server.
+/// Guard that counts a connection as open until the guard is dropped, both for the connection's
+/// worker and for the whole server.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,
@@ -124,12 +124,12 @@ struct CallContext<D> {
 }
 
 impl<D: Decide> CallContext<D> {
-    async fn answer(&self, request: Dispatched) -> Response<Body> {
+    async fn answer(&self, request: RouteMatch) -> Response<Body> {
         let mut call = match request {
-            Dispatched::RateLimit(call) => call,
-            Dispatched::Rejected(response) => return *response,
-            Dispatched::Stream(body) => return self.open_stream(body),
-            Dispatched::TonicService(request) => {
+            RouteMatch::RateLimit(call) => call,
+            RouteMatch::Rejected(response) => return *response,
+            RouteMatch::Stream(body) => return self.open_stream(body),
+            RouteMatch::TonicService(request) => {
                 self.activity.record_call();
                 let answer = Box::pin(self.router.call_tonic_service(*request));
                 return match time::timeout(self.receive_timeout, answer).await {
@@ -146,7 +146,7 @@ impl<D: Decide> CallContext<D> {
                 // Boxed only now: the future of a decision takes several kilobytes, which calls
                 // would take while their request is incomplete. Unboxed, it would be copied when
                 // the stream starts and when it ends.
-                Box::pin(self.router.answer(call.method, body, deadline, call.trace, &self.caller))
+                Box::pin(self.router.respond(call.method, body, deadline, call.trace, &self.caller))
                     .await
             }
             Err(status) => self.reject(&status),
@@ -198,7 +198,7 @@ impl<D: Decide> Worker<D> {
                 let Ok(socket) = TcpStream::from_std(socket) else { return };
                 match &self.tls {
                     None => {
-                        self.serve_plain(socket, Caller::Unrestricted, age_max, registration).await;
+                        self.serve_io(socket, Caller::Unrestricted, age_max, registration).await;
                     }
                     Some(tls) => self.serve_tls(tls, socket, age_max, registration).await,
                 }
@@ -206,7 +206,7 @@ impl<D: Decide> Worker<D> {
             // No TLS on a Unix socket: its file permissions control who may connect.
             Socket::Unix(socket) => {
                 let Ok(socket) = UnixStream::from_std(socket) else { return };
-                self.serve_plain(socket, Caller::Unrestricted, age_max, registration).await;
+                self.serve_io(socket, Caller::Unrestricted, age_max, registration).await;
             }
         }
     }
@@ -223,7 +223,7 @@ impl<D: Decide> Worker<D> {
         let Some(accepted) = self.run_until_closed(handshake, registration).await else { return };
         match accepted {
             Ok(Ok((socket, caller))) => {
-                self.serve_plain(socket, caller, age_max, registration).await;
+                self.serve_io(socket, caller, age_max, registration).await;
             }
             Ok(Err(error)) => self.record_handshake_failure(peer, &error),
             Err(_) => self.record_handshake_failure(peer, &"it was not complete in time"),
@@ -253,7 +253,7 @@ impl<D: Decide> Worker<D> {
         }
     }
 
-    async fn serve_plain<I>(
+    async fn serve_io<I>(
         &self,
         io: I,
         caller: Caller,

@@ -15,9 +15,9 @@ use tokio::time;
 /// from a shared counter, because reading the clock would slow down every call.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Reciprocal of the fraction of connections that one scan selects to close next. Selecting 1/64 of
-/// them keeps a flood of new connections from causing a scan for each one.
-const SCAN_SHARE: usize = 64;
+/// Divisor of the number of open connections, to compute how many of them one scan selects to close
+/// next. Selecting 1/64 keeps a flood of new connections from causing a scan for each one.
+const SCAN_DIVISOR: usize = 64;
 
 /// Time of the last activity on a connection: of its last call, or of its accept if there was no
 /// call. In half ticks since startup: even for an accept, odd for a call.
@@ -137,7 +137,7 @@ impl Connections {
     fn find_candidates(&mut self) {
         let last = |(id, open): (&u64, &OpenConnection)| (open.activity.last_activity(), *id);
         let mut all: Vec<_> = self.open.iter().map(last).collect();
-        let count = (all.len() / SCAN_SHARE).max(1);
+        let count = (all.len() / SCAN_DIVISOR).max(1);
         if count < all.len() {
             all.select_nth_unstable(count);
             all.truncate(count);

@@ -23,7 +23,7 @@ pub struct ConnectionStats {
     pub accepts_failed: AtomicU64,
     /// Number of TLS handshakes that failed or timed out.
     pub handshakes_failed: AtomicU64,
-    /// Number of connections closed because the client did not send the HTTP/2 preface in time.
+    /// Number of connections closed because the client did not send a valid HTTP/2 preface in time.
     pub prefaces_failed: AtomicU64,
     /// Number of calls rejected because their request was not received completely in time.
     pub receive_timeouts: AtomicU64,

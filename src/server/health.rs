@@ -65,8 +65,7 @@ impl Health {
         *self.state.borrow() == HealthState::Serving
     }
 
-    /// Returns the gRPC service that reports this status. It rejects requests of more than
-    /// `message_bytes_max` bytes.
+    /// Returns the gRPC health service. It rejects requests of more than `message_bytes_max` bytes.
     pub(crate) fn service(&self, message_bytes_max: usize) -> HealthServer<Health> {
         HealthServer::new(self.clone()).max_decoding_message_size(message_bytes_max)
     }

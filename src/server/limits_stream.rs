@@ -35,7 +35,7 @@ use crate::domain::ByteBudget;
 use crate::wire::limits_messages;
 
 /// HTTP path of the `Stream` method of `tidegate.v1.Limits`.
-pub(crate) const PATH: &str = "/tidegate.v1.Limits/Stream";
+pub(crate) const STREAM_PATH: &str = "/tidegate.v1.Limits/Stream";
 
 /// Maximum number of requests of a stream that are decided concurrently. Enough for 250,000
 /// requests per second at a Redis round-trip time of 1 ms. Each waiting request takes about 13 KB.

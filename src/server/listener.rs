@@ -32,9 +32,9 @@ use super::workers::{IdleWorkers, Workers};
 use crate::domain::ByteBudget;
 use crate::wire::WireError;
 
-/// Pause after a failed accept. It doubles with each consecutive failure, up to
-/// [`ACCEPT_BACKOFF_MAX`]. Without a pause, a process that has no free file descriptors would
-/// retry in a busy loop.
+/// Pause after a first failed accept. The pause doubles with each consecutive failure, up to
+/// [`ACCEPT_BACKOFF_MAX`]. Without a pause, a process that has no free file descriptors would retry
+/// in a busy loop.
 const ACCEPT_BACKOFF_MIN: Duration = Duration::from_millis(10);
 /// Maximum pause after consecutive failed accepts.
 const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ pub enum Drain {
 /// Result of a graceful shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
-    /// Number of connections that were still open, and were closed, at the shutdown deadline.
+    /// Number of connections that were still open at the shutdown deadline and were then closed.
     pub cut_off: usize,
 }
 
@@ -158,8 +158,8 @@ impl Listener {
     /// Serves until `shutdown` resolves, then drains. During the drain delay, the health check
     /// reports NOT_SERVING, but calls are still served; [`Drain::AtOnce`] skips this delay. Then
     /// the listener stops accepting, sends GOAWAY on every connection, and waits for the calls in
-    /// flight to finish. Once [`ServerLimits::hard_limit`] has passed since `shutdown`, it closes
-    /// all remaining connections.
+    /// flight to finish. Once [`ServerLimits::hard_limit`] has passed since `shutdown` resolved,
+    /// the listener closes all remaining connections.
     ///
     /// # Errors
     ///

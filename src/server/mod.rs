@@ -5,14 +5,14 @@
 //! | file | what it does |
 //! |---|---|
 //! | `listener`, `workers` | accepts connections, dispatches them to worker threads, drains |
-//! | `connection`, `preface`, `tls` | one connection: TLS handshake, HTTP/2, shutdown |
+//! | `connection`, `preface`, `tls` | serves one connection: TLS handshake, HTTP/2, shutdown |
 //! | `handshake_log` | logs failed TLS handshakes |
-//! | `authz` | domains that a caller may use, by its certificate |
+//! | `authz` | determines which domains a caller may use, by its certificate |
 //! | `router` | maps request paths to services |
 //! | `receive`, `stream_reader`, `framing` | receives unary calls and streams; gRPC framing |
 //! | `rls_service`, `health` | the rate limit service and the health service |
 //! | `limits_service`, `limits_stream` | `tidegate.v1.Limits`: batches, streams, single counters |
-//! | `connection_registry` | open connections; selects the longest idle one to close when full |
+//! | `connection_registry` | tracks open connections; selects which idle one to close when full |
 //! | `server_limits`, `connection_stats` | limits on connections, and their metrics |
 
 mod authz;

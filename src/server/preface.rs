@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 /// Connection preface, the first bytes that every HTTP/2 client sends (RFC 9113, section 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Stream whose HTTP/2 preface has already been read. Reading it returns the preface again,
-/// because hyper expects the preface too.
+/// Stream whose HTTP/2 preface has already been read. A read from this stream returns the preface
+/// again, because hyper expects the preface too.
 #[derive(Debug)]
 pub(crate) struct ReplayPreface<I> {
     /// Number of bytes of [`PREFACE`] that have been replayed.

@@ -59,9 +59,9 @@ pub(crate) struct ReceivedBody {
     pub(crate) reservation: Option<Reservation>,
 }
 
-/// Part of a request body that [`read_arrived`] has read.
+/// Body of a request after [`read_arrived`]: complete, or the part that has arrived so far.
 #[derive(Debug)]
-pub(crate) enum Arrived {
+pub(crate) enum ArrivedBody {
     /// The complete body.
     Complete(ReceivedBody),
     /// The frames of the body that have arrived so far.
@@ -76,7 +76,7 @@ pub(crate) enum Arrived {
 pub(crate) async fn read_arrived(
     body: &mut Incoming,
     bounds: ReceiveBounds<'_>,
-) -> Result<Arrived, Status> {
+) -> Result<ArrivedBody, Status> {
     let mut first = Bytes::new();
     let mut more = Vec::new();
     let complete = poll_fn(|cx| {
@@ -102,19 +102,19 @@ pub(crate) async fn read_arrived(
     })
     .await?;
     if complete && more.is_empty() {
-        return Ok(Arrived::Complete(ReceivedBody { bytes: first, reservation: None }));
+        return Ok(ArrivedBody::Complete(ReceivedBody { bytes: first, reservation: None }));
     }
     if !first.is_empty() {
         more.insert(0, first);
     }
     if !complete {
-        return Ok(Arrived::Incomplete(more));
+        return Ok(ArrivedBody::Incomplete(more));
     }
     let mut buffer = ReceiveBuffer::new(bounds)?;
     for chunk in more {
         buffer.push(&chunk)?;
     }
-    Ok(Arrived::Complete(buffer.finish()))
+    Ok(ArrivedBody::Complete(buffer.finish()))
 }
 
 /// Waits for the rest of a body. `arrived` contains the frames that were already read.

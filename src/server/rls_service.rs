@@ -84,8 +84,8 @@ pub trait Decide: Send + Sync + 'static {
         respond: impl FnOnce(&CounterSnapshots<'_>) -> R + Send,
     ) -> impl Future<Output = R> + Send;
 
-    /// Returns the mapping from HTTP requests to descriptors of a domain; `None` if the policy
-    /// defines none.
+    /// Returns the mapping that a domain defines from HTTP requests to descriptors; `None` if the
+    /// policy defines none for the domain.
     fn http_mapping(&self, domain: &str) -> Option<Arc<HttpMapping>>;
 
     /// Returns the observer that is notified of decisions and calls.
@@ -128,7 +128,7 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
     ) -> R {
         let policy = self.policy();
         if reset {
-            respond(&self.reset(&policy, domain, entries, now).await)
+            respond(&self.reset_counters(&policy, domain, entries, now).await)
         } else {
             respond(&self.inspect_counters(&policy, domain, entries, now).await)
         }
@@ -151,7 +151,8 @@ pub struct RateLimit<D> {
     pub(super) response_config: ResponseConfig,
     /// Bounds on the size of a request.
     pub(super) bounds: Bounds,
-    /// Access that callers have to the methods of `tidegate.v1.Limits` for single counters.
+    /// Access that callers have to the methods of `tidegate.v1.Limits` other than `Check` and
+    /// `Stream`.
     pub(super) counter_access: CounterAccess,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
@@ -177,8 +178,8 @@ impl<D: Decide> RateLimit<D> {
         RateLimit { bounds, ..self }
     }
 
-    /// Sets the access that callers have to the methods of `tidegate.v1.Limits` for single
-    /// counters.
+    /// Sets the access that callers have to the methods of `tidegate.v1.Limits` other than `Check`
+    /// and `Stream`.
     #[must_use]
     pub fn with_counter_access(self, counter_access: CounterAccess) -> Self {
         RateLimit { counter_access, ..self }
@@ -366,12 +367,13 @@ impl<D: Decide> RateLimit<D> {
         }
     }
 
-    /// Processes a forward-auth query of a proxy, whose `headers` describe an HTTP request. The
-    /// response has status 200 if the request may pass, `denied_status` if not, 400 if the domain
-    /// or a header of the proxy is missing, and 503 if the store is unavailable.
+    /// Processes a forward-auth request from a proxy, whose `headers` describe the original HTTP
+    /// request. The response has status 200 if the original request may pass, `denied_status` if
+    /// not, 400 if the policy has no HTTP mapping for the domain or the proxy did not send a
+    /// required header, and 503 if the store is unavailable.
     ///
     /// If the policy is reloaded during the call, the mapping may come from the old policy and the
-    /// decision from the new one. That is the same as if the proxy had built the descriptors.
+    /// decision from the new one. The same can happen if the proxy builds the descriptors itself.
     pub async fn answer_forward_auth(
         &self,
         domain: &str,
@@ -413,7 +415,7 @@ impl<D: Decide> RateLimit<D> {
 /// the call, because reading a clock is slow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallTimestamps {
-    /// Wall-clock time of the call, by which it is decided. In microseconds since the Unix epoch.
+    /// Wall-clock time at which the call is decided, in microseconds since the Unix epoch.
     pub(super) now: Micros,
     /// Monotonic time at which the call started; `None` if its duration is not measured.
     pub(super) began: Option<Instant>,

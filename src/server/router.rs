@@ -19,41 +19,42 @@ use super::health::Health;
 use super::limits_service::LimitsMethod;
 use super::limits_stream;
 use super::receive;
-use super::receive::{Arrived, ReceiveBounds, ReceivedBody};
+use super::receive::{ArrivedBody, ReceiveBounds, ReceivedBody};
 use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
 use crate::domain::{ByteBudget, InvalidReason, Trace};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
 /// Maximum size of a request to the health or the reflection service, in bytes. With tonic's
-/// default of 4 MiB, each service would allocate that much for a message that never arrives.
+/// default of 4 MiB, a client could make the server allocate 4 MiB by announcing a message and
+/// never sending it.
 const SERVICE_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 
-/// Result of dispatching a request by its path.
+/// Service to which a request is routed, with the parts of the request that the service needs.
 #[derive(Debug)]
-pub(crate) enum Dispatched {
-    /// An error response to a request that is not a gRPC call.
+pub(crate) enum RouteMatch {
+    /// No service: the request is not a gRPC call. Contains the error response.
     Rejected(Box<Response<Body>>),
     /// A call to the health or the reflection service, or to an unknown method.
     TonicService(Box<Request<Incoming>>),
     /// A unary call to the rate limit service or to `tidegate.v1.Limits`.
     RateLimit(RateLimitCall),
-    /// A stream of `tidegate.v1.Limits`.
+    /// A call to `tidegate.v1.Limits/Stream`. Contains the body with the stream of requests.
     Stream(Incoming),
 }
 
-/// Unary method that is not implemented by a tonic service.
+/// Unary method of the rate limit service or of `tidegate.v1.Limits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnaryMethod {
     ShouldRateLimit,
     Limits(LimitsMethod),
 }
 
-/// Rate limit call whose body has not been received yet.
+/// Call to a [`UnaryMethod`] whose body has not been received yet.
 #[derive(Debug)]
 pub(crate) struct RateLimitCall {
     pub(crate) method: UnaryMethod,
     pub(crate) body: Incoming,
-    /// Time until the caller's deadline; `None` if it has none.
+    /// Time until the caller's deadline; `None` if the caller has set no deadline.
     pub(crate) deadline: Option<Duration>,
     pub(crate) trace: Option<Arc<Trace>>,
 }
@@ -116,30 +117,30 @@ impl<D: Decide> Router<D> {
     }
 
     /// Selects the service for a request by its path. Rejects a request that is not a gRPC call.
-    pub(crate) fn dispatch(&self, request: Request<Incoming>) -> Dispatched {
+    pub(crate) fn dispatch(&self, request: Request<Incoming>) -> RouteMatch {
         if let Some(rejection) = framing::reject_as_http(&request) {
-            return Dispatched::Rejected(Box::new(rejection));
+            return RouteMatch::Rejected(Box::new(rejection));
         }
         let path = request.uri().path();
         if path == SHOULD_RATE_LIMIT_PATH {
-            return Dispatched::RateLimit(RateLimitCall {
+            return RouteMatch::RateLimit(RateLimitCall {
                 method: UnaryMethod::ShouldRateLimit,
-                deadline: framing::deadline(request.headers()),
+                deadline: framing::parse_grpc_timeout(request.headers()),
                 trace: self.rate_limit.start_trace(request.headers()),
                 body: request.into_body(),
             });
         }
-        if path == limits_stream::PATH {
-            return Dispatched::Stream(request.into_body());
+        if path == limits_stream::STREAM_PATH {
+            return RouteMatch::Stream(request.into_body());
         }
         match LimitsMethod::from_path(path) {
-            Some(method) => Dispatched::RateLimit(RateLimitCall {
+            Some(method) => RouteMatch::RateLimit(RateLimitCall {
                 method: UnaryMethod::Limits(method),
-                deadline: framing::deadline(request.headers()),
+                deadline: framing::parse_grpc_timeout(request.headers()),
                 trace: None,
                 body: request.into_body(),
             }),
-            None => Dispatched::TonicService(Box::new(request)),
+            None => RouteMatch::TonicService(Box::new(request)),
         }
     }
 
@@ -148,7 +149,8 @@ impl<D: Decide> Router<D> {
         &self.rate_limit
     }
 
-    /// Passes a call to the health or the reflection service.
+    /// Passes a request to the health or the reflection service, and returns the response. For an
+    /// unknown method, the status is UNIMPLEMENTED.
     pub(crate) async fn call_tonic_service(&self, request: Request<Incoming>) -> Response<Body> {
         match self.tonic_services.clone().call(request).await {
             Ok(response) => response,
@@ -156,8 +158,8 @@ impl<D: Decide> Router<D> {
         }
     }
 
-    /// Receives the body of a rate limit call. Returns the body and the time left until the
-    /// caller's deadline.
+    /// Receives the body of a unary call. Returns the body and the time left until the caller's
+    /// deadline; `None` instead of the time if the caller has set no deadline.
     ///
     /// # Errors
     ///
@@ -177,8 +179,8 @@ impl<D: Decide> Router<D> {
             status
         };
         let arrived = match receive::read_arrived(body, bounds).await.map_err(invalid)? {
-            Arrived::Complete(body) => return Ok((body, deadline)),
-            Arrived::Incomplete(arrived) => arrived,
+            ArrivedBody::Complete(body) => return Ok((body, deadline)),
+            ArrivedBody::Incomplete(arrived) => arrived,
         };
         let timeout = deadline.unwrap_or(limits.timeout).min(limits.timeout);
         let clock = self.rate_limit.clock();
@@ -190,8 +192,8 @@ impl<D: Decide> Router<D> {
         Ok((body, deadline.map(|deadline| deadline.saturating_sub(waited))))
     }
 
-    /// Processes a unary call from `caller` whose body has been received.
-    pub(crate) async fn answer(
+    /// Processes a unary call from `caller` whose body has been received. Returns the response.
+    pub(crate) async fn respond(
         &self,
         method: UnaryMethod,
         body: ReceivedBody,

@@ -1,4 +1,4 @@
-//! Limits on connections, calls and the shutdown, with their defaults and the reasons for them.
+//! Limits and timeouts for connections, calls, and shutdown of the gRPC port, with their defaults.
 //!
 //! Not here: the bounds on the contents of a request (`wire::decode`).
 
@@ -8,12 +8,12 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// Maximum number of concurrent calls per connection, as advertised to the client. Without a
-    /// limit, calls would queue here instead of in the client. With a limit of 1,000, Envoy opens
-    /// only one connection per worker thread.
+    /// limit, calls would queue in the server instead of the client. With a limit of 1,000, Envoy
+    /// opens only one connection per worker thread.
     pub streams_max: u32,
-    /// HTTP/2 flow-control window of a connection, in bytes. h2 also closes a connection when its
-    /// small unread frames add up to half of the window. With a window of 1 MiB, that happens at
-    /// 4,000 concurrent calls.
+    /// HTTP/2 flow-control window of a connection, in bytes. Must be large, because h2 closes a
+    /// connection whose small unread frames add up to half of the window. With a window of 1 MiB,
+    /// 4,000 concurrent calls would be enough for that.
     pub connection_window_bytes: u32,
     /// Maximum number of streams per connection that the client has reset but the server has not
     /// accepted yet. Envoy resets calls at its timeout (20 ms), so h2's default of 20 would close
@@ -31,8 +31,8 @@ pub struct ServerLimits {
     /// Maximum time to receive the body of a call, even if the caller's deadline is later.
     pub receive_timeout: Duration,
     /// Maximum memory for the incomplete requests on a connection, in bytes. A request beyond this
-    /// limit fails with RESOURCE_EXHAUSTED. The default fits eight messages of the default maximum
-    /// size.
+    /// limit fails with RESOURCE_EXHAUSTED. The default has room for eight messages of the default
+    /// maximum size.
     pub incomplete_bytes_per_connection_max: usize,
     /// Maximum memory for incomplete requests on all connections and the `/json` endpoint
     /// together, in bytes.
@@ -48,10 +48,10 @@ pub struct ServerLimits {
     pub keepalive_interval: Option<Duration>,
     /// Timeout for the reply to a keepalive ping, after which the connection is closed.
     pub keepalive_timeout: Duration,
-    /// Age at which the server sends GOAWAY on a connection, so that clients reconnect and use new
-    /// replicas, too; `None` means never. A jitter of ±10 % prevents connections from closing at
-    /// the same time. Calls in flight may finish without a timeout, because hyper would drop some
-    /// of them at a timeout.
+    /// Age at which the server sends GOAWAY on a connection, so that clients reconnect and find new
+    /// replicas; `None` means never. A jitter of ±10 % prevents connections from closing at the
+    /// same time. There is no timeout for calls in flight, because hyper would drop some of them
+    /// when the timeout expires.
     pub connection_age_max: Option<Duration>,
     /// Time after the shutdown signal during which the server still accepts connections, so that
     /// clients notice the failing health check and move to other replicas.

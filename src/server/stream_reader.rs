@@ -35,7 +35,7 @@ pub(super) struct StreamReader {
     incomplete: Option<IncompleteMessage>,
 }
 
-/// Message that spans several frames.
+/// Message of which only a part has been received.
 struct IncompleteMessage {
     buffer: BudgetedBuffer,
     /// Length of the prefix and the message, in bytes. While the prefix is incomplete, the length
@@ -45,7 +45,8 @@ struct IncompleteMessage {
 }
 
 impl StreamReader {
-    /// Creates a reader. A message must be complete within `timeout` after its first byte.
+    /// Creates a reader for the messages in `body`. A message must be complete within `timeout`
+    /// after its first byte.
     pub(super) fn new(body: Incoming, bounds: ReceiveBounds<'_>, timeout: Duration) -> Self {
         let ReceiveBounds { message_bytes_max, budget } = bounds;
         let budget = Arc::clone(budget);
@@ -95,8 +96,9 @@ impl StreamReader {
         }
     }
 
-    /// Removes the next message from the received bytes and returns it; `None` if it is incomplete.
-    /// Returns an error if the message is invalid or exceeds the memory budget.
+    /// Removes the next message from the received bytes and returns it; `None` if no complete
+    /// message has been received. Returns an error if the message has an invalid prefix or exceeds
+    /// the memory budget.
     fn take_message(&mut self) -> Result<Option<ReceivedBody>, Status> {
         let mut incomplete = match self.incomplete.take() {
             Some(incomplete) => incomplete,

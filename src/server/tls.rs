@@ -28,19 +28,20 @@ use crate::domain::Micros;
 use crate::pem::parse_certificates;
 use crate::wire::WireError;
 
-/// Certificates and keys as PEM text, with the callers and grants that depend on them.
+/// Input for the TLS configuration of the gRPC port: the server's certificate and private key, and
+/// the rules for client certificates.
 #[derive(Clone, Default)]
 pub struct TlsMaterial {
     /// Certificate chain of the server as PEM text, leaf first.
     pub certificate: Vec<u8>,
-    /// Private key of the server's leaf certificate, in PKCS #8, PKCS #1 or SEC1 format.
+    /// Private key of the server's leaf certificate as PEM text, in PKCS #8, PKCS #1 or SEC1
+    /// format.
     pub private_key: Vec<u8>,
     /// CA certificates for verifying client certificates, as PEM text. If set, every client must
     /// present a certificate.
     pub client_authority: Option<Vec<u8>>,
     /// Subject alternative names (DNS names and URIs) of accepted clients. A client certificate
-    /// must contain at least one of them. If empty, every certificate that the CA has signed is
-    /// accepted.
+    /// must contain at least one of them. If empty, the names in the certificate are not checked.
     pub allowed_callers: Vec<String>,
     /// Grants of domains to callers. If empty, every caller may use every domain.
     pub grants: Vec<Grant>,
@@ -77,7 +78,7 @@ struct ActiveConfig {
 
 impl Tls {
     /// Builds a TLS configuration from certificates and keys. Accepts an expired certificate,
-    /// because at startup there is no older one to keep.
+    /// because at startup there is no older certificate to keep using.
     ///
     /// # Errors
     ///
@@ -119,8 +120,8 @@ impl Tls {
         outcome
     }
 
-    /// Counts a successful or failed reload. [`Tls::replace`] counts its own result, so call this
-    /// only for a reload that fails before it, for example because a file is unreadable.
+    /// Counts a successful or failed reload. [`Tls::replace`] counts its own result. Call this only
+    /// if a reload fails before it calls `replace`, for example because a file is unreadable.
     pub fn count_reload(&self, succeeded: bool) {
         let TlsCounters { reloads, reload_failures, .. } = &*self.counters;
         if succeeded { reloads } else { reload_failures }.fetch_add(1, Ordering::Relaxed);
@@ -131,7 +132,8 @@ impl Tls {
         Arc::clone(&self.counters)
     }
 
-    /// Performs the server side of a TLS handshake. Returns the encrypted stream and the caller.
+    /// Performs the server side of a TLS handshake. Returns the encrypted stream and the caller
+    /// that the client certificate identifies, or an error if the handshake fails.
     pub(crate) async fn accept(
         &self,
         socket: TcpStream,
@@ -159,7 +161,7 @@ impl ActiveConfig {
             .map_err(rejected)?;
         let builder = match &material.client_authority {
             Some(authority) => {
-                let verifier = client_verifier(authority, &material.allowed_callers, provider)?;
+                let verifier = build_verifier(authority, &material.allowed_callers, provider)?;
                 builder.with_client_cert_verifier(verifier)
             }
             None if material.allowed_callers.is_empty() && material.grants.is_empty() => {
@@ -184,7 +186,7 @@ impl ActiveConfig {
 }
 
 /// Builds the verifier that checks client certificates against the CA and the allowed callers.
-fn client_verifier(
+fn build_verifier(
     authority: &[u8],
     allowed: &[String],
     provider: Arc<CryptoProvider>,
@@ -214,7 +216,7 @@ impl CallerVerifier {
     /// Returns whether the CA file contains this certificate and the certificate is valid for a
     /// client at `now`. Needed for certificates created with `openssl req -x509`, which are marked
     /// as a CA: webpki rejects a CA certificate as a peer's own certificate.
-    fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
+    fn is_directly_trusted(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
         self.trusted.iter().any(|trusted| trusted == certificate)
             && authz::check_usable(certificate, CertificateRole::Client, now.as_secs()).is_ok()
     }
@@ -233,7 +235,7 @@ impl ClientCertVerifier for CallerVerifier {
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified =
             match self.signature_verifier.verify_client_cert(end_entity, intermediates, now) {
-                Err(_) if self.is_trusted_itself(end_entity, now) => {
+                Err(_) if self.is_directly_trusted(end_entity, now) => {
                     ClientCertVerified::assertion()
                 }
                 verified => verified?,

@@ -3,9 +3,9 @@
 //!
 //! On the few busy connections that Envoy opens, this design takes 40 % less CPU per call than one
 //! work-stealing runtime, because h2 has one lock per connection. Each new socket goes to the
-//! worker with the fewest connections; SO_REUSEPORT would ignore how many each worker has. The
-//! threads start when the addresses are bound, so that Redis connections can run on the threads of
-//! the calls that use them.
+//! worker with the fewest connections; with SO_REUSEPORT, the kernel would ignore the number of
+//! connections. The threads start when the addresses are bound, so that Redis connections can run
+//! on the threads of the calls that use them.
 //!
 //! Not here: accepting sockets (`listener`), serving connections (`connection`).
 
@@ -30,11 +30,12 @@ use crate::wire::WireError;
 /// because a worker with a longer backlog would not catch up.
 const ACCEPT_BACKLOG_MAX: usize = 1_024;
 
-/// Future with which a worker thread serves its connections. The thread exits when it completes.
+/// Future that serves the connections of a worker thread. The thread exits when the future
+/// completes.
 type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Worker threads that have started but are not serving connections yet. Dropping this value makes
-/// them exit.
+/// the threads exit.
 pub(crate) struct IdleWorkers {
     threads: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
     /// Channel that closes when all worker threads have exited; `recv` then returns `None`.
@@ -152,8 +153,8 @@ fn start_thread(
     Ok((outcome.map_err(failed)?, task_sender))
 }
 
-/// Serves the sockets of one worker until the acceptor is dropped and all the worker's connections
-/// have closed, or until the server is stopped.
+/// Serves the sockets of one worker. Returns when the channel for new sockets has closed and all
+/// connections of the worker have ended, or when the server is stopped.
 async fn serve_sockets<D: Decide>(
     worker: Arc<Worker<D>>,
     mut incoming: mpsc::Receiver<AcceptedSocket>,

@@ -7,8 +7,9 @@ use super::value_types::{ValueError, parse_text};
 /// Pair of a domain and the certificate names of the callers that may use it.
 pub type DomainGrant = (String, Vec<String>);
 
-/// Parses grants of the form `domain=name,name; domain=name`. The domain `*` means all domains. If
-/// the text is empty, all callers may use all domains.
+/// Parses grants of the form `domain=name,name; domain=name`. The domain `*` means all domains.
+/// Empty text means no grants, so that all callers may use all domains. Returns an error if the
+/// text is malformed.
 pub(super) fn parse_grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> {
     let error = |reason: &str| {
         Err(format!(

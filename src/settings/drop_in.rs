@@ -1,5 +1,5 @@
-//! Drop-in mode, in which the process replaces envoyproxy/ratelimit. It applies if the process was
-//! started as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set.
+//! Drop-in mode, in which the process replaces envoyproxy/ratelimit. A process is in this mode if
+//! it was started as `ratelimit`, or without a subcommand while RUNTIME_ROOT is set.
 //!
 //! A deployment written for envoyproxy/ratelimit must start unchanged. Therefore, some defaults
 //! follow envoyproxy/ratelimit, and settings that it would ignore cause notices instead of errors
@@ -7,7 +7,7 @@
 
 /// Default values in drop-in mode that differ from those in the settings table, as pairs of setting
 /// name and value.
-const DEFAULTS: &[(&str, &str)] = &[
+const DROP_IN_DEFAULTS: &[(&str, &str)] = &[
     // envoyproxy/ratelimit counts all hits, also those beyond a limit. Callers that charge after the
     // response (`apply_on_stream_done`) rely on it.
     ("charge", "billed"),
@@ -20,7 +20,7 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("tracing-enabled", "off"),
 ];
 
-/// Details of a start in drop-in mode.
+/// Information about a process that was started in drop-in mode.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DropIn {
     /// Command-line arguments that were ignored because they are not flags of Tidegate. The values
@@ -28,9 +28,10 @@ pub struct DropIn {
     pub ignored_arguments: Vec<String>,
 }
 
-/// Returns the default value of a setting in drop-in mode; `None` if it is the same in all modes.
+/// Returns the default value of a setting in drop-in mode; `None` if drop-in mode does not change
+/// the default.
 pub(super) fn default_value(name: &str) -> Option<&'static str> {
-    DEFAULTS.iter().find(|(setting, _)| *setting == name).map(|(_, value)| *value)
+    DROP_IN_DEFAULTS.iter().find(|(setting, _)| *setting == name).map(|(_, value)| *value)
 }
 
 #[cfg(test)]
@@ -40,7 +41,7 @@ mod tests {
 
     #[test]
     fn every_default_is_a_valid_value_of_a_setting() {
-        for (name, value) in DEFAULTS {
+        for (name, value) in DROP_IN_DEFAULTS {
             let row = TABLE.iter().find(|row| row.name == *name).expect("a setting");
             assert_ne!(row.default, *value, "{name}: the same in all modes");
         }

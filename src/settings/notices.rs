@@ -19,7 +19,8 @@ pub struct Notice {
     pub kind: NoticeKind,
     /// Name of the flag, environment variable, or argument.
     pub name: String,
-    /// Advice for an unknown name, the reason why a setting has no effect, or a risk.
+    /// Text of the notice: advice for an unknown name, the reason why a setting has no effect, or a
+    /// risk.
     pub text: String,
 }
 
@@ -58,7 +59,7 @@ struct IgnoredVariable {
 const NO_STATSD: &str = "statistics are not pushed; scrape /metrics on the HTTP port";
 const NO_MEMCACHED: &str = "there is no memcached store";
 const ONE_STORE: &str = "one Redis serves all units; REDIS_URL is used for per-second limits too";
-const NOT_NEEDED: &str = "all calls share a few connections; there is nothing to tune";
+const NO_TUNING_NEEDED: &str = "all calls share a few connections; there is nothing to tune";
 
 const IGNORED_VARIABLES: &[IgnoredVariable] = &[
     IgnoredVariable { name: "USE_STATSD", reason: NO_STATSD },
@@ -90,9 +91,9 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
         reason: "keys expire when they no longer matter; no jitter is needed",
     },
     IgnoredVariable { name: "REDIS_PERSECOND*", reason: ONE_STORE },
-    IgnoredVariable { name: "REDIS_PIPELINE_*", reason: NOT_NEEDED },
-    IgnoredVariable { name: "REDIS_CLUSTER_PIPELINE_PARALLELISM", reason: NOT_NEEDED },
-    IgnoredVariable { name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", reason: NOT_NEEDED },
+    IgnoredVariable { name: "REDIS_PIPELINE_*", reason: NO_TUNING_NEEDED },
+    IgnoredVariable { name: "REDIS_CLUSTER_PIPELINE_PARALLELISM", reason: NO_TUNING_NEEDED },
+    IgnoredVariable { name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", reason: NO_TUNING_NEEDED },
     IgnoredVariable {
         name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
         reason: "readiness does not depend on Redis: a short outage would remove every replica",
@@ -136,7 +137,7 @@ pub fn find_notices(
     settings: &Settings,
 ) -> Vec<Notice> {
     let mut notices = drop_in.map_or_else(Vec::new, |drop_in| {
-        [find_drop_in_notices(environment, drop_in), find_downgraded_conflicts(settings)].concat()
+        [find_drop_in_notices(environment, drop_in), find_unused_tls_notices(settings)].concat()
     });
     let mut notice = |kind: NoticeKind, name: &str, text: String| {
         notices.push(Notice { kind, name: name.to_owned(), text });
@@ -153,7 +154,7 @@ pub fn find_notices(
             let plain = name.trim_start_matches("TIDEGATE_");
             let similar = similar_name(TABLE, plain);
             let row = TABLE.iter().find(|row| similar == Some(row.name));
-            notice(NoticeKind::UnknownVariable, name, advice(row.map(SettingRow::variable)));
+            notice(NoticeKind::UnknownVariable, name, typo_advice(row.map(SettingRow::variable)));
         }
     }
     if settings.runtime_root.is_some() && settings.policy.is_empty() && !settings.counts_in_redis()
@@ -164,7 +165,7 @@ pub fn find_notices(
             "is not set: counters are in memory, and replicas do not share limits".to_owned(),
         );
     }
-    if settings.protocol_for_otlp().is_none() {
+    if settings.supported_otlp_protocol().is_none() {
         notice(
             NoticeKind::NoEffect,
             "--otlp-protocol",
@@ -193,9 +194,9 @@ pub fn find_notices(
     notices
 }
 
-/// Returns advice for an unknown environment variable. `meant` is the name of the variable that was
-/// probably meant; `None` if no name is similar.
-fn advice(meant: Option<String>) -> String {
+/// Returns advice for an unknown environment variable. `meant` is the known variable with the most
+/// similar name; `None` if no name is similar.
+fn typo_advice(meant: Option<String>) -> String {
     match meant {
         Some(meant) => format!("did you mean {meant}?"),
         None => "unset it, or correct its name: `tidegate serve --help` lists all".to_owned(),
@@ -220,7 +221,7 @@ fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> 
     let variable = |name: &String| Notice {
         kind: NoticeKind::UnknownVariable,
         name: name.clone(),
-        text: advice(nearest_word(name, known()).map(str::to_owned)),
+        text: typo_advice(nearest_word(name, known()).map(str::to_owned)),
     };
     let variables = environment.keys().filter(is_unknown).map(variable);
     drop_in.ignored_arguments.iter().map(argument).chain(variables).collect()
@@ -239,7 +240,7 @@ fn is_service_link(name: &str) -> bool {
 /// Returns notices about TLS settings that have no effect because a setting that they need is
 /// missing. envoyproxy/ratelimit ignores such settings. Outside drop-in mode, they are errors
 /// (`cross_checks`).
-fn find_downgraded_conflicts(settings: &Settings) -> Vec<Notice> {
+fn find_unused_tls_notices(settings: &Settings) -> Vec<Notice> {
     let has_no_effect = |is_present: bool, name: &str, missing: &str| {
         let text = format!("it needs {missing}");
         is_present.then(|| Notice { kind: NoticeKind::NoEffect, name: name.to_owned(), text })
@@ -262,7 +263,7 @@ fn find_downgraded_conflicts(settings: &Settings) -> Vec<Notice> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::precedence::find_unsupported;
+    use crate::settings::precedence::find_unsupported_backend;
     use crate::settings::{Settings, Sources};
 
     fn environment(pairs: &[(&str, &str)]) -> TextMap {
@@ -349,7 +350,8 @@ mod tests {
 
     #[test]
     fn a_setting_that_would_change_decisions_is_rejected() {
-        let error = find_unsupported(&environment(&[("BACKEND_TYPE", "memcache")])).unwrap();
+        let error =
+            find_unsupported_backend(&environment(&[("BACKEND_TYPE", "memcache")])).unwrap();
         assert!(error.to_string().starts_with("BACKEND_TYPE"), "{error:?}");
         let environment_of = |text| environment(&[("CONFIG_TYPE", text)]);
         let read = |text| {
@@ -357,6 +359,6 @@ mod tests {
         };
         assert!(read("GRPC_XDS_DELTA").unwrap_err()[0].to_string().contains("file, grpc_xds_sotw"));
         assert!(read("GRPC_XDS_SOTW").is_ok());
-        assert!(find_unsupported(&environment(&[("BACKEND_TYPE", "redis")])).is_none());
+        assert!(find_unsupported_backend(&environment(&[("BACKEND_TYPE", "redis")])).is_none());
     }
 }

@@ -19,7 +19,8 @@ pub enum OtlpProtocol {
 }
 
 impl OtlpProtocol {
-    /// Returns the collector endpoint that is used for traces if none is configured.
+    /// Returns the collector endpoint for traces, for use if `--tracing-enabled` is `on` and no
+    /// endpoint is configured.
     const fn default_endpoint(self) -> &'static str {
         match self {
             OtlpProtocol::Grpc => "http://localhost:4317",
@@ -49,7 +50,8 @@ pub struct OtlpSettings {
     /// Request headers in the form `name=value,name=value`. Kept secret, because a value may be an
     /// access token.
     headers: SecretText,
-    /// PEM file with the CA certificates that verify the collectors; `None` uses the system's CAs.
+    /// PEM file with the CA certificates for verifying the collectors' certificates; `None` uses
+    /// the system's CAs.
     pub certificate: Option<PathBuf>,
     /// Timeout of each request to a collector.
     pub timeout: Duration,
@@ -63,8 +65,8 @@ pub struct OtlpSettings {
     pub attributes: Vec<(String, String)>,
     /// Whether a sampling decision in the caller's trace context overrides `sample_ratio`.
     pub parent_based: bool,
-    /// Fraction of calls to sample, from 0 to 1. With `parent_based`, only applies to calls without
-    /// a sampling decision of the caller.
+    /// Fraction of calls to sample, from 0 to 1. With `parent_based`, applies only to calls whose
+    /// trace context contains no sampling decision.
     pub sample_ratio: f64,
 }
 
@@ -77,12 +79,13 @@ pub enum TraceSampler {
     AlwaysOff,
     /// Samples a fraction of the calls.
     Ratio,
-    /// Follows the sampling decision of the caller. Samples all calls without such a decision.
+    /// Follows the caller's sampling decision. If the caller has made none, samples the call.
     ParentAlwaysOn,
-    /// Follows the sampling decision of the caller. Samples no calls without such a decision.
+    /// Follows the caller's sampling decision. If the caller has made none, does not sample the
+    /// call.
     ParentAlwaysOff,
-    /// Follows the sampling decision of the caller. Samples a fraction of the calls without such a
-    /// decision.
+    /// Follows the caller's sampling decision. Samples a fraction of the calls for which the caller
+    /// has made none.
     ParentRatio,
 }
 
@@ -109,8 +112,8 @@ impl TraceSampler {
         })
     }
 
-    /// Returns whether the caller's sampling decision takes precedence, and the fraction of the
-    /// other calls to sample, from 0 to 1. `ratio` is the configured fraction.
+    /// Returns the values of [`OtlpSettings::parent_based`] and [`OtlpSettings::sample_ratio`] for
+    /// this sampler. `ratio` is the value of `--traces-ratio`, from 0 to 1.
     fn resolve(self, ratio: f64) -> (bool, f64) {
         match self {
             TraceSampler::AlwaysOn => (false, 1.0),
@@ -123,7 +126,8 @@ impl TraceSampler {
     }
 }
 
-/// Parses an exporter name. Returns true for `otlp`, false for `none`.
+/// Parses an exporter name. Returns true for `otlp`, false for `none`, and an error for any other
+/// name.
 pub(super) fn parse_exporter(text: &str) -> Result<bool, ValueError> {
     match text.to_ascii_lowercase().as_str() {
         "otlp" => Ok(true),
@@ -139,7 +143,7 @@ impl Settings {
     ///
     /// Returns an error if the headers or resource attributes are malformed.
     pub fn otlp(&self) -> Result<Option<OtlpSettings>, SettingError> {
-        let Some(protocol) = self.protocol_for_otlp() else { return Ok(None) };
+        let Some(protocol) = self.supported_otlp_protocol() else { return Ok(None) };
         let endpoint = |enabled: bool, own: &str, path: &str| match (enabled, own) {
             (false, _) => None,
             (true, "") if self.otlp_endpoint.is_empty() => None,
@@ -187,8 +191,8 @@ impl Settings {
         }))
     }
 
-    /// Returns the OTLP protocol set by `--otlp-protocol`; `None` if it is not supported.
-    pub(super) fn protocol_for_otlp(&self) -> Option<OtlpProtocol> {
+    /// Returns the OTLP protocol set by `--otlp-protocol`; `None` if Tidegate does not support it.
+    pub(super) fn supported_otlp_protocol(&self) -> Option<OtlpProtocol> {
         match self.otlp_protocol.to_ascii_lowercase().as_str() {
             "grpc" => Some(OtlpProtocol::Grpc),
             // The second word is that of TRACING_EXPORTER_PROTOCOL.

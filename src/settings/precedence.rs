@@ -27,14 +27,14 @@ pub struct Sources {
     /// Position of each value in the settings file, as `FILE:LINE`, by flag name. Has no entry for
     /// a value whose position cannot be determined.
     pub file_places: TextMap,
-    /// Details of a start in drop-in mode; `None` in any other mode.
+    /// Information about drop-in mode; `None` if the process is not in drop-in mode.
     pub drop_in: Option<DropIn>,
 }
 
 impl Sources {
-    /// Returns the position of a value in the settings file, as `FILE:LINE`; empty if it is
-    /// unknown.
-    fn place(&self, name: &str) -> String {
+    /// Returns the position of a setting in the settings file, as `FILE:LINE`; empty if the
+    /// position is unknown.
+    fn file_position(&self, name: &str) -> String {
         self.file_places.get(name).cloned().unwrap_or_default()
     }
 }
@@ -46,7 +46,7 @@ pub enum Origin {
     Flag,
     /// Environment variable, with its name.
     Environment(String),
-    /// Settings file. Contains the position as `FILE:LINE`, or an empty text if it is unknown.
+    /// Settings file, with the position as `FILE:LINE`; empty if the position is unknown.
     File(String),
     /// Built-in default, which applies if no source sets a value.
     Default,
@@ -97,7 +97,8 @@ impl SettingValue {
     }
 }
 
-/// Replaces the password in an address, for example `redis://user:(hidden)@host`.
+/// Returns an address with its password replaced by `(hidden)`, as in `redis://user:(hidden)@host`.
+/// Also replaces text that is not an address, because it may contain a password.
 pub(super) fn mask_password(address: &str) -> String {
     // Text before a later `://` is not a scheme: it may be part of a password.
     let is_scheme = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric());
@@ -175,7 +176,7 @@ fn find(row: &'static SettingRow, sources: &Sources) -> SettingValue {
         })
         .or_else(|| {
             let text = sources.file.get(row.name)?;
-            Some((text, Origin::File(sources.place(row.name))))
+            Some((text, Origin::File(sources.file_position(row.name))))
         });
     let drop_in_default = sources.drop_in.as_ref().and_then(|_| row.drop_in_default());
     match (found, drop_in_default) {
@@ -187,7 +188,8 @@ fn find(row: &'static SettingRow, sources: &Sources) -> SettingValue {
     }
 }
 
-/// Parses a value. On failure, appends an error to `errors` and returns `None`.
+/// Parses the value of the setting with this field name. On failure, appends an error to `errors`
+/// and returns `None`.
 pub(super) fn parse<T>(
     values: &[SettingValue],
     field: &str,
@@ -213,7 +215,7 @@ pub(super) fn find_unknown_names(
     let is_unknown = |name: &&String| !table.iter().any(|row| row.name == name.as_str());
     let error = |name: &String| SettingError::Unknown {
         name: name.clone(),
-        origin: Origin::File(sources.place(name)),
+        origin: Origin::File(sources.file_position(name)),
         similar: similar_name(table, name),
     };
     sources.file.keys().filter(is_unknown).map(error).collect()
@@ -225,7 +227,7 @@ const SHOWN_CHARS_MAX: usize = 64;
 
 /// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` selects a backend other than Redis;
 /// Tidegate has no memcached store. Returns `None` if the variable is unset, empty, or `redis`.
-pub(super) fn find_unsupported(environment: &TextMap) -> Option<SettingError> {
+pub(super) fn find_unsupported_backend(environment: &TextMap) -> Option<SettingError> {
     let is_unsupported = |text: &&String| !text.is_empty() && !text.eq_ignore_ascii_case("redis");
     let value = environment.get("BACKEND_TYPE").filter(is_unsupported)?;
     Some(SettingError::Unsupported {
@@ -269,14 +271,14 @@ pub fn report(values: &[SettingValue]) -> String {
 /// value directly, and does not move the comments of other lines.
 const COMMENT_COLUMN_MAX: usize = 50;
 
-/// Units of numbers that are safe as plain YAML scalars. Other text that begins with a digit may be
-/// parsed as a number or a date.
+/// Units with which a number needs no quotes in YAML; the empty text means no unit. Other text that
+/// begins with a digit needs quotes, because YAML may parse it as a number or a date.
 const PLAIN_UNITS: [&str; 8] = ["", "ms", "s", "m", "h", "KiB", "MiB", "GiB"];
 
 /// Words that YAML parses as a boolean or as null.
 const YAML_WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
 
-/// Formats text as a YAML scalar that is parsed as the same text.
+/// Formats text as a YAML scalar, with quotes if YAML would otherwise parse it as something else.
 fn yaml_scalar(text: &str) -> String {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_number = unit.len() < text.len()

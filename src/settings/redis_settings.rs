@@ -41,15 +41,16 @@ pub enum RedisTopology {
         /// Addresses of the sentinels, at least one.
         sentinels: Vec<RedisAddress>,
     },
-    /// Redis Cluster. Contains the addresses of one or more nodes, which are used to discover the
-    /// others.
+    /// Redis Cluster, with the addresses of one or more nodes, from which the remaining nodes are
+    /// discovered.
     Cluster(Vec<RedisAddress>),
 }
 
 /// TLS settings for connections to Redis servers and sentinels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisTls {
-    /// PEM file with the CA certificates that verify the servers; `None` uses the system's CAs.
+    /// PEM file with the CA certificates for verifying the servers' certificates; `None` uses the
+    /// system's CAs.
     pub ca: Option<PathBuf>,
     /// PEM files with the client certificate and its private key; `None` means no client
     /// certificate.
@@ -93,7 +94,8 @@ pub struct RedisSettings {
     pub key_prefix: String,
 }
 
-/// Parsed address from the `--redis-url` list, with the credentials and options in it.
+/// Entry of the `--redis-url` list, parsed into address, credentials, database number, and whether
+/// the connection uses TLS.
 struct ParsedRedisUrl {
     address: RedisAddress,
     user: Option<String>,
@@ -162,7 +164,7 @@ impl Settings {
             })
             .collect::<Result<_, _>>()
             .map_err(|advice| SettingError::Conflict { names: "--redis-url", advice })?;
-        self.assemble(master, urls).ok_or_else(|| {
+        self.build_redis_settings(master, urls).ok_or_else(|| {
             error(
                 "a cluster has database 0 only, and neither cluster nodes nor sentinels can be \
                  unix sockets",
@@ -170,7 +172,11 @@ impl Settings {
         })
     }
 
-    fn assemble(&self, master: Option<String>, urls: Vec<ParsedRedisUrl>) -> Option<RedisSettings> {
+    fn build_redis_settings(
+        &self,
+        master: Option<String>,
+        urls: Vec<ParsedRedisUrl>,
+    ) -> Option<RedisSettings> {
         let first = urls.first()?;
         let (database, tls) = (first.database, self.redis_tls || first.tls);
         let (mut user, mut password) = parse_login(self.redis_auth.reveal());
@@ -216,8 +222,9 @@ impl Settings {
     }
 }
 
-/// Parses `password` or `user:password`. As in envoyproxy/ratelimit, a password that contains a
-/// colon needs a leading colon if there is no user: `:pass:word`.
+/// Parses `password` or `user:password` and returns the user, if any, and the password. As in
+/// envoyproxy/ratelimit, a password that contains a colon needs a leading colon if there is no
+/// user: `:pass:word`.
 pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     match auth.split_once(':') {
         Some((user, password)) => {
@@ -227,9 +234,9 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses one Redis address. `shown` is the address with its password masked, and is the only form
-/// of the address that an error message contains. If `unix` is true, text without a scheme is the
-/// path of a Unix socket.
+/// Parses `item`, one entry of the `--redis-url` list. On failure, returns an error message that
+/// quotes at most `shown`, the same entry with its password masked. If `unix` is true, an entry
+/// without a scheme is the path of a Unix socket.
 fn parse_url(
     item: &str,
     shown: &str,

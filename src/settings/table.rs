@@ -1,8 +1,9 @@
 //! Table of all settings. A row defines a field of [`Settings`], its flag (`--grpc-port`), its
-//! environment variable (`TIDEGATE_GRPC_PORT`), its names in envoyproxy/ratelimit, the default, a
-//! parser with bounds, and the help text for flags and docs/SETTINGS.md.
+//! environment variable (`TIDEGATE_GRPC_PORT`), the variables of envoyproxy/ratelimit and
+//! OpenTelemetry that also set it, the default, a parser with bounds, and the help text for flags
+//! and docs/SETTINGS.md.
 //!
-//! Adding a setting takes one row.
+//! To add a setting, add one row.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -79,8 +80,8 @@ macro_rules! settings {
         #[derive(Clone, Debug)]
         pub struct Settings {
             $($( $(#[doc = $help])+ pub $field: $type, )+)+
-            /// Whether the process runs in place of envoyproxy/ratelimit. Settings that
-            /// envoyproxy/ratelimit would ignore are then not errors.
+            /// Whether the process is in drop-in mode, as a replacement for envoyproxy/ratelimit.
+            /// In this mode, settings that envoyproxy/ratelimit would ignore are not errors.
             pub drop_in: bool,
         }
 
@@ -97,7 +98,7 @@ macro_rules! settings {
         }, )+)+ ];
 
         impl Settings {
-            /// Parses and validates all settings.
+            /// Parses and validates all settings. Also returns their unparsed values and sources.
             ///
             /// # Errors
             ///
@@ -107,7 +108,7 @@ macro_rules! settings {
             ) -> Result<(Settings, Vec<SettingValue>), Vec<SettingError>> {
                 let values = precedence::find_all(TABLE, sources);
                 let mut errors = precedence::find_unknown_names(TABLE, sources);
-                errors.extend(precedence::find_unsupported(&sources.environment));
+                errors.extend(precedence::find_unsupported_backend(&sources.environment));
                 $($( let $field = precedence::parse(&values, stringify!($field), $parser, &mut errors); )+)+
                 let drop_in = sources.drop_in.is_some();
                 let all = || Some(Settings { $($( $field: $field?, )+)+ drop_in });

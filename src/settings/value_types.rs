@@ -84,16 +84,16 @@ macro_rules! words {
 words! {
     /// Access that callers have to the methods of `tidegate.v1.Limits` for single counters.
     CounterAccessSetting {
-        /// No access to these methods.
+        /// No access to the methods for single counters.
         "off" Off,
-        /// Access to the methods that change no counter.
+        /// Access to the read-only methods for single counters.
         "read" Read,
         /// Access to all methods for single counters.
         "write" Write,
     }
     /// Setting that is on, off, or determined by other settings.
     OnOff {
-        /// Determined by other settings.
+        /// On or off, as determined by other settings.
         "auto" Auto,
         /// Enabled.
         "on" On,
@@ -104,7 +104,7 @@ words! {
     PolicySourceKind {
         /// Policy files and directories.
         "file" File,
-        /// Control plane, over xDS (state of the world).
+        /// Control plane, over the state-of-the-world variant of xDS.
         "grpc_xds_sotw" ControlPlane,
     }
     /// Kind of store that holds the counters.
@@ -138,11 +138,11 @@ words! {
     }
     /// Hits that are charged even if a limit rejects the call.
     ChargeSetting {
-        /// None, under all-or-nothing accounting: a rejected call charges nothing.
+        /// No hits: with all-or-nothing accounting, a rejected call charges nothing.
         "admitted" Admitted,
-        /// Billed hits: those of a descriptor with its own number of hits above 0.
+        /// Hits of a descriptor that sets its own `hits_addend` above 0 (billed hits).
         "billed" Billed,
-        /// All hits.
+        /// All hits, even those of a rejected call.
         "always" Always,
     }
     /// Format of the header with the reset time.
@@ -163,9 +163,9 @@ words! {
     }
     /// Format in which the debug port shows the descriptor values of rejected keys.
     TopValues {
-        /// First 24 bytes of the value.
+        /// First 24 bytes of a descriptor value.
         "shortened" Shortened,
-        /// Keyed hash that identifies the counter, without the value itself.
+        /// Keyed hash that identifies the counter, without the descriptor value itself.
         "hashed" Hashed,
     }
     /// Format of log lines.
@@ -198,7 +198,7 @@ words! {
     }
 }
 
-/// Parses text, rejecting control characters.
+/// Returns the text unchanged, or an error if it contains control characters.
 pub(super) fn parse_text(text: &str) -> Result<String, ValueError> {
     match text.chars().find(|c| c.is_control()) {
         Some(_) => Err("may not contain control characters".to_owned()),
@@ -215,7 +215,8 @@ pub(super) fn parse_host(input: &str) -> Result<String, ValueError> {
     parse_text(bare)
 }
 
-/// Parses `host:port` of a local address. An empty host means all local addresses.
+/// Parses the `host:port` of a listening socket. An empty host means all IPv4 addresses
+/// (`0.0.0.0`).
 pub(super) fn parse_address(input: &str) -> Result<(String, u16), ValueError> {
     let error = || "must be host:port or :port, such as 0.0.0.0:9090 or :9090".to_owned();
     let (name, port) = input.rsplit_once(':').ok_or_else(error)?;
@@ -224,7 +225,7 @@ pub(super) fn parse_address(input: &str) -> Result<(String, u16), ValueError> {
     Ok((name, port))
 }
 
-/// Parses `host:port` of a server to which the process connects.
+/// Parses the `host:port` of a server to which the process connects.
 pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
     let error = || "must be host:port, such as localhost:18000".to_owned();
     match input.rsplit_once(':') {
@@ -237,7 +238,7 @@ pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
 }
 
 /// Maximum number of name-value pairs in the value of a list setting.
-const PAIRS_MAX: usize = 64;
+const LIST_PAIRS_MAX: usize = 64;
 
 /// Returns a parser for a comma-separated list of name-value pairs. Empty text means an empty list.
 pub(super) fn pairs_parser(
@@ -252,8 +253,8 @@ pub(super) fn pairs_parser(
             is_valid.then(|| (name.to_owned(), value.to_owned()))
         });
         let pairs: Option<Vec<_>> = pairs.collect();
-        pairs.filter(|pairs| pairs.len() <= PAIRS_MAX).ok_or_else(|| {
-            format!("must be name{separator}value, separated by commas, at most {PAIRS_MAX}")
+        pairs.filter(|pairs| pairs.len() <= LIST_PAIRS_MAX).ok_or_else(|| {
+            format!("must be name{separator}value, separated by commas, at most {LIST_PAIRS_MAX}")
         })
     }
 }
@@ -340,7 +341,7 @@ pub(super) fn duration_parser(
     max_ms: u64,
 ) -> impl Fn(&str) -> Result<Duration, ValueError> {
     move |input| {
-        let (min, max) = (short_duration(min_ms), short_duration(max_ms));
+        let (min, max) = (format_duration(min_ms), format_duration(max_ms));
         check_bounds(parse_millis(input), min_ms, max_ms, &min, &max)
             .map(Duration::from_millis)
             .map_err(|error| {
@@ -354,7 +355,7 @@ pub(super) fn duration_parser(
 }
 
 /// Formats a duration in the largest unit that needs no fraction, such as `10m`.
-fn short_duration(millis: u64) -> String {
+fn format_duration(millis: u64) -> String {
     let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s")];
     let whole = units.into_iter().find(|(unit, _)| millis.is_multiple_of(*unit) && millis >= *unit);
     match whole {
@@ -463,7 +464,8 @@ fn parse_millis(input: &str) -> Option<u64> {
     (!input.is_empty()).then_some(sum_ns / 1_000_000)
 }
 
-/// Parses the prefix of Redis keys. Rejects characters that could change a key's hash tag.
+/// Parses the prefix of Redis keys. Rejects braces, which could change a key's hash tag,
+/// whitespace, control characters, and a prefix of more than 64 bytes.
 pub(super) fn parse_key_prefix(input: &str) -> Result<String, ValueError> {
     let bad = |c: char| c == '{' || c == '}' || c.is_whitespace() || c.is_control();
     if input.len() > 64 {

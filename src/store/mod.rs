@@ -18,8 +18,8 @@
 //!    admission.
 //! 4. **All or nothing.** Under `Accounting::AllOrNothing` a rejected call charges nothing; an
 //!    admitted call charges every check that passes, and none that refuses. If some checks are
-//!    unanswered and none refuses, the charges of the others are kept. If the fallback then rejects
-//!    the call, it refunds those charges by receipt.
+//!    unanswered and none refuses, the charges of the answered checks are kept. If the fallback
+//!    then rejects the call, it refunds those charges by receipt.
 //! 5. **Independent.** Under `Accounting::Independent` every check that passes is charged, whether
 //!    or not the call is admitted.
 //! 6. **Refusals are free.** A check that refuses is never charged and writes nothing, except for
@@ -41,11 +41,11 @@
 //!     `available` and `reset_after` describe the counter after the whole call. `retry_after`
 //!     describes it at the moment of the refusal (for `Charge::Always`: after that charge).
 //! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their
-//!     count, buckets keep their share of debt. Both are clamped to the new capacity.
+//!     count, buckets keep the time at which they are full. Both are clamped to the new capacity.
 //! 15. **Clock steps back.** While the clock is behind the newest state, the counter's time does
 //!     not advance, so nothing refills twice. A state from the far future is clamped to a full
 //!     debt, so that no counter freezes. Far future means: a window that starts later than one
-//!     window from now, or a bucket's debt more than one second beyond a full one.
+//!     window from now, or a bucket whose debt exceeds a full debt by more than one second.
 //! 16. **Receipts.** `refund` returns the hits of a receipt, once: to the window they were charged
 //!     to, if that is still the current or the previous one; or to a bucket, minus the hits that
 //!     may have refilled since the charge (by the store's clock; a store without one uses the time
@@ -76,14 +76,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns the number of times that the store may have lost counters, for example because a
     /// server was restarted. A wrapper returns the number of the wrapped store. Must be cheap,
-    /// because it is called for every call.
+    /// because this method runs for every call.
     fn counter_losses(&self) -> u64 {
         0
     }
 
     /// Returns a number that changes whenever a connection to a server is lost, or a server may
     /// have lost counters. Hits that were prepaid before the change must not be spent after it.
-    /// Must be cheap, because it is called for every call on a prepaid counter.
+    /// Must be cheap, because this method runs for every call on a prepaid counter.
     fn session(&self) -> u64 {
         0
     }
@@ -114,7 +114,7 @@ pub trait SharedStore: Store {
     /// Status of one server of the store, as the debug port and the metrics report it.
     type Node;
 
-    /// Returns one report for each server that currently holds counters.
+    /// Returns the status of each server that currently holds counters.
     fn nodes(&self) -> Vec<Self::Node>;
 
     /// Waits until every server is connected. Called only at startup, never for a request.
@@ -145,12 +145,12 @@ pub struct SharedStoreStats {
     pub cached_refusals: u64,
     /// Number of calls answered entirely from the refusal cache.
     pub cached_calls: u64,
-    /// Number of times that a counter had a state from the far future and was clamped to a full
-    /// counter.
+    /// Number of counter states that were from the far future and were therefore clamped (clause 15
+    /// of the module documentation).
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
-    /// Number of calls that took several script calls on a Redis Cluster.
+    /// Number of calls on a Redis Cluster that needed several script calls.
     pub multi_slot_calls: u64,
     /// Number of multi-slot calls that were sent in up to two round trips: first only to the hash
     /// slot of the counter nearest to its limit, then to the other slots, unless the first round

@@ -382,7 +382,7 @@ mod tests {
             shadow: false,
             admitted: true,
             is_refund: false,
-            is_question: false,
+            is_peek: false,
             lost_bill: None,
             source: Source::Memory,
         }

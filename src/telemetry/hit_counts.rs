@@ -106,7 +106,7 @@ mod tests {
             shadow: false,
             admitted: verdict == Verdict::Pass,
             is_refund: false,
-            is_question: false,
+            is_peek: false,
             lost_bill: None,
             source: Source::Memory,
         }

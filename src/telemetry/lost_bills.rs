@@ -72,7 +72,7 @@ mod tests {
             shadow: false,
             admitted: false,
             is_refund: false,
-            is_question: false,
+            is_peek: false,
             lost_bill: None,
             source: Source::Memory,
         }
@@ -93,10 +93,10 @@ mod tests {
     fn a_rejected_bill_is_lost_only_after_a_question_on_the_same_rule() {
         let telemetry = telemetry();
         telemetry.on_check(&lost(1, LossCause::Rejected));
-        telemetry.on_check(&CheckEvent { is_question: true, ..event(0) });
+        telemetry.on_check(&CheckEvent { is_peek: true, ..event(0) });
         telemetry.on_check(&lost(1, LossCause::Rejected));
         assert_eq!(telemetry.rejected_bills(), None, "several hits at once are no bill");
-        telemetry.on_check(&CheckEvent { is_question: true, ..event(1) });
+        telemetry.on_check(&CheckEvent { is_peek: true, ..event(1) });
         telemetry.on_check(&lost(1, LossCause::Rejected));
         let rejected = telemetry.rejected_bills().unwrap();
         assert_eq!((rejected.bills, &*rejected.rule), (1, "d.b"));

@@ -100,7 +100,7 @@ impl RuleCounters {
     /// already used). Returns the lost bill to count, or `None` if there is none. A rejected bill
     /// counts as lost only if the rule has had a peek.
     pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {
-        if check.is_question && !self.has_questions.load(Ordering::Relaxed) {
+        if check.is_peek && !self.has_questions.load(Ordering::Relaxed) {
             self.has_questions.store(true, Ordering::Relaxed);
         }
         let lost = check.lost_bill?;

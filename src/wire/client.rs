@@ -238,14 +238,14 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
     let uses_tls = settings.tls.is_some();
     Some(match detect_peer(host, port.parse().ok()?, step_max).await {
         Peer::UnknownHost => "the host name cannot be resolved",
-        Peer::NothingListens => {
+        Peer::ConnectionRefused => {
             "nothing listens there: start `tidegate serve`, or correct the address; the gRPC port \
              is 8081 by default"
         }
         Peer::Http => "this is an HTTP port: give the gRPC port, which is 8081 by default",
         Peer::Redis => "this is a Redis port: give the gRPC port of Tidegate, 8081 by default",
         Peer::Tls if !uses_tls => "this port uses TLS: add --ca FILE with the CA's certificate",
-        Peer::Http2 | Peer::Silent if uses_tls => "this port uses no TLS: remove --ca",
+        Peer::Http2 | Peer::Unidentified if uses_tls => "this port uses no TLS: remove --ca",
         Peer::Tls if error_contains(error, "UnknownIssuer") => {
             "the CA in --ca did not sign the server's certificate: give the CA that did"
         }
@@ -255,7 +255,7 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
         Peer::Tls if error_contains(error, "CertificateRequired") => {
             "the server requires a client certificate: add --cert and --key"
         }
-        Peer::Tls | Peer::Http2 | Peer::Silent => return None,
+        Peer::Tls | Peer::Http2 | Peer::Unidentified => return None,
     })
 }
 

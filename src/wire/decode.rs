@@ -436,7 +436,7 @@ impl<'b> DecodedRequest<'b> {
             .map(|head| Descriptor {
                 entries: &self.entries[head.entries.clone()],
                 hits: Hits(head.hits_addend.unwrap_or(of_request)),
-                names_hits: head.hits_addend.is_some(),
+                has_hits_addend: head.hits_addend.is_some(),
                 refund: head.refund,
                 limit: head.limit,
                 holder: head.holder,

@@ -95,7 +95,7 @@ fn append_limit_headers(
     into: &mut Vec<HeaderValue>,
 ) {
     let Some(shown) = &status.shown else { return };
-    let limit = shown.reported();
+    let limit = shown.reported_limit();
     for names in &response_config.families {
         into.push(build_header(&names.limit, limit.to_string()));
         into.push(build_header(&names.remaining, status.remaining.to_string()));

@@ -95,7 +95,7 @@ fn used(policy: &Policy) {
         let descriptor = Descriptor {
             entries,
             hits,
-            names_hits: false,
+            has_hits_addend: false,
             refund: false,
             limit: None,
             holder: None,

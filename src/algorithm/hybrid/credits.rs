@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::State;
 use crate::domain::{Hits, Hybrid, Micros};
 
-/// Sum of all guaranteed shares and the unassigned rest, in percent. Shares are whole percentages.
+/// Sum of the guaranteed shares of all classes and the unassigned share, in percent. Shares are
+/// whole percentages.
 pub(super) const SHARES_TOTAL_PERCENT: u64 = 100;
 
 /// Upper bound on credit counts: 2^51. Sums of up to four counts stay below 2^53, so doubles,
@@ -29,7 +30,7 @@ pub(crate) struct HybridCredits<'a> {
 
 impl<'a> HybridCredits<'a> {
     pub(crate) fn new(limit: &'a Hybrid) -> HybridCredits<'a> {
-        let tick = tick(limit.window);
+        let tick = tick_micros(limit.window);
         let unit = SHARES_TOTAL_PERCENT
             * (limit.window.0 / tick).clamp(1, CREDITS_MAX / SHARES_TOTAL_PERCENT);
         // The policy's bounds keep every limit below this clamp.
@@ -134,8 +135,8 @@ impl<'a> HybridCredits<'a> {
         slowest.map_or(0, |flow| self.total.div_ceil(flow))
     }
 
-    /// Returns the credits that must be in the pool before a charge may use it, given that the
-    /// class's own bucket holds `mine` credits.
+    /// Returns the credits that must be in the pool before a charge may use it. `own` has the
+    /// credits in the buckets of all classes; `mine` is the number in the charging class's bucket.
     fn pool_floor(&self, own: &[u64], mine: u64) -> u64 {
         let room =
             self.pool_capacity(own).saturating_add(own[self.limit.class]).saturating_sub(mine);
@@ -162,7 +163,7 @@ impl<'a> HybridCredits<'a> {
         rest - last + last.max(self.pool_floor(own, mine_before_last))
     }
 
-    /// Returns the state after a charge of `credits`, or `None` if the charge is refused.
+    /// Returns the state after a charge of `credits`, or `None` if the charge is rejected.
     pub(super) fn take(&self, state: &State, credits: u64) -> Option<State> {
         if state.pool < self.pool_needed(&state.own, credits) {
             return None;
@@ -175,7 +176,7 @@ impl<'a> HybridCredits<'a> {
         Some(State { last: state.last, pool, own: own.into() })
     }
 
-    /// Returns the number of ticks until a refused charge of `credits` passes, at least 1, or
+    /// Returns the number of ticks until a rejected charge of `credits` passes, at least 1, or
     /// `None` if it does not pass at the first tick at which the pool suffices.
     pub(super) fn wait_time(&self, state: &State, credits: u64) -> Option<u64> {
         let reached = |ticks| {
@@ -242,6 +243,6 @@ impl<'a> HybridCredits<'a> {
 
 /// Returns the length of a tick in microseconds, chosen from the window length by the same rule as
 /// for sliding windows.
-fn tick(window: Micros) -> u64 {
+fn tick_micros(window: Micros) -> u64 {
     crate::domain::SlidingWindow { hits: Hits::ZERO, length: window }.tick().0
 }

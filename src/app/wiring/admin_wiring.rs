@@ -32,7 +32,7 @@ pub(crate) struct AdminWiring<'a> {
     /// Memory budget for requests that are still being received, shared with the gRPC port.
     pub(crate) incomplete_requests: Arc<ByteBudget>,
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
-    /// State of the control plane's client; `None` if policies come from files.
+    /// State of the control plane client; `None` if policies come from files.
     pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
 }
 

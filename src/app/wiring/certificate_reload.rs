@@ -24,10 +24,10 @@ use crate::wire::WireError;
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// State of the files when certificates were last activated or rejected.
+    /// State of the certificate files when certificates were last activated or rejected.
     handled: FileState,
-    /// State of the files at the last poll. A new state is activated only if two consecutive polls
-    /// find it.
+    /// State of the certificate files at the last poll. New certificates are activated only if two
+    /// consecutive polls find the same state.
     last: FileState,
 }
 

@@ -1,4 +1,4 @@
-//! Builds the client of the control plane from the settings, and reads its certificates and the
+//! Builds the control plane client from the settings, and reads the client's certificates and the
 //! file with policy defaults.
 //!
 //! `control_plane` makes the connections.
@@ -16,12 +16,12 @@ use crate::control_plane::{
 };
 use crate::settings::Settings;
 
-/// Builds the client of the control plane from the settings.
+/// Builds the control plane client from the settings.
 ///
 /// # Errors
 ///
 /// Returns an error if a certificate or the file with policy defaults cannot be read.
-pub(crate) fn client(
+pub(crate) fn build_client(
     settings: &Settings,
     status: Arc<ControlPlaneStatus>,
 ) -> Result<Client, Failure> {
@@ -31,7 +31,7 @@ pub(crate) fn client(
     let tls = match settings.xds_tls {
         true => Some(TlsConfig {
             server_name: (!san.is_empty()).then(|| san.clone()),
-            read: tls_material(settings)?,
+            read: watch_tls_material(settings)?,
         }),
         false => None,
     };
@@ -65,7 +65,7 @@ pub(crate) fn client(
 
 /// Starts a thread that reads the certificates every second. Returns a function that provides the
 /// result of the last read: the certificates, or `None` if the read failed.
-fn tls_material(
+fn watch_tls_material(
     settings: &Settings,
 ) -> Result<Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>, Failure> {
     let settings = settings.clone();

@@ -1,4 +1,4 @@
-//! Metric families of the control plane's client. They exist only if policies come from a control
+//! Metric families of the control plane client. They exist only if policies come from a control
 //! plane.
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::store_metrics::{Metric, metrics};
 use crate::control_plane::ControlPlaneStatus;
 use crate::telemetry::{MetricFamily, MetricSource, MetricValue, counter, emit_single, gauge};
 
-/// Maximum number of errors from a control plane that each get a time series of their own.
+/// Maximum number of errors in a control plane's last response that each get their own time series.
 const REJECTED_SERIES_MAX: usize = 100;
 
 metrics! { COUNTERS: ControlPlaneStatus,
@@ -29,7 +29,7 @@ const REJECTED_RESOURCES: MetricFamily = gauge(
 )
 .with_labels(&["resource", "path", "reason"]);
 
-/// Returns a source that emits the metrics of the control plane's client.
+/// Returns a source that emits the metrics of the control plane client.
 pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
     let status = Arc::clone(status);
     Box::new(move |sink| {

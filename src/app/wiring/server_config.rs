@@ -16,10 +16,10 @@ use crate::wire::{
 };
 
 /// Maximum time reserved at the end of `--hard-limit` for the steps after the gRPC drain: closing
-/// the HTTP ports and exiting. A short hard limit reserves only a tenth of its time.
+/// the HTTP ports and exiting. If `--hard-limit` is below 10 s, only a tenth of it is reserved.
 const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
 
-/// Flags of the host and the port of the gRPC listener.
+/// Flags that set the host and the port of the gRPC listener.
 const GRPC_FLAGS: [&str; 2] = ["--grpc-host", "--grpc-port"];
 
 /// Binds the gRPC listener.
@@ -137,8 +137,8 @@ pub(crate) fn resolve(
     })
 }
 
-/// Returns the access of callers to the methods of `tidegate.v1.Limits` for single counters: none,
-/// read-only, or read and write.
+/// Returns which methods of `tidegate.v1.Limits` for single counters callers may use: none, those
+/// that only read counters, or all.
 pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
     match settings.counter_access {
         CounterAccessSetting::Off => CounterAccess::Off,

@@ -11,7 +11,8 @@ use super::scenario::{Arrivals, Group, Phase};
 pub(super) struct Random(u64);
 
 impl Random {
-    /// Creates a generator. Different pairs of seed and stream yield different sequences.
+    /// Creates a generator. `stream` selects one of many sequences for the same seed, so that each
+    /// caller can have its own.
     pub(super) fn new(seed: u64, stream: u64) -> Random {
         Random(seed ^ stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
@@ -25,13 +26,13 @@ impl Random {
     }
 
     /// Returns a random number, uniformly distributed in [0, 1).
-    pub(super) fn fraction(&mut self) -> f64 {
+    pub(super) fn next_fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1u64 << 53) as f64
     }
 
     /// Returns an exponentially distributed random number with mean 1.
-    fn exponential(&mut self) -> f64 {
-        -(1.0 - self.fraction()).ln()
+    fn next_exponential(&mut self) -> f64 {
+        -(1.0 - self.next_fraction()).ln()
     }
 }
 
@@ -39,19 +40,21 @@ impl Random {
 #[derive(Debug, Clone)]
 pub(super) struct CallTimes {
     arrivals: Arrivals,
-    /// Times at which the call rate changes, ascending, in seconds after the start of the scenario.
-    /// The last one is the end of the scenario.
+    /// Times at which the call rate changes, ascending, in seconds after the start of the
+    /// scenario. The last time is the end of the scenario.
     changes: Vec<f64>,
     phases: Vec<Phase>,
     random: Random,
     now_s: f64,
-    /// Integral of the call rate from now until the next call, in calls.
+    /// Integral of the call rate from `now_s` until the next call, in calls.
     remaining: f64,
     burst_left: u64,
 }
 
 impl CallTimes {
-    /// Creates an iterator over the call times of one caller in `group`, up to `lasts_s` seconds.
+    /// Creates an iterator over the call times of the caller with index `client` in `group`. It
+    /// ends `lasts_s` seconds after the start of the scenario, except for a burst, which always
+    /// makes all of its calls.
     pub(super) fn new(group: &Group, client: u32, lasts_s: f64, mut random: Random) -> CallTimes {
         let mut changes: Vec<f64> = vec![lasts_s];
         for phase in &group.phases {
@@ -71,7 +74,7 @@ impl CallTimes {
         // lockstep.
         let offset = f64::from(client) / f64::from(group.clients);
         let remaining = match group.arrivals {
-            Arrivals::Poisson { .. } => random.exponential(),
+            Arrivals::Poisson { .. } => random.next_exponential(),
             Arrivals::Constant { .. } | Arrivals::OnOff { .. } | Arrivals::Burst { .. } => offset,
         };
         let burst_left = match group.arrivals {
@@ -125,7 +128,7 @@ impl Iterator for CallTimes {
                 self.now_s += self.remaining / rate;
                 let at_s = self.now_s;
                 self.remaining = match self.arrivals {
-                    Arrivals::Poisson { .. } => self.random.exponential(),
+                    Arrivals::Poisson { .. } => self.random.next_exponential(),
                     Arrivals::Constant { .. } | Arrivals::OnOff { .. } | Arrivals::Burst { .. } => {
                         1.0
                     }

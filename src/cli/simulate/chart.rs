@@ -7,7 +7,7 @@ use super::LabeledResult;
 use super::scenario::Scenario;
 use super::simulation::{GroupResult, TimeSlice};
 
-/// Width of the chart in pixels, similar to a text column on GitHub.
+/// Width of the chart, in pixels: about the width of the text on a GitHub page.
 const WIDTH_PX: f64 = 840.0;
 const PANEL_HEIGHT_PX: f64 = 96.0;
 const MARGIN_LEFT_PX: f64 = 56.0;
@@ -17,7 +17,7 @@ const LABEL_HEIGHT_PX: f64 = 40.0;
 
 /// Stylesheet of the chart. Its colors are distinguishable for people with red-green color
 /// blindness, on light and dark backgrounds.
-const STYLE: &str = "text{fill:#333}.axis{stroke:#999}.yes{fill:#2b7a9b}.no{fill:#e08a3c}\
+const STYLESHEET: &str = "text{fill:#333}.axis{stroke:#999}.yes{fill:#2b7a9b}.no{fill:#e08a3c}\
      @media(prefers-color-scheme:dark){text{fill:#ddd}.axis{stroke:#777}.yes{fill:#4fa3c7}}";
 
 /// Position and scale of one chart panel, in pixels and seconds.
@@ -27,8 +27,8 @@ struct Panel {
     width: f64,
     slice_s: f64,
     slices: usize,
-    /// Number of attempts per second at the top of the panel. All panels of a chart share this
-    /// scale.
+    /// Attempt rate at the top edge of the panel, in attempts per second. All panels of a chart
+    /// share this scale.
     rate_max: f64,
 }
 
@@ -67,7 +67,7 @@ fn open_svg(scenario: &Scenario, height: f64) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH_PX} {height}\" role=\"img\" \
          font-family=\"system-ui, sans-serif\" font-size=\"12\">\n\
-         <title>{title}</title>\n<style>{STYLE}</style>\n\
+         <title>{title}</title>\n<style>{STYLESHEET}</style>\n\
          <text x=\"{MARGIN_LEFT_PX}\" y=\"18\" font-size=\"14\">{title}</text>\n\
          <rect class=\"yes\" x=\"{MARGIN_LEFT_PX}\" y=\"32\" width=\"10\" height=\"10\"/>\
          <text x=\"{label}\" y=\"41\">admitted per second</text>\n\

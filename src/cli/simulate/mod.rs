@@ -13,13 +13,13 @@ use crate::app::{self, Failure, OfflineEngine, plain_descriptor, to_entries};
 use crate::domain::{Code, Request};
 use crate::policy::{self, Diagnostic, Diagnostics, Options, Policy, Secret};
 
-pub use self::simulation::{CallResult, GroupResult, SimulationResult, TimeSlice, run};
+pub use self::simulation::{AttemptResult, GroupResult, SimulationResult, TimeSlice, run};
 use super::terminal;
 pub use scenario::{Arrivals, Group, Phase, Scenario, ScenarioError, WhenRefused};
 
 /// Capacity of the memory store for one run, in counters: four for each caller of the largest
-/// scenario. Unused capacity uses no memory.
-const KEYS_MAX: usize = 4_000_000;
+/// possible group. Unused capacity uses no memory.
+const STORE_COUNTERS_MAX: usize = 4_000_000;
 
 /// Flags of `tidegate simulate`.
 #[derive(Debug, clap::Args)]
@@ -73,18 +73,18 @@ impl Simulate {
             if nth > 0 {
                 terminal::print("\n")?;
             }
-            self.run_one(path)?;
+            self.run_scenario(path)?;
         }
         Ok(())
     }
 
-    fn run_one(&self, path: &Path) -> Result<(), Failure> {
+    fn run_scenario(&self, path: &Path) -> Result<(), Failure> {
         let text = app::read_text_file(path)?;
         let read = |values: &[(&str, &str)]| {
             let set = self.set.iter().map(|(name, value)| (name.as_str(), value.as_str()));
             let parameters: Vec<(&str, &str)> = set.chain(values.iter().copied()).collect();
             let file = path.display().to_string();
-            match Scenario::read(&text, &parameters) {
+            match Scenario::parse(&text, &parameters) {
                 Ok(scenario) => Ok(Scenario { file, ..scenario }),
                 Err(error) => Err(Failure::Usage(match error {
                     ScenarioError::Format { position: Some((line, column)), .. } => {
@@ -147,7 +147,7 @@ pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
     })?;
     let domain = compiled.domains.first().map_or("", |domain| &*domain.name).to_owned();
     let policy = Policy::build(compiled.domains, Secret::default());
-    let engine = OfflineEngine::new(Arc::new(policy), KEYS_MAX);
+    let engine = OfflineEngine::new(Arc::new(policy), STORE_COUNTERS_MAX);
     run(scenario, |group, client, now| {
         let client = client.to_string();
         let pairs: Vec<(String, String)> = group
@@ -160,7 +160,7 @@ pub fn simulate(scenario: &Scenario) -> Result<SimulationResult, Failure> {
         let descriptors = [plain_descriptor(&entries, group.hits)];
         let request = Request { domain: &domain, descriptors: &descriptors };
         let decision = engine.decide(&request, now)?;
-        Ok(CallResult {
+        Ok(AttemptResult {
             admitted: decision.code == Code::Ok,
             retry_after: decision.limited_by.and_then(|by| by.retry_after),
         })

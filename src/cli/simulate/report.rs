@@ -12,7 +12,7 @@ pub(super) fn format_report(scenario: &Scenario, result: &SimulationResult) -> S
     let all: u64 = result.groups.iter().map(|group| group.admitted).sum();
     for group in &result.groups {
         let mut row = vec![group.name.clone()];
-        row.extend(result_cells(group));
+        row.extend(format_result_columns(group));
         row.push(format_percent(group.admitted, all));
         rows.push(row);
     }
@@ -42,7 +42,7 @@ pub(super) fn format_sweep(
             // Columns about the whole run are filled only in its first line.
             let first = |text: String| if nth == 0 { text } else { String::new() };
             let mut row = vec![first(label.clone().unwrap_or_default()), group.name.clone()];
-            row.extend(result_cells(group));
+            row.extend(format_result_columns(group));
             row.extend([
                 first(result.window_max.0.to_string()),
                 first(result.second_max.to_string()),
@@ -70,7 +70,7 @@ fn header_row(before: &[&str], after: &[&str]) -> Vec<String> {
 
 /// Formats the result columns of a group. The waits of admitted calls are measured from the first
 /// attempt.
-fn result_cells(group: &GroupResult) -> [String; 8] {
+fn format_result_columns(group: &GroupResult) -> [String; 8] {
     let seconds = |s: f64| format!("{s:.1} s");
     let waited = |share| group.wait_quantile_s(share).map_or("-".to_owned(), seconds);
     [

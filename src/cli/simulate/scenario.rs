@@ -24,8 +24,9 @@ pub struct Scenario {
     /// Policy under test, as the text of a policy file. Begins with blank lines, so that line
     /// numbers in error messages are those of the scenario file.
     pub policy: String,
-    /// Number of spaces by which the file indents the policy's lines. `None` if the policy is not a
-    /// block of lines (`policy: |`), so that its lines are not those of the file.
+    /// Number of spaces by which the file indents the policy's lines. `None` if the policy is not
+    /// a YAML block scalar (`policy: |`). In that case, positions in the policy cannot be mapped
+    /// to the file.
     #[serde(skip)]
     pub policy_indent: Option<u32>,
     /// Name of the scenario file; empty if there is none.
@@ -41,8 +42,8 @@ pub struct Scenario {
     /// in seconds.
     #[serde(default = "default_window")]
     pub window_s: f64,
-    /// Length of the time slice that each row of the report covers, in seconds. If `None`, chosen
-    /// so that the report has about twelve rows.
+    /// Length of the time slice that each row of the report covers, in seconds. `None` means a
+    /// twelfth of `lasts_s`.
     pub slice_s: Option<f64>,
     /// Seed of the random number generator. Runs with the same seed have the same result.
     #[serde(default)]
@@ -103,7 +104,7 @@ pub enum Arrivals {
     OnOff {
         /// Calls per second between pauses.
         rate: f64,
-        /// Time between two pauses, in seconds.
+        /// Length of each period of calls, in seconds.
         on_s: f64,
         /// Length of a pause, in seconds.
         off_s: f64,
@@ -131,7 +132,7 @@ pub struct Phase {
     /// Factor by which the call rate is multiplied.
     #[serde(default = "default_factor")]
     pub times: f64,
-    /// Calls per second added to the multiplied rate.
+    /// Calls per second to add after the rate has been multiplied by `times`.
     #[serde(default)]
     pub plus: f64,
 }
@@ -183,14 +184,15 @@ fn default_factor() -> f64 {
 pub enum ScenarioError {
     /// The YAML is invalid, or a key is unknown or missing.
     Format {
-        /// Line and column of the error, from 1; `None` if it is about the whole file.
+        /// Line and column of the error, from 1; `None` if the error concerns the whole file.
         position: Option<(usize, usize)>,
-        /// The parser's message, or a suggestion.
+        /// Description of the error, for some errors with a suggested correction.
         reason: String,
     },
-    /// A number is out of range. Contains a description of the range.
+    /// A number is out of range. The text states the valid range.
     Range(String),
-    /// A parameter is used or set, but not defined in the scenario. Contains its name.
+    /// The scenario does not define a parameter that is used or set. Contains the name of the
+    /// parameter.
     UnknownParameter(String),
 }
 
@@ -233,9 +235,10 @@ fn format_error(error: &serde_yaml::Error) -> ScenarioError {
     ScenarioError::Format { position, reason }
 }
 
-/// Returns the number of the line on which the policy begins, from 0, and the number of spaces that
-/// indent its lines. Returns `None` if the policy is not a block of lines (`policy: |`).
-fn policy_block(text: &str) -> Option<(usize, u32)> {
+/// Returns the first line of the policy in the file, counted from 0, and the number of spaces by
+/// which the policy is indented. Returns `None` unless the policy is a YAML block scalar (written
+/// as `policy: |`).
+fn find_policy_block(text: &str) -> Option<(usize, u32)> {
     let (nth, header) = text.lines().enumerate().find(|(_, line)| line.starts_with("policy: |"))?;
     let written = header.chars().find_map(|c| c.to_digit(10));
     let first = text.lines().skip(nth + 1).find(|line| !line.trim().is_empty())?;
@@ -243,9 +246,9 @@ fn policy_block(text: &str) -> Option<(usize, u32)> {
     Some((nth + 1, written.or_else(|| u32::try_from(counted).ok())?))
 }
 
-/// Replaces each `${name}` with a number, so that the text can be parsed as YAML before the
+/// Returns the text with each `${name}` replaced by 0, so that it can be parsed as YAML before the
 /// parameters are known.
-fn without_placeholders(text: &str) -> String {
+fn replace_placeholders(text: &str) -> String {
     let mut pieces = text.split("${");
     let mut replaced = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
@@ -270,7 +273,7 @@ impl Scenario {
     /// # Errors
     ///
     /// Returns an error if the YAML, a number or a parameter is invalid.
-    pub fn read(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
+    pub fn parse(text: &str, overrides: &[(&str, &str)]) -> Result<Scenario, ScenarioError> {
         if text.lines().any(|line| line.starts_with("descriptors:")) {
             let reason = "this is a policy, but `tidegate simulate` needs a scenario: write a file \
                           that has the policy under `policy: |`, beside `lasts_s` and `groups`; \
@@ -280,7 +283,7 @@ impl Scenario {
         let format = |error: serde_yaml::Error| format_error(&error);
         // In a flow map, `${rate}` alone is not YAML.
         let raw: ParametersOnly =
-            serde_yaml::from_str(&without_placeholders(text)).map_err(format)?;
+            serde_yaml::from_str(&replace_placeholders(text)).map_err(format)?;
         let mut values = BTreeMap::new();
         for (name, value) in &raw.parameters {
             let value = serde_yaml::to_string(value).map_err(format)?;
@@ -301,7 +304,7 @@ impl Scenario {
             return Err(ScenarioError::UnknownParameter(name.to_owned()));
         }
         let mut scenario: Scenario = serde_yaml::from_str(&filled).map_err(format)?;
-        if let Some((line, indent)) = policy_block(&filled) {
+        if let Some((line, indent)) = find_policy_block(&filled) {
             scenario.policy.insert_str(0, &"\n".repeat(line));
             scenario.policy_indent = Some(indent);
         }
@@ -355,24 +358,24 @@ groups:
 
     #[test]
     fn parameters_are_substituted_anywhere() {
-        assert_eq!(Scenario::read(TEXT, &[]).unwrap().policy, "limit 7");
-        assert_eq!(Scenario::read(TEXT, &[("limit", "9")]).unwrap().policy, "limit 9");
-        let error = Scenario::read(TEXT, &[("other", "9")]).unwrap_err();
+        assert_eq!(Scenario::parse(TEXT, &[]).unwrap().policy, "limit 7");
+        assert_eq!(Scenario::parse(TEXT, &[("limit", "9")]).unwrap().policy, "limit 9");
+        let error = Scenario::parse(TEXT, &[("other", "9")]).unwrap_err();
         assert_eq!(error, ScenarioError::UnknownParameter("other".to_owned()));
-        let error = Scenario::read(&TEXT.replace("${limit}", "${limt}"), &[]).unwrap_err();
+        let error = Scenario::parse(&TEXT.replace("${limit}", "${limt}"), &[]).unwrap_err();
         assert_eq!(error, ScenarioError::UnknownParameter("limt".to_owned()));
     }
 
     #[test]
     fn a_parameter_can_stand_in_a_flow_map_without_quotes() {
         let text = TEXT.replace("{rate: 2}", "{rate: ${limit}}");
-        let scenario = Scenario::read(&text, &[("limit", "2.5")]).unwrap();
+        let scenario = Scenario::parse(&text, &[("limit", "2.5")]).unwrap();
         assert!(matches!(scenario.groups[0].arrivals, Arrivals::Constant { rate: 2.5 }));
     }
 
     #[test]
     fn an_error_has_its_position_and_a_suggestion_or_all_keys() {
-        let error = |text: &str| match Scenario::read(text, &[]).unwrap_err() {
+        let error = |text: &str| match Scenario::parse(text, &[]).unwrap_err() {
             ScenarioError::Format { position, reason } => (position, reason),
             other => panic!("{other}"),
         };
@@ -386,15 +389,15 @@ groups:
     #[test]
     fn the_policys_indentation_is_known_if_it_is_a_block() {
         let block = TEXT.replace("policy: 'limit ${limit}'", "policy: |\n\n   a:\n     b");
-        let scenario = Scenario::read(&block, &[]).unwrap();
+        let scenario = Scenario::parse(&block, &[]).unwrap();
         assert_eq!((scenario.policy_indent, &*scenario.policy), (Some(3), "\n\n\n\na:\n  b\n"));
-        assert_eq!(Scenario::read(TEXT, &[]).unwrap().policy_indent, None);
+        assert_eq!(Scenario::parse(TEXT, &[]).unwrap().policy_indent, None);
     }
 
     #[test]
     fn unknown_keys_and_numbers_out_of_range_are_errors() {
-        assert!(Scenario::read(&TEXT.replace("about", "abuot"), &[]).is_err());
-        assert!(Scenario::read(&TEXT.replace("lasts_s: 10", "lasts_s: 0"), &[]).is_err());
-        assert!(Scenario::read(&TEXT.replace("rate: 2", "rate: -2"), &[]).is_err());
+        assert!(Scenario::parse(&TEXT.replace("about", "abuot"), &[]).is_err());
+        assert!(Scenario::parse(&TEXT.replace("lasts_s: 10", "lasts_s: 0"), &[]).is_err());
+        assert!(Scenario::parse(&TEXT.replace("rate: 2", "rate: -2"), &[]).is_err());
     }
 }

@@ -10,7 +10,7 @@ use crate::domain::Micros;
 
 /// Decision on one attempt of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CallResult {
+pub struct AttemptResult {
     /// Whether the attempt was admitted.
     pub admitted: bool,
     /// Time until a retry can succeed, or `None` if no retry can.
@@ -83,8 +83,8 @@ pub struct SimulationResult {
     pub ended_s: f64,
 }
 
-/// Tracker of the maximum sum of amounts within any interval of a fixed length. Needs one pass over
-/// the events.
+/// Maximum number of hits or calls in any interval of a fixed length. Updated with one event at a
+/// time, in chronological order.
 #[derive(Debug)]
 struct WindowMax {
     length_us: u64,
@@ -138,20 +138,20 @@ struct Simulation<'a> {
 
 /// Runs a scenario. Calls `call(group, client, now)` for each attempt, in chronological order.
 ///
-/// Retries are simulated up to twice the duration of the scenario.
+/// Retries that are due later than twice the duration of the scenario are dropped.
 ///
 /// # Errors
 ///
 /// Returns the first error that `call` returns.
 pub fn run<E>(
     scenario: &Scenario,
-    mut call: impl FnMut(&Group, u32, Micros) -> Result<CallResult, E>,
+    mut call: impl FnMut(&Group, u32, Micros) -> Result<AttemptResult, E>,
 ) -> Result<SimulationResult, E> {
     let mut run = Simulation::new(scenario);
-    let mut in_window = WindowMax::new(micros(scenario.window_s));
+    let mut in_window = WindowMax::new(to_micros(scenario.window_s));
     let mut in_second = WindowMax::new(1_000_000);
     while let Some(Reverse(due)) = run.schedule.pop() {
-        if due.at_us > micros(scenario.lasts_s * 2.0) {
+        if due.at_us > to_micros(scenario.lasts_s * 2.0) {
             continue;
         }
         let group = &scenario.groups[due.group];
@@ -219,7 +219,7 @@ impl<'a> Simulation<'a> {
             WhenRefused::GiveUp => 0,
             WhenRefused::Honour { tries } | WhenRefused::Insist { tries, .. } => tries,
         };
-        let at_us = micros(at_s);
+        let at_us = to_micros(at_s);
         self.push(ScheduledTry {
             at_us,
             sequence: 0,
@@ -231,7 +231,7 @@ impl<'a> Simulation<'a> {
         });
     }
 
-    fn record(&mut self, due: &ScheduledTry, outcome: CallResult) {
+    fn record(&mut self, due: &ScheduledTry, outcome: AttemptResult) {
         let slice = (due.at_us as f64 / 1e6 / self.result.slice_s) as usize;
         let at_s = due.at_us as f64 / 1e6;
         self.result.ended_s = self.result.ended_s.max(at_s);
@@ -254,32 +254,32 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Schedules the caller's next call if this was a first attempt, and a retry if this attempt
-    /// was rejected and retries are left.
-    fn schedule_next(&mut self, due: &ScheduledTry, group: &Group, outcome: CallResult) {
+    /// Schedules the caller's next call if `due` was the first attempt of a call. Schedules a
+    /// retry if `due` was rejected and the group's `when_refused` provides for a retry.
+    fn schedule_next(&mut self, due: &ScheduledTry, group: &Group, outcome: AttemptResult) {
         if due.is_first {
             self.schedule_call(due.group, due.client);
         }
         if outcome.admitted || due.retries_left == 0 {
             return;
         }
-        let wait_quantile_s = match (group.when_refused, outcome.retry_after) {
+        let wait_s = match (group.when_refused, outcome.retry_after) {
             (WhenRefused::GiveUp, _) | (WhenRefused::Honour { .. }, None) => return,
             (WhenRefused::Insist { after_s, .. }, _) => after_s,
             (WhenRefused::Honour { .. }, Some(wait)) => {
                 // Same as the service's Retry-After header: spread first, then round up to seconds.
                 let spread = f64::from(self.scenario.retry_after_spread_percent) / 100.0;
-                let more = wait.0 as f64 * spread * self.random.fraction();
+                let more = wait.0 as f64 * spread * self.random.next_fraction();
                 Micros(wait.0.saturating_add(more as u64)).ceil_secs().max(1) as f64
             }
         };
-        let at_us = due.at_us + micros(wait_quantile_s);
+        let at_us = due.at_us + to_micros(wait_s);
         let retries_left = due.retries_left - 1;
         self.push(ScheduledTry { at_us, retries_left, is_first: false, ..*due });
     }
 }
 
-fn micros(seconds: f64) -> u64 {
+fn to_micros(seconds: f64) -> u64 {
     (seconds * 1e6).round() as u64
 }
 
@@ -289,13 +289,13 @@ mod tests {
 
     use super::*;
 
-    fn outcome(admitted: bool, retry_after: Option<Micros>) -> Result<CallResult, Infallible> {
-        Ok(CallResult { admitted, retry_after })
+    fn outcome(admitted: bool, retry_after: Option<Micros>) -> Result<AttemptResult, Infallible> {
+        Ok(AttemptResult { admitted, retry_after })
     }
 
     fn scenario(groups: &str) -> Scenario {
         let text = format!("{{about: t, policy: '', lasts_s: 10, window_s: 1, groups: {groups}}}");
-        Scenario::read(&text, &[]).unwrap()
+        Scenario::parse(&text, &[]).unwrap()
     }
 
     #[test]

@@ -47,7 +47,7 @@ fn bad(name: &str) -> RawResource {
     resource(name, name, &[limited("client", 1), limited("client", 2)])
 }
 
-/// Returns the active domains, each with the number of requests of its first limit.
+/// Returns the name of each active domain with the `requests_per_unit` of its first limit.
 fn active_domains(last_good: &LastGood) -> Vec<(String, u32)> {
     let number =
         |node: &NodeSpec| node.rule.as_ref().unwrap().limits[0].limit.rate.requests_per_unit;

@@ -35,8 +35,8 @@ pub struct LimitPair {
 pub enum Colocation {
     /// Counters in the same hash slot.
     SameSlot,
-    /// Counters that may be in different hash slots. A `hash_tag` of one or more of these entries
-    /// would put both in the same slot.
+    /// Counters that may be in different hash slots. A `hash_tag` of one or more of the contained
+    /// entry keys would put both counters in the same slot.
     ColocatableBy(Vec<String>),
     /// Counters that no `hash_tag` can put in the same hash slot, because their keys have no entry
     /// in common.
@@ -142,8 +142,8 @@ fn limit_site<'a>(
     }
 }
 
-/// Calls `visit` for the path to every node, parents first. Its arguments are the position of each
-/// node on the path among its siblings, and the nodes themselves.
+/// Calls `visit` for the path to every node, parents first. The arguments of `visit` are the
+/// nodes' positions among their siblings, and the nodes themselves.
 fn walk<'a>(
     nodes: &'a [NodeSpec],
     at: &mut Vec<usize>,
@@ -214,8 +214,8 @@ pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
 
 /// Returns the maximum number of checks that a request with one descriptor for each sequence of
 /// keys can need, or `None` if this number is within `bounds`. Requests with several descriptors
-/// for a sequence of keys can need more checks; those above the bound are rejected when they
-/// arrive.
+/// for a sequence of keys can need more checks; requests that exceed the bound are rejected on
+/// arrival.
 pub(crate) fn excessive_checks(domain: &DomainSpec, bounds: &Bounds) -> Option<usize> {
     let mut most: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |_, path| {

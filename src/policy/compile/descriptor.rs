@@ -139,8 +139,8 @@ fn read_rule<'d>(
     let detailed_metric = reader.read_boolean(fields, &keywords::DETAILED_METRIC);
     let metadata = reader.read_any_map(fields, &keywords::METADATA, metadata::read);
     let body = reader.read_map(fields, &keywords::RULE_BODY, body::read);
-    let has_limit = fields.has(&keywords::RATE_LIMIT) || fields.has(&keywords::RATE_LIMITS);
-    let has_unused_body = fields.has(&keywords::RULE_BODY) && !has_limit;
+    let has_limit = fields.is_set(&keywords::RATE_LIMIT) || fields.is_set(&keywords::RATE_LIMITS);
+    let has_unused_body = fields.is_set(&keywords::RULE_BODY) && !has_limit;
     if has_unused_body && body.is_ok() {
         let message = "`body` stands on a descriptor that refuses nothing; give it a `rate_limit` \
                        or remove the body";
@@ -156,7 +156,7 @@ fn read_rule<'d>(
     let single = |limit: &RateLimit| limit.name.clone();
     Ok(Some(RuleSpec {
         unlimited: limits.iter().any(|limit| limit.unlimited),
-        name: if fields.has(&keywords::RATE_LIMITS) {
+        name: if fields.is_set(&keywords::RATE_LIMITS) {
             None
         } else {
             limits.first().and_then(single)
@@ -185,7 +185,7 @@ fn read_limits<'d>(
         rate_limit::read(reader, fields, context)
     });
     let list = read_rate_limits(reader, fields, LimitContext { in_list: true, ..context });
-    if fields.has(&keywords::RATE_LIMIT) && fields.has(&keywords::RATE_LIMITS) {
+    if fields.is_set(&keywords::RATE_LIMIT) && fields.is_set(&keywords::RATE_LIMITS) {
         let message = "`rate_limit` and `rate_limits` exclude each other; move the one into the \
                        list";
         let (key, kind) = (&keywords::RATE_LIMITS, DiagnosticKind::Conflict);

@@ -16,7 +16,7 @@ use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 pub(crate) const HTTP_DESCRIPTORS_MAX: usize = 16;
 
 /// Maximum number of entries per descriptor of an `http` mapping. With 16 descriptors of 16
-/// entries, only a header longer than 4 KiB can exceed the maximum size of a request.
+/// entries, a request can exceed its maximum size only if a header is longer than 4 KiB.
 pub(crate) const HTTP_ENTRIES_MAX: usize = 16;
 
 /// Default number of trusted proxies (`trusted_hops`): only the proxy that calls `/authz`.

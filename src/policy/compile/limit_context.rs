@@ -77,7 +77,7 @@ pub(crate) fn report_bounds_error<'d>(
         BoundsError::BilledConcurrency { .. } => (keywords::CHARGE, DiagnosticKind::Conflict),
         BoundsError::CostAboveCapacity { .. } => (keywords::COST, DiagnosticKind::OutOfRange),
     };
-    if fields.has(&key) {
+    if fields.is_set(&key) {
         reader.report_key(&key, kind, error.to_string())
     } else {
         reader.report(Target::Key, kind, error.to_string())

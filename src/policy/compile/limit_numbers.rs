@@ -32,7 +32,7 @@ const RATE_ERROR_RECIPROCAL: u128 = 1_000;
 /// Exclusive upper bound of a hybrid limit's capacity, in credits. One hit is 100 credits for each
 /// tick of the window. Below this bound, the sum of two capacities and a refill is exact in a
 /// double.
-const HYBRID_BOUND: u64 = 1 << 51;
+const HYBRID_CAPACITY_BOUND: u64 = 1 << 51;
 
 /// Maximum number of entries in the sliding log or slot table of one counter. Each check scans all
 /// entries.
@@ -91,7 +91,7 @@ pub(crate) struct RawLimit {
     pub(crate) cost: u64,
     pub(crate) charge: Charge,
     /// Whether the limit sets its own `charge` instead of using the default of its domain.
-    pub(crate) names_charge: bool,
+    pub(crate) has_own_charge: bool,
     pub(crate) calendar: Option<Calendar>,
     pub(crate) lease: Micros,
     pub(crate) on_store_failure: OnStoreFailure,
@@ -286,11 +286,11 @@ pub(crate) fn compile_bucket(
 /// Returns the maximum capacity, in hits, of a hybrid limit with this window.
 pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
     let ticks = SlidingWindow { hits: Hits::ZERO, length: window }.window_ticks();
-    (HYBRID_BOUND - 1) / (100 * ticks)
+    (HYBRID_CAPACITY_BOUND - 1) / (100 * ticks)
 }
 
 /// Compiles a request override to a fixed-window limit with the given charge mode. If the override
-/// allows 0 requests per unit, the limit refuses every check.
+/// allows 0 requests per unit, the limit rejects every check.
 ///
 /// Windows longer than [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1.
 /// Responses report the rate as sent in the request.

@@ -14,7 +14,8 @@ use crate::policy::syntax::yaml::{Node, Value};
 /// response in which the descriptor passes.
 pub(crate) const METADATA_BYTES_MAX: usize = 16 * 1024;
 
-/// Reads the value of `metadata`, which must be a map, as a JSON object.
+/// Reads the value of `metadata`, which must be a map, as a JSON object. Reports an error if the
+/// object is larger than [`METADATA_BYTES_MAX`].
 pub(crate) fn read(
     reader: &mut Reader<'_>,
     value: Node<'_>,

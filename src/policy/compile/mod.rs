@@ -43,16 +43,16 @@ use crate::domain::{Accounting, Charge, OnStoreFailure};
 /// Cluster.
 #[derive(Debug)]
 pub struct Compiled {
-    /// Domains in the order of their first appearance. Files are sorted by name.
+    /// Domains, in the order in which they first appear when the files are sorted by name.
     pub domains: Vec<DomainSpec>,
     /// Warnings about valid but probably mistaken configuration, sorted by file, then by position.
     pub warnings: Vec<Diagnostic>,
-    /// Advice about configuration that works as written.
+    /// Notes: advice about valid configuration, such as a counter that all callers share.
     pub notes: Vec<Diagnostic>,
     /// Pairs of limits that one request can hit, and whether Redis Cluster stores their counters in
     /// the same hash slot.
     pub colocation: Vec<LimitPair>,
-    /// Hash of the options and of the names and contents of all files.
+    /// Hash of the options `merge_domains` and `charge`, and of the name and content of each file.
     pub fingerprint: u64,
 }
 
@@ -60,8 +60,8 @@ pub struct Compiled {
 ///
 /// # Errors
 ///
-/// Returns all errors of all files, each with its position. A file that is not valid YAML
-/// contributes only its syntax error.
+/// Returns the errors of all files, each with its position. A file that is not valid YAML
+/// contributes only its syntax error. After more than 1,000 parse errors, reads no further files.
 ///
 /// ```
 /// use tidegate::policy::{Options, Source, compile};
@@ -124,14 +124,15 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
 ///
 /// # Errors
 ///
-/// Returns all errors of all resources, each with its path.
+/// Returns the errors of all resources, each with its path. If a resource is malformed, returns
+/// only the errors of that kind.
 pub fn compile_resources(
     resources: Vec<Resource>,
     options: &Options,
 ) -> Result<DomainSpec, Diagnostics> {
     let (mut documents, mut errors) = (Vec::new(), Vec::new());
     for resource in resources {
-        let (document, more) = Document::of_resource(resource);
+        let (document, more) = Document::from_resource(resource);
         documents.push(document);
         errors.extend(more);
     }

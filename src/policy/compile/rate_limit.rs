@@ -105,7 +105,7 @@ fn check_unlimited_alone<'d>(
     let mut reported = Ok(());
     if let Some(unit) = reader.read_string(fields, &keywords::UNIT)? {
         if parse_unit(&unit).is_some() {
-            let message = match fields.has(&keywords::REQUESTS_PER_UNIT) {
+            let message = match fields.is_set(&keywords::REQUESTS_PER_UNIT) {
                 true => {
                     "`unit` and `requests_per_unit` have no meaning beside `unlimited`; remove \
                      `unlimited` to have this limit, or these two to have none"
@@ -123,7 +123,7 @@ fn check_unlimited_alone<'d>(
             reader.report_key(&keywords::UNIT, DiagnosticKind::NeverMatches, message);
         }
     }
-    for key in COUNTING_KEYS.iter().filter(|key| fields.has(key)) {
+    for key in COUNTING_KEYS.iter().filter(|key| fields.is_set(key)) {
         let message =
             format!("`{}` has no meaning beside `unlimited`; remove it, or `unlimited`", key.name);
         reported = Err(reader.report_key(key, DiagnosticKind::Conflict, message));
@@ -227,7 +227,7 @@ fn read_raw_limit<'d>(
         algorithm: algorithm?,
         burst: burst?,
         cost: cost?.unwrap_or(1),
-        names_charge: fields.has(&keywords::CHARGE),
+        has_own_charge: fields.is_set(&keywords::CHARGE),
         charge: match charge? {
             Some(charge) => charge,
             // The default of a domain must not be an error for a limit that keeps no debt.
@@ -259,7 +259,7 @@ fn read_prepay<'d>(
             )
         }
         AlgorithmName::FixedWindow | AlgorithmName::SlidingWindow | AlgorithmName::TokenBucket => {
-            if fields.has(&keywords::TIERS) {
+            if fields.is_set(&keywords::TIERS) {
                 "`prepay: auto` does not go with `tiers`; remove one of the two".to_owned()
             } else if raw.charge.keeps_debt() {
                 format!(
@@ -295,7 +295,7 @@ fn read_calendar<'d>(
     let align = reader.read_one_of(fields, &keywords::ALIGN);
     let zone = reader.read_string(fields, &keywords::TIME_ZONE);
     if align? != Some("calendar") {
-        if fields.has(&keywords::TIME_ZONE) {
+        if fields.is_set(&keywords::TIME_ZONE) {
             let message = "`time_zone` is for calendar windows; write `align: calendar` or remove \
                            it";
             let (key, kind) = (&keywords::TIME_ZONE, DiagnosticKind::Conflict);

@@ -13,8 +13,8 @@ pub struct DomainSpec {
     pub name: Box<str>,
     /// Accounting mode: whether a rejected request charges the limits that had room left.
     pub accounting: Accounting,
-    /// Charge mode for request overrides on paths whose rule does not have exactly one limit, and
-    /// on paths without a rule. Each limit of a rule has a charge mode of its own.
+    /// Charge mode for request overrides. If the rule at the end of the override's path has exactly
+    /// one limit, the charge mode of that limit applies instead.
     pub charge: Charge,
     /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
     /// each counter is its hash tag, which spreads counters over all hash slots.
@@ -69,8 +69,8 @@ pub struct RuleSpec {
     pub limits: Vec<LimitSpec>,
     /// Names of limits that are skipped for the whole request if this rule matches.
     pub replaces: Box<[Box<str>]>,
-    /// Name in the rule's `rate_limit`, even if it is unlimited; `None` if `rate_limit` has no
-    /// name, and for `rate_limits`, whose limits have their own names.
+    /// Name in the rule's `rate_limit`, which may be unlimited. `None` if `rate_limit` has no name,
+    /// or if the rule has `rate_limits`, whose entries have their own names.
     pub name: Option<Box<str>>,
     /// Shadow mode: requests over the limit are counted but admitted.
     pub shadow_mode: bool,
@@ -110,20 +110,21 @@ pub struct LimitSpec {
     /// Compiled limit. With `tiers`, this is the limit for the whole bucket that the classes
     /// divide.
     pub limit: Arc<Limit>,
-    /// Limit to which bills (hits that a descriptor names) are charged; see [`Limit::bill_limit`].
-    /// With `tiers`, each class has its own.
+    /// Limit to which bills are charged: hits that a descriptor reports as already used. `None` if
+    /// bills are charged like other hits; see [`Limit::bill_limit`]. With `tiers`, each class has
+    /// its own limit for bills.
     pub bill_limit: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
-    /// Hits charged per hit of the request; at least 1. Does not apply to bills (hits that a
-    /// descriptor names).
+    /// Hits charged per hit of the request; at least 1. Does not apply to bills, whose hits have
+    /// already been used (`charge: billed`).
     pub cost: u64,
 }
 
 impl LimitSpec {
     /// Returns the consumer class that a value selects, with its position. Returns `None` if the
     /// limit has no `tiers`, or if the value is unlisted and unlisted values are not limited.
-    pub(crate) fn class(&self, value: &[u8]) -> Option<(usize, &ClassSpec)> {
+    pub(crate) fn select_class(&self, value: &[u8]) -> Option<(usize, &ClassSpec)> {
         let tiers = self.tiers.as_ref()?;
         let listed = tiers.classes.iter().position(|class| class.name.as_bytes() == value);
         let class = listed.or(tiers.default)?;
@@ -182,8 +183,8 @@ pub struct ClassSpec {
     pub name: Box<str>,
     /// Compiled limit of the class.
     pub limit: Arc<Limit>,
-    /// Limit to which bills (hits that a descriptor names) of the class are charged; see
-    /// [`Limit::bill_limit`].
+    /// Limit to which bills of the class are charged: hits that a descriptor reports as already
+    /// used. `None` if bills are charged like other hits; see [`Limit::bill_limit`].
     pub bill_limit: Option<Arc<Limit>>,
 }
 
@@ -214,7 +215,7 @@ pub struct HttpEntry {
     pub source: HttpSource,
 }
 
-/// Source of an entry's value.
+/// Source of an entry's value: a property of the HTTP request, or fixed text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HttpSource {
     /// First value of the header with this name, which is in lower case.

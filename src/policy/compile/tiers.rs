@@ -5,7 +5,7 @@
 //! `hybrid` combines them; the paper names hybrids as future work.
 //!
 //! Not here: the limit of each class (`class_limits`), the arithmetic (`algorithm`), selecting the
-//! class of a request (`spec::LimitSpec::class`).
+//! class of a request (`spec::LimitSpec::select_class`).
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(crate) fn read<'d>(
     whole: &Limit,
     identity: &mut Vec<Vec<u8>>,
 ) -> ReadResult<TiersSpec> {
-    if !fields.has(&keywords::TIERS) {
+    if !fields.is_set(&keywords::TIERS) {
         return Ok(None);
     }
     let bucket = check_placement(reader, fields, context, raw, whole)?;
@@ -59,9 +59,9 @@ pub(crate) fn read<'d>(
     Ok(Some(TiersSpec { method, classes, default }))
 }
 
-/// Returns the bucket to divide among the classes. Reports an error if the limit cannot have
-/// `tiers`: it must be a token bucket with nonzero capacity, its descriptor must have no `value`,
-/// and the descriptor's key must not be in `per`.
+/// Checks that a limit can have `tiers`, and returns the bucket to divide among the classes. The
+/// limit must be a token bucket with nonzero capacity, its descriptor must have no `value`, and the
+/// descriptor's key must not be in `per`; otherwise, reports an error.
 fn check_placement<'d, 'l>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -153,8 +153,8 @@ fn read_classes<'d>(
     Ok(classes)
 }
 
-/// Reports the first error in the keys of a class, the floors, or the sums of shares, sizes and
-/// rates.
+/// Reports the first error in the keys of a class, the floors, the totals of all classes, or the
+/// charge mode.
 fn check_classes(
     reader: &mut Reader<'_>,
     method: TierMethod,
@@ -168,7 +168,7 @@ fn check_classes(
         .or_else(|| check_totals(classes, whole))
         .or_else(|| {
             let charge = whole.raw.charge;
-            let is_debt = whole.raw.names_charge && charge.keeps_debt();
+            let is_debt = whole.raw.has_own_charge && charge.keeps_debt();
             (is_debt && method == TierMethod::Hybrid).then(|| {
                 let message = format!(
                     "`charge: {}` does not go with `method: hybrid`, which keeps no debt; remove \

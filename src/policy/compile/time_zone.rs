@@ -1,5 +1,6 @@
 //! Computes calendar windows in a time zone, using the bundled time zone database. A day starts at
-//! its first instant in the zone, a week on Monday. Days with a clock change have 23 or 25 hours.
+//! its first instant in the zone, and a week starts on Monday. A day with a clock change usually
+//! has 23 or 25 hours.
 //!
 //! Not here: `align` and `time_zone` in policy files (`rate_limit`), counting (`algorithm`).
 

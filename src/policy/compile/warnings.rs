@@ -27,9 +27,9 @@ const CHECKS: [fn(&mut Linter<'_>); 7] = [
     check_hash_slots,
 ];
 
-/// Maximum number of pairs of sibling patterns compared per level, enough for 2,000 patterns.
-/// Beyond this number, shadowed patterns are not reported, because comparing them would delay
-/// reloads.
+/// Maximum number of pairs of patterns compared among the children of one node, enough for 2,000
+/// patterns. Beyond this number, shadowed patterns are not reported, because comparing more pairs
+/// would delay reloads.
 const PATTERN_PAIRS_MAX: usize = 2_000_000;
 
 /// Descriptor keys that identify the destination of a request rather than the client.
@@ -103,8 +103,8 @@ struct Linter<'a> {
     domain: &'a DomainSpec,
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
-    /// Maximum depth of a rule that can match, in levels. Decoding rejects descriptors with more
-    /// entries.
+    /// Maximum number of entries of a descriptor, and therefore the maximum depth of a rule that
+    /// can match, in levels.
     entries_max: usize,
     found: Findings,
 }
@@ -140,8 +140,8 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Adds a warning or a note about a descriptor or a key below it. `at` is the position of the
-    /// descriptor on each level; `path` extends its path to the key.
+    /// Adds a warning or a note, depending on `kind`. `at` contains the position of the descriptor
+    /// or its ancestor on each level; `path` extends the descriptor's path to the reported key.
     fn warn(
         &mut self,
         at: &[usize],
@@ -160,7 +160,7 @@ impl<'a> Linter<'a> {
         let Some((file, position)) = self.origins.get(*first) else { return };
         let positions: Vec<usize> =
             std::iter::once(*position).chain(rest.iter().copied()).collect();
-        let path = path(Path::of_descriptor(&positions));
+        let path = path(Path::for_descriptor(&positions));
         found.push(self.documents[*file].diagnostic(&path, Target::Value, kind, message));
     }
 }
@@ -189,8 +189,9 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
     });
 }
 
-/// Warns about descriptors that have no effect: those with neither a limit nor children, unless a
-/// sibling with the same key has a limit, from which the descriptor then exempts its values.
+/// Warns about descriptors that have no effect because they have neither a limit nor children. Does
+/// not report a descriptor if a sibling with the same key leads to a limit, because the descriptor
+/// exempts its values from that limit.
 fn check_leaves(linter: &mut Linter<'_>) {
     let domain = linter.domain;
     check_sibling_leaves(linter, &domain.nodes, &[]);
@@ -228,8 +229,8 @@ fn check_shared_counters(linter: &mut Linter<'_>) {
     });
 }
 
-/// Extends the path of a descriptor to one of its limits, which is in `rate_limit` or in
-/// `rate_limits`.
+/// Returns the path of a descriptor's limit: its entry `nth` of `rate_limits` if `in_list`,
+/// otherwise its `rate_limit`. `path` is the path of the descriptor.
 fn limit_path(path: Path, nth: usize, in_list: bool) -> Path {
     if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
 }
@@ -253,8 +254,8 @@ fn varies_by_client(node: &NodeSpec) -> bool {
     varies && !DESTINATION_KEYS.contains(&&*node.key)
 }
 
-/// Warns about patterns and default nodes that never match because an earlier pattern of the same
-/// key and level matches all their values.
+/// Warns about patterns and default nodes that never match because a sibling pattern of the same
+/// key, which is tried first, matches all of their values.
 fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
     check_covered_siblings(linter, &domain.nodes, &[]);
@@ -347,8 +348,9 @@ fn check_replaces(linter: &mut Linter<'_>) {
     });
 }
 
-/// Adds a note if every limit of a domain needs an entry that can be absent: Envoy then omits the
-/// whole descriptor, and the request is not limited. Adds one note per key.
+/// If every limit of a domain needs an entry that can be absent, adds a note for each key of such
+/// an entry. Envoy omits a descriptor if one of its entries is absent, so that the request may not
+/// be limited at all.
 fn check_absent_entries(linter: &mut Linter<'_>) {
     let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
     let mut is_safe = false;
@@ -381,8 +383,8 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
     }
 }
 
-/// Returns a warning for each entry of `hash_tag` that is in no counter key of the domain, so that
-/// it colocates no counters.
+/// Returns a warning for each entry of `hash_tag` that is in no counter key of the domain and
+/// therefore colocates no counters.
 fn unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagnostic> {
     let limits = colocation::limit_sites(domain);
     let known: HashSet<&str> = limits.iter().flat_map(|limit| limit.counted_keys()).collect();

@@ -66,7 +66,7 @@ struct TreeBuilder {
     rules: Vec<Rule>,
     /// Id of the first rule of the policy.
     first: u32,
-    /// Ids of the limit names that appear in the `replaces` of any rule. Limits with other names
+    /// Id of each limit name that appears in the `replaces` of any rule. Limits with other names
     /// are never replaced.
     replaced: HashMap<Box<str>, NameId>,
 }
@@ -291,7 +291,7 @@ fn shared_pattern(node: &TreeNode) -> Option<Box<str>> {
 }
 
 /// Converts a length to an arena index, saturating at `u32::MAX`. Policy files have at most 64 MiB
-/// together, too few for 2^32 nodes.
+/// together, which is too little text for 2^32 nodes.
 fn arena_index(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -16,15 +16,18 @@ use crate::domain::{Algorithm, CounterKey, Holder, Limit, Window};
 #[cfg(test)]
 mod tests;
 
-/// Kind of an identity, stored as its first byte: counter of a limit, counter of a request
-/// override, hash tag, or holder of a concurrency slot. Identities of different kinds are never
-/// equal.
+/// First byte of the identity of a limit's counter. Each kind of identity has its own first byte,
+/// so identities of different kinds are never equal.
 const LIMIT_KIND: u8 = 1;
+/// First byte of the identity of a request override's counter.
 const OVERRIDE_KIND: u8 = 2;
+/// First byte of the identity of a hash tag.
 const TAG_KIND: u8 = 3;
+/// First byte of the identity of a slot holder.
 const HOLDER_KIND: u8 = 4;
 
-/// Byte that identifies the algorithm in an identity. The window, if any, follows this byte.
+/// Byte for a fixed window in an identity. Each algorithm has its own byte, which is followed by
+/// the window if the algorithm has one.
 const FIXED_WINDOW: u8 = 1;
 const SLIDING_WINDOW: u8 = 2;
 const SLIDING_LOG: u8 = 3;
@@ -34,14 +37,16 @@ const HYBRID: u8 = 6;
 const CONCURRENCY: u8 = 7;
 const CALENDAR: u8 = 8;
 
-/// Byte before an optional part of an identity; states whether the part is present.
+/// Byte for an absent optional part of an identity.
 const ABSENT: u8 = 0;
+/// Byte before an optional part that is present in an identity.
 const PRESENT: u8 = 1;
 
-/// Byte before an entry's value or before the pattern that replaces the value; states which of the
-/// two follows. Without this byte, a caller could reach a shared counter by sending the pattern's
-/// text as a value.
+/// Byte before an entry's value in an identity; [`PATTERN`] precedes a pattern that replaces the
+/// value. Without this byte, a caller could reach a shared counter by sending the pattern's text as
+/// a value.
 const VALUE: u8 = 0;
+/// Byte before a pattern that replaces an entry's value in an identity.
 const PATTERN: u8 = 1;
 
 /// Maximum size of an identity that is stored without a heap allocation, in bytes. Envoy's
@@ -49,14 +54,14 @@ const PATTERN: u8 = 1;
 /// with a 1 KiB token, allocate, which costs less than hashing them.
 const IDENTITY_INLINE_BYTES: usize = 512;
 
-/// BLAKE3 context that derives a secret from the configured text. Changing it resets all counters.
-const DERIVE_CONTEXT: &str = "tidegate 2025 counter keys v1";
+/// BLAKE3 context for deriving a secret from the configured text. Changing it resets all counters.
+const SECRET_CONTEXT: &str = "tidegate 2025 counter keys v1";
 
-/// BLAKE3 context that derives the fingerprint of a secret.
+/// BLAKE3 context for deriving the fingerprint of a secret.
 const FINGERPRINT_CONTEXT: &str = "tidegate 2025 secret fingerprint v1";
 
-/// Secret with which counter keys are hashed. Without the secret, nobody can construct two counters
-/// that collide, or recover a client's address from a key in Redis.
+/// Secret with which counter keys are hashed. Without the secret, nobody can construct descriptors
+/// whose counter keys collide, or recover a client's address from a key in Redis.
 ///
 /// Replicas that share a store must use the same secret; otherwise each replica counts separately.
 #[derive(Clone)]
@@ -72,7 +77,7 @@ impl Secret {
     /// assert_ne!(Secret::derive("correct horse").0, Secret::default().0);
     /// ```
     pub fn derive(text: &str) -> Self {
-        Secret(blake3::derive_key(DERIVE_CONTEXT, text.as_bytes()))
+        Secret(blake3::derive_key(SECRET_CONTEXT, text.as_bytes()))
     }
 
     /// Returns 64 bits of a one-way hash of the secret, in hexadecimal. Replicas compare
@@ -112,7 +117,7 @@ pub(crate) enum EntryValue<'a> {
     Pattern(&'a [u8]),
 }
 
-/// Encoder of counter identities. One buffer serves all checks of a call.
+/// Encoder of counter identities. One encoder and its buffer are reused for all checks of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
     bytes: SmallVec<[u8; IDENTITY_INLINE_BYTES]>,
@@ -133,8 +138,8 @@ impl Identity {
         self.push_algorithm(limit);
     }
 
-    /// Starts a hash tag. The domain is left out, because all checks of a call belong to the same
-    /// domain.
+    /// Starts the identity of a hash tag. Omits the domain, because all checks of a call belong to
+    /// the same domain.
     pub(crate) fn begin_tag(&mut self) {
         self.bytes.clear();
         self.bytes.push(TAG_KIND);
@@ -157,7 +162,7 @@ impl Identity {
     }
 
     /// Appends the algorithm and its window, so that a limit starts a new counter if either
-    /// changes. A bucket's rate is left out, so that changing it keeps the counter.
+    /// changes. Omits the rate of a bucket, so that a change of the rate keeps the counter.
     fn push_algorithm(&mut self, limit: &Limit) {
         let (algorithm, window) = match &limit.algorithm {
             Algorithm::FixedWindow(fixed) => match &fixed.window {
@@ -229,7 +234,7 @@ pub(crate) fn prefix(
     identity.bytes.into_vec().into_boxed_slice()
 }
 
-/// Hashes the name of a slot holder with the secret, so that stores never see the name.
+/// Hashes the name of a slot holder with the secret, so that no store contains the name.
 pub(crate) fn hash_holder(secret: &Secret, text: &[u8]) -> Holder {
     let mut identity = Identity::default();
     identity.bytes.push(HOLDER_KIND);

@@ -37,7 +37,7 @@ impl LiteralSet {
     }
 
     /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first.
-    /// Reads at most one byte more than the longest literal has.
+    /// Reads at most one byte more than the length of the longest literal.
     pub(crate) fn each_prefix<'b>(
         &self,
         bytes: impl Iterator<Item = &'b u8>,
@@ -51,7 +51,7 @@ impl LiteralSet {
             }
             // A state also reports literals that end here but start after the first byte.
             let is_prefix = |literal: &PatternID| self.automaton.pattern_len(*literal) == length;
-            if let Some(literal) = self.ending_at(state).find(is_prefix) {
+            if let Some(literal) = self.literals_ending_at(state).find(is_prefix) {
                 on(literal.as_usize());
             }
         }
@@ -63,14 +63,14 @@ impl LiteralSet {
         let mut state = self.start;
         for (end, byte) in (1..).zip(value) {
             state = self.automaton.next_state(self.anchored, state, *byte);
-            for literal in self.ending_at(state) {
+            for literal in self.literals_ending_at(state) {
                 let start = (end - self.automaton.pattern_len(literal)) as u32;
                 on(Occurrence { literal: literal.as_u32(), start });
             }
         }
     }
 
-    fn ending_at(&self, state: StateID) -> impl Iterator<Item = PatternID> {
+    fn literals_ending_at(&self, state: StateID) -> impl Iterator<Item = PatternID> {
         let is_match = self.automaton.is_special(state) && self.automaton.is_match(state);
         let count = if is_match { self.automaton.match_len(state) } else { 0 };
         (0..count).map(move |at| self.automaton.match_pattern(state, at))

@@ -51,8 +51,8 @@ pub struct Matches<'p> {
     /// Compiled request overrides, in the order of their descriptors.
     pub overrides: Vec<Arc<Limit>>,
     domain: Option<&'p Domain>,
-    /// Replacements by the matched rules; sorted and without duplicates once all descriptors are
-    /// matched.
+    /// Limit names that the matched rules replace; sorted and without duplicates once all
+    /// descriptors are matched.
     replaced: SmallVec<[Replacement; 4]>,
 }
 
@@ -88,7 +88,7 @@ pub struct Checks<'m, 'p> {
     pub names: SmallVec<[&'p str; 4]>,
     /// Whether the request needs more checks than the policy allows. If so, the excess checks are
     /// missing.
-    pub is_cut_off: bool,
+    pub is_truncated: bool,
     checks_max: usize,
 }
 
@@ -113,7 +113,7 @@ impl Policy {
         for descriptor in request.descriptors {
             let found = match domain {
                 None => DescriptorMatch::NoRule,
-                Some(domain) => self.find_one(domain, descriptor, &mut matches),
+                Some(domain) => self.match_descriptor(domain, descriptor, &mut matches),
             };
             matches.found.push(found);
         }
@@ -125,7 +125,7 @@ impl Policy {
         matches
     }
 
-    fn find_one<'p>(
+    fn match_descriptor<'p>(
         &'p self,
         domain: &'p Domain,
         descriptor: &Descriptor<'_>,
@@ -200,7 +200,7 @@ impl Policy {
                     {
                         let entries = descriptor.entries;
                         let key = self.override_key(&mut identity, domain, limit, entries);
-                        // `find_one` compiled the limit with the charge of this descriptor.
+                        // `match_descriptor` compiled the limit with the charge of this descriptor.
                         let selected = SelectedLimit { limit, bill_limit: None, prefix: &[] };
                         let (limit, op) = requested_op(descriptor, selected, 1);
                         checks.push(key, limit, op, Role::Required, "");
@@ -283,8 +283,8 @@ impl Policy {
 }
 
 impl Rule {
-    /// Returns the position of the limit called `name`, or 0 if there is none. Only the limit of a
-    /// single `rate_limit` may be unnamed.
+    /// Returns the position of this rule's limit called `name`, or 0 if the rule has no such limit.
+    /// An empty `name` stands for the limit of a single `rate_limit`, which may be unnamed.
     pub fn limit_position(&self, name: &str) -> usize {
         let has_name = |spec: &LimitSpec| spec.name.as_deref().unwrap_or("") == name;
         self.limits.iter().position(has_name).unwrap_or(0)
@@ -340,7 +340,7 @@ impl<'m, 'p> Checks<'m, 'p> {
             each: SmallVec::with_capacity(descriptors),
             spans: SmallVec::with_capacity(descriptors),
             names: SmallVec::with_capacity(descriptors),
-            is_cut_off: false,
+            is_truncated: false,
             checks_max,
         }
     }
@@ -350,7 +350,7 @@ impl<'m, 'p> Checks<'m, 'p> {
             self.each.push(Check { key, limit, op, role, holder: None });
             self.names.push(name);
         } else {
-            self.is_cut_off = true;
+            self.is_truncated = true;
         }
     }
 }
@@ -369,10 +369,10 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
 }
 
 /// Returns the operation that a descriptor requests, and the limit to which it applies. A refund of
-/// 0 hits stays a refund instead of becoming a peek, because a peek can be refused.
+/// 0 hits stays a refund instead of becoming a peek, because a peek can be rejected.
 ///
-/// A bill (hits that the descriptor names) is not multiplied by the rule's `cost`, because its hits
-/// have already been used.
+/// Under `charge: billed`, hits that the descriptor sets itself are a bill. They are not multiplied
+/// by the rule's `cost`, because they have already been used.
 fn requested_op<'a>(
     descriptor: &Descriptor<'_>,
     selected: SelectedLimit<'a>,
@@ -383,21 +383,21 @@ fn requested_op<'a>(
     match selected.bill_limit {
         _ if descriptor.refund => (selected.limit, Op::Refund { cost }),
         _ if hits == Hits::ZERO => (selected.limit, Op::Peek { hits: request_cost }),
-        Some(limit) if descriptor.names_hits => (limit, Op::Take { cost: hits }),
+        Some(limit) if descriptor.has_hits_addend => (limit, Op::Take { cost: hits }),
         Some(_) | None => (selected.limit, Op::Take { cost }),
     }
 }
 
 /// Returns the charge mode of a request override: that of the overridden rule if the rule has
 /// exactly one limit, otherwise that of the domain. Under `charge: billed`, an override whose
-/// descriptor names its hits gets [`Charge::Always`].
+/// descriptor sets its own `hits_addend` gets [`Charge::Always`].
 fn override_charge(domain: &Domain, rule: Option<&Rule>, descriptor: &Descriptor<'_>) -> Charge {
     let charge = match rule.map(|rule| &*rule.limits) {
         Some([spec]) => spec.limit.charge,
         Some(_) | None => domain.charge,
     };
     match charge {
-        Charge::Billed if descriptor.names_hits => Charge::Always,
+        Charge::Billed if descriptor.has_hits_addend => Charge::Always,
         Charge::Admitted | Charge::Billed | Charge::Always => charge,
     }
 }

@@ -36,7 +36,7 @@ pub enum RuleOverrideError {
     UnknownTarget(String),
     /// `deny` is set on a target whose rules are all unlimited.
     NoLimitToDeny(String),
-    /// The word is not `shadow`, `allow`, `deny`, or `1%` to `100%`.
+    /// The text of the override is not `shadow`, `allow`, `deny`, or `1%` to `100%`.
     InvalidWord(String),
 }
 
@@ -164,9 +164,9 @@ impl Rule {
                 self.limits = Box::default();
                 self.plans = Arc::default();
             }
-            RuleOverride::Deny => self.edit_limits(refuse_all),
+            RuleOverride::Deny => self.edit_limits(deny_all),
             RuleOverride::Scale(percent) => {
-                self.edit_limits(|limit| limit.scaled_by(Fraction::percent(percent)))
+                self.edit_limits(|limit| limit.scaled_by(Fraction::from_percent(percent)))
             }
         }
     }
@@ -190,11 +190,11 @@ impl Rule {
     }
 }
 
-/// Returns a limit of 0 hits that refuses every check, even if the store is unavailable. The limit
+/// Returns a limit of 0 hits that rejects every check, even if the store is unavailable. The limit
 /// is always a fixed window, because a bucket of capacity 0 would clamp its counter's debt to 0.
-/// While the override is set, neither refunds nor bills (hits that a descriptor names) are
-/// recorded, because writing them would overwrite the counter's state.
-fn refuse_all(limit: &Limit) -> Limit {
+/// While the override is set, neither refunds nor bills (hits already used) are recorded, because
+/// writing them would overwrite the counter's state.
+fn deny_all(limit: &Limit) -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits::ZERO, window }),

@@ -25,11 +25,11 @@ use super::literals::{LiteralIds, LiteralSet, Occurrence};
 
 /// Maximum number of sibling patterns that are tried one by one. Up to this number, an index would
 /// not be faster but would need more memory.
-const LINEAR_MAX: usize = 8;
+const LINEAR_PATTERNS_MAX: usize = 8;
 
-/// Handicap of inner literals in the choice of the literal to index, in patterns. An inner literal
-/// is preferred to a prefix or suffix only if at least this many fewer patterns share it, because
-/// finding it takes a pass over the whole value.
+/// Handicap of inner literals in the choice of the literal to index, as a number of patterns. An
+/// inner literal is preferred to a prefix or suffix only if at least this many fewer patterns share
+/// it, because finding it takes a pass over the whole value.
 const INNER_HANDICAP: usize = 16;
 
 /// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. Such a
@@ -102,7 +102,7 @@ impl Patterns {
                 break;
             }
         }
-        let index = if each.len() > LINEAR_MAX { Index::new(&mut each) } else { None };
+        let index = if each.len() > LINEAR_PATTERNS_MAX { Index::new(&mut each) } else { None };
         Patterns { each: each.into_boxed_slice(), ends_with_any, index }
     }
 
@@ -132,8 +132,8 @@ impl Patterns {
         Some(best as usize).filter(|best| *best < none)
     }
 
-    /// Returns the first of the candidates before `best` that matches. If none does, returns
-    /// `best`.
+    /// Returns the first of the candidates below `best` whose pattern matches; `best` if none does.
+    /// Candidates are ascending positions of patterns in file order.
     fn first_match_before(
         &self,
         candidates: &[u32],
@@ -282,8 +282,8 @@ fn choose_literals(patterns: &[Pattern]) -> Vec<Option<(LiteralPosition, &[u8])>
 }
 
 impl LiteralIndex {
-    /// Builds the index of the chosen literals. Returns `Some(None)` if there are none, and `None`
-    /// if the automaton would be too large.
+    /// Builds the index of the chosen literals, each given with the position of its pattern.
+    /// Returns `Some(None)` if `chosen` is empty, and `None` if the automaton would be too large.
     fn new(
         chosen: Vec<(u32, Vec<u8>)>,
         mut numbering: LiteralIds,

@@ -106,7 +106,7 @@ impl KeyPlan {
         let (limit, bill_limit, prefix) = match spec.tiers {
             None => (&spec.limit, &spec.bill_limit, &self.prefix),
             Some(_) => {
-                let (at, class) = spec.class(entries.last()?.value)?;
+                let (at, class) = spec.select_class(entries.last()?.value)?;
                 (&class.limit, &class.bill_limit, &self.classes[at])
             }
         };
@@ -118,8 +118,8 @@ impl KeyPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SelectedLimit<'a> {
     pub limit: &'a Arc<Limit>,
-    /// Limit to which bills (hits above 0 that a descriptor names) are charged; `None` if they are
-    /// charged like other hits.
+    /// Limit to which bills are charged: hits that a descriptor reports as already used. `None` if
+    /// bills are charged like other hits.
     pub bill_limit: Option<&'a Arc<Limit>>,
     /// Prefix of the counter's identity.
     pub prefix: &'a [u8],
@@ -177,7 +177,7 @@ pub(crate) struct KeyGroup {
     pub parent: NodeId,
     pub key: Box<str>,
     pub has_exact: bool,
-    /// Patterns in file order, each with its child node.
+    /// Patterns in file order, each with its child node; `None` if the group has no patterns.
     pub patterns: Option<(Patterns, Box<[NodeId]>)>,
     pub default: Option<NodeId>,
 }

@@ -54,7 +54,7 @@ pub enum StepResult {
     /// The key matches a node without a value, the default node of the key.
     Default,
     /// No match: the previous node has no children.
-    BelowALeaf,
+    NoChildren,
     /// No match: the key is unknown at this level.
     NoSuchKey {
         /// Keys that the policy has at this level, in file order; at most eight.
@@ -72,7 +72,7 @@ pub enum MatchEnd {
     /// The descriptor has no entries.
     NoEntries,
     /// The last step found no matching node.
-    Missed,
+    NoMatch,
     /// The last node has no rule.
     NoRule {
         /// Whether the node has children, so that longer descriptors may match.
@@ -98,9 +98,9 @@ pub struct RuleExplanation {
     pub limits: Vec<LimitExplanation>,
     /// Names of the limits that this rule replaces for the whole request.
     pub replaces: Vec<String>,
-    /// Entries that form the descriptor's quota group, each as `key=value`, or as `no key` if the
-    /// descriptor has no such entry. Empty if the descriptor is a group of its own or not a quota
-    /// descriptor.
+    /// Entries that form the descriptor's quota group, each as `key=value`, or as `no KEY` if the
+    /// descriptor has no entry with this key. Empty if the descriptor is a group of its own or not
+    /// a quota descriptor.
     pub quota_group: Vec<String>,
 }
 
@@ -117,8 +117,8 @@ pub struct LimitExplanation {
     pub charge: Charge,
     /// Limit in the format of `/rlconfig`.
     pub listing: String,
-    /// Counter key: `{identity}` or `{tag}:identity`. Redis keys start with the configured prefix
-    /// and a letter for the algorithm.
+    /// Counter key with its hash tag in braces: `{identity}` or `{tag}:identity`. The key in Redis
+    /// has the configured prefix and a letter for the algorithm before this text.
     pub key: String,
     /// Identity of the counter, as 32 hexadecimal digits.
     pub identity: String,
@@ -166,7 +166,7 @@ impl Policy {
                 how,
             });
             match step {
-                None => return MatchEnd::Missed,
+                None => return MatchEnd::NoMatch,
                 Some((node, _)) => at = node,
             }
         }
@@ -191,7 +191,7 @@ impl Policy {
 
     fn explain_miss(&self, at: NodeId, entry: &Entry<'_>) -> StepResult {
         if self.tree.node(at).is_leaf {
-            return StepResult::BelowALeaf;
+            return StepResult::NoChildren;
         }
         if self.tree.find_group(at, entry.key).is_some() {
             return StepResult::NoSuchValue;
@@ -213,7 +213,7 @@ impl Policy {
             let SelectedLimit { limit, prefix, .. } = plan.select(spec, entries)?;
             let key = self.counter_key(&mut identity, prefix, plan, entries);
             let class = spec.tiers.as_ref().and_then(|_| {
-                let (_, class) = spec.class(entries.last()?.value)?;
+                let (_, class) = spec.select_class(entries.last()?.value)?;
                 Some(class.name.to_string())
             });
             let counter_of = plan.entries.iter().filter_map(|part| {
@@ -295,7 +295,7 @@ impl fmt::Display for StepResult {
                 write!(f, "pattern {number} `{text}`, one counter for all its values")
             }
             StepResult::Default => f.write_str("default"),
-            StepResult::BelowALeaf => f.write_str("no match: the path ends above this entry"),
+            StepResult::NoChildren => f.write_str("no match: the path ends above this entry"),
             StepResult::NoSuchKey { keys } => {
                 write!(f, "no match: no such key here; there are: {}", keys.join(", "))
             }
@@ -311,7 +311,7 @@ impl fmt::Display for MatchEnd {
         match self {
             MatchEnd::UnknownDomain => f.write_str("no limit: the policy has no such domain"),
             MatchEnd::NoEntries => f.write_str("no limit: a descriptor without entries"),
-            MatchEnd::Missed => f.write_str("no limit: nothing matches"),
+            MatchEnd::NoMatch => f.write_str("no limit: nothing matches"),
             MatchEnd::NoRule { has_children: false } => f.write_str("no limit: the node has none"),
             MatchEnd::NoRule { has_children: true } => {
                 f.write_str("no limit: the node has none; longer descriptors go on from here")

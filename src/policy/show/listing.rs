@@ -5,7 +5,7 @@
 //! used in explanations and logs, but never in metrics, where callers could create any number of
 //! series.
 //!
-//! Everything here allocates and is not called on the request path.
+//! Functions of this module allocate and are not called on the request path.
 
 use std::fmt::Write as _;
 
@@ -59,7 +59,8 @@ impl Policy {
 
     /// Returns one line per limit or unlimited rule, in file order and without newlines, as
     /// `/rlconfig` of envoyproxy/ratelimit prints it. Settings that only Tidegate supports are
-    /// appended, separated by commas. As there, the name of a `rate_limit` is left out.
+    /// appended, separated by commas. As in envoyproxy/ratelimit, the name of a `rate_limit` is
+    /// omitted.
     pub fn listing(&self) -> impl Iterator<Item = String> {
         self.rules.iter().flat_map(|rule| {
             let limits = rule.limits.iter().map(|limit| {

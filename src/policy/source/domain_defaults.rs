@@ -1,4 +1,4 @@
-//! Defaults for policy keys for which the messages of a control plane have no field. The operator
+//! Defaults for policy keys that have no field in the messages of a control plane. The operator
 //! provides the defaults in a file; the `metadata` of a descriptor overrides them.
 //!
 //! Not here: writing the defaults into a resource (`resource`), their meaning (`compile`).
@@ -48,7 +48,7 @@ pub struct PolicyDefaults {
 /// Defaults for the domains that a name or pattern matches.
 #[derive(Clone, Debug, PartialEq)]
 struct DefaultsEntry {
-    /// Name of a domain; each `*` matches any characters.
+    /// Name or pattern of domains; each `*` matches zero or more characters.
     domain: String,
     keys: Map<String, Json>,
 }

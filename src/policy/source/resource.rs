@@ -38,14 +38,14 @@ pub struct DescriptorFields<'a> {
     /// Whether metrics show the request's values on all levels of the path.
     pub detailed_metric: bool,
     /// Dynamic metadata to return if the descriptor passes, a JSON object. Can also set policy keys
-    /// for which a control plane's messages have no field.
+    /// that have no field in the messages of a control plane.
     pub metadata: Option<Json>,
 }
 
 /// Fields of a limit from a control plane.
 #[derive(Clone, Debug, Default)]
 pub struct LimitFields<'a> {
-    /// Unit of the window, spelled as in policy files; `None` if the message names none.
+    /// Unit of the window, spelled as in policy files; `None` if the message sets no unit.
     pub unit: Option<&'a str>,
     /// Hits per window.
     pub requests_per_unit: u32,
@@ -65,13 +65,13 @@ pub struct ResourceWriter {
     defaults: DomainDefaults,
     /// Values of domain keys, as set by the `metadata` of first-level descriptors.
     from_metadata: Map<String, Json>,
-    /// Position of the next descriptor on each open level.
+    /// Path of the next descriptor, as one position per level, from the first level down.
     positions: Vec<usize>,
     problems: Vec<YamlError>,
 }
 
 impl ResourceWriter {
-    /// Begins a resource and the list of its first-level descriptors.
+    /// Creates a writer, and begins the resource and the list of its first-level descriptors.
     pub fn new(name: &str, domain: &str, defaults: DomainDefaults) -> Self {
         let mut writer = ResourceWriter {
             name: name.to_owned(),
@@ -106,7 +106,7 @@ impl ResourceWriter {
                 self.tree.rewind(start);
                 let message = format!("nested more than {DEPTH_MAX} levels deep");
                 self.report(DiagnosticKind::TooLarge, message);
-                self.advance();
+                self.advance_position();
                 false
             }
         }
@@ -118,13 +118,13 @@ impl ResourceWriter {
         // The list of children and the descriptor.
         self.tree.end();
         self.tree.end();
-        self.advance();
+        self.advance_position();
     }
 
     /// Reports the next descriptor as malformed and skips it.
     pub fn skip_malformed(&mut self, reason: impl Into<String>) {
         self.report(DiagnosticKind::Syntax, reason.into());
-        self.advance();
+        self.advance_position();
     }
 
     /// Adds the keys of the domain, from `metadata` or the defaults, and returns the resource.
@@ -261,12 +261,12 @@ impl ResourceWriter {
 
     fn report(&mut self, kind: DiagnosticKind, message: String) {
         if self.problems.len() < DIAGNOSTICS_MAX {
-            let path = Path::of_descriptor(&self.positions);
+            let path = Path::for_descriptor(&self.positions);
             self.problems.push(YamlError { kind, message, path, span: Span::NONE });
         }
     }
 
-    fn advance(&mut self) {
+    fn advance_position(&mut self) {
         if let Some(position) = self.positions.last_mut() {
             *position += 1;
         }

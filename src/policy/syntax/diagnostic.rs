@@ -13,25 +13,27 @@ use crate::domain::escaped;
 /// Error, warning or note about a policy file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// File name as passed to `compile`, or name of the resource of a control plane.
+    /// Name of the policy file, as passed to `compile`, or of the control-plane resource.
     pub file: String,
-    /// Line, from 1; 0 in a resource, where `path` is the position.
+    /// Line number, from 1; 0 for a control-plane resource, in which only `path` gives the
+    /// position.
     pub line: u32,
-    /// Column in characters, from 1; 0 in a resource.
+    /// Column in characters, from 1; 0 for a control-plane resource.
     pub column: u32,
     /// Path to the key or value in the file, such as `descriptors[0].rate_limit.unit`; empty at the
     /// top level.
     pub path: String,
     /// Description of the problem, usually followed by `; ` and a fix.
     pub message: String,
-    /// Kind of problem, for tests and tools.
+    /// Machine-readable kind of the problem.
     pub kind: DiagnosticKind,
-    /// Excerpt of the source line; `None` if the diagnostic is about the whole file.
+    /// Excerpt of the source line; `None` if the diagnostic is about the whole file or about a
+    /// control-plane resource.
     pub excerpt: Option<Excerpt>,
 }
 
 impl Diagnostic {
-    /// Creates a diagnostic without a path or a source line.
+    /// Creates a diagnostic with an empty path and no excerpt.
     pub(crate) fn new(
         file: &str,
         span: Span,
@@ -130,8 +132,8 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Errors of policy files, sorted by file and position, or errors of a domain's resources or of a
-/// file of defaults. `Display` prints one error per line.
+/// Errors found in policy files (sorted by file and position), in the control-plane resources of a
+/// domain, or in a file of domain defaults. `Display` prints one error per line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics(pub Vec<Diagnostic>);
 
@@ -149,16 +151,17 @@ impl fmt::Display for Diagnostics {
 
 impl std::error::Error for Diagnostics {}
 
-/// Kind of an error, a warning, or a note. Kinds from `NeverMatches` on are warnings: the policy
-/// is valid, but a part of it contradicts another or has no effect. Kinds from `OneCounterForAll`
-/// on are notes: advice about configuration that works as written.
+/// Kind of an error, a warning, or a note. Kinds from `NeverMatches` to `NoRules` are warnings: the
+/// policy is valid, but a part of it contradicts another or has no effect. Kinds from
+/// `OneCounterForAll` on are notes: advice about configuration that works as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosticKind {
     /// There is no policy file, or a file is empty.
     Empty,
     /// The file is not UTF-8, or contains a character that YAML forbids.
     Encoding,
-    /// The file is too large, is nested too deeply, or has aliases that expand too far.
+    /// The file or a value is too large, the nesting is too deep, aliases expand too far, or there
+    /// are too many errors.
     TooLarge,
     /// The file is not valid YAML.
     Syntax,
@@ -203,8 +206,8 @@ pub enum DiagnosticKind {
 
     /// Note: all clients share one counter.
     OneCounterForAll,
-    /// Note: Envoy omits the descriptor if this entry is absent, and the request is then not
-    /// limited.
+    /// Note: Envoy omits the descriptor if a request lacks one of the descriptor's entries, so that
+    /// the request is not limited.
     NoLimitWhenAbsent,
     /// Note: `:path` includes the query string, so every query gets its own counter.
     PathAsKey,
@@ -300,7 +303,7 @@ pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 pub(crate) const STOPPED_MESSAGE: &str =
     "reading stopped here after 1,000 errors; mend those first";
 
-/// Step of the path to a value in a document.
+/// One step in the path to a value in a document: a map key or a list position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathStep {
     /// Step to the value of this key.
@@ -340,8 +343,9 @@ impl Path {
         self
     }
 
-    /// Returns the path of the descriptor at these positions, one for each level.
-    pub(crate) fn of_descriptor(positions: &[usize]) -> Self {
+    /// Returns the path of a descriptor. `positions` contains the list positions, from 0, of its
+    /// ancestors and of the descriptor itself, outermost first.
+    pub(crate) fn for_descriptor(positions: &[usize]) -> Self {
         positions.iter().fold(Path::default(), |path, at| path.key("descriptors").index(*at))
     }
 }

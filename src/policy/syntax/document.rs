@@ -1,5 +1,4 @@
-//! Parsed policy file, or resource of a control plane, that can report diagnostics with source
-//! positions.
+//! Parsed policy file or control-plane resource, with the source position of every value.
 //!
 //! Not here: reading values from the document (`reader`, `values`).
 
@@ -7,13 +6,13 @@ use std::sync::Arc;
 
 use super::diagnostic::{Diagnostic, DiagnosticKind, Path, PathStep, Target};
 use super::excerpt::LineIndex;
-use super::suggestions::foreign_file;
+use super::suggestions::foreign_file_message;
 use super::yaml::{self, Node, Span, Tree, Value, YamlError};
 use crate::policy::compile::spec::SourceLocation;
 use crate::policy::source::resource::Resource;
 use crate::policy::source::{Options, Source};
 
-/// Parsed policy file, or resource of a control plane.
+/// Parsed policy file or control-plane resource.
 #[derive(Debug)]
 pub(crate) struct Document<'s> {
     file: Arc<str>,
@@ -43,7 +42,7 @@ impl<'s> Document<'s> {
                 return Err(problems.map(|problem| diagnostic(file, &lines, problem)).collect());
             }
         };
-        if let Some(message) = foreign_file(tree.root()) {
+        if let Some(message) = foreign_file_message(tree.root()) {
             let (kind, message) = (DiagnosticKind::ForeignFile, message.to_owned());
             let (path, span) = (Path::default(), tree.root().span());
             let problem = YamlError { kind, message, path, span };
@@ -54,8 +53,9 @@ impl<'s> Document<'s> {
         Ok((Document { file: file.into(), lines, tree }, errors))
     }
 
-    /// Returns the document of a resource, and the errors that were found before compilation.
-    pub(crate) fn of_resource(resource: Resource) -> (Self, Vec<Diagnostic>) {
+    /// Creates the document of a control-plane resource. Also returns the errors found when the
+    /// resource was converted.
+    pub(crate) fn from_resource(resource: Resource) -> (Self, Vec<Diagnostic>) {
         let Resource { name, mut tree } = resource;
         let lines = LineIndex::new("");
         let problems = std::mem::take(&mut tree.problems).into_iter();
@@ -68,8 +68,8 @@ impl<'s> Document<'s> {
         self.tree.root()
     }
 
-    /// Returns the position of the value at a path: file and line or, in a resource, its name and
-    /// the path.
+    /// Returns the source location of the value at a path: file and line or, in a control-plane
+    /// resource, the resource's name and the path.
     pub(crate) fn location(&self, path: &Path) -> SourceLocation {
         let line = self.span(path, Target::Value).line;
         let path = (line == 0).then(|| path.to_string().into());

@@ -42,8 +42,9 @@ impl Excerpt {
         self
     }
 
-    /// Creates an excerpt. `line` starts `skipped` characters after the start of the source line. A
-    /// tab is shown as an arrow of one character, so that the underline stays aligned.
+    /// Creates an excerpt from `line`, which is the source line without its first `skipped`
+    /// characters. A tab is shown as an arrow of one character, so that the underline stays
+    /// aligned.
     fn new(line: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
         let mut line = line.map(|c| if c == '\t' { '→' } else { c });
         let before: String = line.by_ref().take(column(span) - skipped).collect();
@@ -74,8 +75,8 @@ pub(crate) struct LineIndex<'s> {
 }
 
 /// Number of characters between two consecutive offsets in [`Offsets::bytes`]. Without these
-/// offsets, each of up to 1,000 diagnostics in a file that is one long line would scan the line
-/// from its start.
+/// offsets, every diagnostic would scan its line from the start, which is slow if one long line has
+/// 1,000 diagnostics.
 const OFFSET_STRIDE: usize = 1_024;
 
 #[derive(Debug, Default)]

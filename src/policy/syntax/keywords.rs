@@ -94,7 +94,7 @@ pub(crate) enum ValueType {
         least: u64,
         most: u64,
     },
-    /// One of these words; `any_case` if case is ignored.
+    /// One of `words`; case is ignored if `any_case` is true.
     OneOf {
         words: &'static [&'static str],
         any_case: bool,
@@ -132,15 +132,16 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// request has a longer value.
 pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
 
-/// Maximum length of a response body, in bytes. The body is sent with every rejection.
+/// Maximum length of a response body, in bytes. Small, because the body is sent with every
+/// rejection.
 pub(crate) const BODY_BYTES_MAX: usize = 1024;
 
-/// Maximum of a number whose key has no smaller bound. envoyproxy/ratelimit rejects larger
-/// integers, and the range of every algorithm is smaller.
+/// Maximum for a numeric key that has no smaller maximum of its own. envoyproxy/ratelimit rejects
+/// larger integers, and no algorithm supports numbers this large.
 const NUMBER_MAX: u64 = i64::MAX as u64;
 
 /// Maximum `requests_per_unit`, a 32-bit field in Envoy's protocol.
-const WIRE_NUMBER_MAX: u64 = u32::MAX as u64;
+const REQUESTS_PER_UNIT_MAX: u64 = u32::MAX as u64;
 
 /// Maximum length of a window or lease, in seconds.
 const WINDOW_SECONDS_MAX: u64 = WINDOW_MAX.0 / Micros::SECOND.0;
@@ -237,7 +238,7 @@ keys! {
         "Unit of the window. Absent for concurrency.";
     UNIT_MULTIPLIER: RateLimit "unit_multiplier", number(1, WINDOW_SECONDS_MAX),
         "Length of the window in units (default 1).";
-    REQUESTS_PER_UNIT: RateLimit "requests_per_unit", number(0, WIRE_NUMBER_MAX),
+    REQUESTS_PER_UNIT: RateLimit "requests_per_unit", number(0, REQUESTS_PER_UNIT_MAX),
         "Hits per window; for concurrency, the number of slots. 0 refuses everything.";
     UNLIMITED: RateLimit "unlimited", ValueType::Bool,
         "No limit and no counter. Excludes `unit`.";
@@ -284,7 +285,7 @@ keys! {
         "Part of the bucket and of its rate that the class has for itself.";
     CLASS_BURST: Class "burst", number(1, NUMBER_MAX),
         "Capacity of the class's own bucket.";
-    CLASS_REQUESTS: Class "requests_per_unit", number(1, WIRE_NUMBER_MAX),
+    CLASS_REQUESTS: Class "requests_per_unit", number(1, REQUESTS_PER_UNIT_MAX),
         "Rate of the class's own bucket.";
 
     CONTENT_TYPE: Body "content_type", ValueType::Name,

@@ -11,7 +11,7 @@ use super::diagnostic::{
 use super::document::Document;
 use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
 use super::scalar::Scalar;
-use super::suggestions::{limit_keys_on_descriptor, list_hint, type_name, unknown_key};
+use super::suggestions::{list_hint, misplaced_limit_keys_message, type_name, unknown_key};
 use super::yaml::{Children, Node, Style, Value};
 use crate::domain::needs_escape;
 use crate::policy::compile::spec::SourceLocation;
@@ -48,7 +48,7 @@ impl Fields<'_> {
     }
 
     /// Returns whether the map has the key and the value is not null.
-    pub(crate) fn has(&self, key: &Key) -> bool {
+    pub(crate) fn is_set(&self, key: &Key) -> bool {
         self.map.entry(key.name).is_some_and(|(_, value)| !value.is_null())
     }
 }
@@ -73,7 +73,7 @@ impl<'d> Reader<'d> {
         self.diagnostics
     }
 
-    /// Returns whether to stop reading, because the file has [`DIAGNOSTICS_MAX`] errors. Stores
+    /// Returns whether reading must stop, because the file has [`DIAGNOSTICS_MAX`] errors. Stores
     /// the result for [`into_diagnostics`](Self::into_diagnostics).
     fn should_stop(&mut self) -> bool {
         self.stopped |= self.errors >= DIAGNOSTICS_MAX;
@@ -105,7 +105,7 @@ impl<'d> Reader<'d> {
         self.descend(key.into(), |reader| reader.report(Target::Value, kind, message))
     }
 
-    /// Reports that the current value repeats or contradicts an earlier value, at `first`.
+    /// Reports that the current value repeats or contradicts the value at `first`.
     pub(crate) fn report_duplicate(
         &mut self,
         message: &str,
@@ -255,7 +255,8 @@ impl<'d> Reader<'d> {
         result
     }
 
-    /// Runs `read` on the value of a key, unless the key is absent or null.
+    /// Returns the result of `read` for the value of a key. Returns `None` if the key is absent or
+    /// null.
     pub(crate) fn read_value<T>(
         &mut self,
         fields: &Fields<'d>,
@@ -281,7 +282,8 @@ impl<'d> Reader<'d> {
         }
     }
 
-    /// Checks that a value is a map, and reports unknown and misplaced keys.
+    /// Returns the fields of a map, and reports its unknown and misplaced keys. Fails if the value
+    /// is not a map.
     fn check_map(&mut self, level: Level, value: Node<'d>) -> Result<Fields<'d>, ErrorReported> {
         let Value::Map(map) = value.value() else {
             let message =
@@ -313,7 +315,7 @@ impl<'d> Reader<'d> {
         }
         // One error for all of them, because they are one mistake.
         if let Some((first, _)) = limit_keys.first() {
-            let message = limit_keys_on_descriptor(map, &limit_keys);
+            let message = misplaced_limit_keys_message(map, &limit_keys);
             self.descend(PathStep::from_key_node(*first), |reader| {
                 reader.report(Target::Key, DiagnosticKind::MisplacedKey, message)
             });
@@ -321,7 +323,8 @@ impl<'d> Reader<'d> {
         Ok(Fields { map })
     }
 
-    /// Converts a scalar to a string. Accepts numbers and booleans, and keeps their spelling.
+    /// Converts a scalar to a string. Accepts booleans and `i64` numbers, and keeps their spelling.
+    /// Fails for any other number, a list, a map, or a text that is not valid for the key.
     pub(crate) fn convert_to_string(
         &mut self,
         key: &Key,
@@ -368,7 +371,8 @@ impl<'d> Reader<'d> {
 /// Maximum number of characters of a scalar that a message shows without quotes.
 const UNQUOTED_CHARS_MAX: usize = 64;
 
-/// Returns a scalar as it is spelled in the file, or the type of a list or map.
+/// Returns a scalar for display in a message, as it is spelled in the file. For a list or map,
+/// returns the name of its type.
 pub(crate) fn spelling(value: Node<'_>) -> Cow<'_, str> {
     let needs_quotes = |c| needs_escape(c) || matches!(c, '"' | '`' | ';');
     match value.value() {

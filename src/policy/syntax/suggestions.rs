@@ -1,5 +1,5 @@
-//! Suggestions in error messages: probable spellings of unknown keys, notations of numbers, and how
-//! to convert files of other programs.
+//! Suggestions in error messages: likely spellings of unknown keys, how to write lists and numbers,
+//! and how to convert files of other programs.
 
 use super::diagnostic::{DiagnosticKind, quoted};
 use super::keywords::{self, Key, Level, levels_of};
@@ -67,7 +67,7 @@ pub(crate) fn unknown_key(level: Level, name: &str) -> (DiagnosticKind, String) 
 
 /// Returns the message for limit keys that are written in the descriptor `map` instead of in its
 /// `rate_limit`. `misplaced` contains the nodes of these keys and their values; never empty.
-pub(crate) fn limit_keys_on_descriptor(
+pub(crate) fn misplaced_limit_keys_message(
     map: Children<'_>,
     misplaced: &[(Node<'_>, Node<'_>)],
 ) -> String {
@@ -86,11 +86,11 @@ pub(crate) fn limit_keys_on_descriptor(
         let fields: Vec<String> = misplaced.iter().map(field).collect();
         format!("write `rate_limit: {{{}}}` instead", fields.join(", "))
     };
-    format!("{} {belong} to `rate_limit`, not to the descriptor; {way_out}", and_list(&names))
+    format!("{} {belong} to `rate_limit`, not to the descriptor; {way_out}", join_with_and(&names))
 }
 
 /// Joins words with commas and a final "and".
-fn and_list(words: &[String]) -> String {
+fn join_with_and(words: &[String]) -> String {
     match words {
         [first, last] => format!("{first} and {last}"),
         [first @ .., last] if !first.is_empty() => format!("{}, and {last}", first.join(", ")),
@@ -99,8 +99,8 @@ fn and_list(words: &[String]) -> String {
 }
 
 /// Returns a hint for an out-of-range `requests_per_unit`, which was probably meant as "no limit".
-/// Returns an empty string for other keys. `is_in_list` is whether the key is in an
-/// entry of a list such as `rate_limits`, which cannot be `unlimited`.
+/// Returns an empty string for any other key. `is_in_list` states whether the key is in an entry of
+/// a list such as `rate_limits`; such an entry cannot be `unlimited`.
 pub(crate) fn range_hint(key: &Key, is_too_small: bool, is_in_list: bool) -> String {
     if *key != keywords::REQUESTS_PER_UNIT {
         return String::new();
@@ -125,9 +125,9 @@ pub(crate) fn type_name(value: Node<'_>) -> &'static str {
     }
 }
 
-/// Recognizes input files of other programs. Returns a message with the kind of file and how to
-/// convert it to a policy, or `None` if the file is not recognized.
-pub(crate) fn foreign_file(root: Node<'_>) -> Option<String> {
+/// Returns a message for an input file of another program: the kind of file, and how to convert it
+/// to a policy. Returns `None` if the file is not recognized.
+pub(crate) fn foreign_file_message(root: Node<'_>) -> Option<String> {
     if root.get("domain").is_some() {
         return None;
     }
@@ -161,7 +161,8 @@ pub(crate) fn foreign_file(root: Node<'_>) -> Option<String> {
 pub(crate) const EXAMPLE_DESCRIPTORS: &str =
     "`descriptors: [{key: remote_address, rate_limit: {unit: minute, requests_per_unit: 100}}]`";
 
-/// Settings that nearly every settings file has; none is a key of a policy.
+/// Keys that identify a settings file of Tidegate. Nearly every settings file has one of them, and
+/// none is a key of the policy language.
 const SETTINGS_KEYS: [&str; 6] =
     ["policy", "grpc-port", "http-port", "redis-url", "redis-type", "log-level"];
 

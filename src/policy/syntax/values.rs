@@ -9,7 +9,8 @@ use super::scalar::{self, Scalar};
 use super::suggestions::{number_hint, range_hint};
 use crate::domain::nearest_word;
 
-/// 2^63 as a float. From this magnitude on, `scalar` may read whole numbers as floats.
+/// 2^63 as a float. The `scalar` module may parse whole numbers of at least this magnitude as
+/// floats.
 const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
 
 impl<'d> Reader<'d> {

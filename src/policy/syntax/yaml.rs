@@ -23,8 +23,8 @@ use super::scalar::{self, Scalar};
 
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
 /// another list, so `descriptors` and its maps are one level. A descriptor has at most 160 entries,
-/// and control planes send one level per entry. In flow style (`{…}`), the parser allows only 127
-/// levels.
+/// and a policy from a control plane has one level per entry. In flow style (`{…}`), the parser
+/// allows only 127 levels.
 pub const DEPTH_MAX: usize = 160;
 
 /// Maximum number of nodes that aliases may add to the nodes written in the file. This allows
@@ -60,7 +60,7 @@ impl Span {
         Span { line: to_u32(line), column: to_u32(column), width: 1 }
     }
 
-    fn of(span: &saphyr_parser::Span, is_scalar: bool) -> Self {
+    fn new(span: &saphyr_parser::Span, is_scalar: bool) -> Self {
         let width = match is_scalar {
             false => 0,
             true if span.start.line() == span.end.line() => to_u32(span.len()),
@@ -100,7 +100,7 @@ pub(crate) enum Style {
     Plain,
     /// Quoted, block scalar, or tagged `!!str`: always text.
     Quoted,
-    /// Tagged `!!float`: whole numbers are floats.
+    /// Tagged `!!float`: a whole number is interpreted as a float.
     Float,
 }
 
@@ -109,8 +109,8 @@ pub(crate) enum Style {
 #[derive(Debug)]
 struct NodeRecord {
     span: Span,
-    /// Start of the node's range in [`Tree::text`] (scalars) or [`Tree::children`] (lists and
-    /// maps).
+    /// Start of the node's range: a byte offset in [`Tree::text`] for a scalar, or an index in
+    /// [`Tree::children`] for a list or map.
     from: u32,
     to: u32,
     kind: Kind,
@@ -245,7 +245,7 @@ impl<'t> Children<'t> {
         pairs(self.ids).map(move |(key, value)| (self.tree.node(key), self.tree.node(value)))
     }
 
-    /// Returns the entry of a map with this key, as its key and value nodes.
+    /// Returns the key and value nodes of the map entry with this key; `None` if the key is absent.
     pub(crate) fn entry(self, key: &str) -> Option<(Node<'t>, Node<'t>)> {
         self.entries().find(|(found, _)| found.text() == key)
     }
@@ -265,7 +265,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
     let mut builder = Builder::default();
     let mut documents = 0;
     let counter = PunctuationCounter::default();
-    let input = Input::of(text);
+    let input = Input::new(text);
     let mut last = Span::at(1, 1);
     for event in Parser::new_from_iter(counter.bound(input.chars())) {
         if counter.is_exceeded() {
@@ -274,12 +274,12 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
         counter.restart();
         let (event, mut span) = event.map_err(|error| vec![syntax_error(text, &input, &error)])?;
         input.restore_columns(&mut span);
-        last = Span::of(&span, false);
+        last = Span::new(&span, false);
         if let Event::DocumentStart(_) = event {
             documents += 1;
         }
         if documents > 1 {
-            let span = Span { width: 3, ..Span::of(&span, false) };
+            let span = Span { width: 3, ..Span::new(&span, false) };
             let message = "a second YAML document begins here, and a policy file has only one; \
                            move it into a file of its own";
             builder.report(DiagnosticKind::SecondDocument, message, Path::default(), span);
@@ -334,9 +334,9 @@ impl Builder {
                 self.begin_collection(Kind::List, anchor, tag, span)
             }
             Event::MappingStart(anchor, tag) => self.begin_collection(Kind::Map, anchor, tag, span),
-            Event::SequenceEnd | Event::MappingEnd => self.end_collection(Span::of(span, false)),
+            Event::SequenceEnd | Event::MappingEnd => self.end_collection(Span::new(span, false)),
             Event::Scalar(text, style, anchor, tag) => {
-                let span = Span::of(span, true);
+                let span = Span::new(span, true);
                 let style = self.style(&text, style, tag, span);
                 let from = to_u32(self.tree.text.len());
                 self.tree.text.push_str(&text);
@@ -346,7 +346,7 @@ impl Builder {
                 self.attach(id, anchor, 1, span)
             }
             Event::Alias(anchor) => {
-                let span = Span::of(span, true);
+                let span = Span::new(span, true);
                 // The anchor of an open collection is not known yet: the alias would contain
                 // itself.
                 let Some((id, nodes)) = self.anchors.get(&anchor) else {
@@ -369,7 +369,7 @@ impl Builder {
         tag: Option<Cow<'_, Tag>>,
         span: &saphyr_parser::Span,
     ) -> Result<(), YamlError> {
-        let span = Span::of(span, false);
+        let span = Span::new(span, false);
         let own_tag = if kind == Kind::List { "!!seq" } else { "!!map" };
         if let Some(tag) = tag.map(tag_text).filter(|tag| tag != own_tag) {
             self.report_tag(&tag, "means nothing in a policy", span);

@@ -32,7 +32,7 @@ type OwnOutcomes = SmallVec<[Option<Outcome>; 4]>;
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// Records new counter losses. Returns whether the remote store has ever lost counters; if not,
-    /// the call only reads one atomic.
+    /// this costs only one atomic read.
     pub(super) fn notice_losses(&self, now: Micros) -> bool {
         let losses = self.remote.counter_losses();
         if losses > 0 && self.losses.observe(losses, now) {
@@ -57,7 +57,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             .iter()
             .map(|check| {
                 self.must_fit_own_charges(check, call.now)
-                    .then(|| self.local.decide_one(&self.own_charges.check(check), call.now))
+                    .then(|| self.local.decide_one(&self.own_charges.to_shadow(check), call.now))
             })
             .collect();
         let mut answers =
@@ -122,7 +122,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             let is_charged =
                 matches!(answer, Answer::Decided(outcome) if outcome.charged > Hits::ZERO);
             let receipt =
-                own.and_then(|own| Receipt::for_check(&self.own_charges.check(check), &own));
+                own.and_then(|own| Receipt::for_check(&self.own_charges.to_shadow(check), &own));
             is_counted.push(is_charged && receipt.is_some());
             if !is_charged {
                 receipts.extend(receipt);
@@ -137,8 +137,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the checks to send to the remote store: those that this replica's own charges do not
-/// refuse, and those that are charged even if they are refused.
+/// Returns the checks to send to the remote store: those that pass against this replica's own
+/// charges, and those that are charged even if they are refused.
 fn remaining_checks<'a>(
     call: &Call<'a>,
     own: &OwnOutcomes,
@@ -155,8 +155,8 @@ fn remaining_checks<'a>(
     remaining
 }
 
-/// Returns the refusal of a check by this replica's own charges, or `NotAsked` if they do not
-/// refuse it.
+/// Returns a refusal if a check was refused against this replica's own charges, otherwise
+/// `NotAsked`.
 fn refusal_answer(own: &Option<Outcome>) -> Answer {
     match own {
         Some(own) if own.verdict == Verdict::Refuse => {

@@ -3,22 +3,22 @@
 use super::*;
 use crate::domain::fixtures::{fixed_window, take};
 
-const LENGTH: u64 = 1_000_000;
+const WINDOW_MICROS: u64 = 1_000_000;
 /// Server time when the clocks of the replicas are at zero, in microseconds since the Unix epoch.
 /// It is in the middle of a window.
-const SERVER_TIME_AT_ZERO: u64 = 1_763_596_800_000_000 + LENGTH / 2;
+const SERVER_TIME_AT_ZERO: u64 = 1_763_596_800_000_000 + WINDOW_MICROS / 2;
 const SESSION: u64 = 7;
 
 fn limit(hits: u64) -> Arc<Limit> {
-    Arc::new(Limit { prepay: true, ..fixed_window(hits, Micros(LENGTH)) })
+    Arc::new(Limit { prepay: true, ..fixed_window(hits, Micros(WINDOW_MICROS)) })
 }
 
 /// Returns the store's outcome of a successful charge at the replica time `at`, in microseconds.
 fn charged(hits: u64, available: u64, at: u64) -> Outcome {
     let at = SERVER_TIME_AT_ZERO + at;
-    let window = Micros(at / LENGTH * LENGTH);
+    let window = Micros(at / WINDOW_MICROS * WINDOW_MICROS);
     let taken = ChargeRecord { hits: Hits(hits), at: Micros(at), window, entry: 0 };
-    let reset_after = Micros(window.0 + LENGTH - at);
+    let reset_after = Micros(window.0 + WINDOW_MICROS - at);
     let passed = Outcome { reset_after, ..Outcome::pass(Hits(available)) };
     Outcome { charged: Hits(hits), taken: Some(taken), ..passed }
 }
@@ -93,7 +93,7 @@ fn one_call_takes_the_next_lot_while_others_spend_the_second_half() {
 }
 
 #[test]
-fn a_lot_ends_with_its_life_its_window_and_its_session_and_with_the_policy() {
+fn a_lot_expires_with_its_lifetime_window_session_or_policy() {
     let limit = limit(100_000);
     let check = take(1, 1, &limit);
     let with_lot = |start| {
@@ -107,22 +107,22 @@ fn a_lot_ends_with_its_life_its_window_and_its_session_and_with_the_policy() {
     assert!(is_spent(&lots, &check, SESSION, now + LIFE_MAX.0 - 1));
     assert!(!is_spent(&lots, &check, SESSION, now + LIFE_MAX.0));
     assert!(!is_spent(&lots, &check, SESSION + 1, now), "another session");
-    assert_eq!(lots.end(&added, SESSION).unwrap().taken.hits, Hits(49));
-    assert_eq!(lots.end(&added, SESSION).map(|receipt| receipt.taken), None, "once");
+    assert_eq!(lots.remove(&added, SESSION).unwrap().taken.hits, Hits(49));
+    assert_eq!(lots.remove(&added, SESSION).map(|receipt| receipt.taken), None, "once");
 
     // The window ends half a second after zero.
     let (lots, now, added) = with_lot(350_000);
     assert_eq!(now, 450_000);
     assert_eq!(added.spend_until, Micros(500_000 - DRIFT_MAX.0));
-    assert!(lots.end(&added, SESSION).is_none(), "its window is over");
+    assert!(lots.remove(&added, SESSION).is_none(), "its window is over");
 
     let (lots, now, added) = with_lot(0);
     lots.stop_spending();
     assert!(!is_spent(&lots, &check, SESSION, now));
-    assert_eq!(lots.end(&added, SESSION).unwrap().taken.hits, Hits(50));
+    assert_eq!(lots.remove(&added, SESSION).unwrap().taken.hits, Hits(50));
 
     let (lots, _, added) = with_lot(0);
-    assert!(lots.end(&added, SESSION + 1).is_none(), "the server may be another one");
+    assert!(lots.remove(&added, SESSION + 1).is_none(), "the server may be another one");
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_lot_of_a_window_that_has_not_begun_is_never_spent() {
     let now = warm(&lots, &check, 90_000, 0);
     let mut outcome = charged(50, 90_000, now);
     if let Some(taken) = &mut outcome.taken {
-        taken.window = Micros(taken.window.0 + LENGTH);
+        taken.window = Micros(taken.window.0 + WINDOW_MICROS);
     }
     assert_eq!(lots.add(&check, &outcome, SESSION, Micros(now)), None);
 }
@@ -148,7 +148,7 @@ fn hits_are_put_back_into_their_lot_unless_it_is_over() {
     };
     assert_eq!((outcome.charged, outcome.taken.unwrap().hits), (Hits(3), Hits(3)));
     assert!(lots.put_back(&check, id));
-    assert_eq!(lots.end(&added, SESSION).unwrap().taken.hits, Hits(lot));
+    assert_eq!(lots.remove(&added, SESSION).unwrap().taken.hits, Hits(lot));
     assert!(!lots.put_back(&check, id));
 }
 
@@ -164,7 +164,7 @@ fn a_lot_is_not_spent_under_a_new_policy_or_for_another_counter() {
 }
 
 #[test]
-fn a_flood_of_counters_takes_no_more_than_the_table() {
+fn the_number_of_accounts_is_bounded() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     for identity in 0..100_000_u128 {
         lots.record(&take(identity, 1, &limit), &charged(1, 90_000, 0), Micros(0));
@@ -217,12 +217,12 @@ struct ReplicaSimulation {
 
 /// Returns the index of a window, counted from the first window of the simulation.
 fn window_index(window: Micros) -> usize {
-    ((window.0 - SERVER_TIME_AT_ZERO) / LENGTH) as usize
+    ((window.0 - SERVER_TIME_AT_ZERO) / WINDOW_MICROS) as usize
 }
 
 /// Returns the start of the window at the replica time `now`, by the server's clock.
 fn window_at(now: u64) -> Micros {
-    Micros((SERVER_TIME_AT_ZERO + now) / LENGTH * LENGTH)
+    Micros((SERVER_TIME_AT_ZERO + now) / WINDOW_MICROS * WINDOW_MICROS)
 }
 
 impl ReplicaSimulation {
@@ -246,7 +246,7 @@ impl ReplicaSimulation {
         asked.retain(|call| !self.deliver(call, now));
         self.asked.extend(asked);
         let ends = std::mem::take(&mut self.ends);
-        self.ends = ends.into_iter().filter(|end| !self.is_returned(end, now)).collect();
+        self.ends = ends.into_iter().filter(|end| !self.refund_if_due(end, now)).collect();
     }
 
     fn call(&mut self, replica: usize, now: u64) {
@@ -317,11 +317,11 @@ impl ReplicaSimulation {
     }
 
     /// Refunds the unspent hits of a lot if its refund is due. Returns whether it was due.
-    fn is_returned(&mut self, (replica, at, lot): &(usize, u64, AddedLot), now: u64) -> bool {
+    fn refund_if_due(&mut self, (replica, at, lot): &(usize, u64, AddedLot), now: u64) -> bool {
         if *at > now {
             return false;
         }
-        if let Some(Receipt { taken, .. }) = self.replicas[*replica].end(lot, SESSION)
+        if let Some(Receipt { taken, .. }) = self.replicas[*replica].remove(lot, SESSION)
             && taken.window == window_at(now)
         {
             self.counts[window_index(taken.window)] -= taken.hits.0;
@@ -336,7 +336,7 @@ fn three_replicas_never_exceed_a_window_and_admit_all_of_it() {
     let limits = [40, 1_000, 20_000, 1_000_000];
     for (seed, hits) in (1..=6).flat_map(|seed| limits.map(|hits| (seed, hits))) {
         let mut world = ReplicaSimulation::new(seed, hits);
-        (LENGTH / 2..4 * LENGTH).step_by(100).for_each(|now| world.step(now));
+        (WINDOW_MICROS / 2..4 * WINDOW_MICROS).step_by(100).for_each(|now| world.step(now));
         let ReplicaSimulation { counts, admitted, lots, .. } = world;
         for (admitted, count) in admitted.into_iter().zip(counts) {
             assert!(admitted <= count && count <= hits, "{seed}: {admitted} {count} {hits}");

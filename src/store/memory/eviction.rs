@@ -20,8 +20,8 @@ use crate::domain::{Micros, Op};
 /// search takes about 100 ns.
 const RECLAIM_SLOTS_FULL: usize = 32;
 
-/// Maximum number of other shards that are searched for expired entries if the shard of the new key
-/// has none. Locked shards are skipped.
+/// Maximum number of other shards that an insertion into a full store searches if the shard of the
+/// new key contains no expired entries. Locked shards are skipped.
 const RECLAIM_SHARDS: usize = 4;
 
 /// Number of slots that are searched for an entry to fold into a sketch. A search takes about 100
@@ -36,13 +36,13 @@ const FOLDS_MAX: usize = 32;
 /// bytes per cell use 4 MiB.
 const SKETCH_WIDTH: usize = 65_536;
 
-/// Store capacity, in keys, per cell of a sketch row, for a store too small for [`SKETCH_WIDTH`]. A
-/// sketch then uses about a twelfth of the store's memory.
+/// Number of keys of capacity per cell of a sketch row, in a store that is too small for
+/// [`SKETCH_WIDTH`] cells. A sketch then uses about a twelfth of the store's memory.
 const KEYS_PER_CELL: usize = 16;
 
 /// Maximum number of sketches per shard, one per rule. Summed over all shards, they use at most 32
 /// MiB.
-const SKETCHES_MAX: usize = 8;
+const SKETCHES_PER_SHARD_MAX: usize = 8;
 
 /// Minimum time between a failed attempt to make room for a sketch in a shard and the next attempt.
 /// Each attempt searches the whole shard.
@@ -54,7 +54,7 @@ pub(super) fn sketch_width(max_keys: usize, shards: usize) -> usize {
 }
 
 /// Returns the weight reserved for sketches, in keys: enough for one sketch in every shard, but at
-/// most a sixteenth of the store. Any further sketches displace entries.
+/// most a sixteenth of the store's capacity. Further sketches displace entries.
 pub(super) fn sketch_reserve(max_keys: usize, shards: usize) -> usize {
     (shards * sketch_weight(sketch_width(max_keys, shards))).min(max_keys / 16)
 }
@@ -65,8 +65,9 @@ pub(super) fn sketch_weight(width: usize) -> usize {
 }
 
 impl MemoryStore {
-    /// Returns the weight of the store, in keys, at which no more entries may be added.
-    fn entries_max(&self) -> u64 {
+    /// Returns the total weight of entries and sketches, in keys, at which the store is full, so
+    /// that no more entries may be added.
+    fn full_weight(&self) -> u64 {
         let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
         self.max_keys - self.sketch_reserve.saturating_sub(sketches)
     }
@@ -74,12 +75,12 @@ impl MemoryStore {
     /// Returns the maximum total weight of all entries, in keys: the capacity minus all sketches
     /// and the unused part of the sketch reserve.
     fn entry_capacity(&self) -> u64 {
-        self.entries_max().saturating_sub(self.stats.sketch_weight.load(Ordering::Relaxed))
+        self.full_weight().saturating_sub(self.stats.sketch_weight.load(Ordering::Relaxed))
     }
 
     /// Returns whether the store has no room for new entries.
     pub(super) fn is_full(&self) -> bool {
-        self.stats.live.load(Ordering::Relaxed) >= self.entries_max()
+        self.stats.live.load(Ordering::Relaxed) >= self.full_weight()
     }
 
     /// Claims `weight` keys of the capacity, unless the store's total weight would then exceed
@@ -103,9 +104,9 @@ impl MemoryStore {
         }
     }
 
-    /// Removes a few expired entries before an insertion, and more if the store is full. Keeps any
-    /// entry for which `in_use` returns true. Skips other shards that are locked, so the caller
-    /// can hold locks without risking a deadlock.
+    /// Removes a few expired entries from a shard before an insertion. If the store is full,
+    /// removes more, if necessary from other shards, but skips locked ones, so that a caller that
+    /// holds locks cannot deadlock. Keeps any entry of the shard for which `in_use` returns true.
     pub(super) fn reclaim_expired(
         &self,
         shard: &mut Shard,
@@ -130,8 +131,9 @@ impl MemoryStore {
         self.release_expired(freed);
     }
 
-    /// Claims weight for a new entry of a rule. In a full store, a rule below its fair share
-    /// displaces entries of rules above theirs. Returns `None` if there is no room for the entry.
+    /// Claims weight for a new entry of a rule and returns the rule's slot. In a full store, a rule
+    /// below its fair share displaces entries of rules above theirs. Returns `None` if there is no
+    /// room for the entry.
     pub(super) fn claim_entry(
         &self,
         shard: &mut Shard,
@@ -146,7 +148,7 @@ impl MemoryStore {
         {
             return None;
         }
-        let is_claimed = self.claim(weight, self.entries_max()) || {
+        let is_claimed = self.claim(weight, self.full_weight()) || {
             let held = self.rules.weight_of(rule);
             let share = self.rules.share(self.entry_capacity(), held > 0);
             held + weight as u64 <= share
@@ -155,10 +157,10 @@ impl MemoryStore {
         is_claimed.then(|| self.rules.add(rule, weight))
     }
 
-    /// Claims or releases the difference when an entry's weight changes. If the store is full,
-    /// makes room by folding other entries. If that fails, claims nothing and returns false for an
-    /// [`Op::Take`]. Other operations exceed the capacity instead, by no more than the rounding of
-    /// the entry's buffer size.
+    /// Claims or releases the difference in weight when an entry grows or shrinks. If the store is
+    /// full, makes room by folding other entries. If that fails, claims nothing and returns false
+    /// for an [`Op::Take`]. For other operations, exceeds the capacity instead, by no more than the
+    /// rounding of the entry's buffer size.
     pub(super) fn resize(
         &self,
         shard: &mut Shard,
@@ -177,7 +179,7 @@ impl MemoryStore {
         }
         let more = to - from;
         let share = self.rules.share(self.entry_capacity(), true);
-        if !self.claim(more, self.entries_max())
+        if !self.claim(more, self.full_weight())
             && !self.fold_until_claimed(shard, more, share, Some(rule), now, in_use)
         {
             if matches!(op, Op::Take { .. }) {
@@ -205,7 +207,7 @@ impl MemoryStore {
             if !self.fold_one(shard, share, own, now, in_use) {
                 return false;
             }
-            if self.claim(weight, self.entries_max()) {
+            if self.claim(weight, self.full_weight()) {
                 return true;
             }
         }
@@ -267,7 +269,7 @@ impl MemoryStore {
             shard.sketches[at].keep_until(kept_until);
             return Some(at);
         }
-        if shard.sketches.len() == SKETCHES_MAX {
+        if shard.sketches.len() == SKETCHES_PER_SHARD_MAX {
             self.remove_expired_sketches(shard, now);
         }
         let denied = shard.sketch_denied_until;
@@ -278,7 +280,7 @@ impl MemoryStore {
         }
         if self.claim(self.sketch_weight, self.max_keys) {
             shard.sketches.push(Sketch::new(rule.key, rule.format, self.sketch_width));
-        } else if !self.replace_entries_by_sketch(shard, rule, now, in_use) {
+        } else if !self.replace_entries_with_sketch(shard, rule, now, in_use) {
             shard.sketch_denied_until = now.saturating_add(SKETCH_RETRY);
             return None;
         }
@@ -290,7 +292,7 @@ impl MemoryStore {
 
     /// Creates the sketch of a rule by folding enough of the rule's entries to make room for it.
     /// If the rule has too few entries in this shard, folds none and returns false.
-    fn replace_entries_by_sketch(
+    fn replace_entries_with_sketch(
         &self,
         shard: &mut Shard,
         rule: &RuleIdentity,
@@ -338,5 +340,5 @@ impl MemoryStore {
 /// and the shard must have a sketch of the rule or room for one.
 fn can_fold(shard: &Shard, rule: &RuleIdentity) -> bool {
     rule.format != CellFormat::None
-        && (shard.sketches.len() < SKETCHES_MAX || shard.find_sketch(rule.key).is_some())
+        && (shard.sketches.len() < SKETCHES_PER_SHARD_MAX || shard.find_sketch(rule.key).is_some())
 }

@@ -60,7 +60,7 @@ use crate::domain::{
 };
 
 /// Maximum number of shards. Large enough that even 64 threads rarely contend for a lock, and
-/// small enough that the set of shards for a call fits into four words.
+/// small enough that the set of shards for a call fits into four 64-bit words.
 const SHARDS_MAX: usize = 256;
 
 /// Minimum number of keys per shard. A small store has fewer shards, so that each has room for a
@@ -74,7 +74,7 @@ const RECLAIM_SLOTS: usize = 2;
 /// Number of slots that a sweep checks each time it locks a shard. Checking them takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
 
-/// Maximum number of entries that a sweep moves each time it locks a shard in order to shrink it.
+/// Maximum number of entries that a sweep moves to shrink a shard, while it holds the shard's lock.
 /// Moving them takes about 25 µs.
 const SWEEP_MOVES: usize = 256;
 
@@ -118,7 +118,7 @@ pub struct MemoryStats {
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[PaddedShard]>,
-    /// Maximum weight of all entries and sketches, in keys.
+    /// Maximum total weight of entries and sketches, in keys.
     max_keys: u64,
     /// Weight reserved for sketches, in keys.
     sketch_reserve: u64,
@@ -253,7 +253,9 @@ impl MemoryStore {
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
         shard.set_latest(now);
-        let Some(slot) = shard.find(key) else { return self.decide_new(check, shard, key, now) };
+        let Some(slot) = shard.find(key) else {
+            return self.decide_new_key(check, shard, key, now);
+        };
         let state = Some(shard.state(slot));
         let step = algorithm::apply_for(state, check.limit, check.op, check.holder, now);
         self.record_stats(&step, check);
@@ -272,7 +274,7 @@ impl MemoryStore {
     }
 
     /// Decides a call with a single check whose key has no entry.
-    fn decide_new(
+    fn decide_new_key(
         &self,
         check: &Check<'_>,
         shard: &mut Shard,
@@ -297,20 +299,21 @@ impl MemoryStore {
         };
         shard.sketches[at].charge(key, &state, expires, now);
         self.count_overflow(&rule);
-        without_receipt_entry(step.outcome)
+        remove_receipt_entry(step.outcome)
     }
 
     /// Records a charge to a rule's sketch, in the statistics and for
     /// [`new_overflows`](Self::new_overflows).
     fn count_overflow(&self, rule: &RuleIdentity) {
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
-        self.rules.note_overflow(rule, false);
+        self.rules.record_overflow(rule, false);
     }
 
-    /// Returns the refusal for a key that fits into the store neither as an entry nor in a sketch.
+    /// Records and returns the refusal of a check whose key has no room in the store, neither as an
+    /// entry nor in a sketch.
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
-        self.rules.note_overflow(&RuleIdentity::for_limit(limit), true);
+        self.rules.record_overflow(&RuleIdentity::for_limit(limit), true);
         let empty = algorithm::apply(None, limit, Op::PEEK, now).outcome;
         let reset_after = empty.reset_after.max(NO_ROOM_WAIT);
         Outcome { reset_after, ..Outcome::refuse_for(NO_ROOM_WAIT) }
@@ -334,7 +337,7 @@ impl MemoryStore {
     }
 }
 
-/// Replaces a refund by a refund of 0 hits. Returns any other operation unchanged. Used for keys
+/// Replaces a refund with a refund of 0 hits. Returns any other operation unchanged. Used for keys
 /// without an entry: neither an absent counter nor the shared cells of a sketch can be refunded.
 fn cancel_refund(op: Op) -> Op {
     match op {
@@ -344,9 +347,9 @@ fn cancel_refund(op: Op) -> Op {
 }
 
 /// Removes the number of the sliding log entry from the receipt of a charge to a sketch. Once the
-/// key has its own log, a different charge could get the same number, and a refund of this receipt
-/// would then remove that charge.
-fn without_receipt_entry(outcome: Outcome) -> Outcome {
+/// key has its own log, another charge could get the same number, and refunding the receipt would
+/// remove that charge instead.
+fn remove_receipt_entry(outcome: Outcome) -> Outcome {
     let taken = outcome.taken.map(|taken| ChargeRecord { entry: u128::MAX, ..taken });
     Outcome { taken, ..outcome }
 }
@@ -365,8 +368,8 @@ impl LocalStore for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    /// Decides a call without suspending. Waits only for locks, which another call holds for well
-    /// under a microsecond, and a sweep for tens of microseconds.
+    /// Decides a call without suspending. Waits only for locks. Another call holds a lock for well
+    /// under a microsecond, a sweep for tens of microseconds.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         Answers { each: self.decide(call), source: Source::Memory }
     }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::rules::{RuleIdentity, RuleSlot};
 use super::shard::{EntryIndex, EntryKey, Shard, weight};
-use super::{MemoryStore, SHARDS_MAX, cancel_refund, without_receipt_entry};
+use super::{MemoryStore, SHARDS_MAX, cancel_refund, remove_receipt_entry};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
@@ -35,7 +35,7 @@ struct LockedShards<'a> {
 /// Location of a counter in the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Location {
-    /// The counter is stored in the entry in this slot.
+    /// The counter is stored in the entry with this index.
     Entry(EntryIndex),
     /// The counter is new, and weight for an entry of this rule has been claimed.
     Claimed(RuleSlot),
@@ -56,13 +56,13 @@ struct WorkingCounter<'a> {
     claimed_weight: usize,
     /// Whether a check was refused because the store had no room for the counter's larger state.
     is_out_of_room: bool,
-    /// State in the store before the call; `None` if the counter was not stored.
+    /// State of the counter before the call; `None` if the counter was not stored.
     stored: Option<State>,
-    /// State after the call's refunds, which apply even if the call is rejected.
+    /// State of the counter after the call's refunds, which apply even if the call is rejected.
     after_refunds: Option<State>,
-    /// State after the checks decided so far.
+    /// State of the counter after the checks decided so far.
     state: Option<State>,
-    /// Limit of the latest check that changed the state. It determines when the entry expires.
+    /// Limit of the latest check that changed the state; determines when the entry expires.
     limit: &'a Limit,
 }
 
@@ -72,8 +72,8 @@ struct WorkingCounters<'a> {
     each: SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>,
     /// Positions of the counters after the first [`COUNTERS_INLINE`], by key.
     positions: HashMap<EntryKey, usize>,
-    /// Entries of the counters after the first [`COUNTERS_INLINE`]. Each is given by the index of
-    /// its shard's guard and its own index.
+    /// Entries of the counters after the first [`COUNTERS_INLINE`]. Each entry is identified by the
+    /// index of its shard's guard and its own index in the shard.
     entries: HashSet<(usize, EntryIndex)>,
 }
 
@@ -139,7 +139,7 @@ impl MemoryStore {
         let is_rejected = accounting == Accounting::AllOrNothing
             && Admission::from_answers(checks, &answers).is_rejected();
         if is_rejected {
-            undo_except_debts(checks, &mut answers, &mut counters, &at, now);
+            undo_rejected_charges(checks, &mut answers, &mut counters, &at, now);
         }
         if is_rejected || counters.each.len() < checks.len() {
             update_availability(checks, &mut answers, &counters, &at, now);
@@ -273,7 +273,7 @@ impl MemoryStore {
             if step.outcome.charged.0 > 0 {
                 self.count_overflow(&RuleIdentity::for_limit(check.limit));
             }
-            return without_receipt_entry(step.outcome);
+            return remove_receipt_entry(step.outcome);
         }
         step.outcome
     }
@@ -314,10 +314,10 @@ impl MemoryStore {
     }
 }
 
-/// Resets the counters of a rejected call to their state after its refunds, and then repeats the
-/// charges that apply even to a rejected call (debts). Leaves the verdicts and wait times
+/// Undoes the charges of a rejected call: resets its counters to their state after its refunds, and
+/// then repeats the charges that apply even to a rejected call. Leaves the verdicts and wait times
 /// unchanged.
-fn undo_except_debts<'a>(
+fn undo_rejected_charges<'a>(
     checks: &[Check<'a>],
     answers: &mut [Answer],
     counters: &mut WorkingCounters<'a>,

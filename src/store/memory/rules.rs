@@ -1,8 +1,8 @@
 //! Weight that each rule holds in the memory store, and the fair share of a rule.
 //!
-//! A "rule" here is one limit of a policy rule, with its algorithm and window: all counters of such
-//! a limit have states of one kind. The fair share is the weight that entries may take up, divided
-//! by the number of rules that hold entries.
+//! In this module, a rule is one limit of a policy rule, with its algorithm and window, so that all
+//! counters of a rule have states of the same kind. The fair share is the weight that entries may
+//! take up, divided by the number of rules that hold entries.
 //!
 //! Not here: the entries (`shard`), the counters of keys without an entry (`sketch`).
 
@@ -18,16 +18,16 @@ const RULES_MAX: usize = 4_096;
 
 /// Maximum number of slots that a lookup of a rule probes. If other rules use all of these slots,
 /// the rule uses slot 0.
-const PROBES: usize = 8;
+const PROBES_MAX: usize = 8;
 
 /// Slot shared by all rules that could not get their own slot.
 const SHARED_SLOT: RuleSlot = RuleSlot(0);
 
 /// Key of a slot while the slot is being reassigned. No rule has this key.
-const IN_TRANSITION: u64 = u64::MAX;
+const REASSIGNING_KEY: u64 = u64::MAX;
 
-/// Index of a rule's slot in the [`RuleTable`]. Every entry of the memory store
-/// contains this index.
+/// Index of a rule's slot in the [`RuleTable`]. Every entry of the memory store contains the index
+/// of its rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSlot(pub(super) u16);
 
@@ -51,7 +51,7 @@ impl RuleIdentity {
         // The format is part of the identity, so that a changed algorithm never reads the cells of
         // the former one. The odd factor (2^64 / golden ratio) spreads small ids in tests, too.
         let key = (limit_id ^ format.encode().rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        RuleIdentity { key: key.clamp(1, IN_TRANSITION - 1), limit_id, format }
+        RuleIdentity { key: key.clamp(1, REASSIGNING_KEY - 1), limit_id, format }
     }
 }
 
@@ -60,7 +60,7 @@ impl RuleIdentity {
 pub struct Overflow {
     /// Id of the rule's limit, as in [`Limit::limit_id`].
     pub limit_id: u64,
-    /// Whether new keys are refused. If false, they are counted in a sketch.
+    /// Whether new keys of the rule are refused. If false, the keys are counted in a sketch.
     pub is_refusing: bool,
 }
 
@@ -73,14 +73,14 @@ struct RuleUsage {
     format: AtomicU64,
     /// Total weight of the rule's entries, in keys.
     weight: AtomicU64,
-    /// Bits [`SKETCHED_BIT`] and [`REFUSED_BIT`]. The low four bits hold new overflows, and the
-    /// high four bits those that have been reported.
+    /// Overflows of the rule, as bits [`SKETCHED_BIT`] and [`REFUSED_BIT`]: new overflows in the
+    /// low four bits, overflows that have been reported in the high four bits.
     overflow: AtomicU8,
 }
 
-/// Overflow bit that is set when a new key of the rule was counted in a sketch.
+/// Overflow bit of a rule; set when a new key of the rule has been counted in a sketch.
 const SKETCHED_BIT: u8 = 1;
-/// Overflow bit that is set when a new key of the rule was refused.
+/// Overflow bit of a rule; set when a new key of the rule has been refused.
 const REFUSED_BIT: u8 = 2;
 /// Number of bits by which the bit of a new overflow is shifted left once it has been reported.
 const REPORTED_SHIFT: u8 = 4;
@@ -174,7 +174,7 @@ impl RuleTable {
     }
 
     /// Records that a new key of the rule was counted in a sketch or refused.
-    pub(super) fn note_overflow(&self, rule: &RuleIdentity, is_refusing: bool) {
+    pub(super) fn record_overflow(&self, rule: &RuleIdentity, is_refusing: bool) {
         let bit = if is_refusing { REFUSED_BIT } else { SKETCHED_BIT };
         let usage = &self.slots[usize::from(self.slot_of(rule).0)];
         if usage.overflow.load(Ordering::Relaxed) & bit == 0 {
@@ -207,7 +207,7 @@ impl RuleTable {
 
     fn probes(rule: &RuleIdentity) -> impl Iterator<Item = usize> {
         let first = (rule.key >> 32) as usize;
-        (0..PROBES).map(move |step| 1 + (first + step) % (RULES_MAX - 1))
+        (0..PROBES_MAX).map(move |step| 1 + (first + step) % (RULES_MAX - 1))
     }
 
     fn find(&self, rule: &RuleIdentity) -> Option<RuleSlot> {
@@ -230,7 +230,7 @@ impl RuleTable {
         }
         for at in Self::probes(rule) {
             let usage = &self.slots[at];
-            let former = usage.key.swap(IN_TRANSITION, Ordering::SeqCst);
+            let former = usage.key.swap(REASSIGNING_KEY, Ordering::SeqCst);
             if usage.weight.load(Ordering::SeqCst) > 0 {
                 usage.key.store(former, Ordering::SeqCst);
                 continue;
@@ -287,13 +287,13 @@ mod tests {
     fn an_overflow_is_reported_once_while_the_store_stays_full() {
         let table = RuleTable::new();
         table.add(&rule(7), 1);
-        table.note_overflow(&rule(7), false);
+        table.record_overflow(&rule(7), false);
         let begun = Overflow { limit_id: 7, is_refusing: false };
         assert_eq!(table.new_overflows(true), [begun]);
-        table.note_overflow(&rule(7), false);
+        table.record_overflow(&rule(7), false);
         assert_eq!(table.new_overflows(true), []);
         assert_eq!(table.new_overflows(false), []);
-        table.note_overflow(&rule(7), true);
+        table.record_overflow(&rule(7), true);
         assert_eq!(table.new_overflows(true), [Overflow { limit_id: 7, is_refusing: true }]);
     }
 }

@@ -1,8 +1,8 @@
 //! Shard of the memory store: a slab of entries, and an index from keys to slots of the slab.
 //!
-//! The index is a hash table of 4-byte slot numbers, and the slab grows by small chunks, so growth
+//! The index is a hash table of 4-byte slot numbers, and the slab grows in small chunks, so growth
 //! never copies entries and never doubles the memory. A hash table of entries would need between 55
-//! and 110 bytes per entry, and while it grows, both the old and the new table.
+//! and 110 bytes per entry, and during growth memory for both the old and the new table.
 //!
 //! Not here: locks, `max_keys` and the admission of calls (`super`).
 
@@ -17,8 +17,9 @@ use crate::domain::Micros;
 /// partly used last chunks of all shards waste less than one byte per key.
 const ENTRIES_PER_CHUNK: usize = 128;
 
-/// Largest step back in time between two calls that is attributed to reordering: threads read the
-/// clock before they lock the shard. A larger step means that the clock was set back.
+/// Largest step back in time between two calls that is attributed to reordering, which happens
+/// because threads read the clock before they lock the shard. A larger step means that the clock
+/// was set back.
 const REORDERING_MAX: Micros = Micros::SECOND;
 
 /// Key of an entry: the counter's identity as two 64-bit words, so that an entry is aligned to 8
@@ -95,7 +96,8 @@ struct Entry {
     state: State,
 }
 
-/// Size of an entry in the slab, in bytes, excluding its share of the index (see `MemoryStore`).
+/// Size of an entry in the slab, in bytes. Its slot in the index takes further memory; see the
+/// documentation of the `memory` module.
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
@@ -123,7 +125,7 @@ pub(super) struct Shard {
     fold_cursor: EntryIndex,
     /// Sketches of the rules that have keys without their own entry in this shard.
     pub(super) sketches: Vec<Sketch>,
-    /// Time until which the shard does not try again to find room for another sketch.
+    /// Time until which the shard creates no sketch, because it has recently found no room for one.
     pub(super) sketch_denied_until: Micros,
     /// Number of heap bytes used by all states in this shard.
     heap: usize,
@@ -179,8 +181,8 @@ impl Shard {
         self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
     }
 
-    /// Checks up to `slots` slots, starting where the last call stopped. Removes the entries
-    /// that have expired and are not `in_use`. Returns the weight of the removed entries, in keys.
+    /// Checks up to `slots` slots, starting where the last call stopped. Removes each expired entry
+    /// for which `in_use` returns false. Returns the weight of the removed entries, in keys.
     pub(super) fn reclaim(
         &mut self,
         now: Micros,

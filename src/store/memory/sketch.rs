@@ -130,7 +130,7 @@ impl CellFormat {
     }
 
     /// Returns the window length if the format has two windows per cell, and otherwise `None`.
-    fn window(self) -> Option<Micros> {
+    fn window_length(self) -> Option<Micros> {
         match self {
             CellFormat::SlidingWindow { length } | CellFormat::SlidingLog { length } => {
                 Some(length)
@@ -167,10 +167,10 @@ impl Cell {
         }
     }
 
-    /// Returns a cell that is at least as full as both cells. Of two fixed windows, the later one
-    /// counts as fuller, because the other has ended. Of two buckets, the one with the later
-    /// theoretical arrival time is fuller. If `window` is given, both cells are advanced to the
-    /// later window and compared field by field.
+    /// Returns a cell that is at least as full as each of the two cells. Of two fixed windows, the
+    /// later one counts as fuller, because the other has ended. Of two buckets, the one with the
+    /// later theoretical arrival time is fuller. If `window`, a window length, is given, advances
+    /// both cells to the later window and returns the higher count of each window.
     fn max(self, other: Cell, window: Option<Micros>) -> Cell {
         let is_fuller = (self.time, self.present) >= (other.time, other.present);
         match window {
@@ -180,7 +180,7 @@ impl Cell {
         }
     }
 
-    /// Returns a cell that is at most as full as both cells. Fullness is compared as in
+    /// Returns a cell that is at most as full as each of the two cells. Fullness is defined as in
     /// [`max`](Self::max).
     fn min(self, other: Cell, window: Option<Micros>) -> Cell {
         let is_emptier = (self.time, self.present) <= (other.time, other.present);
@@ -191,8 +191,8 @@ impl Cell {
         }
     }
 
-    /// Advances both cells to the later of their windows, which have this length, and combines each
-    /// pair of counts with `pick`.
+    /// Advances both cells to the later of their windows, and combines their counts with `pick`,
+    /// window by window. `length` is the length of a window.
     fn combine(self, other: Cell, length: Micros, pick: fn(u32, u32) -> u32) -> Cell {
         let start = self.time.max(other.time);
         let (one, other) = (self.advance_to(start, length), other.advance_to(start, length));
@@ -277,7 +277,7 @@ impl Sketch {
     }
 
     fn raise(&mut self, key: EntryKey, new: Cell, expires: Micros) {
-        let window = self.format.window();
+        let window = self.format.window_length();
         for at in self.positions(key) {
             self.cells[at] = self.cells[at].max(new, window);
         }
@@ -285,7 +285,7 @@ impl Sketch {
     }
 
     fn min_cell(&self, key: EntryKey, now: Micros) -> Option<Cell> {
-        let window = self.format.window();
+        let window = self.format.window_length();
         let mut cells = self.positions(key).map(|at| self.cells[at]).into_iter();
         let first = cells.next().filter(|cell| !cell.is_empty())?;
         let first = match window {

@@ -54,7 +54,7 @@ pub struct Prefix(String);
 pub enum PrefixError {
     /// The prefix has more than [`PREFIX_BYTES_MAX`] bytes.
     TooLong,
-    /// The prefix contains this character: a brace would change the hash tag, and a blank or
+    /// The prefix contains this character: a brace would change the hash tag, and whitespace or a
     /// control character breaks ACL patterns and shell commands.
     Character(char),
 }
@@ -73,7 +73,7 @@ impl std::fmt::Display for PrefixError {
 impl std::error::Error for PrefixError {}
 
 impl Prefix {
-    /// Creates a prefix from text that is safe in keys.
+    /// Creates a prefix after checking that `text` is safe in keys.
     ///
     /// # Errors
     ///
@@ -124,8 +124,8 @@ impl Prefix {
 }
 
 /// Returns the letter that identifies the algorithm and the version of its state format in keys. A
-/// new state format needs a new letter. Both refill forms of a bucket share one format, so that a
-/// limit whose rate changes keeps its counter.
+/// new state format needs a new letter. Both refill forms of a bucket (arrival and credits) share
+/// one format, so that a limit whose rate changes keeps its counter.
 pub(super) const fn algorithm_letter(algorithm: &Algorithm) -> u8 {
     match algorithm {
         Algorithm::FixedWindow(window) => match window.window {

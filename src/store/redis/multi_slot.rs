@@ -4,7 +4,7 @@
 //! Each group is one atomic script call. All groups are sent at once, unless a check was near its
 //! limit when last seen: then its group is sent alone first, so that a refusal there leaves no
 //! charges in other slots. If one slot rejects the call, the charges in the others are refunded by
-//! receipt. No limit ever admits too much, but near a limit, a call may be rejected because of
+//! receipt. No limit is ever exceeded, but near a limit, a call may be rejected because of
 //! charges that another call refunds one round trip later. If a slot does not reply, the charges in
 //! the others are kept, and the fallback either admits the call or refunds them.
 //!
@@ -18,13 +18,13 @@ use super::near_limit_hints::Nearness;
 use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Role};
 
 /// Checks of a call that one script call decides, as indices into the call: those whose counters
-/// are in the same hash slot or, with scripts for nodes, on the same node.
+/// are in the same hash slot or, with node scripts, on the same node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotGroup {
     /// Hash slot of the first check's counter.
     pub(super) slot: u16,
-    /// Whether the counters are in several hash slots, so that only a script for the whole node can
-    /// decide the checks.
+    /// Whether the counters are in several hash slots, so that only a node script can decide the
+    /// checks.
     pub(super) spans_slots: bool,
     pub(super) checks: SmallVec<[usize; 4]>,
 }
@@ -35,7 +35,7 @@ impl SlotGroup {
         SlotGroup { slot, spans_slots: false, checks: SmallVec::from_iter([check]) }
     }
 
-    /// Returns whether only a script for the whole node can decide the checks together.
+    /// Returns whether only a node script can decide the checks together.
     pub(super) fn needs_node_script(&self) -> bool {
         self.spans_slots && self.checks.len() > 1
     }
@@ -58,7 +58,8 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
     groups
 }
 
-/// Maximum number of groups that are searched linearly, which is faster than hashing.
+/// Maximum number of groups that are searched linearly, which is faster than hashing for so few
+/// groups.
 const LINEAR_SEARCH_MAX: usize = 16;
 
 /// Index of the groups of a call by hash slot or by node. A lookup takes constant time.
@@ -69,8 +70,9 @@ pub(super) struct GroupIndex {
 }
 
 impl GroupIndex {
-    /// Returns the position of the group of a slot. If there is no such group, returns `None` and
-    /// assumes that the caller appends one. `slot_at` returns the slot of the group at a position.
+    /// Returns the position of a slot's group. If there is none, counts a new group, which the
+    /// caller must append, and returns `None`. `slot_at` returns the slot of the group at a
+    /// position.
     pub(super) fn position(
         &mut self,
         slot: u16,
@@ -122,9 +124,9 @@ pub(super) fn first_group(
 
 /// Returns the check as it is sent to its hash slot.
 ///
-/// Under all-or-nothing accounting, quota checks are sent as shadow checks, because the script sees
-/// only the checks of one slot. The script charges these checks unless a required one refuses, and
-/// [`is_rejected`] then decides the whole call.
+/// Under all-or-nothing accounting, quota checks are sent as shadow checks, because a script
+/// receives only the checks of one slot. The script charges these checks unless a required check
+/// refuses, and [`is_rejected`] then decides the whole call.
 pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
         (Accounting::AllOrNothing, Role::Quota(_)) => Role::Shadow,

@@ -12,13 +12,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::domain::{Check, Hits, Micros, Outcome, Verdict};
 
 /// Number of table entries, 16 bytes each. A new hint may overwrite the hint of another counter,
-/// which the next multi-slot call on that counter records again.
+/// whose hint is then recorded again by the next multi-slot call on that counter.
 const HINT_COUNT: usize = 4_096;
 
 /// Time after a refusal during which a counter counts as near its limit, in milliseconds.
 const REFUSED_FOR_MS: u32 = 1_000;
 
-/// Multiple of a check's cost: a counter with fewer available hits is near its limit.
+/// Factor for near-limit hints: a counter is near its limit if its available hits are less than
+/// this many times the cost of the check.
 const NEAR_LIMIT_FACTOR: u64 = 10;
 
 /// Fixed-size table that records the available hits of each counter after its last check and, if

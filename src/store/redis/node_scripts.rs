@@ -6,7 +6,7 @@
 //! script first reads every key. If a key cannot be read on the node, because its slot has moved
 //! or is moving, the script writes nothing and replies `not here`. The checks are then sent slot
 //! by slot, so that Redis redirects them to the right node, and no node script is used for their
-//! slots for [`MOVED_FOR_MS`].
+//! slots for [`SLOT_EXCLUSION_MS`].
 //!
 //! Some managed Redis services route a script call without keys to any node. Node scripts then
 //! keep replying `not here` for slots that the intended node serves, and are turned off for
@@ -24,7 +24,7 @@ use crate::domain::{Check, Micros};
 
 /// Time in milliseconds for which a slot is excluded from node scripts after a `not here` reply to
 /// a call with keys in that slot. Moving a slot and refreshing the slot table take less time.
-const MOVED_FOR_MS: u32 = 1_000;
+const SLOT_EXCLUSION_MS: u32 = 1_000;
 
 /// Number of points for each unexplained `not here` reply. A reply is unexplained if the node then
 /// serves the same slots without a redirect. Any reply other than `not here` subtracts one point,
@@ -41,7 +41,7 @@ const OFF_DURATION: Micros = Micros(600_000_000);
 
 /// Switch that turns node scripts on and off, for the whole cluster or for single slots.
 #[derive(Debug)]
-pub(super) struct NodeScripts {
+pub(super) struct NodeScriptSwitch {
     /// Time of the last `not here` reply for each slot, in milliseconds, wrapping after 49 days; 0
     /// if there was none. Empty if node scripts are disabled. Takes 64 KiB.
     moved_at: Box<[AtomicU32]>,
@@ -52,11 +52,11 @@ pub(super) struct NodeScripts {
     times_off: AtomicU64,
 }
 
-impl NodeScripts {
+impl NodeScriptSwitch {
     /// Creates a switch that is on or, if `enabled` is false, one that is always off.
-    pub(super) fn new(enabled: bool) -> NodeScripts {
+    pub(super) fn new(enabled: bool) -> NodeScriptSwitch {
         let slots = if enabled { usize::from(SLOTS) } else { 0 };
-        NodeScripts {
+        NodeScriptSwitch {
             moved_at: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             points: AtomicU32::new(0),
             off_until: AtomicU64::new(0),
@@ -81,7 +81,7 @@ impl NodeScripts {
     pub(super) fn allows(&self, slot: u16, now: Micros) -> bool {
         let moved_at = self.moved_at.get(usize::from(slot));
         let moved_at = moved_at.map_or(0, |moved_at| moved_at.load(Ordering::Relaxed));
-        moved_at == 0 || millis_u32(now).wrapping_sub(moved_at) >= MOVED_FOR_MS
+        moved_at == 0 || millis_u32(now).wrapping_sub(moved_at) >= SLOT_EXCLUSION_MS
     }
 
     /// Records a node script's reply other than `not here`: subtracts one point, if there are any.
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_not_here_is_off_for_a_second_and_no_other_slot_is() {
-        let scripts = NodeScripts::new(true);
+        let scripts = NodeScriptSwitch::new(true);
         assert!(scripts.is_on(NOW) && scripts.allows(7, NOW));
         scripts.record_not_here([7, 16_383].into_iter(), NOW);
         for slot in [7, 16_383] {
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_service_that_routes_scripts_elsewhere_is_learned_and_tried_again_once() {
-        let scripts = NodeScripts::new(true);
+        let scripts = NodeScriptSwitch::new(true);
         for _ in 0..7 {
             assert!(!scripts.record_unexplained(NOW));
         }
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn unexplained_answers_among_many_calls_turn_nothing_off() {
-        let scripts = NodeScripts::new(true);
+        let scripts = NodeScriptSwitch::new(true);
         for _ in 0..1_000 {
             assert!(!scripts.record_unexplained(NOW));
             (0..4).for_each(|_| scripts.record_reply());
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn scripts_that_are_not_enabled_are_never_on() {
-        let scripts = NodeScripts::new(false);
+        let scripts = NodeScriptSwitch::new(false);
         assert!(!scripts.is_on(NOW));
         scripts.record_not_here([7].into_iter(), NOW);
     }

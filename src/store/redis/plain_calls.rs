@@ -35,7 +35,7 @@ pub(crate) const COST_MAX: u64 = 65_535;
 
 /// Minimum length of a window whose counter is charged by plain commands. With shorter windows, too
 /// many replies arrive after the window's end.
-const LENGTH_MIN: Micros = Micros::from_secs(2);
+const WINDOW_LENGTH_MIN: Micros = Micros::from_secs(2);
 
 /// Maximum number of checks in a call that is charged by plain commands. With more checks, the
 /// commands would fill much of one write to the connection, and a script costs little per check.
@@ -68,8 +68,8 @@ pub(super) struct PlainCalls {
     prefix: Prefix,
     is_cluster: bool,
     hints: FarFromLimitHints,
-    /// Interval, for tests, at which calls are charged by plain commands even near a limit: one
-    /// call in this many; 0 means none.
+    /// Interval at which tests charge a call by plain commands even near a limit: one call in this
+    /// many; 0 means never.
     forced_interval: u64,
     calls: AtomicU64,
     pub(super) stats: PlainStats,
@@ -111,7 +111,7 @@ impl PlainCalls {
 
     /// Charges one call in `interval` by plain commands even near a limit, so that tests cover
     /// wrong hints.
-    pub(super) fn force(&mut self, interval: u64) {
+    pub(super) fn set_forced_interval(&mut self, interval: u64) {
         self.forced_interval = interval;
     }
 
@@ -245,7 +245,7 @@ pub(super) fn is_eligible(check: &Check<'_>) -> bool {
     let limit = check.limit;
     let is_long_window = match &limit.algorithm {
         Algorithm::FixedWindow(window) => match window.window {
-            Window::Epoch { length } => length >= LENGTH_MIN,
+            Window::Epoch { length } => length >= WINDOW_LENGTH_MIN,
             Window::Calendar(_) => false,
         },
         Algorithm::SlidingWindow(_)
@@ -280,13 +280,13 @@ fn window_length(check: &Check<'_>) -> Micros {
     match &check.limit.algorithm {
         Algorithm::FixedWindow(window) => match window.window {
             Window::Epoch { length } => Micros(length.0.max(1)),
-            Window::Calendar(_) => LENGTH_MIN,
+            Window::Calendar(_) => WINDOW_LENGTH_MIN,
         },
         Algorithm::SlidingWindow(_)
         | Algorithm::SlidingLog(_)
         | Algorithm::Bucket(_)
         | Algorithm::Hybrid(_)
-        | Algorithm::Concurrency(_) => LENGTH_MIN,
+        | Algorithm::Concurrency(_) => WINDOW_LENGTH_MIN,
     }
 }
 

@@ -27,7 +27,7 @@ const END_MAX_MS: u64 = 20 * 86_400_000;
 /// Difference in milliseconds below which two recorded window ends belong to the same window. The
 /// ends differ because each is computed from this process's clock and the time left according to
 /// the server. A window is at least twice as long as this difference.
-const SAME_END_MS: u32 = 1_000;
+const WINDOW_END_TOLERANCE_MS: u32 = 1_000;
 
 /// Count that marks a counter as above its limit. Until its window ends, the counter keeps this
 /// mark and is not far from its limit.
@@ -77,7 +77,7 @@ impl FarFromLimitHints {
         let mut growth = count;
         if hint.counter.load(Ordering::Relaxed) == counter {
             let held_end = (hint.times.load(Ordering::Relaxed) >> 32) as u32;
-            if held_end.wrapping_sub(end).cast_signed().unsigned_abs() < SAME_END_MS {
+            if held_end.wrapping_sub(end).cast_signed().unsigned_abs() < WINDOW_END_TOLERANCE_MS {
                 let held = (hint.counts.load(Ordering::Relaxed) >> 32) as u32;
                 growth = count.saturating_sub(held);
                 if held == ABOVE_LIMIT {

@@ -11,11 +11,11 @@ use smallvec::{SmallVec, smallvec};
 use super::client::node_stats::{BreakerState, NodeReport};
 use super::client::plain_charge::PlainCharges;
 use super::client::topology::RedisClient;
-use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, source};
+use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, reply_source};
 use super::keys::{self, Prefix};
 use super::multi_slot::{self, SlotGroup, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
-use super::node_scripts::{self, NodeScripts};
+use super::node_scripts::{self, NodeScriptSwitch};
 use super::plain_calls::{self, PlainCalls, PlainResult, PlainStats};
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICT};
@@ -78,7 +78,7 @@ pub struct RedisStore<T> {
     /// this is also the time of refunds.
     latest: AtomicU64,
     hints: NearLimitHints,
-    node_scripts: NodeScripts,
+    node_scripts: NodeScriptSwitch,
     /// Decides which calls need no script; `None` if plain commands are disabled.
     plain: Option<PlainCalls>,
     stats: RedisStats,
@@ -152,7 +152,7 @@ impl<T: Transport> RedisStore<T> {
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
         let (latest, hints, stats) =
             (AtomicU64::new(0), NearLimitHints::new(), RedisStats::default());
-        let node_scripts = NodeScripts::new(transport.is_cluster());
+        let node_scripts = NodeScriptSwitch::new(transport.is_cluster());
         RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
     }
 
@@ -160,7 +160,7 @@ impl<T: Transport> RedisStore<T> {
     /// default. If disabled, each hash slot gets its own script call.
     #[must_use]
     pub fn with_node_scripts(self, enabled: bool) -> Self {
-        let node_scripts = NodeScripts::new(enabled && self.transport.is_cluster());
+        let node_scripts = NodeScriptSwitch::new(enabled && self.transport.is_cluster());
         RedisStore { node_scripts, ..self }
     }
 
@@ -170,7 +170,7 @@ impl<T: Transport> RedisStore<T> {
     #[must_use]
     pub fn with_wrong_hints(mut self, interval: u64) -> Self {
         if let Some(plain) = &mut self.plain {
-            plain.force(interval);
+            plain.set_forced_interval(interval);
         }
         self
     }
@@ -254,7 +254,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decodes the reply to the one script call that decides all checks of a call.
     fn decode_answers(&self, reply: Option<Result<Value, SendError>>, call: &Call<'_>) -> Answers {
-        let source = source(reply.as_ref());
+        let source = reply_source(reply.as_ref());
         Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
     }
 
@@ -446,7 +446,7 @@ impl<T: Transport> RedisStore<T> {
                 missed.extend_from_slice(&group.checks);
                 continue;
             }
-            if source(reply.as_ref()) == Source::Shed {
+            if reply_source(reply.as_ref()) == Source::Shed {
                 answers.source = Source::Shed;
             }
             let decode = |reply: &Value| match is_part {

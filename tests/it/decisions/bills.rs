@@ -107,10 +107,7 @@ fn a_rejected_bill_is_lost_under_admitted() {
     let lost: Vec<_> =
         told.iter().map(|check| check.lost_bill.map(|lost| (lost.hits.0, lost.cause))).collect();
     assert_eq!(lost, [None, Some((20, LossCause::Rejected)), None]);
-    assert_eq!(
-        told.iter().map(|check| check.is_question).collect::<Vec<_>>(),
-        [false, false, true]
-    );
+    assert_eq!(told.iter().map(|check| check.is_peek).collect::<Vec<_>>(), [false, false, true]);
 }
 
 fn hourly(requests_per_unit: u32) -> Override {

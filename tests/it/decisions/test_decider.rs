@@ -95,7 +95,7 @@ impl TestDescriptor {
         Descriptor {
             entries,
             hits: Hits(self.hits.unwrap_or(1)),
-            names_hits: self.hits.is_some(),
+            has_hits_addend: self.hits.is_some(),
             refund: self.refund,
             limit: self.limit,
             holder: self.holder.as_deref().map(str::as_bytes),

@@ -332,7 +332,7 @@ async fn answers(domain: DomainSpec, shape: &Shape, origin: &str) {
             .map(|entries| Descriptor {
                 entries,
                 hits: Hits::ONE,
-                names_hits: false,
+                has_hits_addend: false,
                 refund: false,
                 limit: None,
                 holder: None,

@@ -163,13 +163,13 @@ fn a_call_that_needs_more_checks_than_the_bound_is_cut_off_and_says_so() {
     assert_eq!(checks.each.len(), CHECKS_MAX);
     assert_eq!(checks.spans.len(), CHECKS_MAX + 3);
     assert_eq!(checks.spans[CHECKS_MAX], CHECKS_MAX..CHECKS_MAX);
-    assert!(checks.is_cut_off);
+    assert!(checks.is_truncated);
     let fewer = tidegate::domain::Request { descriptors: &descriptors[..CHECKS_MAX], ..request };
     let matches = policy.find(&fewer);
-    assert!(!policy.checks(&fewer, &matches).is_cut_off);
+    assert!(!policy.checks(&fewer, &matches).is_truncated);
     let policy = policy_of_one().with_checks_max(CHECKS_MAX - 1);
     let matches = policy.find(&fewer);
-    assert!(policy.checks(&fewer, &matches).is_cut_off);
+    assert!(policy.checks(&fewer, &matches).is_truncated);
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn an_explanation_says_why_nothing_matches() {
     let last = |entries: &[(&str, &str)]| {
         let entries: Vec<_> = entries.iter().map(|(k, v)| entry(*k, *v)).collect();
         let explanation = policy.explain("d", &entries);
-        assert_eq!(explanation.ending, MatchEnd::Missed);
+        assert_eq!(explanation.ending, MatchEnd::NoMatch);
         explanation.steps.last().unwrap().how.clone()
     };
     assert_eq!(last(&[("a", "2")]), StepResult::NoSuchValue);
@@ -52,7 +52,7 @@ fn an_explanation_says_why_nothing_matches() {
         last(&[("z", "1")]),
         StepResult::NoSuchKey { keys: vec!["a".to_owned(), "c".to_owned()] }
     );
-    assert_eq!(last(&[("a", "1"), ("b", "1"), ("c", "1")]), StepResult::BelowALeaf);
+    assert_eq!(last(&[("a", "1"), ("b", "1"), ("c", "1")]), StepResult::NoChildren);
 }
 
 #[test]

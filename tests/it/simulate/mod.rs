@@ -21,7 +21,7 @@ fn directory() -> PathBuf {
 fn simulated(name: &str, parameters: &[(&str, &str)]) -> SimulationResult {
     let text = fs::read_to_string(directory().join(format!("{name}.yaml"))).expect("a scenario");
     let scenario =
-        Scenario::read(&text, parameters).unwrap_or_else(|error| panic!("{name}: {error}"));
+        Scenario::parse(&text, parameters).unwrap_or_else(|error| panic!("{name}: {error}"));
     simulate(&scenario).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 

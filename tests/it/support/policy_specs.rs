@@ -179,7 +179,7 @@ pub fn descriptor<'a>(entries: &'a [Entry<'a>]) -> Descriptor<'a> {
     Descriptor {
         entries,
         hits: Hits::ONE,
-        names_hits: false,
+        has_hits_addend: false,
         refund: false,
         limit: None,
         holder: None,

@@ -351,3 +351,24 @@ async fn a_breaker_stays_open_while_every_ping_is_answered_late() {
     clock.step_ms.store(0, Ordering::SeqCst);
     until("the breaker closes", || state() == Some(BreakerState::Closed)).await;
 }
+
+/// A server whose writes are paused replies to a PING as if nothing were wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_breaker_opens_once_while_writes_are_paused() {
+    let server = server();
+    let clock = MonotonicClock::new(|| Clock::default().monotonic());
+    let connections = open(RedisConfig { breaker_clock: Some(clock), ..single(&server) }).await;
+    until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
+    let state = || connections.report()[0].breaker;
+    server.ask(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    connections.send_in_background(item(&COUNT, "tg1z:{a}"));
+    until("the breaker opens", || state() == Some(BreakerState::Open)).await;
+    for _ in 0..100 {
+        connections.send_in_background(item(&COUNT, "tg1z:{a}"));
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(total(&connections, |node| &node.breaker_opened), 1);
+    server.ask(&["CLIENT", "UNPAUSE"]);
+    until("the breaker closes", || state() == Some(BreakerState::Closed)).await;
+    assert!(count_one(&connections, "tg1z:{b}").await.is_ok());
+}

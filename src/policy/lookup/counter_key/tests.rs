@@ -12,9 +12,9 @@ use crate::domain::{
     SlidingLog, SlidingWindow, Unit,
 };
 
-/// Decoded parts of an identity.
+/// Parts of a counter's identity, before encoding or after decoding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Parts {
+struct IdentityParts {
     kind: u8,
     domain: Option<Vec<u8>>,
     name: Option<Vec<u8>>,
@@ -47,7 +47,7 @@ fn limit(window: Option<u64>) -> Arc<Limit> {
     })
 }
 
-fn encode_parts(parts: &Parts) -> Identity {
+fn encode_parts(parts: &IdentityParts) -> Identity {
     let mut identity = Identity::default();
     let domain = String::from_utf8(parts.domain.clone().unwrap_or_default()).unwrap();
     match parts.kind {
@@ -74,20 +74,20 @@ fn encode_parts(parts: &Parts) -> Identity {
     identity
 }
 
-/// Decoder that reads parts from the start of a slice.
-struct Reader<'a>(&'a [u8]);
+/// Decoder of an encoded identity. Contains the bytes that are not decoded yet.
+struct IdentityDecoder<'a>(&'a [u8]);
 
-impl Reader<'_> {
-    fn byte(&mut self) -> u8 {
+impl IdentityDecoder<'_> {
+    fn read_byte(&mut self) -> u8 {
         let (first, rest) = self.0.split_first().unwrap();
         self.0 = rest;
         *first
     }
 
-    fn number(&mut self) -> u64 {
+    fn read_varint(&mut self) -> u64 {
         let mut number = 0;
         for shift in (0..).step_by(7) {
-            let byte = self.byte();
+            let byte = self.read_byte();
             number |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 return number;
@@ -96,26 +96,27 @@ impl Reader<'_> {
         unreachable!()
     }
 
-    fn part(&mut self) -> Vec<u8> {
-        let length = usize::try_from(self.number()).unwrap();
+    fn read_part(&mut self) -> Vec<u8> {
+        let length = usize::try_from(self.read_varint()).unwrap();
         let (part, rest) = self.0.split_at(length);
         self.0 = rest;
         part.to_vec()
     }
 
-    fn read(mut self) -> Parts {
-        let kind = self.byte();
-        let domain = (kind != TAG_KIND).then(|| self.part());
-        let name = (kind == LIMIT_KIND && self.byte() == PRESENT).then(|| self.part());
-        let window = (kind != TAG_KIND && self.byte() == FIXED_WINDOW).then(|| self.number());
-        let class = (kind == LIMIT_KIND && self.byte() == PRESENT).then(|| self.part());
+    fn decode(mut self) -> IdentityParts {
+        let kind = self.read_byte();
+        let domain = (kind != TAG_KIND).then(|| self.read_part());
+        let name = (kind == LIMIT_KIND && self.read_byte() == PRESENT).then(|| self.read_part());
+        let window =
+            (kind != TAG_KIND && self.read_byte() == FIXED_WINDOW).then(|| self.read_varint());
+        let class = (kind == LIMIT_KIND && self.read_byte() == PRESENT).then(|| self.read_part());
         let mut entries = Vec::new();
         while !self.0.is_empty() {
-            let key = self.part();
-            let shared = self.byte() == PATTERN;
-            entries.push((key, shared, self.part()));
+            let key = self.read_part();
+            let shared = self.read_byte() == PATTERN;
+            entries.push((key, shared, self.read_part()));
         }
-        Parts { kind, domain, name, window, class, entries }
+        IdentityParts { kind, domain, name, window, class, entries }
     }
 }
 
@@ -137,14 +138,14 @@ fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     vec(piece, 0..4).prop_map(|pieces| pieces.concat())
 }
 
-fn any_parts() -> impl Strategy<Value = Parts> {
+fn any_parts() -> impl Strategy<Value = IdentityParts> {
     let text = || "[a-b_:.{}\u{0}-\u{3}\u{430}]{0,5}".prop_map(String::into_bytes);
     let entries = vec((hostile_bytes(), any::<bool>(), hostile_bytes()), 0..5);
     let kind = prop_oneof![Just(LIMIT_KIND), Just(OVERRIDE_KIND), Just(TAG_KIND)];
     let window = proptest::option::of(prop_oneof![0..300u64, any::<u64>()]);
     let optional = || proptest::option::of(text());
     (kind, text(), optional(), window, optional(), entries).prop_map(
-        |(kind, domain, name, window, class, entries)| Parts {
+        |(kind, domain, name, window, class, entries)| IdentityParts {
             kind,
             domain: (kind != TAG_KIND).then_some(domain),
             name: name.filter(|_| kind == LIMIT_KIND),
@@ -158,7 +159,7 @@ fn any_parts() -> impl Strategy<Value = Parts> {
 proptest! {
     #[test]
     fn decoding_recovers_every_encoded_part(parts in any_parts()) {
-        prop_assert_eq!(Reader(&encode_parts(&parts).bytes).read(), parts);
+        prop_assert_eq!(IdentityDecoder(&encode_parts(&parts).bytes).decode(), parts);
     }
 
     #[test]
@@ -169,7 +170,7 @@ proptest! {
 }
 
 #[test]
-fn values_that_look_alike_are_different_counters() {
+fn similar_values_get_different_counters() {
     let secret = Secret::default();
     let mut seen = HashSet::new();
     let lookalikes: [&[(&[u8], &[u8])]; 14] = [
@@ -199,7 +200,7 @@ fn values_that_look_alike_are_different_counters() {
 }
 
 #[test]
-fn the_numbers_of_a_limit_are_not_part_of_its_keys() {
+fn rate_and_limit_id_are_not_part_of_counter_keys() {
     let mut raised = Limit::clone(&limit(Some(1_000_000)));
     raised.algorithm = Algorithm::FixedWindow(FixedWindow {
         hits: Hits(70_000),
@@ -212,14 +213,14 @@ fn the_numbers_of_a_limit_are_not_part_of_its_keys() {
 }
 
 #[test]
-fn another_secret_makes_other_keys() {
+fn different_secrets_make_different_keys() {
     let identity = Identity::default();
     assert_ne!(identity.hash(&Secret::derive("a")), identity.hash(&Secret::derive("b")));
     assert_eq!(format!("{:?}", Secret::derive("a")), "Secret(..)");
 }
 
 #[test]
-fn an_ordinary_identity_needs_no_heap() {
+fn typical_identity_needs_no_heap_allocation() {
     let mut identity = Identity::default();
     identity.begin(&prefix("a-domain-of-ordinary-size", Some("per-token"), None, &limit(None)));
     identity.push_entry(

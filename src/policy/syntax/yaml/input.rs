@@ -1,4 +1,5 @@
-//! Characters for the YAML parser, bounded so that its lookahead cannot exhaust memory.
+//! Character source of the YAML parser. Limits how far the parser reads ahead, so that its token
+//! buffer cannot exhaust memory.
 //!
 //! Not here: the events of the parser (`yaml`).
 
@@ -34,7 +35,7 @@ pub(crate) struct Input<'t> {
 }
 
 impl<'t> Input<'t> {
-    pub(crate) fn of(text: &'t str) -> Self {
+    pub(crate) fn new(text: &'t str) -> Self {
         let mut at = 0;
         for (nth, line) in (1..).zip(text.split_inclusive('\n')) {
             let content = line.trim_start_matches([' ', '\t']);
@@ -75,7 +76,7 @@ impl<'t> Input<'t> {
 
 /// Counter of punctuation characters since the last parser event. It bounds the parser's token
 /// buffer, because every bracket, quote and comma may become a token. Outside brackets, the count
-/// restarts on each line, because the parser drops its tokens there.
+/// restarts on each line, because the parser discards its tokens at the end of the line.
 #[derive(Debug, Default)]
 pub(crate) struct PunctuationCounter {
     punctuation: Cell<usize>,

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Returns which of three known texts the error message for `text` starts with; `None` if it starts
-/// otherwise or `text` is accepted.
+/// Returns the start of the error message for `text`: one of three known messages, or `None` if
+/// parsing succeeds or fails with another message.
 fn error(text: &str) -> Option<&'static str> {
     let message = parse(text).err()?.remove(0).message;
     ["nested", "aliases", "the file has no content"]

@@ -73,7 +73,7 @@ impl TreeWriter {
         (self.open.len(), self.pending.len())
     }
 
-    /// Removes everything that was written since `position`.
+    /// Removes everything that was written after the given [`position`](Self::position).
     pub(crate) fn rewind(&mut self, (open, pending): (usize, usize)) {
         self.open.truncate(open);
         self.pending.truncate(pending);

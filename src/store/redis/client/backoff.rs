@@ -1,6 +1,6 @@
 //! Exponential backoff with jitter between connection attempts.
 //!
-//! Not here: connecting (`dialer`), rejecting commands meanwhile (`connection`).
+//! Not here: connecting (`dialer`), rejecting commands during the wait (`connection`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -13,7 +13,7 @@ const WAIT_MIN: Duration = Duration::from_millis(20);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 /// Wait after a denied login. Longer than after other failures, because only an operator can solve
 /// the problem and every attempt adds a line to the server's log.
-const WAIT_DENIED: Duration = Duration::from_secs(2);
+const WAIT_AFTER_DENIED_LOGIN: Duration = Duration::from_secs(2);
 
 /// Backoff for reconnecting one connection. After a working connection is lost, the first attempt
 /// is immediate.
@@ -40,7 +40,7 @@ impl Backoff {
             return None;
         }
         if self.denied {
-            return Some(with_jitter(WAIT_DENIED));
+            return Some(with_jitter(WAIT_AFTER_DENIED_LOGIN));
         }
         // 20 ms × 2^10 exceeds `WAIT_MAX`.
         let grown = WAIT_MIN.saturating_mul(1 << (self.failures - 1).min(10));
@@ -70,13 +70,13 @@ pub(crate) fn with_jitter(wait: Duration) -> Duration {
 }
 
 /// Exclusive upper bound of the numbers that [`random`] returns.
-const RANDOM_MAX: u64 = 1_024;
+const RANDOM_BOUND: u64 = 1_024;
 
-/// Returns a random number less than [`RANDOM_MAX`].
+/// Returns a random number less than [`RANDOM_BOUND`].
 fn random() -> u64 {
     // `RandomState` has random keys. It is the only source of randomness in the standard library,
     // and good enough for jitter.
-    RandomState::new().hash_one(()) % RANDOM_MAX
+    RandomState::new().hash_one(()) % RANDOM_BOUND
 }
 
 #[cfg(test)]
@@ -111,8 +111,8 @@ mod tests {
         let mut backoff = Backoff::default();
         let _ = backoff.next_wait();
         backoff.record_failure(true);
-        assert!(backoff.next_wait().unwrap() >= WAIT_DENIED / 2);
+        assert!(backoff.next_wait().unwrap() >= WAIT_AFTER_DENIED_LOGIN / 2);
         backoff.record_failure(false);
-        assert!(backoff.next_wait().unwrap() < WAIT_DENIED / 2);
+        assert!(backoff.next_wait().unwrap() < WAIT_AFTER_DENIED_LOGIN / 2);
     }
 }

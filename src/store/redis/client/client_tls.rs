@@ -31,8 +31,8 @@ pub(crate) struct ClientTls {
     loaded: Mutex<LoadedTls>,
 }
 
-/// Latest certificates, and the TLS configuration in use. If the latest certificates are invalid,
-/// the configuration still uses earlier ones.
+/// Certificates that were read last, and the TLS configuration in use. If the last certificates
+/// were invalid, the configuration still contains the previous valid ones.
 #[derive(Debug)]
 struct LoadedTls {
     /// Certificates that were read last, valid or not.
@@ -41,7 +41,8 @@ struct LoadedTls {
 }
 
 impl ClientTls {
-    /// Parses the certificates, which new connections use until a reload.
+    /// Creates a TLS configuration from these certificates. New connections use it until the
+    /// certificates are reloaded.
     ///
     /// # Errors
     ///
@@ -138,7 +139,7 @@ impl RedisVerifier {
     /// Returns whether the CA file contains this certificate and webpki rejects it only because it
     /// is marked as a CA. webpki checks the validity period first, and reports an expired
     /// certificate as a different error.
-    fn is_trusted_itself(&self, certificate: &CertificateDer<'_>, error: &rustls::Error) -> bool {
+    fn is_directly_trusted(&self, certificate: &CertificateDer<'_>, error: &rustls::Error) -> bool {
         matches!(error, rustls::Error::InvalidCertificate(CertificateError::Other(_)))
             && self.trusted.iter().any(|trusted| trusted == certificate)
     }
@@ -161,7 +162,7 @@ impl ServerCertVerifier for RedisVerifier {
             now,
         );
         match verified {
-            Err(error) if self.is_trusted_itself(end_entity, &error) => {
+            Err(error) if self.is_directly_trusted(end_entity, &error) => {
                 let certificate = ParsedCertificate::try_from(end_entity)?;
                 if !self.skip_hostname {
                     verify_server_name(&certificate, server_name)?;

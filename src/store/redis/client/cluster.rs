@@ -1,5 +1,5 @@
-//! Redis Cluster topology: sends script calls in parallel to the nodes that hold their slots, and
-//! follows redirections.
+//! Redis Cluster topology: sends script calls in parallel, each to the node that owns its hash
+//! slot, and follows redirects.
 //!
 //! Script calls never wait for the slot table, which is refreshed in the background
 //! (`slot_refresh`). Not here: connections (`connection`), classifying error replies
@@ -25,16 +25,17 @@ use super::slot_table::{Membership, SlotOwner, SlotTable};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
 /// Maximum number of redirects that are followed per call. A stale slot table causes one redirect,
-/// and a simultaneous migration of the slot causes a second. More than three mean that the nodes
-/// disagree.
+/// and a simultaneous migration of the slot causes a second. More than three redirects mean that
+/// the nodes disagree about the owner of the slot.
 const REDIRECTS_MAX: u32 = 3;
-/// Maximum number of retries per call after TRYAGAIN. A slot stays half moved until all its keys
-/// have migrated. If one retry does not help, the fallback decides the call.
+/// Maximum number of retries per call after TRYAGAIN, the reply to a call while some of its keys
+/// are being migrated. If one retry is not enough, the fallback decides the call.
 const RETRIES_MAX: u32 = 1;
-/// Wait before the retry after TRYAGAIN. MIGRATE moves a batch of keys in about this time.
+/// Time to wait before the retry after a TRYAGAIN reply. MIGRATE moves a batch of keys in about
+/// this time.
 const RETRY_WAIT: Duration = Duration::from_millis(1);
-/// Maximum number of nodes outside the slot table to which redirects are followed. A reshard
-/// involves one or two such nodes.
+/// Maximum number of nodes that redirects may add to the slot table before its next update. A
+/// reshard involves one or two such nodes.
 const REDIRECT_TARGETS_MAX: usize = 16;
 
 /// Redis Cluster client with a table of the nodes and their hash slots.
@@ -42,8 +43,8 @@ const REDIRECT_TARGETS_MAX: usize = 16;
 pub(crate) struct Cluster {
     pub(crate) context: Arc<ClientContext>,
     pub(super) table: ArcSwap<SlotTable>,
-    /// Origin of `table`, behind the mutex that serializes replacements of `table`. Script calls
-    /// lock it only to open the target of a redirect.
+    /// Origin of the slot table. The mutex serializes replacements of the table; script calls lock
+    /// it only to find the target of a redirect.
     update: Mutex<TableOrigin>,
     /// Notified when the slot table may be stale.
     pub(crate) refresh_needed: Arc<Notify>,
@@ -53,25 +54,28 @@ pub(crate) struct Cluster {
     redirects: AtomicU64,
 }
 
-/// Origin of the slot table, with the addresses of nodes that redirects added to the table.
+/// Origin of the slot table: the cluster that returned the table, and the nodes that redirects
+/// added to it.
 #[derive(Debug, Default)]
 struct TableOrigin {
-    /// The cluster's nodes and its config epoch when the table was read; `None` if unknown.
+    /// Node ids and config epoch of the cluster when the slot table was read; `None` if unknown.
     membership: Option<Membership>,
-    /// Addresses outside the slot table to which redirects have pointed since the last update.
+    /// Addresses that redirects have pointed to since the last update of the slot table and that
+    /// the cluster did not list.
     redirect_targets: Vec<Address>,
 }
 
 /// Result of updating the slot table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TableUpdate {
-    /// The table was replaced.
+    /// The slot table was replaced.
     Replaced,
-    /// The node returned the same table as the current one.
+    /// The node returned the same slot table as the current one.
     Unchanged,
-    /// The node returned a table with a lower config epoch, which was ignored.
+    /// The node returned a slot table with a lower config epoch, which was ignored.
     Older,
-    /// The node belongs to a different cluster than the current table, so its table was ignored.
+    /// The node belongs to a different cluster than the current slot table, so its table was
+    /// ignored.
     OtherCluster,
 }
 
@@ -227,9 +231,9 @@ impl Cluster {
         }
     }
 
-    /// Returns the node that a redirect points to. If the node is unknown, opens it and adds it to
-    /// the slot table. Returns `None` if [`REDIRECT_TARGETS_MAX`] such nodes have already been
-    /// added.
+    /// Returns the node that a redirect points to. If the slot table does not contain the node,
+    /// opens connections to it and adds it to the table. Returns `None` if redirects have already
+    /// added [`REDIRECT_TARGETS_MAX`] nodes.
     fn redirect_target(&self, address: &Address) -> Option<Arc<Node>> {
         let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let table = self.table.load();
@@ -246,7 +250,7 @@ impl Cluster {
             return Some(node);
         }
         let node = self.open_node(address);
-        self.record_new_owner(&node, &table);
+        self.record_loss_if_new_owner(&node, &table);
         self.table.store(Arc::new(table.with_node(Arc::clone(&node))));
         Some(node)
     }
@@ -255,13 +259,13 @@ impl Cluster {
         Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed))
     }
 
-    /// Records a loss of counters if `node` owns hash slots for the first time since it was opened,
-    /// because it may be a promoted replica that lacks the former master's last charges. Does
-    /// nothing if `former` is the empty table at startup.
+    /// Records a loss of counters if `node` owns hash slots for the first time since it was opened.
+    /// The node may be a promoted replica that lacks the former master's last charges. Does nothing
+    /// if `former` is the empty table at startup.
     ///
-    /// Masters without hash slots are ignored, because they hold no counters. Shortly after a
-    /// failover, some nodes list the former master without hash slots.
-    fn record_new_owner(&self, node: &Node, former: &SlotTable) {
+    /// Call this only for owners of hash slots, because other nodes hold no counters. Shortly after
+    /// a failover, some nodes still list the former master without hash slots.
+    fn record_loss_if_new_owner(&self, node: &Node, former: &SlotTable) {
         if node.mark_as_owner() && !former.nodes().is_empty() {
             self.context.record_loss(node.address(), NEW_MASTER);
         }
@@ -271,8 +275,9 @@ impl Cluster {
     /// and one from another cluster unless `adopt` is true. Nodes that are in both tables keep
     /// their connections. Connections to removed nodes are closed once they are idle.
     ///
-    /// Redirect targets since the last update stay in the table as well. Otherwise, a MOVED to an
-    /// address where nothing listens would open a new node, without backoff, after every update.
+    /// Nodes that redirects added since the last update also stay in the table. Otherwise, a MOVED
+    /// to an address where nothing listens would open a new node, without backoff, after every
+    /// update.
     pub(crate) fn update_table(
         &self,
         owners: &[SlotOwner],
@@ -295,7 +300,7 @@ impl Cluster {
         let mut table = SlotTable::new(owners, node_at);
         for owner in owners.iter().filter(|owner| !owner.slots.is_empty()) {
             if let Some(node) = table.node_at(&owner.master) {
-                self.record_new_owner(&node, &former);
+                self.record_loss_if_new_owner(&node, &former);
             }
         }
         for address in std::mem::take(&mut update.redirect_targets) {
@@ -313,8 +318,8 @@ impl Cluster {
         TableUpdate::Replaced
     }
 
-    /// Returns whether a node with this membership belongs to a different cluster than the slot
-    /// table.
+    /// Returns whether a node that reported `membership` belongs to a different cluster than the
+    /// slot table.
     pub(crate) fn is_other_cluster(&self, membership: &Membership) -> bool {
         let update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         update.membership.as_ref().is_some_and(|present| membership.is_other_cluster(present))

@@ -1,7 +1,7 @@
-//! Sends plain charges (INCRBY commands) to a cluster, in parallel to the nodes that own their hash
-//! slots.
+//! Sends plain charges (INCRBY commands) to a cluster in parallel, each to the node that owns its
+//! hash slot.
 //!
-//! Not here: script calls and redirections (`cluster`).
+//! Not here: script calls and redirects (`cluster`).
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::cluster::{Cluster, sleep_until_deadline};
 use super::pending_command::NodeCommand;
-use super::plain_charge::{ChargeReplies, ChargeReply, PlainCharges, charge_replies};
+use super::plain_charge::{ChargeReplies, ChargeReply, PlainCharges, into_charge_replies};
 use super::transport::SendError;
 
 /// Charges to send to one node, with their indices in the call.
@@ -64,7 +64,7 @@ impl Cluster {
                 biased;
                 next = waits.next() => {
                     let Some((reply, places)) = next else { return Some(replies) };
-                    let charged = charge_replies(reply, places.len());
+                    let charged = into_charge_replies(reply, places.len());
                     for (place, reply) in places.into_iter().zip(charged) {
                         replies[place] = reply;
                     }

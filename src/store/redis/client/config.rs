@@ -11,7 +11,7 @@ use crate::domain::Micros;
 use crate::store::redis::keys::Prefix;
 
 /// Default number of connections to each node. With 64 callers, four connections were no faster
-/// than two and used 13 % more CPU in the client.
+/// than two and used 13% more CPU in the client.
 pub const CONNECTIONS_PER_NODE: usize = 2;
 /// Default timeout for connecting, including TLS and the Redis handshake. On a healthy network,
 /// connecting takes a few milliseconds.
@@ -39,7 +39,7 @@ pub enum TopologyConfig {
         /// Credentials for the sentinels, independent of those for the Redis servers.
         auth: Auth,
     },
-    /// A Redis Cluster. The configured addresses are those of some nodes; the others are
+    /// A Redis Cluster. The configured addresses are those of some nodes; the remaining nodes are
     /// discovered.
     Cluster,
 }
@@ -173,9 +173,9 @@ pub struct RedisConfig {
     pub db: i64,
     /// Prefix of every Redis key, from the setting `CACHE_KEY_PREFIX`.
     pub prefix: Prefix,
-    /// Version of the key format and fingerprint of the key secret. Each new connection compares
-    /// it with the value that another replica stored under `<prefix>tg1meta`, and logs a warning
-    /// if they differ. If empty, nothing is compared.
+    /// Version of the key format and fingerprint of the key secret, as one text. Each new
+    /// connection compares this text with the one that another replica stored under
+    /// `<prefix>tg1meta`, and logs a warning if they differ. If empty, nothing is compared.
     pub meta: String,
     /// Number of connections to each node, at least 1.
     pub connections_per_node: usize,
@@ -201,8 +201,8 @@ pub struct RedisConfig {
     pub plain_commands: bool,
 }
 
-/// Monotonic clock that counts microseconds since its creation. The time comes from a function,
-/// because only `src/clock.rs` may read the operating system's clock.
+/// Monotonic clock that counts microseconds since its creation. Reads the time from a given
+/// function, because only `src/clock.rs` may read the operating system's clock.
 #[derive(Clone)]
 pub struct MonotonicClock {
     read: Arc<dyn Fn() -> Instant + Send + Sync>,
@@ -237,7 +237,9 @@ impl fmt::Debug for MonotonicClock {
 }
 
 impl RedisConfig {
-    /// Returns the default configuration for calls that wait for Redis for at most `budget`.
+    /// Returns the default configuration, with the reply timeout raised to at least twice `budget`
+    /// and the maximum silence to at least half of it. `budget` is the longest time that a call
+    /// waits for Redis.
     pub fn with_budget(budget: Duration) -> Self {
         RedisConfig {
             // At least twice the budget of a call, so that a slow call does not close the
@@ -281,7 +283,7 @@ impl Default for RedisConfig {
 pub enum RedisConfigError {
     /// The list of addresses is empty.
     NoAddress,
-    /// A certificate or private key cannot be parsed, for the contained reason.
+    /// A certificate or private key cannot be parsed. Contains the reason.
     Tls(String),
 }
 

@@ -3,7 +3,7 @@
 //! Each write contains all commands queued since the previous write; there is no timer. While the
 //! connection is down, queued commands fail immediately, so no caller waits for a reconnect. Not
 //! here: building a write (`connection_write`), choosing a connection (`node`), following
-//! redirections (`cluster`), connecting (`dialer`).
+//! redirects (`cluster`), connecting (`dialer`).
 //!
 //! Invariant: a command is written a second time only if the server replied that it did not run.
 //! If a written command is dropped without a reply, its outcome is unknown.
@@ -39,24 +39,25 @@ use crate::store::redis::script::reply::server_time;
 /// Maximum number of commands in one write. Redis executes a batch of 128 in about 0.5 ms. A batch
 /// of 1024 takes 8 ms, which is half of the budget that Envoy's default timeout allows.
 pub(super) const COMMANDS_MAX: usize = 128;
-/// Maximum number of writes in flight per connection. Two keep the server busy while a reply is on
-/// the way. More would make the batches smaller, and a command sent alone costs Redis twice as
-/// much as one in a batch of sixteen.
+/// Maximum number of writes in flight per connection. Two writes keep the server busy while a reply
+/// is on the way. More writes would make the batches smaller, and a command sent alone costs Redis
+/// twice as much as one in a batch of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
 /// Maximum number of calls in the queue of a connection: four full writes. A call behind a full
 /// queue would exceed its time budget, so it is rejected immediately.
 pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
-/// Maximum number of times that a command is resent after NOSCRIPT. If three times are not enough,
-/// the server apparently loses its scripts as fast as they are loaded.
+/// Maximum number of times that a command is resent after NOSCRIPT. If three attempts are not
+/// enough, the server apparently loses its scripts as soon as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
-/// Time after which a connection counts as working even if it breaks before its first reply. Equal
-/// to the longest backoff, so that the client does not reconnect more often than that.
+/// Minimum time for which a lost connection must have been open to reset the backoff even if no
+/// reply arrived. Equal to the longest backoff, so that the client does not reconnect more often
+/// than that.
 const WORKING_AFTER: Micros = Micros::SECOND;
 
-/// Minimum silence of the node that is added to the load estimate.
+/// Shortest silence of a node, beyond one round trip, that is added to the load estimate.
 const SILENCE_MIN: Micros = Micros(4_000);
-/// Interval at which the silence is measured while it lasts.
+/// Interval at which the silence of a node is measured while a batch is in flight.
 const SILENCE_STEP: Duration = Duration::from_micros(SILENCE_MIN.0);
 
 /// State of the task that opens, serves, and reopens one connection.
@@ -294,7 +295,7 @@ impl Connection {
         self.dispatch_replies(batch, result, outstanding)
     }
 
-    /// Rejects the commands that were not written, and discards the bounds of the server's clock.
+    /// Rejects the commands that were not written, and discards the bounds on the server's time.
     /// Counts the commands that were written but got no reply as having an unknown outcome.
     fn abandon(&self, outstanding: OutstandingCommands, reason: CloseReason) {
         let OutstandingCommands { in_flight, pending, .. } = outstanding;
@@ -313,8 +314,9 @@ impl Connection {
         }
     }
 
-    /// Lets the `redis` crate read once more. Returns whether the node has still sent no reply.
-    /// If `waits` is true, also waits for a reader on another thread.
+    /// Lets the `redis` crate read from the socket once more, and returns whether the node has
+    /// still sent no reply. If `waits` is true, also waits 1 ms, in case the reader runs on another
+    /// thread.
     async fn is_still_silent(&self, waits: bool) -> bool {
         let answers = self.stats.answers.get();
         yield_to_reader(waits).await;
@@ -328,8 +330,9 @@ impl Connection {
         }
     }
 
-    /// Returns how much longer than a round trip the oldest batch in flight has waited without a
-    /// reply on this connection; zero if there is none.
+    /// Returns the time since this connection last received a reply or, if later, since it wrote
+    /// the oldest batch in flight, minus the smallest round trip. Returns zero if no batch is in
+    /// flight.
     fn silence(&self, outstanding: &OutstandingCommands) -> Micros {
         let oldest = outstanding.sent.front();
         oldest.map_or(Micros::ZERO, |sent| self.meter.silence(*sent, self.now()))
@@ -474,7 +477,7 @@ impl Connection {
     }
 }
 
-/// Tries to connect, with backoff, until an attempt succeeds. Returns the connection.
+/// Connects, with backoff between attempts, until an attempt succeeds. Returns the connection.
 pub(super) async fn dial(
     dialer: &mut Dialer,
     stats: &NodeStats,
@@ -504,11 +507,11 @@ pub(super) async fn dial(
 }
 
 /// Commands that a connection has removed from its queue and that have no reply yet, with the
-/// bounds of the server's clock.
+/// bounds on the server's time.
 pub(super) struct OutstandingCommands {
     /// Commands that have not been written yet.
     pub(super) pending: VecDeque<PendingCommand>,
-    /// Bounds of the server's clock. Valid only for this connection.
+    /// Bounds on the server's time. Valid only for this connection.
     pub(super) server_time: ServerTime,
     /// Number of commands that have been written and have no reply yet.
     in_flight: usize,
@@ -534,8 +537,9 @@ impl OutstandingCommands {
     }
 }
 
-/// Timer that fires every few milliseconds while a batch is in flight. It is not restarted for every
-/// write, because that would cost more. Instead, the silence is recomputed when it fires.
+/// Timer that fires every few milliseconds while a batch is in flight, to measure the silence of
+/// the node. Not restarted for every write, because recomputing the silence when it fires costs
+/// less.
 struct SilenceTimer {
     sleep: Pin<Box<Sleep>>,
     step: Duration,
@@ -543,14 +547,14 @@ struct SilenceTimer {
 }
 
 impl SilenceTimer {
-    /// Creates a timer that fires in time for a silence of `silence_max`.
+    /// Creates a stopped timer. Its step is [`SILENCE_STEP`], or `silence_max` if that is shorter.
     fn new(silence_max: Duration) -> Self {
         let step = SILENCE_STEP.min(silence_max);
         SilenceTimer { sleep: Box::pin(tokio::time::sleep(step)), step, is_set: false }
     }
 
-    /// Restarts the timer so that it fires after one step, or earlier if less than a step of the
-    /// silence is `left`. Stops it if `left` is `None`.
+    /// Restarts the timer to fire after one step, or after `left` if that is shorter but not zero.
+    /// `left` is how much longer the node may stay silent; `None` stops the timer.
     fn reset(&mut self, left: Option<Duration>) {
         self.is_set = left.is_some();
         if let Some(left) = left {
@@ -560,8 +564,8 @@ impl SilenceTimer {
     }
 }
 
-/// Lets the `redis` crate's task read once more. Otherwise, a process that was starved of CPU might
-/// mistake its own pause for silence of the node.
+/// Yields, so that the `redis` crate's task can read from the socket once more. Otherwise, a
+/// process that was starved of CPU might mistake its own pause for silence of the node.
 async fn yield_to_reader(waits: bool) {
     for _ in 0..2 {
         // The runtime polls the sockets before it resumes a task that yielded.

@@ -56,7 +56,7 @@ impl ConnectionLoad {
         self.outstanding.fetch_add(to_u32(commands), Ordering::Relaxed);
     }
 
-    /// Removes commands from the load that got their reply, were rejected, or were lost.
+    /// Subtracts commands that got a reply, were rejected, or were lost.
     pub(crate) fn remove(&self, commands: usize) {
         self.outstanding.fetch_sub(to_u32(commands), Ordering::Relaxed);
     }
@@ -66,9 +66,9 @@ impl ConnectionLoad {
         self.service.get(now, SERVICE_AGE_MAX_MS) > 0
     }
 
-    /// Returns whether a call that is queued now can get its reply by `deadline`. The outstanding
-    /// commands may take at most half of the time left, as a margin for variance. The smallest
-    /// round trip may take all of the time left.
+    /// Returns whether a call that is queued now can get its reply by `deadline`. Requires that the
+    /// outstanding commands take at most half of the time left, as a margin for variance, and the
+    /// smallest round trip at most all of it.
     pub(crate) fn can_answer_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
         let service_ns = self.service.get(now, SERVICE_AGE_MAX_MS);
@@ -79,7 +79,8 @@ impl ConnectionLoad {
     }
 }
 
-/// Meter of a connection's load, owned by the connection's task.
+/// Meter that computes the load of a connection from its replies and the silence of the node. Owned
+/// by the connection's task.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     service: [ServiceWindow; 2],
@@ -88,7 +89,7 @@ pub(crate) struct LoadMeter {
     last_reply: Micros,
 }
 
-/// Busy time of a connection in one window, and the number of commands completed in it.
+/// Busy time of a connection in one window, and the number of commands completed in that window.
 #[derive(Clone, Copy, Debug, Default)]
 struct ServiceWindow {
     start: Micros,
@@ -113,17 +114,17 @@ impl LoadMeter {
         recent.filter_map(|window| window.smallest).min().unwrap_or_default()
     }
 
-    /// Returns how much longer than the smallest round trip the node has sent no reply to a batch
-    /// that was written at `sent`.
+    /// Returns the time since the latest reply or, if later, since `sent`, minus the smallest
+    /// recent round trip. `sent` is the time at which the oldest batch in flight was written.
     pub(crate) fn silence(&self, sent: Micros, now: Micros) -> Micros {
         let silence = now.saturating_sub(sent.max(self.last_reply));
         silence.saturating_sub(self.round_trip_min(now))
     }
 
     /// Adds the silence since a batch was written at `sent` to the mean service time in `load`, as
-    /// if the replies to all `in_flight` commands arrived now. Without it, calls would be sent to a
-    /// frozen node until its circuit breaker opens. Does nothing if no reply was received shortly
-    /// before, because the mean is then unknown.
+    /// if the replies to all `in_flight` commands arrived now. Otherwise, calls would be sent to a
+    /// frozen node until its circuit breaker opens. Does nothing if no reply arrived shortly before
+    /// `sent`, because the mean is then unknown.
     pub(crate) fn record_silence(
         &self,
         load: &ConnectionLoad,
@@ -136,7 +137,8 @@ impl LoadMeter {
         }
     }
 
-    /// Writes the mean service time into `load`. Adds `busy` and `commands` to what was measured.
+    /// Writes the mean service time of the two latest windows into `load`. Adds `busy` and
+    /// `commands` to the totals of these windows first.
     fn update_mean(&self, load: &ConnectionLoad, busy: Micros, commands: u64, now: Micros) {
         let [current, previous] = &self.service;
         let busy_us = current.busy.0 + previous.busy.0 + busy.0;

@@ -1,6 +1,9 @@
 //! Probes a node while its circuit breaker is open: sends one PING every 100 ms over the open
 //! connection, with or without traffic.
 //!
+//! A script call goes in front of each PING, because a node whose writes are paused (CLIENT PAUSE
+//! WRITE) still replies to a PING. The script does not exist, so the call has no effect.
+//!
 //! A node that was frozen replies over the open connection as soon as it resumes. In case the
 //! connection itself is dead, a new one is opened meanwhile. Not here: opening the breaker
 //! (`circuit_breaker`), sending commands (`connection`).
@@ -10,10 +13,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-use redis::{RedisResult, Value};
+use redis::{Pipeline, RedisResult, Value};
 
 use super::backoff::Backoff;
 use super::circuit_breaker::{PROBE_INTERVAL, PROBE_TIMEOUT};
+use super::config::Address;
 use super::connection::{CloseReason, Connection, dial};
 use super::error_reply::ErrorReply;
 use super::transport::SendErrorKind;
@@ -28,8 +32,11 @@ pub(super) enum ProbeResult {
     Closed(CloseReason),
 }
 
-/// Future that resolves to the reply to a PING in flight.
-type Ping = Pin<Box<dyn Future<Output = RedisResult<Value>> + Send>>;
+/// Future that resolves to the replies to a script call and the PING behind it.
+type Ping = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>;
+
+/// SHA-1 of no script.
+const ABSENT_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
 impl Connection {
     /// Sends PINGs until the reply to a PING arrives in time, or until the connection breaks or is
@@ -65,8 +72,7 @@ impl Connection {
                     ping = None;
                     let is_in_time = breaker.clock.now().saturating_sub(sent) <= PROBE_TIMEOUT;
                     match reply {
-                        Ok(Value::ServerError(error))
-                            if ErrorReply::classify(&error, &address).is_out_of_service() => {}
+                        Ok(replies) if is_out_of_service(&replies, &address) => {}
                         // A node whose ACL does not permit PING answers all the same.
                         Ok(_) if is_in_time => break ProbeResult::Replied,
                         Ok(_) => {}
@@ -104,12 +110,21 @@ impl Connection {
     }
 }
 
-async fn send_ping(mut connection: MultiplexedConnection) -> RedisResult<Value> {
-    connection.req_packed_command(&redis::cmd("PING")).await
+async fn send_ping(mut connection: MultiplexedConnection) -> RedisResult<Vec<Value>> {
+    let mut commands = Pipeline::with_capacity(2);
+    commands.cmd("EVALSHA").arg(ABSENT_SCRIPT).arg(0).cmd("PING");
+    connection.req_packed_commands(&commands, 0, 2).await
+}
+
+fn is_out_of_service(replies: &[Value], node: &Address) -> bool {
+    replies.iter().any(|reply| match reply {
+        Value::ServerError(error) => ErrorReply::classify(error, node).is_out_of_service(),
+        _ => false,
+    })
 }
 
 /// Waits for the reply to the PING in flight. Never completes if no PING is in flight.
-async fn next_reply(ping: &mut Option<Ping>) -> RedisResult<Value> {
+async fn next_reply(ping: &mut Option<Ping>) -> RedisResult<Vec<Value>> {
     match ping {
         Some(ping) => ping.await,
         None => std::future::pending().await,

@@ -11,14 +11,14 @@ use super::error_reply::{ErrorReply, Redirect};
 use super::pending_command::{
     CommandReply, EncodedCommands, InFlight, NodeCommand, PendingCommand,
 };
-use super::plain_charge::{ChargeReplies, Expiries, charge_reply};
+use super::plain_charge::{ChargeReplies, Expiries, decode_charge_reply};
 use super::server_time::{ServerTime, ServerTimeSpan};
 use super::transport::SendErrorKind;
 use crate::domain::Micros;
 
 /// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
 /// before it serves the next connection.
-const BYTES_MAX: usize = 16 * 1024;
+const WRITE_BYTES_MAX: usize = 16 * 1024;
 /// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line
 /// endings.
 const ARGUMENT_OVERHEAD: usize = 8;
@@ -52,7 +52,7 @@ impl Connection {
         let earliest =
             now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
         let is_time_known = now.is_some_and(|now| server_time.is_known_at(now));
-        while pipeline.len() + expiries.len() < COMMANDS_MAX && bytes < BYTES_MAX {
+        while pipeline.len() + expiries.len() < COMMANDS_MAX && bytes < WRITE_BYTES_MAX {
             let Some(command) = pending.pop_front() else { break };
             let Some(command) = self.reject_unless_writable(command, earliest, is_time_known)
             else {
@@ -124,7 +124,8 @@ impl Connection {
         Some(command)
     }
 
-    /// Records the server time in a script's reply, if the server can execute plain charges.
+    /// Records the server time that a script's reply contains, if the server can execute plain
+    /// charges.
     pub(super) fn record_server_time(
         &self,
         known: &mut ServerTime,
@@ -156,7 +157,7 @@ impl Connection {
         let mut failures = ChargeFailures::default();
         let mut charged = ChargeReplies::new();
         for reply in replies {
-            let (reply, error) = charge_reply(&reply, self.dialer.address(), span);
+            let (reply, error) = decode_charge_reply(&reply, self.dialer.address(), span);
             charged.push(reply);
             let Some(error) = error else { continue };
             failures.is_out_of_service |= error.is_out_of_service();

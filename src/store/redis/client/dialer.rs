@@ -37,8 +37,8 @@ const KEEPALIVE_RETRIES: u32 = 3;
 /// TCP user timeout: the connection is closed if written data is not acknowledged for this long.
 /// Equal to the time that the keepalive probes take to detect a dead peer.
 const USER_TIMEOUT: Duration = Duration::from_secs(8);
-/// Time to live of the key `tg1meta` in seconds, renewed by every connection. Replicas with other
-/// key secrets connect within hours of a rollout, and a week also covers a quiet weekend.
+/// Time to live of the key `tg1meta` in seconds, renewed by every connection. One week, so that
+/// replicas with different key secrets are detected even if a weekend separates their connections.
 const META_EXPIRY_S: u64 = 7 * 24 * 3600;
 /// Name of Tidegate's connections, as shown by CLIENT LIST.
 const CLIENT_NAME: &str = "tidegate";
@@ -51,14 +51,14 @@ pub(crate) struct ClientContext {
     tls: Option<ClientTls>,
     pub(crate) log_limiter: LogLimiter,
     pub(crate) losses: Arc<LossCount>,
-    /// Number of lost connections to any node since the client was opened.
+    /// Number of connections to any node that were lost since the client was opened.
     pub(crate) lost_connections: AtomicU64,
-    /// Latest failure that was logged, with advice.
+    /// Latest logged reason why a node cannot be used, with advice; `None` if there was none.
     failure: Mutex<Option<String>>,
 }
 
 impl ClientContext {
-    /// Validates the configuration. `scripts` are loaded on every new connection.
+    /// Validates `config` and creates the context. `scripts` are loaded on every new connection.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl ClientContext {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
-    /// Returns the latest failure that was logged, with advice; `None` if there was none.
+    /// Returns the latest logged reason why a node cannot be used, with advice, if there is one.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -104,14 +104,14 @@ impl ClientContext {
     ///
     /// # Errors
     ///
-    /// Returns an error if the server sends an error reply, or no reply within the connect timeout.
+    /// Returns an error if connecting fails, or if the reply is an error or exceeds the timeout.
     pub(crate) async fn query(
         &self,
         address: &Address,
         auth: &Auth,
         command: &Cmd,
     ) -> Result<Value, RedisError> {
-        let login = login(auth, password(auth)?.as_deref(), 0);
+        let login = login_parameters(auth, read_password(auth)?.as_deref(), 0);
         let limit = Some(self.config.connect_timeout);
         let timeouts =
             AsyncConnectionConfig::new().set_connection_timeout(limit).set_response_timeout(limit);
@@ -163,7 +163,7 @@ impl ClientContext {
 }
 
 /// Returns the login parameters of a connection.
-fn login(auth: &Auth, password: Option<&str>, db: i64) -> RedisConnectionInfo {
+fn login_parameters(auth: &Auth, password: Option<&str>, db: i64) -> RedisConnectionInfo {
     // With RESP3, `redis` reports a broken connection immediately.
     let mut login = RedisConnectionInfo::default()
         .set_protocol(ProtocolVersion::RESP3)
@@ -202,8 +202,8 @@ fn connection_info(
     Ok(info.set_redis_settings(login).set_tcp_settings(tcp))
 }
 
-/// Returns the password to log in with; `None` if connections do not log in.
-fn password(auth: &Auth) -> Result<Option<String>, RedisError> {
+/// Returns the password, `None` if connections do not log in, or an error if it cannot be read.
+fn read_password(auth: &Auth) -> Result<Option<String>, RedisError> {
     match &auth.password {
         Password::None => Ok(None),
         Password::Fixed(password) => Ok(Some(password.clone())),
@@ -279,11 +279,11 @@ impl From<RedisError> for ConnectError {
 /// identified, because the callback for broken connections is part of the pool's configuration.
 ///
 /// INFO and CLUSTER queries do not use a pool. Before each reuse, a pool sends UNWATCH and PING,
-/// which our ACL does not permit and sentinels do not support.
+/// which the documented ACL does not permit and sentinels do not support.
 pub(crate) struct Dialer {
     context: Arc<ClientContext>,
     address: Address,
-    pool: Option<PoolOfOne>,
+    pool: Option<SingleConnectionPool>,
     stats: Arc<NodeStats>,
     signal: Arc<ConnectionSignal>,
     loss_detector: Arc<LossDetector>,
@@ -322,7 +322,7 @@ impl ConnectionSignal {
 }
 
 /// Pool of one connection, and the password with which it logs in.
-struct PoolOfOne {
+struct SingleConnectionPool {
     pool: Pool,
     password: Option<String>,
 }
@@ -400,14 +400,14 @@ impl Dialer {
     }
 
     /// Opens a connection: logs in, loads every script and, with sentinels, checks that the server
-    /// is a master. Takes the connection out of the pool, so that another can be opened while this
-    /// one is in use.
+    /// is a master. A connection without TLS is taken out of the pool, so that another can be
+    /// opened while it is in use.
     pub(crate) async fn connect(&mut self) -> Result<MultiplexedConnection, ConnectError> {
         // An earlier connection may have broken after it was given up.
         self.signal.is_broken.store(false, Ordering::Release);
-        let password = password(&self.context.config.auth)?;
+        let password = read_password(&self.context.config.auth)?;
         if let Some(target) = self.context.tls_target(&self.address) {
-            let login = self.login(password.as_deref());
+            let login = self.login_parameters(password.as_deref());
             let mut connection =
                 self.context.connect_over_tls(target, &login, self.connection_config()).await?;
             self.handshake(&mut connection).await?;
@@ -417,7 +417,7 @@ impl Dialer {
             Some(held) if held.password == password => held.pool.clone(),
             Some(_) | None => {
                 let pool = self.new_pool(password.as_deref())?;
-                self.pool = Some(PoolOfOne { pool: pool.clone(), password });
+                self.pool = Some(SingleConnectionPool { pool: pool.clone(), password });
                 pool
             }
         };
@@ -431,9 +431,9 @@ impl Dialer {
         handshake.map(|()| connection)
     }
 
-    fn login(&self, password: Option<&str>) -> RedisConnectionInfo {
+    fn login_parameters(&self, password: Option<&str>) -> RedisConnectionInfo {
         let config = &self.context.config;
-        login(&config.auth, password, config.db)
+        login_parameters(&config.auth, password, config.db)
     }
 
     /// Returns the configuration of a connection: timeouts, and the callback for when it breaks.
@@ -454,7 +454,7 @@ impl Dialer {
 
     fn new_pool(&self, password: Option<&str>) -> Result<Pool, ConnectError> {
         let config = &self.context.config;
-        let info = connection_info(&self.address, self.login(password))?;
+        let info = connection_info(&self.address, self.login_parameters(password))?;
         let manager = Manager::new_with_config(info, self.connection_config())?;
         Pool::builder(manager)
             .max_size(1)
@@ -555,9 +555,9 @@ impl Dialer {
         }
     }
 
-    /// Compares `stored`, the value of the key `tg1meta`, with our key format and the fingerprint
-    /// of our key secret, and stores ours. Warns if they differ: such replicas use different keys,
-    /// and each admits the full limit. Ignores an error: on a cluster, only one node holds the key.
+    /// Compares `stored`, the value of the key `tg1meta`, with `config.meta`, and stores
+    /// `config.meta`. Warns if they differ, because replicas with different keys each admit the
+    /// full limit. Ignores an error reply: on a cluster, only one node holds the key.
     async fn compare_meta(&self, connection: &mut MultiplexedConnection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {

@@ -1,6 +1,6 @@
 //! Classification of Redis error replies: whether the script ran, and whether to resend the call.
 //!
-//! Not here: loading scripts again (`connection`), following redirections (`cluster`).
+//! Not here: loading scripts again (`connection`), following redirects (`cluster`).
 
 use redis::{ServerError, ServerErrorKind};
 
@@ -20,7 +20,7 @@ pub enum ErrorReply {
     Failed(SendError),
 }
 
-/// Redirection of a script call, which has not run yet.
+/// Redirect reply to a script call, which means that the script has not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Redirect {
     /// MOVED: the hash slot now belongs to the node at this address.
@@ -32,7 +32,7 @@ pub enum Redirect {
 }
 
 impl ErrorReply {
-    /// Classifies an error reply from `node`. If the target of a redirection has no host, uses the
+    /// Classifies an error reply from `node`. If the target of a redirect has no host, uses the
     /// host of `node`.
     pub fn classify(error: &ServerError, node: &Address) -> ErrorReply {
         let redirect = |make: fn(Address) -> Redirect| match target_address(error.details(), node) {
@@ -56,8 +56,8 @@ impl ErrorReply {
         }
     }
 
-    /// Returns whether the reply says that the node currently cannot serve calls. False for a
-    /// redirection.
+    /// Returns whether the reply means that the node currently cannot serve calls. Returns false
+    /// for a redirect.
     pub(crate) fn is_out_of_service(&self) -> bool {
         let ErrorReply::Failed(error) = self else { return false };
         matches!(
@@ -66,9 +66,9 @@ impl ErrorReply {
         )
     }
 
-    /// Classifies error codes that the `redis` crate does not name. OOM, MISCONF, and NOREPLICAS
-    /// mean that the script wrote nothing: Redis checks memory and disk before the first write of a
-    /// script and not afterwards.
+    /// Classifies an error by its code, for errors that the `redis` crate does not name. OOM,
+    /// MISCONF, and NOREPLICAS mean that the script wrote nothing: Redis checks memory and disk
+    /// before the first write of a script and not afterwards.
     fn from_code(code: &str) -> ErrorReply {
         match code {
             "OOM" | "MISCONF" | "NOREPLICAS" => not_executed(SendErrorKind::NotWritable),
@@ -86,7 +86,7 @@ fn not_executed(kind: SendErrorKind) -> ErrorReply {
     ErrorReply::Failed(SendError::not_executed(kind))
 }
 
-/// Parses the target address of a redirection, `<slot> <host>:<port>`. Uses the host of `node` if
+/// Parses the target address of a redirect, `<slot> <host>:<port>`. Uses the host of `node` if
 /// the host is empty or unknown. Returns `None` if the text is malformed or no host is known.
 fn target_address(details: Option<&str>, node: &Address) -> Option<Address> {
     let (_, address) = details?.trim().split_once(' ')?;

@@ -2,8 +2,8 @@
 //!
 //! Not here: sending INFO (`info_poll`; `dialer` in the handshake), names of the metrics (`app`).
 
-/// Values that a Redis server reported in INFO. Counts of commands include those of all clients of
-/// the server.
+/// Values that a Redis server reported in INFO. The command counts include the commands of all
+/// clients of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
     /// Commands per second at the time of the report (`instantaneous_ops_per_sec`).

@@ -1,4 +1,4 @@
-//! Background task that polls INFO on every node. Without the permission for INFO, only the metrics
+//! Background task that polls INFO on every node. If the ACL does not permit INFO, only the metrics
 //! about the server are missing.
 //!
 //! Not here: parsing the reply (`info`), the metrics (`app::wiring::redis_metrics`).
@@ -13,8 +13,8 @@ use super::info::NodeInfo;
 use super::node::Node;
 use super::topology::Topology;
 
-/// Poll interval until a node first replies. Short, because nodes are connected soon after
-/// startup.
+/// Interval between INFO polls until the first reply from any node. Short, because nodes are
+/// connected soon after startup.
 const INTERVAL_AT_START: Duration = Duration::from_millis(500);
 
 /// Polls INFO on every node until the client is dropped.

@@ -1,7 +1,7 @@
 //! Rate limiter for log lines: at most one line a minute for each message and subject.
 //!
-//! A Redis that closes idle connections or redirects calls to a dead address would otherwise log a
-//! line per reconnect. Not here: counting the events (`node_stats`).
+//! Without the limiter, a Redis server that closes idle connections or redirects calls to a dead
+//! address would cause a log line per reconnect. Not here: counting the events (`node_stats`).
 
 use std::collections::HashMap;
 use std::num::NonZeroU64;
@@ -11,13 +11,13 @@ use super::config::MonotonicClock;
 use crate::domain::Micros;
 
 /// Minimum time between two log lines with the same message and subject.
-const INTERVAL: Micros = Micros(60_000_000);
-/// Maximum number of pairs of message and subject that are tracked. A cluster has at most 1,000
-/// nodes, and few of them fail at the same time.
+const LOG_LINE_INTERVAL_MIN: Micros = Micros(60_000_000);
+/// Maximum number of tracked log lines, each identified by its message and subject. Further lines
+/// are suppressed. A cluster has at most 1,000 nodes, and few of them fail at the same time.
 const LINES_MAX: usize = 1_024;
 
-/// Number of log lines with the same message and subject that were suppressed since the last one;
-/// `None` if there were none, so that the log line has no field `suppressed`.
+/// Number of log lines with the same message and subject that were suppressed since such a line was
+/// last written; `None` if there were none, so that the log line has no field `suppressed`.
 pub(crate) type SuppressedLines = Option<NonZeroU64>;
 
 /// Limiter that suppresses repeated log lines. Not used on the request path.
@@ -25,12 +25,13 @@ pub(crate) type SuppressedLines = Option<NonZeroU64>;
 pub(crate) struct LogLimiter {
     /// Clock that measures the time between lines; `None` lets every line through.
     clock: Option<MonotonicClock>,
-    lines: Mutex<HashMap<(&'static str, String), Line>>,
+    lines: Mutex<HashMap<(&'static str, String), LoggedLine>>,
 }
 
-/// Time at which a line was last logged, and the number of equal lines suppressed since then.
+/// Time at which a log line was last written, and the number of lines with the same message and
+/// subject that were suppressed since then.
 #[derive(Debug)]
-struct Line {
+struct LoggedLine {
     logged: Micros,
     suppressed: u64,
 }
@@ -50,7 +51,7 @@ impl LogLimiter {
     ) -> Option<SuppressedLines> {
         let Some(clock) = &self.clock else { return Some(None) };
         let now = clock.now();
-        let is_recent = |line: &Line| now.saturating_sub(line.logged) < INTERVAL;
+        let is_recent = |line: &LoggedLine| now.saturating_sub(line.logged) < LOG_LINE_INTERVAL_MIN;
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (message, subject.to_string());
         if let Some(line) = lines.get_mut(&key) {
@@ -67,7 +68,7 @@ impl LogLimiter {
         if lines.len() >= LINES_MAX {
             return None;
         }
-        lines.insert(key, Line { logged: now, suppressed: 0 });
+        lines.insert(key, LoggedLine { logged: now, suppressed: 0 });
         Some(None)
     }
 }
@@ -95,9 +96,9 @@ mod tests {
         for _ in 0..7 {
             assert_eq!(limiter.admit("lost", &"a"), None);
         }
-        time.store(5 + INTERVAL.0 - 1, Ordering::Relaxed);
+        time.store(5 + LOG_LINE_INTERVAL_MIN.0 - 1, Ordering::Relaxed);
         assert_eq!(limiter.admit("lost", &"a"), None);
-        time.store(5 + INTERVAL.0, Ordering::Relaxed);
+        time.store(5 + LOG_LINE_INTERVAL_MIN.0, Ordering::Relaxed);
         assert_eq!(limiter.admit("lost", &"a"), Some(NonZeroU64::new(8)));
         assert_eq!(limiter.admit("lost", &"a"), None);
     }

@@ -46,22 +46,23 @@ struct KnownServer {
     meta: KnownMeta,
 }
 
-/// Known state of the key `tg1meta`.
+/// Last known state of the key `tg1meta` on a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownMeta {
     /// Number of losses of counters that were detected on this node so far.
     losses: u64,
-    /// Whether the key has been stored or found since the last loss.
+    /// Whether `tg1meta` has been stored or found since the last loss of counters.
     is_stored: bool,
 }
 
-/// Run id of a server and existence of its key `tg1meta`, as read in a handshake.
+/// Replies of a server in a handshake that may show a loss of counters: its run id, and whether the
+/// key `tg1meta` exists.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerReplies {
     /// Run id of the server process; `None` if INFO was denied.
     pub(crate) run_id: Option<String>,
-    /// Whether the key `tg1meta` exists; `None` if another node of a cluster holds it or if it is
-    /// not used.
+    /// Whether the key `tg1meta` exists; `None` if another node of a cluster holds the key or if
+    /// the key is not used.
     pub(crate) has_meta: Option<bool>,
 }
 
@@ -70,7 +71,7 @@ pub(crate) struct ServerReplies {
 pub(crate) enum LossSign {
     /// The run id has changed, so the server process is a new one.
     Restarted,
-    /// The key `tg1meta` is gone.
+    /// The key `tg1meta` was stored before and no longer exists.
     KeyGone,
 }
 

@@ -38,21 +38,21 @@ pub(crate) async fn find_advice(
         Err(own) => {
             let tls = context.config.tls.as_ref().filter(|_| uses_tls);
             let trust = tls.map(|tls| match tls.ca.is_some() {
-                true => Trust::ConfiguredCa,
-                false => Trust::SystemCas,
+                true => TrustedCas::ConfiguredCa,
+                false => TrustedCas::SystemCas,
             });
             let own = own.to_string();
-            return advice_on_name(&own, address, &context.config.addresses)
+            return advice_on_hostname(&own, address, &context.config.addresses)
                 .or_else(|| advice_on_error(&format!("{error} {own}"), trust).map(str::to_owned));
         }
     };
     match &context.config.topology {
         topology if mode != "sentinel" => advice_on_mode(topology, &mode).map(str::to_owned),
         TopologyConfig::Sentinel { master, .. } => {
-            advice_on_master(&known_masters(context, address, auth).await?, master)
+            advice_on_master(&query_master_names(context, address, auth).await?, master)
         }
         TopologyConfig::Single | TopologyConfig::Cluster => {
-            let masters = known_masters(context, address, auth).await.unwrap_or_default();
+            let masters = query_master_names(context, address, auth).await.unwrap_or_default();
             Some(advice_on_sentinel(&masters, address))
         }
     }
@@ -76,7 +76,7 @@ pub(crate) fn has_several_masters(info: Value) -> bool {
 fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
     Some(match peer {
         Peer::UnknownHost => "the host name cannot be resolved: correct --redis-url",
-        Peer::NothingListens => "nothing listens there: start Redis, or correct --redis-url",
+        Peer::ConnectionRefused => "nothing listens there: start Redis, or correct --redis-url",
         Peer::Http => "an HTTP server answers there, not Redis: correct --redis-url",
         Peer::Http2 => "an HTTP/2 or gRPC server answers there, not Redis: correct --redis-url",
         Peer::Tls if !uses_tls => {
@@ -86,7 +86,7 @@ fn advice_on_peer(peer: Peer, uses_tls: bool) -> Option<&'static str> {
             "this port speaks plain text: give the TLS port, or turn TLS off (redis:// in \
              --redis-url, no --redis-tls)"
         }
-        Peer::Silent => {
+        Peer::Unidentified => {
             "the server accepts connections but does not answer: is it Redis? correct --redis-url"
         }
         Peer::Redis | Peer::Tls => return None,
@@ -115,16 +115,17 @@ fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str>
 
 /// Certificate authorities that a TLS connection trusts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trust {
+enum TrustedCas {
     /// Certificate authorities in the file `--redis-tls-cacert`.
     ConfiguredCa,
     /// Certificate authorities of the operating system.
     SystemCas,
 }
 
-/// Returns advice on a failure whose message states the cause, or `None` if there is none. `text`
-/// contains the messages of the failure and of a second attempt. `trust` is `None` without TLS.
-fn advice_on_error(text: &str, trust: Option<Trust>) -> Option<&'static str> {
+/// Returns advice on a failure whose message states the cause, or `None` if no cause is recognized.
+/// `text` contains the messages of the failure and of a second attempt. `trust` is `None` without
+/// TLS.
+fn advice_on_error(text: &str, trust: Option<TrustedCas>) -> Option<&'static str> {
     let says = |word: &str| text.contains(word);
     Some(match () {
         () if says("NOAUTH") => "set --redis-auth or --redis-auth-file",
@@ -136,11 +137,11 @@ fn advice_on_error(text: &str, trust: Option<Trust>) -> Option<&'static str> {
         // A CA of the same name has another key, and a self-signed certificate is its own CA.
         () if says("UnknownIssuer") || says("BadSignature") || says("CaUsedAsEndEntity") => {
             match trust {
-                Some(Trust::ConfiguredCa) => {
+                Some(TrustedCas::ConfiguredCa) => {
                     "the CA in --redis-tls-cacert did not sign the server's certificate: give the \
                      CA that did"
                 }
-                Some(Trust::SystemCas) | None => {
+                Some(TrustedCas::SystemCas) | None => {
                     "a CA that this system does not know signed the server's certificate: give \
                      that CA with --redis-tls-cacert"
                 }
@@ -160,8 +161,9 @@ fn advice_on_error(text: &str, trust: Option<Trust>) -> Option<&'static str> {
 }
 
 /// Returns advice on a certificate that was issued for a different DNS name than the host in
-/// `address`. Returns `None` for any other failure. `configured` are the addresses in the settings.
-fn advice_on_name(text: &str, address: &Address, configured: &[Address]) -> Option<String> {
+/// `address`. Returns `None` for any other failure. `configured` are the addresses from the
+/// settings.
+fn advice_on_hostname(text: &str, address: &Address, configured: &[Address]) -> Option<String> {
     let Address::Tcp(_, port) = address else { return None };
     let (_, names) = text.split_once("certificate is only valid for ")?;
     let (_, name) = names.split_once("DnsName(\"")?;
@@ -177,11 +179,11 @@ fn advice_on_name(text: &str, address: &Address, configured: &[Address]) -> Opti
 }
 
 /// Maximum length of a master's name in advice, in bytes. Longer names are left out.
-const MASTER_BYTES_MAX: usize = 255;
+const MASTER_NAME_BYTES_MAX: usize = 255;
 
 /// Returns the names of the masters that a sentinel monitors, or `None` if the sentinel
 /// does not reply.
-async fn known_masters(
+async fn query_master_names(
     context: &ClientContext,
     address: &Address,
     auth: &Auth,
@@ -192,7 +194,7 @@ async fn known_masters(
         return None;
     };
     let names = masters.into_iter().filter_map(master_name);
-    Some(names.filter(|name| name.len() <= MASTER_BYTES_MAX).collect())
+    Some(names.filter(|name| name.len() <= MASTER_NAME_BYTES_MAX).collect())
 }
 
 /// Returns advice on a sentinel whose address was configured as that of a Redis server.
@@ -261,15 +263,15 @@ mod tests {
         let node = |host: &str| Address::Tcp(host.to_owned(), 6380);
         let text = "certificate not valid for name \"10.0.0.1\"; certificate is only valid for any \
                     of DnsName(\"a.example\"), DnsName(\"b.example\")";
-        let configured = advice_on_name(text, &node("10.0.0.1"), &[node("10.0.0.1")]).unwrap();
+        let configured = advice_on_hostname(text, &node("10.0.0.1"), &[node("10.0.0.1")]).unwrap();
         let correction = "write a.example:6380 instead of 10.0.0.1:6380 in --redis-url";
         assert!(configured.contains(correction), "{configured}");
-        let announced = advice_on_name(text, &node("10.0.0.1"), &[node("10.0.0.2")]).unwrap();
+        let announced = advice_on_hostname(text, &node("10.0.0.1"), &[node("10.0.0.2")]).unwrap();
         let correction = "make the cluster or the sentinels announce a.example instead of 10.0.0.1";
         assert!(announced.contains(correction), "{announced}");
         let other = "certificate is only valid for IpAddress(10.0.0.2)";
-        assert_eq!(advice_on_name(other, &node("10.0.0.1"), &[]), None);
-        assert_eq!(advice_on_name("UnknownIssuer", &node("10.0.0.1"), &[]), None);
+        assert_eq!(advice_on_hostname(other, &node("10.0.0.1"), &[]), None);
+        assert_eq!(advice_on_hostname("UnknownIssuer", &node("10.0.0.1"), &[]), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! | `node` | one Redis server: its connections, circuit breaker, and statistics |
 //! | `connection`, `pending_command` | one pipelined connection; commands queued for it and in flight |
 //! | `connection_write` | building a write |
-//! | [`plain_charge`], [`server_time`] | charges without a script; bounds of the server's clock |
+//! | [`plain_charge`], [`server_time`] | charges without a script; bounds on the server's time |
 //! | `connection_probe` | PINGs while the circuit breaker is open |
 //! | `connection_load` | estimate of whether a reply can arrive in time |
 //! | `circuit_breaker`, `node_breaker` | state machine of a circuit breaker; the breaker shared by all callers of a node |

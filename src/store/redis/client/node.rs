@@ -139,7 +139,7 @@ impl Node {
         self.connections.iter().any(|connection| connection.ready.load(Ordering::Acquire))
     }
 
-    /// Marks the node as an owner of hash slots. Returns whether it was not marked before.
+    /// Marks the node as an owner of hash slots. Returns true if it was not marked before.
     pub(crate) fn mark_as_owner(&self) -> bool {
         !self.has_owned_slots.swap(true, Ordering::AcqRel)
     }
@@ -222,7 +222,7 @@ impl Node {
     }
 
     /// Queues a script call without waiting for its reply. Drops the call if the circuit breaker is
-    /// open.
+    /// open or no connection accepts the call.
     pub(crate) fn send_in_background(&self, call: ScriptCall) {
         if self.breaker.as_ref().is_none_or(|breaker| !breaker.is_open()) {
             self.enqueue(Batch::from_buf([PendingCommand::without_reply(call)]));
@@ -231,8 +231,8 @@ impl Node {
         }
     }
 
-    /// Returns whether plain charges can be sent now. On a worker thread, the preferred connection
-    /// must know the server's time; on other threads, every open connection must.
+    /// Returns whether plain charges can be sent now. On a worker thread, the server's time must be
+    /// known on the preferred connection; on any other thread, on every open connection.
     pub(crate) fn can_charge(&self) -> bool {
         let Some(breaker) = &self.breaker else { return false };
         let now = breaker.clock.now();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use super::circuit_breaker::BreakerState;
 pub use super::info::NodeInfo;
-use crate::domain::{DurationHistogram, SizeHistogram};
+use crate::domain::{BatchSizeHistogram, DurationHistogram};
 
 /// Counter or gauge, updated with relaxed atomics.
 #[derive(Debug, Default)]
@@ -91,13 +91,13 @@ pub struct NodeStats {
     /// ours.
     pub meta_differs: Counter,
     /// Histogram of the time that callers waited for a reply, in microseconds, including the time
-    /// in the queue. A caller that timed out counts with the time until its timeout.
+    /// in the queue. For a caller that timed out, the time until its timeout is recorded.
     pub wait_times: DurationHistogram,
     /// Histogram of the time from a write to the last of its replies, in microseconds, including
     /// the network and the execution of the scripts.
     pub round_trips: DurationHistogram,
     /// Histogram of the number of calls per write.
-    pub write_sizes: SizeHistogram,
+    pub write_sizes: BatchSizeHistogram,
     /// Whether the node may evict counters, as of the most recent connection (gauge: 0 or 1).
     pub may_evict: Counter,
 }

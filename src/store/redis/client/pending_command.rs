@@ -15,15 +15,15 @@ use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::redis::script::library::Script;
 
-/// Commands of one call to one node. They are queued together, so that one write contains them all.
+/// Commands of one call to one node, queued together so that one write contains all of them.
 pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
 
-/// Result of a command: the reply, a redirection, or an error.
+/// Result of a command: the reply, a redirect, or an error.
 #[derive(Debug)]
 pub(crate) enum CommandReply {
     /// The script ran and returned this value.
     Value(Value),
-    /// The script did not run, because the node replied with a redirection. Contains the script
+    /// The script did not run, because the node replied with a redirect. Contains the script
     /// call, so that it can be sent again.
     Redirect(Redirect, ScriptCall),
     /// The plain charges were written, and each got one of these replies.
@@ -124,7 +124,7 @@ impl PendingCommand {
         }
     }
 
-    /// Fails the command, which has not been written, with an error of this kind.
+    /// Rejects the command before it is written: the caller receives an error of this kind.
     pub(crate) fn reject(self, kind: SendErrorKind) {
         if let Some(reply) = self.reply {
             // `send` fails if the caller has stopped waiting.
@@ -189,7 +189,7 @@ impl InFlight {
         Some(PendingCommand { call, asking, loads: loads + 1, queued_at, deadline, reply })
     }
 
-    /// Passes the redirection and the script call to the caller, which follows the redirection.
+    /// Passes the redirect and the script call to the caller, which follows the redirect.
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
         let InFlight { script, slot, call_deadline: deadline, .. } = self;
         // Dropped without a script, it is reported as lost.

@@ -4,9 +4,9 @@
 //! If the counter was flushed or has expired, INCRBY creates a key without an expiry. Each write
 //! therefore ends with one `EXPIRE … NX` per counter that it charged.
 //!
-//! A charge is written only while the connection knows the server's time (`server_time`). It is
-//! never written twice and never redirected; if it fails, scripts decide the call. Not here: which
-//! calls are charged this way, and how their replies decide the call (`plain_calls`).
+//! A charge is written only while the server's time is known on the connection (`server_time`). A
+//! charge is never written twice and never redirected; if it fails, scripts decide the call. Not
+//! here: which calls are charged this way, and how their replies decide the call (`plain_calls`).
 
 use redis::{Cmd, Pipeline, Value};
 use smallvec::SmallVec;
@@ -24,7 +24,7 @@ pub struct PlainCharge {
     pub counter: u128,
     /// Encoded command: `INCRBY <key> <cost>`.
     pub command: Cmd,
-    /// Time to live for a key without one, in seconds: at least one window.
+    /// Time to live, in seconds, that is set on a key without one: at least one window.
     pub expire_s: u64,
     /// Hash slot of the key; `None` unless the transport is a cluster.
     pub slot: Option<u16>,
@@ -61,7 +61,7 @@ pub type ChargeReplies = SmallVec<[ChargeReply; 1]>;
 /// Converts an INCRBY reply into a charge reply. For an error reply, also returns the error's
 /// classification. An error means that nothing was charged: a single command fails before it
 /// writes.
-pub(crate) fn charge_reply(
+pub(crate) fn decode_charge_reply(
     reply: &Value,
     node: &Address,
     span: Option<ServerTimeSpan>,
@@ -88,9 +88,9 @@ fn error_kind(reply: &ErrorReply) -> SendErrorKind {
     }
 }
 
-/// Converts a connection's reply into one reply for each of `count` charges. An error applies to
-/// every charge.
-pub(crate) fn charge_replies(reply: CommandReply, count: usize) -> ChargeReplies {
+/// Converts the reply to a call's plain charges into one reply for each of `count` charges. An
+/// error applies to every charge.
+pub(crate) fn into_charge_replies(reply: CommandReply, count: usize) -> ChargeReplies {
     let error = match reply {
         CommandReply::Charged(replies) if replies.len() == count => return replies,
         CommandReply::Failed(error) => error,
@@ -101,7 +101,7 @@ pub(crate) fn charge_replies(reply: CommandReply, count: usize) -> ChargeReplies
     std::iter::repeat_n(ChargeReply::failed(error), count).collect()
 }
 
-/// Counters that one write charges, each of which gets one EXPIRE at the end of the write.
+/// EXPIRE commands at the end of a write, one for each counter that the write charges.
 #[derive(Debug, Default)]
 pub(crate) struct Expiries {
     /// Identity and EXPIRE command of each counter, sorted by identity.
@@ -134,8 +134,8 @@ impl Expiries {
     }
 }
 
-/// Returns whether the reply to an EXPIRE shows that the server never executes EXPIRE. False for
-/// redirections and temporary errors, which also prevent the INCRBY.
+/// Returns whether the reply to an EXPIRE shows that the server will never execute EXPIRE. Returns
+/// false for redirects and temporary errors, which also prevent the INCRBY.
 pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
     let Value::ServerError(error) = expire else { return false };
     match ErrorReply::classify(error, node) {
@@ -163,8 +163,8 @@ pub(crate) fn is_supported(info: Option<&str>, expire: &Value, node: &Address) -
     is_permitted && info.and_then(redis_major).is_some_and(|major| major >= REDIS_MAJOR_MIN)
 }
 
-/// Returns the major version in a reply to INFO, or `None` if there is none. Valkey reports the
-/// Redis version with which it is compatible.
+/// Returns the major version in a reply to INFO, or `None` if the reply contains no version. Valkey
+/// reports the Redis version with which it is compatible.
 fn redis_major(info: &str) -> Option<u32> {
     let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"))?;
     version.trim().split('.').next()?.parse().ok()

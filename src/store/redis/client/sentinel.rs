@@ -24,10 +24,10 @@ use super::single_master::SingleMaster;
 /// Interval between queries of the sentinels while no connection fails. If a network partition
 /// separates the master from the sentinels but not from Tidegate, the switch to the new master
 /// happens at most this long after the failover.
-const INTERVAL: Duration = Duration::from_secs(2);
+const QUERY_INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum time between queries of the sentinels. More frequent queries would not help, because an
 /// election takes seconds.
-const INTERVAL_MIN: Duration = Duration::from_millis(100);
+const QUERY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
 /// Number of consecutive sentinel queries without a connection to the master after which a new
 /// master is accepted without a majority of the sentinels. While the master is unreachable, queries
@@ -67,9 +67,9 @@ pub(crate) async fn follow_master(
             Some(_) | None => {}
         }
         drop(master);
-        tokio::time::sleep(INTERVAL_MIN).await;
+        tokio::time::sleep(QUERY_INTERVAL_MIN).await;
         // The result does not matter: both a timeout and a notification lead to the next query.
-        let _ = tokio::time::timeout(INTERVAL, refresh_needed.notified()).await;
+        let _ = tokio::time::timeout(QUERY_INTERVAL, refresh_needed.notified()).await;
     }
 }
 
@@ -88,12 +88,13 @@ async fn log_missing_master(context: Arc<ClientContext>, suppressed: SuppressedL
     tracing::warn!(master, %node, advice, reason, suppressed, "no sentinel names a master");
 }
 
-/// Addresses that sentinels name as the master, each with the number of those sentinels.
+/// Votes of the sentinels: each address that was named as the master, with the number of sentinels
+/// that named it.
 type Votes = Vec<(Address, usize)>;
 
 /// Returns the master to use, which may be the known one, or `None` to change nothing.
 ///
-/// A sentinel's reply can be stale if it is cut off from the others or an election is in progress.
+/// A reply can be stale if the sentinel is cut off from the others or an election is in progress.
 /// The new master therefore needs the votes of a majority of the configured sentinels, even if some
 /// do not reply. Without a majority, the known master stays. If no master is known, or none has
 /// been connected for a while (`needs_majority` is false), the most votes decide, and the known

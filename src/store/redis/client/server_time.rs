@@ -1,4 +1,4 @@
-//! Bounds of a server's clock, as seen over one connection.
+//! Bounds on a server's time, derived from the replies to script calls on one connection.
 //!
 //! A script returns the time at which it ran. It ran after its command was written and before its
 //! reply was read, which bounds the difference between the server's clock and ours. Plain commands
@@ -11,17 +11,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Maximum age of a script's reply from which the bounds of the server's clock are computed. In
-/// this time, two clocks that are slewed by 500 ppm in opposite directions drift apart by
-/// [`DRIFT_MAX`].
+/// Maximum age of a script's reply from which the bounds on the server's time are computed. In this
+/// time, two clocks that are slewed by 500 ppm in opposite directions drift apart by [`DRIFT_MAX`].
 const AGE_MAX: Micros = Micros::SECOND;
 
-/// Maximum difference that the drift of the server's clock and ours can add within [`AGE_MAX`].
+/// Maximum drift between the server's clock and this process's clock within [`AGE_MAX`].
 const DRIFT_MAX: Micros = Micros(1_000);
 
 /// Age at which the stored sample of the server's time is replaced even if the new sample has wider
-/// bounds. Before that age, the stored sample is kept if its bounds are narrower
-/// and do not contradict those of the new sample.
+/// bounds. Before that age, the stored sample is kept if its bounds are narrower and do not
+/// contradict those of the new sample.
 const REFRESH_AGE: Micros = Micros(250_000);
 
 /// Bounds on the server's time when it executed a command, in microseconds since the Unix epoch.
@@ -70,8 +69,8 @@ impl Sample {
 }
 
 impl ServerTime {
-    /// Records the time `server` that a script returned, whose command was written at `sent` and
-    /// whose reply was read at `received`.
+    /// Records `server`, the time that a script returned. The script call was written at `sent`,
+    /// and its reply was read at `received`.
     pub(crate) fn record(&mut self, server: Micros, sent: Micros, received: Micros) {
         let new = Sample { server, sent, received };
         let keeps = self.sample.as_ref().is_some_and(|held| {
@@ -87,12 +86,13 @@ impl ServerTime {
         }
     }
 
-    /// Returns the time at which the bounds on the server's clock expire; zero if there are none.
+    /// Returns the time until which the bounds on the server's time are valid; zero if there are
+    /// none.
     pub(crate) fn valid_until(&self) -> Micros {
         self.sample.as_ref().map_or(Micros::ZERO, |sample| sample.sent.saturating_add(AGE_MAX))
     }
 
-    /// Returns whether the bounds of the server's clock hold at `now`.
+    /// Returns whether valid bounds on the server's time are known at `now`.
     pub(crate) fn is_known_at(&self, now: Micros) -> bool {
         self.sample.as_ref().is_some_and(|sample| sample.is_valid_at(now))
     }

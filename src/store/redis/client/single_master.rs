@@ -1,7 +1,7 @@
 //! Topology with one master for every key: a standalone server, or the master that the sentinels
 //! name.
 //!
-//! Not here: finding the master (`sentinel` does, and replaces the node).
+//! Not here: finding the master and replacing its node (`sentinel`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::node::Node;
 use super::pending_command::{Batch, CommandReply, NodeCommand, PendingReply};
-use super::plain_charge::{ChargeReplies, PlainCharges, charge_replies};
+use super::plain_charge::{ChargeReplies, PlainCharges, into_charge_replies};
 use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
 
 /// Topology in which one master holds all keys. Has no node until the master is known.
@@ -22,8 +22,8 @@ pub(crate) struct SingleMaster {
 }
 
 impl SingleMaster {
-    /// Replaces the master. Script calls that are queued for the previous master are still sent to
-    /// the previous master.
+    /// Replaces the master. Script calls that are already queued for the previous master are still
+    /// sent to that master.
     pub(crate) fn replace(&self, node: Node) {
         self.node.store(Some(Arc::new(node)));
     }
@@ -53,7 +53,7 @@ impl SingleMaster {
         }
         let mut replies = Replies::with_capacity(pending.len());
         for reply in pending {
-            replies.push(without_redirect(reply.wait().await));
+            replies.push(reject_redirect(reply.wait().await));
         }
         replies
     }
@@ -73,7 +73,7 @@ impl SingleMaster {
             node.enqueue(command.into_iter().collect());
             reply
         };
-        Some(charge_replies(reply.wait().await, count))
+        Some(into_charge_replies(reply.wait().await, count))
     }
 
     /// Sends a script call to the master and discards its reply. Drops the call if the master is
@@ -85,9 +85,9 @@ impl SingleMaster {
     }
 }
 
-/// Converts a redirection to an error. A single master redirects only if it is part of a cluster,
-/// which contradicts the settings.
-fn without_redirect(reply: CommandReply) -> Result<Value, SendError> {
+/// Converts a reply from a single master into a result. A redirect becomes an error: it shows that
+/// the server is part of a cluster, which contradicts the settings.
+fn reject_redirect(reply: CommandReply) -> Result<Value, SendError> {
     match reply {
         CommandReply::Value(value) => Ok(value),
         CommandReply::Redirect(..) => Err(SendError::not_executed(SendErrorKind::Reconfiguring)),

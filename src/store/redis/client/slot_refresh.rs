@@ -1,6 +1,7 @@
 //! Background task that refreshes the slot table of a Redis Cluster.
 //!
-//! Not here: parsing the replies (`slot_table`), sending calls by the table (`cluster`).
+//! Not here: parsing the replies (`slot_table`), sending calls to the owners of their slots
+//! (`cluster`).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -12,17 +13,17 @@ use super::log_limiter::SuppressedLines;
 use super::misconfiguration::find_advice;
 use super::slot_table::{Membership, SlotOwner, parse_nodes, parse_shards, parse_slots};
 
-/// Interval between refreshes of the slot table while there are no failures or redirections.
-const INTERVAL: Duration = Duration::from_secs(30);
-/// Minimum time between refreshes after the slot table has changed. Doubled, up to
-/// [`REFRESH_PAUSE_MAX`], by each refresh that leaves the table unchanged. An election takes
-/// seconds, and a hundred processes query the same few nodes.
+/// Interval between refreshes of the slot table while there are no failures or redirects.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
+/// Minimum time between refreshes after the slot table has changed. Each refresh that leaves the
+/// table unchanged doubles this time, up to [`REFRESH_PAUSE_MAX`], because an election takes
+/// seconds and a hundred processes may query the same few nodes.
 const REFRESH_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Minimum time between refreshes after several refreshes that left the slot table unchanged.
 const REFRESH_PAUSE_MAX: Duration = Duration::from_millis(800);
 
-/// Refreshes the slot table every [`INTERVAL`], and earlier after failures and redirections, until
-/// the cluster is dropped.
+/// Refreshes the slot table every [`REFRESH_INTERVAL`], and earlier after failures and redirects,
+/// until the cluster is dropped.
 pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
     let mut pause = REFRESH_PAUSE_MIN;
     let mut known = false;
@@ -54,7 +55,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
         tokio::time::sleep(pause).await;
         if known {
             // The result does not matter: both a timeout and a notification lead to a refresh.
-            let _ = tokio::time::timeout(INTERVAL, refresh_needed.notified()).await;
+            let _ = tokio::time::timeout(REFRESH_INTERVAL, refresh_needed.notified()).await;
         }
     }
 }
@@ -77,7 +78,7 @@ async fn log_missing_table(context: Arc<ClientContext>, suppressed: SuppressedLi
 /// accepted.
 ///
 /// The table of a different cluster is adopted only if no node of the current cluster is connected
-/// or replies. In that case, the cluster was recreated at the same addresses.
+/// or replies. In that case, the cluster has probably been recreated at the same addresses.
 async fn refresh(
     context: &ClientContext,
     cluster: &Weak<Cluster>,
@@ -113,9 +114,9 @@ async fn refresh(
     Some(cluster.update_table(&owners, membership, true))
 }
 
-/// Warns about addresses from the settings that belong to a different cluster than the slot table.
-/// A replica that restarts could use that cluster and count separately from the other replicas.
-/// Removes the compared addresses from `addresses`.
+/// Logs an error for each configured address that belongs to a different cluster than the slot
+/// table. After a restart, a replica could use that cluster and count separately from the other
+/// replicas. Removes the compared addresses from `addresses`.
 async fn verify_addresses(
     context: &ClientContext,
     cluster: &Weak<Cluster>,

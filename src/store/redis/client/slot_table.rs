@@ -124,7 +124,7 @@ pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<Slot
         };
         // With preferred host names, "?" stands for a node without one, and its IP address is used.
         let names = [field_value(master, "endpoint"), field_value(master, "ip")];
-        let host = names.into_iter().filter_map(as_text).find(|host| !is_unknown(host));
+        let host = names.into_iter().filter_map(as_text).find(|host| !is_unknown_host(host));
         let Some(master) = master_address(host, port, node) else { continue };
         let bounds: Vec<u16> =
             as_array(field_value(shard, "slots")?)?.iter().filter_map(parse_u16).collect();
@@ -134,9 +134,9 @@ pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<Slot
     validate(owners)
 }
 
-/// Parses a reply to CLUSTER SLOTS from `node`, whose host replaces unknown hosts. Returns `None`
-/// if the reply is malformed or no hash slot has a master. Redis before 7.0 and some proxies do not
-/// support CLUSTER SHARDS.
+/// Parses a reply to CLUSTER SLOTS from `node`, whose host replaces unknown hosts. Used for Redis
+/// before 7.0 and some proxies, which do not support CLUSTER SHARDS. Returns `None` if the reply is
+/// malformed or no hash slot has a master.
 pub fn parse_slots(reply: &Value, node: &Address) -> Option<Vec<SlotOwner>> {
     let mut owners: Vec<SlotOwner> = Vec::new();
     for range in as_array(reply)? {
@@ -146,7 +146,7 @@ pub fn parse_slots(reply: &Value, node: &Address) -> Option<Vec<SlotOwner>> {
         // From 7.0 on, the IP address is in the networking metadata if the host is not one.
         let metadata_ip = rest.get(1).and_then(|metadata| field_value(metadata, "ip"));
         let names = [Some(host), metadata_ip];
-        let host = names.into_iter().filter_map(as_text).find(|host| !is_unknown(host));
+        let host = names.into_iter().filter_map(as_text).find(|host| !is_unknown_host(host));
         let Some(master) = master_address(host, parse_u16(port)?, node) else {
             continue;
         };
@@ -177,8 +177,8 @@ fn master_address(host: Option<&str>, port: u16, node: &Address) -> Option<Addre
     }
 }
 
-/// Returns whether a host in a reply stands for an unknown address.
-fn is_unknown(host: &str) -> bool {
+/// Returns whether a host in a reply is a placeholder for an unknown address: empty or `?`.
+fn is_unknown_host(host: &str) -> bool {
     matches!(host, "" | "?")
 }
 
@@ -187,8 +187,8 @@ fn is_unknown(host: &str) -> bool {
 pub struct Membership {
     /// Ids of the cluster's nodes, as listed by CLUSTER NODES.
     node_ids: Vec<String>,
-    /// Highest config epoch of a master with slots. Every failover and every slot that moves raises
-    /// it, so a lower one means an older slot table.
+    /// Highest config epoch of a master with slots. Every failover and every slot migration raises
+    /// the epoch, so a lower epoch means an older slot table.
     pub config_epoch: u64,
 }
 

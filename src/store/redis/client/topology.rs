@@ -34,7 +34,7 @@ pub(crate) enum Topology {
 }
 
 impl Topology {
-    /// Returns all nodes that the client currently knows.
+    /// Returns all known nodes: the master, or the nodes in the slot table of a cluster.
     pub(crate) fn nodes(&self) -> Vec<Arc<Node>> {
         match self {
             Topology::SingleMaster(master) => master.node().into_iter().collect(),
@@ -119,7 +119,8 @@ impl RedisClient {
         was_connected
     }
 
-    /// Returns the latest failure that was logged, with advice; `None` if there was none.
+    /// Returns the latest logged reason why a node cannot be used, with advice on how to fix it.
+    /// Returns `None` if there was none.
     pub fn failure(&self) -> Option<String> {
         self.context.failure()
     }

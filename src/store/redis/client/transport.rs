@@ -15,7 +15,7 @@ use crate::store::redis::script::library::Script;
 
 /// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many other
 /// calls are waiting, and otherwise [`Source::Redis`].
-pub(crate) fn source(reply: Option<&Result<Value, SendError>>) -> Source {
+pub(crate) fn reply_source(reply: Option<&Result<Value, SendError>>) -> Source {
     match reply {
         Some(Err(error)) if error.kind.is_overload() => Source::Shed,
         Some(_) | None => Source::Redis,
@@ -30,7 +30,7 @@ pub struct ScriptCall {
     /// Encoded command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
     pub command: Cmd,
     /// Hash slot of the keys. `None` unless the transport [is a cluster](Transport::is_cluster),
-    /// because computing the slot takes a checksum of the key.
+    /// because computing the slot requires a checksum of the key.
     pub slot: Option<u16>,
     /// Time by which the caller needs the reply; `None` means no deadline. A connection that cannot
     /// deliver the reply in time rejects the call.
@@ -43,10 +43,10 @@ pub type ScriptCalls = SmallVec<[ScriptCall; 1]>;
 /// Replies to script calls, one per call and in the same order.
 pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
 
-/// Error of a script call, which also states whether the script may have run.
+/// Error of a script call or a plain charge, which also states whether the command may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendError {
-    /// Whether the script may have run. If it may have, a call that charges must not be sent again.
+    /// Whether the command may have run. If so, a call that charges must not be sent again.
     pub executed: ExecutionStatus,
     /// Kind of error, for metrics and logs.
     pub kind: SendErrorKind,
@@ -63,7 +63,7 @@ impl SendError {
         SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
 }
 
-/// Reason why a script call failed.
+/// Reason why a script call or a plain charge failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SendErrorKind {
     /// No connection to the node is open, so the call was not sent.
@@ -72,14 +72,14 @@ pub enum SendErrorKind {
     QueueFull,
     /// The node was not expected to reply before the caller's deadline.
     Overload,
-    /// The connection does not know the server's time, so plain charges were not sent.
+    /// The server's time is not known on the connection, so plain charges were not sent.
     UnknownTime,
     /// The node's circuit breaker is open.
     BreakerOpen,
     /// The connection was lost or the call timed out after the call was written, so the script may
     /// have run.
     Lost,
-    /// The cluster is being reconfigured: too many redirections, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
+    /// The cluster is being reconfigured: too many redirects, TRYAGAIN, CLUSTERDOWN, MASTERDOWN.
     Reconfiguring,
     /// The node is loading its data set, or is a replica (READONLY).
     LoadingOrReplica,
@@ -167,13 +167,13 @@ pub trait Transport: Send + Sync + 'static {
         async { None }
     }
 
-    /// Sends a script call at most once, in the background, and discards its reply. The call is
-    /// dropped if the queue is full. Used for refunds: if a refund is lost, the counter is too high
+    /// Sends a script call at most once, in the background, and discards its reply. Drops the call
+    /// if no connection accepts it. Used for refunds: if a refund is lost, the counter is too high
     /// only until its window ends.
     fn send_in_background(&self, call: ScriptCall);
 
-    /// Returns a number that identifies the node that owns a hash slot of a cluster. `None` if the
-    /// node is unknown, or if scripts cannot use several slots of a node.
+    /// Returns a number that identifies the node that owns a hash slot of a cluster. Returns `None`
+    /// if the owner is unknown, if Redis is not a cluster, or if node scripts are not supported.
     fn node_of(&self, _slot: u16) -> Option<u16> {
         None
     }

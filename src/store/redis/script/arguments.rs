@@ -25,7 +25,7 @@ use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys;
 use crate::store::redis::keys::{Prefix, algorithm_letter};
 
-/// Largest hit count that a window stores.
+/// Largest hit count that a window stores, 2^32 - 1.
 const COUNT_MAX: u64 = u32::MAX as u64;
 
 /// Maximum number of hits in a sliding log, or of slots in a concurrency limit, that the scripts
@@ -33,7 +33,7 @@ const COUNT_MAX: u64 = u32::MAX as u64;
 /// policy allows only 10,000.
 const COUNTER_HITS_MAX: u64 = 1 << 22;
 
-/// Unit in which the scripts number calendar windows: one second, in microseconds.
+/// Unit in which the scripts measure the start of a calendar window: one second, in microseconds.
 const CALENDAR_UNIT_US: u64 = 1_000_000;
 
 /// Number of bytes to reserve per check for its encoded key and arguments: a key of 29 to 117
@@ -49,8 +49,8 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Creates an encoder of calls to `scripts`. If `is_cluster`, each call contains the hash slot
-    /// of its keys.
+    /// Creates an encoder of calls to `scripts`. If `is_cluster` is true, each call contains the
+    /// hash slot of its keys.
     pub fn new(prefix: Prefix, scripts: &'static Scripts, is_cluster: bool) -> Encoder {
         Encoder { prefix, scripts, is_cluster }
     }
@@ -281,7 +281,7 @@ fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>
     }
 }
 
-/// Arguments of the fast-path scripts for a check of a bucket, in credits.
+/// Arguments of a fast-path script for a check of a bucket limit, in credits.
 struct BucketArguments {
     credits: BucketCredits,
     /// Credits to charge; one more than the capacity if the cost exceeds the burst, so that the
@@ -347,8 +347,9 @@ fn pack_multi<'a>(
     fit_lua_stack(packed)
 }
 
-/// Maximum number of values that are packed as separate values rather than as an array. Lua's stack
-/// has room for 8,000 values in one call. An array has no such bound, but costs Redis more to fill.
+/// Maximum number of MessagePack values that are sent separately rather than in one array. Lua's
+/// stack has room for 8,000 values in one call. An array has no such bound, but costs Redis more to
+/// fill.
 const VALUES_MAX: usize = 4_000;
 
 /// Packs the values into one array if there are too many for Lua's stack; otherwise returns them

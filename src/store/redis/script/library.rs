@@ -5,8 +5,8 @@
 //!
 //! Each file starts with the line `#!lua`. With this line, Redis 7 or newer runs the script in
 //! strict mode and rejects keys in two cluster slots. Tests use strict mode. Production drops the
-//! line, because a Redis at `maxmemory` would reject every call of a script with this line.
-//! Without it, scripts still decide refusals, and only charges fail. Each call also costs 5 %
+//! line, because a Redis server at `maxmemory` would reject every call of a script with this line.
+//! Without the line, only charges fail, and scripts can still refuse calls. Each call also costs 5%
 //! less.
 //!
 //! Not here: arguments (`arguments`), replies (`reply`), loading scripts on a server (`client`).
@@ -82,7 +82,8 @@ pub struct Scripts {
     pub single_bucket: Script,
     /// Script for a call with a single check whose limit is a sliding window.
     pub single_sliding_window: Script,
-    /// Script for a call with several checks, all of different fixed windows and buckets.
+    /// Script for a call with several checks on different counters, all with fixed window or bucket
+    /// limits.
     pub multi_check: Script,
     /// Script for any call. Slower than the other scripts, which are preferred where they apply.
     pub apply: Script,
@@ -130,7 +131,7 @@ impl Scripts {
     }
 }
 
-/// Scripts in production mode, which the service runs.
+/// Scripts in production mode, without a first line `#!lua`.
 pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle("", ""));
 
 /// Scripts in strict mode, for tests. Needs Redis 7 or newer.
