@@ -7,7 +7,7 @@ use tokio::runtime::Handle;
 
 /// Maximum number of concurrent refunds; further refunds are dropped. A refund is one pipelined
 /// write, so this many are in progress only if the store is unavailable. If a refund is dropped,
-/// the rejected hits stay charged to their counters until they expire.
+/// its hits stay charged until their window ends or their bucket refills.
 const REFUNDS_MAX: usize = 1_024;
 
 /// Spawner of refund tasks, which counts the refunds in progress.

@@ -72,7 +72,7 @@ pub struct FallbackStats {
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
     /// Number of charges whose refund was dropped because too many refunds were in progress. The
-    /// hits stay charged to their counters until they expire.
+    /// hits stay charged until their window ends or their bucket refills.
     pub refunds_lost: AtomicU64,
 }
 
@@ -373,7 +373,7 @@ impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
     }
 
     /// Refunds charges only on the remote store. The local store keeps counting the refunded hits
-    /// until they expire.
+    /// until their window ends or their bucket refills.
     async fn refund(&self, receipts: &[Receipt]) {
         self.remote.refund(receipts).await;
     }

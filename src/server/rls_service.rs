@@ -369,8 +369,8 @@ impl<D: Decide> RateLimit<D> {
 
     /// Processes a forward-auth request from a proxy, whose `headers` describe the original HTTP
     /// request. The response has status 200 if the original request may pass, `denied_status` if
-    /// not, 400 if the policy has no HTTP mapping for the domain or the proxy did not send a
-    /// required header, and 503 if the store is unavailable.
+    /// not, 400 if the policy has no HTTP mapping for the domain or the request is invalid (for
+    /// example, a required header is missing), and 503 if the store is unavailable.
     ///
     /// If the policy is reloaded during the call, the mapping may come from the old policy and the
     /// decision from the new one. The same can happen if the proxy builds the descriptors itself.
@@ -415,7 +415,8 @@ impl<D: Decide> RateLimit<D> {
 /// the call, because reading a clock is slow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallTimestamps {
-    /// Wall-clock time at which the call is decided, in microseconds since the Unix epoch.
+    /// Wall-clock time at which the call started, in microseconds since the Unix epoch. The
+    /// decision uses it as the current time.
     pub(super) now: Micros,
     /// Monotonic time at which the call started; `None` if its duration is not measured.
     pub(super) began: Option<Instant>,

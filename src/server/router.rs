@@ -54,7 +54,7 @@ pub(crate) enum UnaryMethod {
 pub(crate) struct RateLimitCall {
     pub(crate) method: UnaryMethod,
     pub(crate) body: Incoming,
-    /// Time until the caller's deadline; `None` if the caller has set no deadline.
+    /// Time until the caller's deadline; `None` if the caller has set no valid deadline.
     pub(crate) deadline: Option<Duration>,
     pub(crate) trace: Option<Arc<Trace>>,
 }
@@ -159,7 +159,7 @@ impl<D: Decide> Router<D> {
     }
 
     /// Receives the body of a unary call. Returns the body and the time left until the caller's
-    /// deadline; `None` instead of the time if the caller has set no deadline.
+    /// deadline; `None` instead of the time if the caller has set no valid deadline.
     ///
     /// # Errors
     ///

@@ -41,7 +41,8 @@ pub struct TlsMaterial {
     /// present a certificate.
     pub client_authority: Option<Vec<u8>>,
     /// Subject alternative names (DNS names and URIs) of accepted clients. A client certificate
-    /// must contain at least one of them. If empty, the names in the certificate are not checked.
+    /// must contain at least one of them. If empty, every certificate is accepted that a CA in
+    /// `client_authority` signed or that is itself in that file.
     pub allowed_callers: Vec<String>,
     /// Grants of domains to callers. If empty, every caller may use every domain.
     pub grants: Vec<Grant>,

@@ -271,14 +271,15 @@ pub fn report(values: &[SettingValue]) -> String {
 /// value directly, and does not move the comments of other lines.
 const COMMENT_COLUMN_MAX: usize = 50;
 
-/// Units with which a number needs no quotes in YAML; the empty text means no unit. Other text that
+/// Units that a number without quotes may have in YAML; the empty text means no unit. Other text that
 /// begins with a digit needs quotes, because YAML may parse it as a number or a date.
 const PLAIN_UNITS: [&str; 8] = ["", "ms", "s", "m", "h", "KiB", "MiB", "GiB"];
 
 /// Words that YAML parses as a boolean or as null.
 const YAML_WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
 
-/// Formats text as a YAML scalar, with quotes if YAML would otherwise parse it as something else.
+/// Formats text as a YAML scalar. Adds quotes unless the text is `true`, `false`, a number with an
+/// optional unit, or a plain word that YAML parses as text.
 fn yaml_scalar(text: &str) -> String {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_number = unit.len() < text.len()

@@ -1,5 +1,5 @@
 //! Suggestions in error messages: likely spellings of unknown keys, how to write lists and numbers,
-//! and how to convert files of other programs.
+//! and what to do with a file that is not a policy.
 
 use super::diagnostic::{DiagnosticKind, quoted};
 use super::keywords::{self, Key, Level, levels_of};
@@ -125,8 +125,9 @@ pub(crate) fn type_name(value: Node<'_>) -> &'static str {
     }
 }
 
-/// Returns a message for an input file of another program: the kind of file, and how to convert it
-/// to a policy. Returns `None` if the file is not recognized.
+/// Returns a message for a file that is not a policy but is recognized, such as a Limitador file or
+/// a settings file: the kind of file, and what to do with it. Returns `None` if the file is not
+/// recognized.
 pub(crate) fn foreign_file_message(root: Node<'_>) -> Option<String> {
     if root.get("domain").is_some() {
         return None;

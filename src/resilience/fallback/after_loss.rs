@@ -137,8 +137,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the checks to send to the remote store: those that pass against this replica's own
-/// charges, and those that are charged even if they are refused.
+/// Returns the checks to send to the remote store: those that were not refused against this
+/// replica's own charges, and those that are charged even if they are refused. If a refusal already
+/// rejects the call, only those that apply to a rejected call, too.
 fn remaining_checks<'a>(
     call: &Call<'a>,
     own: &OwnOutcomes,

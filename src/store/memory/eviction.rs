@@ -20,8 +20,8 @@ use crate::domain::{Micros, Op};
 /// search takes about 100 ns.
 const RECLAIM_SLOTS_FULL: usize = 32;
 
-/// Maximum number of other shards that an insertion into a full store searches if the shard of the
-/// new key contains no expired entries. Locked shards are skipped.
+/// Maximum number of other shards that an insertion into a full store searches if it finds no
+/// expired entry in the shard of the new key. Locked shards are skipped.
 const RECLAIM_SHARDS: usize = 4;
 
 /// Number of slots that are searched for an entry to fold into a sketch. A search takes about 100

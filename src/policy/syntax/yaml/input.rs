@@ -76,7 +76,7 @@ impl<'t> Input<'t> {
 
 /// Counter of punctuation characters since the last parser event. It bounds the parser's token
 /// buffer, because every bracket, quote and comma may become a token. Outside brackets, the count
-/// restarts on each line, because the parser discards its tokens at the end of the line.
+/// restarts on each line, because a key ends on its line, so the parser stops buffering there.
 #[derive(Debug, Default)]
 pub(crate) struct PunctuationCounter {
     punctuation: Cell<usize>,
