@@ -44,7 +44,8 @@ use super::Step;
 use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill, Verdict};
 
 /// Tolerance for stored debt, as refill time: 1 s. Debt that exceeds the bucket's maximum debt by
-/// more than this was stored while the clock ran ahead, and is clamped to the maximum.
+/// more than this was stored by a clock that ran ahead, or before the capacity was lowered. It is
+/// clamped to the maximum.
 ///
 /// NTP slews offsets below 128 ms and steps larger ones. Clocks of Redis replicas are expected to
 /// differ by less than a second.

@@ -101,7 +101,7 @@ impl ControlPlanePolicy {
     }
 
     /// Attaches the service, which was started with `policy`. Each later policy from the control
-    /// plane then replaces the service's policy.
+    /// plane replaces the service's policy, also one that has already arrived.
     pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {
         let mut state = self.lock_state();
         if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {

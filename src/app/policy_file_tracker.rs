@@ -1,8 +1,8 @@
 //! Detects changes to policy files by polling, and reads changed files once they are complete.
 //!
 //! A file that is still being written is not read, because half of a policy is often valid, with
-//! fewer limits. A file counts as complete once two consecutive polls find the same stamp (inode,
-//! size and timestamps).
+//! fewer limits. A file counts as complete once two consecutive polls find the same stamp (device,
+//! inode, size and timestamps).
 
 use std::collections::BTreeMap;
 use std::{io, mem};

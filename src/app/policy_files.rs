@@ -24,7 +24,7 @@ const FILES_MAX: usize = 10_000;
 const DEPTH_MAX: usize = 16;
 
 /// Configured paths of policy files and directories, with the options that select files in
-/// directories and limit file sizes.
+/// directories and limit the size of each file and of all files together.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyFiles {
     paths: Vec<PathBuf>,

@@ -34,7 +34,8 @@ pub(super) struct PolicyReloader {
     in_force: Fingerprint,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
-    /// Whether the last poll failed to read the files. Used to log the failure only once.
+    /// Whether a poll failed to read the files and no later poll has succeeded. Used to log each
+    /// outage only once.
     is_unreadable: bool,
 }
 
@@ -121,7 +122,7 @@ impl PolicyReloader {
         Arc::new(loaded.policy)
     }
 
-    /// Logs an error if the files were readable until now. Makes the next polls read all files
+    /// Logs an error once per outage. Makes the next polls read all files
     /// again, even those that have not changed.
     fn report_unreadable(&mut self, failure: &Failure) {
         self.files.discard_stamps();

@@ -125,7 +125,7 @@ pub struct Decision<'p> {
 pub struct CheckEvent {
     /// Rule of the check, or `None` for a request override.
     pub rule: Option<RuleId>,
-    /// Hits that the check charges or refunds if it passes; 0 for a peek.
+    /// Hits that the check asks to charge or refund, whether or not it passes; 0 for a peek.
     pub hits: Hits,
     /// Capacity of the limit, in hits.
     pub capacity: Hits,

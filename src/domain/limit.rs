@@ -244,8 +244,8 @@ pub struct Bucket {
     /// Refill rate of the bucket. The stored state has the same format for both variants.
     pub refill: Refill,
     /// Floor of a consumer class that shares the bucket with other classes, in hits. A hit passes
-    /// only if the bucket holds at least this many hits before the charge. The floor is at most
-    /// `burst`, and 0 for a bucket without classes.
+    /// only if the bucket holds at least this many hits before that hit is charged. The floor is at
+    /// most `burst`, and 0 for a bucket without classes.
     pub floor: Hits,
     /// Whether the algorithm in the policy is `leaky_bucket` rather than `token_bucket`. Affects
     /// only the name of the algorithm in counter keys and listings.

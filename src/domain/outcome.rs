@@ -110,7 +110,8 @@ impl Receipt {
     }
 
     /// Returns the receipts to refund for a rejected all-or-nothing call, and updates `answers` to
-    /// the state after the refund. Bills and limits with `charge: always` keep their charges.
+    /// the state after the refund. Leaves out charges that
+    /// [apply to a rejected call](Check::applies_when_rejected).
     ///
     /// `answers` must come from the store that will execute the refund.
     pub fn for_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {

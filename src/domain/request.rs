@@ -26,7 +26,8 @@ pub struct Descriptor<'a> {
     /// absent, of the request; the default is 1. Zero hits make the check a peek.
     pub hits: Hits,
     /// Whether the descriptor sets its own `hits_addend`. If so, hits above 0 are a bill: hits that
-    /// the caller has already used. Under `charge: billed`, they are charged even over the limit.
+    /// the caller has already used. Under `charge: billed`, they are charged even if the check is
+    /// refused or the call is rejected.
     pub has_hits_addend: bool,
     /// Whether the hits are refunded rather than charged (`is_negative_hits`).
     pub refund: bool,
@@ -52,7 +53,7 @@ pub struct Entry<'a> {
 /// policy for this descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Hits per window; 0 rejects every check.
+    /// Hits per window; 0 refuses every check.
     pub requests_per_unit: u32,
     /// Time unit of the window, such as `Unit::Minute`.
     pub unit: Unit,

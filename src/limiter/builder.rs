@@ -66,10 +66,10 @@ impl LimiterBuilder {
     /// sliding log, of concurrency slots, or of a hybrid counter count as another counter.
     ///
     /// If the maximum is reached, new keys of a rule that has its fair share of the counters share
-    /// counters. Calls with such keys may be rejected too early but never exceed the limit. New
-    /// keys are rejected if they belong to a concurrency or hybrid limit, or if keys of eight other
-    /// rules already share counters. With Redis, the counters in memory are used only while Redis
-    /// does not reply.
+    /// counters. Calls with such keys may be rejected too early but never exceed the limit. Such
+    /// keys are rejected instead if they belong to a concurrency or hybrid limit, or if keys of
+    /// eight other rules already share counters. With Redis, the counters in memory are used only
+    /// while Redis does not reply.
     pub fn max_counters(self, counters: usize) -> LimiterBuilder {
         LimiterBuilder { counters_max: counters, ..self }
     }

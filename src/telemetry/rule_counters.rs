@@ -64,7 +64,7 @@ pub(super) struct RuleCounters {
     refunded: AtomicU64,
     /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor that names its
     /// hits is a bill, which reports hits already used, rather than a request for several hits.
-    has_questions: AtomicBool,
+    has_peeks: AtomicBool,
     has_lost_bill: AtomicBool,
     /// Number of refused checks of the rule when it was last named in the log of rejected calls.
     refused_when_logged: AtomicU64,
@@ -100,12 +100,12 @@ impl RuleCounters {
     /// already used). Returns the lost bill to count, or `None` if there is none. A rejected bill
     /// counts as lost only if the rule has had a peek.
     pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {
-        if check.is_peek && !self.has_questions.load(Ordering::Relaxed) {
-            self.has_questions.store(true, Ordering::Relaxed);
+        if check.is_peek && !self.has_peeks.load(Ordering::Relaxed) {
+            self.has_peeks.store(true, Ordering::Relaxed);
         }
         let lost = check.lost_bill?;
         match lost.cause {
-            LossCause::Rejected if !self.has_questions.load(Ordering::Relaxed) => return None,
+            LossCause::Rejected if !self.has_peeks.load(Ordering::Relaxed) => return None,
             LossCause::Rejected => self.has_lost_bill.store(true, Ordering::Relaxed),
             LossCause::DebtBound => {}
         }

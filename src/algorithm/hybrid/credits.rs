@@ -136,7 +136,7 @@ impl<'a> HybridCredits<'a> {
     }
 
     /// Returns the credits that must be in the pool before a charge may use it. `own` has the
-    /// credits in the buckets of all classes; `mine` is the number in the charging class's bucket.
+    /// credits in the buckets of all classes; for the charging class, `mine` replaces its number.
     fn pool_floor(&self, own: &[u64], mine: u64) -> u64 {
         let room =
             self.pool_capacity(own).saturating_add(own[self.limit.class]).saturating_sub(mine);

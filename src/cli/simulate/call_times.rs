@@ -53,8 +53,8 @@ pub(super) struct CallTimes {
 
 impl CallTimes {
     /// Creates an iterator over the call times of the caller with index `client` in `group`. It
-    /// ends `lasts_s` seconds after the start of the scenario, except for a burst, which always
-    /// makes all of its calls.
+    /// ends `lasts_s` seconds after the start of the scenario, except for a burst, which yields
+    /// all of its calls.
     pub(super) fn new(group: &Group, client: u32, lasts_s: f64, mut random: Random) -> CallTimes {
         let mut changes: Vec<f64> = vec![lasts_s];
         for phase in &group.phases {

@@ -25,8 +25,8 @@ pub struct Scenario {
     /// numbers in error messages are those of the scenario file.
     pub policy: String,
     /// Number of spaces by which the file indents the policy's lines. `None` if the policy is not
-    /// a YAML block scalar (`policy: |`). In that case, positions in the policy cannot be mapped
-    /// to the file.
+    /// a YAML literal block scalar (`policy: |`). In that case, positions in the policy cannot be
+    /// mapped to the file.
     #[serde(skip)]
     pub policy_indent: Option<u32>,
     /// Name of the scenario file; empty if there is none.
@@ -43,7 +43,7 @@ pub struct Scenario {
     #[serde(default = "default_window")]
     pub window_s: f64,
     /// Length of the time slice that each row of the report covers, in seconds. `None` means a
-    /// twelfth of `lasts_s`.
+    /// twelfth of `lasts_s`, so that the report has about twelve rows.
     pub slice_s: Option<f64>,
     /// Seed of the random number generator. Runs with the same seed have the same result.
     #[serde(default)]
@@ -236,8 +236,8 @@ fn format_error(error: &serde_yaml::Error) -> ScenarioError {
 }
 
 /// Returns the first line of the policy in the file, counted from 0, and the number of spaces by
-/// which the policy is indented. Returns `None` unless the policy is a YAML block scalar (written
-/// as `policy: |`).
+/// which the policy is indented. Returns `None` unless the policy is a YAML literal block scalar
+/// (`policy: |`).
 fn find_policy_block(text: &str) -> Option<(usize, u32)> {
     let (nth, header) = text.lines().enumerate().find(|(_, line)| line.starts_with("policy: |"))?;
     let written = header.chars().find_map(|c| c.to_digit(10));

@@ -138,7 +138,7 @@ struct Simulation<'a> {
 
 /// Runs a scenario. Calls `call(group, client, now)` for each attempt, in chronological order.
 ///
-/// Retries that are due later than twice the duration of the scenario are dropped.
+/// Attempts that are due later than twice the duration of the scenario are dropped.
 ///
 /// # Errors
 ///

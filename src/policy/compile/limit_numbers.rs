@@ -26,7 +26,8 @@ const CREDITS_BOUND: u64 = 1 << 53;
 
 /// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. That format
 /// rounds the emission interval up to whole microseconds, which slows the refill. A bucket that
-/// would have a larger error is stored as credits, which are exact but take twice the space.
+/// would have a larger error is stored as credits, which are exact, but whose state takes more
+/// space.
 const RATE_ERROR_RECIPROCAL: u128 = 1_000;
 
 /// Exclusive upper bound of a hybrid limit's capacity, in credits. One hit is 100 credits for each
@@ -290,17 +291,16 @@ pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
 }
 
 /// Compiles a request override to a fixed-window limit with the given charge mode. If the override
-/// allows 0 requests per unit, the limit rejects every check.
+/// allows 0 requests per unit, the limit refuses every check.
 ///
 /// Windows longer than [`WINDOW_MAX`] are clamped to it, and a multiplier of 0 counts as 1.
 /// Responses report the rate as sent in the request.
 ///
 /// ```
 /// use tidegate::domain::{Charge, Hits, Override, Unit};
-/// let request_override = Override { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1 };
-/// let limit = tidegate::policy::compile_override("edge", &request_override, Charge::Admitted);
-/// assert_eq!(limit.capacity(), Hits(5));
-/// ```
+/// let request_override = Override { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1
+/// }; let limit = tidegate::policy::compile_override("edge", &request_override, Charge::Admitted);
+/// assert_eq!(limit.capacity(), Hits(5)); ```
 pub fn compile_override(domain: &str, request_override: &Override, charge: Charge) -> Limit {
     let rate = Rate {
         requests_per_unit: request_override.requests_per_unit,

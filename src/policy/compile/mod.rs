@@ -124,8 +124,8 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
 ///
 /// # Errors
 ///
-/// Returns the errors of all resources, each with its path. If a resource is malformed, returns
-/// only the errors of that kind.
+/// Returns the errors of all resources, each with its path. If converting a resource failed,
+/// returns only the errors of the conversions.
 pub fn compile_resources(
     resources: Vec<Resource>,
     options: &Options,

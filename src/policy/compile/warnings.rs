@@ -348,9 +348,9 @@ fn check_replaces(linter: &mut Linter<'_>) {
     });
 }
 
-/// If every limit of a domain needs an entry that can be absent, adds a note for each key of such
-/// an entry. Envoy omits a descriptor if one of its entries is absent, so that the request may not
-/// be limited at all.
+/// If every limit of a domain needs an entry that can be absent, adds one note for each distinct
+/// key among the first such entries of the limits' paths. Envoy omits a descriptor if one of its
+/// entries is absent, so that the request might not be limited at all.
 fn check_absent_entries(linter: &mut Linter<'_>) {
     let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
     let mut is_safe = false;

@@ -26,8 +26,8 @@ const TAG_KIND: u8 = 3;
 /// First byte of the identity of a slot holder.
 const HOLDER_KIND: u8 = 4;
 
-/// Byte for a fixed window in an identity. Each algorithm has its own byte, which is followed by
-/// the window if the algorithm has one.
+/// Byte in an identity for a fixed window that is aligned to the Unix epoch. The byte of an
+/// algorithm is followed by its window if it has one.
 const FIXED_WINDOW: u8 = 1;
 const SLIDING_WINDOW: u8 = 2;
 const SLIDING_LOG: u8 = 3;

@@ -369,7 +369,7 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
 }
 
 /// Returns the operation that a descriptor requests, and the limit to which it applies. A refund of
-/// 0 hits stays a refund instead of becoming a peek, because a peek can be rejected.
+/// 0 hits stays a refund instead of becoming a peek, because a peek can be refused.
 ///
 /// Under `charge: billed`, hits that the descriptor sets itself are a bill. They are not multiplied
 /// by the rule's `cost`, because they have already been used.

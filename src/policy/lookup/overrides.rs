@@ -190,7 +190,7 @@ impl Rule {
     }
 }
 
-/// Returns a limit of 0 hits that rejects every check, even if the store is unavailable. The limit
+/// Returns a limit of 0 hits that refuses every check, even if the store is unavailable. The limit
 /// is always a fixed window, because a bucket of capacity 0 would clamp its counter's debt to 0.
 /// While the override is set, neither refunds nor bills (hits already used) are recorded, because
 /// writing them would overwrite the counter's state.

@@ -5,7 +5,8 @@
 //! used in explanations and logs, but never in metrics, where callers could create any number of
 //! series.
 //!
-//! Functions of this module allocate and are not called on the request path.
+//! Functions of this module allocate. On the request path, only `printed_path` is called, and only
+//! for rules with `value_to_metric` or `detailed_metric`.
 
 use std::fmt::Write as _;
 

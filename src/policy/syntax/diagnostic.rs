@@ -160,8 +160,8 @@ pub enum DiagnosticKind {
     Empty,
     /// The file is not UTF-8, or contains a character that YAML forbids.
     Encoding,
-    /// The file or a value is too large, the nesting is too deep, aliases expand too far, or there
-    /// are too many errors.
+    /// A file, all files together, a value, or a list is too large, the nesting is too deep,
+    /// aliases expand too far, a request could need too many checks, or there are too many errors.
     TooLarge,
     /// The file is not valid YAML.
     Syntax,

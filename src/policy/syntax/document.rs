@@ -1,4 +1,5 @@
-//! Parsed policy file or control-plane resource, with the source position of every value.
+//! Parsed policy file, with the source position of every value, or control-plane resource, whose
+//! values have a path only.
 //!
 //! Not here: reading values from the document (`reader`, `values`).
 

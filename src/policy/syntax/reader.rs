@@ -323,8 +323,9 @@ impl<'d> Reader<'d> {
         Ok(Fields { map })
     }
 
-    /// Converts a scalar to a string. Accepts booleans and `i64` numbers, and keeps their spelling.
-    /// Fails for any other number, a list, a map, or a text that is not valid for the key.
+    /// Converts a scalar to a string. Accepts booleans and integers in the range of `i64`, and
+    /// keeps their spelling; null becomes an empty string. Fails for any other number, a list, a
+    /// map, or a text that is not valid for the key.
     pub(crate) fn convert_to_string(
         &mut self,
         key: &Key,

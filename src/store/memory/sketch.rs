@@ -180,8 +180,8 @@ impl Cell {
         }
     }
 
-    /// Returns a cell that is at most as full as each of the two cells. Fullness is defined as in
-    /// [`max`](Self::max).
+    /// Returns the less full of the two cells; of two cells with a window each, the lower count of
+    /// each window after both were advanced to the later window.
     fn min(self, other: Cell, window: Option<Micros>) -> Cell {
         let is_emptier = (self.time, self.present) <= (other.time, other.present);
         match window {

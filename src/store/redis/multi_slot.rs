@@ -4,7 +4,7 @@
 //! Each group is one atomic script call. All groups are sent at once, unless a check was near its
 //! limit when last seen: then its group is sent alone first, so that a refusal there leaves no
 //! charges in other slots. If one slot rejects the call, the charges in the others are refunded by
-//! receipt. No limit is ever exceeded, but near a limit, a call may be rejected because of
+//! receipt. No limit ever admits too many hits, but near a limit, a call may be rejected because of
 //! charges that another call refunds one round trip later. If a slot does not reply, the charges in
 //! the others are kept, and the fallback either admits the call or refunds them.
 //!

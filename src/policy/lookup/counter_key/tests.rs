@@ -12,7 +12,7 @@ use crate::domain::{
     SlidingLog, SlidingWindow, Unit,
 };
 
-/// Parts of a counter's identity, before encoding or after decoding.
+/// Parts of an identity, before encoding or after decoding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct IdentityParts {
     kind: u8,

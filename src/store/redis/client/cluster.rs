@@ -28,14 +28,15 @@ use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKin
 /// and a simultaneous migration of the slot causes a second. More than three redirects mean that
 /// the nodes disagree about the owner of the slot.
 const REDIRECTS_MAX: u32 = 3;
-/// Maximum number of retries per call after TRYAGAIN, the reply to a call while some of its keys
-/// are being migrated. If one retry is not enough, the fallback decides the call.
+/// Maximum number of retries per call after TRYAGAIN, the reply while only some of the call's keys
+/// have moved to the new node. That can last until all keys of the slot have moved, so if one
+/// retry is not enough, the fallback decides the call.
 const RETRIES_MAX: u32 = 1;
 /// Time to wait before the retry after a TRYAGAIN reply. MIGRATE moves a batch of keys in about
 /// this time.
 const RETRY_WAIT: Duration = Duration::from_millis(1);
-/// Maximum number of nodes that redirects may add to the slot table before its next update. A
-/// reshard involves one or two such nodes.
+/// Maximum number of addresses that the cluster does not list and to which redirects are followed
+/// between two updates of the slot table. A reshard involves one or two such nodes.
 const REDIRECT_TARGETS_MAX: usize = 16;
 
 /// Redis Cluster client with a table of the nodes and their hash slots.
@@ -232,8 +233,9 @@ impl Cluster {
     }
 
     /// Returns the node that a redirect points to. If the slot table does not contain the node,
-    /// opens connections to it and adds it to the table. Returns `None` if redirects have already
-    /// added [`REDIRECT_TARGETS_MAX`] nodes.
+    /// opens connections to it and adds it to the table. Returns `None` if the cluster does not
+    /// list the address and redirects have already pointed to [`REDIRECT_TARGETS_MAX`] other such
+    /// addresses since the last update.
     fn redirect_target(&self, address: &Address) -> Option<Arc<Node>> {
         let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
         let table = self.table.load();
@@ -263,8 +265,9 @@ impl Cluster {
     /// The node may be a promoted replica that lacks the former master's last charges. Does nothing
     /// if `former` is the empty table at startup.
     ///
-    /// Call this only for owners of hash slots, because other nodes hold no counters. Shortly after
-    /// a failover, some nodes still list the former master without hash slots.
+    /// Call this only for nodes that own hash slots or that a redirect points to, because other
+    /// nodes hold no counters. Shortly after a failover, some nodes still list the former master
+    /// without hash slots.
     fn record_loss_if_new_owner(&self, node: &Node, former: &SlotTable) {
         if node.mark_as_owner() && !former.nodes().is_empty() {
             self.context.record_loss(node.address(), NEW_MASTER);

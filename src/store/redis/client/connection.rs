@@ -58,7 +58,7 @@ const WORKING_AFTER: Micros = Micros::SECOND;
 /// Shortest silence of a node, beyond one round trip, that is added to the load estimate.
 const SILENCE_MIN: Micros = Micros(4_000);
 /// Interval at which the silence of a node is measured while a batch is in flight.
-const SILENCE_STEP: Duration = Duration::from_micros(SILENCE_MIN.0);
+const SILENCE_CHECK_INTERVAL: Duration = Duration::from_micros(SILENCE_MIN.0);
 
 /// State of the task that opens, serves, and reopens one connection.
 pub(crate) struct Connection {
@@ -330,9 +330,9 @@ impl Connection {
         }
     }
 
-    /// Returns the time since this connection last received a reply or, if later, since it wrote
-    /// the oldest batch in flight, minus the smallest round trip. Returns zero if no batch is in
-    /// flight.
+    /// Returns how long the node has been silent, less the smallest round trip. Silence begins at
+    /// the last reply on this connection or when the oldest batch in flight was written, whichever
+    /// is later. Returns zero if no batch is in flight.
     fn silence(&self, outstanding: &OutstandingCommands) -> Micros {
         let oldest = outstanding.sent.front();
         oldest.map_or(Micros::ZERO, |sent| self.meter.silence(*sent, self.now()))
@@ -477,7 +477,8 @@ impl Connection {
     }
 }
 
-/// Connects, with backoff between attempts, until an attempt succeeds. Returns the connection.
+/// Tries to connect until an attempt succeeds, and waits before each attempt as `backoff` requires.
+/// Returns the connection.
 pub(super) async fn dial(
     dialer: &mut Dialer,
     stats: &NodeStats,
@@ -547,9 +548,10 @@ struct SilenceTimer {
 }
 
 impl SilenceTimer {
-    /// Creates a stopped timer. Its step is [`SILENCE_STEP`], or `silence_max` if that is shorter.
+    /// Creates a stopped timer. Its step is [`SILENCE_CHECK_INTERVAL`], or `silence_max` if that is
+    /// shorter.
     fn new(silence_max: Duration) -> Self {
-        let step = SILENCE_STEP.min(silence_max);
+        let step = SILENCE_CHECK_INTERVAL.min(silence_max);
         SilenceTimer { sleep: Box::pin(tokio::time::sleep(step)), step, is_set: false }
     }
 

@@ -79,8 +79,8 @@ impl ConnectionLoad {
     }
 }
 
-/// Meter that computes the load of a connection from its replies and the silence of the node. Owned
-/// by the connection's task.
+/// Meter that computes the mean service time and the smallest round trip of a connection from its
+/// replies and the silence of the node. Owned by the connection's task.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     service: [ServiceWindow; 2],
@@ -123,8 +123,8 @@ impl LoadMeter {
 
     /// Adds the silence since a batch was written at `sent` to the mean service time in `load`, as
     /// if the replies to all `in_flight` commands arrived now. Otherwise, calls would be sent to a
-    /// frozen node until its circuit breaker opens. Does nothing if no reply arrived shortly before
-    /// `sent`, because the mean is then unknown.
+    /// frozen node until its circuit breaker opens. Does nothing unless a reply arrived shortly
+    /// before `sent` or later, because the mean is otherwise unknown.
     pub(crate) fn record_silence(
         &self,
         load: &ConnectionLoad,
@@ -137,8 +137,8 @@ impl LoadMeter {
         }
     }
 
-    /// Writes the mean service time of the two latest windows into `load`. Adds `busy` and
-    /// `commands` to the totals of these windows first.
+    /// Writes the mean service time of the two latest windows, with `busy` and `commands` added to
+    /// their totals, into `load`. Does not change the windows.
     fn update_mean(&self, load: &ConnectionLoad, busy: Micros, commands: u64, now: Micros) {
         let [current, previous] = &self.service;
         let busy_us = current.busy.0 + previous.busy.0 + busy.0;

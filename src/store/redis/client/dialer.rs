@@ -53,7 +53,7 @@ pub(crate) struct ClientContext {
     pub(crate) losses: Arc<LossCount>,
     /// Number of connections to any node that were lost since the client was opened.
     pub(crate) lost_connections: AtomicU64,
-    /// Latest logged reason why a node cannot be used, with advice; `None` if there was none.
+    /// Latest logged reason why a node could not be used; `None` if nothing was logged.
     failure: Mutex<Option<String>>,
 }
 
@@ -86,7 +86,7 @@ impl ClientContext {
         *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
     }
 
-    /// Returns the latest logged reason why a node cannot be used, with advice, if there is one.
+    /// Returns the latest logged reason why a node could not be used; `None` if there was none.
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -104,7 +104,8 @@ impl ClientContext {
     ///
     /// # Errors
     ///
-    /// Returns an error if connecting fails, or if the reply is an error or exceeds the timeout.
+    /// Returns an error if the password cannot be read, connecting fails, the reply is an error, or
+    /// no reply arrives within the connect timeout.
     pub(crate) async fn query(
         &self,
         address: &Address,
@@ -278,8 +279,8 @@ impl From<RedisError> for ConnectError {
 /// Each dialer has a pool of one connection. With a shared pool, a broken connection could not be
 /// identified, because the callback for broken connections is part of the pool's configuration.
 ///
-/// INFO and CLUSTER queries do not use a pool. Before each reuse, a pool sends UNWATCH and PING,
-/// which the documented ACL does not permit and sentinels do not support.
+/// INFO and CLUSTER queries do not use a pool. Before each reuse, a pool sends UNWATCH, which the
+/// documented ACL does not permit and sentinels do not support.
 pub(crate) struct Dialer {
     context: Arc<ClientContext>,
     address: Address,
@@ -555,9 +556,9 @@ impl Dialer {
         }
     }
 
-    /// Compares `stored`, the value of the key `tg1meta`, with `config.meta`, and stores
-    /// `config.meta`. Warns if they differ, because replicas with different keys each admit the
-    /// full limit. Ignores an error reply: on a cluster, only one node holds the key.
+    /// Compares `stored`, the value of `tg1meta`, with `config.meta`, and stores the latter. Warns
+    /// if they differ: replicas whose Redis keys differ each admit the full limit. Does nothing
+    /// after an error reply: on a cluster, only one node holds the key.
     async fn compare_meta(&self, connection: &mut MultiplexedConnection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {

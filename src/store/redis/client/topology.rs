@@ -119,8 +119,8 @@ impl RedisClient {
         was_connected
     }
 
-    /// Returns the latest logged reason why a node cannot be used, with advice on how to fix it.
-    /// Returns `None` if there was none.
+    /// Returns the latest logged reason why a node could not be used, with advice if there is any;
+    /// `None` if nothing was logged.
     pub fn failure(&self) -> Option<String> {
         self.context.failure()
     }

@@ -33,7 +33,8 @@ const COUNT_MAX: u64 = u32::MAX as u64;
 /// policy allows only 10,000.
 const COUNTER_HITS_MAX: u64 = 1 << 22;
 
-/// Unit in which the scripts measure the start of a calendar window: one second, in microseconds.
+/// Unit of a calendar window's number, which is its start divided by this unit: one second, in
+/// microseconds.
 const CALENDAR_UNIT_US: u64 = 1_000_000;
 
 /// Number of bytes to reserve per check for its encoded key and arguments: a key of 29 to 117
