@@ -150,11 +150,10 @@ pub struct SharedStoreStats {
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
-    /// Number of calls on a Redis Cluster that needed several script calls.
+    /// Number of calls on a Redis Cluster that were split into groups, one script call for each.
     pub multi_slot_calls: u64,
-    /// Number of multi-slot calls that were sent in up to two round trips: first only to the hash
-    /// slot of the counter nearest to its limit, then to the other slots, unless the first round
-    /// trip has already ended the call.
+    /// Number of multi-slot calls that were sent in up to two round trips: first the group of the
+    /// counter nearest to its limit, then the other groups as far as the call still needs them.
     pub two_rounds: u64,
     /// Number of script calls that decided checks in several hash slots of one cluster node.
     pub node_calls: u64,

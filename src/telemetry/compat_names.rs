@@ -167,8 +167,8 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     PROCESS_METRICS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
-/// Returns the statsd name of a rule. `path` is the rule's path, which begins with the domain, or
-/// [`OVERRIDES`].
+/// Returns the statsd name of a row of the per-rule metrics. `path` is a rule's path or a detailed
+/// path, which both begin with the domain, or [`OVERRIDES`].
 fn rule_statistic(domain: &str, path: &str) -> String {
     let path = match path {
         OVERRIDES => format!("{domain}.{OVERRIDES}"),

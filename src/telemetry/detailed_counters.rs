@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::rule_counters::{RuleCounters, RuleName, RuleTable};
 use crate::domain::DetailedCheck;
 
-/// Maximum number of detailed paths (rule paths with values of requests). With this many paths,
-/// counters and names take at most 12 MB, and a scrape has 70,000 additional lines.
+/// Maximum number of detailed paths (rule paths with values of requests) over all rules. At this
+/// number, counters and names take at most 12 MB, and a scrape has 70,000 additional lines.
 pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
 /// Maximum length of a detailed path (a rule's path with values of the request), in bytes.
 /// Prometheus servers commonly reject labels longer than about 1 KiB.

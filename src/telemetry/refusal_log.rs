@@ -1,6 +1,6 @@
 //! Logs rejected calls, at most one line per second. Each line describes one rejected call and the
-//! rule that rejected it. It also states how many calls were rejected in total, and how many
-//! checks of that rule were rejected, since the previous line.
+//! rule that rejected it. It also states how many calls were rejected since the previous line, and
+//! how many checks of that rule were refused since the last line that named it.
 //!
 //! On the request path, the call's data is only recorded. A background task writes the line, so
 //! that standard error never delays a decision.

@@ -150,11 +150,11 @@ impl BatchRequest {
 pub enum BatchItemResult {
     /// The request was decided, with this response.
     Response(Box<CallResponse>),
-    /// The server responded with an error instead of a decision.
+    /// The request was not decided: the server returned an error for it, or no result.
     Error {
         /// Name of the gRPC status code, such as `InvalidArgument`.
         code: String,
-        /// Error message from the server.
+        /// Error message from the server, or `the server sent no result`.
         message: String,
     },
 }

@@ -260,8 +260,9 @@ enum MessageType {
 
 impl MessageType {
     /// Returns the type of the message that `field` contains; `None` if the field does not contain
-    /// a message. `preceding` is the number of descriptors or entries that precede the field in
-    /// its message. Returns an error if the field is an entry and `preceding` is `entries_max`.
+    /// a message, or only the wrapped number `hits_addend`. `preceding` is the number of
+    /// descriptors or entries that precede the field in its message. Returns an error if the field
+    /// is an entry and `preceding` is `entries_max`.
     fn nested_type(
         self,
         field: u32,

@@ -51,10 +51,10 @@ pub struct RedisStats {
     pub clamped: AtomicU64,
     /// Number of script replies that could not be decoded.
     pub unreadable: AtomicU64,
-    /// Number of calls on a Redis Cluster that needed several script calls.
+    /// Number of calls on a Redis Cluster that were split into groups, one script call for each.
     pub multi_slot_calls: AtomicU64,
-    /// Number of multi-slot calls sent in up to two round trips: first to the hash slot of the
-    /// counter nearest to its limit, then, if that did not end the call, to the other hash slots.
+    /// Number of multi-slot calls sent in up to two round trips: first the group of the counter
+    /// nearest to its limit, then the other groups as far as the call still needs them.
     pub two_rounds: AtomicU64,
     /// Number of script calls that decided checks in several hash slots of one node.
     pub node_calls: AtomicU64,
@@ -295,7 +295,7 @@ impl<T: Transport> RedisStore<T> {
         let redirects = self.transport.redirects();
         let script_call = self.node_call(call.checks, call, false);
         let reply = self.transport.send(smallvec![script_call]).await.pop();
-        if !self.is_not_here(reply.as_ref()) {
+        if !self.replied_not_here(reply.as_ref()) {
             return self.decode_answers(reply, call);
         }
         let missed: SmallVec<[usize; 8]> = (0..call.checks.len()).collect();
@@ -315,7 +315,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// Returns whether a node's script replied that the node does not hold every key. Records the
     /// reply in the statistics.
-    fn is_not_here(&self, reply: Option<&Result<Value, SendError>>) -> bool {
+    fn replied_not_here(&self, reply: Option<&Result<Value, SendError>>) -> bool {
         match reply {
             Some(Ok(reply)) if is_not_here(reply) => {
                 self.stats.not_here.fetch_add(1, Ordering::Relaxed);
@@ -442,7 +442,7 @@ impl<T: Transport> RedisStore<T> {
         let mut replies = self.transport.send_until(script_calls, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
             let reply = replies.next();
-            if group.needs_node_script() && self.is_not_here(reply.as_ref()) {
+            if group.needs_node_script() && self.replied_not_here(reply.as_ref()) {
                 missed.extend_from_slice(&group.checks);
                 continue;
             }

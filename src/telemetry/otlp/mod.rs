@@ -44,8 +44,8 @@ pub struct OtlpTarget {
     pub headers: Vec<(String, String)>,
     /// Timeout for connecting and for each request.
     pub timeout: Duration,
-    /// PEM certificate of the CA that signed the collector's certificate; `None` uses the system's
-    /// CAs.
+    /// CA certificates that verify the collector's certificate, as PEM text; `None` uses the
+    /// system's CAs.
     pub ca: Option<Vec<u8>>,
 }
 

@@ -39,8 +39,8 @@ impl SamplingRule {
         self.parent_based || self.threshold > 0
     }
 
-    /// Returns whether to sample a call, given the caller's trace context (`None` if it sent
-    /// none).
+    /// Returns whether to sample a call, given the caller's trace context (`None` if it sent no
+    /// valid one).
     pub(super) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.parent_based => parent.sampled,

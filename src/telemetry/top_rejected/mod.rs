@@ -78,7 +78,7 @@ struct LimitEntry {
     name: LimitName,
     latest: Micros,
     /// Whether the limit's latest refusal did not affect admission, because the rule is in shadow
-    /// mode or another quota group passed.
+    /// mode or a quota group of the call always passes.
     shadow: bool,
     windows: KeyWindows,
 }
@@ -154,7 +154,8 @@ impl TopRefusals {
 
 impl TopLimits {
     /// Returns the index of a limit's entry, and creates the entry if necessary. Returns `None` if
-    /// no entry is free, or if the active policy does not have the limit's rule.
+    /// all entries are in use and none has been idle for [`IDLE_MIN`], or if the active policy does
+    /// not have the limit's rule.
     fn index_of(&mut self, id: LimitId, now: Micros, resolve: ResolveLimit<'_>) -> Option<usize> {
         if let Some(at) = self.indices.get(&id) {
             return Some(*at);

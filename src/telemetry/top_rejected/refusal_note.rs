@@ -45,8 +45,8 @@ pub(super) struct RefusalNote {
     pub(super) limit: Option<(RuleId, u16)>,
     /// Keyed hash that identifies the counter.
     pub(super) counter: u128,
-    /// Whether the refusal did not affect admission, because the rule is in shadow mode or another
-    /// quota group passed.
+    /// Whether the refusal did not affect admission, because the rule is in shadow mode or a
+    /// quota group of the call always passes.
     pub(super) shadow: bool,
     length: u8,
     is_truncated: bool,

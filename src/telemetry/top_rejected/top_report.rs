@@ -19,7 +19,8 @@ pub struct TopReport {
     /// Display format of descriptor values: `shortened` or `hashed`.
     pub values: &'static str,
     /// Number of rejections since startup that are missing from all lists, because they arrived
-    /// faster than they could be recorded or because more than 64 limits rejected calls.
+    /// faster than they could be recorded, more than 64 limits rejected calls, or the rule was
+    /// removed from the policy.
     pub unrecorded: u64,
     /// Rejections in a sliding window over the last ten seconds.
     pub now: TopWindow,
@@ -48,10 +49,10 @@ pub struct TopLimit {
     pub rule: String,
     /// Name of the limit within its rule; `None` if unnamed.
     pub limit: Option<String>,
-    /// Whether the limit's latest refusal did not reject the call, because the rule is in shadow
-    /// mode or another quota group passed.
+    /// Whether the limit's latest refusal did not affect admission, because the rule is in shadow
+    /// mode or a quota group of the call always passes.
     pub shadow: bool,
-    /// Number of rejected checks in the window, including those of rules in shadow mode.
+    /// Number of refused checks in the window, including those that did not affect admission.
     pub refused: u64,
     /// Most rejected keys, at most ten.
     pub keys: Vec<TopKey>,

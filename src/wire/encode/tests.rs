@@ -82,7 +82,7 @@ fn refusing(limit: u32, wait: Option<u64>) -> Status<'static> {
     Status { code: Code::OverLimit, remaining: 0, reset, ..passing(limit, 0, 0) }
 }
 
-fn unlimited_status() -> Status<'static> {
+fn unmatched_status() -> Status<'static> {
     Status { shown: None, rule: None, reset: None, ..passing(0, 0, 0) }
 }
 
@@ -148,7 +148,7 @@ fn x_family() -> ResponseSettings {
 #[test]
 fn there_is_one_status_per_descriptor_in_order() {
     let decision =
-        decision(vec![unlimited_status(), passing(5, 4, 1), refusing(9, Some(30_000_001))]);
+        decision(vec![unmatched_status(), passing(5, 4, 1), refusing(9, Some(30_000_001))]);
     let answer = encode_response(ResponseSettings::default(), &decision, vec![], 0);
     assert_eq!(answer.overall_code(), wire::Code::OverLimit);
     let codes: Vec<_> = answer.statuses.iter().map(wire::DescriptorStatus::code).collect();
@@ -313,7 +313,7 @@ fn a_response_merges_64_kib_of_metadata_and_leaves_out_what_does_not_fit() {
 
 #[test]
 fn limit_headers_are_sent_for_each_configured_set_and_only_with_a_limit() {
-    let decision = decision(vec![unlimited_status(), passing(5, 4, 41_000_001)]);
+    let decision = decision(vec![unmatched_status(), passing(5, 4, 41_000_001)]);
     assert_eq!(headers(ResponseSettings::default(), &decision), []);
     let x =
         [("X-RateLimit-Limit", "5"), ("X-RateLimit-Remaining", "4"), ("X-RateLimit-Reset", "42")];
@@ -327,11 +327,11 @@ fn limit_headers_are_sent_for_each_configured_set_and_only_with_a_limit() {
     let named = LimitHeaderNames { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
     let named = ResponseSettings { rate_limit: Some(named), ..Default::default() };
     assert_eq!(headers(named, &decision), pairs(&[("l", "5"), ("r", "4"), ("t", "42")]));
-    assert_eq!(headers(x_family(), &super::tests::decision(vec![unlimited_status()])), []);
+    assert_eq!(headers(x_family(), &super::tests::decision(vec![unmatched_status()])), []);
 }
 
 #[test]
-fn limit_headers_show_the_last_refusal_or_the_fewest_remaining_hits() {
+fn limit_headers_show_the_last_non_quota_refusal_or_the_fewest_remaining_hits() {
     let shown = |statuses| headers(x_family(), &decision(statuses))[0].1.clone();
     assert_eq!(shown(vec![passing(5, 4, 1), passing(6, 2, 1), passing(7, 2, 1)]), "6");
     assert_eq!(

@@ -104,8 +104,7 @@ impl ClientContext {
     ///
     /// # Errors
     ///
-    /// Returns an error if the password cannot be read, connecting fails, the reply is an error, or
-    /// no reply arrives within the connect timeout.
+    /// Returns an error if the password cannot be read, connecting fails, or the command fails.
     pub(crate) async fn query(
         &self,
         address: &Address,
@@ -279,7 +278,7 @@ impl From<RedisError> for ConnectError {
 /// Each dialer has a pool of one connection. With a shared pool, a broken connection could not be
 /// identified, because the callback for broken connections is part of the pool's configuration.
 ///
-/// INFO and CLUSTER queries do not use a pool. Before each reuse, a pool sends UNWATCH, which the
+/// INFO and CLUSTER queries do not use a pool: before each reuse, a pool sends UNWATCH, which the
 /// documented ACL does not permit and sentinels do not support.
 pub(crate) struct Dialer {
     context: Arc<ClientContext>,
