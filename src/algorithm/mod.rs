@@ -15,7 +15,7 @@
 //! | [`sliding_window`] | weighted previous count + count + c ≤ L | below 2 L against an adversary, about L for steady traffic | exact |
 //! | [`sliding_log`] | hits in the last W + c ≤ L | exactly L | until enough of the oldest hits expire |
 //! | [`bucket`] | debt + c ≤ B | B + r · W | until enough has refilled |
-//! | [`hybrid`] | own bucket, then the pool above the class's floor | B + r · W over all classes | until both have refilled enough |
+//! | [`hybrid`] | the hits fit into the class's own bucket and, beyond it, into the pool above the class's floor | B + r · W over all classes | until both have refilled enough |
 //! | [`concurrency`] | in flight + c ≤ L | L in flight | until enough leases end |
 //!
 //! Not here: selecting the counters of a call (`policy`), admission of the whole call (`store`).

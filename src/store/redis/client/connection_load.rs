@@ -66,9 +66,9 @@ impl ConnectionLoad {
         self.service.get(now, SERVICE_AGE_MAX_MS) > 0
     }
 
-    /// Returns whether a call that is queued now can get its reply by `deadline`. Requires that the
-    /// outstanding commands take at most half of the time left, as a margin for variance, and the
-    /// smallest round trip at most all of it.
+    /// Returns whether a call that is queued now can get its reply by `deadline`. The outstanding
+    /// commands may take at most half of the time left; the other half is a margin for variance.
+    /// The smallest round trip must also fit into the time left.
     pub(crate) fn can_answer_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
         let service_ns = self.service.get(now, SERVICE_AGE_MAX_MS);
