@@ -1,5 +1,5 @@
 //! Rows of the per-rule metrics: one row for each rule, one for the request overrides of each
-//! domain, and one for each detailed path, a rule's path with the descriptor values of a request.
+//! domain, and one for each detailed path, which is a rule's path plus descriptor values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
