@@ -40,9 +40,9 @@ pub(crate) enum Peer {
     Http2,
 }
 
-/// Detects the kind of server at an address. Sends a plain-text request and, if the reply is not
-/// conclusive, the start of an HTTP/2 connection and of a TLS handshake. Each step takes at most
-/// `step_max`.
+/// Detects the kind of server at an address. First sends an HTTP/1 request. If the reply is not
+/// conclusive, sends the start of an HTTP/2 connection. If that reply is not conclusive either,
+/// sends a TLS ClientHello. Each step takes at most `step_max`.
 pub(crate) async fn detect_peer(host: &str, port: u16, step_max: Duration) -> Peer {
     let within = |future| tokio::time::timeout(step_max, future);
     match tokio::time::timeout(step_max, tokio::net::lookup_host((host, port))).await {

@@ -162,8 +162,8 @@ impl Client {
         }
     }
 
-    /// Returns a request with the message and the configured headers. The settings reject invalid
-    /// headers; any that remain are skipped.
+    /// Returns a request with the message and the configured headers. Skips invalid headers,
+    /// although the settings should already have rejected them.
     fn with_headers<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         for (name, value) in &self.headers {
@@ -253,8 +253,8 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         let raw = |any: prost_types::Any| RawResource { type_url: any.type_url, value: any.value };
         let update = self.last_good.apply(resources.into_iter().map(raw).collect());
         let status = &self.client.status;
-        ControlPlaneStatus::count(&status.responses, 1);
-        ControlPlaneStatus::count(&status.compiled, update.compiled);
+        ControlPlaneStatus::add_to_counter(&status.responses, 1);
+        ControlPlaneStatus::add_to_counter(&status.compiled, update.compiled);
         let accepted = update.rejections.is_empty();
         let is_repeated = status.state().rejections == update.rejections;
         let is_first = !self.is_active && (accepted || update.changed);
@@ -304,7 +304,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         self.backoff.reset();
         let status = &self.client.status;
         if !status.connected.swap(true, Ordering::Relaxed) {
-            ControlPlaneStatus::count(&status.connects, 1);
+            ControlPlaneStatus::add_to_counter(&status.connects, 1);
             status.update(|state| state.error = None);
             self.logged = None;
             let ConnectionConfig { host, port, .. } = &self.client.connection;
@@ -316,7 +316,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
     /// logged error.
     fn report_failure(&mut self, error: String) {
         let status = &self.client.status;
-        ControlPlaneStatus::count(&status.failures, 1);
+        ControlPlaneStatus::add_to_counter(&status.failures, 1);
         status.update(|state| state.error = Some(error.clone()));
         if self.logged.as_ref() != Some(&error) {
             let ConnectionConfig { host, port, .. } = &self.client.connection;
@@ -332,8 +332,8 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
     fn count_ack_or_nack(&self, answer: &AckOrNack) {
         let status = &self.client.status;
         match &answer.rejection {
-            None => ControlPlaneStatus::count(&status.acks, 1),
-            Some(_) => ControlPlaneStatus::count(&status.nacks, 1),
+            None => ControlPlaneStatus::add_to_counter(&status.acks, 1),
+            Some(_) => ControlPlaneStatus::add_to_counter(&status.nacks, 1),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::last_good::Rejection;
 
-/// Minimum time between two NACKs. Also the wait before the second NACK for the same version, which
-/// doubles with each further one.
+/// Minimum time between two NACKs. Also the wait before the second NACK for the same version. The
+/// wait doubles with each further NACK for this version.
 const NACK_WAIT_MIN: Duration = Duration::from_secs(1);
 /// Maximum wait before a NACK. Also the maximum delay of a corrected policy, because the control
 /// plane sends nothing before it has received the NACK.

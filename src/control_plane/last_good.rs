@@ -295,8 +295,8 @@ impl DecodedResponse {
         response
     }
 
-    /// Returns whether one of `resources` may be in the response with an error because of which its
-    /// domain cannot be read. If so, the domain that `resources` defines must not be removed.
+    /// Returns whether the response may contain one of `resources` with a domain that cannot be
+    /// read. If so, the domain that these resources define must not be removed.
     fn may_contain(&self, resources: &[String]) -> bool {
         self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
     }

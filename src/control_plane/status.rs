@@ -50,7 +50,7 @@ impl ControlPlaneStatus {
         change(&mut self.lock());
     }
 
-    pub(crate) fn count(counter: &AtomicU64, by: usize) {
+    pub(crate) fn add_to_counter(counter: &AtomicU64, by: usize) {
         counter.fetch_add(by as u64, Ordering::Relaxed);
     }
 

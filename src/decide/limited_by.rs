@@ -114,7 +114,7 @@ impl Wait {
         }
     }
 
-    /// Extends the wait to the time when the checks of `other` pass as well.
+    /// Makes the wait long enough for the checks of `other` to pass as well.
     fn merge(&mut self, other: &Wait) {
         self.is_lower_bound |= other.is_lower_bound;
         let Some((at, retry_after)) = other.longest else { return };

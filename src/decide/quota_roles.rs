@@ -18,8 +18,9 @@ use crate::policy::{Checks, DescriptorMatch, Matches};
 /// Effect of a quota descriptor on its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotaEffect {
-    /// The descriptor is in no group, because it is unlimited, its limits are replaced (except in
-    /// global quota mode), all of its checks are refunds, or its value has no consumer class.
+    /// The descriptor is in no group. This is the case if it is unlimited, if all of its checks are
+    /// refunds, if its value has no consumer class, or if rules of other descriptors replace its
+    /// limits. In global quota mode, a descriptor whose limits are replaced always passes instead.
     None,
     /// The descriptor always passes, because its rule is in shadow mode or, in global quota mode,
     /// because no limit applies to it.
@@ -31,9 +32,9 @@ enum QuotaEffect {
 /// Groups of a call's quota descriptors.
 #[derive(Debug, Default)]
 pub(super) struct QuotaGroups {
-    /// For each descriptor, the position of its group; `None` if it is in no group. Empty if the
-    /// call has no quota descriptors.
-    of: SmallVec<[Option<usize>; 8]>,
+    /// For each descriptor, the index of its group in `depends`; `None` if the descriptor is in no
+    /// group. Empty if the call has no quota descriptors.
+    descriptor_groups: SmallVec<[Option<usize>; 8]>,
     /// For each group, whether its result depends on checks; `false` means that the group always
     /// passes. Groups are in the order of their first descriptors.
     depends: SmallVec<[bool; 8]>,
@@ -43,7 +44,7 @@ pub(super) struct QuotaGroups {
 /// mode, every descriptor is a quota descriptor.
 ///
 /// If one group always passes, the checks of all groups become shadow checks. Otherwise, if there
-/// is only one group, its checks become required checks, which gives the same result.
+/// is only one group, its checks become required checks, because this group must pass.
 pub(super) fn assign_roles(
     checks: &mut Checks<'_, '_>,
     matches: &Matches<'_>,
@@ -61,7 +62,7 @@ pub(super) fn assign_roles(
             continue;
         }
         let each = &mut checks.each[span.clone()];
-        let role = match (quota_effect(found, each, modes), groups.of[at]) {
+        let role = match (quota_effect(found, each, modes), groups.descriptor_groups[at]) {
             (QuotaEffect::None, _) => Role::Required,
             (QuotaEffect::AlwaysPasses, _) => Role::Shadow,
             (QuotaEffect::DependsOnChecks, _) if any_passes => Role::Shadow,
@@ -82,16 +83,16 @@ impl QuotaGroups {
     /// Marks the statuses of all descriptors whose group is over a limit.
     pub(super) fn mark_refused(&self, statuses: &mut [Status<'_>]) {
         // Without groups of several descriptors, the codes already say everything.
-        if self.depends.len() == self.of.iter().flatten().count() {
+        if self.depends.len() == self.descriptor_groups.iter().flatten().count() {
             return;
         }
         let mut refused: SmallVec<[bool; 8]> = SmallVec::from_elem(false, self.depends.len());
-        for (group, status) in self.of.iter().zip(statuses.iter()) {
+        for (group, status) in self.descriptor_groups.iter().zip(statuses.iter()) {
             if let Some(group) = group {
                 refused[*group] |= status.code == Code::OverLimit;
             }
         }
-        for (group, status) in self.of.iter().zip(statuses) {
+        for (group, status) in self.descriptor_groups.iter().zip(statuses) {
             status.group_refused = group.is_some_and(|group| refused[group]);
         }
     }
@@ -114,7 +115,7 @@ fn find_groups(
             true => quota_effect(found, &checks.each[span.clone()], modes),
             false => QuotaEffect::None,
         };
-        groups.of.push(if effect == QuotaEffect::None {
+        groups.descriptor_groups.push(if effect == QuotaEffect::None {
             None
         } else {
             let next = groups.depends.len();

@@ -14,8 +14,8 @@ pub struct Bounds {
     /// Maximum number of fields in the encoded request, including those in nested messages.
     pub fields_max: usize,
     /// Maximum number of checks per request. It is bounded because one Redis script decides all
-    /// checks. A policy cannot be loaded if a request with one descriptor for each path of keys in
-    /// a domain could need more checks.
+    /// checks. A policy cannot be loaded if a request to one of its domains could exceed this
+    /// maximum with only one descriptor for each sequence of keys.
     pub checks_max: usize,
     /// Maximum number of requests per batch. `message_bytes_max` and `fields_max` also apply to a
     /// batch as a whole.
@@ -27,7 +27,8 @@ impl Bounds {
     /// message.
     ///
     /// - 2,048 descriptors: Envoy sends one per `rate_limits` item of a route. Envoy Gateway writes
-    ///   up to 256 per policy, Envoy AI Gateway up to 128 models with 16 targets each.
+    ///   up to 256 per policy. Envoy AI Gateway writes descriptors for up to 128 models with 16
+    ///   targets each.
     /// - 160 entries: Envoy sends one per action of a `rate_limits` item, and each entry is one
     ///   level of the policy's tree. Envoy Gateway writes up to 128 header matches into a selector.
     /// - 1 MiB: Envoy limits request headers to 60 KiB, and 16 descriptors may each carry the value

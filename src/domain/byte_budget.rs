@@ -29,7 +29,7 @@ impl ByteBudget {
     /// Reserves bytes until the returned reservation is dropped. Returns `None` if the bytes would
     /// exceed the budget.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
-        self.take(bytes).then(|| Reservation { budget: Arc::clone(self), bytes })
+        self.try_reserve(bytes).then(|| Reservation { budget: Arc::clone(self), bytes })
     }
 
     /// Returns the number of bytes currently reserved.
@@ -37,14 +37,14 @@ impl ByteBudget {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    fn take(&self, bytes: usize) -> bool {
+    fn try_reserve(&self, bytes: usize) -> bool {
         let add = |reserved: usize| {
             reserved.checked_add(bytes).filter(|reserved| *reserved <= self.bytes_max)
         };
         if self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
             return false;
         }
-        let taken = self.parent.as_ref().is_none_or(|parent| parent.take(bytes));
+        let taken = self.parent.as_ref().is_none_or(|parent| parent.try_reserve(bytes));
         if !taken {
             self.reserved.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -70,7 +70,7 @@ impl Reservation {
     /// Reserves more bytes. If they would exceed the budget, returns `false` and changes nothing.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
-        let taken = self.budget.take(bytes);
+        let taken = self.budget.try_reserve(bytes);
         if taken {
             self.bytes += bytes;
         }
@@ -89,7 +89,8 @@ const BLOCK_BYTES: usize = 16 * 1024;
 
 /// Returns the number of bytes to reserve for a block: 1.75 times its size, to account for the
 /// allocator and for frames that have been read but not yet copied. In tests with floods of
-/// incomplete requests, these used a third of the memory, or slightly more on a busy machine.
+/// incomplete requests, this overhead was a third of the memory. On a busy machine, it was slightly
+/// more.
 const fn bytes_to_reserve(block_bytes: usize) -> usize {
     block_bytes + block_bytes / 4 * 3
 }

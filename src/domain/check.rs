@@ -165,8 +165,8 @@ impl Check<'_> {
 /// Accounting mode of a call, which determines what is charged if the call is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// If the call is rejected, its refunds are applied, but only its bills (see
-    /// [`Charge::Billed`]) and its checks of limits with `charge: always` are charged. See
+    /// If the call is rejected, its refunds are still applied. Hits are charged only for bills (see
+    /// [`Charge::Billed`]) and for limits with `charge: always`. See
     /// [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,

@@ -104,9 +104,9 @@ pub struct Decision<'p> {
     pub statuses: Vec<Status<'p>>,
     /// Limit that rejected the request, or `None` if the request was admitted or the store did not
     /// answer. If several limits rejected the request, this is the limit that determines when a
-    /// retry may pass: the one with the longest wait among the required limits and the limits of
-    /// the quota group that recovers first. A limit that never recovers has the longest wait. On a
-    /// tie, the first limit in request order is reported.
+    /// retry may pass. It has the longest wait among the required limits and the limits of the
+    /// quota group that recovers first. A limit that never recovers has the longest wait. On a tie,
+    /// the first limit in request order is reported.
     pub limited_by: Option<LimitedBy<'p>>,
     /// Component that decided the request: a store, the refusal cache, or the policy alone.
     pub source: Source,
@@ -141,8 +141,8 @@ pub struct CheckEvent {
     pub admitted: bool,
     /// Whether the check refunds its hits rather than charging them.
     pub is_refund: bool,
-    /// Whether the check is a peek, which charges nothing, because the descriptor has
-    /// `hits_addend: 0`.
+    /// Whether the check is a peek, because the descriptor has `hits_addend: 0`. A peek charges
+    /// nothing.
     pub is_peek: bool,
     /// Hits of a bill that were not charged; `None` if the check is not a bill or was charged in
     /// full.
@@ -151,15 +151,16 @@ pub struct CheckEvent {
     pub source: Source,
 }
 
-/// Domain and path of a checked rule whose metrics show values of the request, passed to
-/// [`Observer::on_detailed_check`].
+/// Domain and path of a checked rule, passed to [`Observer::on_detailed_check`]. The metrics of the
+/// rule show descriptor values from the request.
 #[derive(Clone, Copy)]
 pub struct DetailedCheck<'a> {
     /// Domain of the rule.
     pub domain: &'a str,
-    /// Path of the rule, without values of the request.
+    /// Path of the rule, without descriptor values from the request.
     pub rule_path: &'a str,
-    /// Function that returns the path of the rule with the request's values. Each call allocates.
+    /// Function that returns the path of the rule with the descriptor values from the request. Each
+    /// call allocates.
     pub detailed_path: &'a dyn Fn() -> String,
 }
 
@@ -321,9 +322,9 @@ pub trait Observer: Send + Sync + 'static {
     fn on_override_check(&self, event: &CheckEvent, _domain: &str) {
         self.on_check(event);
     }
-    /// Called instead of [`on_check`](Self::on_check) for a check of a rule whose metrics show
-    /// values of the request. May allocate and lock, because only rules that enable these metrics
-    /// incur the cost.
+    /// Called instead of [`on_check`](Self::on_check) if the metrics of the checked rule show
+    /// descriptor values from the request. May allocate and lock, because only rules with such
+    /// metrics incur the cost.
     fn on_detailed_check(&self, event: &CheckEvent, _: &DetailedCheck<'_>) {
         self.on_check(event);
     }
@@ -348,8 +349,8 @@ pub trait Observer: Send + Sync + 'static {
     fn tracing_enabled(&self) -> bool {
         false
     }
-    /// Returns whether to trace a request, given the trace context that the caller sent, or `None`
-    /// if the caller sent none.
+    /// Returns whether to trace a request. The argument is the trace context that the caller sent,
+    /// or `None` if the caller sent none.
     fn should_sample(&self, _: Option<&TraceParent>) -> bool {
         false
     }

@@ -62,7 +62,7 @@ impl Fraction {
 
     /// Divides the duration `whole` by the fraction and rounds up. The result is capped at
     /// `at_most` microseconds, but is never shorter than `whole`.
-    fn stretch(self, whole: Micros, at_most: u64) -> Micros {
+    fn divide_duration(self, whole: Micros, at_most: u64) -> Micros {
         let longer = (u128::from(whole.0) * u128::from(self.denominator))
             .div_ceil(u128::from(self.numerator));
         Micros(u64::try_from(longer).unwrap_or(u64::MAX).min(at_most).max(whole.0))
@@ -91,10 +91,10 @@ impl Limit {
                 let at_most = SCALED_PRODUCT_MAX / burst.0.max(1);
                 let refill = match bucket.refill {
                     Refill::Arrival { emission } => {
-                        Refill::Arrival { emission: fraction.stretch(emission, at_most) }
+                        Refill::Arrival { emission: fraction.divide_duration(emission, at_most) }
                     }
                     Refill::Credits { hits, window } => {
-                        Refill::Credits { hits, window: fraction.stretch(window, at_most) }
+                        Refill::Credits { hits, window: fraction.divide_duration(window, at_most) }
                     }
                 };
                 let floor = fraction.of_hits(bucket.floor).min(burst);

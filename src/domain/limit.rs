@@ -58,8 +58,8 @@ impl Unit {
 pub struct Rate {
     /// Hits per window; for concurrency limits, the number of slots.
     pub requests_per_unit: u32,
-    /// Time unit of the window; `None` for concurrency limits, which have no window (UNKNOWN on the
-    /// wire).
+    /// Time unit of the window; `None` (UNKNOWN on the wire) for concurrency limits, which have no
+    /// window.
     pub unit: Option<Unit>,
     /// Number of units in a window; at least 1.
     pub unit_multiplier: u32,
@@ -149,9 +149,10 @@ impl Limit {
         }
     }
 
-    /// Returns an upper bound of the time for which a charge can affect later checks: until its
-    /// window has ended (for a sliding window, the next window), until a bucket with the largest
-    /// possible debt is full again, or until a slot's lease has ended.
+    /// Returns an upper bound on the time for which a charge can affect later checks. This is the
+    /// time until the charged window has ended, until a bucket with the largest possible debt is
+    /// full again, or until a slot's lease has ended. A charge to a sliding window also affects the
+    /// next window.
     pub fn charge_lifetime(&self) -> Micros {
         let lifetime = match &self.algorithm {
             Algorithm::FixedWindow(FixedWindow { window: Window::Epoch { length }, .. }) => *length,

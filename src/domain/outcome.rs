@@ -188,11 +188,11 @@ pub enum Source {
     Redis,
     /// The local store, as a fallback, because Redis did not respond in time.
     Local,
-    /// The local store, because the queues to Redis were full, or no reply was expected before the
+    /// The local store, because the queues to Redis were full or no reply was expected before the
     /// deadline.
     Shed,
-    /// The refusal cache or, after the store has lost counters, the record of this replica's own
-    /// charges. The store was available, but was not called.
+    /// The refusal cache, or this replica's record of its own charges. The record is used after the
+    /// store has lost counters. In both cases, the store was available but was not called.
     Cached,
     /// The policy alone: no limit applied, so the store was not called.
     Policy,

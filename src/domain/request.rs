@@ -22,8 +22,9 @@ pub struct Request<'a> {
 pub struct Descriptor<'a> {
     /// Entries of the path. If there are none, no rule matches.
     pub entries: &'a [Entry<'a>],
-    /// Number of hits to charge or refund. Taken from the `hits_addend` of the descriptor or, if
-    /// absent, of the request; the default is 1. Zero hits make the check a peek.
+    /// Number of hits to charge or refund. This is the `hits_addend` of the descriptor. If the
+    /// descriptor has none, it is the `hits_addend` of the request, which is 1 by default. Zero
+    /// hits make the check a peek.
     pub hits: Hits,
     /// Whether the descriptor sets its own `hits_addend`. If so, hits above 0 are a bill: hits that
     /// the caller has already used. Under `charge: billed`, they are charged even if the check is

@@ -111,7 +111,7 @@ impl Trace {
         });
     }
 
-    /// Records a call to a Redis node that took `took` and has just ended.
+    /// Records a call to a Redis node. The call has just ended, and its duration was `took`.
     pub fn record_node_call(&self, node: &str, took: Micros, fault: Option<&'static str>) {
         let ended = self.now();
         let mut record = self.lock();

@@ -7,7 +7,7 @@ use super::any_store::AnyStore;
 use super::error::ConfigError;
 #[cfg(feature = "redis")]
 use super::redis_options::RedisOptions;
-use super::{Engine, Limiter, compile_policy};
+use super::{Limiter, LimiterInner, compile_policy};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::policy::{Secret, Source};
@@ -65,11 +65,13 @@ impl LimiterBuilder {
     /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes. Every 48 bytes of a
     /// sliding log, of concurrency slots, or of a hybrid counter count as another counter.
     ///
-    /// If the maximum is reached, new keys of a rule that has its fair share of the counters share
-    /// counters. Calls with such keys may be rejected too early but never exceed the limit. Such
-    /// keys are rejected instead if they belong to a concurrency or hybrid limit, or if keys of
-    /// eight other rules already share counters. With Redis, the counters in memory are used only
-    /// while Redis does not reply.
+    /// When the maximum is reached, only a rule below its fair share of the counters gets counters
+    /// for new keys. New keys of any other rule share counters. A call with such a key may be
+    /// rejected too early, but never exceeds the limit. The call is always rejected if the key
+    /// belongs to a concurrency or hybrid limit, or if keys of eight other rules already share
+    /// counters.
+    ///
+    /// With Redis, the counters in memory are used only while Redis does not reply.
     pub fn max_counters(self, counters: usize) -> LimiterBuilder {
         LimiterBuilder { counters_max: counters, ..self }
     }
@@ -104,8 +106,8 @@ impl LimiterBuilder {
         let policy = Arc::new(compile_policy(&self.files, &self.secret)?);
         let store = self.open_store()?;
         let decider = Decider::new(policy, store, (), GlobalModes::default());
-        let engine = Engine { decider, secret: self.secret, clock: Clock::System };
-        Ok(Limiter(Arc::new(engine)))
+        let inner = LimiterInner { decider, secret: self.secret, clock: Clock::System };
+        Ok(Limiter(Arc::new(inner)))
     }
 
     fn open_store(&self) -> Result<AnyStore, ConfigError> {

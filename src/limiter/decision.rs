@@ -9,8 +9,8 @@ use crate::domain::{Code, HolderToken, Micros, WaitPrecision};
 
 /// Decision on a call: whether it may pass, and how many hits its limits have left.
 ///
-/// Remaining hits are rounded down, waits are rounded up. Waits are in whole microseconds unless a
-/// method says otherwise.
+/// Remaining hits are rounded down, and waits are rounded up. Waits are in whole microseconds
+/// unless a method says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     is_admitted: bool,

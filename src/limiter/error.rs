@@ -7,9 +7,9 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// The policy is invalid. The text has one line for each error, with the name of the file,
-    /// line, column, path, and usually a fix, such as
-    /// `policy.yaml:2:30: descriptors[0].rate_limit.unit: …`.
+    /// The policy is invalid. The text has one line for each error, such as
+    /// `policy.yaml:2:30: descriptors[0].rate_limit.unit: …`. A line contains the file name, the
+    /// line number, the column, the path, and usually a fix.
     Policy(String),
     /// An option is out of range, or the Redis options are invalid. The text names the option.
     Option(String),

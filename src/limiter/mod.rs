@@ -51,10 +51,10 @@ const SWEEP_SLOTS: usize = 131_072;
 /// The limits use the system clock or, with counters in Redis, the clock of the Redis server. If
 /// the clock steps back, no limit refills twice.
 #[derive(Clone, Debug)]
-pub struct Limiter(Arc<Engine>);
+pub struct Limiter(Arc<LimiterInner>);
 
 #[derive(Debug)]
-struct Engine {
+struct LimiterInner {
     decider: Decider<AnyStore, ()>,
     secret: Secret,
     clock: Clock,
@@ -146,7 +146,7 @@ impl Limiter {
         domain: &str,
         descriptors: &[Descriptor<'_>],
     ) -> Result<Decision, CheckError> {
-        let Engine { decider, clock, .. } = &*self.0;
+        let LimiterInner { decider, clock, .. } = &*self.0;
         let descriptors = descriptor::to_domain(domain, descriptors, false, &Bounds::DEFAULT)?;
         let request = Request { domain, descriptors: &descriptors };
         let policy = decider.policy();
@@ -226,7 +226,7 @@ impl Limiter {
     /// bounded by [`max_counters`](LimiterBuilder::max_counters). Call it once a second if the
     /// memory should shrink after a flood of keys.
     pub fn sweep(&self) {
-        let Engine { decider, clock, .. } = &*self.0;
+        let LimiterInner { decider, clock, .. } = &*self.0;
         decider.store().memory().sweep(clock.now(), SWEEP_SLOTS);
     }
 
@@ -242,7 +242,7 @@ impl Limiter {
         descriptors: &[Descriptor<'_>],
         refund: bool,
     ) -> Result<Decision, CheckError> {
-        let Engine { decider, clock, .. } = &*self.0;
+        let LimiterInner { decider, clock, .. } = &*self.0;
         let descriptors = descriptor::to_domain(domain, descriptors, refund, &Bounds::DEFAULT)?;
         let request = Request { domain, descriptors: &descriptors };
         let policy = decider.policy();

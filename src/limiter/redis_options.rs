@@ -106,9 +106,9 @@ impl RedisOptions {
         self
     }
 
-    /// Authenticates to the sentinels with a password, and with a user unless it is `None`.
-    /// Without this option, connections to sentinels do not authenticate. Has no effect without
-    /// sentinels.
+    /// Authenticates to the sentinels as `user` with a password. If `user` is `None`, the password
+    /// is that of the default user. Without this option, connections to sentinels do not
+    /// authenticate. Has no effect without sentinels.
     pub fn sentinel_login(
         mut self,
         user: Option<String>,

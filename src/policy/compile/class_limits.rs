@@ -64,7 +64,8 @@ pub(crate) fn compile_class_limits(
 }
 
 impl DividedBucket<'_> {
-    /// Returns the shared bucket with the floor of this class, rounded up to a whole hit.
+    /// Returns the shared bucket with the floor of this class. The floor is rounded up to a whole
+    /// hit.
     fn compile_shared(&self, class: &RawClass) -> (Algorithm, Rate) {
         let burst = self.bucket.burst;
         let floor = u128::from(burst.0) * u128::from(class.floor.unwrap_or(0));

@@ -35,8 +35,9 @@ pub struct LimitPair {
 pub enum Colocation {
     /// Counters in the same hash slot.
     SameSlot,
-    /// Counters that may be in different hash slots. A `hash_tag` of one or more of the contained
-    /// entry keys would put both counters in the same slot.
+    /// Counters that may be in different hash slots. The list contains the entry keys that the two
+    /// counter keys have in common. A `hash_tag` of one or more of these entry keys would put both
+    /// counters in the same slot.
     ColocatableBy(Vec<String>),
     /// Counters that no `hash_tag` can put in the same hash slot, because their keys have no entry
     /// in common.
@@ -56,8 +57,8 @@ impl fmt::Display for LimitPair {
 
 /// Limit with its position in the domain and the entries of its counter key.
 pub(crate) struct LimitSite<'a> {
-    /// Path to the limit's node as one index per level: the position of the node or ancestor among
-    /// its siblings, from the first level down.
+    /// Path to the limit's node, with one index per level, from the first level down. Each index is
+    /// the position of a node among its siblings.
     pub(crate) at: Vec<usize>,
     /// Index of the limit within its rule.
     pub(crate) nth: usize,
@@ -200,7 +201,8 @@ fn find_colocation(
     }
 }
 
-/// Returns the first [`LIMIT_PAIRS_MAX`] pairs of limits in a domain that one request can hit.
+/// Returns the pairs of a domain's limits that one request can hit. Returns only the first
+/// [`LIMIT_PAIRS_MAX`] pairs if there are more.
 pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
     let limits = limit_sites(domain);
     find_pairs(&domain.hash_tag, &limits)
@@ -212,10 +214,9 @@ pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
         .collect()
 }
 
-/// Returns the maximum number of checks that a request with one descriptor for each sequence of
-/// keys can need, or `None` if this number is within `bounds`. Requests with several descriptors
-/// for a sequence of keys can need more checks; requests that exceed the bound are rejected on
-/// arrival.
+/// Returns the maximum number of checks that one request can need, or `None` if this number is
+/// within `bounds`. Assumes that a request has at most one descriptor for each sequence of keys.
+/// Other requests can need more checks, and are rejected on arrival if they exceed the bound.
 pub(crate) fn excessive_checks(domain: &DomainSpec, bounds: &Bounds) -> Option<usize> {
     let mut most: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
     walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |_, path| {

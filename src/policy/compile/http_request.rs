@@ -40,8 +40,8 @@ pub(crate) fn read<'d>(
     })
 }
 
-/// Reads a list of 1 to `most` maps, each with the function `read`. Reports an error if the list is
-/// empty or longer.
+/// Reads a list of maps, and parses each map with `read`. Reports an error if the list is empty or
+/// has more than `most` maps.
 fn read_list<'d, T>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

@@ -47,8 +47,8 @@ impl LimitContext<'_> {
     }
 }
 
-/// Returns the `limit_id` of a limit: a hash of the parts of its identity that is the same on every
-/// replica. The bit that marks request overrides is never set.
+/// Returns the `limit_id` of a limit, which is a hash of the parts of its identity. The hash is the
+/// same on every replica. The bit that marks request overrides is never set.
 pub(crate) fn limit_id(identity: &[Vec<u8>]) -> u64 {
     let parts: Vec<&[u8]> = identity.iter().map(Vec::as_slice).collect();
     stable_hash(&parts) & !Limit::OVERRIDE_BIT
