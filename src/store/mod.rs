@@ -11,8 +11,8 @@
 //!    calls. (On a cluster: all checks that share a tag and, where scripts for nodes are used, all
 //!    checks on one node.)
 //! 2. **Refunds first.** `Op::Refund` is applied before all other operations, in order, even if the
-//!    call is rejected. It passes, charges nothing, never lifts a counter above its capacity, and
-//!    has no effect on a counter that does not exist.
+//!    call is rejected. A refund passes, charges nothing, never lifts a counter above its capacity,
+//!    and has no effect on a counter that does not exist.
 //! 3. **Admission.** A call is admitted iff every `Required` check passes and, if it has `Quota`
 //!    checks, all checks of at least one quota group pass. `Shadow` checks have no effect on
 //!    admission.
@@ -39,17 +39,18 @@
 //!     time until the bucket is full (zero for a full one).
 //! 13. **Available** is the number of single hits that could be charged next, rounded down.
 //!     `available` and `reset_after` describe the counter after the whole call. `retry_after`
-//!     describes it at the moment of the refusal (for `Charge::Always`: after that charge).
+//!     describes the counter at the moment of the refusal (for `Charge::Always`: after that
+//!     charge).
 //! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their
 //!     count, buckets keep the time at which they are full. Both are clamped to the new capacity.
 //! 15. **Clock steps back.** While the clock is behind the newest state, the counter's time does
 //!     not advance, so nothing refills twice. A state from the far future is clamped to a full
 //!     debt, so that no counter freezes. Far future means: a window that starts later than one
 //!     window from now, or a bucket whose debt exceeds a full debt by more than one second.
-//! 16. **Receipts.** `refund` returns the hits of a receipt, once: to the window they were charged
-//!     to, if that is still the current or the previous one; or to a bucket, minus the hits that
-//!     may have refilled since the charge (by the store's clock; a store without one uses the time
-//!     of its latest call).
+//! 16. **Receipts.** `refund` returns the hits of a receipt, once. For a window, the hits return to
+//!     the window they were charged to, if that window is still the current or the previous one.
+//!     For a bucket, all hits return except those that may have refilled since the charge (by the
+//!     store's clock; a store without a clock uses the time of its latest call).
 //! 17. **Expiry.** A counter expires once a missing counter is equivalent to it, and never earlier.
 
 use std::future::Future;
@@ -150,15 +151,17 @@ pub struct SharedStoreStats {
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
-    /// Number of calls on a Redis Cluster that were split into groups, one script call for each.
+    /// Number of calls on a Redis Cluster that were split into groups of checks. Each group is sent
+    /// as one script call.
     pub multi_slot_calls: u64,
-    /// Number of multi-slot calls that were sent in up to two round trips: first the group of the
-    /// counter nearest to its limit, then the other groups as far as the call still needs them.
+    /// Number of multi-slot calls that were sent in up to two round trips. The first round trip
+    /// sends the group of the counter nearest to its limit. The second sends those of the other
+    /// groups that the call still needs.
     pub two_rounds: u64,
     /// Number of script calls that decided checks in several hash slots of one cluster node.
     pub node_calls: u64,
-    /// Number of script calls for a cluster node that charged nothing and were sent again slot by
-    /// slot, because the node did not hold every key.
+    /// Number of node script calls that had to be sent again slot by slot, because the cluster node
+    /// did not hold every key. These calls charged nothing.
     pub not_here: u64,
     /// Number of times that the scripts for cluster nodes were turned off, because the Redis
     /// service routed them to nodes that do not own their keys.

@@ -187,7 +187,7 @@ impl MemoryStore {
             }
             self.stats.live.fetch_add(more as u64, Ordering::Relaxed);
         }
-        self.rules.grow(rule, more);
+        self.rules.add_to_slot(rule, more);
         true
     }
 

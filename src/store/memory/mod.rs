@@ -2,10 +2,11 @@
 //!
 //! # Size
 //!
-//! An entry takes 48 bytes (key 16, state 24, expiry 8). Its slot in the index takes 5 bytes, and
-//! the index is between 7/16 and 7/8 full, which makes 5.7 to 11.4 bytes per key: 54 to 60 bytes in
-//! total. [`MemoryStore::footprint`] measures 59.4 bytes per key at one million keys and 56.7 at
-//! ten million. Below a few hundred thousand keys the first chunks of the shards dominate (1.6 MB).
+//! An entry takes 48 bytes (key 16, state 24, expiry 8). Its slot in the index takes 5 bytes. The
+//! index is between 7/16 and 7/8 full, so it takes 5.7 to 11.4 bytes per key. In total, a key takes
+//! 54 to 60 bytes. [`MemoryStore::footprint`] measures 59.4 bytes per key at one million keys and
+//! 56.7 at ten million. Below a few hundred thousand keys, the first chunks of the shards dominate
+//! (1.6 MB).
 //!
 //! Sliding logs, concurrency slots and hybrid counters do not fit into an entry. Every 48 bytes of
 //! heap memory that such a counter holds count as one more key: a log of 100 hits weighs as much as
@@ -14,9 +15,9 @@
 //! # When the store is full
 //!
 //! `max_keys` bounds the weight of all shards together, in keys. It includes the sketches, which
-//! hold approximate counters for keys without an entry. An entry is reclaimed once a missing entry
-//! is equivalent to it (a full bucket, a past window). Every insertion reclaims a few entries, more
-//! if the store is full, and [`MemoryStore::sweep`] reclaims the rest.
+//! hold approximate counters for keys without an entry. An entry is reclaimed once its counter is
+//! equivalent to an unused one (a full bucket, a past window). Every insertion reclaims a few
+//! entries, more if the store is full, and [`MemoryStore::sweep`] reclaims the rest.
 //!
 //! While all entries are live, every rule has a fair share: the weight that entries may take up,
 //! divided by the number of rules that hold entries.
@@ -252,7 +253,7 @@ impl MemoryStore {
         let key = EntryKey::for_counter(check.key.identity);
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
-        shard.set_latest(now);
+        shard.record_call_time(now);
         let Some(slot) = shard.find(key) else {
             return self.decide_new_key(check, shard, key, now);
         };
@@ -268,7 +269,7 @@ impl MemoryStore {
                 return self.refuse_when_full(check.limit, now);
             }
             let expires = algorithm::expires_at(&state, check.limit);
-            shard.put(slot, state, expires);
+            shard.replace_state(slot, state, expires);
         }
         step.outcome
     }
@@ -299,11 +300,11 @@ impl MemoryStore {
         };
         shard.sketches[at].charge(key, &state, expires, now);
         self.count_overflow(&rule);
-        remove_receipt_entry(step.outcome)
+        remove_log_entry_number(step.outcome)
     }
 
-    /// Records a charge to a rule's sketch, in the statistics and for
-    /// [`new_overflows`](Self::new_overflows).
+    /// Counts a charge to a rule's sketch in the statistics. Also records the overflow of the rule,
+    /// which [`new_overflows`](Self::new_overflows) reports.
     fn count_overflow(&self, rule: &RuleIdentity) {
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         self.rules.record_overflow(rule, false);
@@ -326,13 +327,13 @@ impl MemoryStore {
         let mut guard = self.lock(self.shard_of(key));
         let shard = &mut *guard;
         let Some(slot) = shard.find(key) else { return };
-        let now = shard.latest();
+        let now = shard.latest_call_time();
         let state = shard.state(slot);
         if let Some(state) = algorithm::refund(state, &receipt.limit, &receipt.taken, now) {
             let expires = algorithm::expires_at(&state, &receipt.limit);
             let sizes = (weight(shard.state(slot)), weight(&state));
             self.resize(shard, shard.rule(slot), Op::PEEK, sizes, now, &|other| other == slot);
-            shard.put(slot, state, expires);
+            shard.replace_state(slot, state, expires);
         }
     }
 }
@@ -349,7 +350,7 @@ fn cancel_refund(op: Op) -> Op {
 /// Removes the number of the sliding log entry from the receipt of a charge to a sketch. Once the
 /// key has its own log, another charge could get the same number, and refunding the receipt would
 /// remove that charge instead.
-fn remove_receipt_entry(outcome: Outcome) -> Outcome {
+fn remove_log_entry_number(outcome: Outcome) -> Outcome {
     let taken = outcome.taken.map(|taken| ChargeRecord { entry: u128::MAX, ..taken });
     Outcome { taken, ..outcome }
 }
@@ -369,7 +370,7 @@ impl LocalStore for MemoryStore {
 
 impl Store for MemoryStore {
     /// Decides a call without suspending. Waits only for locks. Another call holds a lock for well
-    /// under a microsecond, a sweep for tens of microseconds.
+    /// under a microsecond. A sweep holds a lock for tens of microseconds.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         Answers { each: self.decide(call), source: Source::Memory }
     }

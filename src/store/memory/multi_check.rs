@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::rules::{RuleIdentity, RuleSlot};
 use super::shard::{EntryIndex, EntryKey, Shard, weight};
-use super::{MemoryStore, SHARDS_MAX, cancel_refund, remove_receipt_entry};
+use super::{MemoryStore, SHARDS_MAX, cancel_refund, remove_log_entry_number};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
@@ -158,7 +158,7 @@ impl MemoryStore {
         let mut guards = SmallVec::new();
         set.for_each_shard(|shard| {
             let mut guard = self.lock(shard);
-            guard.set_latest(now);
+            guard.record_call_time(now);
             guards.push(guard);
         });
         LockedShards { set, guards }
@@ -273,7 +273,7 @@ impl MemoryStore {
             if step.outcome.charged.0 > 0 {
                 self.count_overflow(&RuleIdentity::for_limit(check.limit));
             }
-            return remove_receipt_entry(step.outcome);
+            return remove_log_entry_number(step.outcome);
         }
         step.outcome
     }
@@ -289,7 +289,7 @@ impl MemoryStore {
             match counter.location {
                 Location::Entry(slot) => {
                     stored_weight = weight(&state);
-                    shard.put(slot, state, expires);
+                    shard.replace_state(slot, state, expires);
                 }
                 Location::Claimed(rule) => {
                     stored_weight = weight(&state);
@@ -314,9 +314,9 @@ impl MemoryStore {
     }
 }
 
-/// Undoes the charges of a rejected call: resets its counters to their state after its refunds, and
-/// then repeats the charges that apply even to a rejected call. Leaves the verdicts and wait times
-/// unchanged.
+/// Undoes the charges of a rejected call. First resets each counter to its state after the call's
+/// refunds. Then repeats the charges that apply even to a rejected call. Leaves the verdicts and
+/// wait times unchanged.
 fn undo_rejected_charges<'a>(
     checks: &[Check<'a>],
     answers: &mut [Answer],

@@ -82,7 +82,8 @@ struct RuleUsage {
 const SKETCHED_BIT: u8 = 1;
 /// Overflow bit of a rule; set when a new key of the rule has been refused.
 const REFUSED_BIT: u8 = 2;
-/// Number of bits by which the bit of a new overflow is shifted left once it has been reported.
+/// Position of the lowest bit that marks a reported overflow in [`RuleUsage::overflow`]. The bits
+/// below this position mark new overflows.
 const REPORTED_SHIFT: u8 = 4;
 
 /// Hash table of the total weight of each rule's entries. Lock-free, except that assigning a slot
@@ -108,7 +109,7 @@ impl RuleTable {
     /// Adds weight, in keys, to a rule and returns the rule's slot. A new rule is assigned a slot.
     pub(super) fn add(&self, rule: &RuleIdentity, weight: usize) -> RuleSlot {
         loop {
-            let slot = self.slot_of(rule);
+            let slot = self.find_or_assign_slot(rule);
             let usage = &self.slots[usize::from(slot.0)];
             let before = usage.weight.fetch_add(weight as u64, Ordering::SeqCst);
             // `assign` changes the key first and then reads the weight; here the order is reversed,
@@ -124,7 +125,7 @@ impl RuleTable {
     }
 
     /// Adds weight, in keys, to the rule in `slot`. The rule must already hold an entry.
-    pub(super) fn grow(&self, slot: RuleSlot, weight: usize) {
+    pub(super) fn add_to_slot(&self, slot: RuleSlot, weight: usize) {
         self.slots[usize::from(slot.0)].weight.fetch_add(weight as u64, Ordering::SeqCst);
     }
 
@@ -176,7 +177,7 @@ impl RuleTable {
     /// Records that a new key of the rule was counted in a sketch or refused.
     pub(super) fn record_overflow(&self, rule: &RuleIdentity, is_refusing: bool) {
         let bit = if is_refusing { REFUSED_BIT } else { SKETCHED_BIT };
-        let usage = &self.slots[usize::from(self.slot_of(rule).0)];
+        let usage = &self.slots[usize::from(self.find_or_assign_slot(rule).0)];
         if usage.overflow.load(Ordering::Relaxed) & bit == 0 {
             usage.overflow.fetch_or(bit, Ordering::Relaxed);
         }
@@ -216,8 +217,8 @@ impl RuleTable {
         u16::try_from(at).ok().map(RuleSlot)
     }
 
-    /// Returns the slot of a rule. Assigns a slot to a new rule.
-    fn slot_of(&self, rule: &RuleIdentity) -> RuleSlot {
+    /// Returns the slot of a rule. If the rule has no slot, assigns one.
+    fn find_or_assign_slot(&self, rule: &RuleIdentity) -> RuleSlot {
         self.find(rule).unwrap_or_else(|| self.assign(rule))
     }
 

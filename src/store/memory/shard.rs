@@ -2,7 +2,7 @@
 //!
 //! The index is a hash table of 4-byte slot numbers, and the slab grows in small chunks, so growth
 //! never copies entries and never doubles the memory. A hash table of entries would need between 55
-//! and 110 bytes per entry, and during growth memory for both the old and the new table.
+//! and 110 bytes per entry. While it grew, it would need memory for both the old and the new table.
 //!
 //! Not here: locks, `max_keys` and the admission of calls (`super`).
 
@@ -161,7 +161,7 @@ impl Shard {
     }
 
     /// Replaces the state and the expiry time of the entry in a slot.
-    pub(super) fn put(&mut self, slot: EntryIndex, state: State, expires: Micros) {
+    pub(super) fn replace_state(&mut self, slot: EntryIndex, state: State, expires: Micros) {
         let bytes = state.heap_bytes();
         let entry = self.entry_mut(slot);
         let before = std::mem::replace(&mut entry.state, state);
@@ -294,7 +294,7 @@ impl Shard {
 
     /// Records the time of a call that uses this shard. Ignores a time that is at most
     /// [`REORDERING_MAX`] before the latest recorded time.
-    pub(super) fn set_latest(&mut self, now: Micros) {
+    pub(super) fn record_call_time(&mut self, now: Micros) {
         if now > self.latest || now.saturating_add(REORDERING_MAX) < self.latest {
             self.latest = now;
         }
@@ -302,7 +302,7 @@ impl Shard {
 
     /// Returns the time of the latest call that used this shard. Refunds by receipt use it as the
     /// current time, because a receipt does not contain a time.
-    pub(super) fn latest(&self) -> Micros {
+    pub(super) fn latest_call_time(&self) -> Micros {
         self.latest
     }
 

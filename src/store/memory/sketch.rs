@@ -180,8 +180,8 @@ impl Cell {
         }
     }
 
-    /// Returns the less full of the two cells; of two cells with a window each, the lower count of
-    /// each window after both were advanced to the later window.
+    /// Returns the less full of the two cells. If `window`, a window length, is given, advances
+    /// both cells to the later window and returns the lower count of each window.
     fn min(self, other: Cell, window: Option<Micros>) -> Cell {
         let is_emptier = (self.time, self.present) <= (other.time, other.present);
         match window {
@@ -253,8 +253,8 @@ impl Sketch {
         self.format.to_state(self.min_cell(key, now)?, now)
     }
 
-    /// Raises the cells of a key to `state`, which must result from charging the state that
-    /// [`state`](Self::state) returned. Keeps the sketch at least until `expires`.
+    /// Raises the cells of a key to `state`, the state after a charge. The caller must have charged
+    /// the state that [`state`](Self::state) returned. Keeps the sketch at least until `expires`.
     pub(super) fn charge(&mut self, key: EntryKey, state: &State, expires: Micros, now: Micros) {
         let Some(new) = self.format.to_cell(state, now) else { return };
         // A charge moves a state back in time only if it was clamped because it came from the far

@@ -1,7 +1,8 @@
 //! Redis store: keeps counters in Redis, where Lua scripts decide calls.
 //!
-//! A call is sent as one script call or, on a cluster, as one per node or hash slot. Calls far from
-//! every limit are sent as plain commands instead. Limits use the clock of the Redis server.
+//! A call is sent as one script call. On a cluster, it is sent as one script call per node or per
+//! hash slot. Calls far from every limit are sent as plain commands instead. Limits use the clock
+//! of the Redis server.
 //!
 //! | file | contents |
 //! |---|---|

@@ -1,12 +1,13 @@
 //! Plans calls whose counters are in several hash slots of a cluster: groups checks by slot, and
 //! decides which group is sent first. `node_scripts` groups checks by node instead.
 //!
-//! Each group is one atomic script call. All groups are sent at once, unless a check was near its
-//! limit when last seen: then its group is sent alone first, so that a refusal there leaves no
-//! charges in other slots. If one slot rejects the call, the charges in the others are refunded by
-//! receipt. No limit ever admits too many hits, but near a limit, a call may be rejected because of
-//! charges that another call refunds one round trip later. If a slot does not reply, the charges in
-//! the others are kept, and the fallback either admits the call or refunds them.
+//! Each group is one atomic script call. Normally, all groups are sent at once. If a check was near
+//! its limit when last seen, the group of that check is sent alone first, so that a refusal there
+//! leaves no charges in other slots. If one slot rejects the call, the charges in the other slots
+//! are refunded by receipt. No limit ever admits too many hits, but near a limit, a call may be
+//! rejected because of charges that another call refunds one round trip later. If a slot does not
+//! reply, the charges in the other slots are kept. The fallback then either admits the call or
+//! refunds those charges.
 //!
 //! All functions are pure. Not here: sending the groups (`store`).
 
@@ -17,8 +18,8 @@ use smallvec::SmallVec;
 use super::near_limit_hints::Nearness;
 use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Role};
 
-/// Checks of a call that one script call decides, as indices into the call: those whose counters
-/// are in the same hash slot or, with node scripts, on the same node.
+/// Group of checks that one script call decides. Their counters are in the same hash slot or, with
+/// node scripts, on the same node. `checks` contains the index of each check in the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SlotGroup {
     /// Hash slot of the first check's counter.
@@ -50,7 +51,8 @@ pub(super) fn group_by_slot(checks: &[Check<'_>], slot: impl Fn(&Check<'_>) -> u
     let mut index = GroupIndex::default();
     for (at, check) in checks.iter().enumerate() {
         let slot = slot(check);
-        match index.position(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot)) {
+        match index.find_or_add(slot, |place| groups.get(place).map(|group: &SlotGroup| group.slot))
+        {
             Some(place) => groups[place].checks.push(at),
             None => groups.push(SlotGroup::new(slot, at)),
         }
@@ -70,10 +72,10 @@ pub(super) struct GroupIndex {
 }
 
 impl GroupIndex {
-    /// Returns the position of a slot's group. If there is none, counts a new group, which the
-    /// caller must append, and returns `None`. `slot_at` returns the slot of the group at a
-    /// position.
-    pub(super) fn position(
+    /// Returns the position of a slot's group. If the slot has no group, adds one to the index and
+    /// returns `None`; the caller must then append that group to its list. `slot_at` returns the
+    /// slot of the group at a position.
+    pub(super) fn find_or_add(
         &mut self,
         slot: u16,
         slot_at: impl Fn(usize) -> Option<u16>,
@@ -166,8 +168,8 @@ pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
     Admission::from_answers(checks, answers).is_rejected()
 }
 
-/// Returns the groups to send after the group `first`: all others or, if the call has ended, only
-/// the refunds and the checks with `charge: always` in them.
+/// Returns the groups to send after the group `first`. If the call has ended, these groups contain
+/// only refunds and checks with `charge: always`, and empty groups are left out.
 pub(super) fn other_groups(
     checks: &[Check<'_>],
     groups: SlotGroups,
@@ -245,10 +247,10 @@ mod tests {
                 u16::try_from(place).ok()
             };
             for slot in 0..count {
-                assert_eq!(index.position(slot, slot_at), None, "{slot} is new");
+                assert_eq!(index.find_or_add(slot, slot_at), None, "{slot} is new");
             }
             for slot in 0..count {
-                assert_eq!(index.position(slot, slot_at), Some(usize::from(slot)));
+                assert_eq!(index.find_or_add(slot, slot_at), Some(usize::from(slot)));
             }
             let most = 2 * usize::from(count) * LINEAR_SEARCH_MAX;
             assert!(compared.get() <= most, "{} for {count} checks", compared.get());

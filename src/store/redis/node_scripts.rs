@@ -132,7 +132,7 @@ pub(super) fn group_by_node(
     for (at, check) in checks.iter().enumerate() {
         let slot = slot(check);
         let owner = node(slot).and_then(|node| node.checked_add(SLOTS)).unwrap_or(slot);
-        match index.position(owner, |place| owners.get(place).copied()) {
+        match index.find_or_add(owner, |place| owners.get(place).copied()) {
             Some(place) => {
                 let group = &mut groups[place];
                 group.spans_slots |= group.slot != slot;

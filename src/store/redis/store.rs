@@ -536,7 +536,7 @@ impl<T: Transport> RedisStore<T> {
         let mut index = multi_slot::GroupIndex::default();
         for receipt in receipts {
             let slot = keys::counter_slot(&receipt.key);
-            match index.position(slot, |place| by_slot.get(place).map(|(slot, _)| *slot)) {
+            match index.find_or_add(slot, |place| by_slot.get(place).map(|(slot, _)| *slot)) {
                 Some(place) => by_slot[place].1.push(receipt.clone()),
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }

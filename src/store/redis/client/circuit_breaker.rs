@@ -84,7 +84,8 @@ pub(crate) struct CircuitBreaker {
     window_start: Micros,
     /// Number of replies that the node had sent before the window started.
     answers_before: u64,
-    /// Number of error replies in the window saying that the node cannot serve.
+    /// Number of error replies since the window started. Counts only errors saying that the node
+    /// cannot serve.
     errors: u64,
 }
 

@@ -28,15 +28,16 @@ use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKin
 /// and a simultaneous migration of the slot causes a second. More than three redirects mean that
 /// the nodes disagree about the owner of the slot.
 const REDIRECTS_MAX: u32 = 3;
-/// Maximum number of retries per call after TRYAGAIN, the reply while only some of the call's keys
-/// have moved to the new node. That can last until all keys of the slot have moved, so if one
-/// retry is not enough, the fallback decides the call.
+/// Maximum number of retries per call after TRYAGAIN. A node replies TRYAGAIN while only some of
+/// the call's keys have moved to the new node. That can last until all keys of the slot have moved,
+/// so if one retry is not enough, the fallback decides the call.
 const RETRIES_MAX: u32 = 1;
 /// Time to wait before the retry after a TRYAGAIN reply. MIGRATE moves a batch of keys in about
 /// this time.
 const RETRY_WAIT: Duration = Duration::from_millis(1);
-/// Maximum number of addresses that the cluster does not list and to which redirects are followed
-/// between two updates of the slot table. A reshard involves one or two such nodes.
+/// Maximum number of unlisted nodes to which redirects are followed between two updates of the slot
+/// table. A node is unlisted if the slot table from the cluster does not contain its address. A
+/// reshard involves one or two such nodes.
 const REDIRECT_TARGETS_MAX: usize = 16;
 
 /// Redis Cluster client with a table of the nodes and their hash slots.

@@ -237,16 +237,16 @@ impl fmt::Debug for MonotonicClock {
 }
 
 impl RedisConfig {
-    /// Returns the default configuration, with the reply timeout raised to at least twice `budget`
-    /// and the maximum silence to at least half of it. `budget` is the longest time that a call
-    /// waits for Redis.
+    /// Returns the default configuration for calls that wait at most `budget` for Redis. The reply
+    /// timeout is raised to at least twice `budget`, and `silence_max` is raised to at least half
+    /// of `budget`.
     pub fn with_budget(budget: Duration) -> Self {
         RedisConfig {
             // At least twice the budget of a call, so that a slow call does not close the
             // connection.
             reply_timeout: REPLY_TIMEOUT.max(budget * 2),
-            // Half of the default budget. Who gives Redis more time also gives it more time to be
-            // silent.
+            // The default is half of the default budget. With a larger budget, a node may also stay
+            // silent for longer.
             silence_max: SILENCE_MAX.max(budget / 2),
             ..RedisConfig::default()
         }

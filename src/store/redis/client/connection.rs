@@ -50,14 +50,15 @@ pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
 /// enough, the server apparently loses its scripts as soon as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
-/// Minimum time for which a lost connection must have been open to reset the backoff even if no
-/// reply arrived. Equal to the longest backoff, so that the client does not reconnect more often
-/// than that.
-const WORKING_AFTER: Micros = Micros::SECOND;
+/// Time that a connection must have been open before its loss resets the backoff even without any
+/// reply. Equal to the longest backoff, so that the resets do not make the client reconnect more
+/// often than once per longest backoff.
+const BACKOFF_RESET_AFTER: Micros = Micros::SECOND;
 
-/// Shortest silence of a node, beyond one round trip, that is added to the load estimate.
+/// Minimum time for which a node must have been silent, beyond one round trip, before that time is
+/// added to the load estimate.
 const SILENCE_MIN: Micros = Micros(4_000);
-/// Interval at which the silence of a node is measured while a batch is in flight.
+/// Interval between checks of how long a node has been silent, while a batch is in flight.
 const SILENCE_CHECK_INTERVAL: Duration = Duration::from_micros(SILENCE_MIN.0);
 
 /// State of the task that opens, serves, and reopens one connection.
@@ -116,7 +117,7 @@ impl Connection {
             }
             // A server that closes idle connections has not failed, even if no call was made.
             let lasted = self.now().saturating_sub(opened_at);
-            if reason == CloseReason::Lost && lasted >= WORKING_AFTER {
+            if reason == CloseReason::Lost && lasted >= BACKOFF_RESET_AFTER {
                 backoff.record_success();
             }
             self.record_loss(reason);
@@ -323,7 +324,7 @@ impl Connection {
         self.stats.answers.get() == answers
     }
 
-    /// Adds the silence of the node to the load estimate.
+    /// Adds the time for which the node has been silent to the load estimate.
     fn record_silence(&self, outstanding: &OutstandingCommands) {
         if let Some(sent) = outstanding.sent.front() {
             self.meter.record_silence(&self.load, *sent, outstanding.in_flight, self.now());
@@ -538,9 +539,9 @@ impl OutstandingCommands {
     }
 }
 
-/// Timer that fires every few milliseconds while a batch is in flight, to measure the silence of
-/// the node. Not restarted for every write, because recomputing the silence when it fires costs
-/// less.
+/// Timer that fires every few milliseconds while a batch is in flight, to check how long the node
+/// has been silent. A write does not restart the timer: recomputing that time when the timer fires
+/// costs less.
 struct SilenceTimer {
     sleep: Pin<Box<Sleep>>,
     step: Duration,
@@ -548,15 +549,16 @@ struct SilenceTimer {
 }
 
 impl SilenceTimer {
-    /// Creates a stopped timer. Its step is [`SILENCE_CHECK_INTERVAL`], or `silence_max` if that is
-    /// shorter.
+    /// Creates a stopped timer. Its step is the shorter of [`SILENCE_CHECK_INTERVAL`] and
+    /// `silence_max`.
     fn new(silence_max: Duration) -> Self {
         let step = SILENCE_CHECK_INTERVAL.min(silence_max);
         SilenceTimer { sleep: Box::pin(tokio::time::sleep(step)), step, is_set: false }
     }
 
-    /// Restarts the timer to fire after one step, or after `left` if that is shorter but not zero.
-    /// `left` is how much longer the node may stay silent; `None` stops the timer.
+    /// Restarts the timer. The timer fires after one step, or after `left` if `left` is shorter
+    /// than a step but not zero. `left` is how much longer the node may stay silent; `None` stops
+    /// the timer.
     fn reset(&mut self, left: Option<Duration>) {
         self.is_set = left.is_some();
         if let Some(left) = left {
@@ -566,8 +568,8 @@ impl SilenceTimer {
     }
 }
 
-/// Yields, so that the `redis` crate's task can read from the socket once more. Otherwise, a
-/// process that was starved of CPU might mistake its own pause for silence of the node.
+/// Yields, so that the `redis` crate's task can read from the socket once more. Otherwise, if this
+/// process was starved of CPU, the node might seem silent although it has replied.
 async fn yield_to_reader(waits: bool) {
     for _ in 0..2 {
         // The runtime polls the sockets before it resumes a task that yielded.

@@ -1,9 +1,10 @@
-//! Load of one connection: estimates from its outstanding commands how long a new call would wait.
+//! Load of one connection. Estimates how long a new call would wait, given the commands that are
+//! outstanding.
 //!
 //! A call whose reply cannot arrive in time is rejected immediately. If it were written, it would
-//! delay the calls behind it, and the fallback would decide it anyway. Callers read three atomics;
-//! the connection's task measures once per batch of replies, and every few milliseconds while the
-//! node is silent. Not here: the fallback (`resilience`).
+//! delay the calls behind it, and the fallback would decide it anyway. Callers read three atomics.
+//! The connection's task updates the measurements once per batch of replies, and every few
+//! milliseconds while the node is silent. Not here: the fallback (`resilience`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -79,8 +80,9 @@ impl ConnectionLoad {
     }
 }
 
-/// Meter that computes the mean service time and the smallest round trip of a connection from its
-/// replies and the silence of the node. Owned by the connection's task.
+/// Meter of a connection's mean service time and smallest round trip, both computed from the
+/// replies. The mean also counts the time for which the node is silent. Owned by the connection's
+/// task.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     service: [ServiceWindow; 2],
@@ -114,17 +116,19 @@ impl LoadMeter {
         recent.filter_map(|window| window.smallest).min().unwrap_or_default()
     }
 
-    /// Returns the time since the latest reply or, if later, since `sent`, minus the smallest
-    /// recent round trip. `sent` is the time at which the oldest batch in flight was written.
+    /// Returns how long the node has been silent, less the smallest recent round trip. Silence
+    /// begins at the latest reply or at `sent`, whichever is later. `sent` is the time at which the
+    /// oldest batch in flight was written.
     pub(crate) fn silence(&self, sent: Micros, now: Micros) -> Micros {
         let silence = now.saturating_sub(sent.max(self.last_reply));
         silence.saturating_sub(self.round_trip_min(now))
     }
 
-    /// Adds the silence since a batch was written at `sent` to the mean service time in `load`, as
-    /// if the replies to all `in_flight` commands arrived now. Otherwise, calls would be sent to a
-    /// frozen node until its circuit breaker opens. Does nothing unless a reply arrived shortly
-    /// before `sent` or later, because the mean is otherwise unknown.
+    /// Counts the time for which the node has been silent as service time in `load`, as if the
+    /// replies to all `in_flight` commands arrived now. Otherwise, calls would be sent to a frozen
+    /// node until its circuit breaker opens. `sent` is the time at which the oldest batch in flight
+    /// was written. Does nothing unless a reply arrived shortly before `sent` or later, because
+    /// otherwise the mean service time is unknown.
     pub(crate) fn record_silence(
         &self,
         load: &ConnectionLoad,
@@ -137,8 +141,8 @@ impl LoadMeter {
         }
     }
 
-    /// Writes the mean service time of the two latest windows, with `busy` and `commands` added to
-    /// their totals, into `load`. Does not change the windows.
+    /// Stores a mean service time in `load`. The mean covers the two latest windows, plus
+    /// `commands` commands that took `busy` in total. Does not change the windows.
     fn update_mean(&self, load: &ConnectionLoad, busy: Micros, commands: u64, now: Micros) {
         let [current, previous] = &self.service;
         let busy_us = current.busy.0 + previous.busy.0 + busy.0;

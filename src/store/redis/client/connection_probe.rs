@@ -35,12 +35,12 @@ pub(super) enum ProbeResult {
 /// Future that resolves to the replies to a script call and the PING behind it.
 type Ping = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>;
 
-/// SHA-1 of no script.
+/// SHA-1 hash that no script has.
 const ABSENT_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
 impl Connection {
-    /// Sends PINGs until the reply to a PING arrives in time, or until the connection breaks or is
-    /// replaced, or the node is dropped. Rejects commands that are queued in the meantime.
+    /// Sends PINGs until the reply to a PING arrives in time, the connection breaks, the connection
+    /// is replaced, or the node is dropped. Rejects commands that are queued in the meantime.
     /// `first_ping` is the delay before the first PING.
     ///
     /// Replies are matched to commands by their order. If the reply to a command was lost, each

@@ -91,7 +91,7 @@ impl ClientContext {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Counts and logs that the server at `node` may have lost counters.
+    /// Counts and logs a possible loss of counters on the server at `node`.
     pub(crate) fn record_loss(&self, node: &Address, reason: &'static str) {
         self.losses.record();
         if let Some(suppressed) = self.log_limiter.admit("lost counters", node) {

@@ -14,7 +14,7 @@ use crate::domain::Micros;
 const LOG_LINE_INTERVAL_MIN: Micros = Micros(60_000_000);
 /// Maximum number of tracked log lines, each identified by its message and subject. Further lines
 /// are suppressed. A cluster has at most 1,000 nodes, and few of them fail at the same time.
-const LINES_MAX: usize = 1_024;
+const TRACKED_LINES_MAX: usize = 1_024;
 
 /// Number of log lines with the same message and subject that were suppressed since such a line was
 /// last written; `None` if there were none, so that the log line has no field `suppressed`.
@@ -62,10 +62,10 @@ impl LogLimiter {
             line.logged = now;
             return Some(NonZeroU64::new(std::mem::take(&mut line.suppressed)));
         }
-        if lines.len() >= LINES_MAX {
+        if lines.len() >= TRACKED_LINES_MAX {
             lines.retain(|_, line| is_recent(line));
         }
-        if lines.len() >= LINES_MAX {
+        if lines.len() >= TRACKED_LINES_MAX {
             return None;
         }
         lines.insert(key, LoggedLine { logged: now, suppressed: 0 });
@@ -106,8 +106,8 @@ mod tests {
     #[test]
     fn subjects_without_end_do_not_fill_memory() {
         let limiter = LogLimiter::new(Some(MonotonicClock::new(Instant::now)));
-        for subject in 0..2 * LINES_MAX {
-            let expected = if subject < LINES_MAX { Some(None) } else { None };
+        for subject in 0..2 * TRACKED_LINES_MAX {
+            let expected = if subject < TRACKED_LINES_MAX { Some(None) } else { None };
             assert_eq!(limiter.admit("lost", &subject), expected);
         }
     }

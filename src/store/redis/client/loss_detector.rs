@@ -12,8 +12,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Logged reason for a loss of counters when a new master takes over, because the latest charges
-/// may not have been replicated to it.
+/// Logged reason for a loss of counters when a new master takes over. The latest charges may not
+/// have been replicated to the new master.
 pub(crate) const NEW_MASTER: &str = "new_master";
 
 /// Number of times that a server may have lost counters, shared by all nodes of a client.
@@ -55,8 +55,8 @@ pub(crate) struct KnownMeta {
     is_stored: bool,
 }
 
-/// Replies of a server in a handshake that may show a loss of counters: its run id, and whether the
-/// key `tg1meta` exists.
+/// Replies in a handshake from which a loss of counters can be detected: the server's run id, and
+/// whether the key `tg1meta` exists.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerReplies {
     /// Run id of the server process; `None` if INFO was denied.

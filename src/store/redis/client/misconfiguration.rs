@@ -1,8 +1,8 @@
-//! Recognizes settings that do not fit the Redis server, from the protocol that the server speaks
-//! and the mode in which it runs. Returns advice for the log, with the flag to change.
+//! Detects settings that do not fit the protocol or the mode of the Redis server. Returns advice
+//! for the log, which names the flag to change.
 //!
-//! Runs only for a failure that is logged, so at most once a minute for each node, and in a task of
-//! its own. Not here: connecting (`dialer`).
+//! Runs in a task of its own, and only for failures that are logged. It therefore runs at most once
+//! a minute for each node. Not here: connecting (`dialer`).
 
 use redis::Value;
 
@@ -11,7 +11,7 @@ use super::dialer::ClientContext;
 use crate::peer_protocol::{Peer, detect_peer};
 
 /// Maximum number of master names of a sentinel that the advice lists.
-const MASTERS_MAX: usize = 5;
+const LISTED_MASTERS_MAX: usize = 5;
 
 /// Returns advice on which setting to change so that the server can be used, or `None` if no wrong
 /// setting was found. `error` is the text of the failure.
@@ -216,7 +216,7 @@ fn advice_on_master(known: &[String], master: &str) -> Option<String> {
         return None;
     }
     let shown: Vec<String> =
-        known.iter().take(MASTERS_MAX).map(|name| format!("{name:?}")).collect();
+        known.iter().take(LISTED_MASTERS_MAX).map(|name| format!("{name:?}")).collect();
     Some(match shown.is_empty() {
         true => "the sentinel monitors no master: correct its configuration".to_owned(),
         false => format!(

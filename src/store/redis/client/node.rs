@@ -232,7 +232,8 @@ impl Node {
     }
 
     /// Returns whether plain charges can be sent now. On a worker thread, the server's time must be
-    /// known on the preferred connection; on any other thread, on every open connection.
+    /// known on the preferred connection. On any other thread, it must be known on every open
+    /// connection.
     pub(crate) fn can_charge(&self) -> bool {
         let Some(breaker) = &self.breaker else { return false };
         let now = breaker.clock.now();

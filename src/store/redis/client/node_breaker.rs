@@ -42,9 +42,9 @@ pub(crate) struct NodeBreaker {
 struct LoggedBreaker {
     breaker: CircuitBreaker,
     opened_at: Micros,
-    /// Time of the last log line that the breaker opened; `None` if there was none.
+    /// Time of the last log line about the breaker opening; `None` if there was none.
     logged_at: Option<Micros>,
-    /// Whether the latest opening was logged. If not, its closing is not logged either.
+    /// Whether the latest opening was logged. If not, the next closing is not logged either.
     is_logged: bool,
 }
 

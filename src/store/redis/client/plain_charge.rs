@@ -24,7 +24,7 @@ pub struct PlainCharge {
     pub counter: u128,
     /// Encoded command: `INCRBY <key> <cost>`.
     pub command: Cmd,
-    /// Time to live, in seconds, that is set on a key without one: at least one window.
+    /// Time to live in seconds, set on the key if it has none. At least one window.
     pub expire_s: u64,
     /// Hash slot of the key; `None` unless the transport is a cluster.
     pub slot: Option<u16>,
@@ -135,7 +135,7 @@ impl Expiries {
 }
 
 /// Returns whether the reply to an EXPIRE shows that the server will never execute EXPIRE. Returns
-/// false for redirects and temporary errors, which also prevent the INCRBY.
+/// false for a redirect or a temporary error, because the same error prevents the INCRBY too.
 pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
     let Value::ServerError(error) = expire else { return false };
     match ErrorReply::classify(error, node) {
@@ -149,9 +149,9 @@ pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
 /// Oldest major version of Redis that supports `EXPIRE … NX`.
 const REDIS_MAJOR_MIN: u32 = 7;
 
-/// Returns whether a server can execute plain charges. `info` is its reply to `INFO server`, and
-/// `expire` its reply to an `EXPIRE … NX` of any key. A cluster node may redirect that EXPIRE,
-/// which shows that the ACL permits it.
+/// Returns whether a server can execute plain charges. `info` is the server's reply to
+/// `INFO server`, and `expire` is its reply to an `EXPIRE … NX` of any key. A redirect by a cluster
+/// node also shows that the ACL permits EXPIRE.
 pub(crate) fn is_supported(info: Option<&str>, expire: &Value, node: &Address) -> bool {
     let is_permitted = match expire {
         Value::Int(_) => true,

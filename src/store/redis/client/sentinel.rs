@@ -29,9 +29,9 @@ const QUERY_INTERVAL: Duration = Duration::from_secs(2);
 /// election takes seconds.
 const QUERY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Number of consecutive sentinel queries without a connection to the master after which a new
-/// master is accepted without a majority of the sentinels. While the master is unreachable, queries
-/// are 0.1 s to 2 s apart.
+/// Number of consecutive sentinel queries without a connection to the master. After this many
+/// queries, a new master needs no majority of the sentinels any more. While the master is
+/// unreachable, queries are 0.1 s to 2 s apart.
 const QUERIES_WITHOUT_MASTER: u32 = 5;
 
 /// Replaces the node of `master` whenever the sentinels name a new master, until `master` is
@@ -73,7 +73,7 @@ pub(crate) async fn follow_master(
     }
 }
 
-/// Logs that no sentinel names a master, with the reply of the first configured sentinel.
+/// Logs that no sentinel names a master. Queries the first configured sentinel for the reason.
 async fn log_missing_master(context: Arc<ClientContext>, suppressed: SuppressedLines) {
     let TopologyConfig::Sentinel { master, auth } = &context.config.topology else { return };
     let Some(node) = context.config.addresses.first() else { return };

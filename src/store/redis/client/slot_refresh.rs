@@ -60,7 +60,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
     }
 }
 
-/// Logs that no node returned the slot table, with the reply of the first configured node.
+/// Logs that no node returned the slot table. Queries the first configured node for the reason.
 async fn log_missing_table(context: Arc<ClientContext>, suppressed: SuppressedLines) {
     let Some(node) = context.config.addresses.first() else { return };
     let auth = &context.config.auth;
