@@ -16,8 +16,9 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
 /// Minimum time to reserve for sending the response, out of the caller's remaining time.
 pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
-/// Divisor of the caller's remaining time that yields the time to reserve for sending the
-/// response. With a divisor of 5, the store gets 16 ms of Envoy's default timeout of 20 ms.
+/// Divisor for the response margin: the caller's remaining time, divided by this number, is
+/// reserved for sending the response. With a divisor of 5, the store gets 16 ms of Envoy's default
+/// timeout of 20 ms.
 pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 
 /// Store wrapper that limits how long a call waits for the wrapped store.

@@ -59,8 +59,8 @@ impl Default for FallbackConfig {
 pub struct FallbackStats {
     /// Number of calls admitted although the remote store did not answer every check.
     pub admitted: AtomicU64,
-    /// Number of hits in the calls counted by `admitted` that the remote store may not have
-    /// charged. This is an upper bound on the hits admitted beyond the limits.
+    /// Number of hits that the remote store may not have charged, although their calls were
+    /// admitted. This is an upper bound on the hits admitted beyond the limits.
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
@@ -137,11 +137,11 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.replicas
     }
 
-    /// Returns an upper bound on the hits that this replica has admitted beyond the limits, and
-    /// that may still affect a limit. These are the hits that the remote store may not have
-    /// charged, and those that it may have charged and then lost.
+    /// Returns an upper bound on the number of hits that this replica has admitted beyond the
+    /// limits and that may still affect a limit. The remote store may not have charged these hits,
+    /// or may have charged and then lost them.
     pub fn over_admitted_max(&self, now: Micros) -> u64 {
-        self.over_admission.hits_max(&self.stats.admitted_hits, now)
+        self.over_admission.update_hits_max(&self.stats.admitted_hits, now)
     }
 
     /// Returns the fallback statistics. Their values change while the service runs.
@@ -164,7 +164,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
 
     /// Returns the final answers to a call, given the answers of the remote store. `reason` is the
     /// reason why some answers are missing, or `None` if none are. `is_counted` states for each
-    /// check whether its charge is already among this replica's own charges; it may be empty.
+    /// check whether its charge is already among this replica's own charges. If `is_counted` is
+    /// empty, no charge is.
     fn complete(
         &self,
         call: &Call<'_>,
@@ -180,9 +181,10 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Applies the remote store's charges and refunds to this replica's counters too: to the local
-    /// store, up to this replica's share of each limit, and to the counters of its own charges.
-    /// `is_remote` returns whether the remote store answered the check at an index.
+    /// Applies the remote store's charges and refunds to this replica's counters too. The local
+    /// store counts the charges up to this replica's share of each limit. The counters of this
+    /// replica's own charges count the charges against the full limits. `is_remote` returns whether
+    /// the remote store answered the check at an index.
     fn mirror(
         &self,
         call: &Call<'_>,
@@ -303,8 +305,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Counts the hits of an admitted call in the checks that the remote store did not answer.
-    /// Shadow checks are not counted.
+    /// Records the hits of an admitted call that the remote store may not have charged. These are
+    /// the hits of the checks that the remote store did not answer. Ignores shadow checks.
     fn record_unconfirmed_hits(&self, call: &Call<'_>, is_remote: &[bool]) {
         for (check, is_remote) in call.checks.iter().zip(is_remote) {
             let Op::Take { cost } = check.op else { continue };

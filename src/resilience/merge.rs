@@ -5,7 +5,9 @@
 //! - `error`: the check stays unanswered, and the whole call fails with an error.
 //! - `deny`: the check is refused, with a `retry_after` of one second.
 //! - `allow`: the check passes, and nothing is charged.
-//! - `local`: the check is decided on the local store, as are all refunds.
+//! - `local`: the check is decided on the local store.
+//!
+//! An unanswered refund under `deny` or `allow` is applied to the local store instead.
 //!
 //! The call is then admitted or rejected as usual, regardless of which store answered. If it is
 //! rejected or fails, the remote store's charges are refunded. Charges whose answer was lost are

@@ -64,8 +64,8 @@ pub struct Outage {
     pub lasted: Micros,
     /// Percentage of the last second's calls that the store did not decide, rounded up; 0 to 100.
     pub undecided_percent: u64,
-    /// Reason why the latest undecided call was not answered. If no call of the last second was
-    /// undecided, the reason why the store is unavailable.
+    /// Reason why the latest undecided call was not answered. If every call of the last second was
+    /// decided, this is the reason why the store is unavailable.
     pub reason: FallbackReason,
 }
 
@@ -193,7 +193,7 @@ impl OutageTracker {
     }
 
     /// Returns the start of the current outage, in microseconds since the tracker was created. If
-    /// there is no outage, one starts now.
+    /// there is no outage, records that one starts now.
     fn ensure_started(&self) -> Micros {
         let since = self.since.load(Ordering::Relaxed);
         if since > 0 {

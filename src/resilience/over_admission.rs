@@ -2,9 +2,9 @@
 //! counts the hits that the remote store did not confirm, and those that it lost together with its
 //! counters.
 //!
-//! All these hits share one expiry time, the latest of them all, because a single time needs only a
+//! All these hits expire together, at the latest of their expiry times. A single time needs only a
 //! few atomics. Therefore, the bound may count a hit of a short window for as long as a hit of the
-//! longest window, and longer while new hits are added.
+//! longest window. While new hits are added, the bound counts the earlier hits for even longer.
 //!
 //! Not here: determining these hits (`fallback`).
 
@@ -24,7 +24,7 @@ pub(super) struct OverAdmission {
     /// Start of the current generation, in microseconds since the Unix epoch. A generation is a
     /// period of at least `lifetime_max` in which charges are counted together.
     generation_start: AtomicU64,
-    /// Longest time for which a charge can affect later checks, over all limits charged so far, in
+    /// Longest [charge lifetime](Limit::charge_lifetime) of all limits charged so far, in
     /// microseconds.
     lifetime_max: AtomicU64,
     /// Number of hits that the remote store may have lost, since startup.
@@ -44,7 +44,8 @@ impl OverAdmission {
     }
 
     /// Records that the remote store may not have charged hits under this limit. Must be called
-    /// before the hits are added to the total that is passed to [`hits_max`](Self::hits_max).
+    /// before the hits are added to the total that is passed to
+    /// [`update_hits_max`](Self::update_hits_max).
     pub(super) fn record_unconfirmed(&self, limit: &Limit, now: Micros) {
         let lifetime = self.extend_lifetime(limit);
         self.until.fetch_max(now.saturating_add(lifetime).0, Ordering::AcqRel);
@@ -74,10 +75,10 @@ impl OverAdmission {
         }
     }
 
-    /// Returns the upper bound on the number of hits admitted beyond their limits. `unconfirmed` is
-    /// the number of hits since startup that the remote store may not have charged. Must be called
-    /// every second, because it also removes expired hits from the bound.
-    pub(super) fn hits_max(&self, unconfirmed: &AtomicU64, now: Micros) -> u64 {
+    /// Removes expired hits from the upper bound on the number of hits admitted beyond their
+    /// limits, and returns the bound. `unconfirmed` is the number of hits since startup that the
+    /// remote store may not have charged. Must be called every second.
+    pub(super) fn update_hits_max(&self, unconfirmed: &AtomicU64, now: Micros) -> u64 {
         // The total before `until`: whoever adds to the total has extended `until` before.
         let total =
             unconfirmed.load(Ordering::Acquire).saturating_add(self.lost.load(Ordering::Acquire));

@@ -15,13 +15,13 @@ use crate::domain::{
 pub const WINDOW_MAX: Micros = Micros::from_secs(10 * 365 * 86_400);
 
 /// Exclusive upper bound of `burst * emission` for a bucket stored as an arrival time, where
-/// `emission` is the time in which one hit refills, in microseconds. Below this bound, the sum with
-/// a timestamp of this century is an exact integer in Lua, whose numbers are doubles.
+/// `emission` is the time in which one hit refills, in microseconds. Below this bound, the product
+/// plus any timestamp of this century is an exact integer in Lua, whose numbers are doubles.
 const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
 
-/// Exclusive upper bound of `burst * window` for a bucket stored as credits, with the window in
-/// microseconds, and of `hits * ticks` for a sliding window: 2^53, the first integer that a double
-/// cannot distinguish from its successor.
+/// Exclusive upper bound of two products: `burst * window` for a bucket stored as credits (`window`
+/// is in microseconds), and `hits * ticks` for a sliding window. The bound is 2^53, the first
+/// integer that a double cannot distinguish from its successor.
 const CREDITS_BOUND: u64 = 1 << 53;
 
 /// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. That format
@@ -298,9 +298,11 @@ pub(crate) fn hybrid_burst_max(window: Micros) -> u64 {
 ///
 /// ```
 /// use tidegate::domain::{Charge, Hits, Override, Unit};
-/// let request_override = Override { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: 1
-/// }; let limit = tidegate::policy::compile_override("edge", &request_override, Charge::Admitted);
-/// assert_eq!(limit.capacity(), Hits(5)); ```
+/// let unit = Unit::Minute;
+/// let request_override = Override { requests_per_unit: 5, unit, unit_multiplier: 1 };
+/// let limit = tidegate::policy::compile_override("edge", &request_override, Charge::Admitted);
+/// assert_eq!(limit.capacity(), Hits(5));
+/// ```
 pub fn compile_override(domain: &str, request_override: &Override, charge: Charge) -> Limit {
     let rate = Rate {
         requests_per_unit: request_override.requests_per_unit,

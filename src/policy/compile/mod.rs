@@ -352,7 +352,7 @@ fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<u
     groups
 }
 
-/// Reports a top-level key of the file `at` whose value conflicts with that in the earlier file
+/// Reports, in the file `at`, a top-level key that has a different value in the earlier file
 /// `first`.
 fn report_difference(
     files: &mut [PolicyFile<'_>],

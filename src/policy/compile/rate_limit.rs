@@ -59,7 +59,7 @@ pub(crate) fn read<'d>(
                 message.to_owned(),
             ))
         }
-        Ok(true) => check_unlimited_alone(reader, fields).map(|()| None),
+        Ok(true) => check_unlimited_conflicts(reader, fields).map(|()| None),
         Ok(false) => read_limit(reader, fields, context, &limit_name).map(Some),
         Err(reported) => Err(reported),
     };
@@ -98,7 +98,7 @@ fn read_replaces<'d>(
 
 /// Reports keys that conflict with `unlimited`. An unknown `unit` is only a warning, because
 /// envoyproxy/ratelimit accepts it beside `unlimited`.
-fn check_unlimited_alone<'d>(
+fn check_unlimited_conflicts<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
 ) -> Result<(), ErrorReported> {

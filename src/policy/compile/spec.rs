@@ -110,9 +110,9 @@ pub struct LimitSpec {
     /// Compiled limit. With `tiers`, this is the limit for the whole bucket that the classes
     /// divide.
     pub limit: Arc<Limit>,
-    /// Limit to which bills are charged: hits that a descriptor reports as already used. `None` if
-    /// bills are charged like other hits; see [`Limit::bill_limit`]. With `tiers`, each class has
-    /// its own limit for bills.
+    /// Limit to which bills are charged. A bill consists of hits that a descriptor reports as
+    /// already used. `None` if bills are charged like other hits; see [`Limit::bill_limit`]. With
+    /// `tiers`, each class has its own limit for bills.
     pub bill_limit: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
@@ -183,8 +183,9 @@ pub struct ClassSpec {
     pub name: Box<str>,
     /// Compiled limit of the class.
     pub limit: Arc<Limit>,
-    /// Limit to which bills of the class are charged: hits that a descriptor reports as already
-    /// used. `None` if bills are charged like other hits; see [`Limit::bill_limit`].
+    /// Limit to which bills of the class are charged. A bill consists of hits that a descriptor
+    /// reports as already used. `None` if bills are charged like other hits; see
+    /// [`Limit::bill_limit`].
     pub bill_limit: Option<Arc<Limit>>,
 }
 

@@ -21,8 +21,8 @@ use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 /// Value of the key `default` that leaves unlisted values unlimited.
 const NO_CLASS: &str = "none";
 
-/// Reads `tiers`. `whole` is the limit without classes; `identity` contains the parts of its
-/// `limit_id`.
+/// Reads `tiers`. `whole` is the limit without classes. `identity` contains the parts of that
+/// limit's `limit_id`.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

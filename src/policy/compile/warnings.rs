@@ -65,8 +65,8 @@ pub(crate) struct Findings {
 }
 
 /// Returns the warnings and the notes about a domain, at most [`DIAGNOSTICS_MAX`] of each. `files`
-/// contains the document indexes of the domain's files, and `origins` the document index and
-/// position of each first-level node.
+/// contains the document index of each of the domain's files. `origins` contains the document index
+/// and the position of each first-level node.
 pub(crate) fn find_warnings(
     domain: &DomainSpec,
     files: &[usize],
@@ -140,9 +140,10 @@ impl<'a> Linter<'a> {
         }
     }
 
-    /// Adds a warning or a note, depending on `kind`. `at` contains the position of the descriptor
-    /// or its ancestor on each level; `path` extends the descriptor's path to the reported key.
-    fn warn(
+    /// Adds a warning or a note about a descriptor, depending on `kind`. `at` contains the list
+    /// positions of the descriptor's ancestors and of the descriptor itself, outermost first.
+    /// `path` extends the descriptor's path to the reported key.
+    fn add_finding(
         &mut self,
         at: &[usize],
         path: impl FnOnce(Path) -> Path,
@@ -170,12 +171,12 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
     linter.visit_nodes(|linter, node_path, node| {
         if node.key.contains('*') {
             let message = "`*` in a key is a plain character; patterns go into `value`";
-            linter.warn(&node_path.at, |p| p.key("key"), DiagnosticKind::StarInKey, message);
+            linter.add_finding(&node_path.at, |p| p.key("key"), DiagnosticKind::StarInKey, message);
         }
         if &*node.key == ":path" {
             let message = "`:path` carries the query string, so that a client gets a new counter \
                            with every `?`; send the route's name, or the path without its query";
-            linter.warn(&node_path.at, |p| p.key("key"), DiagnosticKind::PathAsKey, message);
+            linter.add_finding(&node_path.at, |p| p.key("key"), DiagnosticKind::PathAsKey, message);
         }
         if node.rule.is_some() && node_path.at.len() > linter.entries_max {
             let message = format!(
@@ -184,7 +185,7 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
                 node_path.at.len(),
                 linter.entries_max
             );
-            linter.warn(&node_path.at, |p| p, DiagnosticKind::NeverMatches, message);
+            linter.add_finding(&node_path.at, |p| p, DiagnosticKind::NeverMatches, message);
         }
     });
 }
@@ -209,7 +210,7 @@ fn check_sibling_leaves(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[us
             let message = "this descriptor has no limit and is no exception to one, so it has no \
                            effect; add `rate_limit`, or remove it";
             let at: Vec<usize> = above.iter().copied().chain([at]).collect();
-            linter.warn(&at, |p| p, DiagnosticKind::NoLimit, message);
+            linter.add_finding(&at, |p| p, DiagnosticKind::NoLimit, message);
         }
     }
 }
@@ -223,14 +224,14 @@ fn check_shared_counters(linter: &mut Linter<'_>) {
                 let message = "one counter for all callers: no entry of its key names a client; \
                                add one such as remote_address, unless that is meant";
                 let path = |p| limit_path(p, nth, limit.in_list);
-                linter.warn(&node_path.at, path, DiagnosticKind::OneCounterForAll, message);
+                linter.add_finding(&node_path.at, path, DiagnosticKind::OneCounterForAll, message);
             }
         }
     });
 }
 
-/// Returns the path of a descriptor's limit: its entry `nth` of `rate_limits` if `in_list`,
-/// otherwise its `rate_limit`. `path` is the path of the descriptor.
+/// Returns the path of a limit of the descriptor at `path`. The limit is entry `nth` of
+/// `rate_limits` if `in_list` is true, otherwise `rate_limit`.
 fn limit_path(path: Path, nth: usize, in_list: bool) -> Path {
     if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
 }
@@ -295,14 +296,14 @@ fn check_covered_siblings(linter: &mut Linter<'_>, nodes: &[NodeSpec], above: &[
                 quoted(pattern)
             );
             let at: Vec<usize> = above.iter().copied().chain([at]).collect();
-            linter.warn(&at, |p| p, DiagnosticKind::NeverMatches, message);
+            linter.add_finding(&at, |p| p, DiagnosticKind::NeverMatches, message);
         }
     }
 }
 
-/// Returns whether `pattern` matches `text`. A `*` in `text` is matched only by a `*` of the
-/// pattern. Therefore, if `text` is a pattern itself, `pattern` matches every value that `text`
-/// matches.
+/// Returns whether `pattern` matches `text`. A `*` in `text` is matched only by a `*` of `pattern`.
+/// If `text` is a pattern itself, true therefore means that `pattern` matches every value that
+/// `text` matches.
 fn pattern_covers(pattern: &str, text: &str) -> bool {
     let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
     let (mut p, mut t) = (0, 0);
@@ -343,14 +344,15 @@ fn check_replaces(linter: &mut Linter<'_>) {
         for (at, name) in replaced.filter(|(_, name)| !names.contains(&***name)) {
             let message = format!("no limit of this domain has the name {}", quoted(name));
             let path = |p: Path| p.key("rate_limit").key("replaces").index(at).key("name");
-            linter.warn(&node_path.at, path, DiagnosticKind::UnknownReplaces, message);
+            linter.add_finding(&node_path.at, path, DiagnosticKind::UnknownReplaces, message);
         }
     });
 }
 
-/// If every limit of a domain needs an entry that can be absent, adds one note for each distinct
-/// key among the first such entries of the limits' paths. Envoy omits a descriptor if one of its
-/// entries is absent, so that the request might not be limited at all.
+/// Adds notes if every limit of a domain needs an entry that can be absent. Envoy omits a
+/// descriptor if one of its entries is absent, so a request might not be limited at all. Takes the
+/// first such entry on the path of each limit, and adds one note for each distinct key among these
+/// entries.
 fn check_absent_entries(linter: &mut Linter<'_>) {
     let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
     let mut is_safe = false;
@@ -379,7 +381,7 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
              a limit on remote_address beside it",
             quoted(key)
         );
-        linter.warn(&at, |p| p.key("key"), DiagnosticKind::NoLimitWhenAbsent, message);
+        linter.add_finding(&at, |p| p.key("key"), DiagnosticKind::NoLimitWhenAbsent, message);
     }
 }
 
@@ -429,7 +431,7 @@ fn check_hash_slots(linter: &mut Linter<'_>) {
             keys.join(", ")
         );
         let path = |p| limit_path(p, site.nth, site.in_list);
-        linter.warn(&site.at, path, DiagnosticKind::SplitOverSlots, message);
+        linter.add_finding(&site.at, path, DiagnosticKind::SplitOverSlots, message);
     }
 }
 

@@ -290,8 +290,8 @@ fn shared_pattern(node: &TreeNode) -> Option<Box<str>> {
     }
 }
 
-/// Converts a length to an arena index, saturating at `u32::MAX`. Policy files have at most 64 MiB
-/// together, which is too little text for 2^32 nodes.
+/// Converts a length to an arena index, saturating at `u32::MAX`. All policy files together
+/// have at most 64 MiB, which is too little text for 2^32 nodes.
 fn arena_index(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -26,8 +26,8 @@ const TAG_KIND: u8 = 3;
 /// First byte of the identity of a slot holder.
 const HOLDER_KIND: u8 = 4;
 
-/// Byte in an identity for a fixed window that is aligned to the Unix epoch. The byte of an
-/// algorithm is followed by its window if it has one.
+/// Byte in an identity for a fixed window that is aligned to the Unix epoch. If an algorithm has a
+/// window, the window follows the algorithm's byte.
 const FIXED_WINDOW: u8 = 1;
 const SLIDING_WINDOW: u8 = 2;
 const SLIDING_LOG: u8 = 3;
@@ -42,12 +42,11 @@ const ABSENT: u8 = 0;
 /// Byte before an optional part that is present in an identity.
 const PRESENT: u8 = 1;
 
-/// Byte before an entry's value in an identity; [`PATTERN`] precedes a pattern that replaces the
-/// value. Without this byte, a caller could reach a shared counter by sending the pattern's text as
-/// a value.
-const VALUE: u8 = 0;
+/// Byte before an entry's value in an identity. It differs from [`PATTERN_MARKER`], so that a
+/// caller cannot reach the shared counter of a pattern by sending the pattern's text as a value.
+const VALUE_MARKER: u8 = 0;
 /// Byte before a pattern that replaces an entry's value in an identity.
-const PATTERN: u8 = 1;
+const PATTERN_MARKER: u8 = 1;
 
 /// Maximum size of an identity that is stored without a heap allocation, in bytes. Envoy's
 /// descriptors usually have one or two entries of 20 to 60 bytes. Longer identities, such as those
@@ -113,7 +112,7 @@ impl std::fmt::Debug for Secret {
 pub(crate) enum EntryValue<'a> {
     /// Value from the request.
     Request(&'a [u8]),
-    /// Text of a pattern whose matching values share one counter.
+    /// Text of a pattern. All values that match the pattern share one counter.
     Pattern(&'a [u8]),
 }
 
@@ -148,8 +147,8 @@ impl Identity {
     pub(crate) fn push_entry(&mut self, key: &[u8], value: EntryValue<'_>) {
         self.push_part(key);
         let (kind, bytes) = match value {
-            EntryValue::Request(bytes) => (VALUE, bytes),
-            EntryValue::Pattern(bytes) => (PATTERN, bytes),
+            EntryValue::Request(bytes) => (VALUE_MARKER, bytes),
+            EntryValue::Pattern(bytes) => (PATTERN_MARKER, bytes),
         };
         self.bytes.push(kind);
         self.push_part(bytes);
@@ -218,7 +217,7 @@ impl Identity {
 }
 
 /// Returns the part of the identity that all counters of a limit share. `name` is set only for
-/// entries of `rate_limits`, `class` only if each consumer class has its own bucket.
+/// entries of `rate_limits`. `class` is set only if each consumer class has its own bucket.
 pub(crate) fn prefix(
     domain: &str,
     name: Option<&str>,

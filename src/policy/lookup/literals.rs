@@ -25,8 +25,8 @@ pub(crate) struct Occurrence {
 }
 
 impl LiteralSet {
-    /// Builds the automaton. Returns `None` if it would need more than 2^31 states, which even a
-    /// policy of 64 MiB does not.
+    /// Builds the automaton. Returns `None` if it would need more than 2^31 states. Even a policy
+    /// of 64 MiB needs fewer states.
     pub(crate) fn new(numbering: LiteralIds, anchored: Anchored) -> Option<LiteralSet> {
         let mut literals: Vec<(Vec<u8>, u32)> = numbering.ids.into_iter().collect();
         literals.sort_unstable_by_key(|(_, id)| *id);
@@ -38,7 +38,7 @@ impl LiteralSet {
 
     /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first.
     /// Reads at most one byte more than the length of the longest literal.
-    pub(crate) fn each_prefix<'b>(
+    pub(crate) fn for_each_prefix<'b>(
         &self,
         bytes: impl Iterator<Item = &'b u8>,
         mut on: impl FnMut(usize),
@@ -59,7 +59,7 @@ impl LiteralSet {
 
     /// Calls `on` with every occurrence of every literal in the value, in one pass, ordered by the
     /// end of the occurrence.
-    pub(crate) fn each_occurrence(&self, value: &[u8], mut on: impl FnMut(Occurrence)) {
+    pub(crate) fn for_each_occurrence(&self, value: &[u8], mut on: impl FnMut(Occurrence)) {
         let mut state = self.start;
         for (end, byte) in (1..).zip(value) {
             state = self.automaton.next_state(self.anchored, state, *byte);

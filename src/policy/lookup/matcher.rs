@@ -17,8 +17,9 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Default maximum number of checks per call. A policy does not compile if a call with one
-/// descriptor for each sequence of keys in a domain's tree could need more checks.
+/// Default maximum number of checks per call. A policy does not compile if one call could need more
+/// checks. Such a call is assumed to have one descriptor for each sequence of keys in a domain's
+/// tree.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy
@@ -93,7 +94,7 @@ pub struct Checks<'m, 'p> {
 }
 
 impl Policy {
-    /// Finds the rule for each descriptor, which is the rule of the node at the end of the
+    /// Finds the rule for each descriptor. This is the rule of the node at the end of the
     /// descriptor's path.
     ///
     /// Matching never backtracks: if an entry matches no child of the node reached so far, the
@@ -355,7 +356,8 @@ impl<'m, 'p> Checks<'m, 'p> {
     }
 }
 
-/// Appends the key entries to an identity, with the values of the request's entries.
+/// Appends the entries of a counter key to an identity. Values come from the request; with
+/// `share_threshold`, the pattern's text replaces the request's value.
 fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<'_>]) {
     for key_entry in key {
         // A path that matched a rule has as many entries as the rule has levels.
@@ -368,11 +370,12 @@ fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<
     }
 }
 
-/// Returns the operation that a descriptor requests, and the limit to which it applies. A refund of
-/// 0 hits stays a refund instead of becoming a peek, because a peek can be refused.
+/// Returns the operation that a descriptor requests, and the limit to which the operation applies.
+/// A descriptor with 0 hits requests a peek. A refund of 0 hits stays a refund, because a peek can
+/// be refused.
 ///
-/// Under `charge: billed`, hits that the descriptor sets itself are a bill. They are not multiplied
-/// by the rule's `cost`, because they have already been used.
+/// Under `charge: billed`, hits from the descriptor's own `hits_addend` are a bill. A bill is not
+/// multiplied by the rule's `cost`, because its hits have already been used.
 fn requested_op<'a>(
     descriptor: &Descriptor<'_>,
     selected: SelectedLimit<'a>,
@@ -410,8 +413,8 @@ fn have_same_windows(a: &Limit, b: &Limit) -> bool {
     }
 }
 
-/// Returns the role of a rule's checks. `quotas` is the number of quota descriptors with checks
-/// that precede the current descriptor in the call.
+/// Returns the role of a rule's checks. `quotas` is the number of earlier quota descriptors in the
+/// call that have checks.
 fn role_of_rule(rule: &Rule, quotas: u16) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {
         (true, _) => Role::Shadow,

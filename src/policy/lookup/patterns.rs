@@ -4,8 +4,8 @@
 //! A pattern consists of a prefix, literals between its stars, and a suffix. The index contains one
 //! literal of each pattern, the one that the fewest siblings share, so that a lookup among 100,000
 //! patterns costs about as much as one among 10. Prefixes and suffixes are found by reading the
-//! value from its start or end, inner literals by one pass over the whole value. Each candidate is
-//! then verified in full.
+//! value from its start or end. Inner literals are found by one pass over the whole value. Each
+//! candidate is then verified in full.
 //!
 //! Cost of hostile values: the pass is linear in the length of the value, and each pattern is
 //! verified at most once. Candidates found by an inner literal are verified against the recorded
@@ -27,9 +27,9 @@ use super::literals::{LiteralIds, LiteralSet, Occurrence};
 /// not be faster but would need more memory.
 const LINEAR_PATTERNS_MAX: usize = 8;
 
-/// Handicap of inner literals in the choice of the literal to index, as a number of patterns. An
-/// inner literal is preferred to a prefix or suffix only if at least this many fewer patterns share
-/// it, because finding it takes a pass over the whole value.
+/// Number of patterns by which inner literals are handicapped when the literal to index is chosen:
+/// an inner literal is preferred to a prefix or suffix only if at least this many fewer patterns
+/// share the inner literal. Finding an inner literal takes a pass over the whole value.
 const INNER_HANDICAP: usize = 16;
 
 /// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. Such a
@@ -115,13 +115,13 @@ impl Patterns {
         let none = self.each.len();
         let mut best = if self.ends_with_any { none - 1 } else { none } as u32;
         if let Some(LiteralIndex { literals, patterns }) = &index.prefix {
-            literals.each_prefix(value.iter(), |literal| {
+            literals.for_each_prefix(value.iter(), |literal| {
                 best = self
                     .first_match_before(&patterns[literal], best, |pattern| pattern.matches(value));
             });
         }
         if let Some(LiteralIndex { literals, patterns }) = &index.suffix {
-            literals.each_prefix(value.iter().rev(), |literal| {
+            literals.for_each_prefix(value.iter().rev(), |literal| {
                 best = self
                     .first_match_before(&patterns[literal], best, |pattern| pattern.matches(value));
             });
@@ -132,7 +132,7 @@ impl Patterns {
         Some(best as usize).filter(|best| *best < none)
     }
 
-    /// Returns the first of the candidates below `best` whose pattern matches; `best` if none does.
+    /// Returns the first candidate whose pattern matches, if it is below `best`; otherwise `best`.
     /// Candidates are ascending positions of patterns in file order.
     fn first_match_before(
         &self,
@@ -152,7 +152,7 @@ impl Patterns {
     ) -> u32 {
         let mut positions = OCCURRENCES.take();
         positions.clear();
-        inner.literals.each_occurrence(value, |occurrence| positions.push(occurrence));
+        inner.literals.for_each_occurrence(value, |occurrence| positions.push(occurrence));
         positions.sort_unstable();
         for same_literal in positions.chunk_by(|a, b| a.literal == b.literal) {
             let candidates = &inner.patterns[same_literal[0].literal as usize];
@@ -265,9 +265,10 @@ impl Index {
     }
 }
 
-/// Chooses the literal by which each pattern is indexed. This is the literal that the fewest
-/// patterns share at the same position, with [`INNER_HANDICAP`] added for inner literals; ties go
-/// to the longest. Returns `None` for patterns that consist only of stars.
+/// Chooses the literal by which each pattern is indexed: the literal with the lowest cost. The cost
+/// is the number of patterns that share the literal at the same position, plus [`INNER_HANDICAP`]
+/// for an inner literal. Ties go to the longest literal. Returns `None` for patterns that consist
+/// only of stars.
 fn choose_literals(patterns: &[Pattern]) -> Vec<Option<(LiteralPosition, &[u8])>> {
     let mut sharers: HashMap<(LiteralPosition, &[u8]), usize> = HashMap::new();
     for literal in patterns.iter().flat_map(Pattern::literals) {

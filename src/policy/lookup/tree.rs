@@ -118,8 +118,8 @@ impl KeyPlan {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SelectedLimit<'a> {
     pub limit: &'a Arc<Limit>,
-    /// Limit to which bills are charged: hits that a descriptor reports as already used. `None` if
-    /// bills are charged like other hits.
+    /// Limit to which bills are charged. A bill consists of hits that a descriptor reports as
+    /// already used. `None` if bills are charged like other hits.
     pub bill_limit: Option<&'a Arc<Limit>>,
     /// Prefix of the counter's identity.
     pub prefix: &'a [u8],
@@ -147,7 +147,7 @@ pub(crate) struct DescriptorTree {
     pub exact_of: HashTable<ExactChild>,
 }
 
-/// Domain with its settings and the root of its tree, a node without a key.
+/// Domain with its settings and its tree. The root of the tree is a node without a key.
 #[derive(Debug)]
 pub(crate) struct Domain {
     pub name: Box<str>,

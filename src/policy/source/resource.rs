@@ -37,8 +37,8 @@ pub struct DescriptorFields<'a> {
     pub quota_mode: bool,
     /// Whether metrics show the request's values on all levels of the path.
     pub detailed_metric: bool,
-    /// Dynamic metadata to return if the descriptor passes, a JSON object. Can also set policy keys
-    /// that have no field in the messages of a control plane.
+    /// JSON object that is returned as dynamic metadata if the descriptor passes. Can also set
+    /// policy keys that have no field in the messages of a control plane.
     pub metadata: Option<Json>,
 }
 

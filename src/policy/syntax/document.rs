@@ -1,5 +1,5 @@
-//! Parsed policy file, with the source position of every value, or control-plane resource, whose
-//! values have a path only.
+//! Parsed policy file or control-plane resource. In a file, every value has a source position. In a
+//! resource, every value has only a path.
 //!
 //! Not here: reading values from the document (`reader`, `values`).
 

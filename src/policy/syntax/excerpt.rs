@@ -25,8 +25,8 @@ impl Excerpt {
         [self.before.as_str(), &self.marked, &self.after].concat()
     }
 
-    /// Returns the underline, which has a `^` below each character of the faulty part, and at
-    /// least one `^`.
+    /// Returns the underline: one `^` below each character of the faulty part. If the faulty part
+    /// is empty, the underline still has one `^`.
     pub fn underline(&self) -> String {
         let indent = self.before.chars().count();
         let width = self.marked.chars().count().max(1);

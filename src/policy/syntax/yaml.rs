@@ -70,8 +70,8 @@ impl Span {
     }
 }
 
-/// Converts an offset or position to 32 bits, saturating. A policy file, at most 16 MiB, never
-/// reaches the maximum.
+/// Converts an offset or position to 32 bits, saturating. A policy file has at most 16 MiB, so
+/// its offsets and positions never reach the maximum.
 fn to_u32(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
@@ -81,8 +81,8 @@ fn to_u32(number: usize) -> u32 {
 pub(crate) struct YamlError {
     pub(crate) kind: DiagnosticKind,
     pub(crate) message: String,
-    /// Path of the faulty node. If the tag of a key is faulty, the path of the map that contains
-    /// the key.
+    /// Path of the faulty node. If the tag of a key is faulty, this is the path of the map that
+    /// contains the key.
     pub(crate) path: Path,
     pub(crate) span: Span,
 }
@@ -267,7 +267,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
     let counter = PunctuationCounter::default();
     let input = Input::new(text);
     let mut last = Span::at(1, 1);
-    for event in Parser::new_from_iter(counter.bound(input.chars())) {
+    for event in Parser::new_from_iter(counter.limit_lookahead(input.chars())) {
         if counter.is_exceeded() {
             return Err(vec![bracket_error(last)]);
         }
@@ -422,8 +422,8 @@ impl Builder {
     }
 
     /// Returns the entries of a complete map with merge keys applied and duplicate keys removed.
-    /// The map's own entries take precedence over merged ones, and earlier merged maps over later
-    /// ones.
+    /// The map's own entries take precedence over merged ones. Among merged maps, earlier ones take
+    /// precedence.
     fn resolve_entries(&mut self, children: &[u32]) -> Vec<u32> {
         let mut entries: Vec<(u32, u32)> = pairs(children).collect();
         for (first, second) in self.remove_duplicates(&mut entries) {

@@ -31,8 +31,8 @@ use crate::store::{LocalStore, Store};
 type OwnOutcomes = SmallVec<[Option<Outcome>; 4]>;
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Records new counter losses. Returns whether the remote store has ever lost counters; if not,
-    /// this costs only one atomic read.
+    /// Records new counter losses. Returns whether the remote store has ever lost counters. If the
+    /// store never has, the call costs only one atomic read.
     pub(super) fn notice_losses(&self, now: Micros) -> bool {
         let losses = self.remote.counter_losses();
         if losses > 0 && self.losses.observe(losses, now) {
@@ -137,9 +137,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the checks to send to the remote store: those that were not refused against this
-/// replica's own charges, and those that are charged even if they are refused. If a refusal already
-/// rejects the call, only those that apply to a rejected call, too.
+/// Returns the checks to send to the remote store. A check that was not refused against this
+/// replica's own charges is sent, unless the call is already rejected and the check does not apply
+/// to rejected calls. A refused check is sent only if it is charged even when refused.
 fn remaining_checks<'a>(
     call: &Call<'a>,
     own: &OwnOutcomes,

@@ -113,7 +113,7 @@ impl IdentityDecoder<'_> {
         let mut entries = Vec::new();
         while !self.0.is_empty() {
             let key = self.read_part();
-            let shared = self.read_byte() == PATTERN;
+            let shared = self.read_byte() == PATTERN_MARKER;
             entries.push((key, shared, self.read_part()));
         }
         IdentityParts { kind, domain, name, window, class, entries }

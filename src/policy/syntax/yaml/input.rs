@@ -76,7 +76,7 @@ impl<'t> Input<'t> {
 
 /// Counter of punctuation characters since the last parser event. It bounds the parser's token
 /// buffer, because every bracket, quote and comma may become a token. Outside brackets, the count
-/// restarts on each line, because a key ends on its line, so the parser stops buffering there.
+/// restarts on each line: a key must end on its line, so the parser does not buffer beyond it.
 #[derive(Debug, Default)]
 pub(crate) struct PunctuationCounter {
     punctuation: Cell<usize>,
@@ -86,7 +86,7 @@ pub(crate) struct PunctuationCounter {
 impl PunctuationCounter {
     /// Wraps `chars` in an iterator that ends early if more than [`LOOKAHEAD_PUNCTUATION_MAX`]
     /// punctuation characters are read without a parser event.
-    pub(crate) fn bound(
+    pub(crate) fn limit_lookahead(
         &self,
         mut chars: impl Iterator<Item = char>,
     ) -> impl Iterator<Item = char> {
