@@ -52,7 +52,7 @@ const RULE_METRICS: [RuleMetric; 5] = [
     ),
 ];
 
-const METHOD: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];
+const METHOD_LABELS: [(&str, &str); 1] = [("grpc_method", "ShouldRateLimit")];
 const REQUESTS: MetricFamily =
     counter("ratelimit_service_total_requests", "Answered calls").with_labels(&["grpc_method"]);
 const RESPONSE_TIME: MetricFamily =
@@ -154,9 +154,9 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     }
     let totals = telemetry.sum_workers();
     let calls = totals.outcomes.iter().sum();
-    sink.family(&REQUESTS, &mut |emit| emit(&METHOD, MetricValue::Number(calls)))?;
+    sink.family(&REQUESTS, &mut |emit| emit(&METHOD_LABELS, MetricValue::Number(calls)))?;
     let durations = || MetricValue::Histogram(totals.durations.clone());
-    sink.family(&RESPONSE_TIME, &mut |emit| emit(&METHOD, durations()))?;
+    sink.family(&RESPONSE_TIME, &mut |emit| emit(&METHOD_LABELS, durations()))?;
     let calls_with = |outcome: RpcOutcome| totals.outcomes[outcome as usize];
     sink.family(&ERRORS, &mut |emit| {
         let store = calls_with(RpcOutcome::Unavailable);
@@ -167,8 +167,8 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     PROCESS_METRICS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
-/// Returns the statsd name of a row of the per-rule metrics. `path` is a rule's path or a detailed
-/// path, which both begin with the domain, or [`OVERRIDES`].
+/// Returns the statsd name of a row of the per-rule metrics. `path` is [`OVERRIDES`], a rule's
+/// path, or a detailed path. The latter two begin with the domain.
 fn rule_statistic(domain: &str, path: &str) -> String {
     let path = match path {
         OVERRIDES => format!("{domain}.{OVERRIDES}"),
@@ -178,8 +178,8 @@ fn rule_statistic(domain: &str, path: &str) -> String {
 }
 
 /// Returns the labels `domain`, `key1` and `key2` that the default statsd mapping of
-/// envoyproxy/ratelimit derives from a statsd name: the first three dot-separated parts, where
-/// missing parts are empty. A dot in the domain's name also separates parts.
+/// envoyproxy/ratelimit derives from a statsd name: the first three dot-separated parts. Missing
+/// parts are empty. A dot in the domain's name also separates parts.
 fn statsd_labels(statistic: &str) -> [String; 3] {
     let mut parts = statistic.split('.').map(str::to_owned);
     std::array::from_fn(|_| parts.next().unwrap_or_default())

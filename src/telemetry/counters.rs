@@ -68,8 +68,8 @@ pub struct Telemetry {
     near_ratio: f64,
     tables: ArcSwap<RuleTables>,
     /// Counters of request overrides in domains without rules. Each domain with rules has its own
-    /// (`RuleTable::overrides`). The number of counters per override would be unbounded, because
-    /// callers choose the overrides.
+    /// counters of request overrides (`RuleTable::overrides`). A single override has no counters of
+    /// its own: callers choose the overrides, so the number of counters would be unbounded.
     pub(super) overrides: RuleCounters,
     detailed: DetailedCounters,
     workers: Box<[WorkerCounters]>,
@@ -92,7 +92,7 @@ static WORKER_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// Index of this thread's worker counters; `None` until first use.
-    static WORKER: Cell<Option<usize>> = const { Cell::new(None) };
+    static COUNTERS_INDEX: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 impl Telemetry {
@@ -236,8 +236,8 @@ impl Telemetry {
         totals
     }
 
-    /// Counts a check in `row`, which is `rule` itself or the row of the check's path with values
-    /// of the request. Peeks and bills (hits already used) are always recorded in `rule`.
+    /// Counts a check in `row`: the row of the check's detailed path, or `rule` itself. Peeks and
+    /// bills (hits already used) are always recorded in `rule`.
     fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
         row.add(&count_hits(check, self.near_ratio), check);
         if let Some(lost) = rule.record_bill(check) {
@@ -247,9 +247,9 @@ impl Telemetry {
 
     /// Returns this thread's counters, and whether no other thread writes to them.
     fn worker_counters(&self) -> (&WorkerCounters, bool) {
-        let worker = WORKER.get().unwrap_or_else(|| {
+        let worker = COUNTERS_INDEX.get().unwrap_or_else(|| {
             let next = WORKER_COUNT.fetch_add(1, Ordering::Relaxed);
-            WORKER.set(Some(next));
+            COUNTERS_INDEX.set(Some(next));
             next
         });
         let last = WORKERS_MAX - 1;

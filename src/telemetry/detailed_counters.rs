@@ -1,6 +1,6 @@
-//! Counters of rules whose metrics show values of the request (`detailed_metric`,
-//! `value_to_metric`). As in envoyproxy/ratelimit, there is one set of counters per detailed path,
-//! which is the rule's path with the values.
+//! Counters of rules whose metrics show the descriptor values of requests (`detailed_metric`,
+//! `value_to_metric`). As in envoyproxy/ratelimit, there is one set of counters per detailed path.
+//! A detailed path is the rule's path with these values.
 //!
 //! Callers choose the values, so the number and the length of detailed paths are bounded. A check
 //! beyond the bounds is counted in the row of its rule, whose path contains no values.
@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::rule_counters::{RuleCounters, RuleName, RuleTable};
 use crate::domain::DetailedCheck;
 
-/// Maximum number of detailed paths (rule paths with values of requests) over all rules. At this
+/// Maximum number of detailed paths (rule paths with descriptor values) over all rules. At this
 /// number, counters and names take at most 12 MB, and a scrape has 70,000 additional lines.
 pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
-/// Maximum length of a detailed path (a rule's path with values of the request), in bytes.
+/// Maximum length of a detailed path (a rule's path with descriptor values), in bytes.
 /// Prometheus servers commonly reject labels longer than about 1 KiB.
 pub(super) const DETAILED_PATH_BYTES_MAX: usize = 512;
 /// Number of shards, each with its own lock for a part of the paths, so that workers rarely wait
@@ -30,8 +30,7 @@ type RowKey = (usize, Box<str>);
 /// Rule that a detailed path belongs to, and the counters of the path.
 type RowCounters = (RuleName, Arc<RuleCounters>);
 
-/// Counters by detailed path (the rule's path with values of requests), for all rules of the
-/// policy.
+/// Counters by detailed path (a rule's path with descriptor values), for all rules of the policy.
 #[derive(Debug)]
 pub(super) struct DetailedCounters {
     shards: [Mutex<HashMap<RowKey, RowCounters>>; SHARDS],
@@ -40,12 +39,12 @@ pub(super) struct DetailedCounters {
     overflows: AtomicU64,
 }
 
-/// Counters of one detailed path, which contains values of requests.
+/// Counters of one detailed path (a rule's path with descriptor values).
 #[derive(Clone, Debug)]
 pub(super) struct DetailedRow {
     /// Rule that the path belongs to.
     pub(super) rule: RuleName,
-    /// Path of the rule, with values of requests.
+    /// Detailed path: the rule's path with descriptor values.
     pub(super) path: Box<str>,
     pub(super) counters: Arc<RuleCounters>,
 }

@@ -14,7 +14,7 @@ pub(super) struct HitCounts {
     pub(super) within: u64,
     /// Hits above the limit's capacity, in checks that were rejected.
     pub(super) over: u64,
-    /// Hits between the near-limit threshold and the limit. Of a rejected check, only the hits in
+    /// Hits between the near-limit threshold and the limit. A rejected check adds only the hits in
     /// this range that were still available.
     pub(super) near: u64,
     /// Hits over a limit in shadow mode, which rejects nothing.

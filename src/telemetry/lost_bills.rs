@@ -1,8 +1,8 @@
 //! Lost bills: bills that were not charged in full, and the warning about them.
 //!
-//! A bill is a descriptor that reports hits which the caller has already used. If a limit rejects
-//! a bill, these hits are never counted, and a limit that is charged only by bills hardly ever
-//! rejects a call. Envoy ignores the response to a bill, so only these counters show the loss.
+//! A bill is a descriptor that reports hits that the caller has already used. If a limit rejects a
+//! bill, these hits are never counted. As a result, a limit that is charged only by bills hardly
+//! ever rejects a call. Envoy ignores the response to a bill, so only these counters show the loss.
 //!
 //! Not here: which hits of a check are lost (`decide`).
 
@@ -49,8 +49,8 @@ impl LostBills {
     }
 }
 
-/// Returns the path of the first rule, in the order of names, that has rejected a bill, or
-/// `request override` if no rule has.
+/// Returns the path of a rule that has rejected a bill. If there are several such rules, returns
+/// the first in the order of names; if there is none, returns `request override`.
 pub(super) fn rule_of_lost_bill(rules: &RuleTable) -> &str {
     let mut lossy = rules.by_name.iter().filter(|(_, counters)| counters.has_lost_bill());
     lossy.next().map_or("request override", |(name, _)| &name.path)

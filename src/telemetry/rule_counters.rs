@@ -63,7 +63,8 @@ pub(super) struct RuleCounters {
     uncharged: AtomicU64,
     refunded: AtomicU64,
     /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor that names its
-    /// hits is a bill, which reports hits already used, rather than a request for several hits.
+    /// hits is a bill: it reports hits already used. If not, such a descriptor may request several
+    /// hits.
     has_peeks: AtomicBool,
     has_lost_bill: AtomicBool,
     /// Number of refused checks of the rule when it was last named in the log of rejected calls.
@@ -98,7 +99,7 @@ impl RuleCounters {
 
     /// Records that the rule was checked with 0 hits (a peek), or that it rejected a bill (hits
     /// already used). Returns the lost bill to count, or `None` if there is none. A rejected bill
-    /// counts as lost only if the rule has had a peek.
+    /// counts as lost only if the rule has also been peeked at.
     pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {
         if check.is_peek && !self.has_peeks.load(Ordering::Relaxed) {
             self.has_peeks.store(true, Ordering::Relaxed);
@@ -119,7 +120,7 @@ impl RuleCounters {
         u64::saturating_sub(refused, self.refused_when_logged.swap(refused, Ordering::Relaxed))
     }
 
-    /// Returns whether the rule has rejected a bill.
+    /// Returns whether the rule has rejected a bill that counts as lost.
     pub(super) fn has_lost_bill(&self) -> bool {
         self.has_lost_bill.load(Ordering::Relaxed)
     }

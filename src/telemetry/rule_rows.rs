@@ -1,5 +1,5 @@
 //! Rows of the per-rule metrics: one row for each rule, one for the request overrides of each
-//! domain, and one for each detailed path, which is a rule's path plus descriptor values.
+//! domain, and one for each detailed path. A detailed path is a rule's path with descriptor values.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ impl RowCounts {
     }
 }
 
-/// Counters from which the rows of the per-rule metrics are computed: those of rules, of request
-/// overrides, and of detailed paths, which contain values of requests.
+/// Counters of rules, of request overrides, and of detailed paths. The rows of the per-rule metrics
+/// are computed from these counters.
 pub(super) struct RowSources<'t> {
     telemetry: &'t Telemetry,
     tables: Arc<RuleTables>,
@@ -47,8 +47,8 @@ impl Telemetry {
 }
 
 impl RowSources<'_> {
-    /// Returns the counts of each row, by domain and path. If a detailed path, which contains
-    /// values of requests, is also the path of another rule, both share one row.
+    /// Returns the counts of each row, by domain and path. If a detailed path (a rule's path with
+    /// descriptor values) equals the path of another rule, both share one row.
     pub(super) fn rows(&self) -> BTreeMap<(&str, &str), RowCounts> {
         let present = &self.tables.present;
         let rules = present.by_name.iter().map(|(name, counters)| {

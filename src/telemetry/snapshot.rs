@@ -20,7 +20,7 @@ pub struct Snapshot {
 }
 
 /// Check counts of one rule since the process started. A call checks a rule once for each
-/// descriptor that matches it, so nearly always once.
+/// descriptor that matches the rule. Nearly always, only one descriptor matches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSnapshot {
     /// Number of checks, whether passed or refused.

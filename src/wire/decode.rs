@@ -5,9 +5,12 @@
 //!
 //! The fields are read in place, without copying. Compared with decoding and encoding by prost,
 //! this and the encoder (`encode`) together save 17 % of the instructions of a decision in a batch
-//! of 100 (load/results/batches.txt). prost still decodes integers, field keys and lengths of
-//! several bytes, a descriptor's `hits_addend`, request overrides, which are rare, and messages
-//! that are modified and passed on (`decode_message`).
+//! of 100 (load/results/batches.txt). prost still decodes:
+//!
+//! - integers, and field keys and lengths that take several bytes
+//! - a descriptor's `hits_addend`
+//! - request overrides, which are rare
+//! - messages that are modified and passed on (`decode_message`)
 //!
 //! Not here: matching of descriptors (`policy::lookup`), decisions (`decide`).
 
@@ -42,8 +45,9 @@ pub const SLOT_KEY: &[u8] = b"tidegate.slot";
 
 /// Maximum length in bytes of a message that is decoded without counting its fields first. Such a
 /// message has at most 8,192 fields, because a field takes at least two bytes. An empty entry
-/// takes two bytes in the message and up to 72 bytes once decoded: 576 KiB for a message of this
-/// length, 36 MiB for a message of 1 MiB.
+/// takes two bytes in the message and up to 72 bytes once decoded. A message of this length that
+/// consists of empty entries thus takes up to 576 KiB once decoded. A message of 1 MiB would take
+/// up to 36 MiB.
 const UNCOUNTED_BYTES_MAX: usize = 16 * 1024;
 
 /// Number of descriptors in a request that are stored without a heap allocation. Envoy's routes
@@ -259,10 +263,10 @@ enum MessageType {
 }
 
 impl MessageType {
-    /// Returns the type of the message that `field` contains; `None` if the field does not contain
-    /// a message, or only the wrapped number `hits_addend`. `preceding` is the number of
-    /// descriptors or entries that precede the field in its message. Returns an error if the field
-    /// is an entry and `preceding` is `entries_max`.
+    /// Returns the type of the message that `field` contains. Returns `None` if the field does not
+    /// contain a message, or if it is `hits_addend`, which only wraps a number. `preceding` is the
+    /// number of descriptors or entries that precede the field in its message. Returns an error if
+    /// the field is an entry and `preceding` is `entries_max`.
     fn nested_type(
         self,
         field: u32,

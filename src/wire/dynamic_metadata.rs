@@ -57,7 +57,7 @@ pub(super) fn add_holder(holder: &HolderToken, into: &mut Struct) {
 }
 
 /// Adds the request under the keys of envoyproxy/ratelimit (`domain`, `descriptors`, and
-/// `hitsAddend`), and the merged metadata of the rules that passed as `metadata`.
+/// `hitsAddend`). Under the key `metadata`, adds the merged metadata of the rules that passed.
 pub(super) fn add_request(
     request: &DecodedRequest<'_>,
     descriptors: &[Descriptor<'_>],

@@ -61,8 +61,8 @@ impl HttpReply {
     }
 }
 
-/// Decodes an encoded `RateLimitResponse`. Bytes that cannot be decoded, which `ResponseInput`
-/// never produces, become an empty response, which gets status 500.
+/// Decodes an encoded `RateLimitResponse`. If the bytes cannot be decoded, returns an empty
+/// response, which gets status 500. `ResponseInput` never produces such bytes.
 fn decode(encoded: &[u8]) -> RateLimitResponse {
     RateLimitResponse::decode(encoded).unwrap_or_default()
 }

@@ -19,8 +19,8 @@ const DEFAULT_CONTENT_TYPE: &str = "application/json";
 /// Text of the default response body, with placeholders.
 const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
-/// Text, with placeholders, of the default response body if `on_store_failure: deny` rejected the
-/// request.
+/// Text of the default response body, with placeholders, for a request that was rejected because of
+/// `on_store_failure: deny`.
 const UNAVAILABLE_TEXT: &str = r#"{"error":"rate_limit_unavailable","message":"the rate limit could not be checked","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
 /// Placeholder for the name of the limit that rejected the request.

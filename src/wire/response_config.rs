@@ -21,8 +21,8 @@ pub struct ResponseSettings {
     /// Format of the reset value in the limit headers. Does not apply to `RateLimit-Reset`, which
     /// the IETF draft defines in seconds.
     pub reset: ResetFormat,
-    /// Format of the `Retry-After` header, which is sent on rejections for which waiting helps;
-    /// `None` sends no such header.
+    /// Format of the `Retry-After` header; `None` sends no such header. The header is sent only on
+    /// rejections for which waiting helps.
     pub retry_after: Option<RetryAfterFormat>,
     /// Maximum jitter added to `Retry-After`, in per cent of the wait, 0 to 100. It spreads the
     /// retries of callers that were rejected at the same time.
@@ -32,7 +32,7 @@ pub struct ResponseSettings {
     /// Whether to send a JSON body on rejections if neither the rule nor the domain defines a
     /// body.
     pub body: bool,
-    /// Whether to send the dynamic metadata that envoyproxy/ratelimit sends, with every response.
+    /// Whether every response contains the dynamic metadata that envoyproxy/ratelimit sends.
     pub request_metadata: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Response headers: limit headers on every response to which a limit applies, and on rejections
-//! also `Retry-After` and the name of the limit.
+//! Response headers, if enabled: limit headers on every response to which a limit applies;
+//! `Retry-After` and the name of the limit on rejections.
 //!
 //! Not here: the settings that enable and name these headers (`response_config`).
 
@@ -76,8 +76,8 @@ pub(super) fn limit_name<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
 }
 
 /// Returns the status that the limit headers report, chosen as envoyproxy/ratelimit does: the last
-/// OVER_LIMIT status that is not a quota, otherwise the first status with the fewest remaining
-/// hits.
+/// OVER_LIMIT status that is not a quota. If there is none, returns the first status with the
+/// fewest remaining hits. Among such statuses, an OVER_LIMIT status precedes an OK status.
 fn tightest_status<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
     let refuses = |status: &&Status<'_>| status.code == Code::OverLimit && !status.quota;
     let shown = || statuses.iter().filter(|status| status.shown.is_some());

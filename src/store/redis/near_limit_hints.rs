@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Check, Hits, Micros, Outcome, Verdict};
 
-/// Number of table entries, 16 bytes each. A new hint may overwrite the hint of another counter,
-/// whose hint is then recorded again by the next multi-slot call on that counter.
+/// Number of table entries, 16 bytes each. A new hint may overwrite the hint of another counter.
+/// The next multi-slot call on the other counter records the lost hint again.
 const HINT_COUNT: usize = 4_096;
 
 /// Time after a refusal during which a counter counts as near its limit, in milliseconds.
@@ -33,13 +33,14 @@ pub(super) struct NearLimitHints {
 struct Hint {
     /// Low 64 bits of the counter's identity; 0 for an empty entry.
     counter: AtomicU64,
-    /// High 32 bits: the available hits, at most 2^32 - 1. Low 32 bits: the time in milliseconds,
-    /// wrapping after 49 days, if the last check was refused; otherwise 0.
+    /// High 32 bits: the available hits, at most 2^32 - 1. Low 32 bits: 0 if the last check passed;
+    /// otherwise the time of the refusal in milliseconds, wrapping after 49 days.
     last_seen: AtomicU64,
 }
 
-/// Nearness of a counter to its limit, where a lower value is nearer: one more than the number of
-/// checks of the same cost that could still pass, or 0 after a recent refusal.
+/// Nearness of a counter to its limit. A lower value is nearer. The value is 0 after a recent
+/// refusal. Otherwise, it is one more than the number of checks of the same cost that could still
+/// pass.
 pub(super) type Nearness = u64;
 
 impl NearLimitHints {

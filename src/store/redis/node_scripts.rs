@@ -118,8 +118,8 @@ impl NodeScriptSwitch {
     }
 }
 
-/// Groups checks by cluster node or, if `node` returns `None` for their slot, by slot. The groups
-/// are in the order of their first check.
+/// Groups checks by cluster node. If `node` returns `None` for a check's slot, the check is grouped
+/// by slot instead. The groups are in the order of their first check.
 pub(super) fn group_by_node(
     checks: &[Check<'_>],
     slot: impl Fn(&Check<'_>) -> u16,

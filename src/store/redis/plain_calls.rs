@@ -90,8 +90,8 @@ pub(super) enum PlainResult {
 /// Result of one plain charge.
 enum ChargeResult {
     Passed(Outcome),
-    /// The charge did not decide the call, so scripts must. If there is a record, the charge must
-    /// be refunded first.
+    /// The charge did not decide the call, so scripts must decide it. If there is a record, the
+    /// charge must be refunded first.
     Undecided(Option<ChargeRecord>),
     /// The command may or may not have run.
     Unknown,
@@ -109,8 +109,8 @@ impl PlainCalls {
         }
     }
 
-    /// Charges one call in `interval` by plain commands even near a limit, so that tests cover
-    /// wrong hints.
+    /// Makes one call in `interval` use plain commands even if a counter may be near its limit, so
+    /// that tests cover wrong hints.
     pub(super) fn set_forced_interval(&mut self, interval: u64) {
         self.forced_interval = interval;
     }

@@ -1,8 +1,8 @@
 //! Far-from-limit hints: a table of counters that were last seen far from their limit, so that
 //! calls on them need no script.
 //!
-//! A wrong hint only costs a refund and a second round trip, because the counter's value decides
-//! the call, never the hint. The table therefore has a fixed size and no locks, counters may
+//! A wrong hint only costs a refund and a second round trip, because the hint never decides the
+//! call; the counter's value does. The table therefore has a fixed size and no locks, counters may
 //! overwrite each other's entries, and the fields of one entry may come from different calls.
 //!
 //! Not here: which checks use a hint (`plain_calls`); hints of counters near their limit, for calls
@@ -29,8 +29,8 @@ const END_MAX_MS: u64 = 20 * 86_400_000;
 /// the server. A window is at least twice as long as this difference.
 const WINDOW_END_TOLERANCE_MS: u32 = 1_000;
 
-/// Count that marks a counter as above its limit. Until its window ends, the counter keeps this
-/// mark and is not far from its limit.
+/// Count that marks a counter as above its limit. The mark stays until the counter's window ends.
+/// Until then, [`FarFromLimitHints::is_far`] returns false for the counter.
 const ABOVE_LIMIT: u32 = u32::MAX;
 
 /// Fixed-size table of the last known hit count of each counter.
@@ -90,9 +90,10 @@ impl FarFromLimitHints {
         hint.counts.store(u64::from(count) << 32 | u64::from(growth), Ordering::Relaxed);
     }
 
-    /// Returns whether the check's counter is far from its limit of `hits`: its hint is at most
-    /// 100 ms old and of the current window, and twice the count plus four times the last growth
-    /// is within the limit. The count includes the cost of the check.
+    /// Returns whether the check's counter is far from its limit of `hits`. This is so if the
+    /// counter's hint is at most 100 ms old and belongs to the current window, and if twice the
+    /// count plus four times the last growth is within the limit. The count includes the cost of
+    /// the check.
     pub(super) fn is_far(&self, check: &Check<'_>, hits: u64, now: Micros) -> bool {
         let (counter, hint) = self.entry(check);
         if hint.counter.load(Ordering::Relaxed) != counter {

@@ -38,8 +38,8 @@ pub enum TimeSource {
     /// Clock of the Redis server, which all replicas share. Used in production.
     #[default]
     Server,
-    /// Time of the call, for tests. Scripts run in strict mode (Redis 7), and every key expires a
-    /// day later.
+    /// Time of the call, for tests. Scripts run in strict mode (Redis 7), and every key lives a day
+    /// longer than in production.
     Call,
 }
 
@@ -54,7 +54,7 @@ pub struct RedisStats {
     /// Number of calls on a Redis Cluster that were split into groups, one script call for each.
     pub multi_slot_calls: AtomicU64,
     /// Number of multi-slot calls sent in up to two round trips: first the group of the counter
-    /// nearest to its limit, then the other groups as far as the call still needs them.
+    /// nearest to its limit, then the other groups that the call still needs.
     pub two_rounds: AtomicU64,
     /// Number of script calls that decided checks in several hash slots of one node.
     pub node_calls: AtomicU64,
@@ -164,8 +164,8 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { node_scripts, ..self }
     }
 
-    /// Charges one call in `interval` by plain commands even if a counter may be near its limit,
-    /// so that tests cover wrong hints.
+    /// Makes one call in `interval` use plain commands even if a counter may be near its limit, so
+    /// that tests cover wrong hints.
     #[doc(hidden)]
     #[must_use]
     pub fn with_wrong_hints(mut self, interval: u64) -> Self {
@@ -499,7 +499,7 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Returns the decoded reply or, if there is none, the call's execution status as the error.
+    /// Decodes a script's reply. On failure, returns the call's execution status as the error.
     /// Counts clamps and unreadable replies.
     fn validate_reply(
         &self,
@@ -548,7 +548,7 @@ impl<T: Transport> RedisStore<T> {
 /// Status of each check's counter without the call's charges; `None` if no reply contained it.
 type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Updates a rejected call's answers to the state after its refund. Returns the receipts for it.
+/// Updates a rejected call's answers to the state after the refund. Returns the refund's receipts.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],

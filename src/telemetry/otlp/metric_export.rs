@@ -37,30 +37,30 @@ const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS_PER_SECOND: f64 = 1e6;
 
 /// gRPC or HTTP client that sends metrics to the collector.
-enum Client {
+enum MetricClient {
     Grpc { client: Box<MetricsServiceClient<Channel>>, metadata: MetadataMap },
     Http(HttpSender),
 }
 
-impl Client {
-    fn new(target: &OtlpTarget) -> Result<Client, OtlpError> {
+impl MetricClient {
+    fn new(target: &OtlpTarget) -> Result<MetricClient, OtlpError> {
         Ok(match target.transport {
-            Transport::Grpc => Client::Grpc {
+            Transport::Grpc => MetricClient::Grpc {
                 client: Box::new(MetricsServiceClient::new(target.channel()?)),
                 metadata: target.metadata()?,
             },
-            Transport::HttpProtobuf => Client::Http(HttpSender::new(target)?),
+            Transport::HttpProtobuf => MetricClient::Http(HttpSender::new(target)?),
         })
     }
 
     /// Sends one message. On failure, returns the reason as text.
     async fn send(&mut self, message: ExportMetricsServiceRequest) -> Result<(), String> {
         match self {
-            Client::Grpc { client, metadata } => {
+            MetricClient::Grpc { client, metadata } => {
                 let request = Request::from_parts(metadata.clone(), Extensions::default(), message);
                 client.export(request).await.map(|_| ()).map_err(|error| error.to_string())
             }
-            Client::Http(sender) => {
+            MetricClient::Http(sender) => {
                 sender.send(message.encode_to_vec()).await.map_err(|error| error.to_string())
             }
         }
@@ -69,7 +69,7 @@ impl Client {
 
 /// Background task that exports all metrics to a collector at a fixed interval.
 pub struct MetricsExporter {
-    client: Client,
+    client: MetricClient,
     resource: Resource,
     metrics: Arc<AllMetrics>,
     now: fn() -> Micros,
@@ -100,7 +100,7 @@ impl MetricsExporter {
         let attributes = identity.attributes();
         let attributes = attributes.iter().map(|(name, value)| attribute(name, value)).collect();
         Ok(MetricsExporter {
-            client: Client::new(target)?,
+            client: MetricClient::new(target)?,
             resource: Resource { attributes, ..Resource::default() },
             metrics,
             now,

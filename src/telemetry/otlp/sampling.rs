@@ -25,7 +25,7 @@ thread_local! {
 }
 
 impl SamplingRule {
-    /// Creates a rule that samples a fraction of the calls, `ratio` from 0 to 1. With
+    /// Creates a rule that samples the fraction `ratio` (0 to 1) of the calls. With
     /// `parent_based`, the ratio applies only to calls without a sampling decision from their
     /// caller.
     pub fn new(parent_based: bool, ratio: f64) -> Self {
@@ -39,8 +39,8 @@ impl SamplingRule {
         self.parent_based || self.threshold > 0
     }
 
-    /// Returns whether to sample a call, given the caller's trace context (`None` if it sent no
-    /// valid one).
+    /// Returns whether to sample a call. `parent` is the caller's trace context, or `None` if the
+    /// caller sent no valid one.
     pub(super) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.parent_based => parent.sampled,

@@ -83,8 +83,8 @@ impl TraceExporter {
         self.sampling.is_enabled()
     }
 
-    /// Returns whether to sample a call, given the caller's trace context (`None` if it sent no
-    /// valid one).
+    /// Returns whether to sample a call. `parent` is the caller's trace context, or `None` if the
+    /// caller sent no valid one.
     pub(in crate::telemetry) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         self.sampling.should_sample(parent)
     }

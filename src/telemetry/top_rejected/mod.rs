@@ -126,7 +126,7 @@ impl TopRefusals {
         // drained cannot keep this loop running forever with the lock held.
         for _ in 0..NOTES_MAX {
             let Ok(note) = limits.notes.try_recv() else { break };
-            match limits.index_of(note.limit, now, resolve) {
+            match limits.find_or_add_entry(note.limit, now, resolve) {
                 Some(at) => {
                     let entry = &mut limits.entries[at];
                     entry.latest = now;
@@ -156,7 +156,12 @@ impl TopLimits {
     /// Returns the index of a limit's entry, and creates the entry if necessary. Returns `None` if
     /// all entries are in use and none has been idle for [`IDLE_MIN`], or if the active policy does
     /// not have the limit's rule.
-    fn index_of(&mut self, id: LimitId, now: Micros, resolve: ResolveLimit<'_>) -> Option<usize> {
+    fn find_or_add_entry(
+        &mut self,
+        id: LimitId,
+        now: Micros,
+        resolve: ResolveLimit<'_>,
+    ) -> Option<usize> {
         if let Some(at) = self.indices.get(&id) {
             return Some(*at);
         }

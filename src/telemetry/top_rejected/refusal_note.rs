@@ -1,5 +1,5 @@
-//! Note about a rejected check, of fixed size: its limit, its counter, and the displayable part of
-//! the descriptor entries that identify the counter.
+//! Fixed-size note about a rejected check: the check's limit and counter, and the displayable part
+//! of the descriptor entries that identify the counter.
 
 use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
 

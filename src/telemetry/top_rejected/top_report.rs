@@ -18,9 +18,9 @@ const LISTED_MAX: usize = 10;
 pub struct TopReport {
     /// Display format of descriptor values: `shortened` or `hashed`.
     pub values: &'static str,
-    /// Number of rejections since startup that are missing from all lists, because they arrived
-    /// faster than they could be recorded, more than 64 limits rejected calls, or the rule was
-    /// removed from the policy.
+    /// Number of rejections since startup that are missing from all lists. Possible reasons: they
+    /// arrived faster than they could be recorded, more than 64 limits rejected calls, or the rule
+    /// was removed from the policy.
     pub unrecorded: u64,
     /// Rejections in a sliding window over the last ten seconds.
     pub now: TopWindow,

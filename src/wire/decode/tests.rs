@@ -19,7 +19,7 @@ fn request(descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
     RateLimitRequest { domain: "edge".into(), descriptors, hits_addend: 0 }
 }
 
-fn one() -> RateLimitDescriptor {
+fn ip_descriptor() -> RateLimitDescriptor {
     descriptor(vec![entry("ip", "192.0.2.1")])
 }
 
@@ -56,15 +56,15 @@ fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, 
     Ok(message)
 }
 
-fn fault(request: &RateLimitRequest) -> DecodeError {
+fn decode_error(request: &RateLimitRequest) -> DecodeError {
     decode(request.encode_to_vec()).unwrap_err()
 }
 
 #[test]
 fn an_empty_domain_or_no_descriptor_is_invalid() {
-    let nameless = RateLimitRequest { domain: Bytes::new(), ..request(vec![one()]) };
-    assert_eq!(fault(&nameless), DecodeError::DomainEmpty);
-    assert_eq!(fault(&request(vec![])), DecodeError::NoDescriptors);
+    let nameless = RateLimitRequest { domain: Bytes::new(), ..request(vec![ip_descriptor()]) };
+    assert_eq!(decode_error(&nameless), DecodeError::DomainEmpty);
+    assert_eq!(decode_error(&request(vec![])), DecodeError::NoDescriptors);
     assert_eq!(decode(vec![]).unwrap_err(), DecodeError::DomainEmpty);
     assert_eq!(decode(b"\x0a\x01\xff".to_vec()).unwrap_err(), DecodeError::DomainNotText);
     let status = Status::from(DecodeError::NoDescriptors);
@@ -74,15 +74,15 @@ fn an_empty_domain_or_no_descriptor_is_invalid() {
 
 #[test]
 fn too_many_descriptors_or_entries_are_rejected_with_the_bound() {
-    let many = |n| request(vec![one(); n]).encode_to_vec();
+    let many = |n| request(vec![ip_descriptor(); n]).encode_to_vec();
     assert_eq!(decode(many(2_048)).unwrap().descriptors.len(), 2_048);
     let too_many = decode(many(2_049)).unwrap_err();
     assert_eq!(too_many, DecodeError::TooManyDescriptors { descriptors_max: 2_048 });
     assert_eq!(too_many.to_string(), "descriptors: at most 2048 in one request");
 
-    let deep = |n| request(vec![one(), descriptor(vec![entry("k", "v"); n])]);
+    let deep = |n| request(vec![ip_descriptor(), descriptor(vec![entry("k", "v"); n])]);
     assert_eq!(decode(deep(160).encode_to_vec()).unwrap().descriptors[1].entries.len(), 160);
-    let too_deep = fault(&deep(161));
+    let too_deep = decode_error(&deep(161));
     assert_eq!(too_deep, DecodeError::TooManyEntries { descriptor: 1, entries_max: 160 });
     assert_eq!(too_deep.to_string(), "descriptors[1].entries: at most 160");
     assert_eq!(
@@ -104,8 +104,8 @@ fn a_message_larger_than_the_maximum_size_is_rejected() {
 
 #[test]
 fn an_empty_key_is_invalid_an_empty_value_and_an_empty_descriptor_are_not() {
-    let keyless = request(vec![one(), descriptor(vec![entry("", "v")])]);
-    assert_eq!(fault(&keyless), DecodeError::KeyEmpty { descriptor: 1 });
+    let keyless = request(vec![ip_descriptor(), descriptor(vec![entry("", "v")])]);
+    assert_eq!(decode_error(&keyless), DecodeError::KeyEmpty { descriptor: 1 });
     let message = request(vec![descriptor(vec![entry("k", "")]), descriptor(vec![])]);
     let message = message.encode_to_vec();
     let asked = DecodedRequest::decode(&message, &Bounds::DEFAULT).unwrap();
@@ -134,7 +134,7 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
 }
 
 fn hits(of_request: u32, of_descriptor: Option<u64>) -> u64 {
-    let descriptor = RateLimitDescriptor { hits_addend: of_descriptor, ..one() };
+    let descriptor = RateLimitDescriptor { hits_addend: of_descriptor, ..ip_descriptor() };
     let message = RateLimitRequest { hits_addend: of_request, ..request(vec![descriptor]) };
     let message = message.encode_to_vec();
     DecodedRequest::decode(&message, &Bounds::DEFAULT).unwrap().descriptors()[0].hits.0
@@ -154,7 +154,9 @@ fn no_hits_of_the_request_mean_one_and_no_hits_of_a_descriptor_mean_a_peek() {
 #[test]
 fn hits_of_the_request_apply_to_all_descriptors_regardless_of_field_order() {
     let mut bytes = RateLimitRequest { hits_addend: 5, ..RateLimitRequest::default() };
-    let late = [request(vec![one(), one()]).encode_to_vec(), bytes.encode_to_vec()].concat();
+    let late =
+        [request(vec![ip_descriptor(), ip_descriptor()]).encode_to_vec(), bytes.encode_to_vec()]
+            .concat();
     bytes.domain = "edge".into();
     let asked = DecodedRequest::decode(&late, &Bounds::DEFAULT).unwrap();
     assert!(asked.descriptors().iter().all(|descriptor| descriptor.hits.0 == 5));
@@ -162,8 +164,9 @@ fn hits_of_the_request_apply_to_all_descriptors_regardless_of_field_order() {
 
 #[test]
 fn negative_hits_are_refunded() {
-    let back = RateLimitDescriptor { is_negative_hits: true, hits_addend: Some(2), ..one() };
-    let bytes = request(vec![back, one()]).encode_to_vec();
+    let back =
+        RateLimitDescriptor { is_negative_hits: true, hits_addend: Some(2), ..ip_descriptor() };
+    let bytes = request(vec![back, ip_descriptor()]).encode_to_vec();
     let asked = DecodedRequest::decode(&bytes, &Bounds::DEFAULT).unwrap();
     let descriptors = asked.descriptors();
     assert!(descriptors[0].refund && descriptors[0].hits.0 == 2);
@@ -184,14 +187,14 @@ fn the_slot_entry_names_the_holder_and_is_no_step_of_the_path() {
     assert_eq!(descriptors[1].entries.len(), 1);
 }
 
-fn limited(limit: RateLimitOverride) -> RateLimitRequest {
-    request(vec![RateLimitDescriptor { limit: Some(limit), ..one() }])
+fn request_with_override(limit: RateLimitOverride) -> RateLimitRequest {
+    request(vec![RateLimitDescriptor { limit: Some(limit), ..ip_descriptor() }])
 }
 
 #[test]
 fn request_override_is_unchanged_except_that_a_zero_multiplier_becomes_one() {
     let read = |limit| {
-        let message = limited(limit).encode_to_vec();
+        let message = request_with_override(limit).encode_to_vec();
         let asked = DecodedRequest::decode(&message, &Bounds::DEFAULT).unwrap();
         asked.descriptors()[0].limit.unwrap()
     };
@@ -210,7 +213,10 @@ fn request_override_is_unchanged_except_that_a_zero_multiplier_becomes_one() {
 fn an_override_of_an_unknown_unit_is_invalid() {
     for unit in [0, 7, 8, -1, i32::MAX] {
         let limit = RateLimitOverride { requests_per_unit: 1, unit, unit_multiplier: None };
-        assert_eq!(fault(&limited(limit)), DecodeError::OverrideUnit { descriptor: 0, unit });
+        assert_eq!(
+            decode_error(&request_with_override(limit)),
+            DecodeError::OverrideUnit { descriptor: 0, unit }
+        );
     }
 }
 
@@ -337,7 +343,7 @@ proptest! {
         let _ = decode([bytes, pad].concat());
     }
 
-    /// Compares with prost, which merges a message field that occurs twice, and uses the last
+    /// Compares with prost. If a field occurs twice, prost merges a message field and uses the last
     /// value of any other field.
     #[test]
     fn fields_that_occur_twice_and_damaged_ones_are_decoded_as_by_prost(

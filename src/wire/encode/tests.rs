@@ -60,7 +60,7 @@ fn rule(metadata: Option<Value>, body: Option<(&str, &str)>) -> RuleSpec {
     }
 }
 
-fn shown(requests_per_unit: u32, capacity: u64) -> StatusLimit<'static> {
+fn minute_limit(requests_per_unit: u32, capacity: u64) -> StatusLimit<'static> {
     let rate = Rate { requests_per_unit, unit: Some(Unit::Minute), unit_multiplier: 1 };
     StatusLimit { rate, name: "per-ip", capacity: Hits(capacity) }
 }
@@ -68,7 +68,7 @@ fn shown(requests_per_unit: u32, capacity: u64) -> StatusLimit<'static> {
 fn passing(limit: u32, remaining: u32, reset: u64) -> Status<'static> {
     Status {
         code: Code::Ok,
-        shown: Some(shown(limit, u64::from(limit))),
+        shown: Some(minute_limit(limit, u64::from(limit))),
         remaining,
         reset: Some(Micros(reset)),
         rule: Some(RuleId(0)),
@@ -141,7 +141,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-fn x_family() -> ResponseSettings {
+fn x_rate_limit_settings() -> ResponseSettings {
     ResponseSettings { x_rate_limit: true, ..ResponseSettings::default() }
 }
 
@@ -317,7 +317,7 @@ fn limit_headers_are_sent_for_each_configured_set_and_only_with_a_limit() {
     assert_eq!(headers(ResponseSettings::default(), &decision), []);
     let x =
         [("X-RateLimit-Limit", "5"), ("X-RateLimit-Remaining", "4"), ("X-RateLimit-Reset", "42")];
-    assert_eq!(headers(x_family(), &decision), pairs(&x));
+    assert_eq!(headers(x_rate_limit_settings(), &decision), pairs(&x));
     let ietf = [("RateLimit-Limit", "5"), ("RateLimit-Remaining", "4"), ("RateLimit-Reset", "42")];
     let settings =
         ResponseSettings { rate_limit: Some(LimitHeaderNames::default()), ..Default::default() };
@@ -327,12 +327,15 @@ fn limit_headers_are_sent_for_each_configured_set_and_only_with_a_limit() {
     let named = LimitHeaderNames { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
     let named = ResponseSettings { rate_limit: Some(named), ..Default::default() };
     assert_eq!(headers(named, &decision), pairs(&[("l", "5"), ("r", "4"), ("t", "42")]));
-    assert_eq!(headers(x_family(), &super::tests::decision(vec![unmatched_status()])), []);
+    assert_eq!(
+        headers(x_rate_limit_settings(), &super::tests::decision(vec![unmatched_status()])),
+        []
+    );
 }
 
 #[test]
 fn limit_headers_show_the_last_non_quota_refusal_or_the_fewest_remaining_hits() {
-    let shown = |statuses| headers(x_family(), &decision(statuses))[0].1.clone();
+    let shown = |statuses| headers(x_rate_limit_settings(), &decision(statuses))[0].1.clone();
     assert_eq!(shown(vec![passing(5, 4, 1), passing(6, 2, 1), passing(7, 2, 1)]), "6");
     assert_eq!(
         shown(vec![refusing(5, None), passing(6, 0, 1), refusing(7, None), passing(8, 0, 1)]),
@@ -345,15 +348,15 @@ fn limit_headers_show_the_last_non_quota_refusal_or_the_fewest_remaining_hits() 
 
 #[test]
 fn limit_header_shows_the_burst_if_it_exceeds_the_rate() {
-    let burst = Status { shown: Some(shown(10, 20)), ..passing(10, 19, 1) };
-    assert_eq!(headers(x_family(), &decision(vec![burst]))[0].1, "20");
-    let paced = Status { shown: Some(shown(10, 1)), ..passing(10, 1, 1) };
-    assert_eq!(headers(x_family(), &decision(vec![paced]))[0].1, "10");
+    let burst = Status { shown: Some(minute_limit(10, 20)), ..passing(10, 19, 1) };
+    assert_eq!(headers(x_rate_limit_settings(), &decision(vec![burst]))[0].1, "20");
+    let paced = Status { shown: Some(minute_limit(10, 1)), ..passing(10, 1, 1) };
+    assert_eq!(headers(x_rate_limit_settings(), &decision(vec![paced]))[0].1, "10");
 }
 
 #[test]
 fn a_reset_can_be_unix_time_and_is_rounded_up() {
-    let settings = ResponseSettings { reset: ResetFormat::UnixTime, ..x_family() };
+    let settings = ResponseSettings { reset: ResetFormat::UnixTime, ..x_rate_limit_settings() };
     let headers = headers(settings, &decision(vec![passing(5, 4, 500_001)]));
     assert_eq!(headers[2], ("X-RateLimit-Reset".to_owned(), "1000002".to_owned()));
     // The IETF draft defines RateLimit-Reset in seconds.

@@ -33,8 +33,8 @@ const COUNT_MAX: u64 = u32::MAX as u64;
 /// policy allows only 10,000.
 const COUNTER_HITS_MAX: u64 = 1 << 22;
 
-/// Unit of a calendar window's number, which is its start divided by this unit: one second, in
-/// microseconds.
+/// Unit in which calendar windows are numbered: one second, in microseconds. The number of a
+/// calendar window is the window's start divided by this unit.
 const CALENDAR_UNIT_US: u64 = 1_000_000;
 
 /// Number of bytes to reserve per check for its encoded key and arguments: a key of 29 to 117
@@ -225,8 +225,8 @@ fn pack_role(packed: &mut Packed, role: Role) {
     }
 }
 
-/// Returns the number of hits to charge, refund, or check for, capped where more hits would have
-/// no further effect, so that the scripts' arithmetic stays exact.
+/// Returns the number of hits that a check charges, refunds, or needs. Caps the number at a value
+/// above which more hits have no further effect, so that the scripts' arithmetic stays exact.
 fn capped_cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.charges_always();

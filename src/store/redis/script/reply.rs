@@ -307,10 +307,15 @@ fn decode_apply(
     Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
-/// Converts the six numbers of a check in a reply of `apply.lua` to its outcome. The numbers are
-/// the available hits (−1 − available if refused), the wait (0 if none), the time until reset, the
-/// charged hits, the time or window of the charge, and the entry of the charge
-/// ([`ChargeRecord::entry`]). Times are in microseconds.
+/// Computes a check's outcome from the check's six numbers in a reply of `apply.lua`. Times are in
+/// microseconds. The numbers are, in this order:
+///
+/// - the available hits, or −1 − available hits if the check was refused
+/// - the wait, or 0 if there is none
+/// - the time until reset
+/// - the charged hits
+/// - the time or the window of the charge
+/// - the entry of the charge ([`ChargeRecord::entry`])
 fn outcome_from_numbers(
     numbers: [i64; NUMBERS_PER_OUTCOME],
     check: &Check<'_>,
@@ -372,9 +377,10 @@ fn outcome_from_state(
     Ok(step.outcome)
 }
 
-/// Returns the state of a fixed window with `used` hits that starts at `start`; `None` means the
-/// current window. If the clock has stepped back, it can be the next window. Returns an error for
-/// any other window, and for a hit count that scripts cannot store.
+/// Returns the state of a fixed window with `used` hits. `start` is the start of the window; `None`
+/// means the current window. If the clock has stepped back, the window can be the next one. Returns
+/// an error for a window that is neither the current nor the next one, and for a hit count that
+/// scripts cannot store.
 fn window_state(
     limit: &FixedWindow,
     used: u64,
