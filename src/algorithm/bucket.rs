@@ -43,12 +43,12 @@
 use super::Step;
 use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Refill, Verdict};
 
-/// Tolerance for stored debt, as refill time: 1 s. Debt that exceeds the bucket's maximum debt by
-/// more than this was stored by a clock that ran ahead, or before the capacity was lowered. It is
-/// clamped to the maximum.
+/// Maximum excess of stored debt over the bucket's maximum debt, as refill time: 1 s. A larger
+/// excess means that the debt was stored by a clock that ran ahead, or before the capacity was
+/// lowered. Such debt is clamped to the maximum debt.
 ///
-/// NTP slews offsets below 128 ms and steps larger ones. Clocks of Redis replicas are expected to
-/// differ by less than a second.
+/// This tolerance covers the usual clock differences: NTP slews offsets below 128 ms and steps
+/// larger ones, and clocks of Redis replicas are expected to differ by less than a second.
 pub const EXCESS_DEBT_MAX: Micros = Micros::SECOND;
 
 /// Upper bound on credit counts: 2^53. Doubles, Lua's only number type, represent every

@@ -4,8 +4,8 @@
 //! Extends "Development of API rate limiting methods based on consumer classes" (Seleznev, 2025,
 //! DOI 10.26102/2310-6018/2025.48.1.013), which names hybrids as future work. All classes share
 //! one state. A take uses the class's own bucket first and the pool for the rest, provided that
-//! the pool holds at least the class's floor before the take. No class is starved, and idle
-//! capacity goes to the pool.
+//! the pool holds at least the class's floor before each hit that uses the pool. No class is
+//! starved, and idle capacity goes to the pool.
 //!
 //! All arithmetic is integer. Time is counted in ticks: microseconds for windows below a minute,
 //! milliseconds below a day, seconds from a day on. One hit is `u = 100·W` credits, W in ticks.
@@ -30,10 +30,12 @@
 //!
 //! The pool is clamped to its room once, at the end of an interval. This has the same result as a
 //! clamp at every tick: room only shrinks while buckets refill, so the last clamp is the tightest.
-//! For the same reason, a charge that does not pass at the first tick at which the unclamped pool
-//! suffices passes at no later tick either, so bisection finds the only candidate for the wait. An
-//! exception is a class whose own bucket covers the charge later, where the unassigned share is
-//! smaller than the floor in whole hits: the wait is then unknown.
+//!
+//! Bisection finds the first tick at which the unclamped pool suffices for a charge. Because the
+//! room only shrinks, a charge that does not pass at that tick passes at no later tick either, so
+//! that tick is the only candidate for the wait. There is one exception: if the unassigned share is
+//! smaller than the floor in whole hits, the class's own bucket may cover the charge at a later
+//! tick. The wait is then unknown.
 //!
 //! If a policy change lowers a capacity, stored credits above it are dropped. A state whose number
 //! of classes differs from that of the limit is treated as full.

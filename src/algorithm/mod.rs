@@ -13,9 +13,9 @@
 //! |---|---|---|---|
 //! | [`fixed_window`] | count + c ≤ L in the current window | 2 L, across a boundary | the window's end |
 //! | [`sliding_window`] | weighted previous count + count + c ≤ L | below 2 L against an adversary, about L for steady traffic | exact |
-//! | [`sliding_log`] | hits in the last W + c ≤ L | exactly L | until enough of the oldest hits expire |
+//! | [`sliding_log`] | (hits in the last W) + c ≤ L | exactly L | until enough of the oldest hits expire |
 //! | [`bucket`] | debt + c ≤ B | B + r · W | until enough has refilled |
-//! | [`hybrid`] | the hits fit into the class's own bucket and, beyond it, into the pool above the class's floor | B + r · W over all classes | until both have refilled enough |
+//! | [`hybrid`] | the class's own bucket covers c, or the pool covers the rest and holds at least the class's floor before each hit | B + r · W over all classes | until the own bucket and the pool together suffice |
 //! | [`concurrency`] | in flight + c ≤ L | L in flight | until enough leases end |
 //!
 //! Not here: selecting the counters of a call (`policy`), admission of the whole call (`store`).
@@ -120,8 +120,8 @@ impl<S> Step<S> {
 
 /// Applies an operation to a counter. `state` is the stored state, or `None` for a new counter.
 ///
-/// A state that belongs to another algorithm is ignored; this cannot happen, because the algorithm
-/// is part of a counter's key. `Op::Take` with zero hits acts as `Op::PEEK`.
+/// A state that belongs to another algorithm is ignored. No counter has such a state, because the
+/// algorithm is part of a counter's key. `Op::Take` with zero hits acts as `Op::PEEK`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -217,9 +217,9 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
 /// Returns the time from which the counter can be deleted, because its state is then equivalent to
 /// that of a new counter.
 ///
-/// This holds for this limit and for every limit that may replace it on the same counter: a
-/// window's length is part of the key, and a bucket's debt is stored as a time. Returns zero for a
-/// state that belongs to another algorithm.
+/// The two states are equivalent for `limit` and for every limit that may later use the same
+/// counter: a window's length is part of the key, and a bucket's debt is stored as a time. Returns
+/// zero for a state that belongs to another algorithm.
 pub fn expires_at(state: &State, limit: &Limit) -> Micros {
     let expires = match &limit.algorithm {
         Algorithm::FixedWindow(window) => {

@@ -220,8 +220,8 @@ impl State {
 /// Removes the entry of a receipt's charge from the log. Returns `None` if the entry has expired or
 /// was already removed.
 ///
-/// Also removes expired entries. The removed entry may be the newest, and if the clock has stepped
-/// back, older entries would otherwise count again.
+/// Also removes expired entries. Otherwise, they would count again if the refunded entry was the
+/// newest and the clock has stepped back.
 pub fn refund(
     state: &State,
     limit: &SlidingLog,

@@ -18,10 +18,10 @@
 //! reset      the end of the next window if cur > 0, of this one if prev > 0, else now
 //! ```
 //!
-//! Solving the second inequality for `e` gives the retry times. Its two sides are computed
-//! separately, because the Lua script compares doubles and each product must stay below 2^53: the
-//! policy keeps L·W below it, and under [`Charge::Always`] a count is at most the smaller of
-//! `u32::MAX` and ⌊(2^53 − 1) / W⌋.
+//! Solving the second inequality for `e` gives the retry times. The two sides of the inequality
+//! are computed separately, because the Lua script compares doubles, and each product must stay
+//! below 2^53. The policy compiler therefore keeps L·W below 2^53. With `charge: billed` or
+//! `always`, a count is at most the smaller of `u32::MAX` and ⌊(2^53 − 1) / W⌋.
 //!
 //! Not here: calls of several checks, removal of expired counters (`store`).
 
@@ -131,7 +131,7 @@ pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Opti
 }
 
 /// Returns the time from which the counted hits no longer affect any decision: the end of the
-/// window after the last one with hits.
+/// window that follows the last window with hits.
 pub fn expires_at(state: State, limit: &SlidingWindow) -> Micros {
     let windows = if state.cur > 0 { 2 } else { 1 };
     state.start.saturating_add(Micros(limit.length.0.saturating_mul(windows)))

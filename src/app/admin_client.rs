@@ -30,7 +30,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// # Errors
 ///
 /// Returns [`Failure::File`] if the token file cannot be read, [`Failure::Usage`] if its contents
-/// cannot be a token, [`Failure::Runtime`] if the tokio runtime cannot be created, or
+/// cannot be a token, [`Failure::Runtime`] if the Tokio runtime cannot be created, or
 /// [`Failure::AdminRequest`] if the service cannot be reached or rejects the request.
 pub fn post_to_debug_port(
     endpoint: &str,

@@ -101,7 +101,8 @@ impl ControlPlanePolicy {
     }
 
     /// Attaches the service, which was started with `policy`. Each later policy from the control
-    /// plane replaces the service's policy, also one that has already arrived.
+    /// plane replaces the service's policy. If a later policy has already arrived, it replaces
+    /// `policy` immediately.
     pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {
         let mut state = self.lock_state();
         if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {

@@ -20,7 +20,8 @@ pub enum Failure {
     File(FileError),
     /// The certificate, private key, or client CA of the gRPC port cannot be read or used.
     Certificate {
-        /// Flags that set the affected files, with the paths unless `error` contains them.
+        /// Names of the flags that set the affected files. Each name is followed by the file's path
+        /// unless `error` contains the path.
         files: String,
         /// Reason why the files cannot be used.
         error: Box<Failure>,

@@ -229,8 +229,9 @@ pub fn write_text_file(path: &Path, text: &str) -> Result<(), FileError> {
     fs::write(path, text).map_err(|error| FileError::Unwritable { path: path.to_owned(), error })
 }
 
-/// Opens a regular file and returns it with its metadata. Opens with `O_NONBLOCK` and rejects a
-/// FIFO, which would otherwise block until another process writes to it.
+/// Opens a regular file and returns it with its metadata. Rejects other files, such as a FIFO. Uses
+/// `O_NONBLOCK`, because opening a FIFO would otherwise block until another process opens it for
+/// writing.
 pub(super) fn open_regular_file(path: &Path) -> io::Result<(fs::File, fs::Metadata)> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path)?;

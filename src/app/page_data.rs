@@ -51,7 +51,7 @@ pub(super) fn build_live_page_handlers(
         now: Arc::new(move || {
             let (decider, telemetry) = &now_parts;
             let rates = rates.sample(Clock::System.now(), || telemetry.snapshot());
-            to_json(&current_state(decider, telemetry, &rates, control_plane.as_deref()))
+            to_json(&build_now_response(decider, telemetry, &rates, control_plane.as_deref()))
         }),
         try_request: Arc::new(move |query| {
             let (decider, prefix) = (Arc::clone(&try_decider), Arc::clone(&prefix));
@@ -120,18 +120,18 @@ fn contains(view: &RuleView<'_>, lowercase_text: &str) -> bool {
 }
 
 #[derive(Serialize)]
-struct CurrentState<'a> {
+struct NowResponse<'a> {
     version: &'static str,
     time_ms: u64,
     rules_total: usize,
     #[serde(flatten)]
     rates: &'a CurrentRates,
     latency: Option<LatencyPercentiles>,
-    /// Number of bills (hits already used) that limits rejected since the process started, and a
-    /// rule that rejected some of them; `None` if no bill was rejected. Counts a bill only if its
-    /// rule had been checked with 0 hits before.
+    /// Number of rejected bills since the process started, and a rule that rejected some of them;
+    /// `None` if no bill was rejected. A bill is a descriptor that reports hits already used. A
+    /// bill is counted only if its rule had been checked with 0 hits before.
     lost_bills: Option<RejectedBills>,
-    store: StoreState,
+    store: StoreView,
     /// State of the control plane client; absent if policies come from files.
     #[serde(skip_serializing_if = "Option::is_none")]
     control_plane: Option<ControlPlaneView>,
@@ -185,7 +185,7 @@ struct LatencyPercentiles {
 }
 
 #[derive(Serialize)]
-struct StoreState {
+struct StoreView {
     /// Type of the configured store: `memory` or `redis`.
     kind: &'static str,
     /// Number of counters in the memory store, which is the fallback if Redis is configured.
@@ -193,11 +193,11 @@ struct StoreState {
     /// Reason why calls are decided without Redis, or `None` while Redis decides them.
     degraded: Option<String>,
     /// Redis servers that hold counters. Empty if counters are in memory.
-    nodes: Vec<NodeState>,
+    nodes: Vec<NodeView>,
 }
 
 #[derive(Serialize)]
-struct NodeState {
+struct NodeView {
     address: String,
     connections: u64,
     /// Number of open circuit breakers for this node.
@@ -210,17 +210,17 @@ struct NodeState {
     losses: u64,
 }
 
-fn current_state<'a>(
+fn build_now_response<'a>(
     decider: &ServiceDecider,
     telemetry: &Telemetry,
     rates: &'a CurrentRates,
     control_plane: Option<&ControlPlaneStatus>,
-) -> CurrentState<'a> {
+) -> NowResponse<'a> {
     let now = Clock::System.now();
     let memory = decider.store().memory().stats();
     let redis = decider.store().redis();
     let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
-    CurrentState {
+    NowResponse {
         version: env!("CARGO_PKG_VERSION"),
         time_ms: now.0 / 1_000,
         rules_total: decider.policy().rules().len(),
@@ -232,20 +232,20 @@ fn current_state<'a>(
         }),
         control_plane: control_plane.map(control_plane_view),
         lost_bills: telemetry.rejected_bills(),
-        store: StoreState {
+        store: StoreView {
             kind: if redis.is_some() { "redis" } else { "memory" },
             keys_in_memory: memory.live.load(Ordering::Relaxed),
             degraded: redis.and_then(|redis| redis.outage(now)).map(|outage| outage.to_string()),
             nodes: redis.map_or_else(Vec::new, |redis| {
-                redis.remote().nodes().into_iter().map(node_state).collect()
+                redis.remote().nodes().into_iter().map(node_view).collect()
             }),
         },
     }
 }
 
-fn node_state(report: NodeReport) -> NodeState {
+fn node_view(report: NodeReport) -> NodeView {
     let stats = &report.stats;
-    NodeState {
+    NodeView {
         connections: stats.connected.get(),
         open_breakers: stats.breaker_open.get(),
         calls: stats.calls.get(),

@@ -1,8 +1,8 @@
 //! Detects changes to policy files by polling, and reads changed files once they are complete.
 //!
-//! A file that is still being written is not read, because half of a policy is often valid, with
-//! fewer limits. A file counts as complete once two consecutive polls find the same stamp (device,
-//! inode, size and timestamps).
+//! A file that is still being written is not read, because half of a policy file is often a valid
+//! policy with fewer limits. A file counts as complete once two consecutive polls find the same
+//! stamp (device, inode, size and timestamps).
 
 use std::collections::BTreeMap;
 use std::{io, mem};
@@ -16,9 +16,9 @@ use crate::policy::Source;
 /// within the timestamp resolution of the file system can leave the same stamp.
 const READS_AFTER_CHANGE: u32 = 3;
 
-/// Number of consecutive polls that must find incomplete files before changes to complete files
-/// take effect without them. The incomplete files then keep their last complete contents. Earlier
-/// polls read no file, so that files copied one after another take effect together.
+/// Number of consecutive polls with incomplete files after which the complete files are read
+/// anyway. The policy then uses the last complete contents of each incomplete file. Earlier polls
+/// read no file, so that files copied one after another take effect together.
 const INCOMPLETE_POLLS_MAX: u32 = 3;
 
 /// Tracker of changes to the policy files. Keeps each file's state at the last poll and its last

@@ -23,8 +23,9 @@ const FILES_MAX: usize = 10_000;
 /// Maximum directory depth. Deeper nesting suggests a loop of symbolic links.
 const DEPTH_MAX: usize = 16;
 
-/// Configured paths of policy files and directories, with the options that select files in
-/// directories and limit the size of each file and of all files together.
+/// Configured paths of policy files and directories, and the options for reading them. The options
+/// determine which files of a directory are read, and limit the size of each file and the total
+/// size.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyFiles {
     paths: Vec<PathBuf>,

@@ -24,18 +24,18 @@ pub(super) struct InitialPolicy {
     pub(super) telemetry: Arc<Telemetry>,
     /// Number of policy files; `None` if a control plane sends the policy.
     pub(super) files: Option<usize>,
-    source: Source,
+    source: PolicySource,
 }
 
-enum Source {
+enum PolicySource {
     Files(Box<PolicyReloader>),
     ControlPlane(Arc<ControlPlanePolicy>),
 }
 
 impl InitialPolicy {
-    /// Loads the policy files, or starts the control plane client. Then waits for the first
-    /// policy, unless `--force-start-without-initial-config` is set. Returns `None` if a signal
-    /// stops the process while it waits.
+    /// Loads the policy files, or starts the control plane client and waits for its first policy.
+    /// With `--force-start-without-initial-config`, does not wait. Returns `None` if a signal stops
+    /// the process during the wait.
     ///
     /// # Errors
     ///
@@ -61,7 +61,7 @@ impl InitialPolicy {
             }
         }
         let (policy, files) = (source.latest(&secret), None);
-        let source = Source::ControlPlane(source);
+        let source = PolicySource::ControlPlane(source);
         Ok(Some(InitialPolicy { policy, secret, telemetry, files, source }))
     }
 
@@ -77,7 +77,7 @@ impl InitialPolicy {
         let (secret, files) = (loader.secret.clone(), Some(loaded.files));
         let (poll, counters) = (settings.policy_poll, Arc::clone(&telemetry));
         let reloader = PolicyReloader::new(loader, &loaded, tracker, counters, poll);
-        let source = Source::Files(Box::new(reloader));
+        let source = PolicySource::Files(Box::new(reloader));
         let policy = Arc::new(loaded.policy);
         Ok(InitialPolicy { policy, secret, telemetry, files, source })
     }
@@ -85,8 +85,8 @@ impl InitialPolicy {
     /// Returns the state of the control plane client; `None` if policies come from files.
     pub(super) fn control_plane(&self) -> Option<Arc<ControlPlaneStatus>> {
         match &self.source {
-            Source::Files(_) => None,
-            Source::ControlPlane(policy) => Some(policy.status()),
+            PolicySource::Files(_) => None,
+            PolicySource::ControlPlane(policy) => Some(policy.status()),
         }
     }
 
@@ -101,12 +101,12 @@ impl InitialPolicy {
         service: Arc<RuntimeOverrides>,
     ) -> Result<Option<WatcherThread>, Failure> {
         match self.source {
-            Source::Files(reloader) => {
+            PolicySource::Files(reloader) => {
                 let replace = move |policy| service.replace_policy(policy);
                 let run = move |signals: &WatcherSignals| reloader.run(signals, replace);
                 WatcherThread::start("policy", run).map(Some)
             }
-            Source::ControlPlane(source) => {
+            PolicySource::ControlPlane(source) => {
                 source.attach(service, &self.policy);
                 Ok(None)
             }
@@ -117,14 +117,16 @@ impl InitialPolicy {
     /// `--healthy-with-at-least-one-config-loaded`, once the control plane has sent a policy.
     pub(super) fn become_ready(&self, settings: &Settings, health: &Health) {
         match &self.source {
-            Source::ControlPlane(source) if settings.healthy_with_at_least_one_config_loaded => {
+            PolicySource::ControlPlane(source)
+                if settings.healthy_with_at_least_one_config_loaded =>
+            {
                 let (source, health) = (Arc::clone(source), health.clone());
                 tokio::spawn(async move {
                     source.wait_for_first_policy().await;
                     health.set_serving(true);
                 });
             }
-            Source::Files(_) | Source::ControlPlane(_) => health.set_serving(true),
+            PolicySource::Files(_) | PolicySource::ControlPlane(_) => health.set_serving(true),
         }
     }
 }

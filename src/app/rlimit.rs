@@ -4,7 +4,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Raises the soft limit on open files to the hard limit. Shells and service managers start
 /// programs with a soft limit of 1,024, because `select` cannot handle more. At 1,024, a thousand
-/// idle connections on the HTTP port would leave no descriptors for gRPC. On failure, logs a
+/// idle connections on the HTTP port would leave no file descriptors for gRPC. On failure, logs a
 /// warning and keeps the old limit.
 pub(super) fn raise_open_files() {
     let granted = getrlimit(Resource::Nofile);

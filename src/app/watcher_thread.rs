@@ -1,5 +1,5 @@
-//! Threads that watch files, one for each group of files. If a file system hangs, a read blocks
-//! only the thread of that group, and delays no decisions, probes or reads of other files.
+//! Threads that watch files, one for each group of files. If a file system hangs, only the threads
+//! that read from it block. Decisions, probes and reads of the other groups are not delayed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -58,7 +58,7 @@ impl WatcherThread {
         self.thread.thread().unpark();
     }
 
-    /// Makes the thread end after its current poll. Returns without waiting for that, because a
+    /// Makes the thread end after its current poll. Does not wait for the thread to end, because a
     /// file system may hang.
     pub(super) fn stop(&self) {
         self.signals.stop.store(true, Ordering::Relaxed);

@@ -55,9 +55,9 @@ impl CommandLine {
 }
 
 /// Separates known flags and their values from unknown arguments. Returns the known arguments, and
-/// the unknown arguments as they may be logged: shortened, and without the value after `=`. An
-/// argument that follows an unknown flag is in neither list, because it may be the flag's value and
-/// a secret.
+/// the unknown arguments for the log. An unknown argument is shortened, and its value after `=` is
+/// omitted. An argument that follows an unknown flag is in neither list, because it may be the
+/// flag's value and a secret.
 fn split_known_flags(
     flags: &[&Arg],
     arguments: impl Iterator<Item = OsString>,

@@ -1,5 +1,7 @@
-//! Generates flags from the table of settings: all settings for `serve`, and those that affect the
-//! policy for `check` and `explain`. A setting has the same name and sources in every subcommand.
+//! Generates flags from the table of settings. `serve` has a flag for every setting. `check` and
+//! `explain` have flags for the settings that affect the policy. `explain` also has flags for the
+//! settings that affect the names of counters. A setting has the same name and sources in every
+//! subcommand.
 
 use std::marker::PhantomData;
 use std::path::PathBuf;

@@ -54,7 +54,7 @@ impl<'a> HybridCredits<'a> {
 
     /// Returns the rate at which the pool is refilled from the unassigned share, in credits per
     /// tick.
-    fn spare_flow(&self) -> u64 {
+    fn unassigned_flow(&self) -> u64 {
         let shares: u64 = self.limit.shares.iter().map(|share| u64::from(*share)).sum();
         SHARES_TOTAL_PERCENT.saturating_sub(shares).saturating_mul(self.limit.hits.0)
     }
@@ -77,7 +77,7 @@ impl<'a> HybridCredits<'a> {
     /// Returns the credits in the class buckets and in the pool after a refill of `ticks` ticks.
     /// The pool is not yet limited to its capacity.
     fn refill_unbounded(&self, state: &State, ticks: u64) -> (Arc<[u64]>, u64) {
-        let mut pool = state.pool + self.inflow(self.spare_flow(), ticks);
+        let mut pool = state.pool + self.inflow(self.unassigned_flow(), ticks);
         let own = self
             .classes()
             .map(|class| {
@@ -116,27 +116,28 @@ impl<'a> HybridCredits<'a> {
             own: (0..state.own.len()).map(|c| state.own[c].min(self.class_capacity(c))).collect(),
         };
         // Further ahead than everything takes to fill: written by a wrong clock.
-        if state.last > at.saturating_add(self.ticks_to_full()).saturating_add(1) {
+        if state.last > at.saturating_add(self.refill_ticks_max()).saturating_add(1) {
             let empty = fitting.own.iter().map(|_| 0).collect();
             return (State { last: at, pool: 0, own: empty }, true);
         }
         (self.refill(&fitting, at.saturating_sub(state.last)), false)
     }
 
-    /// Returns an upper bound on the number of ticks until a state is full, even if it is empty
-    /// now.
-    fn ticks_to_full(&self) -> u64 {
+    /// Returns an upper bound on the number of ticks that a complete refill of an empty state
+    /// takes.
+    fn refill_ticks_max(&self) -> u64 {
         let slowest = self
             .classes()
             .map(|class| self.class_flow(class))
-            .chain([self.spare_flow()])
+            .chain([self.unassigned_flow()])
             .filter(|flow| *flow > 0)
             .min();
         slowest.map_or(0, |flow| self.total.div_ceil(flow))
     }
 
-    /// Returns the credits that must be in the pool before a charge may use it. `own` has the
-    /// credits in the buckets of all classes; for the charging class, `mine` replaces its number.
+    /// Returns the credits that must be in the pool before a charge may use the pool. `own` has the
+    /// credits in the bucket of each class. For the charging class, `mine` is used instead of its
+    /// entry in `own`.
     fn pool_floor(&self, own: &[u64], mine: u64) -> u64 {
         let room =
             self.pool_capacity(own).saturating_add(own[self.limit.class]).saturating_sub(mine);
@@ -176,14 +177,17 @@ impl<'a> HybridCredits<'a> {
         Some(State { last: state.last, pool, own: own.into() })
     }
 
-    /// Returns the number of ticks until a rejected charge of `credits` passes, at least 1, or
-    /// `None` if it does not pass at the first tick at which the pool suffices.
+    /// Returns the number of ticks until a rejected charge of `credits` passes, at least 1.
+    ///
+    /// The only candidate is the first tick at which the pool would suffice if its capacity were
+    /// unlimited. Returns `None` if there is no such tick, or if the pool's capacity at that tick
+    /// is too small for the charge.
     pub(super) fn wait_time(&self, state: &State, credits: u64) -> Option<u64> {
         let reached = |ticks| {
             let (own, pool) = self.refill_unbounded(state, ticks);
             pool >= self.pool_needed(&own, credits)
         };
-        let (mut fails, mut passes) = (0, self.ticks_to_full());
+        let (mut fails, mut passes) = (0, self.refill_ticks_max());
         if !reached(passes) {
             return None;
         }
@@ -215,7 +219,7 @@ impl<'a> HybridCredits<'a> {
     }
 
     /// Returns the state after a refund of `credits` to `class`. The refund first fills the bucket
-    /// of the class and then the pool. Credits that exceed both capacities are dropped.
+    /// of the class and then the pool. Credits that fit in neither are dropped.
     pub(super) fn refund(&self, state: &State, class: usize, credits: u64) -> State {
         let mut own = state.own.to_vec();
         let to_own = credits.min(self.class_capacity(class).saturating_sub(own[class]));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::otlp_exporters::{OtlpExporters, SignalStats};
+use super::otlp_exporters::{OtlpExporters, OtlpStats};
 use super::store_setup::ServiceDecider;
 use super::{control_plane_metrics, process_metrics, server_config, store_metrics};
 use crate::admin::{
@@ -41,8 +41,8 @@ pub(crate) struct AdminWiring<'a> {
 pub(crate) struct MetricsEndpoints {
     /// Metrics page of the HTTP port.
     pub(crate) public: Arc<MetricsEndpoint>,
-    /// Metrics page of the Prometheus port and the debug port, which also has the metric names of
-    /// envoyproxy/ratelimit.
+    /// Metrics page of the Prometheus port and of the debug port. The page also has the metric
+    /// names of envoyproxy/ratelimit.
     pub(crate) with_ratelimit_names: Arc<MetricsEndpoint>,
 }
 
@@ -53,7 +53,7 @@ impl AdminWiring<'_> {
     ///
     /// Returns an error if an OTLP endpoint, header or CA certificate is invalid.
     pub(crate) fn start_metrics(&self) -> Result<(MetricsEndpoints, OtlpExporters), Failure> {
-        let stats = SignalStats::default();
+        let stats = OtlpStats::default();
         let mut metrics = store_metrics::sources(
             &self.decider,
             &self.connection_stats,

@@ -25,14 +25,14 @@ pub(crate) struct OtlpExporters {
 
 /// Export statistics for metrics and for traces. Both always exist, so that their time series are
 /// present even if nothing is exported.
-pub(crate) struct SignalStats {
+pub(crate) struct OtlpStats {
     pub(crate) metrics: Arc<ExportStats>,
     pub(crate) traces: Arc<ExportStats>,
 }
 
-impl Default for SignalStats {
+impl Default for OtlpStats {
     fn default() -> Self {
-        SignalStats {
+        OtlpStats {
             metrics: Arc::new(ExportStats::new("metrics")),
             traces: Arc::new(ExportStats::new("traces")),
         }
@@ -49,7 +49,7 @@ impl OtlpExporters {
         settings: &Settings,
         telemetry: &Arc<Telemetry>,
         metrics: Arc<AllMetrics>,
-        stats: &SignalStats,
+        stats: &OtlpStats,
     ) -> Result<OtlpExporters, Failure> {
         let mut exporters = OtlpExporters { telemetry: Arc::clone(telemetry), metrics: None };
         let otlp = settings.otlp().map_err(|error| Failure::Settings(vec![error]))?;

@@ -137,7 +137,7 @@ pub(crate) fn resolve(
     })
 }
 
-/// Returns which methods of `tidegate.v1.Limits` for single counters callers may use: none, those
+/// Returns which of the `tidegate.v1.Limits` methods for single counters are allowed: none, those
 /// that only read counters, or all.
 pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
     match settings.counter_access {

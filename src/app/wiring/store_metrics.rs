@@ -101,9 +101,9 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
 }
 
-/// Returns a source that emits a table of metrics. `of` returns the statistics that the metrics are
-/// read from, or `None` to emit nothing, for example if the table is for Redis but counters are in
-/// memory.
+/// Returns a source that emits a table of metrics. `of` returns the statistics that contain the
+/// metrics' values. If `of` returns `None`, the source emits nothing: for example, the table for
+/// Redis is not emitted if counters are in memory.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     part: &Arc<P>,
     table: &'static [Metric<T>],

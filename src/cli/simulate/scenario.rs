@@ -38,8 +38,8 @@ pub struct Scenario {
     pub starts_at_s: u64,
     /// Period during which new calls are generated, in seconds.
     pub lasts_s: f64,
-    /// Length of the sliding window for which the report shows the maximum number of admitted hits,
-    /// in seconds.
+    /// Length of a sliding window, in seconds. The report shows the maximum number of hits admitted
+    /// in any window of this length.
     #[serde(default = "default_window")]
     pub window_s: f64,
     /// Length of the time slice that each row of the report covers, in seconds. `None` means a
