@@ -17,7 +17,8 @@ const SECOND_COUNTER_MASK: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
 /// Counters that count this replica's charges against the full limits, not against its share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnCharges {
-    /// Whether these counters are separate from the local counters that decide calls.
+    /// Whether the counters of this replica's own charges are separate from the local counters
+    /// that decide calls.
     pub(super) has_separate_counters: bool,
 }
 

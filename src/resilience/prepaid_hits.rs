@@ -280,9 +280,9 @@ impl<S: Store> PrepaidHits<S> {
         });
     }
 
-    /// Refunds hits that are in no lot, in a background task so that the call does not wait. Does
-    /// nothing if `receipt` is `None`, the session of the store has changed since `begin`, or too
-    /// many refunds are in progress.
+    /// Starts a background task that refunds hits that are in no lot, so that the call does not
+    /// wait. Refunds nothing if `receipt` is `None`, if the session of the store has changed since
+    /// `begin`, or if too many refunds are in progress.
     fn refund_in_background(&self, receipt: Option<Receipt>, begin: CallStart) {
         let Some(receipt) = receipt else { return };
         let shared = Arc::clone(&self.shared);

@@ -2,10 +2,10 @@
 //! charge in advance, and holds the lots until they are spent or expire.
 //!
 //! A lot covers [`LOT_TIME`] at the counter's current rate on this replica. When a lot is charged,
-//! all prepaid hits of the counter on this replica together are at most [a
-//! quarter](AVAILABLE_DIVISOR) of the hits that remained in the store at its last answer, divided
-//! by the number of replicas. Therefore, no lot is charged near the limit. A lot expires after
-//! [`LIFE_MAX`], or earlier if its window may have ended by the server's clock.
+//! the total number of prepaid hits of the counter on this replica is limited. The maximum is [a
+//! quarter](AVAILABLE_DIVISOR) of the hits that remained in the store at the store's last answer,
+//! divided by the number of replicas. Therefore, no lot is charged near the limit. A lot expires
+//! after [`LOT_LIFETIME_MAX`], or earlier if its window may have ended by the server's clock.
 //!
 //! All times are in microseconds of a monotonic clock of this process, except in a charge record,
 //! which uses the store's clock.
@@ -25,33 +25,34 @@ use crate::domain::{
 const LOT_TIME: Micros = Micros(50_000);
 
 /// Maximum lifetime of a lot, measured from the time at which its charge was sent.
-const LIFE_MAX: Micros = Micros(100_000);
+const LOT_LIFETIME_MAX: Micros = Micros(100_000);
 
 /// Minimum number of prepaid hits that a replica holds after a lot is charged. If it would hold
 /// fewer, no lot is charged, because a single prepaid hit saves hardly any calls to the store.
 const LOT_MIN: u64 = 2;
 
-/// Divisor of the hits that remained in the store at its last answer. All replicas together take at
-/// most a quarter of them as prepaid hits.
+/// Divisor of the number of hits that remained in the store at its last answer. All replicas
+/// together prepay at most a quarter of these remaining hits.
 const AVAILABLE_DIVISOR: u64 = 4;
 
-/// Divisor of a lot's size, to compute when the next lot is charged: when at most half a lot is
-/// left. Other calls spend this half while one call waits for the store; otherwise, all calls would
-/// go to the store. Half a lot lasts 25 ms, which is longer than a busy server takes to reply.
+/// Divisor of a lot's size. The quotient is the refill threshold: the next lot is charged when at
+/// most half a lot is left. Other calls spend this half while one call waits for the store;
+/// otherwise, all calls would go to the store. Half a lot lasts 25 ms, which is longer than a busy
+/// server takes to reply.
 const REFILL_DIVISOR: u64 = 2;
 
 /// Maximum time by which the server's clock may be ahead of this replica's estimate of it. Two
 /// clocks that are slewed by 500 ppm in opposite directions drift apart by only 0.1 ms within
-/// [`LIFE_MAX`].
+/// [`LOT_LIFETIME_MAX`].
 const DRIFT_MAX: Micros = Micros(1_000);
 
 /// Time since the last use of a counter after which its prepaid account may be removed to make room
 /// for the account of another counter.
-const IDLE_MAX: Micros = Micros(100_000);
+const ACCOUNT_IDLE_MAX: Micros = Micros(100_000);
 
 /// Number of sets in the table of prepaid hits. Each set has at most [`ACCOUNTS_PER_SET`] accounts,
-/// one per counter, so the table has room for 1,024 counters, in a third of a megabyte. A counter
-/// whose set is full gets no prepaid hits.
+/// one per counter. The table therefore has room for 1,024 counters and takes a third of a
+/// megabyte. A counter whose set is full gets no prepaid hits.
 const SET_COUNT: usize = 256;
 
 /// Maximum number of accounts per set. A lookup compares all of them.
@@ -105,7 +106,7 @@ struct Lot {
     /// Session of the store in which the hits were charged. The session changes when a connection
     /// is lost or the store may have lost counters.
     session: u64,
-    /// Whether the lot expires with its fixed window. Its unspent hits are then not refunded,
+    /// Whether the lot expires with its fixed window. If so, its unspent hits are not refunded,
     /// because the counter has moved on to the next window.
     ends_with_window: bool,
 }
@@ -162,7 +163,7 @@ impl RateMeter {
 /// Result of an attempt to spend prepaid hits on a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpendResult {
-    /// Hits of this lot were spent. The check has this outcome.
+    /// The lot whose hits were spent, and the outcome of the check.
     Spent(LotId, Outcome),
     /// No hits were spent, and the store must decide the check. If `lot` is not 0, the call must
     /// also charge the lot, and then call [`PrepaidLots::end_refill`].
@@ -289,7 +290,7 @@ impl PrepaidLots {
         let account = find(&mut set, check)?;
         let life = lot_lifetime(check.limit, &taken)?;
         let ends_with_window =
-            life < LIFE_MAX && matches!(check.limit.algorithm, Algorithm::FixedWindow(_));
+            life < LOT_LIFETIME_MAX && matches!(check.limit.algorithm, Algorithm::FixedWindow(_));
         let place = account.lots.iter_mut().find(|lot| lot.is_free(session, sent))?;
         let id = LotId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let spend_until = sent.saturating_add(life);
@@ -361,9 +362,9 @@ impl Account {
 /// the charge was sent plus [`DRIFT_MAX`]. Returns `None` if that clock has stepped back to a time
 /// before the window.
 fn lot_lifetime(limit: &Limit, taken: &ChargeRecord) -> Option<Micros> {
-    let Some(end) = limit.window_end(taken.window) else { return Some(LIFE_MAX) };
+    let Some(end) = limit.window_end(taken.window) else { return Some(LOT_LIFETIME_MAX) };
     let left = end.saturating_sub(taken.at.saturating_add(DRIFT_MAX));
-    (taken.at >= taken.window).then(|| LIFE_MAX.min(left))
+    (taken.at >= taken.window).then(|| LOT_LIFETIME_MAX.min(left))
 }
 
 fn find<'a>(set: &'a mut Accounts, check: &Check<'_>) -> Option<&'a mut Account> {
@@ -379,7 +380,7 @@ fn make_room(set: &mut Accounts, now: Micros) -> bool {
     let is_idle = |account: &Account| {
         !account.is_refilling
             && account.lots.iter().all(|lot| lot.left == 0)
-            && now.saturating_sub(account.used_at) >= IDLE_MAX
+            && now.saturating_sub(account.used_at) >= ACCOUNT_IDLE_MAX
     };
     match set.iter().position(is_idle) {
         Some(place) => {

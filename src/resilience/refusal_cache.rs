@@ -2,14 +2,19 @@
 //! `retry_after` has passed, but for at most one second. A hot key over its limit therefore costs
 //! the store at most one call per second and process.
 //!
-//! The cache never admits a call. If another process refunds hits, the cache may still refuse them
+//! The cache never admits a call. If another process refunds hits, the cache may still refuse calls
 //! for up to one second.
 //!
-//! An entry is keyed by counter, limit and cost. Refusals that do not predict the result of the
-//! next call are not cached: those of peeks, of bills (`charge: billed`) and `charge: always`, of
-//! concurrency slots, of a counter that occurs twice in the call, and of calls that the store
-//! splits over cluster slots (another call may have held the hits for one round trip). A refund or
-//! a charge in this process removes the entries of its counter; a policy reload clears the cache.
+//! An entry is keyed by counter, limit and cost. A refusal is not cached if it does not predict the
+//! result of the next call. This applies to the refusals of:
+//!
+//! - peeks, bills (`charge: billed`), and checks with `charge: always`
+//! - concurrency limits, and counters that occur twice in the call
+//! - calls that the store splits over cluster slots, because another call may have held the hits
+//!   for one round trip
+//!
+//! A refund or a charge in this process removes the entries of its counter; a policy reload clears
+//! the cache.
 //!
 //! The cache uses `Call::now`, the clock of this process, rather than the store's clock.
 
@@ -38,8 +43,8 @@ const TTL_MAX: Micros = Micros::SECOND;
 const TRANSIENT_TTL: Micros = Micros(50_000);
 
 /// Time for which a stale entry still rejects calls while a single call checks with the store
-/// again. Otherwise, every caller would hit the store at once (thundering herd). This is the
-/// [default budget](super::deadline::BUDGET_DEFAULT) of a store call.
+/// again. Otherwise, every caller would hit the store at once (thundering herd). The value equals
+/// the [default budget](super::deadline::BUDGET_DEFAULT) of a store call.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
 /// Number of sets, each with at most [`ENTRIES_PER_SET`] entries: 4,096 entries in half a megabyte.
@@ -89,7 +94,7 @@ struct CachedRefusal {
     key: RefusalKey,
     /// Time of the refusal by this process's clock, in microseconds since the Unix epoch.
     from: Micros,
-    /// Whether the counter's refusals may be transient and this is the first one, so that it is
+    /// Whether this is the first refusal of a counter whose refusals may be transient. If so, it is
     /// cached only for [`TRANSIENT_TTL`].
     is_first: bool,
     /// Time at which the entry becomes stale. From then on, one call may check with the store
@@ -139,14 +144,14 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    fn set(&self, key: &CounterKey) -> &CacheSet {
+    fn select_set(&self, key: &CounterKey) -> &CacheSet {
         // The identity is a hash, so its lowest bits choose the set.
         &self.sets[(key.identity as usize) % SET_COUNT]
     }
 
     /// Removes all cached refusals of one counter.
     fn remove(&self, key: &CounterKey, now: Micros) {
-        let set = self.set(key);
+        let set = self.select_set(key);
         if set.until.load(Ordering::Relaxed) > now.0 {
             let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
             refusals.retain(|refusal| refusal.key.counter != *key);
@@ -157,7 +162,7 @@ impl<S: Store> RefusalCache<S> {
     /// is stale, only the first caller gets `None` and calls the store; the others still get the
     /// refusal.
     fn get(&self, check: &Check<'_>, now: Micros) -> Option<Outcome> {
-        let set = self.set(&check.key);
+        let set = self.select_set(&check.key);
         if set.until.load(Ordering::Relaxed) <= now.0 {
             return None;
         }
@@ -191,7 +196,7 @@ impl<S: Store> RefusalCache<S> {
             return false;
         }
         let retry_at = now.saturating_add(retry);
-        let set = self.set(&check.key);
+        let set = self.select_set(&check.key);
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let is_repeated =
             refusals.iter().any(|held| held.key == key && held.from <= now && now < held.retry_at);
@@ -252,7 +257,7 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Sends the remaining checks of a call to the store and writes its answers to `answers`.
-    /// Returns the source of the answers; if no checks remain, that is the cache.
+    /// Returns the source of the answers, which is the cache if no checks remain.
     async fn send_remaining(
         &self,
         call: &Call<'_>,

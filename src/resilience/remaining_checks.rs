@@ -11,7 +11,7 @@ use crate::domain::{Accounting, Admission, Answer, Call, Check};
 /// Checks of a call that remain to be sent to the store.
 #[derive(Debug)]
 pub(super) struct RemainingChecks<'a> {
-    /// Indexes of these checks in the list of all checks of the call.
+    /// Indexes of the remaining checks in the list of all checks of the call.
     pub(super) positions: SmallVec<[usize; 8]>,
     /// Checks to send, with roles that take the known answers into account.
     pub(super) checks: SmallVec<[Check<'a>; 8]>,

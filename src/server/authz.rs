@@ -28,8 +28,8 @@ pub enum CounterAccess {
     Off,
     /// Access to the methods that change no counter: `Peek` and `ReadCounters`.
     Read,
-    /// Access to the methods of `Read` and to those that change counters: `Refund` and
-    /// `ResetCounters`.
+    /// Access to the methods that [`CounterAccess::Read`] permits, and to the methods that change
+    /// counters: `Refund` and `ResetCounters`.
     Write,
 }
 

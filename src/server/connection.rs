@@ -56,8 +56,8 @@ pub(crate) enum Socket {
     Unix(unix::net::UnixStream),
 }
 
-/// Guard that counts a connection as open until the guard is dropped, both for the connection's
-/// worker and for the whole server.
+/// Guard that counts a connection as open until the guard is dropped. The worker and
+/// the server each have such a count.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,

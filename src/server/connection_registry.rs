@@ -15,12 +15,13 @@ use tokio::time;
 /// from a shared counter, because reading the clock would slow down every call.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Divisor of the number of open connections, to compute how many of them one scan selects to close
-/// next. Selecting 1/64 keeps a flood of new connections from causing a scan for each one.
+/// Divisor of the number of open connections. The quotient is the number of connections that one
+/// scan selects to close next. Because one scan selects 1/64 of the connections, a flood of new
+/// connections does not cause a scan for each new connection.
 const SCAN_DIVISOR: usize = 64;
 
 /// Time of the last activity on a connection: of its last call, or of its accept if there was no
-/// call. In half ticks since startup: even for an accept, odd for a call.
+/// call. Counted in half ticks since startup. The value is even for an accept and odd for a call.
 #[derive(Debug)]
 pub(crate) struct Activity {
     last: AtomicU64,
@@ -53,7 +54,8 @@ pub(crate) struct ConnectionRegistry {
 struct Connections {
     open: HashMap<u64, OpenConnection>,
     next_id: u64,
-    /// Connections to close next, as pairs of the id and the time of last activity when scanned.
+    /// Connections to close next. Each pair is the id of a connection and the time of its last
+    /// activity as of the scan.
     candidates: VecDeque<(u64, u64)>,
 }
 

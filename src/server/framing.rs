@@ -127,7 +127,7 @@ pub(super) fn not_one_message() -> Status {
     Status::invalid_argument("a unary call has exactly one whole message")
 }
 
-/// Adapter that lets tonic call a closure as a unary method, and records whether tonic has done so.
+/// Adapter that lets tonic call a closure as a unary method. Records whether tonic has called it.
 struct UnaryAdapter<'a, F> {
     method: F,
     called: &'a mut bool,

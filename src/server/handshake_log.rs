@@ -9,17 +9,17 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Minimum time between two log lines, 60 s.
-const INTERVAL: Duration = Duration::from_secs(60);
+const HANDSHAKE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Rate-limited log of failed TLS handshakes. Each line reports how many have failed since the
 /// previous line.
 #[derive(Debug, Default)]
 pub(crate) struct HandshakeLog {
-    state: Mutex<State>,
+    state: Mutex<HandshakeLogState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct HandshakeLogState {
     logged_at: Option<Instant>,
     unlogged: u64,
 }
@@ -45,7 +45,9 @@ impl HandshakeLog {
     fn count_failure(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.unlogged += 1;
-        let due = state.logged_at.is_none_or(|at| now.saturating_duration_since(at) >= INTERVAL);
+        let due = state
+            .logged_at
+            .is_none_or(|at| now.saturating_duration_since(at) >= HANDSHAKE_LOG_INTERVAL);
         due.then(|| {
             state.logged_at = Some(now);
             std::mem::take(&mut state.unlogged)

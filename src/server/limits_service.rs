@@ -84,7 +84,7 @@ impl<D: Decide> RateLimit<D> {
             }
             LimitsMethod::Peek => self.peek(&message, caller).await,
             LimitsMethod::Refund => {
-                let refund = self.to_refund(message)?;
+                let refund = self.to_refund_request(message)?;
                 self.answer(refund, deadline, caller, None).await
             }
             LimitsMethod::ReadCounters => self.counters(&message, caller, false).await,
@@ -110,7 +110,7 @@ impl<D: Decide> RateLimit<D> {
         let times = CallTimestamps { now: self.clock.now(), began };
         let next = AtomicUsize::new(0);
         let decide_in_turn = || async {
-            let mut part = BatchPart::default();
+            let mut part = PartialBatchResults::default();
             let mut response = Vec::new();
             loop {
                 let position = next.fetch_add(1, Ordering::Relaxed);
@@ -167,12 +167,12 @@ impl<D: Decide> RateLimit<D> {
                 .encode(&mut response);
             response
         });
-        peeked.await.map_err(|error| self.undecided(error))
+        peeked.await.map_err(|error| self.reject_undecided(error))
     }
 
     /// Converts an encoded request into one whose descriptors all refund their hits. Returns an
     /// error if the request cannot be decoded.
-    fn to_refund(&self, message: Bytes) -> Result<Bytes, Status> {
+    fn to_refund_request(&self, message: Bytes) -> Result<Bytes, Status> {
         let decoded = decode::decode_message(message, &self.bounds);
         let mut request = decoded.map_err(|error| self.reject_invalid(error))?;
         for descriptor in &mut request.descriptors {
@@ -216,7 +216,7 @@ fn counter(snapshot: &CounterSnapshot<'_>) -> Counter {
 
 /// Results of the batch requests that one future has decided.
 #[derive(Default)]
-struct BatchPart {
+struct PartialBatchResults {
     results: EncodedResults,
     /// Number of results per outcome, indexed by [`RpcOutcome`].
     outcomes: [usize; RpcOutcome::ALL.len()],

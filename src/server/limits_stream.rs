@@ -162,7 +162,7 @@ impl<D: Decide> ResponseStream<D> {
         while self.ended.is_none() && self.in_flight.len() < IN_FLIGHT_MAX {
             let started = match self.reader.poll_message(cx) {
                 Poll::Pending => return,
-                Poll::Ready(Ok(Some(message))) => self.start(message),
+                Poll::Ready(Ok(Some(message))) => self.start_decision(message),
                 Poll::Ready(Ok(None)) => Err(Status::ok("")),
                 Poll::Ready(Err(status)) => Err(status),
             };
@@ -170,7 +170,7 @@ impl<D: Decide> ResponseStream<D> {
         }
     }
 
-    fn start(&mut self, message: ReceivedBody) -> Result<(), Status> {
+    fn start_decision(&mut self, message: ReceivedBody) -> Result<(), Status> {
         self.activity.record_call();
         let ReceivedBody { bytes, reservation } = message;
         let decoded = limits_messages::decode_stream_request(bytes);

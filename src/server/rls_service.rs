@@ -302,7 +302,7 @@ impl<D: Decide> RateLimit<D> {
             }
             None => decision.await,
         };
-        decision.map_err(|error| self.undecided(error))
+        decision.map_err(|error| self.reject_undecided(error))
     }
 
     /// Counts an invalid request, and converts its decoding error into a gRPC status.
@@ -313,7 +313,7 @@ impl<D: Decide> RateLimit<D> {
 
     /// Converts the reason why a request was not decided into a gRPC status. If the request needed
     /// too many checks, also counts it as invalid.
-    pub(super) fn undecided(&self, error: DecideError) -> Status {
+    pub(super) fn reject_undecided(&self, error: DecideError) -> Status {
         match error {
             DecideError::Unavailable => Status::unavailable("the store gave no answer in time"),
             DecideError::TooManyChecks { checks_max } => {

@@ -159,7 +159,7 @@ impl<D: Decide> Router<D> {
     }
 
     /// Receives the body of a unary call. Returns the body and the time left until the caller's
-    /// deadline; `None` instead of the time if the caller has set no valid deadline.
+    /// deadline. The time is `None` if the caller has set no valid deadline.
     ///
     /// # Errors
     ///

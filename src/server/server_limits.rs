@@ -8,12 +8,13 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// Maximum number of concurrent calls per connection, as advertised to the client. Without a
-    /// limit, calls would queue in the server instead of the client. With a limit of 1,000, Envoy
-    /// opens only one connection per worker thread.
+    /// limit, calls would queue in the server instead of the client. Envoy opens another connection
+    /// when it reaches the limit. With a limit of 1,000, one connection per worker thread is
+    /// enough.
     pub streams_max: u32,
     /// HTTP/2 flow-control window of a connection, in bytes. Must be large, because h2 closes a
     /// connection whose small unread frames add up to half of the window. With a window of 1 MiB,
-    /// 4,000 concurrent calls would be enough for that.
+    /// 4,000 concurrent calls would be enough to close the connection.
     pub connection_window_bytes: u32,
     /// Maximum number of streams per connection that the client has reset but the server has not
     /// accepted yet. Envoy resets calls at its timeout (20 ms), so h2's default of 20 would close

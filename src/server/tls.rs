@@ -41,8 +41,8 @@ pub struct TlsMaterial {
     /// present a certificate.
     pub client_authority: Option<Vec<u8>>,
     /// Subject alternative names (DNS names and URIs) of accepted clients. A client certificate
-    /// must contain at least one of them. If empty, every certificate is accepted that a CA in
-    /// `client_authority` signed or that is itself in that file.
+    /// must contain at least one of these names. If empty, the names are not checked: a certificate
+    /// only has to be in `client_authority` or be signed by a CA in `client_authority`.
     pub allowed_callers: Vec<String>,
     /// Grants of domains to callers. If empty, every caller may use every domain.
     pub grants: Vec<Grant>,
@@ -204,7 +204,8 @@ fn build_verifier(
 }
 
 /// Verifier of client certificates. Accepts a certificate that is in the CA file or is signed by a
-/// CA in that file. If `allowed` is not empty, the certificate must also contain one of its names.
+/// CA in that file. If `allowed` is not empty, the certificate must also contain a name that is in
+/// `allowed`.
 #[derive(Debug)]
 struct CallerVerifier {
     signature_verifier: Arc<dyn ClientCertVerifier>,

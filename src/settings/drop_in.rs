@@ -5,8 +5,8 @@
 //! follow envoyproxy/ratelimit, and settings that it would ignore cause notices instead of errors
 //! (`cross_checks`, `notices`).
 
-/// Default values in drop-in mode that differ from those in the settings table, as pairs of setting
-/// name and value.
+/// Defaults that replace those in the settings table in drop-in mode. Each pair is the name of a
+/// setting and its default value.
 const DROP_IN_DEFAULTS: &[(&str, &str)] = &[
     // envoyproxy/ratelimit counts all hits, also those beyond a limit. Callers that charge after the
     // response (`apply_on_stream_done`) rely on it.

@@ -59,7 +59,7 @@ pub enum SettingError {
         name: &'static str,
         /// Value of the environment variable, truncated to 64 characters.
         value: String,
-        /// Reason why the variable is an error, and what to use instead.
+        /// Reason why Tidegate rejects the variable, and what to use instead.
         advice: &'static str,
     },
     /// Settings that contradict each other.

@@ -50,11 +50,10 @@ pub enum Origin {
     File(String),
     /// Built-in default, which applies if no source sets a value.
     Default,
-    /// Default in drop-in mode, where Tidegate replaces envoyproxy/ratelimit, if it differs from
-    /// the built-in default.
+    /// Default that replaces the built-in default in drop-in mode. In this mode, Tidegate runs in
+    /// place of envoyproxy/ratelimit.
     DropInDefault,
-    /// Default that applies if policies come from a control plane, where it differs from the
-    /// built-in default.
+    /// Default that replaces the built-in default if policies come from a control plane.
     ControlPlaneDefault,
 }
 
@@ -155,8 +154,8 @@ pub(super) fn find_all(table: &'static [SettingRow], sources: &Sources) -> Vec<S
     values
 }
 
-/// Defaults that differ from those in the settings table if policies come from a control plane, as
-/// pairs of setting name and value.
+/// Defaults that replace those in the settings table if policies come from a control plane. Each
+/// pair is the name of a setting and its default value.
 const CONTROL_PLANE_DEFAULTS: &[(&str, &str)] = &[
     // The gateways charge after the response, and their policies cannot say how.
     ("charge", "billed"),
@@ -271,8 +270,8 @@ pub fn report(values: &[SettingValue]) -> String {
 /// value directly, and does not move the comments of other lines.
 const COMMENT_COLUMN_MAX: usize = 50;
 
-/// Units that a number without quotes may have in YAML; the empty text means no unit. Other text that
-/// begins with a digit needs quotes, because YAML may parse it as a number or a date.
+/// Units after a number that needs no quotes in YAML; the empty text means no unit. Any other text
+/// that begins with a digit needs quotes, because YAML may parse it as a number or a date.
 const PLAIN_UNITS: [&str; 8] = ["", "ms", "s", "m", "h", "KiB", "MiB", "GiB"];
 
 /// Words that YAML parses as a boolean or as null.

@@ -103,9 +103,9 @@ fn a_lot_expires_with_its_lifetime_window_session_or_policy() {
         (lots, now, added)
     };
     let (lots, now, added) = with_lot(0);
-    assert_eq!(added.spend_until, Micros(now + LIFE_MAX.0));
-    assert!(is_spent(&lots, &check, SESSION, now + LIFE_MAX.0 - 1));
-    assert!(!is_spent(&lots, &check, SESSION, now + LIFE_MAX.0));
+    assert_eq!(added.spend_until, Micros(now + LOT_LIFETIME_MAX.0));
+    assert!(is_spent(&lots, &check, SESSION, now + LOT_LIFETIME_MAX.0 - 1));
+    assert!(!is_spent(&lots, &check, SESSION, now + LOT_LIFETIME_MAX.0));
     assert!(!is_spent(&lots, &check, SESSION + 1, now), "another session");
     assert_eq!(lots.remove(&added, SESSION).unwrap().taken.hits, Hits(49));
     assert_eq!(lots.remove(&added, SESSION).map(|receipt| receipt.taken), None, "once");
@@ -173,7 +173,7 @@ fn the_number_of_accounts_is_bounded() {
     assert_eq!(held, SET_COUNT * ACCOUNTS_PER_SET);
     // An idle counter gives its place to one that is hot.
     let hot = take(200_000, 1, &limit);
-    let now = warm(&lots, &hot, 90_000, IDLE_MAX.0);
+    let now = warm(&lots, &hot, 90_000, ACCOUNT_IDLE_MAX.0);
     refill(&lots, &hot, now);
 }
 

@@ -18,7 +18,7 @@ use crate::domain::{Micros, Op};
 
 /// Number of slots per shard that an insertion into a full store searches for expired entries. A
 /// search takes about 100 ns.
-const RECLAIM_SLOTS_FULL: usize = 32;
+const RECLAIM_SLOTS_WHEN_FULL: usize = 32;
 
 /// Maximum number of other shards that an insertion into a full store searches if it finds no
 /// expired entry in the shard of the new key. Locked shards are skipped.
@@ -36,8 +36,10 @@ const FOLDS_MAX: usize = 32;
 /// bytes per cell use 4 MiB.
 const SKETCH_WIDTH: usize = 65_536;
 
-/// Number of keys of capacity per cell of a sketch row, in a store that is too small for
-/// [`SKETCH_WIDTH`] cells. A sketch then uses about a twelfth of the store's memory.
+/// Divisor of the store's capacity, in keys. The quotient, rounded up to a power of two, is the
+/// number of cells per row of a rule's sketch, summed over all shards. The maximum is
+/// [`SKETCH_WIDTH`]. In a store too small to reach this maximum, a sketch uses about a twelfth of
+/// the store's memory.
 const KEYS_PER_CELL: usize = 16;
 
 /// Maximum number of sketches per shard, one per rule. Summed over all shards, they use at most 32
@@ -65,8 +67,8 @@ pub(super) fn sketch_weight(width: usize) -> usize {
 }
 
 impl MemoryStore {
-    /// Returns the total weight of entries and sketches, in keys, at which the store is full, so
-    /// that no more entries may be added.
+    /// Returns the maximum total weight of entries and sketches, in keys. At this weight, the store
+    /// is full and has no room for new entries.
     fn full_weight(&self) -> u64 {
         let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
         self.max_keys - self.sketch_reserve.saturating_sub(sketches)
@@ -96,7 +98,8 @@ impl MemoryStore {
         self.stats.live.fetch_sub(weight as u64, Ordering::Relaxed);
     }
 
-    /// Releases the weight of expired entries, in keys, and counts them as evicted.
+    /// Releases the weight of expired entries and adds it to the evicted weight. `weight` is in
+    /// keys.
     pub(super) fn release_expired(&self, weight: usize) {
         if weight > 0 {
             self.release(weight);
@@ -105,8 +108,9 @@ impl MemoryStore {
     }
 
     /// Removes a few expired entries from a shard before an insertion. If the store is full,
-    /// removes more, if necessary from other shards, but skips locked ones, so that a caller that
-    /// holds locks cannot deadlock. Keeps any entry of the shard for which `in_use` returns true.
+    /// searches more slots of the shard. If no entry in them has expired, searches other shards.
+    /// Skips locked shards, so that a caller that holds locks cannot deadlock. Keeps any entry of
+    /// `shard` for which `in_use` returns true.
     pub(super) fn reclaim_expired(
         &self,
         shard: &mut Shard,
@@ -117,14 +121,16 @@ impl MemoryStore {
         if !self.is_full() {
             return;
         }
-        let mut freed = shard.reclaim(now, RECLAIM_SLOTS_FULL, &self.rules, &in_use);
+        let mut freed = shard.reclaim(now, RECLAIM_SLOTS_WHEN_FULL, &self.rules, &in_use);
         for _ in 0..RECLAIM_SHARDS {
             if freed > 0 {
                 break;
             }
             let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
             freed = match self.shards[at].0.try_lock() {
-                Ok(mut other) => other.reclaim(now, RECLAIM_SLOTS_FULL, &self.rules, |_| false),
+                Ok(mut other) => {
+                    other.reclaim(now, RECLAIM_SLOTS_WHEN_FULL, &self.rules, |_| false)
+                }
                 Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => 0,
             };
         }
@@ -326,7 +332,7 @@ impl MemoryStore {
         true
     }
 
-    /// Removes those sketches of a shard in which all cells have expired.
+    /// Removes each sketch of a shard if all cells of the sketch have expired.
     pub(super) fn remove_expired_sketches(&self, shard: &mut Shard, now: Micros) {
         let weight = shard.remove_expired_sketches(now) * self.sketch_weight;
         if weight > 0 {
