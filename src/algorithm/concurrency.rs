@@ -5,7 +5,8 @@
 //! ```text
 //! in flight  hits of slots whose lease has not ended (until > now)
 //! passes iff in flight − slots of the same holder + c ≤ L
-//! lease      until = max(now, start of the newest lease) + lease length; another take renews it
+//! lease      until = max(now, start of the newest lease) + lease length;
+//!            a take by the same holder renews it
 //! retry at   end of the first lease after which c slots are free
 //! ```
 //!

@@ -15,7 +15,7 @@
 //! | [`sliding_window`] | weighted previous count + count + c ≤ L | below 2 L against an adversary, about L for steady traffic | exact |
 //! | [`sliding_log`] | (hits in the last W) + c ≤ L | exactly L | until enough of the oldest hits expire |
 //! | [`bucket`] | debt + c ≤ B | B + r · W | until enough has refilled |
-//! | [`hybrid`] | the class's own bucket covers c, or the pool covers the rest and holds at least the class's floor before each hit | B + r · W over all classes | until the own bucket and the pool together suffice |
+//! | [`hybrid`] | the class's own bucket covers c, or the pool covers the rest and holds at least the class's floor before each hit that uses it | B + r · W over all classes | until the own bucket and the pool together suffice |
 //! | [`concurrency`] | in flight + c ≤ L | L in flight | until enough leases end |
 //!
 //! Not here: selecting the counters of a call (`policy`), admission of the whole call (`store`).

@@ -122,7 +122,7 @@ impl PolicyReloader {
         Arc::new(loaded.policy)
     }
 
-    /// Logs a failure to read the files, but not again before a later poll has succeeded. Makes the
+    /// Logs a failure to read the files, but not again before a later poll has read them. Makes the
     /// next polls read all files again, even files that have not changed.
     fn report_unreadable(&mut self, failure: &Failure) {
         self.files.discard_stamps();

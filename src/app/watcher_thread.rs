@@ -1,5 +1,5 @@
 //! Threads that watch files, one for each group of files. If a file system hangs, only the threads
-//! that read from it block. Decisions, probes and reads of the other groups are not delayed.
+//! that read from it block. Decisions, probes and reads from other file systems are not delayed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

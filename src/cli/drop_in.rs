@@ -74,7 +74,10 @@ fn split_known_flags(
                     previous = if several { previous } else { PreviousArg::Other };
                 }
                 PreviousArg::Unknown => previous = PreviousArg::Other,
-                PreviousArg::Other => ignored.push(shorten(&text)),
+                PreviousArg::Other => {
+                    let name = text.split_once('=').map_or(&*text, |(name, _value)| name);
+                    ignored.push(shorten(name));
+                }
             }
             continue;
         }
@@ -169,6 +172,7 @@ mod tests {
         let (known, unknown) = ignored(&["-v", "--password", "secret", "run", "--json", "on"]);
         assert_eq!(known, ["--json", "on"]);
         assert_eq!(unknown, ["-v", "--password", "run"]);
+        assert_eq!(ignored(&["password=secret"]).1, ["password"]);
     }
 
     #[test]

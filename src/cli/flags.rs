@@ -1,5 +1,5 @@
 //! Generates flags from the table of settings. `serve` has a flag for every setting. `check` and
-//! `explain` have flags for the settings that affect the policy. `explain` also has flags for the
+//! `explain` have flags for the settings in [`PolicyFlags`]. `explain` also has flags for the
 //! settings that affect the names of counters. A setting has the same name and sources in every
 //! subcommand.
 

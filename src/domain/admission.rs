@@ -86,9 +86,10 @@ impl Admission {
     }
 
     /// Returns the role of an undecided check in a new call. The new call contains only the
-    /// undecided checks. It is admitted if and only if the original call is admitted, unless a
-    /// decided check has already rejected the original call. A quota check becomes a shadow check
-    /// if a quota group has already passed, or if its own group has already been refused.
+    /// undecided checks. With the returned roles, it is admitted if and only if the original call
+    /// is admitted, unless a decided check has already rejected the original call. A quota check
+    /// becomes a shadow check if a quota group has already passed, or if its own group has already
+    /// been refused.
     pub fn remaining_role(&self, role: Role) -> Role {
         match role {
             Role::Quota(number)

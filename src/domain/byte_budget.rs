@@ -29,7 +29,7 @@ impl ByteBudget {
     /// Reserves bytes until the returned reservation is dropped. Returns `None` if the bytes would
     /// exceed the budget.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
-        self.try_reserve(bytes).then(|| Reservation { budget: Arc::clone(self), bytes })
+        self.add_reserved(bytes).then(|| Reservation { budget: Arc::clone(self), bytes })
     }
 
     /// Returns the number of bytes currently reserved.
@@ -37,14 +37,14 @@ impl ByteBudget {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    fn try_reserve(&self, bytes: usize) -> bool {
+    fn add_reserved(&self, bytes: usize) -> bool {
         let add = |reserved: usize| {
             reserved.checked_add(bytes).filter(|reserved| *reserved <= self.bytes_max)
         };
         if self.reserved.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
             return false;
         }
-        let taken = self.parent.as_ref().is_none_or(|parent| parent.try_reserve(bytes));
+        let taken = self.parent.as_ref().is_none_or(|parent| parent.add_reserved(bytes));
         if !taken {
             self.reserved.fetch_sub(bytes, Ordering::Relaxed);
         }
@@ -70,7 +70,7 @@ impl Reservation {
     /// Reserves more bytes. If they would exceed the budget, returns `false` and changes nothing.
     #[must_use]
     pub fn grow(&mut self, bytes: usize) -> bool {
-        let taken = self.budget.try_reserve(bytes);
+        let taken = self.budget.add_reserved(bytes);
         if taken {
             self.bytes += bytes;
         }

@@ -67,9 +67,9 @@ impl LimiterBuilder {
     ///
     /// When the maximum is reached, only a rule below its fair share of the counters gets counters
     /// for new keys. New keys of any other rule share counters. A call with such a key may be
-    /// rejected too early, but never exceeds the limit. The call is always rejected if the key
-    /// belongs to a concurrency or hybrid limit, or if keys of eight other rules already share
-    /// counters.
+    /// rejected too early, but never exceeds the limit. Keys of a concurrency or hybrid limit do
+    /// not share counters: their checks are refused instead. So are the checks of new keys if keys
+    /// of eight other rules already share counters.
     ///
     /// With Redis, the counters in memory are used only while Redis does not reply.
     pub fn max_counters(self, counters: usize) -> LimiterBuilder {

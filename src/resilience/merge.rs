@@ -7,7 +7,8 @@
 //! - `allow`: the check passes, and nothing is charged.
 //! - `local`: the check is decided on the local store.
 //!
-//! An unanswered refund under `deny` or `allow` is applied to the local store instead.
+//! An unanswered refund under `deny` or `allow`, or a shadow refund under `error`, is applied to
+//! the local store instead.
 //!
 //! The call is then admitted or rejected as usual, regardless of which store answered. If it is
 //! rejected or fails, the remote store's charges are refunded. Charges whose answer was lost are

@@ -49,8 +49,9 @@ impl LostBills {
     }
 }
 
-/// Returns the path of a rule that has rejected a bill. If there are several such rules, returns
-/// the first in the order of names; if there is none, returns `request override`.
+/// Returns the path of a rule that has rejected a bill that counts as lost. If there are several
+/// such rules, returns the first in the order of names; if there is none, returns `request
+/// override`.
 pub(super) fn rule_of_lost_bill(rules: &RuleTable) -> &str {
     let mut lossy = rules.by_name.iter().filter(|(_, counters)| counters.has_lost_bill());
     lossy.next().map_or("request override", |(name, _)| &name.path)

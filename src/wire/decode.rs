@@ -7,7 +7,7 @@
 //! this and the encoder (`encode`) together save 17 % of the instructions of a decision in a batch
 //! of 100 (load/results/batches.txt). prost still decodes:
 //!
-//! - integers, and field keys and lengths that take several bytes
+//! - integers with their field keys, and field keys and lengths that take several bytes
 //! - a descriptor's `hits_addend`
 //! - request overrides, which are rare
 //! - messages that are modified and passed on (`decode_message`)
@@ -264,9 +264,9 @@ enum MessageType {
 
 impl MessageType {
     /// Returns the type of the message that `field` contains. Returns `None` if the field does not
-    /// contain a message, or if it is `hits_addend`, which only wraps a number. `preceding` is the
-    /// number of descriptors or entries that precede the field in its message. Returns an error if
-    /// the field is an entry and `preceding` is `entries_max`.
+    /// contain a message, or if the message only wraps a number, as `hits_addend` does. `preceding`
+    /// is the number of descriptors or entries that precede the field in its message. Returns an
+    /// error if the field is an entry and `preceding` is `entries_max`.
     fn nested_type(
         self,
         field: u32,

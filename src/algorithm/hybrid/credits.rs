@@ -179,9 +179,9 @@ impl<'a> HybridCredits<'a> {
 
     /// Returns the number of ticks until a rejected charge of `credits` passes, at least 1.
     ///
-    /// The only candidate is the first tick at which the pool would suffice if its capacity were
+    /// Considers only the first tick at which the pool would suffice if its capacity were
     /// unlimited. Returns `None` if there is no such tick, or if the pool's capacity at that tick
-    /// is too small for the charge.
+    /// is too small for the charge. In the second case, the charge may still pass later.
     pub(super) fn wait_time(&self, state: &State, credits: u64) -> Option<u64> {
         let reached = |ticks| {
             let (own, pool) = self.refill_unbounded(state, ticks);

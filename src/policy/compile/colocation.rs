@@ -35,9 +35,9 @@ pub struct LimitPair {
 pub enum Colocation {
     /// Counters in the same hash slot.
     SameSlot,
-    /// Counters that may be in different hash slots. The list contains the entry keys that the two
-    /// counter keys have in common. A `hash_tag` of one or more of these entry keys would put both
-    /// counters in the same slot.
+    /// Counters that may be in different hash slots. The list contains the entry keys that both
+    /// counter keys have and whose values can be equal. A `hash_tag` of one or more of these entry
+    /// keys would put both counters in the same slot.
     ColocatableBy(Vec<String>),
     /// Counters that no `hash_tag` can put in the same hash slot, because their keys have no entry
     /// in common.

@@ -339,7 +339,7 @@ fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<u
                 if !options.merge_domains {
                     let message = "another file has this domain already; join the two files, or \
                                    set MERGE_DOMAIN_CONFIG=true";
-                    report_difference(files, at, groups[*group][0], &keywords::DOMAIN, message);
+                    report_conflict(files, at, groups[*group][0], &keywords::DOMAIN, message);
                 }
                 groups[*group].push(at);
             }
@@ -352,9 +352,9 @@ fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<u
     groups
 }
 
-/// Reports, in the file `at`, a top-level key that has a different value in the earlier file
+/// Reports, in the file `at`, a top-level key whose value conflicts with that in the earlier file
 /// `first`.
-fn report_difference(
+fn report_conflict(
     files: &mut [PolicyFile<'_>],
     at: usize,
     first: usize,
@@ -404,7 +404,7 @@ fn agreed_value<T: Clone + PartialEq>(
                     "`{}` is not the same in all files of this domain; let them agree",
                     key.name
                 );
-                report_difference(files, *at, *first, key, &message);
+                report_conflict(files, *at, *first, key, &message);
             }
             Some(_) => {}
         }

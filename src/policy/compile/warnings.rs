@@ -64,7 +64,8 @@ pub(crate) struct Findings {
     pub(crate) notes: Vec<Diagnostic>,
 }
 
-/// Returns the warnings and the notes about a domain, at most [`DIAGNOSTICS_MAX`] of each. `files`
+/// Returns the warnings and the notes about a domain. The notes, and the warnings of each kind of
+/// check, are limited to [`DIAGNOSTICS_MAX`]. `files`
 /// contains the document index of each of the domain's files. `origins` contains the document index
 /// and the position of each first-level node.
 pub(crate) fn find_warnings(

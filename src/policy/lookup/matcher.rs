@@ -17,9 +17,9 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Default maximum number of checks per call. A policy does not compile if one call could need more
-/// checks. Such a call is assumed to have one descriptor for each sequence of keys in a domain's
-/// tree.
+/// Default maximum number of checks per call. A policy does not compile if a call that has one
+/// descriptor for each sequence of keys in a domain's tree could need more checks. Any other call
+/// that needs more is rejected when it arrives.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy

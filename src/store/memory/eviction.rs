@@ -67,8 +67,8 @@ pub(super) fn sketch_weight(width: usize) -> usize {
 }
 
 impl MemoryStore {
-    /// Returns the maximum total weight of entries and sketches, in keys. At this weight, the store
-    /// is full and has no room for new entries.
+    /// Returns the total weight of entries and sketches, in keys, at which the store is full and
+    /// has no room for new entries: the maximum without the part that is reserved for new sketches.
     fn full_weight(&self) -> u64 {
         let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
         self.max_keys - self.sketch_reserve.saturating_sub(sketches)

@@ -1,13 +1,13 @@
 //! Plans calls whose counters are in several hash slots of a cluster: groups checks by slot, and
 //! decides which group is sent first. `node_scripts` groups checks by node instead.
 //!
-//! Each group is one atomic script call. Normally, all groups are sent at once. If a check was near
-//! its limit when last seen, the group of that check is sent alone first, so that a refusal there
-//! leaves no charges in other slots. If one slot rejects the call, the charges in the other slots
-//! are refunded by receipt. No limit ever admits too many hits, but near a limit, a call may be
-//! rejected because of charges that another call refunds one round trip later. If a slot does not
-//! reply, the charges in the other slots are kept. The fallback then either admits the call or
-//! refunds those charges.
+//! Each group is one atomic script call. Normally, all groups are sent at once. If a check that can
+//! reject the call was near its limit when last seen, the group of the nearest such check is sent
+//! alone first, so that a refusal there leaves no charges in other slots. If one slot rejects the
+//! call, the charges in the other slots are refunded by receipt. No limit ever admits too many
+//! hits, but near a limit, a call may be rejected because of charges that another call refunds one
+//! round trip later. If a slot does not reply, the charges in the other slots are kept. The
+//! fallback then either admits the call or refunds those charges.
 //!
 //! All functions are pure. Not here: sending the groups (`store`).
 
@@ -168,8 +168,8 @@ pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
     Admission::from_answers(checks, answers).is_rejected()
 }
 
-/// Returns the groups to send after the group `first`. If the call has ended, these groups contain
-/// only refunds and checks with `charge: always`, and empty groups are left out.
+/// Returns the groups to send after the group `first`: all others. If the call has ended, these
+/// groups contain only refunds and checks with `charge: always`, and empty groups are left out.
 pub(super) fn other_groups(
     checks: &[Check<'_>],
     groups: SlotGroups,

@@ -8,7 +8,7 @@ use tidegate::domain::{Accounting, Answers, Call, Check, Limit, Outcome, Verdict
 use tidegate::resilience::prepaid_hits::PrepaidHits;
 use tidegate::resilience::refusal_cache::RefusalCache;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::config::TopologyConfig;
+use tidegate::store::redis::client::config::{RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::{SharedStore, SharedStoreStats, Store};
 
@@ -26,10 +26,16 @@ pub const HOT: u64 = 1;
 #[derive(Clone)]
 pub struct Replica(pub Arc<RefusalCache<PrepaidHits<RedisStore<RedisClient>>>>);
 
-/// Prepaid hits of one of so many replicas.
+/// Prepaid hits of one of so many replicas, over a single server.
 pub async fn prepaid_hits(server: &Server, replicas: u32) -> PrepaidHits<RedisStore<RedisClient>> {
-    let store = store(config(TopologyConfig::Single, &[server.port]), 0).await;
-    PrepaidHits::new(store, replicas, Clock::System)
+    prepaid_hits_over(config(TopologyConfig::Single, &[server.port]), replicas).await
+}
+
+async fn prepaid_hits_over(
+    config: RedisConfig,
+    replicas: u32,
+) -> PrepaidHits<RedisStore<RedisClient>> {
+    PrepaidHits::new(store(config, 0).await, replicas, Clock::System)
 }
 
 pub fn server() -> Server {
@@ -37,9 +43,14 @@ pub fn server() -> Server {
 }
 
 impl Replica {
-    /// One of so many replicas.
+    /// One of so many replicas, over a single server.
     pub async fn of(server: &Server, replicas: u32) -> Replica {
-        Replica(Arc::new(RefusalCache::new(prepaid_hits(server, replicas).await, false)))
+        Replica::over(config(TopologyConfig::Single, &[server.port]), replicas).await
+    }
+
+    pub async fn over(config: RedisConfig, replicas: u32) -> Replica {
+        let prepaid = prepaid_hits_over(config, replicas).await;
+        Replica(Arc::new(RefusalCache::new(prepaid, false)))
     }
 
     /// A single replica that asks Redis about every refused counter.

@@ -1,8 +1,8 @@
-//! Detects settings that do not fit the protocol or the mode of the Redis server. Returns advice
-//! for the log, which names the flag to change.
+//! Detects settings that do not fit the Redis server: address, TLS, credentials, deployment mode,
+//! master name. Returns advice for the log, which usually names the flag to change.
 //!
 //! Runs in a task of its own, and only for failures that are logged. It therefore runs at most once
-//! a minute for each node. Not here: connecting (`dialer`).
+//! a minute for each kind of failure and node. Not here: connecting (`dialer`).
 
 use redis::Value;
 
