@@ -28,7 +28,7 @@ use super::{Configuration, admin_actions, page_data, rlimit};
 use crate::clock::Clock;
 use crate::decide::{Decider, GlobalModes};
 use crate::limiter::any_store::AnyStore;
-use crate::server::{Health, RateLimit, Router};
+use crate::server::{Health, RlsService, Router};
 use crate::settings::{LogFormat, LogLevel, Notice, NoticeKind, Settings};
 use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
 
@@ -93,7 +93,7 @@ async fn run(
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
     let token_file = settings.debug_token_file.clone();
     let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token_file)?;
-    let rate_limit = RateLimit::new(Arc::clone(&decider), Clock::System, response_config)
+    let rate_limit = RlsService::new(Arc::clone(&decider), Clock::System, response_config)
         .with_bounds(server_config::bounds(settings))
         .with_counter_access(server_config::counter_access(settings));
     let rate_limit = Arc::new(rate_limit);

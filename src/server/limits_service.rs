@@ -18,7 +18,7 @@ use prost::Message as _;
 use tonic::Status;
 
 use super::authz::{Caller, CounterAccess};
-use super::rls_service::{CallTimestamps, Decide, RateLimit, classify_outcome, unauthorized};
+use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome, unauthorized};
 use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::domain::RpcOutcome;
 use crate::wire::decode::{self, DecodedRequest};
@@ -59,7 +59,7 @@ impl LimitsMethod {
     }
 }
 
-impl<D: Decide> RateLimit<D> {
+impl<D: Decide> RlsService<D> {
     /// Processes a unary call: maps an encoded request from `caller` to an encoded response.
     ///
     /// # Errors

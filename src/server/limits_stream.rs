@@ -29,7 +29,7 @@ use super::authz::Caller;
 use super::connection_registry::Activity;
 use super::framing;
 use super::receive::{ReceiveBounds, ReceivedBody};
-use super::rls_service::{Decide, RateLimit};
+use super::rls_service::{Decide, RlsService};
 use super::stream_reader::StreamReader;
 use crate::domain::ByteBudget;
 use crate::wire::limits_messages;
@@ -51,7 +51,7 @@ const RESPONSE_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Initial state of a stream: its request body, its caller, and its limits.
 pub(super) struct StreamInput<D> {
-    pub(super) rate_limit: Arc<RateLimit<D>>,
+    pub(super) rate_limit: Arc<RlsService<D>>,
     pub(super) body: Incoming,
     pub(super) caller: Caller,
     pub(super) activity: Arc<Activity>,
@@ -95,7 +95,7 @@ enum Chunk {
 
 /// State of a stream that decides requests and collects their responses.
 struct ResponseStream<D> {
-    rate_limit: Arc<RateLimit<D>>,
+    rate_limit: Arc<RlsService<D>>,
     caller: Caller,
     activity: Arc<Activity>,
     reader: StreamReader,

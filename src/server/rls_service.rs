@@ -145,7 +145,7 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
 
 /// Rate limit service that maps encoded requests to encoded responses.
 #[derive(Debug)]
-pub struct RateLimit<D> {
+pub struct RlsService<D> {
     pub(super) decider: Arc<D>,
     pub(super) clock: Clock,
     pub(super) response_config: ResponseConfig,
@@ -159,10 +159,10 @@ pub struct RateLimit<D> {
     random_state: RandomState,
 }
 
-impl<D: Decide> RateLimit<D> {
+impl<D: Decide> RlsService<D> {
     /// Creates a rate limit service that decides requests with `decider`.
     pub fn new(decider: Arc<D>, clock: Clock, response_config: ResponseConfig) -> Self {
-        RateLimit {
+        RlsService {
             decider,
             clock,
             response_config,
@@ -175,14 +175,14 @@ impl<D: Decide> RateLimit<D> {
     /// Sets the bounds on the size of a request.
     #[must_use]
     pub fn with_bounds(self, bounds: Bounds) -> Self {
-        RateLimit { bounds, ..self }
+        RlsService { bounds, ..self }
     }
 
     /// Sets the access that callers have to the methods of `tidegate.v1.Limits` other than `Check`
     /// and `Stream`.
     #[must_use]
     pub fn with_counter_access(self, counter_access: CounterAccess) -> Self {
-        RateLimit { counter_access, ..self }
+        RlsService { counter_access, ..self }
     }
 
     /// Returns the maximum size of an encoded request, in bytes.

@@ -20,7 +20,7 @@ use super::limits_service::LimitsMethod;
 use super::limits_stream;
 use super::receive;
 use super::receive::{ArrivedBody, ReceiveBounds, ReceivedBody};
-use super::rls_service::{Decide, RateLimit, SHOULD_RATE_LIMIT_PATH};
+use super::rls_service::{Decide, RlsService, SHOULD_RATE_LIMIT_PATH};
 use crate::domain::{ByteBudget, InvalidReason, Trace};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
@@ -71,7 +71,7 @@ pub(crate) struct ReceiveLimits<'a> {
 /// Router for the gRPC port. Passes each request to the service that its path names.
 #[derive(Debug)]
 pub struct Router<D> {
-    rate_limit: Arc<RateLimit<D>>,
+    rate_limit: Arc<RlsService<D>>,
     health: Health,
     /// Health and reflection services, implemented with tonic.
     tonic_services: Routes,
@@ -91,7 +91,7 @@ impl<D> Clone for Router<D> {
 impl<D: Decide> Router<D> {
     /// Creates a router for the rate limit, health, and reflection services (reflection v1 and
     /// v1alpha).
-    pub fn new(rate_limit: Arc<RateLimit<D>>, health: Health) -> Self {
+    pub fn new(rate_limit: Arc<RlsService<D>>, health: Health) -> Self {
         let mut tonic_services = Routes::new(health.service(SERVICE_MESSAGE_BYTES_MAX));
         let reflection = || {
             tonic_reflection::server::Builder::configure()
@@ -145,7 +145,7 @@ impl<D: Decide> Router<D> {
     }
 
     /// Returns the rate limit service.
-    pub(crate) fn rate_limit(&self) -> &Arc<RateLimit<D>> {
+    pub(crate) fn rate_limit(&self) -> &Arc<RlsService<D>> {
         &self.rate_limit
     }
 

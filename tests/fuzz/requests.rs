@@ -10,7 +10,7 @@ use tidegate::decide::{CounterSnapshots, DecideError, Decider, GlobalModes};
 use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Request};
 use tidegate::policy::spec::HttpMapping;
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
-use tidegate::server::{Decide, RateLimit};
+use tidegate::server::{Decide, RlsService};
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::wire::{ResponseConfig, ResponseSettings};
@@ -191,7 +191,7 @@ fn plain(domain: &str) -> Source {
     Source { name: domain.to_owned(), text }
 }
 
-fn service() -> (Arc<Looking>, RateLimit<Looking>, ManualClock) {
+fn service() -> (Arc<Looking>, RlsService<Looking>, ManualClock) {
     let edge = Source { name: "edge".to_owned(), text: EDGE.as_bytes().to_vec() };
     let sources = [edge, plain("plain"), plain("plain_a")];
     let compiled = compile(&sources, &Options::default()).unwrap_or_else(|f| panic!("{f}"));
@@ -212,7 +212,7 @@ fn service() -> (Arc<Looking>, RateLimit<Looking>, ManualClock) {
     let clock = ManualClock::at(Micros(1_763_596_800_000_000));
     let response_config = ResponseConfig::new(response_config).unwrap();
     let service =
-        RateLimit::new(Arc::clone(&looking), Clock::Manual(clock.clone()), response_config);
+        RlsService::new(Arc::clone(&looking), Clock::Manual(clock.clone()), response_config);
     (looking, service, clock)
 }
 

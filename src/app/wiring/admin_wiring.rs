@@ -15,7 +15,7 @@ use crate::app::{Configuration, SampleRequest, explain_offline, page_data, parse
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
 use crate::domain::ByteBudget;
-use crate::server::{ConnectionStats, Health, RateLimit, TlsCounters};
+use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::otlp::export_metrics;
 use crate::telemetry::{AllMetrics, MetricsPage, Telemetry};
@@ -25,7 +25,7 @@ use crate::wire::HttpReply;
 pub(crate) struct AdminWiring<'a> {
     pub(crate) configuration: &'a Configuration,
     pub(crate) decider: Arc<ServiceDecider>,
-    pub(crate) rate_limit: Arc<RateLimit<ServiceDecider>>,
+    pub(crate) rate_limit: Arc<RlsService<ServiceDecider>>,
     pub(crate) health: Health,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) connection_stats: Arc<ConnectionStats>,

@@ -316,7 +316,8 @@ struct Builder {
     open: Vec<OpenCollection>,
     /// Children of the open lists and maps, as node indices.
     pending: Vec<u32>,
-    /// Node index and number of nodes of each anchor, by anchor id.
+    /// For each anchor id: the index of the anchored node, and the number of nodes below and
+    /// including it.
     anchors: HashMap<usize, (u32, u64)>,
     /// Number of nodes read from the file so far, not counting nodes that aliases add.
     own_nodes: u64,

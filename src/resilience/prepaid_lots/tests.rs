@@ -220,7 +220,8 @@ fn window_index(window: Micros) -> usize {
     ((window.0 - SERVER_TIME_AT_ZERO) / WINDOW_MICROS) as usize
 }
 
-/// Returns the start of the window at the replica time `now`, by the server's clock.
+/// Returns the start, on the Redis server's clock, of the window that contains the replica time
+/// `now`.
 fn window_at(now: u64) -> Micros {
     Micros((SERVER_TIME_AT_ZERO + now) / WINDOW_MICROS * WINDOW_MICROS)
 }

@@ -10,7 +10,7 @@
 //!
 //! Some managed Redis services route a script call without keys to any node. Node scripts then
 //! keep replying `not here` for slots that the intended node serves, and are turned off for
-//! [`OFF_DURATION`].
+//! [`SCRIPT_DISABLE_DURATION`].
 //!
 //! Not here: sending the script calls (`store`), their arguments (`script`).
 
@@ -37,7 +37,7 @@ const UNEXPLAINED_POINTS: u32 = 4;
 const POINTS_MAX: u32 = 32;
 /// Time for which node scripts stay turned off, 10 minutes. Afterwards they are used again, but if
 /// the first reply is an unexplained `not here`, they are turned off again.
-const OFF_DURATION: Micros = Micros(600_000_000);
+const SCRIPT_DISABLE_DURATION: Micros = Micros(600_000_000);
 
 /// Switch that turns node scripts on and off, for the whole cluster or for single slots.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ impl NodeScriptSwitch {
         }
         // One more unexplained answer after the pause is enough.
         self.points.store(POINTS_MAX - UNEXPLAINED_POINTS, Ordering::Relaxed);
-        self.off_until.store(now.saturating_add(OFF_DURATION).0, Ordering::Relaxed);
+        self.off_until.store(now.saturating_add(SCRIPT_DISABLE_DURATION).0, Ordering::Relaxed);
         self.times_off.fetch_add(1, Ordering::Relaxed);
         true
     }

@@ -233,7 +233,7 @@ async fn json_is_answered_as_the_reference_server_answers_it() {
     let bench = std::sync::Arc::clone(&server.bench);
     let clock = tidegate::clock::Clock::default();
     let service =
-        tidegate::server::RateLimit::new(bench, clock, tidegate::wire::ResponseConfig::default());
+        tidegate::server::RlsService::new(bench, clock, tidegate::wire::ResponseConfig::default());
     let ask = async |domain: &str| {
         let body = format!(
             r#"{{"domain":"{domain}","descriptors":[{{"entries":[{{"key":"a","value":"b"}}]}}]}}"#

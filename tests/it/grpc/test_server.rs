@@ -18,7 +18,7 @@ use tidegate::policy::spec::HttpMapping;
 use tidegate::policy::{Policy, Secret};
 use tidegate::server::{
     Address, ConnectionStats, Decide, Drain, DrainReport, Health, ListenSettings, Listener,
-    RateLimit, Router, ServerLimits, Tls,
+    RlsService, Router, ServerLimits, Tls,
 };
 use tidegate::wire::WireError;
 use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings};
@@ -200,7 +200,7 @@ impl Wanted {
         let response_config = ResponseConfig::new(self.response_config).unwrap();
         let health = Health::new();
         health.set_serving(true);
-        let rate_limit = Arc::new(RateLimit::new(Arc::clone(&bench), clock, response_config));
+        let rate_limit = Arc::new(RlsService::new(Arc::clone(&bench), clock, response_config));
         let front = Router::new(rate_limit, health.clone());
         let (leave, left) = oneshot::channel();
         let traffic = listener.connection_stats();

@@ -146,8 +146,8 @@ impl Connection {
         self.time_known_until.set(Micros::ZERO);
     }
 
-    /// Passes the replies to plain charges to their caller. Returns the problems of the node that
-    /// the error replies report.
+    /// Delivers the replies for plain charges to the waiting caller. Returns the problems of the
+    /// node, as reported by error replies.
     pub(super) fn complete_charges(
         &self,
         in_flight: InFlight,

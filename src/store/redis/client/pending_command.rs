@@ -26,7 +26,7 @@ pub(crate) enum CommandReply {
     /// The script did not run, because the node replied with a redirect. Contains the script
     /// call, so that it can be sent again.
     Redirect(Redirect, ScriptCall),
-    /// The plain charges were written, and each got one of these replies.
+    /// All plain charges were written. Contains the replies, one per charge.
     Charged(ChargeReplies),
     /// The command was rejected, failed with an error reply, or was lost.
     Failed(SendError),
