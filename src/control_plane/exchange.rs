@@ -1,4 +1,5 @@
-//! Decides whether to send an ACK or a NACK for a response of the control plane, and when.
+//! Decides whether to send an ACK or a NACK in reply to a response from the control plane, and
+//! when.
 //!
 //! A control plane may respond to a NACK immediately with the same version, so NACKs are
 //! rate-limited. All functions here are deterministic: the time is an argument.
@@ -30,7 +31,7 @@ pub struct Exchange {
     last_nack: Option<Instant>,
 }
 
-/// ACK or NACK to send for a response of the control plane.
+/// ACK or NACK to send in reply to a response from the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AckOrNack {
     /// Version that was accepted last. For an ACK, this is the version of the response.

@@ -54,7 +54,7 @@ pub(crate) struct ReceiveBounds<'a> {
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Bytes,
-    /// Memory reservation of a long body, held until the call has been decided; `None` if no memory
+    /// Memory reserved for a large body, held until the call has been decided; `None` if no memory
     /// is reserved.
     pub(crate) reservation: Option<Reservation>,
 }

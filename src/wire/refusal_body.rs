@@ -40,7 +40,7 @@ pub(super) fn build(
     let own = rule.and_then(|rule| rule.body.as_deref());
     let (content_type, text) = match own {
         Some(body) => (&*body.content_type, &*body.text),
-        None if response_config.body && is_denied_unchecked(limited_by, source, rule) => {
+        None if response_config.body && is_denied_without_check(limited_by, source, rule) => {
             (DEFAULT_CONTENT_TYPE, UNAVAILABLE_TEXT)
         }
         None if response_config.body => (DEFAULT_CONTENT_TYPE, DEFAULT_TEXT),
@@ -55,7 +55,11 @@ pub(super) fn build(
 
 /// Returns whether `on_store_failure: deny` rejected the request without checking its hits against
 /// the limit.
-fn is_denied_unchecked(limited_by: &LimitedBy<'_>, source: Source, rule: Option<&Rule>) -> bool {
+fn is_denied_without_check(
+    limited_by: &LimitedBy<'_>,
+    source: Source,
+    rule: Option<&Rule>,
+) -> bool {
     let denies = |rule: &Rule| {
         let named = |limit: &&LimitSpec| limit.name.as_deref() == Some(limited_by.name);
         let limit = rule.limits.iter().find(named).or_else(|| rule.limits.first());

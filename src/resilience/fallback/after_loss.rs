@@ -4,14 +4,14 @@
 //! For one charge lifetime ([`Limit::charge_lifetime`](crate::domain::Limit::charge_lifetime))
 //! after a loss, a check must also pass against this replica's own charges, counted against the
 //! full limit. Each check is charged locally before the remote store is called, and refunded if the
-//! remote store does not charge it. Each replica therefore admits at most the limit once more, no
-//! matter how often the remote store loses its counters and how many calls are in flight.
+//! remote store does not charge it. Each replica therefore admits at most the hits of one more
+//! limit, however often the remote store loses its counters and however many calls are in flight.
 //!
-//! Own charges are used only after a loss. Otherwise, this replica would still refuse calls on a
-//! counter that an operator has deleted or another replica has reset.
+//! A replica's own charges are used only after a loss. Otherwise, this replica would still refuse
+//! calls on a counter that an operator has deleted or another replica has reset.
 //!
-//! Not here: the counters of own charges (`own_charges`), how long a loss affects a limit
-//! (`counter_losses`).
+//! Not here: the counters of this replica's own charges (`own_charges`), how long a loss affects a
+//! limit (`counter_losses`).
 
 use std::sync::atomic::Ordering;
 

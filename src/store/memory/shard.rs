@@ -101,7 +101,7 @@ struct Entry {
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
-/// Number of heap bytes of a state that weigh as much as one key. Equals the size of an entry, so
+/// Number of heap bytes of a state that count as one key. Equals the size of an entry, so
 /// that `max_keys` bounds the memory regardless of the algorithms in use.
 pub(super) const HEAP_BYTES_PER_KEY: usize = 48;
 

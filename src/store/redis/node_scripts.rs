@@ -26,15 +26,15 @@ use crate::domain::{Check, Micros};
 /// a call with keys in that slot. Moving a slot and refreshing the slot table take less time.
 const SLOT_EXCLUSION_MS: u32 = 1_000;
 
-/// Number of points for each unexplained `not here` reply. A reply is unexplained if the node then
-/// serves the same slots without a redirect. Any reply other than `not here` subtracts one point,
-/// so node scripts stay on as long as at most one call in five gets an unexplained `not here`.
-/// This tolerates a moving slot on Redis 8.0, where node scripts reply `not here` for every key of
-/// that slot.
+/// Points added to the failure score for each unexplained `not here` reply. A reply is unexplained
+/// if the node then serves the same slots without a redirect. Any reply other than `not here`
+/// subtracts one point, so node scripts stay on as long as at most one call in five gets an
+/// unexplained `not here`. This tolerates a moving slot on Redis 8.0, where node scripts reply `not
+/// here` for every key of that slot.
 const UNEXPLAINED_POINTS: u32 = 4;
-/// Number of points at which node scripts are turned off, reached by eight unexplained `not here`
-/// replies in a row.
-const POINTS_MAX: u32 = 32;
+/// Failure score at which node scripts are turned off. Eight unexplained `not here` replies in a
+/// row reach it.
+const SCORE_MAX: u32 = 32;
 /// Time for which node scripts stay turned off, 10 minutes. Afterwards they are used again, but if
 /// the first reply is an unexplained `not here`, they are turned off again.
 const SCRIPT_DISABLE_DURATION: Micros = Micros(600_000_000);
@@ -45,7 +45,7 @@ pub(super) struct NodeScriptSwitch {
     /// Time of the last `not here` reply for each slot, in milliseconds, wrapping after 49 days; 0
     /// if there was none. Empty if node scripts are disabled. Takes 64 KiB.
     moved_at: Box<[AtomicU32]>,
-    points: AtomicU32,
+    score: AtomicU32,
     /// Time until which node scripts are off, in microseconds since the Unix epoch.
     off_until: AtomicU64,
     /// Number of times that node scripts were turned off.
@@ -58,7 +58,7 @@ impl NodeScriptSwitch {
         let slots = if enabled { usize::from(SLOTS) } else { 0 };
         NodeScriptSwitch {
             moved_at: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            points: AtomicU32::new(0),
+            score: AtomicU32::new(0),
             off_until: AtomicU64::new(0),
             times_off: AtomicU64::new(0),
         }
@@ -87,10 +87,10 @@ impl NodeScriptSwitch {
     /// Records a node script's reply other than `not here`: subtracts one point, if there are any.
     pub(super) fn record_reply(&self) {
         // Usually there are no points, and nothing is written.
-        if self.points.load(Ordering::Relaxed) > 0 {
+        if self.score.load(Ordering::Relaxed) > 0 {
             let less = |points: u32| Some(points.saturating_sub(1));
             // Never fails: the closure always returns a value.
-            let _ = self.points.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let _ = self.score.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
 
@@ -106,12 +106,12 @@ impl NodeScriptSwitch {
     /// Records an unexplained `not here` reply: the node then served all slots of the call without
     /// a redirect. Returns whether this reply turned node scripts off.
     pub(super) fn record_unexplained(&self, now: Micros) -> bool {
-        let points = self.points.fetch_add(UNEXPLAINED_POINTS, Ordering::Relaxed);
-        if points + UNEXPLAINED_POINTS < POINTS_MAX {
+        let points = self.score.fetch_add(UNEXPLAINED_POINTS, Ordering::Relaxed);
+        if points + UNEXPLAINED_POINTS < SCORE_MAX {
             return false;
         }
         // One more unexplained answer after the pause is enough.
-        self.points.store(POINTS_MAX - UNEXPLAINED_POINTS, Ordering::Relaxed);
+        self.score.store(SCORE_MAX - UNEXPLAINED_POINTS, Ordering::Relaxed);
         self.off_until.store(now.saturating_add(SCRIPT_DISABLE_DURATION).0, Ordering::Relaxed);
         self.times_off.fetch_add(1, Ordering::Relaxed);
         true

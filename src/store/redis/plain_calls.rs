@@ -68,8 +68,8 @@ pub(super) struct PlainCalls {
     prefix: Prefix,
     is_cluster: bool,
     hints: FarFromLimitHints,
-    /// Interval at which tests charge a call by plain commands even near a limit: one call in this
-    /// many; 0 means never.
+    /// For tests: one call in this many is charged with plain commands even if it is near a limit;
+    /// 0 means none.
     forced_interval: u64,
     calls: AtomicU64,
     pub(super) stats: PlainStats,

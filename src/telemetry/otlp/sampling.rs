@@ -49,8 +49,8 @@ impl SamplingRule {
     }
 }
 
-/// Returns a random number from a xorshift generator (Marsaglia 2003). A number takes a nanosecond
-/// and is random enough for sampling.
+/// Returns a random number from a xorshift generator (Marsaglia 2003). Generating one takes a
+/// nanosecond and is random enough for sampling.
 fn random() -> u64 {
     RANDOM_STATE.with(|state| {
         let mut x = state.get();

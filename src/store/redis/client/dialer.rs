@@ -575,7 +575,7 @@ impl Dialer {
         store.arg(key).arg(meta).arg("EX").arg(META_EXPIRY_S);
         // SET fails on a full or read-only server. Then nothing is compared.
         if matches!(connection.req_packed_command(&store).await, Ok(Value::Okay)) {
-            self.loss_detector.record_meta();
+            self.loss_detector.record_meta_key();
         }
     }
 }

@@ -118,7 +118,7 @@ impl LossDetector {
     }
 
     /// Records that a connection has stored the key `tg1meta`.
-    pub(crate) fn record_meta(&self) {
+    pub(crate) fn record_meta_key(&self) {
         self.lock().meta.is_stored = true;
     }
 
@@ -145,7 +145,7 @@ mod tests {
         let before = detector.known_meta();
         let run_id = run_id.map(str::to_owned);
         let sign = detector.compare(before, ServerReplies { run_id, has_meta });
-        detector.record_meta();
+        detector.record_meta_key();
         sign
     }
 

@@ -116,7 +116,7 @@ fn advice_on_mode(topology: &TopologyConfig, mode: &str) -> Option<&'static str>
 /// Certificate authorities that a TLS connection trusts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TrustedCas {
-    /// Certificate authorities in the file `--redis-tls-cacert`.
+    /// Certificate authorities in the file given by `--redis-tls-cacert`.
     ConfiguredCa,
     /// Certificate authorities of the operating system.
     SystemCas,

@@ -1,7 +1,8 @@
 //! Circuit breaker of one node, shared by its callers and its connections.
 //!
-//! Callers read one atomic and take no lock. Connections report connection failures, silence, error
-//! replies, and replies to PING. Not here: the conditions for opening (`circuit_breaker`).
+//! Callers read one atomic and take no lock. Connections report connection failures, nodes that
+//! send nothing, error replies, and replies to PING. Not here: the conditions for opening
+//! (`circuit_breaker`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

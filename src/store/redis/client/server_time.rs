@@ -41,7 +41,7 @@ pub(crate) struct ServerTime {
     sample: Option<Sample>,
 }
 
-/// Server time that a script returned, and the local times at which its command was written and its
+/// Server time in a script's reply, and the local times at which its command was written and its
 /// reply was read.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -69,8 +69,8 @@ impl Sample {
 }
 
 impl ServerTime {
-    /// Records `server`, the time that a script returned. The script call was written at `sent`,
-    /// and its reply was read at `received`.
+    /// Records `server`, the server's time in a script's reply. The script call was written at
+    /// `sent`, and its reply was read at `received`.
     pub(crate) fn record(&mut self, server: Micros, sent: Micros, received: Micros) {
         let new = Sample { server, sent, received };
         let keeps = self.sample.as_ref().is_some_and(|held| {
