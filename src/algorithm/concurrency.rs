@@ -3,7 +3,7 @@
 //! ends. `c` is the cost of a check in slots.
 //!
 //! ```text
-//! in flight  hits of slots whose lease has not ended (until > now)
+//! in flight  total hits of the slots whose lease has not ended (until > now)
 //! passes iff in flight − slots of the same holder + c ≤ L
 //! lease      until = max(now, start of the newest lease) + lease length;
 //!            a take by the same holder renews it
@@ -13,8 +13,8 @@
 //! A refund without a holder frees no slot. Envoy also sends its end-of-stream call for rejected
 //! requests, so a refund without a holder could free a slot that another request has taken.
 //!
-//! Not here: generating holders (`decide`), calls of several checks and removal of expired
-//! counters (`store`).
+//! Not here: generating holders (`decide`), calls with several checks and removal of
+//! expired counters (`store`).
 
 use super::Step;
 use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome, Verdict};

@@ -19,7 +19,7 @@ pub struct OfflineEngine {
 }
 
 impl OfflineEngine {
-    /// Creates an engine whose memory store holds at most `keys_max` counters (at least 1).
+    /// Creates an engine whose memory store holds at most `keys_max` counters. Treats 0 as 1.
     pub fn new(policy: Arc<Policy>, keys_max: usize) -> OfflineEngine {
         let store = MemoryStore::new(keys_max);
         let decider = Decider::new(Arc::clone(&policy), store, (), GlobalModes::default());

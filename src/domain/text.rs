@@ -55,7 +55,7 @@ pub fn with_causes(error: &dyn Error) -> String {
 
 /// Maximum length of a misspelled word, in bytes. Longer words, such as long file names, get no
 /// suggestion. Every setting and policy key is shorter.
-const MISSPELLED_BYTES_MAX: usize = 48;
+const MISSPELLED_WORD_BYTES_MAX: usize = 48;
 
 /// Returns the known word that `given` is probably a misspelling of; `None` if none is similar.
 ///
@@ -72,7 +72,7 @@ const MISSPELLED_BYTES_MAX: usize = 48;
 /// assert_eq!(nearest_word("fortnight", units), None);
 /// ```
 pub fn nearest_word<'w>(given: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    if given.len() > MISSPELLED_BYTES_MAX {
+    if given.len() > MISSPELLED_WORD_BYTES_MAX {
         return None;
     }
     let plain = |text: &str| text.to_ascii_lowercase().replace(['-', '_'], "").into_bytes();

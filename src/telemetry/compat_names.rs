@@ -144,7 +144,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
         rows.entry(statsd_labels(&rule_statistic(domain, path))).or_default().add(&counts.hits);
     }
     for (family, value) in &RULE_METRICS {
-        sink.family(family, &mut |emit| {
+        sink.write_family(family, &mut |emit| {
             rows.iter().try_for_each(|([domain, key1, key2], hits)| {
                 let labels = [("domain", domain.as_str()), ("key1", key1), ("key2", key2)];
                 let labels = if key2.is_empty() { &labels[..2] } else { &labels };
@@ -154,11 +154,11 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     }
     let totals = telemetry.sum_workers();
     let calls = totals.outcomes.iter().sum();
-    sink.family(&REQUESTS, &mut |emit| emit(&METHOD_LABELS, MetricValue::Number(calls)))?;
+    sink.write_family(&REQUESTS, &mut |emit| emit(&METHOD_LABELS, MetricValue::Number(calls)))?;
     let durations = || MetricValue::Histogram(totals.durations.clone());
-    sink.family(&RESPONSE_TIME, &mut |emit| emit(&METHOD_LABELS, durations()))?;
+    sink.write_family(&RESPONSE_TIME, &mut |emit| emit(&METHOD_LABELS, durations()))?;
     let calls_with = |outcome: RpcOutcome| totals.outcomes[outcome as usize];
-    sink.family(&ERRORS, &mut |emit| {
+    sink.write_family(&ERRORS, &mut |emit| {
         let store = calls_with(RpcOutcome::Unavailable);
         let service = calls_with(RpcOutcome::Invalid) + calls_with(RpcOutcome::Late);
         emit(&[("err_type", "redis_error")], MetricValue::Number(store))?;

@@ -142,25 +142,25 @@ impl Telemetry {
         emit_totals(&self.sum_workers(), sink)?;
         let tables = self.rule_tables();
         let fingerprint = tables.present.fingerprint.as_str();
-        sink.family(&POLICY, &mut |emit| {
+        sink.write_family(&POLICY, &mut |emit| {
             emit(&[("fingerprint", fingerprint)], MetricValue::Number(1))
         })?;
         let version = env!("CARGO_PKG_VERSION");
-        sink.family(&BUILD, &mut |emit| emit(&[("version", version)], MetricValue::Number(1)))
+        sink.write_family(&BUILD, &mut |emit| emit(&[("version", version)], MetricValue::Number(1)))
     }
 
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         let sources = self.row_sources();
         let rows = sources.rows();
         for (family, value) in &RULE_METRICS {
-            sink.family(family, &mut |emit| {
+            sink.write_family(family, &mut |emit| {
                 rows.iter().try_for_each(|((domain, rule), counts)| {
                     let labels = [("domain", *domain), ("rule", *rule)];
                     emit(&labels, MetricValue::Number(value(&counts.hits)))
                 })
             })?;
         }
-        sink.family(&RULE_DECISIONS, &mut |emit| {
+        sink.write_family(&RULE_DECISIONS, &mut |emit| {
             for ((domain, rule), counts) in &rows {
                 for (code, by_source) in CODES.into_iter().zip(&counts.checks) {
                     let observed = SOURCES.iter().zip(by_source).filter(|(_, count)| **count > 0);
@@ -183,12 +183,12 @@ impl Telemetry {
 impl Telemetry {
     fn emit_lost_bills(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         let totals = self.lost_bills.totals();
-        sink.family(&LOST_BILLS, &mut |emit| {
+        sink.write_family(&LOST_BILLS, &mut |emit| {
             totals.iter().try_for_each(|(cause, bills, _)| {
                 emit(&[("cause", cause.as_str())], MetricValue::Number(*bills))
             })
         })?;
-        sink.family(&LOST_BILL_HITS, &mut |emit| {
+        sink.write_family(&LOST_BILL_HITS, &mut |emit| {
             totals.iter().try_for_each(|(cause, _, hits)| {
                 emit(&[("cause", cause.as_str())], MetricValue::Number(*hits))
             })
@@ -197,7 +197,7 @@ impl Telemetry {
 }
 
 fn emit_totals(totals: &ProcessTotals, sink: &mut dyn MetricSink) -> fmt::Result {
-    sink.family(&DECISIONS, &mut |emit| {
+    sink.write_family(&DECISIONS, &mut |emit| {
         for (code, by_source) in CODES.into_iter().zip(&totals.decided) {
             for (source, count) in SOURCES.iter().zip(by_source) {
                 emit(&[("code", code), ("source", source.as_str())], MetricValue::Number(*count))?;
@@ -205,17 +205,17 @@ fn emit_totals(totals: &ProcessTotals, sink: &mut dyn MetricSink) -> fmt::Result
         }
         Ok(())
     })?;
-    sink.family(&CALLS, &mut |emit| {
+    sink.write_family(&CALLS, &mut |emit| {
         RpcOutcome::ALL.iter().zip(&totals.outcomes).try_for_each(|(outcome, count)| {
             emit(&[("status", outcome.as_str())], MetricValue::Number(*count))
         })
     })?;
-    sink.family(&INVALID_CALLS, &mut |emit| {
+    sink.write_family(&INVALID_CALLS, &mut |emit| {
         InvalidReason::ALL.iter().zip(&totals.invalid).try_for_each(|(reason, count)| {
             emit(&[("reason", reason.as_str())], MetricValue::Number(*count))
         })
     })?;
-    sink.family(&DECISION_SECONDS, &mut |emit| {
+    sink.write_family(&DECISION_SECONDS, &mut |emit| {
         emit(&[], MetricValue::Histogram(totals.durations.clone()))
     })?;
     PROCESS_METRICS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(totals)))

@@ -107,7 +107,7 @@ pub enum MetricValue {
 pub type Labels<'a> = [(&'static str, &'a str)];
 
 /// Callback that takes the labels and value of each series of a family.
-pub type EmitSeries<'p> = &'p mut dyn FnMut(&Labels<'_>, MetricValue) -> fmt::Result;
+pub type SeriesEmitter<'p> = &'p mut dyn FnMut(&Labels<'_>, MetricValue) -> fmt::Result;
 
 /// Writer of metrics in some output format.
 pub trait MetricSink {
@@ -116,10 +116,10 @@ pub trait MetricSink {
     /// # Errors
     ///
     /// Returns an error if the output format cannot encode the family.
-    fn family(
+    fn write_family(
         &mut self,
         family: &MetricFamily,
-        fill: &mut dyn FnMut(EmitSeries<'_>) -> fmt::Result,
+        fill: &mut dyn FnMut(SeriesEmitter<'_>) -> fmt::Result,
     ) -> fmt::Result;
 }
 
@@ -133,5 +133,5 @@ pub type MetricSource = Box<dyn Fn(&mut dyn MetricSink) -> fmt::Result + Send + 
 ///
 /// Returns the error of the sink.
 pub fn emit_single(sink: &mut dyn MetricSink, family: &MetricFamily, value: u64) -> fmt::Result {
-    sink.family(family, &mut |emit| emit(&[], MetricValue::Number(value)))
+    sink.write_family(family, &mut |emit| emit(&[], MetricValue::Number(value)))
 }

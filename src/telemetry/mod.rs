@@ -40,8 +40,8 @@ pub use counters::Telemetry;
 pub(crate) use families::families;
 pub use logging::{LineFormat, LogHandle, Verbosity, init_logging};
 pub use metric::{
-    EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit,
-    MetricValue, counter, emit_single, gauge, histogram,
+    Labels, MetricFamily, MetricKind, MetricSink, MetricSource, MetricUnit, MetricValue,
+    SeriesEmitter, counter, emit_single, gauge, histogram,
 };
 pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;

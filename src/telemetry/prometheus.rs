@@ -170,7 +170,7 @@ mod tests {
             let waits = DurationHistogram::default();
             waits.record(6_000);
             let family = histogram("waits", "Waits").in_unit(MetricUnit::Seconds);
-            sink.family(&family, &mut |emit| {
+            sink.write_family(&family, &mut |emit| {
                 emit(&[("node", "n")], MetricValue::Histogram(waits.snapshot()))
             })?;
             let family = counter("busy", "Busy").in_unit(MetricUnit::Seconds);

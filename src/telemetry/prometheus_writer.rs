@@ -9,7 +9,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry;
 
 use super::metric::{
-    EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue,
+    Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue, SeriesEmitter,
 };
 
 /// Microseconds per second. Values of metrics in seconds are passed to the sink in microseconds.
@@ -27,10 +27,10 @@ impl EncodeLabelSet for LabelSet<'_> {
 }
 
 impl MetricSink for PrometheusWriter<'_, '_> {
-    fn family(
+    fn write_family(
         &mut self,
         family: &MetricFamily,
-        fill: &mut dyn FnMut(EmitSeries<'_>) -> fmt::Result,
+        fill: &mut dyn FnMut(SeriesEmitter<'_>) -> fmt::Result,
     ) -> fmt::Result {
         let kind = match family.kind {
             MetricKind::Counter => MetricType::Counter,

@@ -62,9 +62,9 @@ pub(super) struct RuleCounters {
     shadow: AtomicU64,
     uncharged: AtomicU64,
     refunded: AtomicU64,
-    /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor that names its
-    /// hits is a bill: it reports hits already used. If not, such a descriptor may request several
-    /// hits.
+    /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor with its
+    /// own `hits_addend` is a bill: it reports hits that were already used. If not, it may request
+    /// several hits.
     has_peeks: AtomicBool,
     has_lost_bill: AtomicBool,
     /// Number of refused checks of the rule when it was last named in the log of rejected calls.

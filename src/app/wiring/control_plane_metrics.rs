@@ -42,7 +42,7 @@ pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
             (&a.resource, &a.path, &a.reason).cmp(&(&b.resource, &b.path, &b.reason))
         });
         rejections.dedup();
-        sink.family(&REJECTED_RESOURCES, &mut |emit| {
+        sink.write_family(&REJECTED_RESOURCES, &mut |emit| {
             rejections.iter().take(REJECTED_SERIES_MAX).try_for_each(|rejection| {
                 let labels = [
                     ("resource", &*rejection.resource),

@@ -119,20 +119,20 @@ pub(crate) fn source(decider: &Arc<ServiceDecider>) -> MetricSource {
 
 fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     for (family, read) in COUNTERS {
-        sink.family(family, &mut |emit| {
+        sink.write_family(family, &mut |emit| {
             nodes.iter().try_for_each(|node| {
                 emit(&[(NODE_LABEL, &node.address)], MetricValue::Number(read(&node.stats)))
             })
         })?;
     }
     for (family, read) in HISTOGRAMS {
-        sink.family(&family, &mut |emit| {
+        sink.write_family(&family, &mut |emit| {
             nodes.iter().try_for_each(|node| {
                 emit(&[(NODE_LABEL, &node.address)], MetricValue::Histogram(read(&node.stats)))
             })
         })?;
     }
-    sink.family(&BREAKER_STATE, &mut |emit| {
+    sink.write_family(&BREAKER_STATE, &mut |emit| {
         for node in nodes {
             let Some(breaker) = node.breaker else { continue };
             for state in BreakerState::ALL {
@@ -144,13 +144,13 @@ fn emit_all(nodes: &[NodeReport], sink: &mut dyn MetricSink) -> fmt::Result {
     })?;
     let infos = || nodes.iter().filter_map(|node| Some((&node.address, node.info.as_ref()?)));
     for (family, read) in INFO_NUMBERS {
-        sink.family(family, &mut |emit| {
+        sink.write_family(family, &mut |emit| {
             infos().try_for_each(|(node, info)| {
                 emit(&[(NODE_LABEL, node)], MetricValue::Number(read(info)))
             })
         })?;
     }
-    sink.family(&EVICTION_POLICY, &mut |emit| {
+    sink.write_family(&EVICTION_POLICY, &mut |emit| {
         infos().try_for_each(|(node, info)| {
             let labels = [(NODE_LABEL, node.as_str()), ("policy", info.eviction_policy.as_str())];
             emit(&labels, MetricValue::Number(1))

@@ -83,7 +83,7 @@ struct Replacement {
 pub struct Checks<'m, 'p> {
     /// All checks, ordered by descriptor, then by position in the policy file.
     pub each: SmallVec<[Check<'m>; 4]>,
-    /// Range of each descriptor's checks in `each`.
+    /// For each descriptor, the range of its checks in the field `each`.
     pub spans: SmallVec<[Range<usize>; 4]>,
     /// Name of the limit of each check; empty for unnamed limits.
     pub names: SmallVec<[&'p str; 4]>,

@@ -548,7 +548,7 @@ impl<T: Transport> RedisStore<T> {
 /// Status of each check's counter without the call's charges; `None` if no reply contained it.
 type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
 
-/// Updates a rejected call's answers to the state after the refund. Returns the refund's receipts.
+/// Updates a rejected call's answers to the state after the refund. Returns the receipts to refund.
 fn refund_answers(
     checks: &[Check<'_>],
     answers: &mut [Answer],

@@ -26,7 +26,7 @@ use super::http_sender::HttpSender;
 use super::{ExportStats, OtlpError, OtlpTarget, ServiceIdentity, Transport};
 use crate::domain::Micros;
 use crate::telemetry::metric::{
-    EmitSeries, Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue,
+    Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue, SeriesEmitter,
 };
 use crate::telemetry::prometheus::{AllMetrics, PREFIX};
 
@@ -248,10 +248,10 @@ impl MetricPoints {
 }
 
 impl MetricSink for OtlpWriter {
-    fn family(
+    fn write_family(
         &mut self,
         family: &MetricFamily,
-        fill: &mut dyn FnMut(EmitSeries<'_>) -> fmt::Result,
+        fill: &mut dyn FnMut(SeriesEmitter<'_>) -> fmt::Result,
     ) -> fmt::Result {
         let scale = if family.unit == Some(MetricUnit::Seconds) { MICROS_PER_SECOND } else { 1.0 };
         let mut points = MetricPoints::default();
@@ -305,10 +305,10 @@ mod tests {
         let mut writer = OtlpWriter::new(Micros(1), Micros(2));
         let family = counter("hits", "Hits");
         let names: Vec<String> = (0..2 * POINTS_MAX + 1).map(|n| n.to_string()).collect();
-        let fill = &mut |emit: EmitSeries<'_>| {
+        let fill = &mut |emit: SeriesEmitter<'_>| {
             names.iter().try_for_each(|name| emit(&[("rule", name)], MetricValue::Number(1)))
         };
-        writer.family(&family, fill).unwrap();
+        writer.write_family(&family, fill).unwrap();
         let messages = writer.into_messages();
         assert_eq!(messages.len(), 3);
         let points = messages.iter().flatten().map(|metric| match metric.data.as_ref().unwrap() {
@@ -322,7 +322,9 @@ mod tests {
     fn values_are_converted_to_seconds_and_the_unit_is_in_the_name_and_in_its_own_field() {
         let mut writer = OtlpWriter::new(Micros(1), Micros(2));
         let family = gauge("busy", "Busy").in_unit(MetricUnit::Seconds);
-        writer.family(&family, &mut |emit| emit(&[], MetricValue::Number(1_500_000))).unwrap();
+        writer
+            .write_family(&family, &mut |emit| emit(&[], MetricValue::Number(1_500_000)))
+            .unwrap();
         let metric = writer.into_messages().remove(0).remove(0);
         assert_eq!((metric.name.as_str(), metric.unit.as_str()), ("tidegate_busy_seconds", "s"));
         let Some(metric::Data::Gauge(gauge)) = metric.data else { panic!("a gauge") };

@@ -186,7 +186,7 @@ pub(crate) const EXPORTS: MetricFamily =
 /// Returns a source of metrics that count the OTLP exports of these signals.
 pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource {
     Box::new(move |sink| {
-        sink.family(&EXPORTS, &mut |emit| {
+        sink.write_family(&EXPORTS, &mut |emit| {
             signals.iter().try_for_each(|stats| {
                 let count =
                     |counter: &AtomicU64| MetricValue::Number(counter.load(Ordering::Relaxed));

@@ -53,7 +53,7 @@ fn the_deepest_nesting_passes_and_one_level_more_does_not() {
 }
 
 #[test]
-fn a_great_many_open_brackets_are_refused_at_once() {
+fn too_many_open_brackets_are_rejected_immediately() {
     assert_eq!(error(&"[".repeat(1 << 20)), Some("nested"));
     assert_eq!(error(&"{a: ".repeat(1 << 20)), Some("nested"));
     assert_eq!(error(&"- ".repeat(1 << 16)), Some("nested"));

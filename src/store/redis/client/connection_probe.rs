@@ -43,9 +43,9 @@ impl Connection {
     /// is replaced, or the node is dropped. Rejects commands that are queued in the meantime.
     /// `first_ping` is the delay before the first PING.
     ///
-    /// Replies are matched to commands by their order. If the reply to a command was lost, each
-    /// PING is matched with the reply to the next PING, which never arrives within
-    /// [`PROBE_TIMEOUT`].
+    /// Replies are matched to commands by their order. If a reply was lost, each PING waits for the
+    /// reply to the next PING, which is only sent after [`PROBE_TIMEOUT`]. A connection that has
+    /// lost a reply therefore never passes the probe.
     pub(super) async fn probe(
         &mut self,
         connection: &MultiplexedConnection,
