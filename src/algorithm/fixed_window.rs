@@ -16,7 +16,7 @@
 //! passes iff count + c ≤ L;  retry-after = reset = (end of the window begun at start) − now
 //! ```
 //!
-//! Not here: calls of several checks, removal of expired counters (`store`).
+//! Not here: calls with several checks, removal of expired counters (`store`).
 
 use super::Step;
 use crate::domain::{

@@ -16,7 +16,7 @@
 //! An entry more than W in the future was written by a clock that ran ahead. It is moved to the
 //! current time; otherwise the log would stay full until the time of that entry.
 //!
-//! Not here: calls of several checks, removal of expired counters (`store`).
+//! Not here: calls with several checks, removal of expired counters (`store`).
 
 use std::collections::VecDeque;
 

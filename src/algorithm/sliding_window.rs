@@ -23,7 +23,7 @@
 //! below 2^53. The policy compiler therefore keeps L·W below 2^53. With `charge: billed` or
 //! `always`, a count is at most the smaller of `u32::MAX` and ⌊(2^53 − 1) / W⌋.
 //!
-//! Not here: calls of several checks, removal of expired counters (`store`).
+//! Not here: calls with several checks, removal of expired counters (`store`).
 
 use super::Step;
 use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingWindow, Verdict};

@@ -195,7 +195,7 @@ impl RuntimeOverrides {
             Arc::new(state.loaded.with_overrides(overrides))
         };
         self.decider.replace_policy(policy);
-        self.decider.store().end_policy();
+        self.decider.store().retire_policy();
     }
 
     fn lock_state(&self) -> MutexGuard<'_, OverrideState> {

@@ -37,10 +37,10 @@ impl AnyStore {
 
     /// Discards cached refusals and stops spending prepaid hits. Called when the policy is
     /// replaced, because the new policy may decide the same calls differently.
-    pub(crate) fn end_policy(&self) {
+    pub(crate) fn retire_policy(&self) {
         #[cfg(feature = "redis")]
         if let Some(redis) = self.redis() {
-            redis.remote().end_policy();
+            redis.remote().retire_policy();
         }
     }
 

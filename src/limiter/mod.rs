@@ -215,7 +215,7 @@ impl Limiter {
         let files: Vec<Source> = files.into_iter().map(source).collect();
         let policy = compile_policy(&files, &self.0.secret)?;
         self.0.decider.replace_policy(Arc::new(policy));
-        self.0.decider.store().end_policy();
+        self.0.decider.store().retire_policy();
         Ok(())
     }
 

@@ -88,8 +88,8 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
         self.store.failure()
     }
 
-    fn end_policy(&self) {
-        self.store.end_policy();
+    fn retire_policy(&self) {
+        self.store.retire_policy();
     }
 }
 

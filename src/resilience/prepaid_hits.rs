@@ -355,9 +355,9 @@ impl<S: SharedStore> SharedStore for PrepaidHits<S> {
         self.shared.store.failure()
     }
 
-    fn end_policy(&self) {
+    fn retire_policy(&self) {
         self.shared.lots.stop_spending();
-        self.shared.store.end_policy();
+        self.shared.store.retire_policy();
     }
 }
 

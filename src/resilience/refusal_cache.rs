@@ -349,9 +349,9 @@ impl<S: SharedStore> SharedStore for RefusalCache<S> {
         self.inner.failure()
     }
 
-    fn end_policy(&self) {
+    fn retire_policy(&self) {
         self.clear();
-        self.inner.end_policy();
+        self.inner.retire_policy();
     }
 }
 

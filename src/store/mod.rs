@@ -134,7 +134,7 @@ pub trait SharedStore: Store {
 
     /// Discards the cached refusals and prepaid hits of the previous policy. Called when the policy
     /// changes.
-    fn end_policy(&self);
+    fn retire_policy(&self);
 }
 
 /// Statistics of a shared store, as totals since the process started.

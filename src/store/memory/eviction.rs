@@ -18,7 +18,7 @@ use crate::domain::{Micros, Op};
 
 /// Number of slots per shard that an insertion into a full store searches for expired entries. A
 /// search takes about 100 ns.
-const RECLAIM_SLOTS_WHEN_FULL: usize = 32;
+const SLOTS_SEARCHED_WHEN_FULL: usize = 32;
 
 /// Maximum number of other shards that an insertion into a full store searches if it finds no
 /// expired entry in the shard of the new key. Locked shards are skipped.
@@ -121,7 +121,7 @@ impl MemoryStore {
         if !self.is_full() {
             return;
         }
-        let mut freed = shard.reclaim(now, RECLAIM_SLOTS_WHEN_FULL, &self.rules, &in_use);
+        let mut freed = shard.reclaim(now, SLOTS_SEARCHED_WHEN_FULL, &self.rules, &in_use);
         for _ in 0..RECLAIM_SHARDS {
             if freed > 0 {
                 break;
@@ -129,7 +129,7 @@ impl MemoryStore {
             let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
             freed = match self.shards[at].0.try_lock() {
                 Ok(mut other) => {
-                    other.reclaim(now, RECLAIM_SLOTS_WHEN_FULL, &self.rules, |_| false)
+                    other.reclaim(now, SLOTS_SEARCHED_WHEN_FULL, &self.rules, |_| false)
                 }
                 Err(TryLockError::Poisoned(_) | TryLockError::WouldBlock) => 0,
             };

@@ -135,7 +135,7 @@ impl SharedStore for RedisStore<RedisClient> {
         self.transport.failure()
     }
 
-    fn end_policy(&self) {}
+    fn retire_policy(&self) {}
 }
 
 impl<T: Transport> RedisStore<T> {

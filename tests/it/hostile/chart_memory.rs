@@ -15,8 +15,8 @@ use crate::support::raw_http2::{begun, open_files};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 use crate::support::wait::until;
 
-/// The limit of a default installation, as values.yaml says: 304 MiB + 10,000 connections * 64 KiB +
-/// 1,000,000 counters * 96 bytes. tests/chart checks the template.
+/// The limit of a default installation, as values.yaml says: 304 MiB + 10,000 connections * 64 KiB
+/// + 1,000,000 counters * 96 bytes. tests/chart checks the template.
 const CHART_LIMIT_BYTES: u64 = 1_021 << 20;
 
 /// A cgroup with a memory limit; removed when dropped.
@@ -94,7 +94,7 @@ async fn floods_and_large_policies_fit_the_memory_limit_of_the_chart() {
             tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         }
     }
-    let half = begin_half_messages(address, 20).await;
+    let half = begin_half_messages(address, 12, 20).await;
 
     let good = policy_of_4_mib("rate_limit: {unit: day, requests_per_unit: 5}");
     reload(&serving, &good, "config_load_success_total");

@@ -125,7 +125,7 @@ async fn a_new_policy_ends_the_lots() {
     let (server, limit) = (server(), prepaid(&window(100_000, HOUR)));
     let replica = Replica::of(&server, 1).await;
     let mut admitted = replica.warm(&limit).await;
-    replica.0.end_policy();
+    replica.0.retire_policy();
     assert!(!replica.spends(&limit).await, "the lots are over");
     admitted += 1;
     until_counted(&server, &take(key(HOT), &limit, 1), admitted).await;

@@ -98,7 +98,7 @@ impl SharedStore for Remote {
         None
     }
 
-    fn end_policy(&self) {}
+    fn retire_policy(&self) {}
 }
 
 type Replica = Fallback<Remote, MemoryStore>;

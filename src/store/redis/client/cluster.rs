@@ -279,9 +279,9 @@ impl Cluster {
     /// and one from another cluster unless `adopt` is true. Nodes that are in both tables keep
     /// their connections. Connections to removed nodes are closed once they are idle.
     ///
-    /// Nodes that redirects added since the last update also stay in the table. Otherwise, a MOVED
-    /// to an address where nothing listens would open a new node, without backoff, after every
-    /// update.
+    /// Also keeps the nodes that were added by redirects since the last update. Otherwise, if a
+    /// MOVED pointed to an address where nothing listens, every update would be followed by another
+    /// attempt to connect to it, without backoff.
     pub(crate) fn update_table(
         &self,
         owners: &[SlotOwner],

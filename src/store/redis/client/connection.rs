@@ -70,7 +70,7 @@ pub(crate) struct Connection {
     /// Whether the connection is open and accepts commands.
     pub(crate) ready: Arc<AtomicBool>,
     pub(crate) load: Arc<ConnectionLoad>,
-    /// Time until which plain charges may be written.
+    /// Time until which the server's time is known, so that plain charges may be written.
     pub(crate) time_known_until: Arc<TimeKnownUntil>,
     pub(crate) meter: LoadMeter,
     pub(crate) stats: Arc<NodeStats>,
@@ -344,7 +344,7 @@ impl Connection {
     /// oldest command in flight was written.
     fn silence_left(&self, oldest: Option<&Micros>) -> Option<Duration> {
         let breaker = self.breaker.as_ref()?;
-        let since = breaker.last_answer().max(*oldest?);
+        let since = breaker.last_reply_at().max(*oldest?);
         let silent = Duration::from_micros(breaker.clock.now().saturating_sub(since).0);
         Some(self.dialer.config().silence_max.saturating_sub(silent))
     }

@@ -30,7 +30,7 @@ pub(crate) struct NodeBreaker {
     /// Number of replies from the node on all connections since the start.
     answers: AtomicU64,
     /// Time of the latest reply on any connection, in microseconds of `clock`.
-    last_answer: AtomicU64,
+    last_reply_at: AtomicU64,
     address: String,
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
@@ -77,7 +77,7 @@ impl NodeBreaker {
             breaker: Mutex::default(),
             is_open: AtomicBool::new(false),
             answers: AtomicU64::new(0),
-            last_answer: AtomicU64::new(0),
+            last_reply_at: AtomicU64::new(0),
             address,
             stats,
             refresh_needed,
@@ -101,8 +101,8 @@ impl NodeBreaker {
     }
 
     /// Returns the time of the node's latest reply on any connection.
-    pub(crate) fn last_answer(&self) -> Micros {
-        Micros(self.last_answer.load(Ordering::Relaxed))
+    pub(crate) fn last_reply_at(&self) -> Micros {
+        Micros(self.last_reply_at.load(Ordering::Relaxed))
     }
 
     /// Records a batch of `answers` replies, `errors` of which say that the node cannot serve.
@@ -110,7 +110,7 @@ impl NodeBreaker {
     pub(crate) fn record_replies(&self, answers: usize, errors: u64, now: Micros) {
         let answers = answers as u64;
         let total = self.answers.fetch_add(answers, Ordering::Relaxed) + answers;
-        self.last_answer.fetch_max(now.0, Ordering::Relaxed);
+        self.last_reply_at.fetch_max(now.0, Ordering::Relaxed);
         if errors > 0 {
             let mut breaker = self.lock();
             if breaker.breaker.record_errors(errors, answers, total, now) {
