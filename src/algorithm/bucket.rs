@@ -121,7 +121,7 @@ pub fn apply(
                 debt = credits.add_debt(read, cost * credits.unit);
                 charged = cost;
             } else if charge == Charge::Always {
-                (debt, charged) = credits.add_debt_to_cap(read, cost);
+                (debt, charged) = credits.add_debt_up_to_cap(read, cost);
                 wait = credits.wait_time(debt, cost);
             }
         }
@@ -237,7 +237,7 @@ impl BucketCredits {
 
     /// Increases the debt by `cost` hits, up to the maximum debt. Returns the new debt and the
     /// number of hits charged, rounded down.
-    fn add_debt_to_cap(&self, debt: Debt, cost: u64) -> (Debt, u64) {
+    fn add_debt_up_to_cap(&self, debt: Debt, cost: u64) -> (Debt, u64) {
         if debt.ahead > self.cap / self.flow {
             return (debt, 0);
         }

@@ -295,8 +295,8 @@ impl DecodedResponse {
         response
     }
 
-    /// Returns whether the response may contain one of `resources` with a domain that cannot be
-    /// read. If so, the domain that these resources define must not be removed.
+    /// Returns whether the response may contain a new version of one of `resources` whose domain
+    /// name cannot be read. If so, the last good domain that `resources` defined must be kept.
     fn may_contain(&self, resources: &[String]) -> bool {
         self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
     }

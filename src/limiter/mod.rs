@@ -223,8 +223,8 @@ impl Limiter {
     /// which takes about 10 ms. The next call continues where this one stops.
     ///
     /// Calling it is optional: new counters replace expired ones in any case, and the memory is
-    /// bounded by [`max_counters`](LimiterBuilder::max_counters). Call it once a second if the
-    /// memory should shrink after a flood of keys.
+    /// bounded by [`max_counters`](LimiterBuilder::max_counters). Call it once a second to
+    /// let memory use shrink after a flood of keys.
     pub fn sweep(&self) {
         let LimiterInner { decider, clock, .. } = &*self.0;
         decider.store().memory().sweep(clock.now(), SWEEP_SLOTS);

@@ -44,9 +44,9 @@
 //! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their
 //!     count, buckets keep the time at which they are full. Both are clamped to the new capacity.
 //! 15. **Clock steps back.** While the clock is behind the newest state, the counter's time does
-//!     not advance, so nothing refills twice. A state from the far future is clamped to a full
-//!     debt, so that no counter freezes. Far future means: a window that starts later than one
-//!     window from now, or a bucket whose debt exceeds a full debt by more than one second.
+//!     not advance, so nothing refills twice. A state from the far future is clamped, so that
+//!     no counter freezes: a bucket whose debt exceeds a full debt by more than one second, and a
+//!     window that starts later than one window from now.
 //! 16. **Receipts.** `refund` returns the hits of a receipt, once. For a window, the hits return to
 //!     the window they were charged to, if that window is still the current or the previous one.
 //!     For a bucket, all hits return except those that may have refilled since the charge (by the

@@ -112,7 +112,7 @@ const HOP_BY_HOP_HEADERS: [&str; 9] = [
 
 /// Headers that describe or address a message. Envoy would append the configured header's value to
 /// its own, for example `content-length: 225,3`.
-const FRAMING_HEADERS: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
+const RESERVED_HEADERS: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
 
 impl ResponseConfig {
     /// Validates the settings and creates the configuration.
@@ -174,7 +174,7 @@ fn check_name(name: &str) -> Result<HeaderName, HeaderNameError> {
     if HOP_BY_HOP_HEADERS.contains(&name.as_str()) {
         return Err(HeaderNameError::HopByHop);
     }
-    if FRAMING_HEADERS.contains(&name.as_str()) {
+    if RESERVED_HEADERS.contains(&name.as_str()) {
         return Err(HeaderNameError::Framing);
     }
     Ok(name)

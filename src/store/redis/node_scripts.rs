@@ -84,7 +84,8 @@ impl NodeScriptSwitch {
         moved_at == 0 || millis_u32(now).wrapping_sub(moved_at) >= SLOT_EXCLUSION_MS
     }
 
-    /// Records a node script's reply other than `not here`: subtracts one point, if there are any.
+    /// Records any reply of a node script except `not here`: lowers the failure score by one, but not
+    /// below zero.
     pub(super) fn record_reply(&self) {
         // Usually there are no points, and nothing is written.
         if self.score.load(Ordering::Relaxed) > 0 {

@@ -173,8 +173,8 @@ pub struct RedisConfig {
     pub db: i64,
     /// Prefix of every Redis key, from the setting `CACHE_KEY_PREFIX`.
     pub prefix: Prefix,
-    /// Version of the key format and fingerprint of the key secret, as one text. Each new
-    /// connection compares this text with the one that another replica stored under
+    /// Version of the key format and fingerprint of the key secret, joined in one string. Each new
+    /// connection compares this string with the one that another replica stored under
     /// `<prefix>tg1meta`, and logs a warning if they differ. If empty, nothing is compared.
     pub meta: String,
     /// Number of connections to each node, at least 1.
