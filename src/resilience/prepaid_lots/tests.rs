@@ -126,6 +126,21 @@ fn a_lot_expires_with_its_lifetime_window_session_or_policy() {
 }
 
 #[test]
+fn the_next_lot_before_the_end_of_a_window_replaces_no_lot_with_hits() {
+    let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
+    let check = take(1, 1, &limit);
+    // Shortly before the end of the window, so that no lot lives for its whole lifetime.
+    let now = warm(&lots, &check, 90_000, 350_000);
+    let (first, added) = refill(&lots, &check, now);
+    assert!(added.spend_until < Micros(now + LOT_LIFETIME_MAX.0));
+    let spent = first / 2 + 1;
+    assert!((0..spent).all(|_| is_spent(&lots, &check, SESSION, now)));
+    let (second, _) = refill(&lots, &check, now);
+    let left = (0..).take_while(|_| is_spent(&lots, &check, SESSION, now)).count();
+    assert_eq!(left as u64, first - spent + second);
+}
+
+#[test]
 fn a_lot_of_a_window_that_has_not_begun_is_never_spent() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     let check = take(1, 1, &limit);

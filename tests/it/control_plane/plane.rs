@@ -52,6 +52,8 @@ impl Seen {
 struct Shared {
     node: String,
     snapshot: watch::Sender<Option<Snapshot>>,
+    /// Number of responses of another type to send.
+    of_another_type: watch::Sender<u32>,
     seen: Mutex<Vec<Seen>>,
 }
 
@@ -76,6 +78,7 @@ impl ControlPlane {
         let shared = Arc::new(Shared {
             node: node.to_owned(),
             snapshot: watch::Sender::new(None),
+            of_another_type: watch::Sender::new(0),
             seen: Mutex::default(),
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -113,6 +116,11 @@ impl ControlPlane {
     pub(crate) fn set(&self, version: &str, resources: Vec<Any>) {
         let version = version.to_owned();
         self.shared.snapshot.send_replace(Some(Snapshot { version, resources }));
+    }
+
+    /// Sends a response of a type that the client has not asked for.
+    pub(crate) fn send_another_type(&self) {
+        self.shared.of_another_type.send_modify(|count| *count += 1);
     }
 
     pub(crate) fn set_tls(&mut self, tls: ServerTlsConfig) {
@@ -187,6 +195,7 @@ struct Exchange {
 impl Exchange {
     async fn run(self, mut requests: Streaming<DiscoveryRequest>) {
         let mut snapshots = self.shared.snapshot.subscribe();
+        let mut of_another_type = self.shared.of_another_type.subscribe();
         let (mut nonce, mut sent) = (String::new(), 0);
         // The version that an open watch waits to change; `None` without an open watch.
         let mut watched: Option<String> = None;
@@ -205,6 +214,14 @@ impl Exchange {
                     watched = Some(version);
                 }
                 changed = snapshots.changed() => if changed.is_err() { return },
+                changed = of_another_type.changed() => {
+                    let type_url = "type.googleapis.com/of.another.Type".to_owned();
+                    let response = DiscoveryResponse { type_url, ..DiscoveryResponse::default() };
+                    if changed.is_err() || self.responses.send(Ok(response)).await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
             }
             let snapshot = snapshots.borrow_and_update().clone().filter(|_| is_ours);
             if let (Some(snapshot), Some(version)) = (snapshot, &watched)

@@ -68,6 +68,18 @@ fn every_answer_carries_the_newest_nonce_and_one_policy_is_in_force_at_the_end()
     assert!(compiled <= changes + 2, "{compiled} domains in {changes} versions");
 }
 
+/// The second NACK of a version is held back for a second.
+#[test]
+fn a_response_of_another_type_leaves_the_nack_that_is_due() {
+    let plane = ControlPlane::start("test", None);
+    plane.set("1", vec![domain("good", 1), broken("bad")]);
+    let serving = plain(&plane.address.to_string(), &[], &[]);
+    plane.rejected();
+    plane.send_another_type();
+    serving.logged_in_time("ignored a response of another type from the control plane");
+    until("the second NACK", || (plane.nacks().len() >= 2).then_some(()));
+}
+
 #[test]
 fn a_response_beyond_the_size_is_not_read_and_the_policy_stays() {
     let plane = ControlPlane::start("test", None);

@@ -2,6 +2,7 @@
 //!
 //! Not here: the arithmetic of the counters (`src/telemetry`).
 
+use tidegate::decide::GlobalModes;
 use tidegate::domain::{CheckEvent, Hits, Verdict};
 
 use super::test_decider::{Bench, d};
@@ -51,6 +52,16 @@ fn hits_of_a_call_that_another_check_refused_are_told_as_not_charged() {
     let facts = told(&bench);
     assert_eq!((facts[0].outcome.verdict, facts[0].outcome.charged), (Verdict::Pass, Hits(0)));
     assert!(!facts[0].admitted);
+}
+
+#[test]
+fn a_call_that_only_global_shadow_mode_lets_pass_is_told_as_not_admitted() {
+    let bench = Bench::with_modes(POLICY, GlobalModes { shadow: true, quota: false });
+    bench.ask(&[d("small=a")]);
+    assert!(one(&bench).admitted);
+    assert!(bench.ask(&[d("k=a").hits(4), d("small=a")]).passes());
+    let facts = told(&bench);
+    assert_eq!(facts.iter().map(|facts| facts.admitted).collect::<Vec<_>>(), [false, false]);
 }
 
 #[test]

@@ -79,6 +79,23 @@ fn a_refused_call_holds_no_slot() {
 }
 
 #[test]
+fn a_shadow_limit_without_a_free_slot_passes_and_names_no_holder() {
+    let bench = Bench::new(
+        "
+domain: t
+descriptors:
+  - key: upstream
+    shadow_mode: true
+    rate_limit: {algorithm: concurrency, requests_per_unit: 1, lease: 30}
+",
+    );
+    assert!(bench.one("upstream=a").slot.is_some());
+    let beyond = bench.one("upstream=a");
+    assert!(beyond.passes());
+    assert_eq!(beyond.slot, None, "it holds no slot");
+}
+
+#[test]
 fn a_status_of_slots_has_no_unit_and_shows_what_is_free() {
     let bench = Bench::new(POLICY);
     let row = &bench.one("upstream=a").rows[0];

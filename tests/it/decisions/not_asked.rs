@@ -129,6 +129,7 @@ async fn hits_of_a_rejected_call_are_counted_whether_the_store_was_asked_or_not(
 async fn shadow_mode_lets_every_call_pass_without_the_store_too() {
     let bench = Bench::new(Absent, GlobalModes::default());
     assert!(bench.ask(Micros::ZERO, &[d("shadow=a")]).await.unwrap().passes());
+    assert!(bench.events.0.lock().unwrap().is_empty(), "nobody decided the check");
     assert!(bench.ask(Micros::ZERO, &[d("error=a")]).await.is_none());
     let bench = Bench::new(Absent, GlobalModes { shadow: true, quota: false });
     for descriptors in [&[d("error=a")][..], &[d("shadow=a"), d("error=a")]] {

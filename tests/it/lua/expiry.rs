@@ -1,6 +1,7 @@
 //! Every key expires when its file in `lua/` says so; and how much memory it needs until then.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate::domain::{
     Accounting, Check, Hits, Holder, Limit, Micros, Op, Outcome, Receipt, Unit,
@@ -90,6 +91,17 @@ async fn a_window_ends_with_its_window_and_hits_do_not_move_that() {
         let two = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
         bench.decide(&two, Accounting::AllOrNothing, None).await;
         assert_eq!(ends_at_ms(&bench, &bench.text(&check)).await, ends);
+    }
+}
+
+#[tokio::test]
+async fn a_log_ends_one_window_after_its_newest_hit() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    let limit = sliding_log(10, HOUR);
+    for _ in 0..3 {
+        decide_and_compare(&bench, &[take(key(1), &limit, 1)]).await;
+        // Longer than the expiry may differ from the answer.
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 

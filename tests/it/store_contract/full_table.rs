@@ -128,6 +128,29 @@ async fn a_key_that_gets_an_entry_later_forgets_nothing() {
 }
 
 #[tokio::test]
+async fn a_receipt_from_a_sketch_refunds_no_charge_of_a_later_log() {
+    let bench = MemoryBench::new(64);
+    let limit = sliding_log(1_000, MINUTE);
+    let (key, large, other) = (bench.key(1), bench.key(2), family(2, &limit));
+    for _ in 0..10 {
+        taken(&bench, large, &other, 1).await;
+    }
+    flood(&bench.store, 0..80, &limit, START);
+    let overflowed = || count(&bench.store.stats().overflowed);
+    let before = overflowed();
+    let receipt = taken(&bench, key, &limit, 3).await;
+    assert_eq!(overflowed(), before + 1);
+    // The log of the other rule shrinks, which makes room in the same microsecond.
+    one(&bench, refund(large, &other, 10)).await;
+    taken(&bench, large, &other, 1).await;
+    taken(&bench, key, &limit, 4).await;
+    assert_eq!(overflowed(), before + 1, "an entry of its own");
+    let rest = left(&bench, key, &limit).await;
+    bench.store.refund(&[receipt]).await;
+    assert_eq!(left(&bench, key, &limit).await, rest);
+}
+
+#[tokio::test]
 async fn refunds_do_not_change_a_sketch() {
     let bench = MemoryBench::new(64);
     let limit = window(50, MINUTE);

@@ -12,7 +12,9 @@ use tidegate::store::redis::client::config::{
     Address, MonotonicClock, RedisConfig, TopologyConfig,
 };
 use tidegate::store::redis::client::node_stats::BreakerState;
-use tidegate::store::redis::client::transport::{ScriptCalls, SendError, SendErrorKind, Transport};
+use tidegate::store::redis::client::transport::{
+    ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
+};
 
 use super::counting_load::{COUNT, FAIL, Load, config, count_one, item, open, records, total};
 use crate::support::acl;
@@ -371,4 +373,51 @@ async fn a_breaker_opens_once_while_writes_are_paused() {
     server.ask(&["CLIENT", "UNPAUSE"]);
     until("the breaker closes", || state() == Some(BreakerState::Closed)).await;
     assert!(count_one(&connections, "tg1z:{b}").await.is_ok());
+}
+
+/// Otherwise each opening of a breaker would leave some load behind, until all calls are shed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_in_flight_when_a_breaker_opens_are_no_load_once_it_closes() {
+    let server = server();
+    let (clock, began) = (TestClock::default(), Clock::default().monotonic());
+    let connections = open(RedisConfig {
+        breaker_clock: Some(clock.monotonic()),
+        connections_per_node: 1,
+        reply_timeout: Duration::from_secs(60),
+        ..single(&server)
+    })
+    .await;
+    let state = || connections.report()[0].breaker;
+    let written = || total(&connections, |node| &node.calls);
+    server.freeze();
+    let hundred = (0..100).map(|_| item(&COUNT, "tg1z:{a}")).collect();
+    let opens = async {
+        until("they are written", || written() == 100).await;
+        clock.now_ms.store(60, Ordering::SeqCst);
+    };
+    let (replies, ()) = tokio::join!(connections.send(hundred), opens);
+    for reply in replies {
+        assert_eq!(reply.map_err(|error| error.executed), Err(ExecutionStatus::Unknown));
+    }
+    server.thaw();
+    until("the breaker closes", || state() == Some(BreakerState::Closed)).await;
+    // A round trip of 1 ms, then one of 14 ms: a command takes several milliseconds of service.
+    for (calls, now_ms) in [(101, 61), (102, 75)] {
+        server.freeze();
+        let replied = async {
+            until("it is written", || written() == calls).await;
+            clock.now_ms.store(now_ms, Ordering::SeqCst);
+            server.thaw();
+        };
+        let (reply, ()) = tokio::join!(count_one(&connections, "tg1z:{b}"), replied);
+        assert!(reply.is_ok(), "{reply:?}");
+    }
+    // The first would be sent in any case, as a probe.
+    for _ in 0..3 {
+        let deadline = Some(began + Duration::from_millis(250));
+        let call = ScriptCall { deadline, ..item(&COUNT, "tg1z:{c}") };
+        let replies = connections.send(ScriptCalls::from_buf([call])).await;
+        assert!(replies[0].is_ok(), "{replies:?}");
+    }
+    assert_eq!(total(&connections, |node| &node.shed), 0);
 }

@@ -370,6 +370,7 @@ pub(super) async fn sleep_until_deadline(deadline: Option<Instant>) {
 mod tests {
     use super::*;
     use crate::store::redis::client::config::{RedisConfig, TopologyConfig};
+    use crate::store::redis::client::slot_table::parse_nodes;
 
     fn address(port: u16) -> Address {
         Address::Tcp("127.0.0.1".to_owned(), port)
@@ -409,6 +410,23 @@ mod tests {
         assert_eq!(update(&cluster, &[(1, LOWER), (3, UPPER)]), 3, "it may be a failover");
         assert_eq!(update(&cluster, &[(1, &[]), (3, ALL)]), 3, "slots move with their counters");
         assert_eq!(update(&cluster, &[(1, LOWER), (3, UPPER)]), 3, "and back");
+    }
+
+    /// Membership of a cluster with a single node, as that node reports it.
+    fn membership(node_id: &str) -> Option<Membership> {
+        let line = format!("{node_id} 127.0.0.1:1@2 master - 0 0 1 connected 0-16383\n");
+        parse_nodes(Value::BulkString(line.into_bytes()))
+    }
+
+    #[tokio::test]
+    async fn a_table_without_membership_leaves_the_known_membership() {
+        let cluster = cluster();
+        let owner = |port| [SlotOwner { master: address(port), slots: ALL.to_vec() }];
+        cluster.update_table(&owner(1), membership("a"), false);
+        // The ACL of this node denies CLUSTER NODES.
+        cluster.update_table(&owner(1), None, false);
+        let other = cluster.update_table(&owner(2), membership("b"), false);
+        assert_eq!(other, TableUpdate::OtherCluster);
     }
 
     #[tokio::test]
