@@ -132,8 +132,9 @@ descriptors:
     assert_eq!(answer.precision, Some(WaitPrecision::AtLeast), "one hit fits then, not two");
     bench.advance(Micros::from_secs(30));
     assert!(!bench.ask(&twice).passes());
-    let alone = bench.ask(&[d("two=x").hits(2)]);
-    assert_eq!(alone.precision, Some(WaitPrecision::Exact));
+    for alone in [&[d("two=x").hits(2)][..], &[d("two=x").hits(0), d("two=x").hits(2)]] {
+        assert_eq!(bench.ask(alone).precision, Some(WaitPrecision::Exact), "a peek takes nothing");
+    }
 }
 
 #[test]

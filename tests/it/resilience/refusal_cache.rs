@@ -180,6 +180,22 @@ async fn another_cost_counter_or_limit_is_asked() {
 }
 
 #[tokio::test]
+async fn a_refusal_of_a_class_is_not_repeated_to_a_class_with_a_lower_floor() {
+    let credits = Refill::Credits { hits: Hits(3), window: Micros(10 * SECOND) };
+    for refill in [Refill::Arrival { emission: Micros(10 * SECOND) }, credits] {
+        let class = |floor| {
+            let bucket = Bucket { burst: Hits(5), refill, floor: Hits(floor), leaky: false };
+            Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
+        };
+        let (high, low) = (class(0), class(4));
+        let bench = Bench::new(false);
+        bench.one(START, take(1, &high, 2)).await;
+        assert_eq!(bench.one(START, take(1, &low, 1)).await.0, Verdict::Refuse);
+        assert_eq!(bench.one(START, take(1, &high, 1)).await, (Verdict::Pass, None, true));
+    }
+}
+
+#[tokio::test]
 async fn a_charge_drops_what_is_remembered_because_the_wait_grows() {
     let bench = Bench::new(false);
     let limit = bucket(5, 10 * SECOND);
