@@ -153,6 +153,7 @@ async fn never_pass_a_limit_and_lose_nothing(flags: &[&str]) {
         assert!(stormed <= LIMIT, "run {run}: {stormed} admitted");
         tokio::time::sleep(SETTLED_WITHIN).await;
         let admitted = stormed + replicas.alone(&asked).await;
+        replicas.assert_all_from_redis().await;
         assert_eq!(admitted, LIMIT, "run {run}: {stormed} of them in the storm");
         tokio::time::sleep(SETTLED_WITHIN).await;
         for key in replicas.keys(&asked) {
@@ -161,7 +162,6 @@ async fn never_pass_a_limit_and_lose_nothing(flags: &[&str]) {
         }
         println!("run {run}: {stormed} admitted in the storm, {admitted} in all");
     }
-    replicas.assert_all_from_redis().await;
 }
 
 fn on_its_node<'a>(cluster: &'a Cluster, key: &str) -> &'a Server {

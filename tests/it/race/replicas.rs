@@ -55,7 +55,7 @@ impl Replicas {
             ["--redis-type", kind],
             ["--redis-url", url],
             ["--redis-auth", &auth],
-            ["--store-budget", "2s"],
+            ["--store-budget", "10s"],
             // A remembered refusal would not have come from Redis.
             ["--refusal-cache", "false"],
             ["--require-store", "true"],
