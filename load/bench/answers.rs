@@ -20,7 +20,6 @@ use super::redis_server::RedisServer;
 use super::servers::{self, Server};
 use super::{Scale, calls, cpu, drive};
 
-const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 const CONNECTIONS: usize = 4;
 /// How often due calls are sent.
 const TICK: Duration = Duration::from_millis(1);
@@ -178,7 +177,7 @@ pub fn run(scale: Scale) {
 }
 
 /// Calls per second of a closed loop without a deadline.
-fn peak(port: u16, bodies: &[Bytes], lasts: Duration) -> f64 {
+pub fn peak(port: u16, bodies: &[Bytes], lasts: Duration) -> f64 {
     let (connections, streams) = PEAK;
     let load = Load { deadline: None, pace: Pace::Closed { connections, streams } };
     drive_load(port, bodies, load, lasts).waits.len() as f64 / lasts.as_secs_f64()
@@ -293,7 +292,7 @@ struct Asked {
 impl Asked {
     /// Sets the header `grpc-timeout` if there is a deadline, in milliseconds.
     fn new(bodies: &[Bytes], deadline: Option<u64>) -> Asked {
-        let mut head = Request::post(format!("http://127.0.0.1{PATH}"))
+        let mut head = Request::post(format!("http://127.0.0.1{}", drive::PATH))
             .header("content-type", "application/grpc")
             .header("te", "trailers");
         if let Some(deadline) = deadline {

@@ -21,7 +21,7 @@ pub fn run(other: &str, scale: Scale) {
         "call", "other us", "this us", "ratio", "other instr.", "this instr.", "ratio"
     );
     let redis = Redis::standalone();
-    for (store, settings) in [("memory", Vec::new()), ("Redis", on_redis(&redis))] {
+    for (store, settings) in [("memory", Vec::new()), ("Redis", servers::on_redis(&redis))] {
         for descriptors in [1, 2, 10] {
             let text = calls::policy(servers::DOMAIN, descriptors);
             let policy = servers::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);
@@ -29,14 +29,6 @@ pub fn run(other: &str, scale: Scale) {
             println!("{name:<26} {}", row(other, &policy, &settings, descriptors, scale));
         }
     }
-}
-
-/// Settings that give a server as much time for Redis as valgrind needs.
-fn on_redis(redis: &Redis) -> Vec<(&'static str, String)> {
-    let mut settings = redis.environment().to_vec();
-    settings.push(("TIDEGATE_STORE_BUDGET", "2s".to_owned()));
-    settings.push(("TIDEGATE_REQUIRE_STORE", "true".to_owned()));
-    settings
 }
 
 fn row(

@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
-use std::time::Instant;
 
 use super::drive::{self, Bodies};
 use super::redis_server::Redis;
@@ -50,9 +49,7 @@ impl Server {
     /// Tidegate on Redis, with a budget that a queue on a busy machine does not exceed.
     pub fn tidegate_on(redis: &Redis, policy: &Path) -> Server {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
-        command.envs(redis.environment());
-        let settings = [("TIDEGATE_STORE_BUDGET", "2s"), ("TIDEGATE_REQUIRE_STORE", "true")];
-        Server::serve(&mut command, policy, &settings)
+        Server::serve(command.envs(on_redis(redis)), policy, &[])
     }
 
     /// Tidegate by a command that takes its arguments.
@@ -97,6 +94,14 @@ impl Server {
     }
 }
 
+/// Settings for a server on Redis, with a budget that a queue on a busy machine does not exceed.
+pub fn on_redis(redis: &Redis) -> Vec<(&'static str, String)> {
+    let mut settings = redis.environment().to_vec();
+    settings.push(("TIDEGATE_STORE_BUDGET", "2s".to_owned()));
+    settings.push(("TIDEGATE_REQUIRE_STORE", "true".to_owned()));
+    settings
+}
+
 /// `serve` logs one line with `"grpc":"ADDRESS"` once it listens.
 fn port_of_log_line(line: &str) -> Option<u16> {
     let log: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -113,13 +118,6 @@ pub fn cost(server: &Server, bodies: &Bodies, calls: usize) -> f64 {
     let spent = cpu::of_process(server.pid()) - before;
     assert_eq!(seen.failed, 0, "every call is answered");
     spent.as_secs_f64() * 1e6 / seen.answered as f64
-}
-
-/// Calls per second of one run.
-pub fn peak(server: &Server, bodies: &Bodies, calls: usize) -> f64 {
-    let began = Instant::now();
-    let seen = drive::run(server.port, bodies, calls, CONNECTIONS, STREAMS);
-    seen.answered as f64 / began.elapsed().as_secs_f64()
 }
 
 /// Fewer calls the more descriptors each has beyond ten, so that a row takes no longer.

@@ -36,7 +36,7 @@ pub fn run(redis: &Redis, scale: Scale) {
 
 fn row(name: &str, ours: &Server, noop: &Server, redis: Option<&RedisServer>, scale: Scale) {
     let bodies = servers::bodies(1);
-    let rate = servers::peak(ours, &bodies, scale.calls) / 2.0;
+    let rate = answers::peak(ours.port, &bodies, scale.lasts) / 2.0;
     let (mut times, mut waits) = (vec![], [vec![], vec![], vec![]]);
     for _ in 0..scale.pairs {
         let theirs = answers::p99_ms(noop.port, &bodies, rate, scale.lasts);
