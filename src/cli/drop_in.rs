@@ -66,6 +66,7 @@ fn split_known_flags(
     let mut previous = PreviousArg::Other;
     for argument in arguments {
         let text = argument.to_string_lossy().into_owned();
+        let (name, value) = text.split_once('=').map_or((&*text, None), |(n, v)| (n, Some(v)));
         let is_flag = text.starts_with('-') && text.len() > 1;
         if !is_flag {
             match previous {
@@ -74,14 +75,10 @@ fn split_known_flags(
                     previous = if several { previous } else { PreviousArg::Other };
                 }
                 PreviousArg::Unknown => previous = PreviousArg::Other,
-                PreviousArg::Other => {
-                    let name = text.split_once('=').map_or(&*text, |(name, _value)| name);
-                    ignored.push(shorten(name));
-                }
+                PreviousArg::Other => ignored.push(shorten(name)),
             }
             continue;
         }
-        let (name, value) = text.split_once('=').map_or((&*text, None), |(n, v)| (n, Some(v)));
         let flag = name.strip_prefix("--").and_then(|name| find_flag(flags, name));
         previous = match flag {
             Some(flag) => {
