@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, metric, tidegate};
 use crate::support::wait::until;
 
 fn serving(server: &Server) -> Tidegate {
@@ -30,12 +30,6 @@ fn ready(serving: &Tidegate) -> String {
     let reply = http::get(serving.port("http"), "/readyz");
     assert_eq!(reply.status, 200, "readiness does not depend on Redis");
     reply.body
-}
-
-fn metric(serving: &Tidegate, name: &str) -> u64 {
-    let text = http::get(serving.port("http"), "/metrics").body;
-    let value = text.lines().find_map(|line| line.strip_prefix(&format!("tidegate_{name} ")));
-    value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
 }
 
 fn lines(serving: &Tidegate, message: &str) -> usize {

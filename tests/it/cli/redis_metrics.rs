@@ -1,14 +1,12 @@
 //! Metrics of Redis: what the service measures at each node, and what a node's INFO reports if the
 //! ACL permits it.
 
-use std::process::Command;
-
 use serde_json::Value;
 
 use crate::support::acl;
 use crate::support::http;
 use crate::support::redis_server::Server;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 use crate::support::wait::until;
 
 fn serving(server: &Server) -> Tidegate {
@@ -16,15 +14,8 @@ fn serving(server: &Server) -> Tidegate {
 }
 
 fn serving_with(server: &Server, policy: &str) -> Tidegate {
-    let login = format!("{}:{}", acl::USER, acl::PASSWORD);
-    let files = directory(&[("policy.yaml", policy), ("auth", &login)]);
-    let path = |name: &str| files.path().join(name).display().to_string();
-    let url = format!("127.0.0.1:{}", server.port);
-    let mut command: Command = tidegate();
-    command.args(["serve", "--policy", &path("policy.yaml"), "--redis-url", &url]);
-    command.args(["--redis-auth-file", &path("auth"), "--redis-info-poll", "50ms"]);
-    command.args(["--store-budget", "5s", "--refusal-cache", "false"]);
-    Tidegate::start(&mut command, files)
+    let quick = ["--redis-info-poll", "50ms", "--store-budget", "5s", "--refusal-cache", "false"];
+    Tidegate::on_redis(server, policy, &quick)
 }
 
 /// The value of a series whose labels are the node and these.

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::task::JoinHandle;
 
-use super::tls_callers::{SERVER, ask, connect, fate, metric, serving};
+use super::tls_callers::{SERVER, ask, connect, fate, serving};
 use crate::support::certificate_authority::{Authority, Identity};
-use crate::support::tidegate_process::Tidegate;
+use crate::support::tidegate_process::{Tidegate, metric};
 use crate::support::wait::until;
 
 fn until_replaced(serving: &Tidegate, times: u64) {

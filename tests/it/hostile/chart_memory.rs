@@ -8,15 +8,14 @@ use std::path::{Path, PathBuf};
 
 use super::half_received::begin_half_messages;
 use super::target::{asked, client, descriptor, question, target};
-use super::tls_callers::metric;
 use crate::support::http::get;
 use crate::support::proof;
 use crate::support::raw_http2::{begun, open_files};
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, metric};
 use crate::support::wait::until;
 
-/// The limit of a default installation, as values.yaml says: 304 MiB + 10,000 connections * 64 KiB
-/// + 1,000,000 counters * 96 bytes. tests/chart checks the template.
+/// The limit of a default installation, as values.yaml says: 304 MiB, 10,000 connections of 64 KiB,
+/// and 1,000,000 counters of 96 bytes. tests/chart checks the template.
 const CHART_LIMIT_BYTES: u64 = 1_021 << 20;
 
 /// A cgroup with a memory limit; removed when dropped.

@@ -1,8 +1,8 @@
 //! Which client certificates get in, and what they are authorized to call.
 
-use super::tls_callers::{ask, connect, fate, metric, serving};
+use super::tls_callers::{ask, connect, fate, serving};
 use crate::support::certificate_authority::{Authority, Identity, self_signed};
-use crate::support::tidegate_process::{directory, run};
+use crate::support::tidegate_process::{directory, metric, run};
 
 #[tokio::test]
 async fn without_a_certificate_of_the_right_authority_name_and_time_nobody_gets_in() {

@@ -11,12 +11,9 @@ use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
 
 use super::target::{asked, client, descriptor, question, soon, target};
-use super::tls_callers::metric;
 use crate::support::raw_http2::{call, connect};
-use crate::support::tidegate_process::Tidegate;
+use crate::support::tidegate_process::{Tidegate, metric};
 
-/// Half of the default of `--local-error-resets`, after which the server closes a connection.
-const LOCAL_ERROR_RESETS: usize = 512;
 /// Memory of a call that waits for its body or is about to be rejected.
 const CALL_KIB: u64 = 3;
 /// The budget of a process.
@@ -62,13 +59,29 @@ pub(crate) async fn begin_half_messages(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn half_received_messages_stay_under_64_mib_and_end() {
-    let streams = crate::support::proof::times(60, 1_000) as usize;
-    for (connections, streams) in [(12, streams.min(100)), (1, 1_000), (12, streams)] {
-        half_messages_are_bounded(connections, streams).await;
+    let few = flood(12, 100, GROWTH_MAX_KIB).await;
+    assert_eq!((few.ended, few.closed), (few.calls, 0));
+    // Data for a rejected call resets its stream once more, so connections with many calls reach
+    // `--local-error-resets` and are closed.
+    let with_calls_themselves = GROWTH_MAX_KIB + 12_000 * CALL_KIB;
+    for many in
+        [flood(1, 1_000, GROWTH_MAX_KIB).await, flood(12, 1_000, with_calls_themselves).await]
+    {
+        assert!(many.ended + many.closed >= many.calls, "{many:?}");
     }
 }
 
-async fn half_messages_are_bounded(connections: usize, streams: usize) {
+/// What became of the calls of a flood.
+#[derive(Debug)]
+struct Flood {
+    calls: u64,
+    /// Calls that the server rejected.
+    ended: u64,
+    /// Calls that ended with their connection.
+    closed: u64,
+}
+
+async fn flood(connections: usize, streams: usize, growth_max_kib: u64) -> Flood {
     let (serving, address) = target(&[]);
     let mut bystander = client(address).await;
     asked(&mut bystander, &question(vec![descriptor(b"ann")])).await;
@@ -76,7 +89,6 @@ async fn half_messages_are_bounded(connections: usize, streams: usize) {
     let begun = begin_half_messages(address, connections, streams).await;
     let told = asked(&mut bystander, &question(vec![descriptor(b"bob")])).await;
     assert!(!told.refused);
-    let calls = (connections * streams) as u64;
     let (mut rejected, mut closed) = (0, 0);
     for (_, calls) in begun {
         for (response, _stream) in calls {
@@ -90,21 +102,12 @@ async fn half_messages_are_bounded(connections: usize, streams: usize) {
         }
     }
     assert!(rejected > 0, "the budget was reached");
-    let mut growth_max = GROWTH_MAX_KIB;
-    if streams < LOCAL_ERROR_RESETS {
-        assert_eq!((ended(&serving), closed), (calls, 0));
-    } else {
-        // Data for a rejected call resets its stream once more, so connections reach the bound.
-        assert!(ended(&serving) + closed >= calls, "{closed} of {calls} were closed");
-        assert!(metric(&serving, "connections_broken_total") <= connections as u64);
-    }
-    if connections > 1 && streams > LOCAL_ERROR_RESETS {
-        // The calls themselves, which are rejected, come on top of their bytes.
-        growth_max += calls * CALL_KIB;
-    }
+    assert!(metric(&serving, "connections_broken_total") <= connections as u64);
+    let calls = (connections * streams) as u64;
     let peak = kib(&serving, "VmHWM");
     println!("{calls} half messages: {before} KiB before, {peak} KiB at the peak");
-    assert!(peak <= before + growth_max, "{before} KiB, then {peak} KiB");
+    assert!(peak <= before + growth_max_kib, "{before} KiB, then {peak} KiB");
+    Flood { calls, ended: ended(&serving), closed }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

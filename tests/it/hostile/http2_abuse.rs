@@ -8,13 +8,12 @@ use h2::client::SendRequest;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::target::{soon, target};
-use super::tls_callers::metric;
 use crate::support::raw_http2::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADERS, PING, PREFACE, PRIORITY, RST_STREAM,
     SETTINGS, WINDOW_UPDATE, begun, call, connect, exchange, frame, framed, header_block,
     open_files, read_until_closed, socket,
 };
-use crate::support::tidegate_process::Tidegate;
+use crate::support::tidegate_process::{Tidegate, metric};
 use crate::support::wait::until;
 
 /// A caller beside the attack.

@@ -5,8 +5,7 @@ use std::fs;
 use tidegate::wire::client::{CallDescriptor, Client};
 
 use super::target::{asked, client, left, question};
-use super::tls_callers::metric;
-use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
+use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, metric};
 
 /// A flood's own rule beside that of the clients.
 const FLOODED: &str = "  - {key: flood, rate_limit: {unit: hour, requests_per_unit: 3}}\n";

@@ -13,7 +13,6 @@ use tidegate::wire::client::{
 };
 
 use crate::support::certificate_authority::{Authority, Identity};
-use crate::support::http::get;
 use crate::support::tidegate_process::{Tidegate, directory, tidegate};
 
 /// What the server's certificate is made out to.
@@ -102,14 +101,6 @@ pub(crate) async fn ask(client: &mut Client, domain: &str) -> Result<CallRespons
     let entries = vec![(b"client".to_vec(), b"ann".to_vec())];
     let descriptors = vec![CallDescriptor { entries, ..Default::default() }];
     client.send(&CallRequest { domain: domain.to_owned(), descriptors, hits: 0 }).await
-}
-
-/// A number of the process's metrics.
-pub(crate) fn metric(serving: &Tidegate, name: &str) -> u64 {
-    let metrics = get(serving.port("http"), "/metrics").body;
-    let line = metrics.lines().find(|line| line.starts_with(&format!("tidegate_{name} ")));
-    let number = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
-    number.unwrap_or_else(|| panic!("no {name} in {metrics}"))
 }
 
 /// What a caller with that identity, who trusts `trusted`, gets for `domain`: a call's answer, the

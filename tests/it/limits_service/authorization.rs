@@ -8,8 +8,9 @@ use super::messages::{
     CheckRequest, CountersRequest, LimitsClient, StreamRequest, all, encoded, request, said,
 };
 use crate::grpc::test_server::soon;
-use crate::hostile::tls_callers::{SERVER, metric, serving};
+use crate::hostile::tls_callers::{SERVER, serving};
 use crate::support::certificate_authority::Authority;
+use crate::support::tidegate_process::metric;
 
 #[tokio::test]
 async fn a_caller_is_limited_to_its_domains_request_by_request() {

@@ -7,7 +7,7 @@ use tidegate::clock::Clock;
 use tidegate::domain::{Accounting, Answer, Answers, Call, Check, Outcome};
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{
-    Address, Auth, MonotonicClock, Password, RedisConfig, TopologyConfig,
+    Address, MonotonicClock, RedisConfig, TopologyConfig,
 };
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::keys::Prefix;
@@ -31,10 +31,7 @@ pub fn config(topology: TopologyConfig, ports: &[u16]) -> RedisConfig {
     RedisConfig {
         topology,
         addresses: ports.iter().map(address).collect(),
-        auth: Auth {
-            user: Some(acl::USER.into()),
-            password: Password::Fixed(acl::PASSWORD.into()),
-        },
+        auth: acl::auth(),
         connections_per_node: 1,
         reply_timeout: PATIENCE,
         silence_max: PATIENCE,

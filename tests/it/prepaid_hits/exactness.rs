@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::domain::{Limit, Micros};
-use tidegate::store::redis::client::config::{Auth, Password, TopologyConfig};
+use tidegate::store::redis::client::config::TopologyConfig;
 
 use super::replica::{Replica, server};
 use crate::plain_commands::bench::config;
@@ -160,9 +160,7 @@ async fn prepaid_hits_are_exact_on_a_cluster_and_behind_sentinels() {
     let config_of_cluster = config(TopologyConfig::Cluster, &[cluster.nodes[1].port]);
     let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
-    let auth =
-        Auth { user: Some(acl::USER.into()), password: Password::Fixed(acl::PASSWORD.into()) };
-    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth };
+    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: acl::auth() };
     for config in [config_of_cluster, config(topology, &sentinels)] {
         let mut replicas = Vec::new();
         for _ in 0..REPLICAS {

@@ -2,7 +2,6 @@
 //! lot.
 
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,12 +11,10 @@ use tidegate::wire::client::{CallDescriptor, CallRequest, Client, ClientSettings
 use tokio::time::MissedTickBehavior;
 
 use super::replica::{LOTS_ARE_OVER, server};
-use crate::support::acl;
 use crate::support::heavy;
-use crate::support::http;
 use crate::support::proof;
 use crate::support::redis_server::{Server, until};
-use crate::support::tidegate_process::{Tidegate, directory, tidegate};
+use crate::support::tidegate_process::{Tidegate, metric};
 
 const PROCESSES: usize = 3;
 const SECOND: u64 = 1_000_000;
@@ -36,15 +33,9 @@ fn serve(server: &Server, replicas: usize, limit: &str) -> Tidegate {
     let policy = format!(
         "domain: edge\ndescriptors:\n  - key: hot\n    rate_limit: {{{limit}, prepay: auto}}\n"
     );
-    let login = format!("{}:{}", acl::USER, acl::PASSWORD);
-    let files = directory(&[("policy.yaml", &policy), ("auth", &login)]);
-    let path = |name: &str| files.path().join(name).display().to_string();
-    let mut command: Command = tidegate();
-    command.args(["serve", "--policy", &path("policy.yaml")]);
-    command.args(["--redis-url", &format!("127.0.0.1:{}", server.port)]);
-    command.args(["--redis-auth-file", &path("auth"), "--store-budget", "5s"]);
-    command.args(["--replicas", &replicas.to_string(), "--require-store", "true"]);
-    Tidegate::start(&mut command, files)
+    let patient = ["--store-budget", "5s", "--require-store", "true"];
+    let replicas = ["--replicas", &replicas.to_string()];
+    Tidegate::on_redis(server, &policy, &[&patient[..], &replicas].concat())
 }
 
 async fn connect(process: &Tidegate) -> Client {
@@ -168,12 +159,7 @@ async fn three_processes_admit_a_window_of_an_overloaded_key_and_not_a_hit_more(
             "window {at} admits {most}, below {percent} %: {window:?}"
         );
     }
-    let spent = |process: &Tidegate| {
-        let text = http::get(process.port("http"), "/metrics").body;
-        let line = "tidegate_redis_prepaid_decisions_total ";
-        let value = text.lines().find_map(|text| text.strip_prefix(line)).expect("a metric");
-        value.parse::<u64>().expect("a number")
-    };
+    let spent = |process| metric(process, "redis_prepaid_decisions_total");
     assert!(processes.iter().all(|process| spent(process) > 0), "a process had no prepaid hits");
 }
 

@@ -13,9 +13,7 @@ use tidegate::clock::ManualClock;
 use tidegate::domain::{Answers, Call, CounterKey, Micros, Receipt, Source};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::config::{
-    Address, Auth, Password, RedisConfig, TopologyConfig,
-};
+use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys::{self, Prefix};
@@ -209,7 +207,7 @@ async fn connected(
     let config = RedisConfig {
         topology,
         addresses: dialled.iter().map(local).collect(),
-        auth: auth(),
+        auth: acl::auth(),
         // A case may keep the machine busy for long; what is meant here is right, not fast.
         reply_timeout: PATIENCE,
         ..RedisConfig::default()
@@ -225,15 +223,11 @@ async fn connected(
     Shared(Watched::new(connections, eyes))
 }
 
-fn auth() -> Auth {
-    Auth { user: Some(acl::USER.into()), password: Password::Fixed(acl::PASSWORD.into()) }
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn the_contract_holds_behind_sentinel() {
     let _turn = heavy::turn().await;
     let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
-    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: auth() };
+    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: acl::auth() };
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
     let store = connected(topology, &sentinels, &[group.servers[0].port]).await;
     crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));

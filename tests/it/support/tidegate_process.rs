@@ -9,6 +9,9 @@ use std::process::{Child, Command, Output, Stdio};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::acl;
+use super::http;
+use super::redis_server::Server;
 use super::wait::until;
 
 /// The binary, with no environment.
@@ -66,6 +69,13 @@ descriptors:
     rate_limit: {name: daily, unit: year, requests_per_unit: 5}
 ";
 
+/// The value of `tidegate_NAME`, a metric without labels.
+pub(crate) fn metric(serving: &Tidegate, name: &str) -> u64 {
+    let text = http::get(serving.port("http"), "/metrics").body;
+    let value = text.lines().find_map(|line| line.strip_prefix(&format!("tidegate_{name} ")));
+    value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().expect("a number")
+}
+
 /// A serving process; killed when dropped.
 pub(crate) struct Tidegate {
     child: Child,
@@ -81,6 +91,18 @@ impl Tidegate {
         let path = files.path().join("policy.yaml").display().to_string();
         let mut command = tidegate();
         command.args(["serve", "--policy", &path]).args(arguments);
+        Tidegate::start(&mut command, files)
+    }
+
+    /// Serves this policy on a Redis with the ACL of a single server.
+    pub(crate) fn on_redis(server: &Server, policy: &str, arguments: &[&str]) -> Tidegate {
+        let login = format!("{}:{}", acl::USER, acl::PASSWORD);
+        let files = directory(&[("policy.yaml", policy), ("auth", &login)]);
+        let path = |name: &str| files.path().join(name).display().to_string();
+        let mut command = tidegate();
+        command.args(["serve", "--policy", &path("policy.yaml")]);
+        command.args(["--redis-url", &format!("127.0.0.1:{}", server.port)]);
+        command.args(["--redis-auth-file", &path("auth")]).args(arguments);
         Tidegate::start(&mut command, files)
     }
 

@@ -19,9 +19,7 @@ use tidegate::domain::{
 use tidegate::resilience::deadline::Deadline;
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::config::{
-    Address, Auth, Password, RedisConfig, TopologyConfig,
-};
+use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::node_stats::{Counter, NodeStats};
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{ScriptCall, ScriptCalls, SendError, Transport};
@@ -62,17 +60,13 @@ pub fn config(topology: TopologyConfig, servers: &[&Server]) -> RedisConfig {
     RedisConfig {
         topology,
         addresses: servers.iter().map(address).collect(),
-        auth: auth(),
+        auth: acl::auth(),
         meta: "secret 1, format 1".into(),
         // As in the service: twice a call's time. A node that writes its slots to a slow disk may
         // pause longer than the default.
         reply_timeout: BUDGET * 2,
         ..RedisConfig::default()
     }
-}
-
-pub fn auth() -> Auth {
-    Auth { user: Some(acl::USER.into()), password: Password::Fixed(acl::PASSWORD.into()) }
 }
 
 /// Opens connections and waits for them.

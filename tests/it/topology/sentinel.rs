@@ -6,7 +6,7 @@ use tidegate::store::redis::client::transport::Transport;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use super::counting_load::{COUNT, Load, auth, config, count_one, item, open, records, total};
+use super::counting_load::{COUNT, Load, config, count_one, item, open, records, total};
 use crate::support::acl;
 use crate::support::heavy;
 use crate::support::redis_sentinel::{Group, NAME};
@@ -17,7 +17,7 @@ fn group() -> Group {
 }
 
 fn watched(group: &Group) -> RedisConfig {
-    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: auth() };
+    let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: acl::auth() };
     let sentinels: Vec<_> = group.sentinels.iter().collect();
     config(topology, &sentinels)
 }

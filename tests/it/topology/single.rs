@@ -12,6 +12,7 @@ use tidegate::store::redis::client::config::{
     Address, MonotonicClock, RedisConfig, TopologyConfig,
 };
 use tidegate::store::redis::client::node_stats::BreakerState;
+use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{
     ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
 };
@@ -251,12 +252,18 @@ async fn replicas_with_different_secrets_are_detected() {
     assert!(lasts > 0, "it expires: {lasts}");
 }
 
+/// Both connections to the server, with a circuit breaker.
+async fn open_with_breaker(server: &Server) -> RedisClient {
+    let clock = MonotonicClock::new(|| Clock::default().monotonic());
+    let connections = open(RedisConfig { breaker_clock: Some(clock), ..single(server) }).await;
+    until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
+    connections
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_connects_open_no_breaker_while_another_connection_serves() {
     let server = server();
-    let clock = MonotonicClock::new(|| Clock::default().monotonic());
-    let connections = open(RedisConfig { breaker_clock: Some(clock), ..single(&server) }).await;
-    until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
+    let connections = open_with_breaker(&server).await;
     let mut operator = server.connect().await;
     let clients: String =
         redis::cmd("CLIENT").arg("LIST").query_async(&mut operator).await.unwrap();
@@ -358,9 +365,7 @@ async fn a_breaker_stays_open_while_every_ping_is_answered_late() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_breaker_opens_once_while_writes_are_paused() {
     let server = server();
-    let clock = MonotonicClock::new(|| Clock::default().monotonic());
-    let connections = open(RedisConfig { breaker_clock: Some(clock), ..single(&server) }).await;
-    until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
+    let connections = open_with_breaker(&server).await;
     let state = || connections.report()[0].breaker;
     server.ask(&["CLIENT", "PAUSE", "60000", "WRITE"]);
     connections.send_in_background(item(&COUNT, "tg1z:{a}"));
