@@ -55,8 +55,8 @@ const RELOADS_MAX: u8 = 3;
 /// often than once per longest backoff.
 const BACKOFF_RESET_AFTER: Micros = Micros::SECOND;
 
-/// Minimum time for which a node must have been silent, beyond one round trip, before that time is
-/// added to the load estimate.
+/// Minimum time for which a node must have been silent, beyond one round trip, before the load
+/// estimate counts the replies as overdue.
 const SILENCE_MIN: Micros = Micros(4_000);
 /// Interval between checks of how long a node has been silent, while a batch is in flight.
 const SILENCE_CHECK_INTERVAL: Duration = Duration::from_micros(SILENCE_MIN.0);
@@ -324,7 +324,7 @@ impl Connection {
         self.stats.answers.get() == answers
     }
 
-    /// Adds the time for which the node has been silent to the load estimate.
+    /// Tells callers by how much the replies in flight are overdue.
     fn record_silence(&self, outstanding: &OutstandingCommands) {
         if let Some(sent) = outstanding.sent.front() {
             self.meter.record_silence(&self.load, *sent, outstanding.in_flight, self.now());

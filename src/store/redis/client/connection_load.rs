@@ -2,7 +2,7 @@
 //! outstanding.
 //!
 //! A call whose reply cannot arrive in time is rejected immediately. If it were written, it would
-//! delay the calls behind it, and the fallback would decide it anyway. Callers read three atomics.
+//! delay the calls behind it, and the fallback would decide it anyway. Callers read four atomics.
 //! The connection's task updates the measurements once per batch of replies, and every few
 //! milliseconds while the node is silent. Not here: the fallback (`resilience`).
 
@@ -27,6 +27,8 @@ pub(crate) struct ConnectionLoad {
     outstanding: AtomicU32,
     /// Mean service time of a command, in nanoseconds.
     service: Measurement,
+    /// Time by which the replies to the commands in flight are overdue, in microseconds.
+    overdue: Measurement,
     /// Smallest round trip of the last second, in microseconds.
     round_trip_min: Measurement,
 }
@@ -69,20 +71,21 @@ impl ConnectionLoad {
 
     /// Returns whether a call that is queued now can get its reply by `deadline`. The outstanding
     /// commands may take at most half of the time left; the other half is a margin for variance.
-    /// The smallest round trip must also fit into the time left.
+    /// If replies are overdue, the node is assumed to stay silent for as long again before it
+    /// replies. The smallest round trip must also fit into the time left.
     pub(crate) fn can_answer_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
         let service_ns = self.service.get(now, SERVICE_AGE_MAX_MS);
         let outstanding = u64::from(self.outstanding.load(Ordering::Relaxed));
+        let overdue_ns = self.overdue.get(now, SERVICE_AGE_MAX_MS) * 1_000;
         // Nanoseconds against half of 1,000 times as many microseconds.
-        outstanding * service_ns <= left.saturating_mul(500)
+        outstanding * service_ns + overdue_ns <= left.saturating_mul(500)
             && self.round_trip_min.get(now, ROUND_TRIP_AGE_MAX_MS) <= left
     }
 }
 
 /// Meter of a connection's mean service time and smallest round trip, both computed from the
-/// replies. The mean also counts the time for which the node is silent. Owned by the connection's
-/// task.
+/// replies, and of the time by which replies are overdue. Owned by the connection's task.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
     service: [ServiceWindow; 2],
@@ -124,11 +127,10 @@ impl LoadMeter {
         silence.saturating_sub(self.round_trip_min(now))
     }
 
-    /// Counts the time for which the node has been silent as service time in `load`, as if the
-    /// replies to all `in_flight` commands arrived now. Otherwise, calls would be sent to a frozen
-    /// node until its circuit breaker opens. `sent` is the time at which the oldest batch in flight
-    /// was written. Does nothing unless a reply arrived shortly before `sent` or later, because
-    /// otherwise the mean service time is unknown.
+    /// Stores in `load` by how much the silence of the node exceeds the service time of the
+    /// `in_flight` commands. Otherwise, calls would be sent to a frozen node until its circuit
+    /// breaker opens. `sent` is the time at which the oldest batch in flight was written. Does
+    /// nothing if no round trip was measured recently, because the network may need that time.
     pub(crate) fn record_silence(
         &self,
         load: &ConnectionLoad,
@@ -136,18 +138,17 @@ impl LoadMeter {
         in_flight: usize,
         now: Micros,
     ) {
-        if sent.saturating_sub(self.service[0].start) < Micros(2 * SERVICE_WINDOW.0) {
-            self.update_mean(load, self.silence(sent, now), in_flight as u64, now);
+        if self.round_trip_min(now) > Micros::ZERO {
+            let service = Micros(self.service_mean_ns() * in_flight as u64 / 1_000);
+            load.overdue.set(self.silence(sent, now).saturating_sub(service).0, now);
         }
     }
 
-    /// Stores a mean service time in `load`. The mean covers the two latest windows, plus
-    /// `commands` commands that took `busy` in total. Does not change the windows.
-    fn update_mean(&self, load: &ConnectionLoad, busy: Micros, commands: u64, now: Micros) {
+    /// Returns the mean service time of a command in the two latest windows, in nanoseconds.
+    fn service_mean_ns(&self) -> u64 {
         let [current, previous] = &self.service;
-        let busy_us = current.busy.0 + previous.busy.0 + busy.0;
-        let commands = current.commands + previous.commands + commands;
-        load.service.set(busy_us.saturating_mul(1_000) / commands.max(1), now);
+        let commands = current.commands + previous.commands;
+        (current.busy.0 + previous.busy.0).saturating_mul(1_000) / commands.max(1)
     }
 
     /// Records that the replies to a batch of `commands` commands, written at `sent`, arrived at
@@ -185,7 +186,8 @@ impl LoadMeter {
         }
         self.service[0].busy = self.service[0].busy.saturating_add(busy);
         self.service[0].commands += commands as u64;
-        self.update_mean(load, Micros::ZERO, 0, now);
+        load.service.set(self.service_mean_ns(), now);
+        load.overdue.set(0, now);
         load.round_trip_min.set(self.round_trip_min(now).0, now);
     }
 }
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_that_lasts_counts_as_service_time() {
+    fn overdue_replies_are_expected_to_take_as_long_again() {
         // A command each millisecond, which takes 0.1 ms.
         let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
         let mut now = NOW;
@@ -256,31 +258,49 @@ mod tests {
             meter.record(&load, now.saturating_sub(Micros(100)), now, 1);
         }
         let frozen_at = now;
-        let fits_after = |millis: u64| {
+        let fits_after = |millis: u64, budget: u64| {
             let now = frozen_at.saturating_add(Micros(millis * 1_000));
             meter.record_silence(&load, frozen_at, 2, now);
-            load.can_answer_by(now, now.saturating_add(Micros(16_000)))
+            load.can_answer_by(now, now.saturating_add(Micros(budget * 1_000)))
         };
-        load.add(4);
-        assert!(fits_after(4), "4 commands at 0.04 ms");
-        load.add(16);
-        assert!(fits_after(20), "20 commands at 0.2 ms");
-        load.add(12);
-        assert!(!fits_after(32), "32 commands at 0.32 ms");
-        load.remove(31);
-        assert!(fits_after(32), "one command at 0.32 ms");
+        load.add(60);
+        assert!(fits_after(4, 16));
+        assert!(fits_after(8, 16), "7.9 ms overdue");
+        assert!(!fits_after(9, 16), "8.9 ms overdue");
+        assert!(!fits_after(40, 20));
+        assert!(fits_after(40, 80), "39.9 ms overdue");
+        assert!(fits_after(40, 2_000), "there is much time left");
+        let now = frozen_at.saturating_add(Micros(41_000));
+        meter.record(&load, frozen_at, now, 2);
+        load.remove(60);
+        assert!(load.can_answer_by(now, now.saturating_add(Micros(16_000))), "replies came");
+    }
+
+    #[test]
+    fn a_stall_after_a_pause_does_not_reject_calls_that_can_wait() {
+        let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
+        meter.record(&load, NOW, after(100), 1);
+        load.add(60);
+        // One command in flight, and 59 in the queue.
+        meter.record_silence(&load, after(500_000), 1, after(520_000));
+        assert!(load.can_answer_by(after(520_000), after(620_000)), "20 of 100 ms");
+        assert!(!load.can_answer_by(after(520_000), after(536_000)), "20 of 16 ms");
     }
 
     #[test]
     fn a_large_batch_may_take_its_time() {
-        let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
-        meter.record(&load, NOW, after(100), 1);
-        load.add(512);
-        let now = after(20_100);
-        // 128 commands take 0.16 ms each, so 512 take 80 ms.
-        meter.record_silence(&load, after(100), 128, now);
-        assert!(load.can_answer_by(now, now.saturating_add(Micros(200_000))));
-        assert!(!load.can_answer_by(now, now.saturating_add(Micros(100_000))));
+        let (load, meter, now) = busy();
+        load.add(80);
+        // 80 commands at 0.1 ms each take 8 ms.
+        let sent = now.saturating_sub(Micros(1_000));
+        for micros in [4_000, 8_000] {
+            let now = sent.saturating_add(Micros(2_000 + micros));
+            meter.record_silence(&load, sent, 80, now);
+            assert!(load.can_answer_by(now, now.saturating_add(Micros(16_000))), "{micros} us");
+        }
+        let now = sent.saturating_add(Micros(11_000));
+        meter.record_silence(&load, sent, 80, now);
+        assert!(!load.can_answer_by(now, now.saturating_add(Micros(16_000))), "1 ms overdue");
     }
 
     #[test]
@@ -294,10 +314,10 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_after_a_pause_is_no_measurement() {
+    fn a_silence_after_a_long_pause_is_no_measurement() {
         let (load, meter, now) = busy();
         load.add(1_000_000);
-        let sent = now.saturating_add(Micros(200_000));
+        let sent = now.saturating_add(Micros(1_000_000));
         let later = sent.saturating_add(Micros(50_000));
         meter.record_silence(&load, sent, 1, later);
         assert!(load.can_answer_by(later, later.saturating_add(Micros(16_000))));
