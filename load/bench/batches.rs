@@ -16,6 +16,8 @@ const CHECK_PATH: &str = "/tidegate.v1.Limits/Check";
 const BATCHES: [usize; 3] = [1, 10, 100];
 /// Requests of a run, in bodies of one batch each.
 const REQUESTS: usize = 1_000;
+/// Pairs of runs in full form: enough for a narrow interval.
+const PAIRS: usize = 20;
 /// Decisions in the run whose instructions are counted.
 const COUNTED: usize = 12_800;
 
@@ -59,15 +61,17 @@ pub fn run(scale: Scale) {
     let dir = tempfile::tempdir().unwrap();
     let text = calls::policy(servers::DOMAIN, 1);
     let policy = servers::write_policy(dir.path(), "batches.yaml", &text);
+    let scale = Scale { pairs: if scale.is_quick { scale.pairs } else { PAIRS }, ..scale };
     let redis = Redis::standalone();
     let memory = Server::tidegate(&policy, &[]);
     let with_redis = Server::tidegate_on(&redis, &policy);
     println!(
-        "\nCPU of the service per decision with one descriptor, single calls against batches (median of {} pairs)",
+        "\nCPU of the service per decision with one descriptor, single calls against batches (median of {} pairs,",
         scale.pairs
     );
+    println!("with the interval that holds the median with 95 % probability)");
     println!(
-        "{:<14} {:>10} {:>7} {:>12} {:>7} {:>10} {:>7} {:>9}",
+        "{:<14} {:>10} {:>20} {:>12} {:>7} {:>10} {:>20} {:>9}",
         "call", "memory us", "times", "instructions", "times", "redis us", "times", "its own"
     );
     let kinds = kinds();
@@ -84,7 +88,7 @@ pub fn run(scale: Scale) {
         let decisions = 2 * scale.pairs * decisions(scale) + 2 * warm_up(scale);
         let own = own.as_secs_f64() * 1e6 / decisions as f64;
         println!(
-            "{:<14} {in_memory:>10.2} {times:>7.1} {instructions:>12.0} {:>7.1} {redis_us:>10.2} {redis_times:>7.1} {own:>9.2}",
+            "{:<14} {in_memory:>10.2} {times:>20} {instructions:>12.0} {:>7.1} {redis_us:>10.2} {redis_times:>20} {own:>9.2}",
             kind.name,
             single_instructions / instructions
         );
@@ -116,8 +120,8 @@ fn drive_kind(server: &Server, kind: &Kind, decisions: usize) {
 }
 
 /// The median cost of a decision in calls of this kind, and how many times that of a single call is
-/// more, pair by pair.
-fn paired(server: &Server, single: &Kind, kind: &Kind, scale: Scale) -> (f64, f64) {
+/// more, pair by pair, with its interval.
+fn paired(server: &Server, single: &Kind, kind: &Kind, scale: Scale) -> (f64, String) {
     for kind in [single, kind] {
         cost(server, kind, warm_up(scale));
     }
@@ -129,7 +133,8 @@ fn paired(server: &Server, single: &Kind, kind: &Kind, scale: Scale) -> (f64, f6
         costs.push(other);
         times.push(one / other);
     }
-    (cpu::median(costs), cpu::median(times))
+    let (low, high) = cpu::median_interval(times.clone());
+    (cpu::median(costs), format!("{:.2} [{low:.2}, {high:.2}]", cpu::median(times)))
 }
 
 /// Instructions per decision of the service, embedded store.

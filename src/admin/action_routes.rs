@@ -18,8 +18,8 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, page_route, text_or_bad_request, text_response};
 
-/// Maximum duration of a change made by an operator, in seconds: 30 days. Longer changes belong in
-/// the policy.
+/// Maximum lifetime of an operator's change, in seconds: 30 days. A change that must last longer
+/// belongs in the policy.
 const LIFETIME_SECONDS_MAX: u64 = 30 * 86_400;
 
 /// Change requested by an operator. If `lifetime` is `None`, the change applies until it is revoked

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-/// Configuration of the waits between attempts to connect to the control plane.
+/// Configuration of the backoff between attempts to connect to the control plane.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackoffConfig {
     /// Wait after the first failure. It doubles with each further failure.

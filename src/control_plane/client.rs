@@ -50,7 +50,7 @@ pub type ReadDefaults = Arc<dyn Fn() -> Option<PolicyDefaults> + Send + Sync>;
 pub struct Client {
     /// Configuration of the connection to the control plane.
     pub connection: ConnectionConfig,
-    /// Configuration of the waits between attempts to connect.
+    /// Configuration of the backoff between attempts to connect.
     pub backoff: BackoffConfig,
     /// Node id of this client. The control plane selects the policies to send by this id.
     pub node_id: String,

@@ -46,7 +46,7 @@ struct QuotaBits {
 
 impl Admission {
     /// Creates an `Admission` from a call's checks and the store's answers, which must be in the
-    /// same order. A check without an outcome counts as undecided.
+    /// same order. An answer without a verdict leaves its check undecided.
     pub fn from_answers(checks: &[Check<'_>], answers: &[Answer]) -> Admission {
         checks.iter().zip(answers).map(|(check, answer)| (check.role, answer.verdict())).collect()
     }

@@ -165,9 +165,8 @@ impl Check<'_> {
 /// Accounting mode of a call, which determines what is charged if the call is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Accounting {
-    /// If the call is rejected, its refunds are still applied. Hits are charged only for bills (see
-    /// [`Charge::Billed`]) and for limits with `charge: always`. See
-    /// [`Check::applies_when_rejected`].
+    /// A rejected call charges nothing, except bills (see [`Charge::Billed`]) and limits with
+    /// `charge: always`. Its refunds are still applied. See [`Check::applies_when_rejected`].
     #[default]
     AllOrNothing,
     /// Every check that passes is charged, even if another check rejects the call.

@@ -76,9 +76,9 @@ pub(crate) struct GrantedDomains {
 }
 
 impl Caller {
-    /// Returns the caller for a client certificate, or for a connection without one. Without any
-    /// grants, a caller may use every domain. With grants, a caller without a certificate may use
-    /// none.
+    /// Returns the caller that a client certificate identifies, or the caller of a connection
+    /// without a certificate. If no grants are configured, every caller may use every domain.
+    /// Otherwise, a caller without a certificate may use no domain.
     pub(crate) fn from_certificate(
         certificate: Option<&CertificateDer<'_>>,
         grants: &[Grant],

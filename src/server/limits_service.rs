@@ -203,15 +203,15 @@ impl<D: Decide> RlsService<D> {
                 let rule = counters.each.first().map_or("", |counter| counter.rule);
                 tracing::warn!(rule, counters = counters.each.len(), "counters reset by a caller");
             }
-            limits_messages::encode_counters(counters.each.iter().map(counter).collect())
+            limits_messages::encode_counters(counters.each.iter().map(counter_message).collect())
         };
         Ok(self.decider.counters(decoded.domain, entries, now, reset, respond).await)
     }
 }
 
-fn counter(snapshot: &CounterSnapshot<'_>) -> Counter {
+fn counter_message(snapshot: &CounterSnapshot<'_>) -> Counter {
     let state = snapshot.outcome.map(|outcome| (outcome.available, outcome.reset_after));
-    limits_messages::counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
+    limits_messages::build_counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
 }
 
 /// Results of the batch requests that one future has decided.

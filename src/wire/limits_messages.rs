@@ -121,7 +121,7 @@ pub(crate) fn decode_counters_request<'b>(
 pub(crate) type CounterState = (Hits, Micros);
 
 /// Builds the message that describes one counter. `state` is `None` if the store did not answer.
-pub(crate) fn counter(
+pub(crate) fn build_counter(
     rule: &str,
     limit: &str,
     capacity: Hits,

@@ -105,13 +105,13 @@ metrics! { DEGRADED: RedisStack,
 /// metrics' values. If `of` returns `None`, the source emits nothing: for example, the table for
 /// Redis is not emitted if counters are in memory.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
-    part: &Arc<P>,
+    component: &Arc<P>,
     table: &'static [Metric<T>],
     of: fn(&P) -> Option<&T>,
 ) -> MetricSource {
-    let part = Arc::clone(part);
+    let component = Arc::clone(component);
     Box::new(move |sink| {
-        let Some(stats) = of(&part) else { return Ok(()) };
+        let Some(stats) = of(&component) else { return Ok(()) };
         table.iter().try_for_each(|(family, value)| emit_single(sink, family, value(stats)))
     })
 }

@@ -186,7 +186,7 @@ fn read_limits<'d>(
     });
     let list = read_rate_limits(reader, fields, LimitContext { in_list: true, ..context });
     if fields.is_set(&keywords::RATE_LIMIT) && fields.is_set(&keywords::RATE_LIMITS) {
-        let message = "`rate_limit` and `rate_limits` exclude each other; move the one into the \
+        let message = "`rate_limit` and `rate_limits` are mutually exclusive; move the one into the \
                        list";
         let (key, kind) = (&keywords::RATE_LIMITS, DiagnosticKind::Conflict);
         return Err(reader.report_key(key, kind, message));

@@ -21,9 +21,11 @@ pub struct RuleView<'p> {
     /// Name of the policy file, or of the resource of a control plane; absent for a rule that comes
     /// from neither.
     pub file: Option<&'p str>,
-    /// Line of the rule's descriptor in the file, from 1; absent in a resource.
+    /// Line of the rule's descriptor in its policy file, from 1; absent if the rule comes from a
+    /// control plane.
     pub line: Option<u32>,
-    /// Path of the rule's descriptor in the resource; absent in a file.
+    /// Path of the rule's descriptor in its control plane resource; absent if the rule comes from a
+    /// policy file.
     pub path: Option<&'p str>,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,

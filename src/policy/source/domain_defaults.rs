@@ -15,7 +15,7 @@ use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::Reader;
 use crate::policy::syntax::yaml::{Node, Value};
 
-/// Domain-wide keys for which a file of defaults can set values.
+/// Domain-wide keys that a defaults file can set.
 pub(crate) const DOMAIN_KEYS: [Key; 7] = [
     keywords::ACCOUNTING,
     keywords::HASH_TAG,
@@ -26,7 +26,7 @@ pub(crate) const DOMAIN_KEYS: [Key; 7] = [
     keywords::DOMAIN_HTTP,
 ];
 
-/// Limit keys for which a file of defaults can set values for all limits of a domain.
+/// Limit keys that a defaults file can set for all limits of a domain.
 pub(crate) const LIMIT_KEYS: [Key; 2] = [keywords::ALGORITHM, keywords::BURST];
 
 /// Keys of a domain that the `metadata` of its first-level descriptors can set.
@@ -36,10 +36,10 @@ pub(crate) const DOMAIN_METADATA_KEYS: [Key; 2] = [keywords::ACCOUNTING, keyword
 pub(crate) const LIMIT_METADATA_KEYS: [Key; 4] =
     [keywords::ALGORITHM, keywords::BURST, keywords::CHARGE, keywords::RULE_FAILURE];
 
-/// Maximum number of entries in a file of defaults. Every domain is matched against all entries.
+/// Maximum number of entries in a defaults file. Every domain is matched against all entries.
 const DEFAULTS_ENTRIES_MAX: usize = 1_000;
 
-/// Defaults for the domains of a control plane, as read from a file of defaults.
+/// Defaults for domains that come from a control plane, as read from a defaults file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicyDefaults {
     entries: Vec<DefaultsEntry>,
@@ -69,7 +69,7 @@ impl DefaultsEntry {
 pub struct DomainDefaults(Map<String, Json>);
 
 impl PolicyDefaults {
-    /// Reads a file of defaults: a list `domains`, whose entries each have a name or pattern as
+    /// Reads a defaults file: a list `domains`, whose entries each have a name or pattern as
     /// `domain`.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<DefaultsEntry> {
         Value::Scalar(..) | Value::List(_) => Vec::new(),
     };
     let [(LIST_KEY, Value::List(list))] = list[..] else {
-        reader.report(target, kind, "a file of defaults has one key, the list `domains`");
+        reader.report(target, kind, "a defaults file has one key, the list `domains`");
         return Vec::new();
     };
     let mut entries = Vec::new();
@@ -135,7 +135,7 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<DefaultsEntry> {
     entries
 }
 
-/// Top-level key of a file of defaults, which contains the list of entries.
+/// Top-level key of a defaults file, which contains the list of entries.
 const LIST_KEY: &str = "domains";
 
 /// Reads an entry and reports its errors. Returns `None` if the entry has no `domain`.

@@ -183,7 +183,7 @@ pub enum DiagnosticKind {
     OutOfRange,
     /// A required key is absent.
     Missing,
-    /// Two keys exclude each other.
+    /// Two mutually exclusive keys are set.
     Conflict,
     /// A descriptor or domain occurs twice.
     Duplicate,
@@ -266,7 +266,7 @@ impl DiagnosticKind {
             DiagnosticKind::BadValue => "The value is invalid for its key",
             DiagnosticKind::OutOfRange => "The number is out of range",
             DiagnosticKind::Missing => "A required key is missing",
-            DiagnosticKind::Conflict => "Two keys exclude each other",
+            DiagnosticKind::Conflict => "Two mutually exclusive keys are set",
             DiagnosticKind::Duplicate => "A descriptor or domain occurs twice",
             DiagnosticKind::NeverMatches => "The rule never matches, or the key has no effect",
             DiagnosticKind::StarInKey => "A wildcard in a key has no effect",

@@ -36,7 +36,7 @@ pub(crate) fn is_null(text: &str) -> bool {
 
 /// Interprets a plain scalar according to the core schema of YAML 1.2. Only `true` and `false` are
 /// booleans, and numbers contain neither `_` nor a leading zero.
-pub(crate) fn read_core(text: &str) -> Scalar {
+pub(crate) fn read_core_schema(text: &str) -> Scalar {
     let digits = text.strip_prefix(['+', '-']).unwrap_or(text);
     let has_leading_zero = digits.len() > 1
         && digits.starts_with('0')
@@ -164,15 +164,15 @@ mod tests {
     #[test]
     fn text_that_only_yaml_1_1_takes_for_something_else_stays_text_by_the_core_schema() {
         for text in ["yes", "on", "n", "010", "+08", "1_000", "0X1F", "1e999", "2001-01-01", "x"] {
-            assert_eq!(read_core(text), Scalar::Text, "{text}");
+            assert_eq!(read_core_schema(text), Scalar::Text, "{text}");
         }
         for text in ["True", "FALSE", "~", "", "17", "0x1F", "-0o17", "0b1", "1.5", ".inf", "-.INF"]
         {
-            assert_eq!(read_core(text), read(text), "{text}");
-            assert_ne!(read_core(text), Scalar::Text, "{text}");
+            assert_eq!(read_core_schema(text), read(text), "{text}");
+            assert_ne!(read_core_schema(text), Scalar::Text, "{text}");
         }
         for text in ["99999999999999999999", "-9223372036854775809", "0xFFFFFFFFFFFFFFFFF"] {
-            assert!(matches!(read_core(text), Scalar::Float(_)), "{text}");
+            assert!(matches!(read_core_schema(text), Scalar::Float(_)), "{text}");
         }
     }
 }

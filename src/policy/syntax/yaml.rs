@@ -216,7 +216,7 @@ impl<'t> Node<'t> {
     /// Interprets the scalar according to the core schema of YAML 1.2, for keys and text. Lists
     /// and maps yield [`Scalar::Text`].
     pub(crate) fn core_scalar(self) -> Scalar {
-        self.scalar_by(scalar::read_core)
+        self.scalar_by(scalar::read_core_schema)
     }
 
     fn scalar_by(self, read: fn(&str) -> Scalar) -> Scalar {

@@ -183,8 +183,8 @@ impl RuleTable {
         }
     }
 
-    /// Returns the overflows that have started since the last call. While the store stays full
-    /// (`is_full`), each overflow is returned only once, even if it stops and starts again.
+    /// Returns, for each rule that has overflowed since the last call, how it overflows. While the
+    /// store stays full (`is_full`), each rule is reported at most once for each kind of overflow.
     pub(super) fn new_overflows(&self, is_full: bool) -> Vec<Overflow> {
         let mut begun = Vec::new();
         for usage in &self.slots {

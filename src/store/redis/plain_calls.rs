@@ -330,8 +330,8 @@ mod tests {
         fixtures::take(identity, 1, limit)
     }
 
-    /// The reply of a server that counts these hits in the window of `START`, at a time between
-    /// these.
+    /// Reply of a server that has `count` hits in the window of `START`, and whose time is between
+    /// `earliest` and `latest`.
     fn counted(count: u64, earliest: Micros, latest: Micros) -> ChargeReply {
         let number = START.0 / LENGTH.0 % WINDOW_MODULUS;
         let value = i64::try_from(number * COUNT_SPAN + count).unwrap();

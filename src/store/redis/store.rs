@@ -38,8 +38,8 @@ pub enum TimeSource {
     /// Clock of the Redis server, which all replicas share. Used in production.
     #[default]
     Server,
-    /// Time of the call, for tests. Scripts run in strict mode (Redis 7), and every key lives a day
-    /// longer than in production.
+    /// Time of the call, which tests set. Scripts then run in strict mode (Redis 7), and every key
+    /// lives a day longer than in production, so that Redis' own clock does not expire it.
     Call,
 }
 
@@ -345,8 +345,8 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call whose counters are in several hash slots, with one script call per group, in
-    /// one or two round trips.
+    /// Decides a call whose counters are in several hash slots, in one or two round trips. Sends
+    /// one script call per hash slot.
     async fn decide_multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
         let each = vec![Answer::NotAsked; call.checks.len()];
         let mut answers = Answers { each, source: Source::Redis };

@@ -91,7 +91,7 @@ fn an_invalid_file_of_defaults_ends_the_start_with_code_65_and_every_place() {
         ("domains: [{domain: a, burst: 0}]", "domains[0].burst: `burst` must be at least 1"),
         ("domains: [{domain: a, cost: 3}]", "domains[0].cost: unknown key \"cost\"; there are"),
         ("domains: [{burst: 3}]", "domains[0]: an entry needs `domain: NAME`"),
-        ("domain: [a]", "a file of defaults has one key, the list `domains`"),
+        ("domain: [a]", "a defaults file has one key, the list `domains`"),
         (
             "domains: [{domain: a, hash_tag: client}]",
             "domains[0].hash_tag: `hash_tag` must be a list",

@@ -11,7 +11,7 @@ use super::{DEPTH_MAX, Kind, NodeRecord, Span, Style, Tree, to_u32};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep;
 
-/// Builder of a syntax tree that is written one value at a time.
+/// Builds a syntax tree, one value at a time.
 #[derive(Debug, Default)]
 pub(crate) struct TreeWriter {
     tree: Tree,

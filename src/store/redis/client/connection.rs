@@ -31,7 +31,7 @@ use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::plain_charge::is_denied;
-use super::server_time::{ServerTime, TimeKnownUntil};
+use super::server_time::{ServerTime, ServerTimeKnownUntil};
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::redis::script::reply::server_time;
@@ -71,7 +71,7 @@ pub(crate) struct Connection {
     pub(crate) ready: Arc<AtomicBool>,
     pub(crate) load: Arc<ConnectionLoad>,
     /// Time until which the server's time is known, so that plain charges may be written.
-    pub(crate) time_known_until: Arc<TimeKnownUntil>,
+    pub(crate) server_time_known_until: Arc<ServerTimeKnownUntil>,
     pub(crate) meter: LoadMeter,
     pub(crate) stats: Arc<NodeStats>,
     /// Notified when the connection fails or when an error reply suggests that the topology has
@@ -302,7 +302,7 @@ impl Connection {
         let OutstandingCommands { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
         // The next connection may lead to another server, and this one may have lost its role.
-        self.time_known_until.set(Micros::ZERO);
+        self.server_time_known_until.set(Micros::ZERO);
         self.stats.unknown.add(in_flight as u64);
         let kind = match reason {
             CloseReason::BreakerOpened => SendErrorKind::BreakerOpen,

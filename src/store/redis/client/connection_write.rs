@@ -135,7 +135,7 @@ impl Connection {
     ) {
         if self.dialer.supports_charges() {
             known.record(server, sent, received);
-            self.time_known_until.set(known.valid_until());
+            self.server_time_known_until.set(known.valid_until());
         }
     }
 
@@ -143,7 +143,7 @@ impl Connection {
     pub(super) fn forbid_charges(&self, known: &mut ServerTime) {
         self.dialer.forbid_charges();
         *known = ServerTime::default();
-        self.time_known_until.set(Micros::ZERO);
+        self.server_time_known_until.set(Micros::ZERO);
     }
 
     /// Delivers the replies for plain charges to the waiting caller. Returns the problems of the

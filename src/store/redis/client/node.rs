@@ -20,7 +20,7 @@ use super::loss_detector::LossDetector;
 use super::node_breaker::NodeBreaker;
 use super::node_stats::{NodeReport, NodeStats};
 use super::pending_command::{Batch, NodeCommand, PendingCommand, PendingReply};
-use super::server_time::TimeKnownUntil;
+use super::server_time::ServerTimeKnownUntil;
 use super::transport::{ScriptCall, SendErrorKind};
 use crate::domain::Micros;
 
@@ -59,7 +59,7 @@ struct ConnectionHandle {
     /// Whether the connection is open and accepts commands.
     ready: Arc<AtomicBool>,
     load: Arc<ConnectionLoad>,
-    time_known_until: Arc<TimeKnownUntil>,
+    server_time_known_until: Arc<ServerTimeKnownUntil>,
 }
 
 impl Node {
@@ -86,7 +86,7 @@ impl Node {
         let open_connection = |(index, signal): (usize, Arc<ConnectionSignal>)| {
             let (sender, queue) = mpsc::channel(QUEUE_MAX);
             let (ready, load): (Arc<AtomicBool>, Arc<ConnectionLoad>) = Default::default();
-            let time_known_until: Arc<TimeKnownUntil> = Arc::default();
+            let server_time_known_until: Arc<ServerTimeKnownUntil> = Arc::default();
             let stats = Arc::clone(&stats);
             let dialer = Dialer::new(
                 Arc::clone(context),
@@ -101,7 +101,7 @@ impl Node {
                 signal,
                 ready: Arc::clone(&ready),
                 load: Arc::clone(&load),
-                time_known_until: Arc::clone(&time_known_until),
+                server_time_known_until: Arc::clone(&server_time_known_until),
                 meter: LoadMeter::default(),
                 stats,
                 refresh_needed: Arc::clone(refresh_needed),
@@ -114,7 +114,7 @@ impl Node {
                     connection.run().await;
                 })),
             }
-            ConnectionHandle { queue: sender, ready, load, time_known_until }
+            ConnectionHandle { queue: sender, ready, load, server_time_known_until }
         };
         let connections = signals.into_iter().enumerate().map(open_connection).collect();
         Node {
@@ -242,11 +242,11 @@ impl Node {
             let preferred = self.connections.get(worker % self.connections.len().max(1));
             return preferred
                 .filter(is_ready)
-                .is_some_and(|connection| connection.time_known_until.is_known_at(now));
+                .is_some_and(|connection| connection.server_time_known_until.is_known_at(now));
         }
         let mut ready = self.connections.iter().filter(is_ready).peekable();
         ready.peek().is_some()
-            && ready.all(|connection| connection.time_known_until.is_known_at(now))
+            && ready.all(|connection| connection.server_time_known_until.is_known_at(now))
     }
 
     /// Queues one script call and returns its pending reply. If `asking` is true, sends ASKING

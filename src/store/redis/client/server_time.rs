@@ -110,9 +110,9 @@ impl ServerTime {
 /// Time until which the server's time is known on a connection, so that callers can send plain
 /// commands. In microseconds of the breaker's clock; zero if the server's time is unknown.
 #[derive(Debug, Default)]
-pub(crate) struct TimeKnownUntil(AtomicU64);
+pub(crate) struct ServerTimeKnownUntil(AtomicU64);
 
-impl TimeKnownUntil {
+impl ServerTimeKnownUntil {
     pub(crate) fn set(&self, until: Micros) {
         self.0.store(until.0, Ordering::Relaxed);
     }
