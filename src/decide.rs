@@ -56,7 +56,7 @@ pub enum DecideError {
     },
 }
 
-/// Decider of rate limit requests under the active policy. Owns the store and the observer.
+/// Decides rate limit requests under the active policy. Owns the store and the observer.
 #[derive(Debug)]
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,

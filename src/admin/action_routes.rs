@@ -110,7 +110,7 @@ pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
     Router::new()
         .route("/switches", page_route(overrides, text_response))
         .route("/log-level", page_route(log_level, text_response).merge(action(parse_log_level)))
-        .route("/switch", action(parse_switch))
+        .route("/switch", action(parse_set_override))
         .route("/undo", action(parse_remove_overrides))
         .route("/leave-store", action(parse_disable_store))
         .route("/return-to-store", action(|_| Ok(AdminAction::EnableStore)))
@@ -198,7 +198,7 @@ async fn handle_counters(handler: &CounterHandler, query: Option<&str>) -> TextR
     }
 }
 
-fn parse_switch(query: Option<&str>) -> Result<AdminAction, String> {
+fn parse_set_override(query: Option<&str>) -> Result<AdminAction, String> {
     let usage = "usage: target=DOMAIN_OR_PATH&to=shadow|allow|deny|20%25, optionally &for=SECONDS";
     let query = Query::parse(query, &["target", "to", "for"], &[], usage)?;
     let (target, to) = query.value("target").zip(query.value("to")).ok_or(usage)?;
@@ -238,14 +238,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_has_a_target_a_value_and_a_lifetime() {
-        let action = parse_switch(Some("target=edge.client&to=20%25&for=60s")).unwrap();
+    fn an_override_has_a_target_a_value_and_a_lifetime() {
+        let action = parse_set_override(Some("target=edge.client&to=20%25&for=60s")).unwrap();
         let lifetime = Some(Duration::from_secs(60));
         let (target, to) = ("edge.client".to_owned(), "20%".to_owned());
         assert_eq!(action, AdminAction::SetOverride { target, to, lifetime });
         for bad in ["", "target=a", "target=a&to=deny&fro=1", "target=a&to=deny&for=0", "to=x&to=y"]
         {
-            assert!(parse_switch(Some(bad)).is_err(), "{bad}");
+            assert!(parse_set_override(Some(bad)).is_err(), "{bad}");
         }
     }
 

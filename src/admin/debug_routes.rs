@@ -32,7 +32,7 @@ pub struct DebugHandlers {
     pub rlconfig: PageHandler,
     /// Lists the statistics under the names that envoyproxy/ratelimit sends to statsd.
     pub stats: PageHandler,
-    /// Handler of `/stats/prometheus`, the metrics page with the names of envoyproxy/ratelimit.
+    /// Serves `/stats/prometheus`: all metrics, also under their names in envoyproxy/ratelimit.
     pub ratelimit_metrics: Arc<MetricsEndpoint>,
     /// Lists all settings with their values and sources. Secrets are hidden.
     pub config: PageHandler,

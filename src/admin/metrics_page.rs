@@ -23,8 +23,8 @@ const SHARED_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Minimum time that a client gets to read a rendering, 10 s: the default scrape timeout of
 /// Prometheus. At most two renderings per format are in memory. While clients are reading both, new
-/// readers share the newer rendering until it reaches this age. The next new reader then causes the
-/// connections that are still reading the older rendering to be closed.
+/// readers share the newer one until it is 10 s old. The next new reader then gets a new rendering,
+/// and the connections that are still reading the oldest one are closed.
 const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Handler of the metrics page in two formats, OpenMetrics and plain text.
@@ -103,10 +103,10 @@ impl SharedPage {
         SharedPage { render, renderings: Mutex::default() }
     }
 
-    /// Returns a rendering of the page for a new reader. If clients are still reading the newest
-    /// rendering, returns it until its age reaches [`SHARED_AGE_MAX`]. While clients are also
-    /// reading an older rendering, the maximum age is [`READ_TIME_MIN`] instead. Otherwise, renders
-    /// the page again.
+    /// Returns a rendering of the page for a new reader. Reuses the newest rendering if clients are
+    /// still reading it and it is younger than [`SHARED_AGE_MAX`], or younger than
+    /// [`READ_TIME_MIN`] if clients are also reading an older rendering. Otherwise, renders the
+    /// page again.
     async fn get_or_render(&self, now: Instant) -> Result<Arc<Rendering>, fmt::Error> {
         let mut renderings = self.renderings.lock().await;
         let newest =

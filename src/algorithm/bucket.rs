@@ -33,9 +33,9 @@
 //! or `always`.
 //!
 //! If the clock steps back, the stored debt looks larger. A debt that exceeds the maximum by at
-//! most one second is kept: if it were clamped at once, two clocks that differ could refill the
-//! difference again and again. A larger debt is clamped; otherwise the counter would stay frozen
-//! until the clock catches up.
+//! most one second is kept: if it were clamped, every switch to a clock that is slightly behind
+//! would refill the bucket by the difference. A larger debt is clamped; otherwise the counter would
+//! stay frozen until the clock catches up.
 //!
 //! Source: the generic cell rate algorithm (ITU-T I.371). Its bound holds because the debt never
 //! exceeds C and falls by l each microsecond.
@@ -148,21 +148,20 @@ pub fn apply(
     }
 }
 
-/// Refunds the charge in a receipt, minus the hits that may have refilled since the charge: a full
-/// refund would grant these hits twice. Returns the new state, or `None` if nothing is left to
-/// refund.
+/// Refunds a recorded charge, minus the hits that may have refilled since the charge: a full refund
+/// would grant these hits twice. Returns the new state, or `None` if nothing is left to refund.
 pub fn refund(
     state: State,
     limit: &Bucket,
     charge: Charge,
-    taken: &ChargeRecord,
+    record: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
     let credits = BucketCredits::new(limit, charge);
     let (read, clamped) = credits.read(Some(state), now);
-    let refunded = taken.hits.0.min(credits.cap_hits) * credits.unit;
+    let refunded = record.hits.0.min(credits.cap_hits) * credits.unit;
     let (whole, rem) = (refunded / credits.flow, refunded % credits.flow);
-    let elapsed = now.saturating_sub(taken.at).0;
+    let elapsed = now.saturating_sub(record.at).0;
     let debt =
         if elapsed > whole { read } else { credits.subtract_time(read, whole - elapsed, rem) };
     (clamped || debt != read).then(|| debt.to_state(now))

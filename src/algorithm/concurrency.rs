@@ -1,9 +1,9 @@
-//! Concurrency: at most L slots in use, usually one for each request in flight. Each slot has a
-//! holder and a lease. If the holder does not release the slot, it becomes free when the lease
-//! ends. `c` is the cost of a check in slots.
+//! Concurrency: at most L slots in use, usually one for each request in flight. A holder acquires
+//! `c` slots, the cost of its check, under one lease. If the holder does not release them, they
+//! become free when the lease ends.
 //!
 //! ```text
-//! in flight  total hits of the slots whose lease has not ended (until > now)
+//! in flight  total slots of the leases that have not ended (until > now)
 //! passes iff in flight − slots of the same holder + c ≤ L
 //! lease      until = max(now, start of the newest lease) + lease length;
 //!            a take by the same holder renews it
@@ -19,60 +19,60 @@
 use super::Step;
 use crate::domain::{ChargeRecord, Concurrency, Hits, Holder, Micros, Op, Outcome, Verdict};
 
-/// Stored state of a concurrency limit: the slots in use, sorted by the time at which their leases
-/// end.
+/// Stored state of a concurrency limit: the lease of each slot holder, sorted by the time at which
+/// the leases end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    slots: Vec<Slot>,
+    leases: Vec<Lease>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slot {
+struct Lease {
     /// Time at which the lease ends, in microseconds since the Unix epoch.
     until: Micros,
     holder: Holder,
     /// Number of slots that the holder uses under this lease.
-    hits: u32,
+    slots: u32,
 }
 
 impl State {
     /// Returns the number of slot holders, including those whose lease has expired.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.leases.len()
     }
 
-    /// Returns the heap memory of the holder list, in bytes.
+    /// Returns the heap memory of the list of leases, in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot>()
+        self.leases.capacity() * size_of::<Lease>()
     }
 
     /// Returns whether the state has no slot holders, not even expired ones.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.leases.is_empty()
     }
 
     fn in_flight(&self) -> u64 {
-        self.slots.iter().map(|slot| u64::from(slot.hits)).sum()
+        self.leases.iter().map(|lease| u64::from(lease.slots)).sum()
     }
 
-    /// Returns the slots whose leases have not expired at `now`, and whether any lease was clamped.
+    /// Returns the leases that have not expired at `now`, and whether any of them was clamped.
     ///
     /// A lease that ends more than two lease lengths from now was stored by a clock that ran ahead.
     /// It is clamped to a lease that starts now. The returned state has capacity for `spare` more
-    /// slots.
+    /// leases.
     fn unexpired(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
         let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
         let mut clamped = false;
-        let mut slots = Vec::with_capacity(self.slots.len() + spare);
-        slots.extend(self.slots.iter().filter(|slot| slot.until > now).map(|slot| {
-            let far = slot.until > latest;
+        let mut leases = Vec::with_capacity(self.leases.len() + spare);
+        leases.extend(self.leases.iter().filter(|lease| lease.until > now).map(|old| {
+            let far = old.until > latest;
             clamped |= far;
-            Slot { until: if far { now.saturating_add(limit.lease) } else { slot.until }, ..*slot }
+            Lease { until: if far { now.saturating_add(limit.lease) } else { old.until }, ..*old }
         }));
         if clamped {
-            slots.sort_by_key(|slot| slot.until);
+            leases.sort_by_key(|lease| lease.until);
         }
-        (State { slots }, clamped)
+        (State { leases }, clamped)
     }
 
     /// Returns the time until `holder` can acquire `cost` slots: zero if it can do so now, or
@@ -85,25 +85,25 @@ impl State {
         now: Micros,
     ) -> Option<Micros> {
         limit.slots.0.checked_sub(cost)?;
-        let others = || self.slots.iter().filter(|slot| Some(slot.holder) != holder);
-        let mut in_use: u64 = others().map(|slot| u64::from(slot.hits)).sum();
+        let others = || self.leases.iter().filter(|lease| Some(lease.holder) != holder);
+        let mut in_use: u64 = others().map(|lease| u64::from(lease.slots)).sum();
         if in_use.saturating_add(cost) <= limit.slots.0 {
             return Some(Micros::ZERO);
         }
-        for slot in others() {
-            in_use -= u64::from(slot.hits);
+        for lease in others() {
+            in_use -= u64::from(lease.slots);
             if in_use.saturating_add(cost) <= limit.slots.0 {
-                return Some(Micros(slot.until.saturating_sub(now).0.max(1)));
+                return Some(Micros(lease.until.saturating_sub(now).0.max(1)));
             }
         }
         None
     }
 
-    fn set_slots(&mut self, holder: Holder, hits: u64, until: Micros) {
-        self.slots.retain(|slot| slot.holder != holder);
-        let at = self.slots.partition_point(|slot| slot.until <= until);
-        let hits = u32::try_from(hits).unwrap_or(u32::MAX);
-        self.slots.insert(at, Slot { until, holder, hits });
+    fn set_lease(&mut self, holder: Holder, slots: u64, until: Micros) {
+        self.leases.retain(|lease| lease.holder != holder);
+        let at = self.leases.partition_point(|lease| lease.until <= until);
+        let slots = u32::try_from(slots).unwrap_or(u32::MAX);
+        self.leases.insert(at, Lease { until, holder, slots });
     }
 }
 
@@ -116,8 +116,8 @@ pub fn apply(
     holder: Option<Holder>,
     now: Micros,
 ) -> Step<State> {
-    let (mut slots, clamped) = match state {
-        // A refund must not need more memory than the table has, so only a take gets spare capacity.
+    let (mut after, clamped) = match state {
+        // A refund must not need more memory than the table has: only a take gets spare capacity.
         Some(state) => state.unexpired(limit, now, usize::from(matches!(op, Op::Take { .. }))),
         None => (State::default(), false),
     };
@@ -128,26 +128,26 @@ pub fn apply(
     match (op, holder) {
         (Op::Refund { .. }, None) => {}
         (Op::Refund { .. }, Some(holder)) => {
-            let before = slots.slots.len();
-            slots.slots.retain(|slot| slot.holder != holder);
-            write |= slots.slots.len() != before;
+            let before = after.leases.len();
+            after.leases.retain(|lease| lease.holder != holder);
+            write |= after.leases.len() != before;
         }
-        (Op::Peek { hits }, _) => wait = slots.wait_time(limit, hits.0.max(1), None, now),
-        (Op::Take { cost: Hits::ZERO }, _) => wait = slots.wait_time(limit, 1, None, now),
+        (Op::Peek { hits }, _) => wait = after.wait_time(limit, hits.0.max(1), None, now),
+        (Op::Take { cost: Hits::ZERO }, _) => wait = after.wait_time(limit, 1, None, now),
         (Op::Take { cost }, holder) => {
             // `decide` always sets a holder. Takes without one would share this holder and renew
             // each other's lease.
             let holder = holder.unwrap_or(Holder(0));
-            wait = slots.wait_time(limit, cost.0, Some(holder), now);
+            wait = after.wait_time(limit, cost.0, Some(holder), now);
             if wait == Some(Micros::ZERO) {
-                let newest = slots.slots.last().map_or(Micros::ZERO, |slot| slot.until);
+                let newest = after.leases.last().map_or(Micros::ZERO, |lease| lease.until);
                 let began = newest.saturating_sub(limit.lease).max(now);
-                let renewed = slots.slots.iter().find(|slot| slot.holder == holder).copied();
-                slots.set_slots(holder, cost.0, began.saturating_add(limit.lease));
+                let renewed = after.leases.iter().find(|lease| lease.holder == holder).copied();
+                after.set_lease(holder, cost.0, began.saturating_add(limit.lease));
                 write = true;
-                // A renewal charges nothing. Its receipt restores the former hits and lease.
+                // A renewal charges nothing. A refund of it restores the former slots and lease.
                 let (hits, window) = match renewed {
-                    Some(slot) => (Hits(slot.hits.into()), slot.until),
+                    Some(lease) => (Hits(lease.slots.into()), lease.until),
                     None => (cost, Micros::ZERO),
                 };
                 charged = if renewed.is_some() { Hits::ZERO } else { cost };
@@ -155,49 +155,49 @@ pub fn apply(
             }
         }
     }
-    let last = slots.slots.last().map(|slot| slot.until);
+    let last = after.leases.last().map(|lease| lease.until);
     Step {
         outcome: Outcome {
             verdict: if wait == Some(Micros::ZERO) { Verdict::Pass } else { Verdict::Refuse },
             charged,
-            available: Hits(limit.slots.0.saturating_sub(slots.in_flight())),
+            available: Hits(limit.slots.0.saturating_sub(after.in_flight())),
             retry_after: wait.filter(|wait| *wait > Micros::ZERO),
             reset_after: last.map_or(Micros::ZERO, |until| until.saturating_sub(now)),
             taken,
         },
-        write: write.then_some(slots),
+        write: write.then_some(after),
         stepped_back: clamped,
     }
 }
 
-/// Refunds the charge in a receipt: frees its slots or, if the charge renewed a lease, restores the
+/// Refunds a recorded charge: frees its slots or, if the charge renewed a lease, restores the
 /// holder's former slots and lease. Also drops expired leases. Returns `None` if the slots are no
 /// longer in use, or if the lease has been renewed again.
 pub fn refund(
     state: &State,
     limit: &Concurrency,
-    taken: &ChargeRecord,
+    record: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
-    let holder = Holder(taken.entry);
-    let mut slots: Vec<Slot> =
-        state.slots.iter().filter(|slot| slot.until > now).copied().collect();
-    let present = slots.iter().find(|slot| slot.holder == holder)?;
-    let is_renewal = taken.window > Micros::ZERO;
-    if is_renewal && present.until != taken.at.saturating_add(limit.lease) {
+    let holder = Holder(record.entry);
+    let mut leases: Vec<Lease> =
+        state.leases.iter().filter(|lease| lease.until > now).copied().collect();
+    let present = leases.iter().find(|lease| lease.holder == holder)?;
+    let is_renewal = record.window > Micros::ZERO;
+    if is_renewal && present.until != record.at.saturating_add(limit.lease) {
         return None;
     }
-    slots.retain(|slot| slot.holder != holder);
-    let mut after = State { slots };
-    if is_renewal && taken.window > now {
-        after.set_slots(holder, taken.hits.0, taken.window);
+    leases.retain(|lease| lease.holder != holder);
+    let mut after = State { leases };
+    if is_renewal && record.window > now {
+        after.set_lease(holder, record.hits.0, record.window);
     }
     Some(after)
 }
 
 /// Returns the time at which the last lease ends, or zero if no slot is in use.
 pub fn expires_at(state: &State) -> Micros {
-    state.slots.last().map_or(Micros::ZERO, |slot| slot.until)
+    state.leases.last().map_or(Micros::ZERO, |lease| lease.until)
 }
 
 #[cfg(test)]
@@ -215,10 +215,10 @@ mod tests {
     }
 
     const TAKE: Op = Op::Take { cost: Hits::ONE };
-    const RETURN: Op = Op::Refund { cost: Hits::ONE };
+    const RELEASE: Op = Op::Refund { cost: Hits::ONE };
 
     #[test]
-    fn a_slot_that_is_not_returned_becomes_free_when_its_lease_ends() {
+    fn a_slot_that_is_not_released_becomes_free_when_its_lease_ends() {
         let one = apply_at(None, TAKE, 1, NOW).write;
         let two = apply_at(one.as_ref(), TAKE, 2, NOW + 1_000).write;
         let refused = apply_at(two.as_ref(), TAKE, 3, NOW + 2_000).outcome;
@@ -228,11 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn only_its_holder_returns_a_slot() {
+    fn only_its_holder_releases_a_slot() {
         let one = apply_at(None, TAKE, 1, NOW).write;
-        assert_eq!(apply_at(one.as_ref(), RETURN, 0, NOW).write, None, "no holder");
-        assert_eq!(apply_at(one.as_ref(), RETURN, 2, NOW).write, None);
-        assert!(apply_at(one.as_ref(), RETURN, 1, NOW).write.unwrap().is_empty());
+        assert_eq!(apply_at(one.as_ref(), RELEASE, 0, NOW).write, None, "no holder");
+        assert_eq!(apply_at(one.as_ref(), RELEASE, 2, NOW).write, None);
+        assert!(apply_at(one.as_ref(), RELEASE, 1, NOW).write.unwrap().is_empty());
     }
 
     #[test]

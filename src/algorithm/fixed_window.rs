@@ -108,12 +108,12 @@ pub fn apply(
     }
 }
 
-/// Subtracts the hits in a receipt from the window that they were charged to. Returns the new
-/// state, or `None` if the counter has moved on to another window.
-pub fn refund(state: State, taken: &ChargeRecord) -> Option<State> {
-    (state.start == taken.window && state.count > 0).then(|| State {
+/// Refunds a recorded charge to the window that was charged. Returns the new state, or `None` if
+/// the counter has moved on to another window.
+pub fn refund(state: State, record: &ChargeRecord) -> Option<State> {
+    (state.start == record.window && state.count > 0).then(|| State {
         start: state.start,
-        count: saturate(u64::from(state.count).saturating_sub(taken.hits.0)),
+        count: saturate(u64::from(state.count).saturating_sub(record.hits.0)),
     })
 }
 

@@ -123,15 +123,15 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     }
 }
 
-/// Refunds the charge in a receipt, minus the hits that may have refilled since the charge. Returns
-/// the new state, or `None` if nothing is left to refund.
-pub fn refund(state: &State, limit: &Hybrid, taken: &ChargeRecord, now: Micros) -> Option<State> {
+/// Refunds a recorded charge, minus the hits that may have refilled since the charge. Returns the
+/// new state, or `None` if nothing is left to refund.
+pub fn refund(state: &State, limit: &Hybrid, record: &ChargeRecord, now: Micros) -> Option<State> {
     let credits = HybridCredits::new(limit);
     let at = now.0 / credits.tick;
     let (read, _) = credits.read(Some(state), at);
-    let elapsed = at.saturating_sub(taken.at.0 / credits.tick);
+    let elapsed = at.saturating_sub(record.at.0 / credits.tick);
     let refilled = elapsed.saturating_mul(SHARES_TOTAL_PERCENT.saturating_mul(limit.hits.0));
-    let charged = taken.hits.0.min(credits.burst) * credits.unit;
+    let charged = record.hits.0.min(credits.burst) * credits.unit;
     let back = charged.checked_sub(refilled).filter(|back| *back > 0)?;
     Some(credits.refund(&read, limit.class, back))
 }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_available_passes_hit_by_hit_and_no_further() {
+    fn exactly_the_available_hits_pass_one_by_one() {
         for (class, floor) in [(0, 0), (0, 10), (1, 60), (1, 100)] {
             for spent in [0, 5, 25, 45] {
                 let limit = limit(class, floor);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn idle_capacity_flows_into_the_pool_and_never_above_the_whole() {
+    fn idle_capacity_flows_into_the_pool_up_to_the_total() {
         let gold = limit(0, 0);
         let state = take(None, &gold, 80, NOW).write.unwrap();
         let later = apply(Some(&state), &gold, Op::PEEK, Micros(NOW + 3_000_000)).outcome;

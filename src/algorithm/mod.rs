@@ -47,7 +47,7 @@ pub enum State {
     SlidingLog(Box<sliding_log::State>),
     /// Credits in the bucket of each consumer class, and in the pool that the classes share.
     Hybrid(Box<hybrid::State>),
-    /// Slots in use, each with its holder and the time at which its lease ends.
+    /// Lease of each slot holder: the number of slots, and the time at which the lease ends.
     Concurrency(Box<concurrency::State>),
 }
 
@@ -187,10 +187,10 @@ pub fn apply_for(
     }
 }
 
-/// Refunds the charge in a receipt to its counter (clause 16 of the contract in `store`).
+/// Refunds a recorded charge to its counter (clause 16 of the contract in `store`).
 ///
 /// `limit` is the limit under which the hits were charged. Returns the new state to store, or
-/// `None` if the charge has already expired. Callers must refund each receipt at most once.
+/// `None` if the charge has already expired. Callers must refund each charge at most once.
 pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -> Option<State> {
     match &limit.algorithm {
         Algorithm::FixedWindow(_) => {

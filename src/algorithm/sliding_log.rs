@@ -2,7 +2,7 @@
 //! an entry until it is one window old. `c` is the cost of a check in hits.
 //!
 //! The state is the list of entries, oldest first. Each has a time, its hits, and a number that
-//! identifies it in a receipt. The list can grow to L entries, so L is at most 10,000.
+//! identifies it for a refund. The list can grow to L entries, so L is at most 10,000.
 //!
 //! ```text
 //! clock      max(now, newest): if the clock steps back, no expired entry counts again
@@ -62,7 +62,7 @@ impl State {
 
     /// Returns two hit counts: the hits charged in the interval of length `length` before `start`,
     /// and the hits charged since `start`.
-    pub(crate) fn hits_before_and_from(&self, start: Micros, length: Micros) -> (u32, u32) {
+    pub(crate) fn hits_before_and_since(&self, start: Micros, length: Micros) -> (u32, u32) {
         let sum = |from: Micros, to: Micros| {
             let entries = self.entries.iter().filter(|entry| from <= entry.at && entry.at < to);
             entries.fold(0_u32, |sum, entry| sum.saturating_add(entry.hits))
@@ -71,14 +71,14 @@ impl State {
     }
 
     /// Creates a log from the hit counts of two windows, as kept by the memory store's sketch:
-    /// `from` hits since `start`, and `before` hits in the window before it. The entries get the
-    /// latest possible times, so that the log never admits too many hits.
-    pub(crate) fn from_two_windows(start: Micros, before: u32, from: u32, now: Micros) -> State {
-        // No receipt has these numbers, so no refund removes more than its own hits.
-        let before =
-            LogEntry { at: start.saturating_sub(Micros(1)), id: u64::MAX - 1, hits: before };
-        let from = LogEntry { at: start.max(now), id: u64::MAX, hits: from };
-        let entries = [before, from].into_iter().filter(|entry| entry.hits > 0).collect();
+    /// `earlier` for the window that ended at `start`, and `later` for the window that began then.
+    /// The entries get the latest possible times, so that the log never admits too many hits.
+    pub(crate) fn from_two_windows(start: Micros, earlier: u32, later: u32, now: Micros) -> State {
+        // No charge record has these numbers, so no refund removes more than its own hits.
+        let earlier =
+            LogEntry { at: start.saturating_sub(Micros(1)), id: u64::MAX - 1, hits: earlier };
+        let later = LogEntry { at: start.max(now), id: u64::MAX, hits: later };
+        let entries = [earlier, later].into_iter().filter(|entry| entry.hits > 0).collect();
         State { entries, next: 0 }
     }
 
@@ -217,7 +217,7 @@ impl State {
     }
 }
 
-/// Removes the entry of a receipt's charge from the log. Returns `None` if the entry has expired or
+/// Refunds a recorded charge by removing its log entry. Returns `None` if the entry has expired or
 /// was already removed.
 ///
 /// Also removes expired entries. Otherwise, they would count again if the refunded entry was the
@@ -225,13 +225,13 @@ impl State {
 pub fn refund(
     state: &State,
     limit: &SlidingLog,
-    taken: &ChargeRecord,
+    record: &ChargeRecord,
     now: Micros,
 ) -> Option<State> {
     // The time is compared, too, because an empty log restarts its numbers at 0.
-    let is_charged = |entry: &LogEntry| u128::from(entry.id) == taken.entry && entry.at == taken.at;
+    let matches = |entry: &LogEntry| u128::from(entry.id) == record.entry && entry.at == record.at;
     let expired = state.expired_count(limit, now);
-    let at = state.entries.range(expired..).position(is_charged)?;
+    let at = state.entries.range(expired..).position(matches)?;
     let mut entries: VecDeque<LogEntry> = state.entries.range(expired..).copied().collect();
     entries.remove(at);
     Some(State { entries, next: state.next })
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_is_until_enough_of_the_oldest_have_left() {
+    fn the_wait_ends_when_enough_of_the_oldest_entries_expire() {
         let a = take(None, 3, 1, 5_000_000).write;
         let b = take(a.as_ref(), 3, 1, 5_200_000).write;
         let c = take(b.as_ref(), 3, 1, 5_400_000).write;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ended_take_stays_ended_when_the_clock_steps_back() {
+    fn an_expired_take_stays_expired_when_the_clock_steps_back() {
         let old = take(None, 2, 2, 5_000_000).write;
         let new = take(old.as_ref(), 2, 1, 6_500_000).write.unwrap();
         let early = Micros(5_900_000);

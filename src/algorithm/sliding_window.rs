@@ -1,10 +1,10 @@
 //! Sliding window: counts the hits of the current window, plus the previous window's hits weighted
-//! by the part of that window that the sliding interval still covers. For the symbols, see the
+//! by the fraction of that window that the sliding interval still covers. For the symbols, see the
 //! [parent module](super).
 //!
 //! The state is the start of the current window and the hits of the previous and the current
 //! window, `prev` and `cur`. Any interval of one window's length admits about L hits of steady
-//! traffic, and less than 2 L hits even if an adversary sends all hits at the end of a window.
+//! traffic, and fewer than 2 L hits even if an adversary sends all hits at the end of a window.
 //!
 //! `e` is the time since the current window started, rounded down. W and `e` are in ticks (see
 //! [`SlidingWindow::tick`]). All arithmetic is integer.
@@ -117,13 +117,13 @@ pub fn apply(
     }
 }
 
-/// Subtracts the hits in a receipt from the window that they were charged to. Returns the new
-/// state, or `None` if that window is neither the current nor the previous one.
-pub fn refund(state: State, limit: &SlidingWindow, taken: &ChargeRecord) -> Option<State> {
-    let back = |count: u32| saturate(u64::from(count).saturating_sub(taken.hits.0));
-    if taken.window == state.start && state.cur > 0 {
+/// Refunds a recorded charge to the window that was charged. Returns the new state, or `None` if
+/// that window is neither the current nor the previous one.
+pub fn refund(state: State, limit: &SlidingWindow, record: &ChargeRecord) -> Option<State> {
+    let back = |count: u32| saturate(u64::from(count).saturating_sub(record.hits.0));
+    if record.window == state.start && state.cur > 0 {
         Some(State { cur: back(state.cur), ..state })
-    } else if taken.window.saturating_add(limit.length) == state.start && state.prev > 0 {
+    } else if record.window.saturating_add(limit.length) == state.start && state.prev > 0 {
         Some(State { prev: back(state.prev), ..state })
     } else {
         None
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_available_passes_and_one_more_does_not() {
+    fn the_available_hits_pass_and_one_more_does_not() {
         let limit = limit(1_000, 60);
         for elapsed in [0, 1_000, 17_123_000, 59_999_000] {
             let state = Some(State { start: Micros(T0), prev: 777, cur: 123 });
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_is_refunded_to_its_own_window_or_not_at_all() {
+    fn a_charge_is_refunded_to_its_own_window_or_not_at_all() {
         let limit = limit(10, 1);
         let first = take(None, &limit, 4, T0);
         let taken = first.outcome.taken.unwrap();

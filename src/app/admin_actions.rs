@@ -22,8 +22,8 @@ use crate::policy::RuleOverride;
 use crate::telemetry::Verbosity;
 
 /// Returns the handlers for the debug port's operator routes. A background thread rereads the token
-/// file every second, so that the token can be rotated and a hanging file system blocks no other
-/// route.
+/// file every second, so that the token can be rotated. The routes never read the file themselves,
+/// so a hanging file system cannot block them.
 ///
 /// # Errors
 ///

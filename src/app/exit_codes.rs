@@ -104,7 +104,7 @@ impl Failure {
                 | WireError::Connect { .. }
                 | WireError::Refused { .. } => Failure::UNAVAILABLE,
                 WireError::HeaderName { .. }
-                | WireError::Spread { .. }
+                | WireError::RetryJitter { .. }
                 | WireError::Certificate
                 | WireError::PrivateKey
                 | WireError::ClientAuthority

@@ -49,7 +49,7 @@ impl SampleRequest {
 
 /// Capacity of the memory store for one offline decision, in counters. Sufficient because a call
 /// checks at most 2,048 limits.
-const KEYS_MAX: usize = 4_096;
+const COUNTERS_MAX: usize = 4_096;
 
 /// Explains which rule each descriptor matches, and lists the Redis keys of its counters.
 pub(super) fn explain_request(policy: &Policy, prefix: &Prefix, request: &SampleRequest) -> String {
@@ -92,8 +92,8 @@ fn describe_domains(policy: &Policy, unknown: &str) -> String {
     format!("  it has: {}\n", escaped(&listed.join(", ")))
 }
 
-/// Loads the policy at `paths`, explains which rules `request` matches, and predicts the decision
-/// on it as if no counter had been charged yet.
+/// Loads the policy at `paths`, explains which rules `request` matches, and predicts the request's
+/// decision as if no counter had been charged yet.
 ///
 /// # Errors
 ///
@@ -115,7 +115,7 @@ pub fn explain(
         request.descriptors.iter().map(|pairs| to_entries(pairs)).collect();
     let descriptors: Vec<Descriptor<'_>> =
         entries.iter().map(|entries| plain_descriptor(entries, request.hits)).collect();
-    let engine = OfflineEngine::new(policy, KEYS_MAX);
+    let engine = OfflineEngine::new(policy, COUNTERS_MAX);
     let call = Request { domain: &request.domain, descriptors: &descriptors };
     describe_decision(&engine.decide(&call, Clock::System.now())?, &mut text);
     Ok(text)

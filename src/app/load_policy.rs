@@ -86,7 +86,7 @@ pub(super) fn policy_options(settings: &Settings) -> Options {
         charge: convert_charge(settings.charge),
         bounds: server_config::bounds(settings),
         file_bytes_max: settings.policy_file_size,
-        all_bytes_max: settings.policy_size,
+        total_bytes_max: settings.policy_size,
     }
 }
 

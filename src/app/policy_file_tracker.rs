@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_taken_at_the_third_poll_while_another_file_changes_at_every_poll() {
+    fn a_change_takes_effect_at_the_third_poll_while_another_file_changes_at_every_poll() {
         let (directory, files, mut tracker) = tracked();
         fs::write(directory.path().join("a.yaml"), "a2").unwrap();
         let mut polls = (1..=3).map(|poll| {

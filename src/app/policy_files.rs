@@ -74,7 +74,7 @@ impl FileStamp {
 /// Error from finding or reading policy files.
 #[derive(Debug)]
 pub enum PolicyFileError {
-    /// No setting names a policy.
+    /// No policy is configured.
     NotConfigured,
     /// A policy file or directory could not be read.
     Unreadable {
@@ -97,7 +97,7 @@ pub enum PolicyFileError {
         /// Whether only files with the extension `.yaml` or `.yml` are policy files.
         yaml_only: bool,
     },
-    /// One policy file, or all policy files together, exceed the configured size.
+    /// A policy file exceeds its size limit, or all policy files together exceed theirs.
     TooLarge {
         /// File at which the size limit was exceeded.
         path: PathBuf,

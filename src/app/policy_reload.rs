@@ -31,7 +31,7 @@ pub(super) struct PolicyReloader {
     /// Fingerprint of the files that were compiled last, even if they were invalid.
     last_read: Fingerprint,
     /// Fingerprint of the files of the active policy.
-    in_force: Fingerprint,
+    active: Fingerprint,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
     /// Whether a poll failed to read the files and no later poll has succeeded. Used to log each
@@ -51,7 +51,7 @@ impl PolicyReloader {
         PolicyReloader {
             next_rule: first_rule_after(&loaded.policy, RuleId(0)),
             last_read: loaded.fingerprint,
-            in_force: loaded.fingerprint,
+            active: loaded.fingerprint,
             files,
             is_unreadable: false,
             loader,
@@ -90,7 +90,7 @@ impl PolicyReloader {
                 tracing::info!(%fingerprint, "policy files read again, nothing has changed");
             }
             // If the files were unreadable for a while, the metrics still show a failed reload.
-            if self.in_force == fingerprint {
+            if self.active == fingerprint {
                 self.telemetry.policy_unchanged();
             }
             return;
@@ -117,7 +117,7 @@ impl PolicyReloader {
             loaded.fingerprint,
             Clock::System.now(),
         );
-        self.in_force = loaded.fingerprint;
+        self.active = loaded.fingerprint;
         self.next_rule = first_rule_after(&loaded.policy, self.next_rule);
         Arc::new(loaded.policy)
     }
@@ -224,7 +224,8 @@ mod tests {
         })
     }
 
-    /// Watches a file with `ONE`. Dropping the first value removes its directory.
+    /// Returns a temporary directory, the path of a policy file in it that contains `ONE`, and a
+    /// reloader for that file. Dropping the first value deletes the directory.
     fn reloader_of_one() -> (tempfile::TempDir, std::path::PathBuf, PolicyReloader) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("policy.yaml");
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_gets_new_rule_numbers() {
+    fn every_policy_gets_new_rule_ids() {
         // A call in flight counts on the rules of its own policy.
         let (_directory, path, mut reload) = reloader_of_one();
         let policies = Mutex::new(Vec::new());

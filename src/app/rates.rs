@@ -81,22 +81,22 @@ impl RateSampler {
 }
 
 /// Computes the rates between two snapshots taken `interval` apart. Treats the counts of a rule
-/// that is missing from `before` as 0.
-fn compute_rates(before: &Snapshot, after: &Snapshot, interval: Micros) -> CurrentRates {
+/// that is missing from `earlier` as 0.
+fn compute_rates(earlier: &Snapshot, later: &Snapshot, interval: Micros) -> CurrentRates {
     // The casts are exact: counts within 15 seconds are far below 2^52.
     let seconds = interval.0 as f64 / 1e6;
-    let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 / seconds;
-    let former: BTreeMap<&RuleName, &RuleSnapshot> =
-        before.rules.iter().map(|(name, sums)| (name, sums)).collect();
-    let rules = after.rules.iter().filter_map(|(name, sums)| {
-        let former = former.get(name).copied().copied().unwrap_or_default();
-        let calls = sums.asked.saturating_sub(former.asked);
+    let rate = |old: u64, new: u64| new.saturating_sub(old) as f64 / seconds;
+    let earlier_rules: BTreeMap<&RuleName, &RuleSnapshot> =
+        earlier.rules.iter().map(|(name, counts)| (name, counts)).collect();
+    let rules = later.rules.iter().filter_map(|(name, new)| {
+        let old = earlier_rules.get(name).copied().copied().unwrap_or_default();
+        let calls = new.checks.saturating_sub(old.checks);
         (calls > 0).then(|| {
             let rate = RuleRate {
                 domain: name.domain.to_string(),
                 rule: name.path.to_string(),
-                calls_per_second: rate(former.asked, sums.asked),
-                refused_calls_per_second: rate(former.refused, sums.refused),
+                calls_per_second: rate(old.checks, new.checks),
+                refused_calls_per_second: rate(old.refused, new.refused),
             };
             (calls, rate)
         })
@@ -106,8 +106,8 @@ fn compute_rates(before: &Snapshot, after: &Snapshot, interval: Micros) -> Curre
     rules.truncate(LISTED_RULES_MAX);
     CurrentRates {
         over_seconds: Some(seconds),
-        admitted_per_second: Some(rate(before.admitted, after.admitted)),
-        refused_per_second: Some(rate(before.refused, after.refused)),
+        admitted_per_second: Some(rate(earlier.admitted, later.admitted)),
+        refused_per_second: Some(rate(earlier.refused, later.refused)),
         rules: rules.into_iter().map(|(_, rate)| rate).collect(),
     }
 }
@@ -116,12 +116,12 @@ fn compute_rates(before: &Snapshot, after: &Snapshot, interval: Micros) -> Curre
 mod tests {
     use super::*;
 
-    fn sums(admitted: u64, asked: u64) -> Snapshot {
+    fn snapshot(admitted: u64, asked: u64) -> Snapshot {
         let name = RuleName { domain: "d".into(), path: "d.a".into() };
         Snapshot {
             admitted,
             refused: 0,
-            rules: vec![(name, RuleSnapshot { asked, refused: asked / 2 })],
+            rules: vec![(name, RuleSnapshot { checks: asked, refused: asked / 2 })],
         }
     }
 
@@ -129,22 +129,22 @@ mod tests {
     fn a_rate_is_the_difference_of_two_snapshots() {
         let rates = RateSampler::default();
         let at = |ms: u64| Micros(1_000_000_000 + ms * 1_000);
-        assert_eq!(rates.sample(at(0), || sums(10, 10)).over_seconds, None);
-        let sample = rates.sample(at(2_000), || sums(30, 50));
+        assert_eq!(rates.sample(at(0), || snapshot(10, 10)).over_seconds, None);
+        let sample = rates.sample(at(2_000), || snapshot(30, 50));
         assert_eq!((sample.over_seconds, sample.admitted_per_second), (Some(2.0), Some(10.0)));
         assert_eq!(sample.rules[0].calls_per_second, 20.0);
         assert_eq!(sample.rules[0].refused_calls_per_second, 10.0);
         let again = rates.sample(at(2_500), || panic!("read again too soon"));
         assert_eq!(again, sample, "every viewer gets the same");
-        let idle = rates.sample(at(4_000), || sums(30, 50));
+        let idle = rates.sample(at(4_000), || snapshot(30, 50));
         assert_eq!((idle.admitted_per_second, idle.rules.len()), (Some(0.0), 0));
     }
 
     #[test]
     fn snapshots_far_apart_give_no_rates() {
         let rates = RateSampler::default();
-        rates.sample(Micros::from_secs(1), || sums(0, 0));
-        let sample = rates.sample(Micros::from_secs(600), || sums(1_000_000, 1));
+        rates.sample(Micros::from_secs(1), || snapshot(0, 0));
+        let sample = rates.sample(Micros::from_secs(600), || snapshot(1_000_000, 1));
         assert_eq!(sample, CurrentRates::default());
     }
 }

@@ -36,7 +36,8 @@ use crate::telemetry::{self, LineFormat, Telemetry, Verbosity};
 /// connections.
 const AUXILIARY_THREADS: usize = 2;
 
-/// Interval at which expired counters, overrides and log levels are removed, 1 s.
+/// Interval between sweeps, which remove expired counters, end expired overrides, and restore the
+/// configured log level after a temporary change: 1 s.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of slots of the memory store that each sweep checks. Sweeping a store of a million keys
 /// takes eight sweeps of about 10 ms each, one per second.
@@ -195,8 +196,9 @@ fn exit_at_hard_limit(hard_limit: Duration) {
     });
 }
 
-/// Removes expired counters, overrides and log levels once a second. Also logs Redis outages,
-/// rejections, and rules for which the memory store is full.
+/// Once a second, removes expired counters, ends expired overrides, and restores the configured log
+/// level after a temporary change. Also logs Redis outages, rejections, and rules for which the
+/// memory store is full.
 async fn sweep(
     decider: Arc<ServiceDecider>,
     overrides: Arc<RuntimeOverrides>,

@@ -23,8 +23,8 @@ struct TryResponse<'a> {
     /// rule has `on_store_failure: error`.
     code: &'static str,
     source: Option<&'static str>,
-    /// Whether global shadow mode admits the call although a limit is reached or the store did not
-    /// answer.
+    /// Whether global shadow mode admits the call although a limit is reached or the store does not
+    /// respond.
     shadowed: bool,
     limited_by: Option<&'a str>,
     retry_after_ms: Option<u64>,

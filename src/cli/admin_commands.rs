@@ -64,7 +64,7 @@ pub(super) struct Switch {
     target: String,
     /// Override to set (shadow, allow, deny or a percentage such as 20%), or undo to remove it
     to: String,
-    /// Undo the switch after this many seconds; not allowed with undo
+    /// Remove the override after this many seconds; not allowed with undo
     #[arg(long, value_name = "SECONDS")]
     r#for: Option<u64>,
 }

@@ -36,7 +36,7 @@ pub(super) struct Ask {
     /// Send the request this many times
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=REPEAT_MAX))]
     repeat: u32,
-    /// Send the requests of this file in batches: one request per line, as JSON like for /json
+    /// Send the requests of this file in batches: one per line, in the JSON format of /json
     #[arg(long, value_name = "FILE",
         conflicts_with_all = ["domain", "descriptors", "hits", "refund", "repeat"])]
     batch: Option<PathBuf>,
@@ -243,8 +243,8 @@ impl Ask {
     }
 }
 
-/// Converts an error into a failure with advice. To choose the advice, determines which protocol
-/// the server at the target address uses.
+/// Converts an error of the client into a [`Failure`]. Adds advice that fits the protocol of the
+/// target server, which it detects.
 async fn with_advice(settings: &ClientSettings, error: WireError) -> Failure {
     let advice = find_advice(settings, &error).await;
     Failure::Ask { target: settings.target.clone(), error, advice }

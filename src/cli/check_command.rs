@@ -93,7 +93,7 @@ impl Check {
     }
 }
 
-/// Printer of machine-readable reports. Prints nothing if `--format` is `text`.
+/// Prints machine-readable reports, or nothing if `--format` is `text`.
 #[derive(Clone, Copy)]
 struct ReportPrinter {
     format: Format,
@@ -118,7 +118,7 @@ impl ReportPrinter {
         let failed = self.strict && !loaded.warnings.is_empty();
         self.print(&Report {
             diagnostics: warnings.chain(notes).collect(),
-            policy: Some((loaded.files, loaded.policy.rules().len())),
+            policy_size: Some((loaded.files, loaded.policy.rules().len())),
             passed: !failed,
         })?;
         match failed {
@@ -127,17 +127,17 @@ impl ReportPrinter {
         }
     }
 
-    /// Prints the errors of a policy that does not compile. The report contains them, so they are
-    /// not printed to standard error.
+    /// Prints the report of a policy that does not compile. Returns [`Failure::Reported`], so that
+    /// its errors are not printed to standard error as well.
     fn print_errors(self, errors: Diagnostics) -> Result<(), Failure> {
         let diagnostics = errors.0.iter().map(|error| (Severity::Error, error)).collect();
-        self.print(&Report { diagnostics, policy: None, passed: false })?;
+        self.print(&Report { diagnostics, policy_size: None, passed: false })?;
         Err(Failure::Reported)
     }
 }
 
-/// Prints notes grouped by kind: the first note of a kind with its source line, and the others as
-/// positions.
+/// Prints notes grouped by kind. Shows the source line of the first note of each kind, and only the
+/// positions of the others.
 fn print_notes(notes: &[Diagnostic]) {
     let mut groups: BTreeMap<DiagnosticKind, Vec<&Diagnostic>> = BTreeMap::new();
     for note in notes {

@@ -28,7 +28,7 @@ pub(super) struct Report<'d> {
     /// Errors, warnings, and notes, in this order.
     pub(super) diagnostics: Vec<(Severity, &'d Diagnostic)>,
     /// Number of policy files and number of rules; `None` if the policy has errors.
-    pub(super) policy: Option<(usize, usize)>,
+    pub(super) policy_size: Option<(usize, usize)>,
     /// Whether the exit code is 0.
     pub(super) passed: bool,
 }
@@ -78,8 +78,8 @@ impl Report<'_> {
         let diagnostics: Vec<Value> = self.diagnostics.iter().map(diagnostic).collect();
         let report = json!({
             "passed": self.passed,
-            "files": self.policy.map(|(files, _)| files),
-            "rules": self.policy.map(|(_, rules)| rules),
+            "files": self.policy_size.map(|(files, _)| files),
+            "rules": self.policy_size.map(|(_, rules)| rules),
             "diagnostics": diagnostics,
         });
         format!("{report}\n")

@@ -105,7 +105,8 @@ fn split_known_flags(
 /// Kind of the argument before the current one. Determines whether the current argument is a value.
 #[derive(Clone, Copy)]
 enum PreviousArg {
-    /// Known flag whose value is in the next argument, or in several if `several` is true.
+    /// Known flag whose value is the next argument. If `several`, the arguments after it can be
+    /// values too.
     TakesValues { several: bool },
     /// Unknown flag without `=`.
     Unknown,
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_logged_is_bounded() {
+    fn the_logged_arguments_are_bounded() {
         let long = "x".repeat(1_000);
         let many = vec![long.as_str(); 1_000];
         let (_, unknown) = ignored(&many);

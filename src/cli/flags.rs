@@ -70,13 +70,13 @@ impl<S: FlagSet> SettingFlags<S> {
     ///
     /// Returns an error if the settings file cannot be read.
     pub(super) fn read_sources(self, environment: &TextMap) -> Result<Sources, Failure> {
-        let (file, file_places) = match &self.settings {
+        let (file, file_positions) = match &self.settings {
             Some(path) => app::read_settings_file(path)?,
             None => Default::default(),
         };
         let environment = environment.clone();
         let flags = self.flags.values;
-        Ok(Sources { flags, environment, file, file_places, ..Sources::default() })
+        Ok(Sources { flags, environment, file, file_positions, ..Sources::default() })
     }
 
     /// Reads all sources, but drops settings that this subcommand does not use. For example, an

@@ -55,7 +55,7 @@ enum Command {
     Ask(ask_command::Ask),
     /// Reset the counters of one descriptor, to unblock a caller
     Reset(admin_commands::Reset),
-    /// Override the limits of a rule or a domain in a running service for a while
+    /// Temporarily override the limits of a rule or a domain in a running service
     Switch(admin_commands::Switch),
     /// Run a policy on generated traffic, in simulated time
     Simulate(simulate::Simulate),

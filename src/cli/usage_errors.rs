@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_descriptors_is_told_what_one_looks_like() {
+    fn missing_descriptors_are_reported_with_an_example() {
         for arguments in [
             &["ask", "localhost:8081", "edge"][..],
             &["explain", "--policy", "p.yaml", "edge"],

@@ -60,8 +60,8 @@ pub struct Client {
     pub headers: Vec<(String, String)>,
     /// Maximum size of a response, in bytes.
     pub message_bytes_max: usize,
-    /// Function that returns the policy defaults. They set properties that messages from the
-    /// control plane cannot express. `None` means the built-in defaults.
+    /// Function that returns the policy defaults, for properties of a policy that messages from
+    /// the control plane cannot express. Without a function, the built-in defaults apply.
     pub defaults: Option<ReadDefaults>,
     /// State and counters of the client, for metrics and the live page.
     pub status: Arc<ControlPlaneStatus>,
@@ -100,8 +100,8 @@ struct Session<A> {
     /// Whether any policy has been activated.
     is_active: bool,
     on_response: A,
-    /// Last error of a connection or stream that was logged; `None` while a stream is open.
-    logged: Option<String>,
+    /// Error of a connection or stream that was logged last; `None` while a stream is open.
+    last_logged_error: Option<String>,
 }
 
 impl Client {
@@ -121,7 +121,7 @@ impl Client {
             defaults: self.read_defaults().unwrap_or_default(),
             is_active: false,
             on_response,
-            logged: None,
+            last_logged_error: None,
             client: self,
         };
         session.last_good.set_defaults(session.defaults.clone());
@@ -162,8 +162,8 @@ impl Client {
         }
     }
 
-    /// Returns a request with the message and the configured headers. Skips invalid headers,
-    /// although the settings should already have rejected them.
+    /// Returns a request with the message and the configured headers. Skips invalid headers, which
+    /// should already have been rejected when the settings were read.
     fn with_headers<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
         for (name, value) in &self.headers {
@@ -306,7 +306,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         if !status.connected.swap(true, Ordering::Relaxed) {
             ControlPlaneStatus::add_to_counter(&status.connects, 1);
             status.update(|state| state.error = None);
-            self.logged = None;
+            self.last_logged_error = None;
             let ConnectionConfig { host, port, .. } = &self.client.connection;
             tracing::info!(server = format!("{host}:{port}"), "connected to the control plane");
         }
@@ -318,14 +318,14 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         let status = &self.client.status;
         ControlPlaneStatus::add_to_counter(&status.failures, 1);
         status.update(|state| state.error = Some(error.clone()));
-        if self.logged.as_ref() != Some(&error) {
+        if self.last_logged_error.as_ref() != Some(&error) {
             let ConnectionConfig { host, port, .. } = &self.client.connection;
             tracing::warn!(
                 server = format!("{host}:{port}"),
                 error,
                 "control plane not reached, the last good policy stays in force"
             );
-            self.logged = Some(error);
+            self.last_logged_error = Some(error);
         }
     }
 

@@ -1,5 +1,5 @@
-//! Decides whether to send an ACK or a NACK in reply to a response from the control plane, and
-//! when.
+//! Decides whether to reply to a response from the control plane with an ACK or a NACK, and when
+//! to send it.
 //!
 //! A control plane may respond to a NACK immediately with the same version, so NACKs are
 //! rate-limited. All functions here are deterministic: the time is an argument.
@@ -11,8 +11,8 @@ use super::last_good::Rejection;
 /// Minimum time between two NACKs. Also the wait before the second NACK for the same version. The
 /// wait doubles with each further NACK for this version.
 const NACK_WAIT_MIN: Duration = Duration::from_secs(1);
-/// Maximum wait before a NACK. Also the maximum delay of a corrected policy, because the control
-/// plane sends nothing before it has received the NACK.
+/// Maximum wait before a NACK. It can delay a corrected policy by as much, because the control
+/// plane sends nothing until it receives the NACK.
 const NACK_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum number of rejections that a NACK lists.
@@ -34,7 +34,7 @@ pub struct Exchange {
 /// ACK or NACK to send in reply to a response from the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AckOrNack {
-    /// Version that was accepted last. For an ACK, this is the version of the response.
+    /// Version that was acknowledged last. For an ACK, this is the version of the response.
     pub version: String,
     /// Nonce of the response that is acknowledged or rejected.
     pub nonce: String,
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_response_keeps_the_acknowledged_version_and_names_the_place() {
+    fn a_nack_has_the_acknowledged_version_and_the_path_of_the_error() {
         let now = Clock::System.monotonic();
         let mut exchange = Exchange::default();
         exchange.ack_or_nack("1", "a", &[], now);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_version_starts_again_at_one_second_and_so_does_an_ack() {
+    fn a_new_version_or_an_ack_resets_the_wait_to_one_second() {
         let now = Clock::System.monotonic();
         let mut exchange = Exchange::default();
         for _ in 0..3 {

@@ -155,26 +155,26 @@ impl LastGood {
         let mut update = DomainUpdate::default();
         let mut response = DecodedResponse::decode(resources);
         update.rejections.append(&mut response.rejections);
-        let former = std::mem::take(&mut self.rejected);
+        let previously_rejected = std::mem::take(&mut self.rejected);
         for (domain, group) in std::mem::take(&mut response.domains) {
-            self.apply_domain(&domain, group, &former, &mut update);
-            response.present.insert(domain);
+            self.apply_domain(&domain, group, &previously_rejected, &mut update);
+            response.present_domains.insert(domain);
         }
         let before = self.accepted.len();
         self.accepted.retain(|domain, accepted| {
-            response.present.contains(domain) || response.may_contain(&accepted.resources)
+            response.present_domains.contains(domain) || response.may_contain(&accepted.resources)
         });
         update.changed |= self.accepted.len() < before;
         update
     }
 
-    /// Applies the resources of one domain. `group` must be sorted by name. `former` contains the
-    /// invalid domains of the previous response.
+    /// Applies the resources of one domain. `group` must be sorted by name. `previously_rejected`
+    /// contains the invalid domains of the previous response.
     fn apply_domain(
         &mut self,
         domain: &str,
         group: Vec<EncodedResource>,
-        former: &BTreeMap<String, RejectedDomain>,
+        previously_rejected: &BTreeMap<String, RejectedDomain>,
         update: &mut DomainUpdate,
     ) {
         let group = match self.options.merge_domains {
@@ -186,7 +186,7 @@ impl LastGood {
             return;
         }
         if let Some(RejectedDomain { rejections, .. }) =
-            former.get(domain).filter(|rejected| rejected.hash == hash)
+            previously_rejected.get(domain).filter(|rejected| rejected.hash == hash)
         {
             update.rejections.extend(rejections.iter().cloned());
             let rejections = rejections.clone();
@@ -245,18 +245,18 @@ struct DecodedResponse {
     domains: BTreeMap<String, Vec<EncodedResource>>,
     /// Names of the resources with an empty domain name. The domains that these resources should
     /// define are unknown.
-    without_domain: BTreeSet<String>,
+    names_without_domain: BTreeSet<String>,
     /// Whether the response contains a resource whose name cannot be decoded.
     has_nameless: bool,
     /// Names of the domains in the response, valid or not. These domains are not removed. Filled
     /// while the response is applied.
-    present: BTreeSet<String>,
+    present_domains: BTreeSet<String>,
     rejections: Vec<Rejection>,
 }
 
 impl DecodedResponse {
-    /// Decodes the names and domains of resources. Only the rejections depend on the order of
-    /// `resources`.
+    /// Decodes the names and domains of resources. The order of `resources` affects the rejections,
+    /// but not which resources are kept.
     fn decode(resources: Vec<RawResource>) -> Self {
         let mut response = DecodedResponse::default();
         let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();
@@ -288,17 +288,17 @@ impl DecodedResponse {
         }
         for (name, resource) in by_name {
             if resource.domain.is_empty() {
-                response.without_domain.insert(name);
+                response.names_without_domain.insert(name);
             }
             response.domains.entry(resource.domain.clone()).or_default().push(resource);
         }
         response
     }
 
-    /// Returns whether the response may contain a new version of one of `resources` whose domain
-    /// name cannot be read. If so, the last good domain that `resources` defined must be kept.
+    /// Returns whether the response may contain a new version of one of `resources` without a
+    /// readable domain name. If so, the last good domain that `resources` defined must be kept.
     fn may_contain(&self, resources: &[String]) -> bool {
-        self.has_nameless || resources.iter().any(|name| self.without_domain.contains(name))
+        self.has_nameless || resources.iter().any(|name| self.names_without_domain.contains(name))
     }
 }
 

@@ -77,12 +77,12 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let mut charged_hits: HashMap<CounterKey, u64> = HashMap::new();
         for (check, answer) in checks.each.iter().zip(&mut answers.each) {
             let Answer::Decided(outcome) = answer else { continue };
-            let before = charged_hits.entry(check.key).or_insert(0);
+            let prior_hits = charged_hits.entry(check.key).or_insert(0);
             let Outcome { verdict, retry_after, .. } =
-                predict_outcome(outcome, check, Hits(*before));
+                predict_outcome(outcome, check, Hits(*prior_hits));
             *outcome = Outcome { verdict, retry_after, ..*outcome };
             if verdict == Verdict::Pass && !check.is_refund() {
-                *before = before.saturating_add(check.cost().0);
+                *prior_hits = prior_hits.saturating_add(check.cost().0);
             }
         }
         let decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
@@ -112,10 +112,10 @@ impl<S: Store, O: Observer> Decider<S, O> {
     }
 }
 
-/// Predicts the outcome of a check from the outcome of a peek at its counter. `before` is the
+/// Predicts the outcome of a check from the outcome of a peek at its counter. `prior_hits` is the
 /// number of hits that earlier checks of the same call would charge to the counter.
-fn predict_outcome(peek: &Outcome, check: &Check<'_>, before: Hits) -> Outcome {
-    let available = Hits(peek.available.0.saturating_sub(before.0));
+fn predict_outcome(peek: &Outcome, check: &Check<'_>, prior_hits: Hits) -> Outcome {
+    let available = Hits(peek.available.0.saturating_sub(prior_hits.0));
     let (verdict, retry_after) = if check.hits_needed() <= available {
         (Verdict::Pass, None)
     } else {

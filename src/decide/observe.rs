@@ -77,7 +77,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         }
     }
 
-    /// Notifies the observer of a refused check. Collects the counter's entries here, so that
+    /// Notifies the observer of a refused check. Collects the counter's entries only now, so that
     /// checks that pass do not incur the cost.
     fn notify_refusal(
         &self,

@@ -32,12 +32,12 @@ enum QuotaEffect {
 /// Groups of a call's quota descriptors.
 #[derive(Debug, Default)]
 pub(super) struct QuotaGroups {
-    /// For each descriptor, the index of its group in `depends`; `None` if the descriptor is in no
-    /// group. Empty if the call has no quota descriptors.
+    /// For each descriptor, the index of its group in `conditional`; `None` if the descriptor is in
+    /// no group. Empty if the call has no quota descriptors.
     descriptor_groups: SmallVec<[Option<usize>; 8]>,
     /// For each group, whether its result depends on checks; `false` means that the group always
     /// passes. Groups are in the order of their first descriptors.
-    depends: SmallVec<[bool; 8]>,
+    conditional: SmallVec<[bool; 8]>,
 }
 
 /// Sets the roles of the checks of quota descriptors, and returns their groups. In global quota
@@ -55,8 +55,8 @@ pub(super) fn assign_roles(
         return QuotaGroups::default();
     }
     let groups = find_groups(checks, matches, request, modes);
-    let any_passes = groups.depends.iter().any(|depends| !depends);
-    let is_single = groups.depends.len() == 1;
+    let any_passes = groups.conditional.iter().any(|conditional| !conditional);
+    let is_single = groups.conditional.len() == 1;
     for (at, (found, span)) in matches.found.iter().zip(&checks.spans).enumerate() {
         if !is_quota(found, modes) {
             continue;
@@ -80,13 +80,13 @@ pub(super) fn assign_roles(
 }
 
 impl QuotaGroups {
-    /// Marks the statuses of all descriptors whose group is over a limit.
+    /// Sets `group_refused` in the statuses of all descriptors whose group is over a limit.
     pub(super) fn mark_refused(&self, statuses: &mut [Status<'_>]) {
         // Without groups of several descriptors, the codes already say everything.
-        if self.depends.len() == self.descriptor_groups.iter().flatten().count() {
+        if self.conditional.len() == self.descriptor_groups.iter().flatten().count() {
             return;
         }
-        let mut refused: SmallVec<[bool; 8]> = SmallVec::from_elem(false, self.depends.len());
+        let mut refused: SmallVec<[bool; 8]> = SmallVec::from_elem(false, self.conditional.len());
         for (group, status) in self.descriptor_groups.iter().zip(statuses.iter()) {
             if let Some(group) = group {
                 refused[*group] |= status.code == Code::OverLimit;
@@ -118,15 +118,15 @@ fn find_groups(
         groups.descriptor_groups.push(if effect == QuotaEffect::None {
             None
         } else {
-            let next = groups.depends.len();
+            let next = groups.conditional.len();
             let group = match group_key(matches.quota_group(), descriptor) {
                 Some(key) => *known.entry(key).or_insert(next),
                 None => next,
             };
             if group == next {
-                groups.depends.push(false);
+                groups.conditional.push(false);
             }
-            groups.depends[group] |= effect == QuotaEffect::DependsOnChecks;
+            groups.conditional[group] |= effect == QuotaEffect::DependsOnChecks;
             Some(group)
         });
     }

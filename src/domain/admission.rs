@@ -149,7 +149,8 @@ mod tests {
 
     type Checks = Vec<(Role, Option<Verdict>)>;
 
-    /// Roles to combine. The two quota groups are in different [`QuotaBits`].
+    /// Roles of the checks in the tested calls. The two quota groups are in different
+    /// [`QuotaBits`].
     const ROLES: [Role; 4] = [Role::Required, Role::Quota(0), Role::Quota(300), Role::Shadow];
     const VERDICTS: [Option<Verdict>; 3] = [Some(Verdict::Pass), Some(Verdict::Refuse), None];
 
@@ -164,7 +165,7 @@ mod tests {
         })
     }
 
-    /// Returns copies of the call in which every undecided check is decided, in all possible ways.
+    /// Returns one copy of the call for each combination of verdicts of its undecided checks.
     fn completions(call: &Checks) -> Vec<Checks> {
         call.iter().fold(vec![Vec::new()], |calls, (role, verdict)| {
             let possible = match verdict {

@@ -14,8 +14,8 @@ pub struct Bounds {
     /// Maximum number of fields in the encoded request, including those in nested messages.
     pub fields_max: usize,
     /// Maximum number of checks per request. It is bounded because one Redis script decides all
-    /// checks. A policy cannot be loaded if a request to one of its domains could exceed this
-    /// maximum with only one descriptor for each sequence of keys.
+    /// checks. A policy is rejected if one of its domains has so many limits that a request could
+    /// exceed this maximum even if no two of its descriptors have the same sequence of keys.
     pub checks_max: usize,
     /// Maximum number of requests per batch. `message_bytes_max` and `fields_max` also apply to a
     /// batch as a whole.

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_holds_what_was_pushed_in_blocks_within_its_budget() {
+    fn a_buffer_holds_the_pushed_bytes_in_blocks_within_its_budget() {
         let bytes: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();
         for size in [1, 7, 16 * 1024, 100_000] {
             let budget = Arc::new(ByteBudget::new(175_000));

@@ -10,9 +10,9 @@ use super::{Micros, Unit};
 /// Start (inclusive) and end (exclusive) of a rate limit window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowBounds {
-    /// First microsecond of the window, since the Unix epoch.
+    /// Start of the window (inclusive), in microseconds since the Unix epoch.
     pub start: Micros,
-    /// First microsecond after the window, since the Unix epoch; always later than `start`.
+    /// End of the window (exclusive), in microseconds since the Unix epoch; later than `start`.
     pub end: Micros,
 }
 

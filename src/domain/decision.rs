@@ -151,8 +151,8 @@ pub struct CheckEvent {
     pub source: Source,
 }
 
-/// Domain and path of a checked rule, passed to [`Observer::on_detailed_check`]. The metrics of the
-/// rule show descriptor values from the request.
+/// Domain and path of a checked rule whose metrics show descriptor values from the request. Passed
+/// to [`Observer::on_detailed_check`].
 #[derive(Clone, Copy)]
 pub struct DetailedCheck<'a> {
     /// Domain of the rule.
@@ -229,8 +229,8 @@ impl RpcOutcome {
     }
 }
 
-/// Reason why a call was invalid. Metrics count calls by reason, because by default Envoy admits a
-/// request if its rate limit call fails.
+/// Reason why a call was invalid. Metrics count invalid calls by reason. They would go unnoticed
+/// otherwise, because by default Envoy admits a request if its rate limit call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidReason {
     /// The message is not a valid encoded request, or the body is not valid JSON.
@@ -354,7 +354,7 @@ pub trait Observer: Send + Sync + 'static {
     fn should_sample(&self, _: Option<&TraceParent>) -> bool {
         false
     }
-    /// Called once the response to a sampled request is ready, with the request's trace. May
+    /// Called when the response to a sampled request is ready, with the request's trace. May
     /// allocate and lock, because few requests are sampled.
     fn on_trace(&self, _: &Trace, _: RpcOutcome) {}
 }

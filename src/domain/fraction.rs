@@ -8,9 +8,9 @@ use super::{
     SlidingWindow,
 };
 
-/// Maximum product of `burst` and `emission`, or of `burst` and `window`, in a scaled bucket:
-/// 2^51, with times in microseconds. This is at most half of the bounds in [`Refill`], because the
-/// debt of a bucket with `charge: billed` or `always` may reach twice its capacity.
+/// Cap on the product of `burst` and `emission` (or `window`) when a bucket is scaled: 2^51, with
+/// times in microseconds. This is half of the smaller bound in [`Refill`], because the debt of a
+/// bucket with `charge: billed` or `always` may reach twice its capacity.
 const SCALED_PRODUCT_MAX: u64 = 1 << 51;
 
 /// Fraction of a limit, greater than 0 and at most 1.

@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper bounds of the buckets of a [`DurationHistogram`], in microseconds. The buckets are narrow
-/// around 6 ms and 20 ms (Envoy's default timeout), to show how many calls take longer. The other
-/// buckets are wide, because each bucket is one time series per node.
+/// Upper bounds of the buckets of a [`DurationHistogram`], in microseconds. One bound is 20 ms, to
+/// show how many calls exceed Envoy's default timeout. There are few buckets, because each one is a
+/// time series per node.
 pub const DURATION_BOUNDS_US: [u64; 25] = [
     25, 50, 100, 150, 200, 300, 400, 500, 750, 1_000, 1_500, 2_000, 3_000, 4_000, 5_000, 6_000,
     7_000, 8_000, 10_000, 15_000, 20_000, 25_000, 50_000, 100_000, 1_000_000,
@@ -24,7 +24,7 @@ pub struct Histogram<const N: usize> {
     bounds: &'static [u64; N],
     counts: [AtomicU64; N],
     /// Number of recorded values above the last bound.
-    above: AtomicU64,
+    overflow: AtomicU64,
     sum: AtomicU64,
 }
 
@@ -51,7 +51,7 @@ impl<const N: usize> Histogram<N> {
     /// order.
     pub fn new(bounds: &'static [u64; N]) -> Self {
         let counts = std::array::from_fn(|_| AtomicU64::new(0));
-        Histogram { bounds, counts, above: AtomicU64::new(0), sum: AtomicU64::new(0) }
+        Histogram { bounds, counts, overflow: AtomicU64::new(0), sum: AtomicU64::new(0) }
     }
 
     /// Records a value. A value equal to a bound belongs to the bucket of that bound.
@@ -63,7 +63,7 @@ impl<const N: usize> Histogram<N> {
     /// [`add_relaxed`].
     fn record_with(&self, number: u64, single_writer: bool) {
         let at = self.bounds.partition_point(|bound| *bound < number);
-        add_relaxed(self.counts.get(at).unwrap_or(&self.above), 1, single_writer);
+        add_relaxed(self.counts.get(at).unwrap_or(&self.overflow), 1, single_writer);
         add_relaxed(&self.sum, number, single_writer);
     }
 
@@ -71,7 +71,7 @@ impl<const N: usize> Histogram<N> {
     /// time may be in the sum but not yet in its bucket.
     pub fn snapshot(&self) -> HistogramSnapshot {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let counts = self.counts.iter().chain([&self.above]).map(load).collect();
+        let counts = self.counts.iter().chain([&self.overflow]).map(load).collect();
         HistogramSnapshot { bounds: self.bounds, counts, sum: load(&self.sum) }
     }
 }
@@ -175,20 +175,20 @@ mod tests {
     }
 
     #[test]
-    fn bounds_ascend_and_both_budgets_are_among_them() {
+    fn bounds_ascend_and_include_6_and_20_ms() {
         assert!(DURATION_BOUNDS_US.is_sorted() && BATCH_SIZE_BOUNDS.is_sorted());
         assert!(DURATION_BOUNDS_US.contains(&6_000) && DURATION_BOUNDS_US.contains(&20_000));
     }
 
     #[test]
-    fn a_wait_beyond_every_bound_is_counted_above_them() {
+    fn a_duration_above_the_last_bound_is_counted() {
         let waits = DurationHistogram::default();
         waits.record_duration(Duration::from_secs(3_600));
         assert_eq!(waits.snapshot().counts.last(), Some(&1));
     }
 
     #[test]
-    fn distributions_of_the_same_bounds_add_up() {
+    fn histograms_with_the_same_bounds_add_up() {
         let (one, other) = (BatchSizeHistogram::default(), BatchSizeHistogram::default());
         one.record(1);
         other.record(1);

@@ -1,4 +1,4 @@
-//! Compiled limits: the parameters of each algorithm, within the bounds of its arithmetic.
+//! Compiled limits: the parameters of each algorithm and their valid ranges.
 //!
 //! Not here: parsing and validation (`policy`), the arithmetic (`algorithm`, `lua`).
 
@@ -109,8 +109,8 @@ impl Limit {
     }
 
     /// Returns the limit to which bills are charged: this limit with [`Charge::Always`]. Returns
-    /// `None` unless `charge` is [`Charge::Billed`]. A bill is a descriptor with its own
-    /// `hits_addend` above 0.
+    /// `None` unless `charge` is [`Charge::Billed`]. A bill is a `hits_addend` above 0 that a
+    /// descriptor sets itself.
     pub fn bill_limit(&self) -> Option<Limit> {
         match self.charge {
             Charge::Admitted | Charge::Always => None,
@@ -337,9 +337,9 @@ pub enum Charge {
     /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
     #[default]
     Admitted,
-    /// Charge bills as with `Always`, and all other hits as with `Admitted`. A bill is a
-    /// descriptor with its own `hits_addend` above 0. The caller has already used these hits, so
-    /// they are charged to the [`Limit::bill_limit`] even if the call is rejected.
+    /// Charge bills even if the check is refused or the call is rejected; charge all other hits as
+    /// with `Admitted`. A bill is a `hits_addend` above 0 that a descriptor sets itself: hits that
+    /// the caller has already used. Bills are charged to [`Limit::bill_limit`].
     Billed,
     /// Charge even if the check is refused or the call is rejected, because the hits have already
     /// been used.

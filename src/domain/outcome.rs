@@ -217,8 +217,8 @@ impl Source {
 pub struct Answers {
     /// One answer per check, in the order of the call.
     ///
-    /// A `Vec`, because the `domain` module has no dependencies. Allocating it takes 20 ns of the
-    /// 5,000 ns that a whole decision takes.
+    /// A `Vec` and not a `SmallVec`, because the `domain` module has no dependencies. Allocating it
+    /// takes 20 ns of the 5,000 ns that a whole decision takes.
     pub each: Vec<Answer>,
     /// Component that decided the call, for metadata and metrics.
     pub source: Source,

@@ -60,9 +60,9 @@ const MISSPELLED_WORD_BYTES_MAX: usize = 48;
 /// Returns the known word that `given` is probably a misspelling of; `None` if none is similar.
 ///
 /// A known word is similar if it differs from `given` in at most one letter, or in at most two
-/// letters if `given` has more than five. Case, hyphens, and underscores are ignored. Two adjacent
-/// letters that are swapped count as one. If no known word is similar and `given` is an
-/// abbreviation of at least three letters, returns the shortest word that begins with it.
+/// letters if `given` has more than five. Case, hyphens, and underscores are ignored. Swapping two
+/// adjacent letters counts as a difference of one letter. If no known word is similar and `given`
+/// is an abbreviation of at least three letters, returns the shortest word that begins with it.
 ///
 /// ```
 /// use tidegate::domain::nearest_word;
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_to_insert_remove_replace_and_swap_are_counted() {
+    fn insertions_removals_replacements_and_swaps_count_as_one_edit() {
         for (one, other, letters) in
             [("", "", 0), ("", "ab", 2), ("key", "kye", 1), ("unit", "units", 1), ("a", "b", 1)]
         {

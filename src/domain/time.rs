@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_counts_as_one_that_stands_still() {
+    fn no_time_has_elapsed_if_the_clock_steps_back() {
         assert_eq!(Micros(3).saturating_sub(Micros(5)), Micros::ZERO);
     }
 }

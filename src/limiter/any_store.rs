@@ -1,5 +1,5 @@
-//! Store behind a decider: the memory store, or Redis with the memory store as its fallback. The
-//! service and the library share it.
+//! Store that a decider uses: the memory store, or Redis with the memory store as its fallback.
+//! Both the service and the library use this type.
 //!
 //! Not here: the wrappers of the Redis store (`redis_stack`).
 
@@ -28,10 +28,10 @@ impl AnyStore {
     }
 
     /// Waits until Redis is connected. Returns immediately if the counters are in memory.
-    pub(crate) async fn until_connected(&self) {
+    pub(crate) async fn wait_until_connected(&self) {
         #[cfg(feature = "redis")]
         if let Some(redis) = self.redis() {
-            redis.remote().until_connected().await;
+            redis.remote().wait_until_connected().await;
         }
     }
 

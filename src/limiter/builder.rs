@@ -13,10 +13,10 @@ use crate::decide::{Decider, GlobalModes};
 use crate::policy::{Secret, Source};
 
 /// Default maximum number of counters in memory. In total, they take up to 60 MB.
-const COUNTERS_DEFAULT: usize = 1_000_000;
+const COUNTERS_MAX_DEFAULT: usize = 1_000_000;
 
 /// Range of the maximum number of counters in memory, the same as for the setting `--max-keys`.
-const COUNTERS_RANGE: RangeInclusive<usize> = 1_024..=1_000_000_000;
+const COUNTERS_MAX_RANGE: RangeInclusive<usize> = 1_024..=1_000_000_000;
 
 /// Builder of a [`Limiter`], with a policy and options.
 ///
@@ -45,7 +45,7 @@ impl Default for LimiterBuilder {
         LimiterBuilder {
             files: Vec::new(),
             secret: Secret::default(),
-            counters_max: COUNTERS_DEFAULT,
+            counters_max: COUNTERS_MAX_DEFAULT,
             #[cfg(feature = "redis")]
             redis: None,
         }
@@ -66,10 +66,10 @@ impl LimiterBuilder {
     /// sliding log, of concurrency slots, or of a hybrid counter count as another counter.
     ///
     /// When the maximum is reached, only a rule below its fair share of the counters gets counters
-    /// for new keys. New keys of any other rule share counters. A call with such a key may be
-    /// rejected too early, but never exceeds the limit. Keys of a concurrency or hybrid limit do
-    /// not share counters: their checks are refused instead. So are the checks of new keys if keys
-    /// of eight other rules already share counters.
+    /// for new keys. New keys of any other rule share counters with other keys of that rule. A call
+    /// with such a key may be rejected too early, but never exceeds the limit. At most eight rules
+    /// have shared counters at a time. New keys of further rules, and new keys of concurrency and
+    /// hybrid limits, are rejected while the memory is full.
     ///
     /// With Redis, the counters in memory are used only while Redis does not reply.
     pub fn max_counters(self, counters: usize) -> LimiterBuilder {
@@ -91,15 +91,15 @@ impl LimiterBuilder {
     }
 
     /// Compiles the policy and builds the limiter. With Redis, connections are opened in the
-    /// background; [`Limiter::until_connected`] waits for them.
+    /// background; [`Limiter::wait_until_connected`] waits for them.
     ///
     /// # Errors
     ///
     /// Returns a [`ConfigError`] if the policy has errors, an option is out of range, or a limiter
     /// with counters in Redis is built outside a tokio runtime.
     pub fn build(self) -> Result<Limiter, ConfigError> {
-        if !COUNTERS_RANGE.contains(&self.counters_max) {
-            let (min, max) = (COUNTERS_RANGE.start(), COUNTERS_RANGE.end());
+        if !COUNTERS_MAX_RANGE.contains(&self.counters_max) {
+            let (min, max) = (COUNTERS_MAX_RANGE.start(), COUNTERS_MAX_RANGE.end());
             let text = format!("max_counters: must be from {min} to {max}");
             return Err(ConfigError::Option(text));
         }

@@ -159,7 +159,7 @@ impl Limiter {
     ///
     /// A refund never raises the available hits above the limit, and has no effect on a counter
     /// that no longer exists. A holder without slots releases none. If Redis does not reply in
-    /// time, the refund may be lost; the counter then includes the refunded hits until it refills.
+    /// time, the refund may be lost; the hits then stay charged until the counter refills.
     ///
     /// # Errors
     ///
@@ -232,8 +232,8 @@ impl Limiter {
 
     /// Waits until Redis is connected, without a timeout. Returns immediately if the counters are
     /// in memory. Until Redis is connected, calls are decided as if it did not reply.
-    pub async fn until_connected(&self) {
-        self.0.decider.store().until_connected().await;
+    pub async fn wait_until_connected(&self) {
+        self.0.decider.store().wait_until_connected().await;
     }
 
     async fn decide(

@@ -40,7 +40,7 @@ const REPLICAS_RANGE: RangeInclusive<u32> = 1..=10_000;
 ///         .policy("api.yaml", include_str!("../../config/first.yaml"))
 ///         .redis(redis)
 ///         .build()?;
-///     let connected = limiter.until_connected();
+///     let connected = limiter.wait_until_connected();
 ///     tokio::time::timeout(std::time::Duration::from_secs(1), connected).await?;
 ///     let decision = limiter.check("edge", &[Descriptor::new([("api_token", "t0")])]).await?;
 ///     println!("{} by {}", decision.is_admitted(), decision.source());

@@ -20,7 +20,7 @@ pub use compile::colocation::{Colocation, LimitPair};
 pub use compile::limit_numbers::{WINDOW_MAX, compile_override};
 pub use compile::spec;
 pub use compile::time_zone::calendar;
-pub use compile::{Compiled, compile, compile_resources};
+pub use compile::{CompiledPolicy, compile, compile_resources};
 pub use lookup::counter_key::{Secret, key_text};
 pub use lookup::matcher::{CHECKS_MAX, Checks, DescriptorMatch, Matches};
 pub use lookup::overrides::{RuleOverride, RuleOverrideError};
@@ -32,7 +32,7 @@ pub use show::explain::{
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
 pub use source::domain_defaults::{DomainDefaults, PolicyDefaults};
 pub use source::resource::{DescriptorFields, LimitFields, Resource, ResourceWriter};
-pub use source::{ALL_BYTES_MAX, FILE_BYTES_CEILING, FILE_BYTES_MAX, Options, Source};
+pub use source::{FILE_BYTES_CEILING, FILE_BYTES_MAX, Options, Source, TOTAL_BYTES_MAX};
 pub use syntax::diagnostic::{Diagnostic, DiagnosticKind, Diagnostics};
 pub use syntax::excerpt::Excerpt;
 pub use syntax::json_schema::schema;

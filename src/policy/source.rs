@@ -28,12 +28,13 @@ pub struct Options {
     pub merge_domains: bool,
     /// Charge mode for domains and limits without a `charge` of their own.
     pub charge: Charge,
-    /// Bounds of a request, which the rules of a policy must not exceed.
+    /// Bounds on requests. Compilation fails if a request could need more checks, and warns about
+    /// paths with more entries.
     pub bounds: Bounds,
     /// Maximum size of one file, in bytes.
     pub file_bytes_max: usize,
     /// Maximum size of all files together, in bytes.
-    pub all_bytes_max: usize,
+    pub total_bytes_max: usize,
 }
 
 /// Default maximum size of one file, in bytes: about 40,000 rules. A larger file is probably a log
@@ -47,7 +48,7 @@ pub const FILE_BYTES_CEILING: usize = 16 * 1024 * 1024;
 /// Maximum size of all files together, in bytes: the default of the setting and also its highest
 /// value. Compiling a policy takes about 20 times the size of its text in memory, or 15 times for
 /// JSON (measured at 1 MiB).
-pub const ALL_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub const TOTAL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl Default for Options {
     fn default() -> Self {
@@ -56,7 +57,7 @@ impl Default for Options {
             charge: Charge::Admitted,
             bounds: Bounds::DEFAULT,
             file_bytes_max: FILE_BYTES_MAX,
-            all_bytes_max: ALL_BYTES_MAX,
+            total_bytes_max: TOTAL_BYTES_MAX,
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 /// its hits stay charged until their window ends or their bucket refills.
 const REFUNDS_MAX: usize = 1_024;
 
-/// Spawner of refund tasks. Counts the refunds in progress.
+/// Spawns a task per refund, and counts the refunds in progress.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundRefunds {
     in_progress: Arc<AtomicUsize>,

@@ -11,28 +11,28 @@ use crate::domain::{Limit, Micros};
 #[derive(Debug, Default)]
 pub(super) struct CounterLosses {
     /// Number of losses since startup, as most recently reported by the remote store.
-    known: AtomicU64,
+    count: AtomicU64,
     /// Time at which the latest loss was noticed, in microseconds since the Unix epoch; 0 if there
     /// was none.
-    latest: AtomicU64,
+    latest_at: AtomicU64,
 }
 
 impl CounterLosses {
     /// Records the number of losses that the remote store reports. Returns whether some of them
     /// are new. If several callers report the same losses concurrently, only one gets `true`.
     pub(super) fn observe(&self, losses: u64, now: Micros) -> bool {
-        if self.known.load(Ordering::Acquire) == losses {
+        if self.count.load(Ordering::Acquire) == losses {
             return false;
         }
-        // Before `known`: whoever finds it up to date must also find the time.
-        self.latest.fetch_max(now.0, Ordering::AcqRel);
-        self.known.swap(losses, Ordering::AcqRel) != losses
+        // Stored before `count`, so that a thread that reads the new count also reads the new time.
+        self.latest_at.fetch_max(now.0, Ordering::AcqRel);
+        self.count.swap(losses, Ordering::AcqRel) != losses
     }
 
     /// Returns whether charges under this limit may still be missing in the remote store, because
     /// the store lost its counters less than one [charge lifetime](Limit::charge_lifetime) ago.
     pub(super) fn affects(&self, limit: &Limit, now: Micros) -> bool {
-        let latest = Micros(self.latest.load(Ordering::Acquire));
+        let latest = Micros(self.latest_at.load(Ordering::Acquire));
         latest > Micros::ZERO && now < latest.saturating_add(limit.charge_lifetime())
     }
 }

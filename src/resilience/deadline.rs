@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Default time budget of a store call, which also applies if the caller sets no deadline. A
+/// Default maximum time that a call waits for a store; a caller's deadline can shorten it. A
 /// healthy Redis replies within 1 ms; the rest is headroom for machines with busy cores.
 pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
 /// Minimum time to reserve for sending the response, out of the caller's remaining time.
@@ -72,8 +72,8 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
         self.store.nodes()
     }
 
-    async fn until_connected(&self) {
-        self.store.until_connected().await;
+    async fn wait_until_connected(&self) {
+        self.store.wait_until_connected().await;
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
@@ -132,9 +132,9 @@ mod tests {
     use crate::domain::{Accounting, Check, CounterKey, Micros, Op, Role};
 
     /// Store that answers `NotAsked` after a delay.
-    struct Slow(Duration);
+    struct SlowStore(Duration);
 
-    impl Store for Slow {
+    impl Store for SlowStore {
         async fn apply(&self, call: &Call<'_>) -> Answers {
             tokio::time::sleep(self.0).await;
             Answers { each: vec![Answer::NotAsked; call.checks.len()], source: Source::Redis }
@@ -156,7 +156,7 @@ mod tests {
         };
         let (checks, accounting) = ([check], Accounting::AllOrNothing);
         let call = Call { checks: &checks, accounting, now: Micros::ZERO, deadline };
-        let slow = Slow(Duration::from_millis(takes));
+        let slow = SlowStore(Duration::from_millis(takes));
         let store = Deadline::new(slow, Duration::from_millis(budget), clock);
         let answers = store.apply(&call).await;
         assert_eq!(answers.each.len(), 1);

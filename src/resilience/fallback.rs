@@ -64,8 +64,8 @@ pub struct FallbackStats {
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
-    /// Number of checks refused because of this replica's own charges, after the remote store may
-    /// have lost its counters.
+    /// Number of checks refused because of this replica's own charges, while charges may be missing
+    /// in the remote store because it lost its counters.
     pub refused_after_loss: AtomicU64,
     /// Number of calls that failed with an error, because a limit has `on_store_failure: error`.
     pub unavailable: AtomicU64,
@@ -181,10 +181,10 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Applies the remote store's charges and refunds to this replica's counters too. The local
-    /// store counts the charges up to this replica's share of each limit. The counters of this
-    /// replica's own charges count the charges against the full limits. `is_remote` returns whether
-    /// the remote store answered the check at an index.
+    /// Applies the remote store's charges and refunds to this replica's counters too: to those of
+    /// the local store, under this replica's share of each limit, and to those of this replica's
+    /// own charges, under the full limits. `is_remote` returns whether the remote store answered
+    /// the check at an index.
     fn mirror(
         &self,
         call: &Call<'_>,
@@ -349,8 +349,8 @@ fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
 }
 
 impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
-    /// Returns the current outage, or `None` if there is none. Also logs the start and the end of
-    /// an outage, so it must be called at least once a second.
+    /// Returns the current outage, or `None` if there is none. Call it at least once a second,
+    /// because it also logs the start and the end of outages.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
         self.notice_losses(now);
         self.over_admission.expire_charges(now);

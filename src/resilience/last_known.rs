@@ -29,7 +29,7 @@ pub(super) struct LastKnownCounters {
 struct KnownCounter {
     identity: u128,
     /// Time of the store's answer, by this process's clock.
-    from: Micros,
+    recorded_at: Micros,
     available: Hits,
     reset_at: Micros,
 }
@@ -44,7 +44,7 @@ impl LastKnownCounters {
         if let Ok(mut entry) = self.entry(check).try_lock() {
             *entry = Some(KnownCounter {
                 identity: check.key.identity,
-                from: now,
+                recorded_at: now,
                 available: outcome.available,
                 reset_at: now.saturating_add(outcome.reset_after),
             });
@@ -58,8 +58,8 @@ impl LastKnownCounters {
         match entry {
             Some(known)
                 if known.identity == check.key.identity
-                    && known.from <= now
-                    && now < known.from.saturating_add(TTL) =>
+                    && known.recorded_at <= now
+                    && now < known.recorded_at.saturating_add(TTL) =>
             {
                 // The counter is full again after its reset, and a changed limit may be smaller.
                 let capacity = check.limit.capacity();

@@ -82,8 +82,8 @@ impl fmt::Display for Outage {
     }
 }
 
-/// Tracker of outages: counts the calls that the store did not answer, and records the current
-/// outage. Lock-free.
+/// Tracks outages: counts the calls that the store did not answer, and records the current outage.
+/// Takes no locks.
 #[derive(Debug)]
 pub struct OutageTracker {
     calls: [AtomicU64; FallbackReason::ALL.len()],
@@ -92,7 +92,7 @@ pub struct OutageTracker {
     origin: Instant,
     /// Start of the current outage, in microseconds since the tracker was created (`origin`); 0 if
     /// there is none.
-    since: AtomicU64,
+    start: AtomicU64,
     /// Reason why the latest undecided call was not answered, as a discriminant of
     /// [`FallbackReason`].
     reason: AtomicU64,
@@ -100,7 +100,7 @@ pub struct OutageTracker {
     is_logged: AtomicBool,
     /// Earliest time at which the start of the next outage may be logged, in microseconds since the
     /// tracker was created (`origin`).
-    log_from: AtomicU64,
+    next_log_at: AtomicU64,
 }
 
 impl Default for OutageTracker {
@@ -111,10 +111,10 @@ impl Default for OutageTracker {
             recent: RecentCalls::default(),
             origin: clock.monotonic(),
             clock,
-            since: AtomicU64::new(0),
+            start: AtomicU64::new(0),
             reason: AtomicU64::new(0),
             is_logged: AtomicBool::new(false),
-            log_from: AtomicU64::new(0),
+            next_log_at: AtomicU64::new(0),
         }
     }
 }
@@ -136,7 +136,7 @@ impl OutageTracker {
         let RecentCounts { calls, undecided } = self.recent.counts(now);
         let is_degraded = unavailable.is_some() || undecided * 100 > calls * UNDECIDED_PERCENT_MAX;
         if !is_degraded {
-            let since = self.since.swap(0, Ordering::Relaxed);
+            let since = self.start.swap(0, Ordering::Relaxed);
             if self.is_logged.swap(false, Ordering::Relaxed) {
                 let lasted_ms = self.monotonic().saturating_sub(Micros(since)).ceil_millis();
                 tracing::info!(lasted_ms, "the store answers again");
@@ -154,7 +154,7 @@ impl OutageTracker {
         };
         if self.is_log_due() && !self.is_logged.swap(true, Ordering::Relaxed) {
             let next = self.monotonic().saturating_add(LOG_INTERVAL);
-            self.log_from.store(next.0, Ordering::Relaxed);
+            self.next_log_at.store(next.0, Ordering::Relaxed);
             let (reason, undecided_percent) = (outage.reason.as_str(), outage.undecided_percent);
             tracing::warn!(reason, undecided_percent, "answering without the store");
         }
@@ -172,7 +172,7 @@ impl OutageTracker {
         let rehearsal = |reason: u64| reason == FallbackReason::Rehearsed as u64;
         if rehearsal(former) != rehearsal(reason as u64) {
             self.is_logged.store(false, Ordering::Relaxed);
-            self.log_from.store(0, Ordering::Relaxed);
+            self.next_log_at.store(0, Ordering::Relaxed);
         }
         if self.is_log_due() {
             self.update(now, None);
@@ -184,7 +184,7 @@ impl OutageTracker {
     /// outage that outlasts the interval is logged when the interval ends.
     fn is_log_due(&self) -> bool {
         !self.is_logged.load(Ordering::Relaxed)
-            && self.monotonic().0 >= self.log_from.load(Ordering::Relaxed)
+            && self.monotonic().0 >= self.next_log_at.load(Ordering::Relaxed)
     }
 
     /// Records a call that the store answered. Does not end an outage by itself.
@@ -195,12 +195,12 @@ impl OutageTracker {
     /// Returns the start of the current outage, in microseconds since the tracker was created. If
     /// there is no outage, records that one starts now.
     fn ensure_started(&self) -> Micros {
-        let since = self.since.load(Ordering::Relaxed);
+        let since = self.start.load(Ordering::Relaxed);
         if since > 0 {
             return Micros(since);
         }
         let now = Micros(self.monotonic().0.max(1));
-        let known = self.since.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed);
+        let known = self.start.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed);
         known.map_or_else(Micros, |_| now)
     }
 
@@ -242,13 +242,13 @@ mod tests {
     }
 
     #[test]
-    fn an_unavailable_store_is_an_outage_also_without_calls() {
+    fn an_unavailable_store_is_an_outage_even_without_calls() {
         let tracker = OutageTracker::default();
         let outage = tracker.update(NOW, Some(FallbackReason::Unreachable)).unwrap();
         assert!(outage.to_string().ends_with("s: the store is unreachable"), "{outage}");
-        assert!(tracker.since.load(Ordering::Relaxed) > 0);
+        assert!(tracker.start.load(Ordering::Relaxed) > 0);
         assert_eq!(tracker.update(NOW, None), None);
-        assert_eq!(tracker.since.load(Ordering::Relaxed), 0);
+        assert_eq!(tracker.start.load(Ordering::Relaxed), 0);
     }
 
     #[test]

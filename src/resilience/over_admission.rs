@@ -2,9 +2,9 @@
 //! counts the hits that the remote store did not confirm, and those that it lost together with its
 //! counters.
 //!
-//! All these hits expire together, at the latest of their expiry times. A single time needs only a
-//! few atomics. Therefore, the bound may count a hit of a short window for as long as a hit of the
-//! longest window. While new hits are added, the bound counts the earlier hits for even longer.
+//! All these hits expire together, at the latest of their expiry times, because a single time needs
+//! only a few atomics. As a result, the bound may count a hit of a short window for as long as a
+//! hit of the longest window, and each new hit can extend the time for which earlier hits count.
 //!
 //! Not here: determining these hits (`fallback`).
 
@@ -33,7 +33,7 @@ pub(super) struct OverAdmission {
     expired: AtomicU64,
     /// Time at which all unconfirmed and lost hits so far will have expired, in microseconds since
     /// the Unix epoch.
-    until: AtomicU64,
+    expires_at: AtomicU64,
 }
 
 impl OverAdmission {
@@ -48,7 +48,7 @@ impl OverAdmission {
     /// [`update_hits_max`](Self::update_hits_max).
     pub(super) fn record_unconfirmed(&self, limit: &Limit, now: Micros) {
         let lifetime = self.extend_lifetime(limit);
-        self.until.fetch_max(now.saturating_add(lifetime).0, Ordering::AcqRel);
+        self.expires_at.fetch_max(now.saturating_add(lifetime).0, Ordering::AcqRel);
     }
 
     /// Records that the remote store may have lost all charges.
@@ -57,7 +57,7 @@ impl OverAdmission {
         let lost = self.charged_before.swap(0, Ordering::Relaxed).saturating_add(present);
         if lost > 0 {
             let lifetime = Micros(self.lifetime_max.load(Ordering::Relaxed));
-            self.until.fetch_max(now.saturating_add(lifetime).0, Ordering::AcqRel);
+            self.expires_at.fetch_max(now.saturating_add(lifetime).0, Ordering::AcqRel);
             self.lost.fetch_add(lost, Ordering::AcqRel);
         }
     }
@@ -79,10 +79,11 @@ impl OverAdmission {
     /// limits, and returns the bound. `unconfirmed` is the number of hits since startup that the
     /// remote store may not have charged. Must be called every second.
     pub(super) fn update_hits_max(&self, unconfirmed: &AtomicU64, now: Micros) -> u64 {
-        // The total before `until`: whoever adds to the total has extended `until` before.
+        // Loaded before `expires_at`, because every thread extends `expires_at` before it adds to
+        // the total.
         let total =
             unconfirmed.load(Ordering::Acquire).saturating_add(self.lost.load(Ordering::Acquire));
-        if now.0 >= self.until.load(Ordering::Acquire) {
+        if now.0 >= self.expires_at.load(Ordering::Acquire) {
             self.expired.fetch_max(total, Ordering::Relaxed);
         }
         total.saturating_sub(self.expired.load(Ordering::Relaxed))

@@ -8,10 +8,10 @@
 //!
 //! Hits are always charged before they are spent, so a limit could be exceeded only if hits of one
 //! window were spent in the next window. Therefore, a lot expires before its window can have ended
-//! by the server's clock; the store's answer to the charge bounds that clock. Unspent hits of an
-//! expired lot are refunded once. They are not refunded if a connection was lost or the store may
-//! have lost counters, because the server in use may not have the charge. A charge with an unknown
-//! outcome is never sent again, and its lot is lost.
+//! by the server's clock. This replica estimates that clock from the server time in the store's
+//! answer to the charge. Unspent hits of an expired lot are refunded once. They are not refunded if
+//! a connection was lost or the store may have lost counters, because the server in use may not
+//! have the charge. A charge with an unknown outcome is never sent again, and its lot is lost.
 //!
 //! Not here: the size and the lifetime of a lot (`prepaid_lots`).
 
@@ -61,7 +61,8 @@ struct PrepaidStats {
     returned: AtomicU64,
 }
 
-/// Prepaid hits that are reserved for one check of a call. Put back if the call is rejected.
+/// Prepaid hits that are reserved for one check of a call. If the call is rejected, they are put
+/// back into their lot.
 struct ReservedHits {
     at: usize,
     lot: LotId,
@@ -85,8 +86,8 @@ impl Drop for PendingLot<'_> {
 /// Call whose remaining checks the store must decide, after prepaid hits have answered the others.
 struct RemainingCall<'a> {
     begin: CallStart,
-    /// Answers to all checks of the call, in order; `NotAsked` for a check that the store must
-    /// decide.
+    /// One answer per check of the call, in order. A check that the store must still decide has
+    /// [`Answer::NotAsked`].
     each: Vec<Answer>,
     reserved: SmallVec<[ReservedHits; 4]>,
     refills: SmallVec<[PendingLot<'a>; 2]>,
@@ -193,7 +194,8 @@ impl<S: Store> PrepaidHits<S> {
     }
 
     /// Reserves prepaid hits for each check whose counter has enough of them, and writes the
-    /// outcomes to `each`. Returns the reserved hits, and the lots to charge with the other checks.
+    /// outcome to the check's element of `each`. Returns the reserved hits, and the lots to charge
+    /// when the store decides the remaining checks.
     fn reserve<'a>(
         &'a self,
         call: &Call<'a>,
@@ -246,8 +248,8 @@ impl<S: Store> PrepaidHits<S> {
         *outcome = Outcome { available: available.min(check.limit.capacity()), ..own };
     }
 
-    /// Puts the reserved hits of a call back into their lots, and updates the answers. Refunds the
-    /// hits of lots that no longer exist.
+    /// Puts the reserved hits of a call back into their lots, and marks them as refunded in the
+    /// call's answers (`each`). If a lot no longer exists, refunds its hits in the store.
     fn put_back(
         &self,
         call: &Call<'_>,
@@ -280,9 +282,9 @@ impl<S: Store> PrepaidHits<S> {
         });
     }
 
-    /// Starts a background task that refunds hits that are in no lot, so that the call does not
-    /// wait. Refunds nothing if `receipt` is `None`, if the session of the store has changed since
-    /// `begin`, or if too many refunds are in progress.
+    /// Refunds hits that belong to no lot. A background task does this, so that the call does not
+    /// wait for it. Refunds nothing if `receipt` is `None`, if the session of the store has changed
+    /// since `begin`, or if too many refunds are in progress.
     fn refund_in_background(&self, receipt: Option<Receipt>, begin: CallStart) {
         let Some(receipt) = receipt else { return };
         let shared = Arc::clone(&self.shared);
@@ -333,8 +335,8 @@ impl<S: SharedStore> SharedStore for PrepaidHits<S> {
         self.shared.store.nodes()
     }
 
-    async fn until_connected(&self) {
-        self.shared.store.until_connected().await;
+    async fn wait_until_connected(&self) {
+        self.shared.store.wait_until_connected().await;
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
@@ -342,7 +344,7 @@ impl<S: SharedStore> SharedStore for PrepaidHits<S> {
         SharedStoreStats {
             prepaid_calls: calls.load(Ordering::Relaxed),
             prepaid_hits: taken.load(Ordering::Relaxed),
-            prepaid_returned: returned.load(Ordering::Relaxed),
+            prepaid_refunded: returned.load(Ordering::Relaxed),
             ..self.shared.store.shared_stats()
         }
     }
@@ -385,8 +387,9 @@ impl<S: Store> Store for PrepaidHits<S> {
         self.shared.store.session()
     }
 
-    /// Returns true for a check that may spend prepaid hits, because another replica may refund its
-    /// unspent hits. Otherwise, returns the wrapped store's result.
+    /// Returns true for a check that may spend prepaid hits: a refusal may be transient, because
+    /// other replicas refund the prepaid hits that they do not spend. For any other check, returns
+    /// the wrapped store's result.
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
         may_be_prepaid(check) || self.shared.store.may_refuse_transiently(check)
     }

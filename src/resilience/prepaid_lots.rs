@@ -80,7 +80,7 @@ pub(super) struct LotId(u64);
 struct Account {
     counter: CounterKey,
     /// Limit whose address identifies the account. A new policy has new limits, so its calls never
-    /// spend hits that were taken under another limit.
+    /// spend hits that were charged under a limit of the old policy.
     limit: Arc<Limit>,
     /// Lot that is being spent, and the next lot, which is charged before the first one is used up.
     /// An unused element is [`Lot::NONE`].
@@ -198,9 +198,9 @@ impl PrepaidLots {
         set.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Spends prepaid hits on a check if one lot has enough of them. `session` is the current
-    /// session of the store. If `may_take_lot` is true and few hits are left, returns the size of
-    /// the next lot to charge instead. Only one call at a time charges a lot of the counter.
+    /// Spends prepaid hits on a check if a single lot has enough of them. If `may_take_lot` is true
+    /// and few hits are left, spends none and returns the size of the next lot to charge. Only one
+    /// call at a time charges a lot of the counter. `session` is the current session of the store.
     pub(super) fn spend(
         &self,
         check: &Check<'_>,

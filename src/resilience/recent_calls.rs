@@ -24,8 +24,8 @@ pub(super) struct RecentCalls {
 
 #[derive(Debug, Default)]
 struct Bucket {
-    /// Number of the time interval that the bucket counts: microseconds since the Unix epoch,
-    /// shifted right by [`BUCKET_BITS`].
+    /// Time interval whose calls the bucket counts: its start, in microseconds since the Unix
+    /// epoch, shifted right by [`BUCKET_BITS`].
     interval: AtomicU64,
     counts: AtomicU64,
 }

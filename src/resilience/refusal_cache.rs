@@ -85,21 +85,21 @@ pub struct RefusalCacheStats {
 struct CacheSet {
     /// Time at which the last entry expires, in microseconds since the Unix epoch; zero if the set
     /// has never had an entry.
-    until: AtomicU64,
+    last_expiry: AtomicU64,
     refusals: Mutex<SmallVec<[CachedRefusal; ENTRIES_PER_SET]>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct CachedRefusal {
     key: RefusalKey,
-    /// Time of the refusal by this process's clock, in microseconds since the Unix epoch.
-    from: Micros,
+    /// Time at which the refusal was cached, in microseconds since the Unix epoch.
+    cached_at: Micros,
     /// Whether this is the first refusal of a counter whose refusals may be transient. If so, it is
     /// cached only for [`TRANSIENT_TTL`].
     is_first: bool,
     /// Time at which the entry becomes stale. From then on, one call may check with the store
     /// again.
-    until: Micros,
+    stale_at: Micros,
     /// Whether a call is currently checking this stale entry with the store. Until the store
     /// answers, other calls are still rejected.
     is_revalidating: bool,
@@ -152,7 +152,7 @@ impl<S: Store> RefusalCache<S> {
     /// Removes all cached refusals of one counter.
     fn remove(&self, key: &CounterKey, now: Micros) {
         let set = self.select_set(key);
-        if set.until.load(Ordering::Relaxed) > now.0 {
+        if set.last_expiry.load(Ordering::Relaxed) > now.0 {
             let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
             refusals.retain(|refusal| refusal.key.counter != *key);
         }
@@ -163,16 +163,16 @@ impl<S: Store> RefusalCache<S> {
     /// refusal.
     fn get(&self, check: &Check<'_>, now: Micros) -> Option<Outcome> {
         let set = self.select_set(&check.key);
-        if set.until.load(Ordering::Relaxed) <= now.0 {
+        if set.last_expiry.load(Ordering::Relaxed) <= now.0 {
             return None;
         }
         let key = RefusalKey::for_check(check)?;
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let refusal = refusals.iter_mut().find(|refusal| refusal.key == key)?;
         // If the clock has stepped back behind the time of the refusal, ask the store.
-        let is_fresh = refusal.from <= now
-            && (now < refusal.until || refusal.is_revalidating && now < refusal.expires);
-        refusal.is_revalidating |= now >= refusal.until;
+        let is_fresh = refusal.cached_at <= now
+            && (now < refusal.stale_at || refusal.is_revalidating && now < refusal.expires);
+        refusal.is_revalidating |= now >= refusal.stale_at;
         is_fresh.then(|| Outcome {
             verdict: Verdict::Refuse,
             charged: Hits::ZERO,
@@ -199,16 +199,16 @@ impl<S: Store> RefusalCache<S> {
         let set = self.select_set(&check.key);
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let is_repeated =
-            refusals.iter().any(|held| held.key == key && held.from <= now && now < held.retry_at);
+            refusals.iter().any(|old| old.key == key && old.cached_at <= now && now < old.retry_at);
         let is_first = !is_repeated && self.inner.may_refuse_transiently(check);
         let ttl = if is_first { TRANSIENT_TTL } else { TTL_MAX };
-        let until = now.saturating_add(ttl).min(retry_at);
-        let expires = until.saturating_add(REVALIDATION_MAX).min(retry_at);
+        let stale_at = now.saturating_add(ttl).min(retry_at);
+        let expires = stale_at.saturating_add(REVALIDATION_MAX).min(retry_at);
         let refusal = CachedRefusal {
             key,
-            from: now,
+            cached_at: now,
             is_first,
-            until,
+            stale_at,
             is_revalidating: false,
             expires,
             retry_at,
@@ -216,15 +216,15 @@ impl<S: Store> RefusalCache<S> {
             available: outcome.available,
         };
         let is_useful = |held: &CachedRefusal| {
-            held.expires > now || held.is_first && held.from <= now && now < held.retry_at
+            held.expires > now || held.is_first && held.cached_at <= now && now < held.retry_at
         };
         refusals.retain(|held| held.key != key && is_useful(held));
         if refusals.len() == ENTRIES_PER_SET {
-            let oldest = (0..ENTRIES_PER_SET).min_by_key(|at| refusals[*at].until);
+            let oldest = (0..ENTRIES_PER_SET).min_by_key(|at| refusals[*at].stale_at);
             refusals.swap_remove(oldest.unwrap_or(0));
         }
         refusals.push(refusal);
-        set.until.fetch_max(expires.0, Ordering::Relaxed);
+        set.last_expiry.fetch_max(expires.0, Ordering::Relaxed);
         true
     }
 
@@ -329,8 +329,8 @@ impl<S: SharedStore> SharedStore for RefusalCache<S> {
         self.inner.nodes()
     }
 
-    async fn until_connected(&self) {
-        self.inner.until_connected().await;
+    async fn wait_until_connected(&self) {
+        self.inner.wait_until_connected().await;
     }
 
     fn shared_stats(&self) -> SharedStoreStats {

@@ -13,7 +13,7 @@ use crate::domain::{Accounting, Admission, Answer, Call, Check};
 pub(super) struct RemainingChecks<'a> {
     /// Indexes of the remaining checks in the list of all checks of the call.
     pub(super) positions: SmallVec<[usize; 8]>,
-    /// Checks to send, with roles that take the known answers into account.
+    /// Checks to send, each with the role that [`Admission::remaining_role`] returns for it.
     pub(super) checks: SmallVec<[Check<'a>; 8]>,
 }
 

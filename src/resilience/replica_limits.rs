@@ -13,8 +13,8 @@ use crate::domain::{
 };
 
 /// Number of slots in the table, which takes 64 KiB of pointers. A lookup that finds no share
-/// allocates one. This happens for request overrides, and for policies with more limits than
-/// slots.
+/// allocates one. This happens on the first call for each limit, on every call with a request
+/// override, and repeatedly for limits that use the same slot.
 const TABLE_SIZE: usize = 8_192;
 
 /// Table entry: a limit and this replica's share of it.

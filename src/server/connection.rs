@@ -56,8 +56,8 @@ pub(crate) enum Socket {
     Unix(unix::net::UnixStream),
 }
 
-/// Guard that counts a connection as open until the guard is dropped. The worker and
-/// the server each have such a count.
+/// Guard that counts a connection as open until the guard is dropped. It adds the connection to the
+/// number of open connections of its worker and to that of the whole server.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
     load: Arc<AtomicUsize>,
@@ -153,8 +153,8 @@ impl<D: Decide> CallContext<D> {
         }
     }
 
-    /// Opens a stream of `tidegate.v1.Limits`. Returns RESOURCE_EXHAUSTED if the connection already
-    /// has the maximum number of streams.
+    /// Responds to a call of `tidegate.v1.Limits/Stream`. Returns RESOURCE_EXHAUSTED if the
+    /// connection already has the maximum number of streams.
     fn open_stream(&self, body: Incoming) -> Response<Body> {
         self.activity.record_call();
         let Ok(slot) = Arc::clone(&self.streams).try_acquire_owned() else {

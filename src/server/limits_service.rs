@@ -1,8 +1,8 @@
-//! `tidegate.v1.Limits`: many decisions in one call, and access to single counters.
+//! `tidegate.v1.Limits`: many decisions in one call, and access to individual counters.
 //!
-//! Each request of a batch is decoded, authorized, decided and counted like a single call. A batch
-//! saves HTTP/2 processing, gRPC framing, and reading the clock. Calls of this service are not
-//! traced.
+//! Each request of a batch is decoded, authorized, decided and counted like a single call. HTTP/2
+//! processing, gRPC framing, and reading the clock happen only once per batch. Calls of this
+//! service are not traced.
 //!
 //! Not here: streams (`limits_stream`), encoding and decoding (`wire::limits_messages`).
 
@@ -106,8 +106,8 @@ impl<D: Decide> RlsService<D> {
         caller: &Caller,
     ) -> Vec<u8> {
         let observer = self.decider.observer();
-        let began = observer.wants_timing().then(|| self.clock.monotonic());
-        let times = CallTimestamps { now: self.clock.now(), began };
+        let started = observer.wants_timing().then(|| self.clock.monotonic());
+        let times = CallTimestamps { now: self.clock.now(), started };
         let next = AtomicUsize::new(0);
         let decide_in_turn = || async {
             let mut part = PartialBatchResults::default();
@@ -137,8 +137,8 @@ impl<D: Decide> RlsService<D> {
         while let Some(part) = waiting.next().await {
             parts.push(part);
         }
-        if let Some(began) = began {
-            let took = self.clock.monotonic() - began;
+        if let Some(started) = started {
+            let took = self.clock.monotonic() - started;
             for outcome in RpcOutcome::ALL {
                 let count: usize = parts.iter().map(|part| part.outcomes[outcome as usize]).sum();
                 (0..count).for_each(|_| observer.on_response(outcome, took));
@@ -147,7 +147,7 @@ impl<D: Decide> RlsService<D> {
         EncodedResults::join(parts.into_iter().map(|part| part.results).collect())
     }
 
-    /// Predicts the decision on an encoded request without charging it. Returns the encoded
+    /// Predicts the decision on an encoded request without charging any hits. Returns the encoded
     /// response, or an error if the request is invalid, unauthorized, or cannot be decided.
     async fn peek(&self, message: &[u8], caller: &Caller) -> Result<Vec<u8>, Status> {
         let now = self.clock.now();

@@ -72,7 +72,7 @@ pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
         let mut state = state?;
         let chunk = std::future::poll_fn(|cx| state.poll_chunk(cx)).await;
         Some(match chunk {
-            Chunk::Answers(bytes) => (Ok::<_, Infallible>(Frame::data(bytes)), Some(state)),
+            Chunk::Responses(bytes) => (Ok::<_, Infallible>(Frame::data(bytes)), Some(state)),
             Chunk::End(status) => {
                 let mut trailers = HeaderMap::new();
                 // The statuses have no metadata, so that this cannot fail.
@@ -86,10 +86,10 @@ pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
     response
 }
 
-/// Part of a stream's response body.
+/// One frame of a stream's response body.
 enum Chunk {
-    Answers(Bytes),
-    /// End of the stream, with its status.
+    Responses(Bytes),
+    /// Trailers that end the stream with this status.
     End(Status),
 }
 
@@ -145,7 +145,7 @@ impl<D: Decide> ResponseStream<D> {
                 answered = true;
             }
             if answers.len() >= RESPONSE_CHUNK_BYTES || (!answered && !answers.is_empty()) {
-                return Poll::Ready(Chunk::Answers(answers.freeze()));
+                return Poll::Ready(Chunk::Responses(answers.freeze()));
             }
             if answered {
                 continue;

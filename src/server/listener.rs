@@ -365,13 +365,13 @@ fn is_per_connection(error: &io::Error) -> bool {
 #[derive(Default)]
 struct AgeJitter {
     random: RandomState,
-    given: AtomicU64,
+    sequence: AtomicU64,
 }
 
 impl AgeJitter {
-    /// Returns `age` with a pseudo-random jitter of -10 % to +10 %.
+    /// Returns `age` with a pseudo-random jitter of -10% to +10%.
     fn apply(&self, age: Duration) -> Duration {
-        let number = self.random.hash_one(self.given.fetch_add(1, Ordering::Relaxed));
+        let number = self.random.hash_one(self.sequence.fetch_add(1, Ordering::Relaxed));
         let thousandths = u32::try_from(900 + number % 201).unwrap_or(1_000);
         age.saturating_mul(thousandths) / 1_000
     }

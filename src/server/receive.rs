@@ -39,7 +39,7 @@ const WAITING_CALL_BYTES: usize = 3 * 1024;
 /// Maximum length, in bytes, of a message whose memory reservation is released before its call is
 /// decided. Longer messages keep their reservation, so that calls waiting for the store cannot
 /// hold more memory than the budget.
-pub(super) const UNCHARGED_BYTES_MAX: usize = 16 * 1024;
+pub(super) const EARLY_RELEASE_BYTES_MAX: usize = 16 * 1024;
 
 /// Limits on the size of a request and on the memory for incomplete requests.
 #[derive(Clone, Copy, Debug)]
@@ -180,13 +180,13 @@ impl ReceiveBuffer {
 
     fn finish(self) -> ReceivedBody {
         let (bytes, reservation) = self.body.into_parts();
-        let long = bytes.len() > UNCHARGED_BYTES_MAX;
+        let long = bytes.len() > EARLY_RELEASE_BYTES_MAX;
         ReceivedBody { bytes: bytes.into(), reservation: Some(reservation).filter(|_| long) }
     }
 }
 
 /// Reserves memory for a call whose message is incomplete. Returns RESOURCE_EXHAUSTED if the budget
-/// does not suffice.
+/// has too little memory left.
 pub(super) fn reserve_waiting_call(budget: &Arc<ByteBudget>) -> Result<Reservation, Status> {
     budget.reserve(WAITING_CALL_BYTES).ok_or_else(over_budget)
 }

@@ -221,12 +221,12 @@ impl<D: Decide> RlsService<D> {
         let now = self.clock.now();
         let mut response = Vec::new();
         if !observer.wants_timing() && trace.is_none() {
-            let times = CallTimestamps { now, began: None };
+            let times = CallTimestamps { now, started: None };
             self.decide_encoded(&message, deadline, times, caller, None, &mut response).await?;
             return Ok(response);
         }
-        let began = self.clock.monotonic();
-        let times = CallTimestamps { now, began: Some(began) };
+        let started = self.clock.monotonic();
+        let times = CallTimestamps { now, started: Some(started) };
         let out = &mut response;
         let answered = match &trace {
             None => self.decide_encoded(&message, deadline, times, caller, None, out).await,
@@ -238,7 +238,7 @@ impl<D: Decide> RlsService<D> {
             }
         };
         let outcome = classify_outcome(&answered);
-        observer.on_response(outcome, self.clock.monotonic() - began);
+        observer.on_response(outcome, self.clock.monotonic() - started);
         if let Some(trace) = &trace {
             observer.on_trace(trace, outcome);
         }
@@ -280,11 +280,11 @@ impl<D: Decide> RlsService<D> {
         }
         let descriptors = decoded.descriptors();
         let request = decoded.request(&descriptors);
-        let CallTimestamps { now, began } = times;
+        let CallTimestamps { now, started } = times;
         let random = self.random(encoded, now);
         let response_config = &self.response_config;
         // Reuses the start of a timed call, because reading the clock is the main cost of timing.
-        let start = || began.unwrap_or_else(|| self.clock.monotonic());
+        let start = || started.unwrap_or_else(|| self.clock.monotonic());
         let until = deadline.and_then(|left| start().checked_add(left));
         let decision = self.decider.decide(&request, now, until, |decision, rules| {
             let descriptors = &*descriptors;
@@ -343,7 +343,7 @@ impl<D: Decide> RlsService<D> {
     /// Returns a pseudo-random number for the jitter of `Retry-After`, or 0 if no jitter is
     /// configured.
     pub(super) fn random(&self, encoded: &[u8], now: Micros) -> u64 {
-        if self.response_config.retry_spread_percent == 0 {
+        if self.response_config.retry_jitter_percent == 0 {
             0
         } else {
             self.random_state.hash_one((encoded, now.0))
@@ -419,7 +419,7 @@ pub(super) struct CallTimestamps {
     /// decision uses it as the current time.
     pub(super) now: Micros,
     /// Monotonic time at which the call started; `None` if its duration is not measured.
-    pub(super) began: Option<Instant>,
+    pub(super) started: Option<Instant>,
 }
 
 pub(super) fn unauthorized() -> Status {

@@ -50,7 +50,7 @@ pub struct ServerLimits {
     /// Timeout for the reply to a keepalive ping, after which the connection is closed.
     pub keepalive_timeout: Duration,
     /// Age at which the server sends GOAWAY on a connection, so that clients reconnect and find new
-    /// replicas; `None` means never. A jitter of ±10 % prevents connections from closing at the
+    /// replicas; `None` means never. A jitter of ±10% prevents connections from closing at the
     /// same time. There is no timeout for calls in flight, because hyper would drop some of them
     /// when the timeout expires.
     pub connection_age_max: Option<Duration>,

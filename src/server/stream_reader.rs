@@ -19,7 +19,7 @@ use tokio::time::{self, Sleep};
 use tonic::Status;
 
 use super::receive::{
-    PREFIX_BYTES, ReceiveBounds, ReceivedBody, UNCHARGED_BYTES_MAX, over_budget, parse_prefix,
+    EARLY_RELEASE_BYTES_MAX, PREFIX_BYTES, ReceiveBounds, ReceivedBody, over_budget, parse_prefix,
     reserve_waiting_call,
 };
 use crate::domain::{BudgetedBuffer, ByteBudget};
@@ -41,7 +41,7 @@ struct IncompleteMessage {
     /// Length of the prefix and the message, in bytes. While the prefix is incomplete, the length
     /// of the prefix alone.
     length: usize,
-    late: Pin<Box<Sleep>>,
+    deadline: Pin<Box<Sleep>>,
 }
 
 impl StreamReader {
@@ -76,7 +76,7 @@ impl StreamReader {
             }
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
                 if let Some(incomplete) = &mut self.incomplete {
-                    ready!(incomplete.late.as_mut().poll(cx));
+                    ready!(incomplete.deadline.as_mut().poll(cx));
                     let late = "the request did not arrive in time";
                     return Poll::Ready(Err(Status::deadline_exceeded(late)));
                 }
@@ -114,7 +114,7 @@ impl StreamReader {
                 IncompleteMessage {
                     buffer: BudgetedBuffer::new(reserve_waiting_call(&self.budget)?),
                     length: PREFIX_BYTES,
-                    late: Box::pin(time::sleep(self.timeout)),
+                    deadline: Box::pin(time::sleep(self.timeout)),
                 }
             }
         };
@@ -137,7 +137,7 @@ impl StreamReader {
         let (bytes, reservation) = incomplete.buffer.into_parts();
         let mut bytes = Bytes::from(bytes);
         bytes.advance(PREFIX_BYTES);
-        let long = bytes.len() > UNCHARGED_BYTES_MAX;
+        let long = bytes.len() > EARLY_RELEASE_BYTES_MAX;
         Ok(Some(ReceivedBody { bytes, reservation: Some(reservation).filter(|_| long) }))
     }
 }

@@ -1,7 +1,7 @@
 //! Worker threads, each with its own single-threaded runtime. A connection and its calls stay on
 //! one thread.
 //!
-//! On the few busy connections that Envoy opens, this design takes 40 % less CPU per call than one
+//! On the few busy connections that Envoy opens, this design takes 40% less CPU per call than one
 //! work-stealing runtime, because h2 has one lock per connection. Each new socket goes to the
 //! worker with the fewest connections; with SO_REUSEPORT, the kernel would ignore the number of
 //! connections. The threads start when the addresses are bound, so that Redis connections can run

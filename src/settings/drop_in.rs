@@ -8,8 +8,8 @@
 /// Defaults that replace those in the settings table in drop-in mode. Each pair is the name of a
 /// setting and its default value.
 const DROP_IN_DEFAULTS: &[(&str, &str)] = &[
-    // envoyproxy/ratelimit counts all hits, also those beyond a limit. Callers that charge after the
-    // response (`apply_on_stream_done`) rely on it.
+    // envoyproxy/ratelimit counts all hits, even those beyond a limit. Callers that charge after
+    // the response (`apply_on_stream_done`) rely on it.
     ("charge", "billed"),
     // envoyproxy/ratelimit exports traces only if TRACING_ENABLED is set, over HTTP, and under this
     // service name; it exports no metrics over OTLP.

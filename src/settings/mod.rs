@@ -38,8 +38,8 @@ pub enum SettingError {
         name: &'static str,
         /// Source of the value.
         origin: Origin,
-        /// Rejected value as shown to the operator, with secrets masked.
-        shown: String,
+        /// Rejected value, with secrets masked.
+        masked: String,
         /// Description of the valid values.
         expected: String,
     },
@@ -74,8 +74,8 @@ pub enum SettingError {
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SettingError::Value { name, origin, shown, expected } => {
-                write!(f, "--{name} (from {origin}): {shown:?}: {expected}")
+            SettingError::Value { name, origin, masked, expected } => {
+                write!(f, "--{name} (from {origin}): {masked:?}: {expected}")
             }
             SettingError::Unknown { name, origin, similar: Some(similar) } => {
                 write!(f, "{origin}: unknown setting {name:?}; did you mean {similar:?}?")

@@ -194,11 +194,11 @@ pub fn find_notices(
     notices
 }
 
-/// Returns advice for an unknown environment variable. `meant` is the known variable with the most
-/// similar name; `None` if no name is similar.
-fn typo_advice(meant: Option<String>) -> String {
-    match meant {
-        Some(meant) => format!("did you mean {meant}?"),
+/// Returns advice for an unknown environment variable. `similar` is the known variable with the
+/// most similar name; `None` if no name is similar.
+fn typo_advice(similar: Option<String>) -> String {
+    match similar {
+        Some(similar) => format!("did you mean {similar}?"),
         None => "unset it, or correct its name: `tidegate serve --help` lists all".to_owned(),
     }
 }

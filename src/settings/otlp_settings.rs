@@ -65,8 +65,9 @@ pub struct OtlpSettings {
     pub attributes: Vec<(String, String)>,
     /// Whether a sampling decision in the caller's trace context overrides `sample_ratio`.
     pub parent_based: bool,
-    /// Fraction of calls to sample, from 0 to 1. With `parent_based`, applies only to calls without a
-    /// trace context, because a trace context contains the caller's sampling decision.
+    /// Fraction of calls to sample, from 0 to 1. If `parent_based` is true, the fraction applies
+    /// only to calls without a trace context, because a trace context contains the caller's
+    /// sampling decision.
     pub sample_ratio: f64,
 }
 

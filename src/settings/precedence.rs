@@ -26,7 +26,7 @@ pub struct Sources {
     pub file: TextMap,
     /// Position of each value in the settings file, as `FILE:LINE`, by flag name. Has no entry for
     /// a value whose position cannot be determined.
-    pub file_places: TextMap,
+    pub file_positions: TextMap,
     /// Information about drop-in mode; `None` if the process is not in drop-in mode.
     pub drop_in: Option<DropIn>,
 }
@@ -35,7 +35,7 @@ impl Sources {
     /// Returns the position of a setting in the settings file, as `FILE:LINE`; empty if the
     /// position is unknown.
     fn file_position(&self, name: &str) -> String {
-        self.file_places.get(name).cloned().unwrap_or_default()
+        self.file_positions.get(name).cloned().unwrap_or_default()
     }
 }
 
@@ -84,7 +84,7 @@ pub struct SettingValue {
 
 impl SettingValue {
     /// Returns the value for display. Hides secrets and masks passwords in addresses.
-    pub fn shown(&self) -> String {
+    pub fn masked(&self) -> String {
         match self.row.redaction {
             Redaction::Plain => self.text.clone(),
             Redaction::Hidden if self.text.is_empty() => String::new(),
@@ -199,8 +199,8 @@ pub(super) fn parse<T>(
     match parser(value.text.trim()) {
         Ok(parsed) => Some(parsed),
         Err(expected) => {
-            let (name, origin, shown) = (value.row.name, value.origin.clone(), value.shown());
-            errors.push(SettingError::Value { name, origin, shown, expected });
+            let (name, origin, masked) = (value.row.name, value.origin.clone(), value.masked());
+            errors.push(SettingError::Value { name, origin, masked, expected });
             None
         }
     }
@@ -222,7 +222,7 @@ pub(super) fn find_unknown_names(
 
 /// Maximum length, in characters, of the value of `BACKEND_TYPE` in an error message. A longer
 /// value is truncated.
-const SHOWN_CHARS_MAX: usize = 64;
+const QUOTED_CHARS_MAX: usize = 64;
 
 /// Returns an error if envoyproxy/ratelimit's `BACKEND_TYPE` selects a backend other than Redis;
 /// Tidegate has no memcached store. Returns `None` if the variable is unset, empty, or `redis`.
@@ -231,7 +231,7 @@ pub(super) fn find_unsupported_backend(environment: &TextMap) -> Option<SettingE
     let value = environment.get("BACKEND_TYPE").filter(is_unsupported)?;
     Some(SettingError::Unsupported {
         name: "BACKEND_TYPE",
-        value: value.chars().take(SHOWN_CHARS_MAX).collect(),
+        value: value.chars().take(QUOTED_CHARS_MAX).collect(),
         advice: "Redis is the only shared store, because memcached cannot count exactly: unset \
                  BACKEND_TYPE and set REDIS_URL=HOST:PORT; for a single replica, REDIS_URL may \
                  stay unset, and counters are in memory",
@@ -249,10 +249,10 @@ pub(super) fn similar_name(table: &'static [SettingRow], name: &str) -> Option<&
 pub fn report(values: &[SettingValue]) -> String {
     use fmt::Write;
     let line = |value: &SettingValue| {
-        let (shown, name) = (value.shown(), value.row.name);
-        match shown == value.text {
-            true => format!("{name}: {}", yaml_scalar(&shown)),
-            false => format!("# {name}: {}", escaped(&shown)),
+        let (masked, name) = (value.masked(), value.row.name);
+        match masked == value.text {
+            true => format!("{name}: {}", yaml_scalar(&masked)),
+            false => format!("# {name}: {}", escaped(&masked)),
         }
     };
     let lines: Vec<String> = values.iter().map(line).collect();
@@ -270,8 +270,9 @@ pub fn report(values: &[SettingValue]) -> String {
 /// value directly, and does not move the comments of other lines.
 const COMMENT_COLUMN_MAX: usize = 50;
 
-/// Units after a number that needs no quotes in YAML; the empty text means no unit. Any other text
-/// that begins with a digit needs quotes, because YAML may parse it as a number or a date.
+/// Units that may follow a number without making YAML quotes necessary; the empty text means no
+/// unit. Any other text that begins with a digit needs quotes, because YAML may parse it as a
+/// number or a date.
 const PLAIN_UNITS: [&str; 8] = ["", "ms", "s", "m", "h", "KiB", "MiB", "GiB"];
 
 /// Words that YAML parses as a boolean or as null.

@@ -234,12 +234,12 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses `item`, one entry of the `--redis-url` list. On failure, returns an error message that
-/// quotes at most `shown`, the same entry with its password masked. If `unix` is true, an entry
-/// without a scheme is the path of a Unix socket.
+/// Parses `item`, one entry of the `--redis-url` list. On failure, returns an error message. The
+/// message may contain text from `masked`, the same entry with its password masked, but no other
+/// part of `item`. If `unix` is true, an entry without a scheme is the path of a Unix socket.
 fn parse_url(
     item: &str,
-    shown: &str,
+    masked: &str,
     default_port: u16,
     unix: bool,
 ) -> Result<ParsedRedisUrl, String> {
@@ -259,7 +259,7 @@ fn parse_url(
             let forms =
                 "HOST:PORT, redis://HOST:PORT, rediss://HOST:PORT (with TLS), or unix:///PATH";
             // Masked if it is no scheme: text before `://` may be part of a password.
-            let Some(rest) = shown.strip_prefix(scheme) else {
+            let Some(rest) = masked.strip_prefix(scheme) else {
                 return Err(format!("write {forms}"));
             };
             let meant = if scheme.ends_with('s') { "rediss" } else { "redis" };

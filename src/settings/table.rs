@@ -139,11 +139,11 @@ settings! {
     policy_size "policy-size" ["SIZE"]: usize = "64MiB", size_parser(1_024, 64 << 20), Plain, [];
     /// Allow several files for one domain.
     merge_domain_config "merge-domain-config" ["true|false"]: bool = "false", parse_flag, Plain, ["MERGE_DOMAIN_CONFIG"];
-    /// Root directory of the policy in envoyproxy/ratelimit; ignored if --policy is set.
+    /// Root directory of an envoyproxy/ratelimit configuration; ignored if --policy is set.
     runtime_root "runtime-root" ["DIR"]: Option<PathBuf> = "", parse_path, Plain, ["RUNTIME_ROOT"];
-    /// Directory below --runtime-root.
+    /// Directory below --runtime-root that contains --runtime-appdirectory.
     runtime_subdirectory "runtime-subdirectory" ["DIR"]: String = "", parse_text, Plain, ["RUNTIME_SUBDIRECTORY"];
-    /// Directory below --runtime-subdirectory whose files are read.
+    /// Directory below --runtime-subdirectory that contains the policy files.
     runtime_appdirectory "runtime-appdirectory" ["DIR"]: String = "config", parse_text, Plain, ["RUNTIME_APPDIRECTORY"];
     /// Accepted and ignored: files and symbolic links are always watched.
     runtime_watch_root "runtime-watch-root" ["true|false"]: bool = "true", parse_flag, Plain, ["RUNTIME_WATCH_ROOT"];
@@ -153,11 +153,11 @@ settings! {
     section "Control plane";
     /// Source of policies: file, or grpc_xds_sotw (a control plane).
     config_type "config-type" [PolicySourceKind::NAMES]: PolicySourceKind = "file", PolicySourceKind::read, Plain, ["CONFIG_TYPE"];
-    /// File with defaults for what the messages of a control plane cannot say.
+    /// YAML file with defaults for policy keys that have no field in the control plane's messages.
     policy_defaults "policy-defaults" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
-    /// Control plane: host:port.
+    /// Address of the control plane, as host:port.
     xds_server "xds-server" ["HOST:PORT"]: (String, u16) = "localhost:18000", parse_server, Plain, ["CONFIG_GRPC_XDS_SERVER_URL"];
-    /// Name of this client, by which the control plane chooses a policy.
+    /// xDS node id that this client sends to the control plane, which may select a policy by it.
     xds_node_id "xds-node-id" ["ID"]: String = "default", parse_text, Plain, ["CONFIG_GRPC_XDS_NODE_ID"];
     /// Metadata of this client for the control plane: name=value, separated by commas.
     xds_node_metadata "xds-node-metadata" ["NAME=VALUE,…"]: Vec<(String, String)> = "", pairs_parser('='), Plain, ["CONFIG_GRPC_XDS_NODE_METADATA"];
@@ -176,12 +176,12 @@ settings! {
     xds_tls_san "xds-tls-san" ["NAME"]: String = "", parse_text, Plain, ["CONFIG_GRPC_XDS_SERVER_TLS_SAN"];
     /// Timeout for connecting to the control plane.
     xds_connect_timeout "xds-connect-timeout" ["DURATION"]: Duration = "5s", duration_parser(10, 60_000), Plain, [];
-    /// Wait after a failed attempt to connect to the control plane; 0s waits as --xds-backoff-initial
-    /// says.
+    /// Fixed wait after a failed attempt to connect to the control plane; with 0s, the wait grows
+    /// from --xds-backoff-initial to --xds-backoff-max.
     xds_connect_retry "xds-connect-retry" ["DURATION"]: Duration = "0s", duration_parser(0, 3_600_000), Plain, ["CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL"];
-    /// Wait after the first failure of the control plane; it doubles with each further one.
+    /// Wait before the first attempt to reconnect to the control plane; doubles with each failure.
     xds_backoff_initial "xds-backoff-initial" ["DURATION"]: Duration = "500ms", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"];
-    /// Maximum wait after a failure of the control plane.
+    /// Maximum wait before an attempt to reconnect to the control plane.
     xds_backoff_max "xds-backoff-max" ["DURATION"]: Duration = "5s", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_MAX_INTERVAL"];
     /// Jitter: maximum fraction of each wait, from 0 to 1, by which it is shortened at random.
     xds_backoff_random "xds-backoff-random" ["RATIO"]: f64 = "0.5", parse_ratio, Plain, ["XDS_CLIENT_BACKOFF_RANDOM_FACTOR"];
@@ -191,10 +191,10 @@ settings! {
     xds_keepalive_interval "xds-keepalive-interval" ["DURATION"]: Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
     /// Maximum size of a response of the control plane.
     xds_message_size "xds-message-size" ["SIZE"]: usize = "64MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
-    /// Start without waiting for the first policy of the control plane; until it comes, every call is
-    /// OK.
+    /// Start without waiting for the first policy from the control plane; until it arrives, every
+    /// call is answered with OK.
     force_start_without_initial_config "force-start-without-initial-config" ["true|false"]: bool = "false", parse_flag, Plain, ["FORCE_START_WITHOUT_INITIAL_CONFIG"];
-    /// With a control plane: become ready only with the first policy.
+    /// Become ready only after the control plane has sent the first policy.
     healthy_with_at_least_one_config_loaded "healthy-with-at-least-one-config-loaded" ["true|false"]: bool = "false", parse_flag, Plain, ["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"];
 
     section "Ports";
@@ -202,7 +202,7 @@ settings! {
     grpc_host "grpc-host" ["HOST"]: String = "0.0.0.0", parse_host, Plain, ["GRPC_HOST"];
     /// The gRPC port; 0 picks a free one.
     grpc_port "grpc-port" ["PORT"]: u16 = "8081", number_parser(0, 65_535), Plain, ["GRPC_PORT"];
-    /// Unix socket for gRPC instead of the port.
+    /// Path of a Unix socket on which to serve gRPC instead of on the gRPC port.
     grpc_uds "grpc-uds" ["SOCKET"]: Option<PathBuf> = "", parse_path, Plain, ["GRPC_UDS"];
     /// Address of the HTTP port (probes, metrics, /json, /authz).
     http_host "http-host" ["HOST"]: String = "0.0.0.0", parse_host, Plain, ["HOST"];
@@ -214,7 +214,8 @@ settings! {
     debug_port "debug-port" ["PORT"]: u16 = "6070", number_parser(0, 65_535), Plain, ["DEBUG_PORT"];
     /// File with the token for changes on the debug port; without it, the port is read-only.
     debug_token_file "debug-token-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
-    /// Values of rejected keys on the debug port: hashed (the counter only) or shortened (24 bytes).
+    /// How the debug port displays the values of rejected keys: hashed (only the counter's hash) or
+    /// shortened (the first 24 bytes).
     top_values "top-values" [TopValues::NAMES]: TopValues = "hashed", TopValues::read, Plain, [];
     /// Also serve metrics on --prometheus-addr.
     use_prometheus "use-prometheus" ["true|false"]: bool = "false", parse_flag, Plain, ["USE_PROMETHEUS"];
@@ -238,24 +239,26 @@ settings! {
     grpc_client_tls_cacert "grpc-client-tls-cacert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
     /// DNS name required in client certificates.
     grpc_client_tls_san "grpc-client-tls-san" ["NAME"]: String = "", parse_text, Plain, ["GRPC_CLIENT_TLS_SAN"];
-    /// Which callers may use which domains (`edge=a.test,spiffe://b; *=c.test`); if empty, all may
-    /// use all.
+    /// Domains that callers may use, by the names in their certificates
+    /// (`edge=a.test,spiffe://b; *=c.test`); if empty, every caller may use every domain.
     grpc_client_domains "grpc-client-domains" ["GRANTS"]: Vec<DomainGrant> = "", parse_grants, Plain, [];
 
-    /// Methods of tidegate.v1.Limits for single counters that callers may use in their domains: off,
-    /// read (Peek, ReadCounters), write (also Refund, ResetCounters).
+    /// Access of callers to the counters of their domains through tidegate.v1.Limits: off, read
+    /// (Peek, ReadCounters), write (also Refund, ResetCounters).
     counter_access "counter-access" [CounterAccessSetting::NAMES]: CounterAccessSetting = "off", CounterAccessSetting::read, Plain, [];
 
     section "gRPC server";
     /// Worker threads for gRPC; 0 starts one per core of the machine or container.
     threads "threads" ["NUMBER"]: usize = "0", number_parser(0, 1_024), Plain, [];
-    /// Maximum number of open gRPC connections; beyond it, a new one closes the longest idle one.
+    /// Maximum number of open gRPC connections; each further connection replaces the one that has
+    /// been idle longest.
     connections "connections" ["NUMBER"]: usize = "10000", number_parser(1, 1_000_000), Plain, [];
     /// Maximum number of calls in flight per gRPC connection; the client queues further calls.
     streams "streams" ["NUMBER"]: u32 = "1000", number_parser(1, 100_000), Plain, [];
     /// Maximum size of the message of a gRPC call and of the body of a /json request.
     message_size "message-size" ["SIZE"]: usize = "1MiB", size_parser(65_536, 4 << 20), Plain, [];
-    /// Maximum number of descriptors in a call; Envoy lets calls beyond the bounds pass by default.
+    /// Maximum number of descriptors in a call; a call with more fails, and Envoy's default is to
+    /// let such a request pass.
     descriptors "descriptors" ["NUMBER"]: usize = "2048", number_parser(1, 2_048), Plain, [];
     /// Maximum number of entries in a descriptor.
     entries "entries" ["NUMBER"]: usize = "160", number_parser(1, 160), Plain, [];
@@ -263,8 +266,8 @@ settings! {
     checks "checks" ["NUMBER"]: usize = "2048", number_parser(1, 2_048), Plain, [];
     /// HTTP/2 flow control window of a gRPC connection.
     connection_window "connection-window" ["SIZE"]: u32 = "32MiB", size_parser(65_535, (1 << 31) - 1), Plain, [];
-    /// Maximum size of the headers of a gRPC call; with tracing, clients can lengthen them
-    /// (tracestate).
+    /// Maximum size of the headers of a gRPC call; with tracing in Envoy, they include the
+    /// downstream client's tracestate header.
     header_size "header-size" ["SIZE"]: u32 = "64KiB", size_parser(1_024, 1 << 20), Plain, [];
     /// Maximum number of calls that a client may reset before they are processed; beyond it, the
     /// connection is closed.
@@ -300,7 +303,8 @@ settings! {
     store_budget "store-budget" ["DURATION"]: Duration = "100ms", duration_parser(1, 60_000), Plain, [];
     /// Exit if Redis is not reached within ten seconds of startup.
     require_store "require-store" ["true|false"]: bool = "false", parse_flag, Plain, [];
-    /// Number of replicas that share the limits while Redis is down, and hits taken in advance.
+    /// Number of replicas; while Redis is down, each enforces its share of the limits, and each
+    /// prepays at most its share of the hits.
     replicas "replicas" ["NUMBER"]: u32 = "1", number_parser(1, 10_000), Plain, [];
     /// Prefix of every key in Redis.
     cache_key_prefix "cache-key-prefix" ["PREFIX"]: String = "", parse_key_prefix, Plain, ["CACHE_KEY_PREFIX"];
@@ -309,15 +313,17 @@ settings! {
     refusal_cache "refusal-cache" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Accepted and ignored: the refusal cache has a fixed size, see --refusal-cache.
     local_cache_size_in_bytes "local-cache-size-in-bytes" ["SIZE"]: usize = "0", size_parser(0, 1 << 40), Plain, ["LOCAL_CACHE_SIZE_IN_BYTES"];
-    /// Accepted and ignored: a rejected call never charges anything.
+    /// Accepted and ignored: --charge determines which hits a rejected call charges.
     stop_cache_key_increment_when_overlimit "stop-cache-key-increment-when-overlimit" ["true|false"]: bool = "false", parse_flag, Plain, ["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"];
 
     section "Redis";
-    /// Redis: host:port, redis://, rediss://, or a unix socket; for sentinel and cluster, a list.
+    /// Address of Redis: host:port, redis://, rediss://, or a Unix socket; for sentinel and
+    /// cluster, a list separated by commas.
     redis_url "redis-url" ["ADDRESS"]: SecretText = "", parse_secret_line, Address, ["REDIS_URL"];
-    /// single, sentinel (redis-url: master name, then sentinels), or cluster (redis-url: nodes).
+    /// Redis topology: single, sentinel (--redis-url lists the master's name, then the sentinels),
+    /// or cluster (--redis-url lists nodes).
     redis_type "redis-type" [RedisType::NAMES]: RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
-    /// Network of --redis-url, tcp or unix; if empty, it follows from the address.
+    /// Network of --redis-url, tcp or unix; if empty, the form of the address determines it.
     redis_socket_type "redis-socket-type" ["tcp|unix"]: String = "", parse_text, Plain, ["REDIS_SOCKET_TYPE"];
     /// Redis password, or user:password.
     redis_auth "redis-auth" ["PASSWORD"]: SecretText = "", parse_secret, Hidden, ["REDIS_AUTH"];
@@ -338,21 +344,22 @@ settings! {
     redis_tls_skip_hostname_verification "redis-tls-skip-hostname-verification" ["true|false"]: bool = "false", parse_flag, Plain, ["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"];
     /// Number of connections to each Redis server; calls share them, so a few are enough.
     redis_pool_size "redis-pool-size" ["NUMBER"]: usize = "2", number_parser(1, 1_024), Plain, ["REDIS_POOL_SIZE"];
-    /// Timeout for connecting to Redis; --store-budget limits calls.
+    /// Timeout for connecting to Redis; the timeout for calls is --store-budget.
     redis_timeout "redis-timeout" ["DURATION"]: Duration = "1s", duration_parser(10, 60_000), Plain, ["REDIS_TIMEOUT"];
-    /// Charge fixed windows far from their limit by INCRBY instead of a script (Redis 7 or newer).
+    /// Charge fixed windows that are far from their limit with INCRBY instead of a script (Redis 7
+    /// or newer).
     redis_plain_commands "redis-plain-commands" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Interval at which INFO is polled, for metrics about Redis itself; 0s disables polling.
     redis_info_poll "redis-info-poll" ["DURATION"]: Duration = "10s", duration_parser(0, 3_600_000), Plain, [];
-    /// On a cluster, decide all limits of a call that lie on one node with one script, not with one
-    /// per hash slot.
+    /// In a cluster, decide all limits of a call whose counters are on the same node in one script
+    /// call, instead of in one per hash slot.
     redis_node_scripts "redis-node-scripts" ["true|false"]: bool = "true", parse_flag, Plain, [];
 
     section "Decisions and responses";
     /// Decide and count as usual, but let every call pass.
     shadow_mode "shadow-mode" ["true|false"]: bool = "false", parse_flag, Plain, ["SHADOW_MODE"];
-    /// Which hits count even beyond a limit, for domains and limits without `charge`: admitted
-    /// (none), billed (hits above 0 that a descriptor names), always (all).
+    /// Hits that are charged even beyond a limit, for domains and limits without `charge`: admitted
+    /// (none), billed (those from a descriptor's own hits_addend), always (all).
     charge "charge" [ChargeSetting::NAMES]: ChargeSetting = "admitted", ChargeSetting::read, Plain, [];
     /// Treat every descriptor as a quota descriptor.
     quota_mode "quota-mode" ["true|false"]: bool = "false", parse_flag, Plain, ["QUOTA_MODE"];
@@ -384,8 +391,8 @@ settings! {
     response_dynamic_metadata "response-dynamic-metadata" ["true|false"]: bool = "false", parse_flag, Plain, ["RESPONSE_DYNAMIC_METADATA"];
 
     section "Metrics, traces, and logs";
-    /// OTLP collector for metrics and traces, such as http://collector:4317; if empty, there is no
-    /// default collector.
+    /// OTLP collector for metrics and traces, such as http://collector:4317; metrics or traces with
+    /// an endpoint of their own do not use it.
     otlp_endpoint "otlp-endpoint" ["URL"]: String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_ENDPOINT"];
     /// OTLP collector for metrics, if different from --otlp-endpoint.
     otlp_metrics_endpoint "otlp-metrics-endpoint" ["URL"]: String = "", parse_text, Address, ["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"];
@@ -403,13 +410,13 @@ settings! {
     otlp_metrics_interval "otlp-metrics-interval" ["DURATION"]: Duration = "60s", duration_or_millis_parser(100, 3_600_000), Plain, ["OTEL_METRIC_EXPORT_INTERVAL"];
     /// Metrics exporter, otlp or none; /metrics works with either.
     metrics_exporter "metrics-exporter" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, ["OTEL_METRICS_EXPORTER"];
-    /// Whether to export traces: auto (if there is a collector for them), on (by default to
-    /// localhost), off.
+    /// Whether to export traces: auto (if a collector for them is configured), on (to localhost if
+    /// none is configured), off.
     tracing_enabled "tracing-enabled" ["auto|on|off"]: OnOff = "auto", parse_on_off, Plain, ["TRACING_ENABLED"];
     /// Traces exporter, otlp or none.
     traces_exporter "traces-exporter" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, ["OTEL_TRACES_EXPORTER"];
-    /// Which calls are traced; by default, the caller's trace context decides, and without one
-    /// --traces-ratio.
+    /// Trace sampler; the default follows the sampling decision of the caller's trace context, and
+    /// samples --traces-ratio of the calls without one.
     traces_sampler "traces-sampler" ["SAMPLER"]: TraceSampler = "parentbased_traceidratio", TraceSampler::read, Plain, ["OTEL_TRACES_SAMPLER"];
     /// Fraction of calls that are traced, 0 to 1.
     traces_ratio "traces-ratio" ["RATIO"]: f64 = "0.01", parse_ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
@@ -423,7 +430,7 @@ settings! {
     resource_attributes "resource-attributes" ["NAME=VALUE,…"]: String = "", parse_text, Plain, ["OTEL_RESOURCE_ATTRIBUTES"];
     /// Disable OTLP export.
     otel_sdk_disabled "otel-sdk-disabled" ["true|false"]: bool = "false", parse_flag, Plain, ["OTEL_SDK_DISABLED"];
-    /// Count and time decisions; false only serves to measure the cost.
+    /// Count and time decisions; set to false only to measure what this costs.
     metrics "metrics" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Least severe level that is logged: off, error, warn, info, debug, trace.
     log_level "log-level" [LogLevel::NAMES]: LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];

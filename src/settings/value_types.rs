@@ -82,7 +82,7 @@ macro_rules! words {
 }
 
 words! {
-    /// Access that callers have to the methods of `tidegate.v1.Limits` for single counters.
+    /// Callers' access to the `tidegate.v1.Limits` methods for single counters.
     CounterAccessSetting {
         /// No access to the methods for single counters.
         "off" Off,
@@ -93,11 +93,11 @@ words! {
     }
     /// Setting that is on, off, or determined by other settings.
     OnOff {
-        /// On or off, as determined by other settings.
+        /// Determined by other settings.
         "auto" Auto,
-        /// Enabled.
+        /// On.
         "on" On,
-        /// Disabled.
+        /// Off.
         "off" Off,
     }
     /// Source of policies.
@@ -259,7 +259,7 @@ pub(super) fn pairs_parser(
     }
 }
 
-/// Validates a comma-separated list of headers, `name:value`, and keeps it as a secret.
+/// Validates a comma-separated list of headers, `name:value`, and returns it as a secret.
 pub(super) fn parse_header_list(input: &str) -> Result<SecretText, ValueError> {
     let is_name = |name: &str| {
         name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
@@ -419,13 +419,13 @@ fn check_bounds<T: TryFrom<u64>>(
     value: Option<u64>,
     min: u64,
     max: u64,
-    shown_min: &dyn fmt::Display,
-    shown_max: &dyn fmt::Display,
+    min_text: &dyn fmt::Display,
+    max_text: &dyn fmt::Display,
 ) -> Result<T, ValueError> {
     value
         .filter(|value| (min..=max).contains(value))
         .and_then(|value| T::try_from(value).ok())
-        .ok_or_else(|| format!("must be from {shown_min} to {shown_max}"))
+        .ok_or_else(|| format!("must be from {min_text} to {max_text}"))
 }
 
 /// Parses a duration in Go's format, such as `1h30m` or `0`, and rounds it down to whole

@@ -8,7 +8,7 @@
 //! `tests/it/store_contract/` runs one list of cases against every store and quotes these numbers.
 //!
 //! 1. **Atomic.** All checks of a call are decided and written at one instant, isolated from other
-//!    calls. (On a cluster: all checks that share a tag and, where scripts for nodes are used, all
+//!    calls. (On a cluster: all checks that share a hash tag and, if node scripts are used, all
 //!    checks on one node.)
 //! 2. **Refunds first.** `Op::Refund` is applied before all other operations, in order, even if the
 //!    call is rejected. A refund passes, charges nothing, never lifts a counter above its capacity,
@@ -34,7 +34,8 @@
 //! 10. **Excessive cost.** A cost above the capacity, and any cost on a limit of 0, is refused
 //!     without a charge and without `retry_after`.
 //! 11. **Exact waits.** On a refusal, `retry_after` is the shortest wait after which the same check
-//!     passes if nobody else calls; one tick earlier it is refused.
+//!     passes if nobody else calls. One tick earlier, the check is refused. (A tick is 1 µs, or
+//!     longer for sliding windows of a minute or more.)
 //! 12. **Reset.** `reset_after` is the time until the counter is unused: the window's end, or the
 //!     time until the bucket is full (zero for a full one).
 //! 13. **Available** is the number of single hits that could be charged next, rounded down.
@@ -43,10 +44,11 @@
 //!     charge).
 //! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their
 //!     count, buckets keep the time at which they are full. Both are clamped to the new capacity.
-//! 15. **Clock steps back.** While the clock is behind the newest state, the counter's time does
-//!     not advance, so nothing refills twice. A state from the far future is clamped, so that
-//!     no counter freezes: a bucket whose debt exceeds a full debt by more than one second, and a
-//!     window that starts later than one window from now.
+//! 15. **Clock steps back.** While the clock is behind the time at which a counter was last
+//!     written, the counter's time does not advance, so nothing refills twice. A state from the far
+//!     future is clamped, so that no counter freezes: a bucket whose debt exceeds its maximum debt
+//!     by more than one second of refill, and a window that starts more than one window length from
+//!     now.
 //! 16. **Receipts.** `refund` returns the hits of a receipt, once. For a window, the hits return to
 //!     the window they were charged to, if that window is still the current or the previous one.
 //!     For a bucket, all hits return except those that may have refilled since the charge (by the
@@ -119,7 +121,7 @@ pub trait SharedStore: Store {
     fn nodes(&self) -> Vec<Self::Node>;
 
     /// Waits until every server is connected. Called only at startup, never for a request.
-    fn until_connected(&self) -> impl Future<Output = ()> + Send;
+    fn wait_until_connected(&self) -> impl Future<Output = ()> + Send;
 
     /// Returns the store's statistics, including those of its wrappers.
     fn shared_stats(&self) -> SharedStoreStats;
@@ -155,16 +157,18 @@ pub struct SharedStoreStats {
     /// call per group.
     pub multi_slot_calls: u64,
     /// Number of multi-slot calls that were sent in up to two round trips. The first round trip
-    /// sends the group of the counter nearest to its limit. The second sends those of the other
-    /// groups that the call still needs.
+    /// sends the group that contains the counter nearest to its limit. The second sends the other
+    /// groups or, once the first group has ended the call, only their refunds and `charge: always`
+    /// checks.
     pub two_rounds: u64,
-    /// Number of script calls that decided checks in several hash slots of one cluster node.
+    /// Number of node script calls, each of which decides checks in several hash slots of one
+    /// cluster node.
     pub node_calls: u64,
     /// Number of node script calls that had to be sent again slot by slot, because the cluster node
     /// did not hold every key. These calls charged nothing.
     pub not_here: u64,
-    /// Number of times that the scripts for cluster nodes were turned off, because the Redis
-    /// service routed them to nodes that do not own their keys.
+    /// Number of times that node scripts were turned off, because the Redis service routed them to
+    /// nodes that do not own their keys.
     pub node_scripts_off: u64,
     /// Number of charges that were refunded because a check in a different hash slot rejected the
     /// call.
@@ -173,15 +177,16 @@ pub struct SharedStoreStats {
     pub plain_calls: u64,
     /// Number of calls decided by scripts.
     pub script_calls: u64,
-    /// Number of calls that plain charges could not decide. Scripts then decided them, unless the
-    /// outcome of a charge was unknown.
+    /// Number of calls that were charged by plain commands but could not be decided by them.
+    /// Scripts then decided these calls, unless the outcome of a charge was unknown.
     pub plain_undecided: u64,
-    /// Number of plain charges refunded because they could not decide their call.
+    /// Number of charges by plain commands that were refunded, because the plain commands did not
+    /// decide their call.
     pub plain_refunds: u64,
     /// Number of calls answered entirely from prepaid hits.
     pub prepaid_calls: u64,
     /// Number of hits charged in advance, for later calls to spend.
     pub prepaid_hits: u64,
     /// Number of prepaid hits that were refunded because no call had spent them.
-    pub prepaid_returned: u64,
+    pub prepaid_refunded: u64,
 }

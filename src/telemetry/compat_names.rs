@@ -119,7 +119,7 @@ impl Telemetry {
     pub fn statsd_lines(&self) -> String {
         let sources = self.row_sources();
         let rows = sources.rows().into_iter().flat_map(|((domain, path), counts)| {
-            let path = rule_statistic(domain, path);
+            let path = row_statsd_name(domain, path);
             RULE_METRICS.iter().map(move |(family, value)| {
                 let name = family.name.trim_start_matches(RULE_PREFIX);
                 (format!("ratelimit.service.rate_limit.{path}.{name}"), value(&counts.hits))
@@ -141,7 +141,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     let sources = telemetry.row_sources();
     let mut rows: BTreeMap<[String; 3], HitCounts> = BTreeMap::new();
     for ((domain, path), counts) in sources.rows() {
-        rows.entry(statsd_labels(&rule_statistic(domain, path))).or_default().add(&counts.hits);
+        rows.entry(statsd_labels(&row_statsd_name(domain, path))).or_default().add(&counts.hits);
     }
     for (family, value) in &RULE_METRICS {
         sink.write_family(family, &mut |emit| {
@@ -169,7 +169,7 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
 
 /// Returns the statsd name of a row of the per-rule metrics. `path` is [`OVERRIDES`], a rule's
 /// path, or a detailed path. The latter two begin with the domain.
-fn rule_statistic(domain: &str, path: &str) -> String {
+fn row_statsd_name(domain: &str, path: &str) -> String {
     let path = match path {
         OVERRIDES => format!("{domain}.{OVERRIDES}"),
         path => path.to_owned(),
@@ -180,8 +180,8 @@ fn rule_statistic(domain: &str, path: &str) -> String {
 /// Returns the labels `domain`, `key1` and `key2` that the default statsd mapping of
 /// envoyproxy/ratelimit derives from a statsd name: the first three dot-separated parts. Missing
 /// parts are empty. A dot in the domain's name also separates parts.
-fn statsd_labels(statistic: &str) -> [String; 3] {
-    let mut parts = statistic.split('.').map(str::to_owned);
+fn statsd_labels(statsd_name: &str) -> [String; 3] {
+    let mut parts = statsd_name.split('.').map(str::to_owned);
     std::array::from_fn(|_| parts.next().unwrap_or_default())
 }
 
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_path_is_split_into_domain_key1_and_key2() {
-        let split = |domain, path| statsd_labels(&rule_statistic(domain, path));
+        let split = |domain, path| statsd_labels(&row_statsd_name(domain, path));
         assert_eq!(split("edge", "edge.client"), ["edge", "client", ""]);
         assert_eq!(split("edge", "edge.path_a.client.deeper"), ["edge", "path_a", "client"]);
         assert_eq!(

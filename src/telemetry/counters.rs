@@ -76,8 +76,8 @@ pub struct Telemetry {
     pub(super) lost_bills: LostBills,
     loads: AtomicU64,
     load_errors: AtomicU64,
-    /// Whether the last attempt to load the policy files succeeded. After a failure, also true
-    /// once the files match the active policy again.
+    /// Whether the last policy load succeeded; false before the first load. After a failed load,
+    /// also set to true when the files match the active policy again.
     last_load_succeeded: AtomicBool,
     /// Time of the last successful policy load, in microseconds since the Unix epoch.
     last_load_us: AtomicU64,
@@ -138,10 +138,10 @@ impl Telemetry {
         self.refusal_log.write(refused, &self.tables.load());
     }
 
-    /// Logs a warning, at most once per process, if bills (hits already used) have been rejected.
-    /// Call this about once a second.
+    /// Logs a warning, at most once per process, if a limit has rejected a bill (a report of hits
+    /// already used). Call this about once a second.
     pub fn warn_of_lost_bills(&self) {
-        self.lost_bills.warn_once(&self.tables.load().present);
+        self.lost_bills.warn_once(&self.tables.load().current);
     }
 
     /// Enables or disables counting and timing of decisions. Enabled by default.
@@ -166,10 +166,10 @@ impl Telemetry {
         fingerprint: impl ToString,
         now: Micros,
     ) {
-        let former = Arc::clone(&self.tables.load().present);
-        let present = Arc::new(RuleTable::new(first, rules, fingerprint.to_string(), &former));
-        self.detailed.retain_rules_of(&present);
-        self.tables.store(Arc::new(RuleTables { present, former }));
+        let previous = Arc::clone(&self.tables.load().current);
+        let current = Arc::new(RuleTable::new(first, rules, fingerprint.to_string(), &previous));
+        self.detailed.retain_rules_of(&current);
+        self.tables.store(Arc::new(RuleTables { current, previous }));
         self.loads.fetch_add(1, Ordering::Relaxed);
         self.last_load_us.store(now.0, Ordering::Relaxed);
         self.last_load_succeeded.store(true, Ordering::Relaxed);
@@ -177,7 +177,7 @@ impl Telemetry {
 
     /// Returns the fingerprint of the active policy; empty before the first policy is loaded.
     pub fn policy_fingerprint(&self) -> String {
-        self.tables.load().present.fingerprint.clone()
+        self.tables.load().current.fingerprint.clone()
     }
 
     /// Records that the policy files match the active policy again after a failed load. Clears the
@@ -236,8 +236,9 @@ impl Telemetry {
         totals
     }
 
-    /// Counts a check in `row`: the row of the check's detailed path, or `rule` itself. Peeks and
-    /// bills (hits already used) are always recorded in `rule`.
+    /// Counts a check. Its hits are added to `row`: the counters of the check's detailed path, or
+    /// those of its rule if there are none. `rule` always records peeks (checks with 0 hits) and
+    /// rejected bills (reports of hits already used).
     fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
         row.add(&count_hits(check, self.near_ratio), check);
         if let Some(lost) = rule.record_bill(check) {
@@ -245,7 +246,7 @@ impl Telemetry {
         }
     }
 
-    /// Returns this thread's counters, and whether no other thread writes to them.
+    /// Returns this thread's counters, and whether this thread is their only writer.
     fn worker_counters(&self) -> (&WorkerCounters, bool) {
         let worker = COUNTERS_INDEX.get().unwrap_or_else(|| {
             let next = WORKER_COUNT.fetch_add(1, Ordering::Relaxed);
@@ -391,7 +392,7 @@ mod tests {
     fn total(telemetry: &Telemetry, path: &str) -> Option<u64> {
         telemetry
             .rule_tables()
-            .present
+            .current
             .by_name
             .get(&name(path))
             .map(|counters| counters.hits().total)
@@ -410,23 +411,23 @@ mod tests {
 
     #[test]
     fn no_count_is_lost_with_more_threads_than_worker_counters() {
-        const EACH: u64 = 1_000;
+        const PER_THREAD: u64 = 1_000;
         let telemetry = Telemetry::new(0.8);
         let threads = WORKERS_MAX as u64 + 8;
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
-                    for _ in 0..EACH {
+                    for _ in 0..PER_THREAD {
                         telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(3));
                     }
                 });
             }
         });
         let totals = telemetry.sum_workers();
-        assert_eq!(totals.outcomes[RpcOutcome::Decided as usize], threads * EACH);
+        assert_eq!(totals.outcomes[RpcOutcome::Decided as usize], threads * PER_THREAD);
         assert_eq!(
             (totals.durations.count(), totals.durations.sum),
-            (threads * EACH, 3 * threads * EACH)
+            (threads * PER_THREAD, 3 * threads * PER_THREAD)
         );
     }
 

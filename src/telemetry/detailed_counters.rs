@@ -20,8 +20,8 @@ pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
 /// Maximum length of a detailed path (a rule's path with descriptor values), in bytes.
 /// Prometheus servers commonly reject labels longer than about 1 KiB.
 pub(super) const DETAILED_PATH_BYTES_MAX: usize = 512;
-/// Number of shards, each with its own lock for a part of the paths, so that workers rarely wait
-/// for each other.
+/// Number of shards. Each holds some of the paths and has its own lock, so that workers rarely
+/// wait for each other.
 const SHARDS: usize = 16;
 
 /// Key of a row: the length of the domain's name in bytes, and the detailed path, which begins

@@ -1,7 +1,7 @@
 //! Table of the metric families for decisions, calls and policy loads.
 //!
-//! `counters` counts; `prometheus` and `otlp` format the values. The metrics of stores and
-//! connections are in `app::wiring`.
+//! `counters` counts; `prometheus` and `otlp` format the values. `app::wiring` defines the metrics
+//! of stores and connections.
 
 use std::fmt;
 
@@ -141,7 +141,7 @@ impl Telemetry {
         self.emit_lost_bills(sink)?;
         emit_totals(&self.sum_workers(), sink)?;
         let tables = self.rule_tables();
-        let fingerprint = tables.present.fingerprint.as_str();
+        let fingerprint = tables.current.fingerprint.as_str();
         sink.write_family(&POLICY, &mut |emit| {
             emit(&[("fingerprint", fingerprint)], MetricValue::Number(1))
         })?;

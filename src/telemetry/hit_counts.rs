@@ -43,7 +43,8 @@ impl HitCounts {
 ///
 /// - If the check is a refund, all hits are `refunded`.
 /// - If the check passes, all hits are `within`, and those above the threshold are also `near`. If
-///   they were not charged because another check rejected the call, they are `uncharged` instead.
+///   the check charged nothing because another check rejected the call, all hits are `uncharged`
+///   instead.
 /// - If the check is rejected with no capacity left, all hits are `over`.
 /// - If the check is rejected with some capacity left, the hits that exceed it are `over`, and the
 ///   others are `near` if they are above the threshold.
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pass_across_the_threshold_is_near_for_the_part_above_it() {
+    fn only_the_passed_hits_above_the_threshold_are_near() {
         // 6 before, 9 after: the ninth is above 8.
         let expected = HitCounts { total: 3, within: 3, near: 1, ..HitCounts::default() };
         assert_eq!(counts(check(Verdict::Pass, 3, 3, 1)), expected);
@@ -139,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn of_a_rejection_that_partly_fits_only_the_excess_is_over() {
-        // 7 in use, 5 asked: 2 exceed the limit, and of what fitted 2 are above the threshold.
+    fn only_the_excess_of_a_rejection_that_partly_fits_is_over() {
+        // 7 in use, 5 requested: 2 exceed the limit, and 2 of the 3 that fit are near it.
         let expected = HitCounts { total: 5, over: 2, near: 2, ..HitCounts::default() };
         assert_eq!(counts(check(Verdict::Refuse, 5, 0, 3)), expected);
     }
 
     #[test]
-    fn a_rejection_in_shadow_mode_counts_as_shadow_as_much_as_over() {
+    fn hits_over_a_limit_in_shadow_mode_also_count_as_shadow() {
         let shadowed = CheckEvent { shadow: true, ..check(Verdict::Refuse, 5, 0, 3) };
         assert_eq!(counts(shadowed).shadow, 2);
     }
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn returned_hits_are_a_counter_of_their_own() {
+    fn refunded_hits_have_their_own_counter() {
         let back = CheckEvent { is_refund: true, ..check(Verdict::Pass, 4, 0, 10) };
         assert_eq!(counts(back), HitCounts { refunded: 4, ..HitCounts::default() });
     }

@@ -127,8 +127,8 @@ impl Write for EscapingWriter {
 /// (PIPE_BUF on Linux) without blocking, and a socket accepts more.
 const CHUNK_BYTES: usize = 4_096;
 
-/// Returns whether standard error accepts [`CHUNK_BYTES`] without blocking. It does not if it is a
-/// full pipe, for example because the log shipper that reads it hangs.
+/// Returns whether standard error accepts [`CHUNK_BYTES`] without blocking. Returns false if
+/// standard error is a full pipe, for example because the log shipper at its other end hangs.
 fn has_room(stderr: &io::StderrLock<'_>) -> bool {
     let mut fds = [PollFd::new(stderr, PollFlags::OUT)];
     let no_wait = Timespec::default();

@@ -49,9 +49,8 @@ impl LostBills {
     }
 }
 
-/// Returns the path of a rule that has rejected a bill that counts as lost. If there are several
-/// such rules, returns the first in the order of names; if there is none, returns `request
-/// override`.
+/// Returns the path of the first rule, in the order of domain and path, that has rejected a bill
+/// after a peek. Returns `request override` if there is no such rule.
 pub(super) fn rule_of_lost_bill(rules: &RuleTable) -> &str {
     let mut lossy = rules.by_name.iter().filter(|(_, counters)| counters.has_lost_bill());
     lossy.next().map_or("request override", |(name, _)| &name.path)
@@ -91,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_bill_is_lost_only_after_a_question_on_the_same_rule() {
+    fn a_rejected_bill_is_lost_only_after_a_peek_at_the_same_rule() {
         let telemetry = telemetry();
         telemetry.on_check(&lost(1, LossCause::Rejected));
         telemetry.on_check(&CheckEvent { is_peek: true, ..event(0) });

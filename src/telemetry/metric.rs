@@ -73,17 +73,17 @@ impl MetricFamily {
     }
 }
 
-/// Creates a counter family without unit or labels.
+/// Creates a counter family without a unit or labels.
 pub const fn counter(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Counter)
 }
 
-/// Creates a gauge family without unit or labels.
+/// Creates a gauge family without a unit or labels.
 pub const fn gauge(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Gauge)
 }
 
-/// Creates a histogram family without unit or labels.
+/// Creates a histogram family without a unit or labels.
 pub const fn histogram(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Histogram)
 }
@@ -102,8 +102,8 @@ pub enum MetricValue {
     Histogram(HistogramSnapshot),
 }
 
-/// Labels of a series. Values come from the policy or the settings, and from callers only in the
-/// bounded rows of `detailed_counters`.
+/// Labels of a series. Label values come from the policy or the settings. Only the rows of
+/// `detailed_counters`, whose number is bounded, contain values from callers.
 pub type Labels<'a> = [(&'static str, &'a str)];
 
 /// Callback that takes the labels and value of each series of a family.

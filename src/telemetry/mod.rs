@@ -1,8 +1,9 @@
 //! Metrics, traces and logs.
 //!
-//! Telemetry observes decisions and never changes them. Label values come from the policy, and
-//! from callers only in the bounded rows of `detailed_counters`. `admin` serves the metrics page;
-//! `app::wiring` has the metrics of stores and connections.
+//! Telemetry observes decisions and never changes them. Label values come from the policy or the
+//! settings. Only the rows of `detailed_counters`, whose number is bounded, contain values from
+//! callers. `admin` serves the metrics page; `app::wiring` defines the metrics of stores and
+//! connections.
 //!
 //! | file | contents |
 //! |---|---|

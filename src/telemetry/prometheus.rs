@@ -63,12 +63,15 @@ impl MetricsPage {
     /// Creates a page with these metrics, whose names all start with `tidegate_`.
     pub fn new(metrics: Arc<AllMetrics>) -> Self {
         let mut registry = Registry::default();
-        registry.sub_registry_with_prefix(PREFIX).register_collector(Box::new(OwnMetrics(metrics)));
+        registry
+            .sub_registry_with_prefix(PREFIX)
+            .register_collector(Box::new(PrefixedMetrics(metrics)));
         MetricsPage { registry, has_ratelimit_names: false }
     }
 
-    /// Adds the decision counters under the metric names of envoyproxy/ratelimit, and the metrics
-    /// of `process`. None of these names starts with `tidegate_`.
+    /// Adds the decision counters under the metric names of envoyproxy/ratelimit, and the memory
+    /// and garbage collection metrics that `process` writes. None of these names starts with
+    /// `tidegate_`.
     #[must_use]
     pub fn with_ratelimit_names(
         mut self,
@@ -111,9 +114,9 @@ impl MetricsPage {
 
 /// Prometheus collector that encodes all metrics under the prefix [`PREFIX`].
 #[derive(Debug)]
-struct OwnMetrics(Arc<AllMetrics>);
+struct PrefixedMetrics(Arc<AllMetrics>);
 
-impl Collector for OwnMetrics {
+impl Collector for PrefixedMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.0.emit(&mut PrometheusWriter(&mut encoder))
     }

@@ -62,12 +62,13 @@ pub(super) struct RuleCounters {
     shadow: AtomicU64,
     uncharged: AtomicU64,
     refunded: AtomicU64,
-    /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor with its
-    /// own `hits_addend` is a bill: it reports hits that were already used. If not, it may request
-    /// several hits.
+    /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor with its own
+    /// `hits_addend` is assumed to be a bill: a report of hits already used. Otherwise, it may be a
+    /// request for several hits.
     has_peeks: AtomicBool,
     has_lost_bill: AtomicBool,
-    /// Number of refused checks of the rule when it was last named in the log of rejected calls.
+    /// Total number of checks that the rule had refused when the log of rejected calls last named
+    /// it.
     refused_when_logged: AtomicU64,
 }
 
@@ -97,9 +98,9 @@ impl RuleCounters {
         checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that the rule was checked with 0 hits (a peek), or that it rejected a bill (hits
-    /// already used). Returns the lost bill to count, or `None` if there is none. A rejected bill
-    /// counts as lost only if the rule has also been peeked at.
+    /// Records that the rule was checked with 0 hits (a peek), or that it rejected a bill (a report
+    /// of hits already used). Returns the lost bill to count, or `None` if there is none. A
+    /// rejected bill counts as lost only if the rule has been peeked at before.
     pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {
         if check.is_peek && !self.has_peeks.load(Ordering::Relaxed) {
             self.has_peeks.store(true, Ordering::Relaxed);
@@ -120,7 +121,7 @@ impl RuleCounters {
         u64::saturating_sub(refused, self.refused_when_logged.swap(refused, Ordering::Relaxed))
     }
 
-    /// Returns whether the rule has rejected a bill that counts as lost.
+    /// Returns whether the rule has rejected a bill after a peek, so that the bill counts as lost.
     pub(super) fn has_lost_bill(&self) -> bool {
         self.has_lost_bill.load(Ordering::Relaxed)
     }
@@ -163,22 +164,22 @@ pub(super) struct RuleTable {
 
 impl RuleTable {
     /// Creates counters for a policy whose rules have consecutive ids, starting with `first`. A
-    /// rule keeps its counters if `former`, the table of the previous policy, has a rule with the
+    /// rule keeps its counters if `previous`, the table of the previous policy, has a rule with the
     /// same name.
     pub(super) fn new(
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,
         fingerprint: String,
-        former: &RuleTable,
+        previous: &RuleTable,
     ) -> RuleTable {
         let mut table = RuleTable { first: first.0, fingerprint, ..RuleTable::default() };
         for name in rules {
-            let counters = match table.by_name.get(&name).or_else(|| former.by_name.get(&name)) {
+            let counters = match table.by_name.get(&name).or_else(|| previous.by_name.get(&name)) {
                 Some(counters) => Arc::clone(counters),
                 None => Arc::default(),
             };
             if !table.overrides.contains_key(&name.domain) {
-                let counters = former.overrides.get(&name.domain).cloned().unwrap_or_default();
+                let counters = previous.overrides.get(&name.domain).cloned().unwrap_or_default();
                 table.overrides.insert(name.domain.clone(), counters);
             }
             table.by_id.push(Arc::clone(&counters));
@@ -206,23 +207,23 @@ impl RuleTable {
 /// still counts for the previous policy.
 #[derive(Debug, Default)]
 pub(super) struct RuleTables {
-    pub(super) present: Arc<RuleTable>,
-    pub(super) former: Arc<RuleTable>,
+    pub(super) current: Arc<RuleTable>,
+    pub(super) previous: Arc<RuleTable>,
 }
 
 impl RuleTables {
     pub(super) fn get(&self, id: RuleId) -> Option<&RuleCounters> {
-        self.present.get(id).or_else(|| self.former.get(id))
+        self.current.get(id).or_else(|| self.previous.get(id))
     }
 
     /// Returns the name of a rule of the current or the previous policy; `None` if neither has a
     /// rule with this id.
     pub(super) fn name(&self, id: RuleId) -> Option<&RuleName> {
-        self.present.name(id).or_else(|| self.former.name(id))
+        self.current.name(id).or_else(|| self.previous.name(id))
     }
 
     /// Returns the counters of request overrides in a domain; `None` if the domain has no rules.
     pub(super) fn override_counters(&self, domain: &str) -> Option<&RuleCounters> {
-        self.present.overrides.get(domain).map(Arc::as_ref)
+        self.current.overrides.get(domain).map(Arc::as_ref)
     }
 }

@@ -50,12 +50,12 @@ impl RowSources<'_> {
     /// Returns the counts of each row, by domain and path. If a detailed path (a rule's path with
     /// descriptor values) equals the path of another rule, both share one row.
     pub(super) fn rows(&self) -> BTreeMap<(&str, &str), RowCounts> {
-        let present = &self.tables.present;
-        let rules = present.by_name.iter().map(|(name, counters)| {
+        let current = &self.tables.current;
+        let rules = current.by_name.iter().map(|(name, counters)| {
             let name: (&str, &str) = (&name.domain, &name.path);
             (name, &**counters)
         });
-        let overrides = present
+        let overrides = current
             .overrides
             .iter()
             .map(|(domain, counters)| ((&**domain, OVERRIDES), &**counters))

@@ -24,7 +24,7 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleSnapshot {
     /// Number of checks, whether passed or refused.
-    pub asked: u64,
+    pub checks: u64,
     /// Number of checks over the limit, whether the limit is enforced or in shadow mode.
     pub refused: u64,
 }
@@ -32,7 +32,7 @@ pub struct RuleSnapshot {
 impl RuleSnapshot {
     fn new(counters: &RuleCounters) -> RuleSnapshot {
         let [passed, refused] = counters.checks().map(|by_source| by_source.iter().sum::<u64>());
-        RuleSnapshot { asked: passed + refused, refused }
+        RuleSnapshot { checks: passed + refused, refused }
     }
 }
 
@@ -48,8 +48,8 @@ pub struct Latency {
     pub p999: Duration,
 }
 
-/// Bills (hits already used) that limits rejected since the process started. Counts a bill
-/// only if its rule had been checked with 0 hits before.
+/// Bills (reports of hits already used) that limits rejected since the process started. A rejected
+/// bill is counted only if its rule had been checked with 0 hits before.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RejectedBills {
     /// Number of rejected bills.
@@ -63,7 +63,7 @@ impl Telemetry {
     /// bill was rejected.
     pub fn rejected_bills(&self) -> Option<RejectedBills> {
         let [(_, bills, _), _] = self.lost_bills.totals();
-        let rule = || lost_bills::rule_of_lost_bill(&self.rule_tables().present).to_owned();
+        let rule = || lost_bills::rule_of_lost_bill(&self.rule_tables().current).to_owned();
         (bills > 0).then(|| RejectedBills { bills, rule: rule() })
     }
 
@@ -75,14 +75,14 @@ impl Telemetry {
         for row in self.detailed_counters().rows() {
             let (sums, more) =
                 (detailed.entry(row.rule).or_default(), RuleSnapshot::new(&row.counters));
-            sums.asked += more.asked;
+            sums.checks += more.checks;
             sums.refused += more.refused;
         }
-        let rules = tables.present.by_name.iter().map(|(name, counters)| {
+        let rules = tables.current.by_name.iter().map(|(name, counters)| {
             let (sums, more) =
                 (RuleSnapshot::new(counters), detailed.get(name).copied().unwrap_or_default());
-            let (asked, refused) = (sums.asked + more.asked, sums.refused + more.refused);
-            (name.clone(), RuleSnapshot { asked, refused })
+            let (checks, refused) = (sums.checks + more.checks, sums.refused + more.refused);
+            (name.clone(), RuleSnapshot { checks, refused })
         });
         Snapshot {
             admitted: totals.decided[0].iter().sum(),
@@ -94,7 +94,7 @@ impl Telemetry {
     /// Returns latency percentiles since the process started; `None` before the first call.
     pub fn latency(&self) -> Option<Latency> {
         let durations = self.sum_workers().durations;
-        let percentile = |share| durations.quantile(share).map(Duration::from_micros);
+        let percentile = |fraction| durations.quantile(fraction).map(Duration::from_micros);
         Some(Latency { p50: percentile(0.5)?, p99: percentile(0.99)?, p999: percentile(0.999)? })
     }
 }

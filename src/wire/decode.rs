@@ -7,7 +7,8 @@
 //! this and the encoder (`encode`) together save 17 % of the instructions of a decision in a batch
 //! of 100 (load/results/batches.txt). prost still decodes:
 //!
-//! - integers with their field keys, and field keys and lengths that take several bytes
+//! - integer fields, including their keys
+//! - field keys and lengths that take more than one byte
 //! - a descriptor's `hits_addend`
 //! - request overrides, which are rare
 //! - messages that are modified and passed on (`decode_message`)
@@ -43,12 +44,12 @@ pub(super) const FIELDS_MAX: usize = Bounds::DEFAULT.fields_max;
 /// that rules match, but counts towards [`ENTRIES_MAX`].
 pub const SLOT_KEY: &[u8] = b"tidegate.slot";
 
-/// Maximum length in bytes of a message that is decoded without counting its fields first. Such a
-/// message has at most 8,192 fields, because a field takes at least two bytes. An empty entry
-/// takes two bytes in the message and up to 72 bytes once decoded. A message of this length that
-/// consists of empty entries thus takes up to 576 KiB once decoded. A message of 1 MiB would take
-/// up to 36 MiB.
-const UNCOUNTED_BYTES_MAX: usize = 16 * 1024;
+/// Maximum length in bytes of a short message, which is decoded without counting its fields first.
+/// A short message has at most 8,192 fields, because a field takes at least two bytes. An empty
+/// entry takes two bytes in the message and up to 72 bytes once decoded. A message of this length
+/// that consists of empty entries thus takes up to 576 KiB once decoded. A message of 1 MiB would
+/// take up to 36 MiB.
+const SHORT_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
 /// Number of descriptors in a request that are stored without a heap allocation. Envoy's routes
 /// rarely send more than four descriptors of four entries each.
@@ -129,7 +130,7 @@ impl fmt::Display for DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the reason for which metrics count the request as invalid.
+    /// Returns the reason under which metrics count the invalid request.
     pub(crate) fn reason(&self) -> InvalidReason {
         match self {
             DecodeError::Malformed | DecodeError::NotA(_) => InvalidReason::Malformed,
@@ -179,9 +180,9 @@ fn check_bounds(encoded: &[u8], bounds: &Bounds) -> Result<(), DecodeError> {
     if encoded.len() / 2 > descriptors_max {
         check_descriptor_count(encoded, descriptors_max)?;
     }
-    if encoded.len() > UNCOUNTED_BYTES_MAX {
-        let mut left = bounds.fields_max;
-        count_fields(encoded, MessageType::Request, bounds.entries_max, &mut left)?;
+    if encoded.len() > SHORT_MESSAGE_BYTES_MAX {
+        let mut fields_left = bounds.fields_max;
+        count_fields(encoded, MessageType::Request, bounds.entries_max, &mut fields_left)?;
     }
     Ok(())
 }
@@ -221,7 +222,7 @@ pub(crate) fn split_batch<'b>(
         if requests.len() == requests_max {
             return Err(DecodeError::BatchSize { requests_max });
         }
-        if encoded.len() > UNCOUNTED_BYTES_MAX {
+        if encoded.len() > SHORT_MESSAGE_BYTES_MAX {
             let counted = count_fields(request, MessageType::Request, usize::MAX, &mut fields_left);
             // The request's own decoding reports any other error.
             if counted == Err(DecodeError::TooManyFields) {
@@ -286,8 +287,8 @@ impl MessageType {
 }
 
 /// Returns an error if a request has too many descriptors or is malformed. Called before the
-/// entries are counted, so that a request with too many of both gets the same error whether it is
-/// long or short.
+/// entries are counted, so that a request with too many descriptors and too many entries gets the
+/// same error whether it is long or short.
 fn check_descriptor_count(mut message: &[u8], descriptors_max: usize) -> Result<(), DecodeError> {
     let (mut fields, mut descriptors) = (0, 0);
     while !message.is_empty() && fields <= FIELDS_MAX {
@@ -303,17 +304,17 @@ fn check_descriptor_count(mut message: &[u8], descriptors_max: usize) -> Result<
 }
 
 /// Counts the fields of a message and of its nested messages without allocating, and subtracts
-/// their number from `left`. Returns an error if there are more than `left` fields, if a
-/// descriptor has more than `entries_max` entries, or if the message is malformed.
+/// their number from `fields_left`. Returns an error if there are more than `fields_left` fields,
+/// if a descriptor has more than `entries_max` entries, or if the message is malformed.
 fn count_fields(
     mut message: &[u8],
     message_type: MessageType,
     entries_max: usize,
-    left: &mut usize,
+    fields_left: &mut usize,
 ) -> Result<(), DecodeError> {
     let mut nested = 0;
     while !message.is_empty() {
-        *left = left.checked_sub(1).ok_or(DecodeError::TooManyFields)?;
+        *fields_left = fields_left.checked_sub(1).ok_or(DecodeError::TooManyFields)?;
         let (field, wire_type) = decode_key(&mut message)?;
         let Some(inner_type) = message_type.nested_type(field, nested, entries_max)? else {
             skip_field(wire_type, field, &mut message, DecodeContext::default())?;
@@ -324,7 +325,7 @@ fn count_fields(
         }
         nested += usize::from(!matches!(inner_type, MessageType::Override));
         let (inner, rest) = split_message(message)?;
-        count_fields(inner, inner_type, entries_max, left)?;
+        count_fields(inner, inner_type, entries_max, fields_left)?;
         message = rest;
     }
     Ok(())

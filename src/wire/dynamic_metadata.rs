@@ -36,7 +36,7 @@ const FIELD_BYTES: usize = 16;
 /// Adds the fields of a rejection under [`TIDEGATE_KEY`]: `limited_by`, `retry_after_ms` and
 /// `source`. Leaves out `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least`
 /// if a limit that was not checked may require a longer wait.
-pub(super) fn add_refusal(decision: &Decision<'_>, into: &mut Struct) {
+pub(super) fn add_refusal(decision: &Decision<'_>, target: &mut Struct) {
     let mut refusal = Struct::default();
     if let Some(limited_by) = &decision.limited_by {
         insert_field(&mut refusal, "limited_by", string_kind(limit_name(limited_by)));
@@ -48,12 +48,13 @@ pub(super) fn add_refusal(decision: &Decision<'_>, into: &mut Struct) {
         }
     }
     insert_field(&mut refusal, "source", string_kind(decision.source.as_str()));
-    insert_field(into, TIDEGATE_KEY, Kind::StructValue(refusal));
+    insert_field(target, TIDEGATE_KEY, Kind::StructValue(refusal));
 }
 
-/// Adds the token of the holder whose concurrency slots the call acquired, under [`HOLDER_KEY`].
-pub(super) fn add_holder(holder: &HolderToken, into: &mut Struct) {
-    insert_field(into, HOLDER_KEY, string_kind(holder.as_str()));
+/// Adds the token of the holder for which the call acquired concurrency slots, under
+/// [`HOLDER_KEY`].
+pub(super) fn add_holder(holder: &HolderToken, target: &mut Struct) {
+    insert_field(target, HOLDER_KEY, string_kind(holder.as_str()));
 }
 
 /// Adds the request under the keys of envoyproxy/ratelimit (`domain`, `descriptors`, and
@@ -63,9 +64,9 @@ pub(super) fn add_request(
     descriptors: &[Descriptor<'_>],
     decision: &Decision<'_>,
     rules: &Policy,
-    into: &mut Struct,
+    target: &mut Struct,
 ) {
-    insert_field(into, "domain", string_kind(request.domain));
+    insert_field(target, "domain", string_kind(request.domain));
     let listed = request
         .heads
         .iter()
@@ -87,13 +88,13 @@ pub(super) fn add_request(
             Kind::StructValue(shown)
         })
         .collect::<Vec<_>>();
-    insert_field(into, "descriptors", list_kind(listed));
+    insert_field(target, "descriptors", list_kind(listed));
     if request.hits_addend != 0 {
-        insert_field(into, "hitsAddend", number_kind(u64::from(request.hits_addend)));
+        insert_field(target, "hitsAddend", number_kind(u64::from(request.hits_addend)));
     }
     let metadata = merge_rule_metadata(decision, rules);
     if !metadata.fields.is_empty() {
-        insert_field(into, "metadata", Kind::StructValue(metadata));
+        insert_field(target, "metadata", Kind::StructValue(metadata));
     }
 }
 
@@ -114,13 +115,13 @@ fn merge_rule_metadata(decision: &Decision<'_>, rules: &Policy) -> Struct {
     merged
 }
 
-fn merge(into: &mut Struct, from: &serde_json::Map<String, Json>, bytes_left: &mut usize) {
-    for (key, value) in from {
-        match (into.fields.get_mut(key).and_then(|held| held.kind.as_mut()), value) {
+fn merge(target: &mut Struct, source: &serde_json::Map<String, Json>, bytes_left: &mut usize) {
+    for (key, value) in source {
+        match (target.fields.get_mut(key).and_then(|held| held.kind.as_mut()), value) {
             (None, _) => {
                 if let Some(left) = bytes_left.checked_sub(field_bytes(key, value)) {
                     *bytes_left = left;
-                    insert_field(into, key, json_kind(value));
+                    insert_field(target, key, json_kind(value));
                 }
             }
             (Some(Kind::StructValue(held)), Json::Object(map)) => merge(held, map, bytes_left),
@@ -148,7 +149,7 @@ pub(super) fn json_kind(value: &Json) -> Kind {
         Json::Null => Kind::NullValue(0),
         Json::Bool(truth) => Kind::BoolValue(*truth),
         Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
-        Json::String(words) => string_kind(words),
+        Json::String(text) => string_kind(text),
         Json::Array(values) => list_kind(values.iter().map(json_kind)),
         Json::Object(map) => {
             let fields = map
@@ -171,12 +172,12 @@ fn format_override(limit: &Override) -> String {
     format!("{rate}unit:{unit}{multiplier}")
 }
 
-fn insert_field(into: &mut Struct, key: &str, kind: Kind) {
-    into.fields.insert(key.to_owned(), Value { kind: Some(kind) });
+fn insert_field(target: &mut Struct, key: &str, kind: Kind) {
+    target.fields.insert(key.to_owned(), Value { kind: Some(kind) });
 }
 
-fn string_kind(words: &str) -> Kind {
-    Kind::StringValue(words.to_owned())
+fn string_kind(text: &str) -> Kind {
+    Kind::StringValue(text.to_owned())
 }
 
 /// Converts an integer to a double, the only number type of a `Struct`. The result is exact up to

@@ -29,7 +29,7 @@ pub enum WireError {
         why: HeaderNameError,
     },
     /// The configured jitter of `Retry-After` is above 100 %.
-    Spread {
+    RetryJitter {
         /// Jitter in per cent, as configured.
         percent: u8,
     },
@@ -111,7 +111,7 @@ impl std::fmt::Display for WireError {
             WireError::HeaderName { name, why } => {
                 write!(f, "header {name:?} cannot be sent: {}", why.message())
             }
-            WireError::Spread { percent } => {
+            WireError::RetryJitter { percent } => {
                 write!(f, "a spread of {percent} % is above 100 %")
             }
             WireError::Certificate => {
@@ -169,7 +169,7 @@ impl std::error::Error for WireError {
             WireError::Connect { source, .. } => Some(source),
             WireError::Refused { status } => Some(status.as_ref()),
             WireError::HeaderName { .. }
-            | WireError::Spread { .. }
+            | WireError::RetryJitter { .. }
             | WireError::Certificate
             | WireError::PrivateKey
             | WireError::ClientAuthority

@@ -23,8 +23,8 @@ const FORWARDED_HOST: &str = "x-forwarded-host";
 /// Header with the client's address, followed by the addresses that proxies have appended.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// Error for a header that the proxy must send but that is missing or invalid. Contains the name
-/// of the header.
+/// Error if a header that the proxy must send is missing or invalid. Contains the name of the
+/// header.
 ///
 /// Clients cannot remove such a header, so the proxy is misconfigured. Without the error, the
 /// limits of the domain would never apply, and nobody would notice.
@@ -32,8 +32,8 @@ const FORWARDED_FOR: &str = "x-forwarded-for";
 pub(crate) struct MissingHeader(pub(crate) &'static str);
 
 /// Builds the encoded `RateLimitRequest` for a client's HTTP request. Like Envoy, leaves out a
-/// descriptor if the client did not send one of its headers. Returns `None` if no descriptor is
-/// left.
+/// descriptor if the client's request lacks a header from which the descriptor takes a value.
+/// Returns `None` if no descriptor is left.
 ///
 /// # Errors
 ///

@@ -17,7 +17,7 @@ pub struct HttpReply {
     pub status: u16,
     /// Names and values of the headers. If there is no `content-type`, the body is plain text.
     pub headers: Vec<(String, String)>,
-    /// Body; with status 400 or 503, an error message of one line.
+    /// Body of the response; with status 400 or 503, a one-line error message.
     pub body: String,
 }
 

@@ -15,9 +15,9 @@ use super::messages::{
 };
 use crate::domain::{Bounds, Hits, Micros};
 
-/// Encoded results of a batch, or of a part of it. Each result is encoded as soon as it is known.
-/// Encoding a whole `CheckResponse` with prost would cost 9 % more instructions, because prost
-/// computes the length of each nested message four times.
+/// Encoded results of some or all requests of a batch. Each result is encoded as soon as it is
+/// known. Encoding a whole `CheckResponse` with prost would cost 9 % more instructions, because
+/// prost computes the length of each nested message four times.
 #[derive(Default)]
 pub(crate) struct EncodedResults {
     bytes: Vec<u8>,
@@ -32,7 +32,8 @@ impl EncodedResults {
         self.ends.push((position, self.bytes.len()));
     }
 
-    /// Joins the parts of a batch into an encoded `CheckResponse`, in the order of the requests.
+    /// Joins `parts`, which together contain all results of a batch, into an encoded
+    /// `CheckResponse` in the order of the requests.
     pub(crate) fn join(mut parts: Vec<EncodedResults>) -> Vec<u8> {
         if let [part] = &mut parts[..] {
             // A single part has decided the requests in order.
@@ -154,7 +155,7 @@ mod tests {
     use super::*;
     use crate::wire::messages::RateLimitResponse;
 
-    /// An encoded response, or an error, by the position of the request.
+    /// Returns an empty response, an encoded response or an error, depending on the position.
     fn result(position: usize) -> Result<Vec<u8>, Status> {
         let raw_body = vec![7; position * 20];
         let response = RateLimitResponse { overall_code: 2, raw_body, ..Default::default() };
@@ -165,7 +166,7 @@ mod tests {
         }
     }
 
-    /// The same as a message of prost.
+    /// Returns the [`result`] for this position as a prost message.
     fn message(position: usize) -> CheckResult {
         let result = match result(position) {
             Ok(response) => {
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_encoded_like_a_stream_response() {
+    fn a_result_is_encoded_like_a_stream_response() {
         for position in 0..9 {
             let id = position as u64 * 100;
             let expected = StreamResponse { id, result: Some(message(position)) }.encode_to_vec();

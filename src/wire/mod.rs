@@ -7,14 +7,14 @@
 //! |---|---|
 //! | `decode` | decodes a request and checks its bounds |
 //! | `encode` | encodes a decision as a response |
-//! | `response_headers`, `refusal_body`, `dynamic_metadata` | parts of a response |
-//! | `response_config` | settings of these parts |
-//! | `proto_json`, `struct_json` | request and response in proto-JSON |
-//! | `limits_messages` | messages of `tidegate.v1.Limits` |
-//! | `forward_auth` | request for a decision from the headers of `/authz` |
-//! | `http_reply` | response of `/json` and `/authz` |
+//! | `response_headers`, `refusal_body`, `dynamic_metadata` | build the parts of a response |
+//! | `response_config` | holds the settings of these parts |
+//! | `proto_json`, `struct_json` | convert requests from proto-JSON and responses to it |
+//! | `limits_messages` | encodes and decodes the messages of `tidegate.v1.Limits` |
+//! | `forward_auth` | builds a rate limit request from the headers that `/authz` receives |
+//! | `http_reply` | builds the responses of `/json` and `/authz` |
 //! | `traceparent` | parses the caller's trace context |
-//! | `client` | gRPC client of `tidegate ask` |
+//! | `client` | sends requests over gRPC, for `tidegate ask` |
 
 pub mod client;
 pub(crate) mod decode;

@@ -39,7 +39,7 @@ pub(crate) enum JsonError {
 }
 
 impl JsonError {
-    /// Returns the reason for which metrics count the request as invalid.
+    /// Returns the reason under which metrics count the invalid request.
     pub(crate) fn reason(&self) -> InvalidReason {
         match self {
             JsonError::TooLong { .. } => InvalidReason::MessageSize,

@@ -26,7 +26,7 @@ pub struct ResponseSettings {
     pub retry_after: Option<RetryAfterFormat>,
     /// Maximum jitter added to `Retry-After`, in per cent of the wait, 0 to 100. It spreads the
     /// retries of callers that were rejected at the same time.
-    pub retry_spread_percent: u8,
+    pub retry_jitter_percent: u8,
     /// Header for the name of the limit that rejected the request; `None` sends no such header.
     pub limited_by: Option<String>,
     /// Whether to send a JSON body on rejections if neither the rule nor the domain defines a
@@ -82,10 +82,10 @@ pub enum RetryAfterFormat {
 #[derive(Clone, Debug, Default)]
 pub struct ResponseConfig {
     /// Header names of the configured sets of limit headers, at most two sets.
-    pub(crate) families: Vec<LimitHeaderNames>,
+    pub(crate) header_sets: Vec<LimitHeaderNames>,
     pub(crate) reset: ResetFormat,
     pub(crate) retry_after: Option<RetryAfterFormat>,
-    pub(crate) retry_spread_percent: u8,
+    pub(crate) retry_jitter_percent: u8,
     pub(crate) limited_by: Option<String>,
     pub(crate) body: bool,
     pub(crate) request_metadata: bool,
@@ -120,7 +120,7 @@ impl ResponseConfig {
     /// # Errors
     ///
     /// Returns [`WireError::HeaderName`] for a header name that is not allowed or is configured
-    /// twice, and [`WireError::Spread`] for a jitter above 100 %.
+    /// twice, and [`WireError::RetryJitter`] for a jitter above 100 %.
     ///
     /// ```
     /// use tidegate::wire::{ResponseConfig, ResponseSettings};
@@ -132,16 +132,16 @@ impl ResponseConfig {
     /// assert!(ResponseConfig::new(with_header(":status")).is_err());
     /// ```
     pub fn new(settings: ResponseSettings) -> Result<Self, WireError> {
-        if settings.retry_spread_percent > 100 {
-            return Err(WireError::Spread { percent: settings.retry_spread_percent });
+        if settings.retry_jitter_percent > 100 {
+            return Err(WireError::RetryJitter { percent: settings.retry_jitter_percent });
         }
-        let x_family = settings.x_rate_limit.then(|| LimitHeaderNames {
+        let x_set = settings.x_rate_limit.then(|| LimitHeaderNames {
             limit: "X-RateLimit-Limit".to_owned(),
             remaining: "X-RateLimit-Remaining".to_owned(),
             reset: "X-RateLimit-Reset".to_owned(),
         });
-        let families: Vec<_> = settings.rate_limit.into_iter().chain(x_family).collect();
-        let names = families.iter().flat_map(|f| [&f.limit, &f.remaining, &f.reset]);
+        let header_sets: Vec<_> = settings.rate_limit.into_iter().chain(x_set).collect();
+        let names = header_sets.iter().flat_map(|set| [&set.limit, &set.remaining, &set.reset]);
         let mut used = vec![HeaderName::from_static("retry-after")];
         for name in names.chain(&settings.limited_by) {
             let checked =
@@ -153,10 +153,10 @@ impl ResponseConfig {
             used.push(checked);
         }
         Ok(ResponseConfig {
-            families,
+            header_sets,
             reset: settings.reset,
             retry_after: settings.retry_after,
-            retry_spread_percent: settings.retry_spread_percent,
+            retry_jitter_percent: settings.retry_jitter_percent,
             limited_by: settings.limited_by,
             body: settings.body,
             request_metadata: settings.request_metadata,
@@ -233,19 +233,19 @@ mod tests {
             rate_limit: Some(LimitHeaderNames::default()),
             ..ResponseSettings::default()
         };
-        assert_eq!(ResponseConfig::new(both).unwrap().families.len(), 2);
+        assert_eq!(ResponseConfig::new(both).unwrap().header_sets.len(), 2);
     }
 
     #[test]
     fn a_spread_above_100_percent_is_an_error() {
-        let spread = |retry_spread_percent| ResponseSettings {
-            retry_spread_percent,
+        let spread = |retry_jitter_percent| ResponseSettings {
+            retry_jitter_percent,
             ..ResponseSettings::default()
         };
         assert!(ResponseConfig::new(spread(100)).is_ok());
         assert!(matches!(
             ResponseConfig::new(spread(101)),
-            Err(WireError::Spread { percent: 101 })
+            Err(WireError::RetryJitter { percent: 101 })
         ));
     }
 }

@@ -21,8 +21,8 @@ const NAME_VALUE_BYTES_MAX: usize = 255;
 pub(super) struct RetryWait {
     /// Time until a retry may pass, in seconds, rounded up, at least 1.
     pub(super) seconds: u64,
-    /// Time from which a retry may pass, in microseconds since the Unix epoch.
-    until: Micros,
+    /// Earliest time at which a retry may pass, in microseconds since the Unix epoch.
+    retry_at: Micros,
 }
 
 impl RetryWait {
@@ -36,36 +36,36 @@ impl RetryWait {
         random: u64,
     ) -> Option<RetryWait> {
         let wait = limited_by?.retry_after?;
-        let most = u128::from(wait.0) * u128::from(response_config.retry_spread_percent) / 100;
+        let most = u128::from(wait.0) * u128::from(response_config.retry_jitter_percent) / 100;
         let extra = (most * u128::from(random)) >> 64;
         let wait = wait.saturating_add(Micros(u64::try_from(extra).unwrap_or(u64::MAX)));
-        Some(RetryWait { seconds: wait.ceil_secs().max(1), until: now.saturating_add(wait) })
+        Some(RetryWait { seconds: wait.ceil_secs().max(1), retry_at: now.saturating_add(wait) })
     }
 }
 
-/// Appends the response headers of `decision` to `into`.
+/// Appends the response headers of `decision` to `headers`.
 pub(super) fn append(
     decision: &Decision<'_>,
     wait: Option<RetryWait>,
     response_config: &ResponseConfig,
     now: Micros,
-    into: &mut Vec<HeaderValue>,
+    headers: &mut Vec<HeaderValue>,
 ) {
-    if !response_config.families.is_empty()
+    if !response_config.header_sets.is_empty()
         && let Some(status) = tightest_status(&decision.statuses)
     {
-        append_limit_headers(status, response_config, now, into);
+        append_limit_headers(status, response_config, now, headers);
     }
     if decision.code == Code::Ok {
         return;
     }
-    if let (Some(how), Some(wait)) = (response_config.retry_after, wait)
-        && let Some(value) = format_retry_after(how, wait)
+    if let (Some(format), Some(wait)) = (response_config.retry_after, wait)
+        && let Some(value) = format_retry_after(format, wait)
     {
-        into.push(build_header(RETRY_AFTER_HEADER, value));
+        headers.push(build_header(RETRY_AFTER_HEADER, value));
     }
     if let (Some(name), Some(limited_by)) = (&response_config.limited_by, &decision.limited_by) {
-        into.push(build_header(name, percent_encode(limit_name(limited_by))));
+        headers.push(build_header(name, percent_encode(limit_name(limited_by))));
     }
 }
 
@@ -76,13 +76,13 @@ pub(super) fn limit_name<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
 }
 
 /// Returns the status that the limit headers report, chosen as envoyproxy/ratelimit does: the last
-/// OVER_LIMIT status that is not a quota. If there is none, returns the first status with the
-/// fewest remaining hits. Among such statuses, an OVER_LIMIT status precedes an OK status.
+/// OVER_LIMIT status that is not a quota. If there is none, returns the status with the fewest
+/// remaining hits; in a tie, prefers an OVER_LIMIT status to an OK status, then the first status.
 fn tightest_status<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
     let refuses = |status: &&Status<'_>| status.code == Code::OverLimit && !status.quota;
     let shown = || statuses.iter().filter(|status| status.shown.is_some());
     shown().rfind(refuses).or_else(|| {
-        // Of those with nothing left, the one that refuses: its reset is the time to wait.
+        // If no hits remain, prefer a status that refuses: its reset is the time to wait.
         shown().min_by_key(|status| (status.remaining, status.code == Code::Ok))
     })
 }
@@ -92,13 +92,13 @@ fn append_limit_headers(
     status: &Status<'_>,
     response_config: &ResponseConfig,
     now: Micros,
-    into: &mut Vec<HeaderValue>,
+    headers: &mut Vec<HeaderValue>,
 ) {
     let Some(shown) = &status.shown else { return };
     let limit = shown.reported_limit();
-    for names in &response_config.families {
-        into.push(build_header(&names.limit, limit.to_string()));
-        into.push(build_header(&names.remaining, status.remaining.to_string()));
+    for names in &response_config.header_sets {
+        headers.push(build_header(&names.limit, limit.to_string()));
+        headers.push(build_header(&names.remaining, status.remaining.to_string()));
         if let Some(reset) = status.reset {
             let reset = match response_config.reset {
                 ResetFormat::UnixTime
@@ -108,17 +108,17 @@ fn append_limit_headers(
                 }
                 ResetFormat::UnixTime | ResetFormat::Seconds => reset.ceil_secs().max(1),
             };
-            into.push(build_header(&names.reset, reset.to_string()));
+            headers.push(build_header(&names.reset, reset.to_string()));
         }
     }
 }
 
 /// Formats the value of `Retry-After`. Returns `None` for an HTTP date after the year 9999.
-fn format_retry_after(how: RetryAfterFormat, wait: RetryWait) -> Option<String> {
-    match how {
+fn format_retry_after(format: RetryAfterFormat, wait: RetryWait) -> Option<String> {
+    match format {
         RetryAfterFormat::Seconds => Some(wait.seconds.to_string()),
         RetryAfterFormat::HttpDate => {
-            let second = i64::try_from(wait.until.ceil_secs()).ok()?;
+            let second = i64::try_from(wait.retry_at.ceil_secs()).ok()?;
             let at = jiff::Timestamp::from_second(second).ok()?;
             DateTimePrinter::new().timestamp_to_rfc9110_string(&at).ok()
         }

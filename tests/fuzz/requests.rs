@@ -204,7 +204,7 @@ fn service() -> (Arc<Looking>, RlsService<Looking>, ManualClock) {
     let response_config = ResponseSettings {
         x_rate_limit: true,
         limited_by: Some("x-limited-by".to_owned()),
-        retry_spread_percent: 50,
+        retry_jitter_percent: 50,
         body: true,
         request_metadata: true,
         ..ResponseSettings::default()

@@ -136,11 +136,11 @@ impl<'a> HybridCredits<'a> {
     }
 
     /// Returns the credits that must be in the pool before a charge may use the pool. `own` has the
-    /// credits in the bucket of each class. For the charging class, `mine` is used instead of its
-    /// entry in `own`.
-    fn pool_floor(&self, own: &[u64], mine: u64) -> u64 {
+    /// credits in the bucket of each class. The entry of the limit's class is ignored; its bucket
+    /// has `bucket` credits.
+    fn pool_floor(&self, own: &[u64], bucket: u64) -> u64 {
         let room =
-            self.pool_capacity(own).saturating_add(own[self.limit.class]).saturating_sub(mine);
+            self.pool_capacity(own).saturating_add(own[self.limit.class]).saturating_sub(bucket);
         let caps: u64 = self.classes().map(|class| self.class_capacity(class)).sum();
         let size = if caps < self.total { self.total - caps } else { room };
         let percent = u64::from(self.limit.floor_percent);
@@ -153,15 +153,15 @@ impl<'a> HybridCredits<'a> {
     /// Returns the credits that must be in the pool for a charge of `credits` to pass, or 0 if the
     /// class's own bucket covers the charge.
     fn pool_needed(&self, own: &[u64], credits: u64) -> u64 {
-        let mine = own[self.limit.class];
-        let rest = credits.saturating_sub(mine);
+        let bucket = own[self.limit.class];
+        let rest = credits.saturating_sub(bucket);
         if rest == 0 {
             return 0;
         }
         // Each hit needs the floor before it, so the last one does after all the others.
         let last = rest.min(self.unit);
-        let mine_before_last = if rest > self.unit { 0 } else { mine % self.unit };
-        rest - last + last.max(self.pool_floor(own, mine_before_last))
+        let bucket_before_last = if rest > self.unit { 0 } else { bucket % self.unit };
+        rest - last + last.max(self.pool_floor(own, bucket_before_last))
     }
 
     /// Returns the state after a charge of `credits`, or `None` if the charge is rejected.

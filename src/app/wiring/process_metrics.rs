@@ -1,4 +1,4 @@
-//! Metrics of the process, under the names that Prometheus client libraries use. Dashboards of
+//! Metrics of the process, under the names that Prometheus client libraries use. Dashboards for
 //! envoyproxy/ratelimit show them.
 
 use std::fs;

@@ -109,7 +109,7 @@ pub(crate) fn response_config(settings: &Settings) -> Result<ResponseConfig, Fai
             RetryAfterSetting::Seconds => Some(RetryAfterFormat::Seconds),
             RetryAfterSetting::Date => Some(RetryAfterFormat::HttpDate),
         },
-        retry_spread_percent: settings.retry_after_spread,
+        retry_jitter_percent: settings.retry_after_spread,
         limited_by: (!name.is_empty()).then(|| name.clone()),
         body: settings.refusal_body,
         request_metadata: settings.response_dynamic_metadata,

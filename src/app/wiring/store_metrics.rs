@@ -19,8 +19,8 @@ pub(super) type Metric<T> = (MetricFamily, fn(&T) -> u64);
 
 /// Defines a table of metrics. Each row has a kind, a name, a help text and a value.
 macro_rules! metrics {
-    ($table:ident: $of:ty, $($kind:ident $name:literal $help:literal, $value:expr;)+) => {
-        const $table: &[Metric<$of>] = &[ $( ($kind($name, $help), $value) ),+ ];
+    ($table:ident: $stats:ty, $($kind:ident $name:literal $help:literal, $value:expr;)+) => {
+        const $table: &[Metric<$stats>] = &[ $( ($kind($name, $help), $value) ),+ ];
     };
 }
 pub(super) use metrics;
@@ -40,7 +40,7 @@ metrics! { MEMORY: memory::MemoryStats,
     counter "cost_exceeds_capacity" "Checks with a cost above the capacity of their limit", |stats| load(&stats.cost_exceeds_capacity);
 }
 
-metrics! { TRAFFIC: ConnectionStats,
+metrics! { CONNECTIONS: ConnectionStats,
     gauge "connections" "Open gRPC connections", |stats| stats.open.load(Ordering::Relaxed) as u64;
     counter "connections_accepted" "Accepted gRPC connections", |stats| load(&stats.accepted);
     counter "connections_refused" "gRPC connections closed at once because the backlog of a worker was full", |stats| load(&stats.refused);
@@ -80,7 +80,7 @@ metrics! { REDIS: RedisStack,
     counter "redis_plain_refunded" "Charges by plain commands refunded because they did not decide their call", |stack| stack.remote().shared_stats().plain_refunds;
     counter "redis_prepaid_decisions" "Calls decided by prepaid hits alone, without Redis", |stack| stack.remote().shared_stats().prepaid_calls;
     counter "redis_prepaid_hits" "Hits taken in advance", |stack| stack.remote().shared_stats().prepaid_hits;
-    counter "redis_prepaid_returned" "Prepaid hits returned unspent", |stack| stack.remote().shared_stats().prepaid_returned;
+    counter "redis_prepaid_returned" "Prepaid hits returned unspent", |stack| stack.remote().shared_stats().prepaid_refunded;
 }
 
 // Decisions made without Redis, by the fallback store.
@@ -101,17 +101,17 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
 }
 
-/// Returns a source that emits a table of metrics. `of` returns the statistics that contain the
-/// metrics' values. If `of` returns `None`, the source emits nothing: for example, the table for
+/// Returns a source that emits a table of metrics. `get_stats` returns the statistics that contain
+/// the metrics' values. If it returns `None`, the source emits nothing: for example, the table for
 /// Redis is not emitted if counters are in memory.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     component: &Arc<P>,
     table: &'static [Metric<T>],
-    of: fn(&P) -> Option<&T>,
+    get_stats: fn(&P) -> Option<&T>,
 ) -> MetricSource {
     let component = Arc::clone(component);
     Box::new(move |sink| {
-        let Some(stats) = of(&component) else { return Ok(()) };
+        let Some(stats) = get_stats(&component) else { return Ok(()) };
         table.iter().try_for_each(|(family, value)| emit_single(sink, family, value(stats)))
     })
 }
@@ -119,12 +119,12 @@ fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
 /// Returns the metric sources for the stores, the gRPC listener and, if enabled, TLS.
 pub(crate) fn sources(
     decider: &Arc<ServiceDecider>,
-    traffic: &Arc<ConnectionStats>,
+    connections: &Arc<ConnectionStats>,
     tls: Option<&Arc<TlsCounters>>,
 ) -> Vec<MetricSource> {
     let of_tls = tls.map(|tls| source(tls, TLS, |tls| Some(tls)));
     let others = vec![
-        source(traffic, TRAFFIC, |traffic| Some(traffic)),
+        source(connections, CONNECTIONS, |stats| Some(stats)),
         source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
         source(decider, REDIS, |decider| decider.store().redis()),
         source(decider, DEGRADED, |decider| decider.store().redis()),
@@ -141,7 +141,7 @@ pub(crate) fn families() -> Vec<MetricFamily> {
         table.iter().map(|(family, _)| *family)
     }
     let own = families_of(TLS)
-        .chain(families_of(TRAFFIC))
+        .chain(families_of(CONNECTIONS))
         .chain(families_of(MEMORY))
         .chain(families_of(REDIS))
         .chain(families_of(DEGRADED));

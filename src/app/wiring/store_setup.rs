@@ -59,7 +59,7 @@ impl AnyStore {
         let Some(redis) = self.redis() else { return Ok(true) };
         let is_required = settings.require_store;
         let wait_max = if is_required { REQUIRED_CONNECT_TIMEOUT } else { settings.redis_timeout };
-        match tokio::time::timeout(wait_max, self.until_connected()).await {
+        match tokio::time::timeout(wait_max, self.wait_until_connected()).await {
             Ok(()) => {
                 tracing::info!("Redis is connected");
                 Ok(true)

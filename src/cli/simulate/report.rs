@@ -25,7 +25,7 @@ pub(super) fn format_report(scenario: &Scenario, result: &SimulationResult) -> S
          calls, at most {} within a second\n",
         scenario.window_s, result.second_max
     );
-    out + &format_tries_over_time(result)
+    out + &format_attempts_over_time(result)
 }
 
 /// Formats the results of a sweep as a table with one row for each combination of parameter value
@@ -89,7 +89,7 @@ fn format_percent(part: u64, all: u64) -> String {
     if all == 0 { "-".to_owned() } else { format!("{:.1} %", part as f64 * 100.0 / all as f64) }
 }
 
-fn format_tries_over_time(result: &SimulationResult) -> String {
+fn format_attempts_over_time(result: &SimulationResult) -> String {
     let slices = result.groups.iter().map(|group| group.slices.len()).max().unwrap_or_default();
     let names = result.groups.iter().map(|group| group.name.clone());
     let mut rows: Vec<Vec<String>> =

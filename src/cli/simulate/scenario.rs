@@ -78,7 +78,7 @@ pub struct Group {
     /// Arrival process of the calls of each caller.
     #[serde(with = "serde_yaml::with::singleton_map")]
     pub arrivals: Arrivals,
-    /// Periods with a different call rate. Empty if the rate never changes.
+    /// Periods during which the call rate is modified. Empty if there are none.
     #[serde(default)]
     pub phases: Vec<Phase>,
     /// Behavior of the callers after a call is rejected.
@@ -121,7 +121,7 @@ pub enum Arrivals {
     },
 }
 
-/// Period of a scenario during which the call rate is different.
+/// Period of a scenario during which the call rate of [`Arrivals`] is modified.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
@@ -186,13 +186,13 @@ pub enum ScenarioError {
     Format {
         /// Line and column of the error, from 1; `None` if the error concerns the whole file.
         position: Option<(usize, usize)>,
-        /// Description of the error, for some errors with a suggested correction.
+        /// Description of the error. For some errors, also suggests a correction.
         reason: String,
     },
     /// A number is out of range. The text states the valid range.
     Range(String),
-    /// The scenario does not define a parameter that is used or set. Contains the name of the
-    /// parameter.
+    /// The scenario uses a parameter, or `--set` or `--sweep` sets one, that the `parameters`
+    /// section does not define. Contains the parameter's name.
     UnknownParameter(String),
 }
 

@@ -88,28 +88,28 @@ pub struct SimulationResult {
 #[derive(Debug)]
 struct WindowMax {
     length_us: u64,
-    inside: VecDeque<(u64, u64)>,
+    events: VecDeque<(u64, u64)>,
     sum: u64,
     max: (u64, u64),
 }
 
 impl WindowMax {
     fn new(length_us: u64) -> WindowMax {
-        WindowMax { length_us, inside: VecDeque::new(), sum: 0, max: (0, 0) }
+        WindowMax { length_us, events: VecDeque::new(), sum: 0, max: (0, 0) }
     }
 
     fn add(&mut self, at_us: u64, amount: u64) {
-        while let Some(&(oldest, gone)) = self.inside.front() {
+        while let Some(&(oldest, gone)) = self.events.front() {
             if oldest + self.length_us > at_us {
                 break;
             }
-            self.inside.pop_front();
+            self.events.pop_front();
             self.sum -= gone;
         }
-        self.inside.push_back((at_us, amount));
+        self.events.push_back((at_us, amount));
         self.sum += amount;
         if self.sum > self.max.0 {
-            self.max = (self.sum, self.inside.front().map_or(at_us, |&(oldest, _)| oldest));
+            self.max = (self.sum, self.events.front().map_or(at_us, |&(oldest, _)| oldest));
         }
     }
 }
@@ -117,7 +117,7 @@ impl WindowMax {
 /// Scheduled attempt of a call. Attempts are ordered by time and then by sequence number, so that
 /// runs are deterministic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct ScheduledTry {
+struct ScheduledAttempt {
     at_us: u64,
     sequence: u64,
     group: usize,
@@ -129,7 +129,7 @@ struct ScheduledTry {
 
 struct Simulation<'a> {
     scenario: &'a Scenario,
-    schedule: BinaryHeap<Reverse<ScheduledTry>>,
+    schedule: BinaryHeap<Reverse<ScheduledAttempt>>,
     sequence: u64,
     callers: Vec<Vec<CallTimes>>,
     random: Random,
@@ -207,9 +207,9 @@ impl<'a> Simulation<'a> {
         run
     }
 
-    fn push(&mut self, due: ScheduledTry) {
+    fn push(&mut self, due: ScheduledAttempt) {
         self.sequence += 1;
-        self.schedule.push(Reverse(ScheduledTry { sequence: self.sequence, ..due }));
+        self.schedule.push(Reverse(ScheduledAttempt { sequence: self.sequence, ..due }));
     }
 
     /// Schedules the first attempt of a caller's next call.
@@ -220,7 +220,7 @@ impl<'a> Simulation<'a> {
             WhenRefused::Honour { tries } | WhenRefused::Insist { tries, .. } => tries,
         };
         let at_us = to_micros(at_s);
-        self.push(ScheduledTry {
+        self.push(ScheduledAttempt {
             at_us,
             sequence: 0,
             group,
@@ -231,7 +231,7 @@ impl<'a> Simulation<'a> {
         });
     }
 
-    fn record(&mut self, due: &ScheduledTry, outcome: AttemptResult) {
+    fn record(&mut self, due: &ScheduledAttempt, outcome: AttemptResult) {
         let slice = (due.at_us as f64 / 1e6 / self.result.slice_s) as usize;
         let at_s = due.at_us as f64 / 1e6;
         self.result.ended_s = self.result.ended_s.max(at_s);
@@ -256,7 +256,7 @@ impl<'a> Simulation<'a> {
 
     /// Schedules the caller's next call if `due` was the first attempt of a call. Schedules a
     /// retry if `due` was rejected and the group's `when_refused` provides for a retry.
-    fn schedule_next(&mut self, due: &ScheduledTry, group: &Group, outcome: AttemptResult) {
+    fn schedule_next(&mut self, due: &ScheduledAttempt, group: &Group, outcome: AttemptResult) {
         if due.is_first {
             self.schedule_call(due.group, due.client);
         }
@@ -275,7 +275,7 @@ impl<'a> Simulation<'a> {
         };
         let at_us = due.at_us + to_micros(wait_s);
         let retries_left = due.retries_left - 1;
-        self.push(ScheduledTry { at_us, retries_left, is_first: false, ..*due });
+        self.push(ScheduledAttempt { at_us, retries_left, is_first: false, ..*due });
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn every_call_and_every_try_is_counted_once() {
+    fn every_call_and_every_attempt_is_counted_once() {
         let scenario = scenario(
             "[{name: a, descriptor: 'k=v', arrivals: {constant: {rate: 10}},
                when_refused: {insist: {after_s: 0.5, tries: 3}}}]",
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_admitted_at_once_waited_for_nothing() {
+    fn a_call_admitted_on_its_first_attempt_has_no_wait() {
         let waited =
             GroupResult { admitted: 10, waits_s: vec![1.0, 7.0], ..GroupResult::default() };
         assert_eq!(

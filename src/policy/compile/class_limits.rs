@@ -27,10 +27,11 @@ pub(crate) struct DividedBucket<'a> {
     pub(crate) bucket: &'a Bucket,
 }
 
-/// Compiles one limit per consumer class, in class order. Classes that share a counter share a
-/// `limit_id`, which is a hash of `identity` and the name of `method`.
+/// Compiles one limit per consumer class, in class order. Returns an error if a limit is out of
+/// bounds.
 ///
-/// Appends the name of `method` to `identity`. Returns an error if a limit is out of bounds.
+/// First appends the name of `method` to `identity`. The `limit_id` of each limit is a hash of the
+/// result, with the class name added if each class has a counter of its own.
 pub(crate) fn compile_class_limits(
     method: TierMethod,
     classes: &[RawClass],

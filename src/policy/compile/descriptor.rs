@@ -16,13 +16,13 @@ use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 
 /// Reads a list of descriptors and their children. Returns each node with its position in the list.
-/// Reports duplicates, and reports and omits invalid descriptors.
+/// Reports duplicates and invalid descriptors, and leaves out the invalid ones.
 pub(crate) fn read_list<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     key: &Key,
     defaults: LimitDefaults<'_>,
-    trail: &mut Vec<String>,
+    path: &mut Vec<String>,
 ) -> Vec<(usize, NodeSpec)> {
     let mut nodes = Vec::new();
     let mut seen: HashMap<(String, String), SourceLocation> = HashMap::new();
@@ -37,7 +37,7 @@ pub(crate) fn read_list<'d>(
                 seen.insert((key.clone(), value.clone()), reader.current_location());
             }
         }
-        if let Ok(node) = read_node(reader, fields, (key, value), defaults, trail) {
+        if let Ok(node) = read_node(reader, fields, (key, value), defaults, path) {
             nodes.push((at, node));
         }
     });
@@ -70,13 +70,13 @@ fn read_node<'d>(
     fields: &Fields<'d>,
     (key, value): (Result<String, ErrorReported>, Result<String, ErrorReported>),
     defaults: LimitDefaults<'_>,
-    trail: &mut Vec<String>,
+    path: &mut Vec<String>,
 ) -> Result<NodeSpec, ErrorReported> {
-    trail.push(key.clone().unwrap_or_default());
-    trail.push(value.clone().unwrap_or_default());
-    let rule = read_rule(reader, fields, defaults, trail);
-    let children = read_list(reader, fields, &keywords::CHILDREN, defaults, trail);
-    trail.truncate(trail.len().saturating_sub(2));
+    path.push(key.clone().unwrap_or_default());
+    path.push(value.clone().unwrap_or_default());
+    let rule = read_rule(reader, fields, defaults, path);
+    let children = read_list(reader, fields, &keywords::CHILDREN, defaults, path);
+    path.truncate(path.len().saturating_sub(2));
     let share_threshold = read_share_threshold(reader, fields, &value);
     let value_to_metric = reader.read_boolean(fields, &keywords::VALUE_TO_METRIC);
     Ok(NodeSpec {
@@ -131,9 +131,9 @@ fn read_rule<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     defaults: LimitDefaults<'_>,
-    trail: &[String],
+    path: &[String],
 ) -> Result<Option<RuleSpec>, ErrorReported> {
-    let limits = read_limits(reader, fields, defaults, trail);
+    let limits = read_limits(reader, fields, defaults, path);
     let shadow_mode = reader.read_boolean(fields, &keywords::SHADOW_MODE);
     let quota_mode = reader.read_boolean(fields, &keywords::QUOTA_MODE);
     let detailed_metric = reader.read_boolean(fields, &keywords::DETAILED_METRIC);
@@ -178,9 +178,9 @@ fn read_limits<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
     defaults: LimitDefaults<'_>,
-    trail: &[String],
+    path: &[String],
 ) -> Result<Vec<RateLimit>, ErrorReported> {
-    let context = LimitContext { defaults, trail, in_list: false };
+    let context = LimitContext { defaults, path, in_list: false };
     let single = reader.read_map(fields, &keywords::RATE_LIMIT, |reader, fields| {
         rate_limit::read(reader, fields, context)
     });

@@ -26,7 +26,7 @@ pub(crate) struct LimitContext<'a> {
     pub(crate) defaults: LimitDefaults<'a>,
     /// Alternating keys and values of the limit's path, from the first level down. A value is
     /// empty if the policy specifies none.
-    pub(crate) trail: &'a [String],
+    pub(crate) path: &'a [String],
     /// Whether the limit is an entry of `rate_limits` rather than a single `rate_limit`.
     pub(crate) in_list: bool,
 }
@@ -34,13 +34,13 @@ pub(crate) struct LimitContext<'a> {
 impl LimitContext<'_> {
     /// Returns the keys of the limit's path, from the first level down.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
-        self.trail.iter().step_by(2).map(String::as_str)
+        self.path.iter().step_by(2).map(String::as_str)
     }
 
     /// Returns the key and value of the descriptor that has the limit. The value is empty if the
     /// policy specifies none.
     pub(crate) fn key_and_value(&self) -> (&str, &str) {
-        match self.trail {
+        match self.path {
             [.., key, value] => (key, value),
             _ => ("", ""),
         }

@@ -42,7 +42,7 @@ use crate::domain::{Accounting, Charge, OnStoreFailure};
 /// Result of compiling policy files: domains, warnings, and the colocation of limits on Redis
 /// Cluster.
 #[derive(Debug)]
-pub struct Compiled {
+pub struct CompiledPolicy {
     /// Domains, in the order in which they first appear when the files are sorted by name.
     pub domains: Vec<DomainSpec>,
     /// Warnings about valid but probably mistaken configuration, sorted by file, then by position.
@@ -70,7 +70,7 @@ pub struct Compiled {
 /// let errors = compile(&[source], &Options::default()).unwrap_err();
 /// assert!(errors.to_string().starts_with("edge.yaml:2:56: descriptors[0].rate_limit.unit: "));
 /// ```
-pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagnostics> {
+pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, Diagnostics> {
     let mut errors = Vec::new();
     let mut sources: Vec<&Source> = sources.iter().collect();
     sources.sort_by(|a, b| a.name.cmp(&b.name));
@@ -107,7 +107,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<Compiled, Diagno
         warnings.extend(found.warnings);
         notes.extend(found.notes);
     }
-    Ok(Compiled {
+    Ok(CompiledPolicy {
         colocation: domains
             .iter()
             .flat_map(|domain| colocation::limit_pairs(&domain.spec))
@@ -171,7 +171,7 @@ fn too_many_checks_error(
     Some(documents[*file].diagnostic(&path, Target::Key, DiagnosticKind::TooLarge, message))
 }
 
-/// Reports an empty policy, and files that together exceed `all_bytes_max`.
+/// Reports an empty policy, and files that together exceed `total_bytes_max`.
 fn check_total_size(sources: &[&Source], options: &Options, errors: &mut Vec<Diagnostic>) {
     if sources.is_empty() {
         let message = "there is no policy file; put at least one file with `domain: NAME` there";
@@ -181,10 +181,10 @@ fn check_total_size(sources: &[&Source], options: &Options, errors: &mut Vec<Dia
     for source in sources {
         let before = sum;
         sum = sum.saturating_add(source.text.len());
-        if before <= options.all_bytes_max && sum > options.all_bytes_max {
+        if before <= options.total_bytes_max && sum > options.total_bytes_max {
             let message = format!(
                 "with this file all policy files together have more than {} bytes; remove some",
-                options.all_bytes_max
+                options.total_bytes_max
             );
             errors.push(Diagnostic::new(
                 &source.name,
@@ -352,17 +352,17 @@ fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<u
     groups
 }
 
-/// Reports, in the file `at`, a top-level key whose value conflicts with that in the earlier file
-/// `first`.
+/// Reports that a top-level key has different values in two files, given by their indexes. The
+/// error is reported in `file` and refers to the earlier file `first`.
 fn report_conflict(
     files: &mut [PolicyFile<'_>],
-    at: usize,
+    file: usize,
     first: usize,
     key: &Key,
     message: &str,
 ) {
     let first = files[first].reader.descend(key.into(), |reader| reader.current_location());
-    files[at].reader.descend(key.into(), |reader| reader.report_duplicate(message, &first));
+    files[file].reader.descend(key.into(), |reader| reader.report_duplicate(message, &first));
 }
 
 /// Merges the domain-wide settings of the files of one domain, and reports conflicts.

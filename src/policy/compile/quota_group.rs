@@ -1,4 +1,5 @@
-//! Reads `quota_group`: the keys of the entries whose values group the quota descriptors of a call.
+//! Reads `quota_group`, a list of entry keys. The quota descriptors of a call that have the same
+//! values for these keys form a group.
 //!
 //! Not here: grouping the descriptors of a call (`decide::quota_roles`).
 

@@ -150,7 +150,7 @@ fn read_limit<'d>(
         raw.calendar.iter().flat_map(|c| c.zone().bytes()).collect(),
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
-    identity.extend(context.trail.iter().map(|part| part.clone().into_bytes()));
+    identity.extend(context.path.iter().map(|part| part.clone().into_bytes()));
     let mut limit = match raw.compile(limit_id(&identity)) {
         Ok(limit) => limit,
         Err(error) => return Err(report_bounds_error(reader, fields, error)),

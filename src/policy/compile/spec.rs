@@ -19,8 +19,8 @@ pub struct DomainSpec {
     /// Keys of the entries whose values form the Redis Cluster hash tag. If empty, the identity of
     /// each counter is its hash tag, which spreads counters over all hash slots.
     pub hash_tag: Box<[Box<str>]>,
-    /// Keys of the entries whose values group the quota descriptors of a call. If empty, every
-    /// quota descriptor is a group of its own.
+    /// Entry keys of `quota_group`. The quota descriptors of a call that have the same values for
+    /// these keys form a group. If empty, every quota descriptor is a group of its own.
     pub quota_group: Box<[Box<str>]>,
     /// Response body for rejections by rules that have no `body` of their own.
     pub body: Option<Arc<Body>>,
@@ -110,9 +110,8 @@ pub struct LimitSpec {
     /// Compiled limit. With `tiers`, this is the limit for the whole bucket that the classes
     /// divide.
     pub limit: Arc<Limit>,
-    /// Limit to which bills are charged. A bill consists of hits that a descriptor reports as
-    /// already used. `None` if bills are charged like other hits; see [`Limit::bill_limit`]. With
-    /// `tiers`, each class has its own limit for bills.
+    /// Limit to which bills are charged. `None` if bills are charged like other hits; see
+    /// [`Limit::bill_limit`]. With `tiers`, each class has its own limit for bills.
     pub bill_limit: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
@@ -183,9 +182,8 @@ pub struct ClassSpec {
     pub name: Box<str>,
     /// Compiled limit of the class.
     pub limit: Arc<Limit>,
-    /// Limit to which bills of the class are charged. A bill consists of hits that a descriptor
-    /// reports as already used. `None` if bills are charged like other hits; see
-    /// [`Limit::bill_limit`].
+    /// Limit to which bills of the class are charged. `None` if bills are charged like other hits;
+    /// see [`Limit::bill_limit`].
     pub bill_limit: Option<Arc<Limit>>,
 }
 

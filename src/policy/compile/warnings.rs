@@ -64,10 +64,11 @@ pub(crate) struct Findings {
     pub(crate) notes: Vec<Diagnostic>,
 }
 
-/// Returns the warnings and the notes about a domain. The notes, and the warnings of each kind of
-/// check, are limited to [`DIAGNOSTICS_MAX`]. `files`
-/// contains the document index of each of the domain's files. `origins` contains the document index
-/// and the position of each first-level node.
+/// Returns the warnings and the notes about a domain: at most [`DIAGNOSTICS_MAX`] notes, as many
+/// warnings about descriptors, and as many warnings about the `hash_tag` of each file.
+///
+/// `files` contains the document index of each of the domain's files. `origins` contains the
+/// document index and the position of each first-level node.
 pub(crate) fn find_warnings(
     domain: &DomainSpec,
     files: &[usize],
@@ -237,8 +238,8 @@ fn limit_path(path: Path, nth: usize, in_list: bool) -> Path {
     if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
 }
 
-/// Returns whether any entry of a limit's counter key varies by client. The entry with the consumer
-/// class does not count.
+/// Returns whether any entry of a limit's counter key varies by client. Ignores the entry that
+/// selects the consumer class.
 fn distinguishes_clients(limit: &LimitSpec, path: &[&NodeSpec]) -> bool {
     let levels = path.len() - usize::from(limit.tiers.is_some());
     let is_counted = |at: &usize| limit.per.as_ref().is_none_or(|per| per.contains(at));

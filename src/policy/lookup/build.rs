@@ -13,8 +13,8 @@ use super::matcher::CHECKS_MAX;
 use super::patterns::Patterns;
 use super::tree::hash_with;
 use super::tree::{
-    DescriptorTree, Domain, ExactChild, KeyEntry, KeyGroup, KeyPlan, NameId, NodeId, Policy, Rule,
-    TreeNode,
+    DescriptorTree, Domain, ExactChild, KeyEntry, KeyGroup, KeyTemplate, NameId, NodeId, Policy,
+    Rule, TreeNode,
 };
 use crate::domain::{Limit, RuleId};
 use crate::policy::compile::spec::{
@@ -107,7 +107,7 @@ impl TreeBuilder {
             root,
         });
         let tree = &mut self.tree;
-        tree.domain_of.insert_unique(hash, at, {
+        tree.domain_index.insert_unique(hash, at, {
             let (hash, domains) = (&tree.hash, &tree.domains);
             |at| hash_with(hash, 0, domains[*at as usize].name.as_bytes())
         });
@@ -176,7 +176,7 @@ impl TreeBuilder {
             default: None,
         });
         let (hash, groups) = (&tree.hash, &tree.groups);
-        tree.group_of.insert_unique(hash_with(hash, parent.0, key.as_bytes()), at, |at| {
+        tree.group_index.insert_unique(hash_with(hash, parent.0, key.as_bytes()), at, |at| {
             let group = &groups[*at as usize];
             hash_with(hash, group.parent.0, group.key.as_bytes())
         });
@@ -191,7 +191,7 @@ impl TreeBuilder {
         tree.groups[group as usize].has_exact = true;
         let (hash, nodes) = (&tree.hash, &tree.nodes);
         let exact = ExactChild { group, node };
-        tree.exact_of.insert_unique(hash_with(hash, group, value.as_bytes()), exact, |exact| {
+        tree.exact_index.insert_unique(hash_with(hash, group, value.as_bytes()), exact, |exact| {
             let value = match &nodes[exact.node.0 as usize].value {
                 ValueSpec::Exact(value) => value.as_bytes(),
                 ValueSpec::Any | ValueSpec::Pattern(_) => b"",
@@ -204,8 +204,8 @@ impl TreeBuilder {
         let id = RuleId(self.first.wrapping_add(arena_index(self.rules.len())));
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
-        let plans =
-            spec.limits.iter().map(|limit| self.build_key_plan(domain, &path, limit)).collect();
+        let key_templates =
+            spec.limits.iter().map(|limit| self.build_key_template(domain, &path, limit)).collect();
         let printed = listing::configured_path(&domain.name, &path);
         self.rules.push(Rule {
             id,
@@ -220,12 +220,17 @@ impl TreeBuilder {
             values_in_metrics: spec.detailed_metric || path.iter().any(|node| shows_value(node)),
             detailed_metric: spec.detailed_metric,
             node,
-            plans,
+            key_templates,
             replaces: spec.replaces.iter().filter_map(|name| self.replaced_name_id(name)).collect(),
         });
     }
 
-    fn build_key_plan(&self, domain: &DomainSpec, path: &[&TreeNode], spec: &LimitSpec) -> KeyPlan {
+    fn build_key_template(
+        &self,
+        domain: &DomainSpec,
+        path: &[&TreeNode],
+        spec: &LimitSpec,
+    ) -> KeyTemplate {
         let name = spec.name.as_deref();
         // The entry with the class is not part of the key: either all classes share one counter, or
         // the prefix contains the class name.
@@ -250,12 +255,12 @@ impl TreeBuilder {
             let is_separate = tiers.method == TierMethod::Separate;
             tiers.classes.iter().map(move |class| (is_separate.then_some(&*class.name), class))
         });
-        KeyPlan {
+        KeyTemplate {
             prefix: prefix(None, &spec.limit),
             classes: classes.map(|(name, class)| prefix(name, &class.limit)).collect(),
             tag: tag.filter(|tag| !tag.is_empty()),
             entries: positions.iter().copied().map(key_entry).collect(),
-            replaced_as: name.and_then(|name| self.replaced_name_id(name)),
+            replaced_name: name.and_then(|name| self.replaced_name_id(name)),
         }
     }
 

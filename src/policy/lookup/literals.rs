@@ -20,7 +20,7 @@ pub(crate) struct LiteralSet {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Occurrence {
     pub literal: u32,
-    /// Byte offset of the literal in the value. 32 bits suffice: messages have at most a few MiB.
+    /// Byte offset of the literal in the value. 32 bits suffice: messages are at most a few MiB.
     pub start: u32,
 }
 

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::counter_key;
 use super::counter_key::{EntryValue, Identity};
-use super::tree::{Domain, KeyEntry, KeyPlan, NameId, NodeId, Policy, Rule, SelectedLimit};
+use super::tree::{Domain, KeyEntry, KeyTemplate, NameId, NodeId, Policy, Rule, SelectedLimit};
 use crate::domain::{
     Accounting, Algorithm, Bounds, Charge, Check, CounterKey, Descriptor, Entry, Hits, Holder,
     Limit, Op, Request, Role, RuleId,
@@ -17,9 +17,9 @@ use crate::domain::{
 use crate::policy::compile::limit_numbers::compile_override;
 use crate::policy::compile::spec::LimitSpec;
 
-/// Default maximum number of checks per call. A policy does not compile if a call that has one
-/// descriptor for each sequence of keys in a domain's tree could need more checks. Any other call
-/// that needs more is rejected when it arrives.
+/// Default maximum number of checks per call. A policy does not compile if a call to one of its
+/// domains could exceed this maximum with only one descriptor for each sequence of keys. A call
+/// that exceeds it in any other way is rejected when it arrives.
 pub const CHECKS_MAX: usize = Bounds::DEFAULT.checks_max;
 
 /// Number of descriptors that one request can have without a heap allocation in the matcher. Envoy
@@ -74,7 +74,7 @@ impl Matches<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Replacement {
     name: NameId,
-    by: RuleId,
+    rule: RuleId,
 }
 
 /// Checks that a request must pass. Each check gets its role from the matched rule; `decide` then
@@ -83,7 +83,7 @@ struct Replacement {
 pub struct Checks<'m, 'p> {
     /// All checks, ordered by descriptor, then by position in the policy file.
     pub each: SmallVec<[Check<'m>; 4]>,
-    /// For each descriptor, the range of its checks in the field `each`.
+    /// For each descriptor, the range of its checks in [`each`](Checks::each).
     pub spans: SmallVec<[Range<usize>; 4]>,
     /// Name of the limit of each check; empty for unnamed limits.
     pub names: SmallVec<[&'p str; 4]>,
@@ -142,7 +142,7 @@ impl Policy {
             return DescriptorMatch::NoRule;
         };
         for name in &rule.replaces {
-            matches.replaced.push(Replacement { name: *name, by: rule.id });
+            matches.replaced.push(Replacement { name: *name, rule: rule.id });
         }
         if rule.limits.is_empty() {
             DescriptorMatch::Unlimited(rule)
@@ -182,13 +182,14 @@ impl Policy {
                 | DescriptorMatch::Unlimited(_) => {}
                 DescriptorMatch::Limited(rule) => {
                     let role = role_of_rule(rule, quotas);
-                    for (spec, plan) in rule.limits.iter().zip(rule.plans.iter()) {
-                        if matches.is_replaced(rule, plan) {
+                    for (spec, template) in rule.limits.iter().zip(rule.key_templates.iter()) {
+                        if matches.is_replaced(rule, template) {
                             continue;
                         }
                         let entries = descriptor.entries;
-                        let Some(selected) = plan.select(spec, entries) else { continue };
-                        let key = self.counter_key(&mut identity, selected.prefix, plan, entries);
+                        let Some(selected) = template.select(spec, entries) else { continue };
+                        let key =
+                            self.counter_key(&mut identity, selected.prefix, template, entries);
                         let (limit, op) = requested_op(descriptor, selected, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
                         checks.push(key, limit, op, role, name);
@@ -221,16 +222,16 @@ impl Policy {
         &self,
         identity: &mut Identity,
         prefix: &[u8],
-        plan: &KeyPlan,
+        template: &KeyTemplate,
         entries: &[Entry<'_>],
     ) -> CounterKey {
-        let tag = plan.tag.as_ref().map(|tag| {
+        let tag = template.tag.as_ref().map(|tag| {
             identity.begin_tag();
             push_key_entries(identity, tag, entries);
             identity.hash(&self.secret)
         });
         identity.begin(prefix);
-        push_key_entries(identity, &plan.entries, entries);
+        push_key_entries(identity, &template.entries, entries);
         CounterKey { identity: identity.hash(&self.secret), tag }
     }
 
@@ -261,10 +262,10 @@ impl Policy {
         entries: &[Entry<'_>],
     ) -> CounterKey {
         if let Some(rule) = self.rule_at_end(domain.root, entries)
-            && let ([spec], [plan]) = (&*rule.limits, &*rule.plans)
+            && let ([spec], [template]) = (&*rule.limits, &*rule.key_templates)
             && have_same_windows(&spec.limit, limit)
         {
-            return self.counter_key(identity, &plan.prefix, plan, entries);
+            return self.counter_key(identity, &template.prefix, template, entries);
         }
         let first = |key: &str| entries.iter().find(|entry| entry.key == key.as_bytes());
         let has_all = domain.hash_tag.iter().all(|key| first(key).is_some());
@@ -284,8 +285,8 @@ impl Policy {
 }
 
 impl Rule {
-    /// Returns the position of this rule's limit called `name`, or 0 if the rule has no such limit.
-    /// An empty `name` stands for the limit of a single `rate_limit`, which may be unnamed.
+    /// Returns the index of this rule's limit called `name`, or 0, the first limit, if no limit has
+    /// that name. An empty `name` finds an unnamed limit.
     pub fn limit_position(&self, name: &str) -> usize {
         let has_name = |spec: &LimitSpec| spec.name.as_deref().unwrap_or("") == name;
         self.limits.iter().position(has_name).unwrap_or(0)
@@ -300,7 +301,8 @@ impl Rule {
         position: usize,
         entries: &[Entry<'a>],
     ) -> SmallVec<[Entry<'a>; 8]> {
-        let key_entries = self.plans.get(position).map_or(&[][..], |plan| &plan.entries);
+        let key_entries =
+            self.key_templates.get(position).map_or(&[][..], |template| &template.entries);
         let counted = key_entries.iter().filter_map(|key_entry| {
             let entry = *entries.get(key_entry.at)?;
             let shared = key_entry.shared.as_deref().map(str::as_bytes);
@@ -313,11 +315,11 @@ impl Rule {
 impl Matches<'_> {
     /// Returns whether a matched rule other than the limit's own rule replaces the limit. A
     /// replacement applies to all descriptors of the request.
-    fn is_replaced(&self, rule: &Rule, plan: &KeyPlan) -> bool {
-        plan.replaced_as.is_some_and(|name| {
+    fn is_replaced(&self, rule: &Rule, template: &KeyTemplate) -> bool {
+        template.replaced_name.is_some_and(|name| {
             let first = self.replaced.partition_point(|replaced| replaced.name < name);
-            let by = self.replaced[first..].iter().take_while(|replaced| replaced.name == name);
-            by.map(|replaced| replaced.by).any(|by| by != rule.id)
+            let same = self.replaced[first..].iter().take_while(|replaced| replaced.name == name);
+            same.map(|replaced| replaced.rule).any(|replacing| replacing != rule.id)
         })
     }
 
@@ -325,7 +327,7 @@ impl Matches<'_> {
         let mut found = std::mem::take(&mut self.found);
         for found in &mut found {
             if let DescriptorMatch::Limited(rule) = *found
-                && rule.plans.iter().all(|plan| self.is_replaced(rule, plan))
+                && rule.key_templates.iter().all(|template| self.is_replaced(rule, template))
             {
                 *found = DescriptorMatch::Replaced(rule);
             }

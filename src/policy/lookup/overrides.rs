@@ -162,7 +162,7 @@ impl Rule {
             RuleOverride::Allow => {
                 self.unlimited = true;
                 self.limits = Box::default();
-                self.plans = Arc::default();
+                self.key_templates = Arc::default();
             }
             RuleOverride::Deny => self.edit_limits(deny_all),
             RuleOverride::Scale(percent) => {

@@ -27,9 +27,9 @@ use super::literals::{LiteralIds, LiteralSet, Occurrence};
 /// not be faster but would need more memory.
 const LINEAR_PATTERNS_MAX: usize = 8;
 
-/// Number of patterns by which inner literals are handicapped when the literal to index is chosen:
-/// an inner literal is preferred to a prefix or suffix only if at least this many fewer patterns
-/// share the inner literal. Finding an inner literal takes a pass over the whole value.
+/// Extra cost of indexing a pattern by an inner literal, as a number of patterns: an inner literal
+/// is preferred to a prefix or suffix only if at least this many fewer patterns share it. Finding
+/// an inner literal takes a pass over the whole value.
 const INNER_HANDICAP: usize = 16;
 
 /// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. Such a
@@ -48,7 +48,7 @@ thread_local! {
 pub(crate) struct Patterns {
     /// Patterns in file order, up to and including the first one that matches every value. Later
     /// patterns cannot match.
-    each: Box<[Pattern]>,
+    patterns: Box<[Pattern]>,
     /// Whether the last pattern matches every value.
     ends_with_any: bool,
     /// Index by literals. `None` if there are so few patterns that they are tried one by one.
@@ -65,8 +65,8 @@ struct Pattern {
     inner_ids: Box<[u32]>,
 }
 
-/// Index from literals to patterns, with one part for each position that a literal can have in a
-/// pattern.
+/// Maps literals to the patterns that contain them, in a separate index for each position of a
+/// literal in a pattern. An index is `None` if it would be empty.
 #[derive(Debug)]
 struct Index {
     prefix: Option<LiteralIndex>,
@@ -92,27 +92,27 @@ enum LiteralPosition {
 impl Patterns {
     /// Builds a matcher for patterns given in file order. Each must contain at least one `*`.
     pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
-        let mut each = Vec::new();
+        let mut list = Vec::new();
         let mut ends_with_any = false;
         for text in texts {
             let pattern = Pattern::new(text);
             ends_with_any = pattern.matches_everything();
-            each.push(pattern);
+            list.push(pattern);
             if ends_with_any {
                 break;
             }
         }
-        let index = if each.len() > LINEAR_PATTERNS_MAX { Index::new(&mut each) } else { None };
-        Patterns { each: each.into_boxed_slice(), ends_with_any, index }
+        let index = if list.len() > LINEAR_PATTERNS_MAX { Index::new(&mut list) } else { None };
+        Patterns { patterns: list.into_boxed_slice(), ends_with_any, index }
     }
 
     /// Returns the position, in file order, of the first pattern that matches `value`; `None` if
     /// there is none.
     pub(crate) fn first_match(&self, value: &[u8]) -> Option<usize> {
         let Some(index) = &self.index else {
-            return self.each.iter().position(|pattern| pattern.matches(value));
+            return self.patterns.iter().position(|pattern| pattern.matches(value));
         };
-        let none = self.each.len();
+        let none = self.patterns.len();
         let mut best = if self.ends_with_any { none - 1 } else { none } as u32;
         if let Some(LiteralIndex { literals, patterns }) = &index.prefix {
             literals.for_each_prefix(value.iter(), |literal| {
@@ -141,7 +141,7 @@ impl Patterns {
         matches: impl Fn(&Pattern) -> bool,
     ) -> u32 {
         let mut before = candidates.iter().copied().take_while(|candidate| *candidate < best);
-        before.find(|candidate| matches(&self.each[*candidate as usize])).unwrap_or(best)
+        before.find(|candidate| matches(&self.patterns[*candidate as usize])).unwrap_or(best)
     }
 
     fn first_match_by_inner_literals(
@@ -284,17 +284,17 @@ fn choose_literals(patterns: &[Pattern]) -> Vec<Option<(LiteralPosition, &[u8])>
 
 impl LiteralIndex {
     /// Builds the index of the chosen literals, each given with the position of its pattern.
-    /// Returns `Some(None)` if `chosen` is empty, and `None` if the automaton would be too large.
+    /// Returns `Some(None)` if `literals` is empty, and `None` if the automaton would be too large.
     fn new(
-        chosen: Vec<(u32, Vec<u8>)>,
+        literals: Vec<(u32, Vec<u8>)>,
         mut numbering: LiteralIds,
         anchored: Anchored,
     ) -> Option<Option<LiteralIndex>> {
-        if chosen.is_empty() {
+        if literals.is_empty() {
             return Some(None);
         }
         let mut patterns: Vec<Vec<u32>> = Vec::new();
-        for (at, literal) in chosen {
+        for (at, literal) in literals {
             let id = numbering.intern(&literal) as usize;
             patterns.resize_with(patterns.len().max(numbering.len()), Vec::new);
             patterns[id].push(at);

@@ -27,7 +27,7 @@ pub struct Policy {
     pub(crate) rules: Vec<Rule>,
     /// Id of the first rule. The ids of later rules are consecutive.
     pub(crate) first: u32,
-    /// Lookup tree, shared with the policies that operator overrides derive from this one.
+    /// Lookup tree, shared with the policies that result from applying operator overrides.
     pub(crate) tree: Arc<DescriptorTree>,
     pub(crate) secret: Secret,
     /// Limit names that appear in the `replaces` of any rule, indexed by [`NameId`].
@@ -64,8 +64,8 @@ pub struct Rule {
     /// Whether [`Policy::printed_path`] shows the request's values on every level.
     pub(crate) detailed_metric: bool,
     pub(crate) node: NodeId,
-    /// Key plan of each limit, in the order of `limits`.
-    pub(crate) plans: Arc<[KeyPlan]>,
+    /// Key template of each limit, in the order of `limits`.
+    pub(crate) key_templates: Arc<[KeyTemplate]>,
     /// Names of limits that are skipped for a whole request if this rule matches.
     pub(crate) replaces: Box<[NameId]>,
 }
@@ -80,7 +80,7 @@ pub(crate) struct NameId(pub u32);
 
 /// Parts of a limit's counter keys: constant prefixes, and the path entries to append to them.
 #[derive(Debug)]
-pub(crate) struct KeyPlan {
+pub(crate) struct KeyTemplate {
     /// Identity prefix shared by all counters of the limit: domain, name, algorithm, window.
     pub prefix: Box<[u8]>,
     /// Identity prefix for each consumer class; empty if the limit has no `tiers`.
@@ -91,10 +91,10 @@ pub(crate) struct KeyPlan {
     /// counter key lacks an entry that `hash_tag` names.
     pub tag: Option<Box<[KeyEntry]>>,
     /// Id of the limit's name; `None` if no rule's `replaces` contains the name.
-    pub replaced_as: Option<NameId>,
+    pub replaced_name: Option<NameId>,
 }
 
-impl KeyPlan {
+impl KeyTemplate {
     /// Returns the limit and the identity prefix for a descriptor. With `tiers`, both are those of
     /// the consumer class that the last entry's value selects. Returns `None` if that value is not
     /// limited.
@@ -142,9 +142,9 @@ pub(crate) struct DescriptorTree {
     pub groups: Vec<KeyGroup>,
     pub domains: Vec<Domain>,
     pub hash: RandomState,
-    pub domain_of: HashTable<u32>,
-    pub group_of: HashTable<u32>,
-    pub exact_of: HashTable<ExactChild>,
+    pub domain_index: HashTable<u32>,
+    pub group_index: HashTable<u32>,
+    pub exact_index: HashTable<ExactChild>,
 }
 
 /// Domain with its settings and its tree. The root of the tree is a node without a key.
@@ -255,7 +255,7 @@ impl DescriptorTree {
     }
 
     pub(crate) fn domain(&self, name: &str) -> Option<&Domain> {
-        let at = self.domain_of.find(self.hash_of(0, name.as_bytes()), |at| {
+        let at = self.domain_index.find(self.hash_of(0, name.as_bytes()), |at| {
             *self.domains[*at as usize].name == *name
         })?;
         Some(&self.domains[*at as usize])
@@ -302,7 +302,7 @@ impl DescriptorTree {
             let group = &self.groups[*at as usize];
             group.parent == parent && group.key.as_bytes() == key
         };
-        self.group_of.find(self.hash_of(parent.0, key), is_wanted).copied()
+        self.group_index.find(self.hash_of(parent.0, key), is_wanted).copied()
     }
 
     pub(crate) fn find_exact(&self, group: u32, value: &[u8]) -> Option<NodeId> {
@@ -313,7 +313,7 @@ impl DescriptorTree {
             exact.group == group
                 && matches!(&self.node(exact.node).value, ValueSpec::Exact(own) if own.as_bytes() == value)
         };
-        self.exact_of.find(self.hash_of(group, value), is_wanted).map(|exact| exact.node)
+        self.exact_index.find(self.hash_of(group, value), is_wanted).map(|exact| exact.node)
     }
 
     pub(crate) fn hash_of(&self, scope: u32, bytes: &[u8]) -> u64 {

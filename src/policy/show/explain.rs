@@ -87,7 +87,7 @@ pub enum MatchEnd {
 pub struct RuleExplanation {
     /// Identifier of the rule.
     pub rule: RuleId,
-    /// Configured path of the rule, which is also its name in metrics.
+    /// Configured path of the rule, without values of the request.
     pub path: String,
     /// Path of the rule with the request's values where `value_to_metric` or `detailed_metric` is
     /// set.
@@ -208,35 +208,36 @@ impl Policy {
         quota_group: Vec<String>,
     ) -> RuleExplanation {
         let mut identity = Identity::default();
-        let limits = rule.limits.iter().zip(rule.plans.iter()).filter_map(|(spec, plan)| {
-            // A value without a consumer class is not limited, so there is no limit to show.
-            let SelectedLimit { limit, prefix, .. } = plan.select(spec, entries)?;
-            let key = self.counter_key(&mut identity, prefix, plan, entries);
-            let class = spec.tiers.as_ref().and_then(|_| {
-                let (_, class) = spec.select_class(entries.last()?.value)?;
-                Some(class.name.to_string())
+        let limits =
+            rule.limits.iter().zip(rule.key_templates.iter()).filter_map(|(spec, template)| {
+                // A value without a consumer class is not limited, so there is no limit to show.
+                let SelectedLimit { limit, prefix, .. } = template.select(spec, entries)?;
+                let key = self.counter_key(&mut identity, prefix, template, entries);
+                let class = spec.tiers.as_ref().and_then(|_| {
+                    let (_, class) = spec.select_class(entries.last()?.value)?;
+                    Some(class.name.to_string())
+                });
+                let counter_of = template.entries.iter().filter_map(|part| {
+                    let entry = entries.get(part.at)?;
+                    let value = part
+                        .shared
+                        .as_deref()
+                        .map_or_else(|| display_bytes(entry.value), str::to_owned);
+                    Some(format!("{}={value}", display_bytes(entry.key)))
+                });
+                Some(LimitExplanation {
+                    class,
+                    capacity: limit.capacity().0,
+                    charge: limit.charge,
+                    name: spec.name.as_deref().unwrap_or("").to_owned(),
+                    listing: listing::format_limit(rule, spec, true),
+                    key: key_text(key),
+                    identity: format!("{:032x}", key.identity),
+                    counter: key,
+                    algorithm: spec.limit.algorithm.clone(),
+                    counter_of: counter_of.collect(),
+                })
             });
-            let counter_of = plan.entries.iter().filter_map(|part| {
-                let entry = entries.get(part.at)?;
-                let value = part
-                    .shared
-                    .as_deref()
-                    .map_or_else(|| display_bytes(entry.value), str::to_owned);
-                Some(format!("{}={value}", display_bytes(entry.key)))
-            });
-            Some(LimitExplanation {
-                class,
-                capacity: limit.capacity().0,
-                charge: limit.charge,
-                name: spec.name.as_deref().unwrap_or("").to_owned(),
-                listing: listing::format_limit(rule, spec, true),
-                key: key_text(key),
-                identity: format!("{:032x}", key.identity),
-                counter: key,
-                algorithm: spec.limit.algorithm.clone(),
-                counter_of: counter_of.collect(),
-            })
-        });
         RuleExplanation {
             rule: rule.id,
             path: rule.path.to_string(),

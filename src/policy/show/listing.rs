@@ -1,9 +1,9 @@
 //! Printed paths of rules, and the listing of a policy.
 //!
-//! A rule's path has two forms. The configured path (`Rule::path`) names the rule in metrics. The
-//! printed path can contain values of the request (`value_to_metric`, `detailed_metric`). It is
-//! used in explanations and logs, but never in metrics, where callers could create any number of
-//! series.
+//! A rule's path has two forms. The configured path (`Rule::path`) contains only text from the
+//! policy. The printed path can contain values of the request (`value_to_metric`,
+//! `detailed_metric`). Explanations show both. Metrics of rules with these keys are labeled with
+//! the printed path; `telemetry` calls it the detailed path and bounds the number of series.
 //!
 //! Functions of this module allocate. On the request path, only `printed_path` is called, and only
 //! for rules with `value_to_metric` or `detailed_metric`.
@@ -14,8 +14,8 @@ use crate::domain::{Algorithm, Charge, Entry, Limit, Window};
 use crate::policy::compile::spec::{LimitSpec, ValueSpec};
 use crate::policy::lookup::tree::{Policy, Rule, TreeNode};
 
-/// Formats the configured path of a rule: the domain, then one part per level. The part is
-/// `key_value`, `key_a*` for a pattern, or `key` if the level has no value.
+/// Formats the configured path of a rule: the domain, then one segment per level, separated by
+/// dots. A segment is `key_value`, `key_a*` for a pattern, or `key` if the level has no value.
 pub(crate) fn configured_path(domain: &str, path: &[&TreeNode]) -> String {
     let mut text = String::from(domain);
     for node in path {
@@ -34,7 +34,8 @@ impl Policy {
     /// pattern or a missing value, either at levels with `value_to_metric` or, if the rule has
     /// `detailed_metric`, at all levels. A level with `share_threshold` shows its pattern instead.
     ///
-    /// Invalid UTF-8 becomes U+FFFD. Do not use the result as a metric label.
+    /// Invalid UTF-8 becomes U+FFFD. Callers choose the values, so a metric that uses the result as
+    /// a label must bound the number of its series.
     pub fn printed_path(&self, rule: &Rule, entries: &[Entry<'_>]) -> String {
         let path = self.tree.path_to(rule.node);
         let mut text = self.domain_name(rule).to_owned();

@@ -9,23 +9,23 @@ use serde::Serialize;
 
 use crate::domain::{Algorithm, Limit, OnStoreFailure, Window};
 use crate::policy::compile::spec::{LimitSpec, TiersSpec};
-use crate::policy::lookup::tree::{KeyPlan, Policy, Rule};
+use crate::policy::lookup::tree::{KeyTemplate, Policy, Rule};
 
 /// Rule in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RuleView<'p> {
-    /// Path of the rule, which is also its name in metrics.
+    /// Configured path of the rule, without values of requests.
     pub rule: &'p str,
     /// Domain of the rule.
     pub domain: &'p str,
     /// Name of the policy file, or of the resource of a control plane; absent for a rule that comes
     /// from neither.
     pub file: Option<&'p str>,
-    /// Line of the rule's descriptor in its policy file, from 1; absent if the rule comes from a
-    /// control plane.
+    /// Line of the rule's descriptor in its policy file, from 1; absent if the rule does not come
+    /// from a policy file.
     pub line: Option<u32>,
-    /// Path of the rule's descriptor in its control plane resource; absent if the rule comes from a
-    /// policy file.
+    /// Path of the rule's descriptor in its control plane resource; absent if the rule does not
+    /// come from a control plane.
     pub path: Option<&'p str>,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
@@ -95,7 +95,9 @@ pub struct ClassView<'p> {
 impl Policy {
     /// Returns the JSON view of a rule of this policy.
     pub fn view<'p>(&'p self, rule: &'p Rule) -> RuleView<'p> {
-        let limit = |(spec, plan): (&'p LimitSpec, &'p KeyPlan)| self.limit_view(rule, spec, plan);
+        let limit = |(spec, template): (&'p LimitSpec, &'p KeyTemplate)| {
+            self.limit_view(rule, spec, template)
+        };
         RuleView {
             rule: &rule.path,
             domain: self.domain_name(rule),
@@ -106,7 +108,7 @@ impl Policy {
             shadow_mode: rule.shadow_mode,
             quota_mode: rule.quota_mode,
             replaces: rule.replaces.iter().filter_map(|name| self.replaced_name(*name)).collect(),
-            limits: rule.limits.iter().zip(rule.plans.iter()).map(limit).collect(),
+            limits: rule.limits.iter().zip(rule.key_templates.iter()).map(limit).collect(),
         }
     }
 
@@ -114,11 +116,12 @@ impl Policy {
         &'p self,
         rule: &Rule,
         spec: &'p LimitSpec,
-        plan: &'p KeyPlan,
+        template: &'p KeyTemplate,
     ) -> LimitView<'p> {
         let limit: &Arc<Limit> = &spec.limit;
         let path = self.tree.path_to(rule.node);
-        let keys = plan.entries.iter().filter_map(|part| path.get(part.at).map(|node| &*node.key));
+        let keys =
+            template.entries.iter().filter_map(|part| path.get(part.at).map(|node| &*node.key));
         LimitView {
             name: spec.name.as_deref(),
             requests_per_unit: limit.rate.requests_per_unit,

@@ -37,8 +37,8 @@ pub struct DescriptorFields<'a> {
     pub quota_mode: bool,
     /// Whether metrics show the request's values on all levels of the path.
     pub detailed_metric: bool,
-    /// JSON object that is returned as dynamic metadata if the descriptor passes. Can also set
-    /// policy keys that have no field in the messages of a control plane.
+    /// JSON object that is returned as dynamic metadata if the descriptor passes. Its members also
+    /// set policy keys for which control plane messages have no field.
     pub metadata: Option<Json>,
 }
 
@@ -57,14 +57,14 @@ pub struct LimitFields<'a> {
     pub replaces: Vec<&'a str>,
 }
 
-/// Writer of a [`Resource`]. Takes one descriptor at a time, parents before children.
+/// Writes a [`Resource`], one descriptor at a time, parents before children.
 #[derive(Debug)]
 pub struct ResourceWriter {
     name: String,
     tree: TreeWriter,
     defaults: DomainDefaults,
     /// Values of domain keys, as set by the `metadata` of first-level descriptors.
-    from_metadata: Map<String, Json>,
+    domain_metadata: Map<String, Json>,
     /// Path of the next descriptor, as one position per level, from the first level down.
     positions: Vec<usize>,
     problems: Vec<YamlError>,
@@ -77,7 +77,7 @@ impl ResourceWriter {
             name: name.to_owned(),
             tree: TreeWriter::default(),
             defaults,
-            from_metadata: Map::new(),
+            domain_metadata: Map::new(),
             positions: vec![0],
             problems: Vec::new(),
         };
@@ -132,7 +132,7 @@ impl ResourceWriter {
         // The list of descriptors. The map of the domain is still open.
         self.tree.end();
         for key in &DOMAIN_KEYS {
-            let value = self.from_metadata.remove(key.name);
+            let value = self.domain_metadata.remove(key.name);
             if let Some(value) = value.or_else(|| self.defaults.get(key).cloned()) {
                 self.tree.write_text(key.name);
                 // A list of names or the map of a body is not nested deeply.
@@ -235,7 +235,7 @@ impl ResourceWriter {
     fn read_domain_metadata(&mut self, metadata: &Json) {
         for key in &DOMAIN_METADATA_KEYS {
             let Some(value) = metadata.get(key.name) else { continue };
-            let first = self.from_metadata.entry(key.name).or_insert_with(|| value.clone());
+            let first = self.domain_metadata.entry(key.name).or_insert_with(|| value.clone());
             if first != value {
                 let message = format!(
                     "`{}` is not the same in the `metadata` of all descriptors of this domain; \

@@ -6,58 +6,57 @@ use super::yaml::Span;
 use crate::domain::escaped;
 
 /// Maximum number of characters shown before the underlined part.
-const BEFORE_CHARS_MAX: usize = 60;
+const PREFIX_CHARS_MAX: usize = 60;
 
 /// Maximum number of characters shown from the start of the underlined part onward.
-const AFTER_CHARS_MAX: usize = 60;
+const TAIL_CHARS_MAX: usize = 60;
 
 /// Excerpt of one line of a policy file, escaped and truncated to a readable length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
-    before: String,
-    marked: String,
-    after: String,
+    prefix: String,
+    underlined: String,
+    suffix: String,
 }
 
 impl Excerpt {
     /// Returns the excerpt as text, with `…` where the line was cut.
     pub fn text(&self) -> String {
-        [self.before.as_str(), &self.marked, &self.after].concat()
+        [self.prefix.as_str(), &self.underlined, &self.suffix].concat()
     }
 
     /// Returns the underline: one `^` below each character of the faulty part. If the faulty part
     /// is empty, the underline still has one `^`.
     pub fn underline(&self) -> String {
-        let indent = self.before.chars().count();
-        let width = self.marked.chars().count().max(1);
+        let indent = self.prefix.chars().count();
+        let width = self.underlined.chars().count().max(1);
         [" ".repeat(indent), "^".repeat(width)].concat()
     }
 
     /// Returns the excerpt with its line indented by `blanks` more spaces. Returns it unchanged if
     /// the start of the line was cut.
     pub(crate) fn indented_by(mut self, blanks: usize) -> Self {
-        if !self.before.starts_with('…') {
-            self.before.insert_str(0, &" ".repeat(blanks));
+        if !self.prefix.starts_with('…') {
+            self.prefix.insert_str(0, &" ".repeat(blanks));
         }
         self
     }
 
     /// Creates an excerpt from `line`, which is the source line without its first `skipped`
-    /// characters. A tab is shown as an arrow of one character, so that the underline stays
-    /// aligned.
+    /// characters. A tab is shown as a single `→`, so that the underline stays aligned.
     fn new(line: impl Iterator<Item = char>, skipped: usize, span: Span) -> Self {
         let mut line = line.map(|c| if c == '\t' { '→' } else { c });
-        let before: String = line.by_ref().take(column(span) - skipped).collect();
-        let mut rest: Vec<char> = line.take(AFTER_CHARS_MAX + 1).collect();
-        let is_cut = rest.len() > AFTER_CHARS_MAX;
-        rest.truncate(AFTER_CHARS_MAX);
-        let (marked, after) = rest.split_at(rest.len().min(span.width as usize));
-        let (marked, after) = (String::from_iter(marked), String::from_iter(after));
+        let prefix: String = line.by_ref().take(column(span) - skipped).collect();
+        let mut rest: Vec<char> = line.take(TAIL_CHARS_MAX + 1).collect();
+        let is_cut = rest.len() > TAIL_CHARS_MAX;
+        rest.truncate(TAIL_CHARS_MAX);
+        let (underlined, suffix) = rest.split_at(rest.len().min(span.width as usize));
+        let (underlined, suffix) = (String::from_iter(underlined), String::from_iter(suffix));
         let ellipsis = |is_cut: bool| if is_cut { "…" } else { "" };
         Excerpt {
-            before: [ellipsis(skipped > 0), &escaped(&before)].concat(),
-            marked: escaped(marked.trim_end()).into_owned(),
-            after: [&escaped(&after), ellipsis(is_cut)].concat(),
+            prefix: [ellipsis(skipped > 0), &escaped(&prefix)].concat(),
+            underlined: escaped(underlined.trim_end()).into_owned(),
+            suffix: [&escaped(&suffix), ellipsis(is_cut)].concat(),
         }
     }
 }
@@ -88,7 +87,7 @@ struct Offsets {
 }
 
 impl Offsets {
-    fn of(text: &str) -> Self {
+    fn new(text: &str) -> Self {
         let mut offsets = Offsets { lines: vec![0], bytes: Vec::new() };
         let mut chars = text.char_indices().enumerate().peekable();
         while let Some((at, (byte, c))) = chars.next() {
@@ -113,9 +112,9 @@ impl<'s> LineIndex<'s> {
 
     /// Returns an excerpt of the source line of a span; `None` if the file has no such line.
     pub(crate) fn excerpt(&self, span: Span) -> Option<Excerpt> {
-        let offsets = self.offsets.get_or_init(|| Offsets::of(self.text));
+        let offsets = self.offsets.get_or_init(|| Offsets::new(self.text));
         let line = offsets.lines.get((span.line as usize).checked_sub(1)?)?;
-        let skipped = column(span).saturating_sub(BEFORE_CHARS_MAX);
+        let skipped = column(span).saturating_sub(PREFIX_CHARS_MAX);
         let from = line + skipped;
         let byte = offsets.bytes.get(from / OFFSET_STRIDE).copied().unwrap_or(self.text.len());
         let chars = self.text[byte..].chars().skip(from % OFFSET_STRIDE);

@@ -38,14 +38,14 @@ fn map_schema(level: Level) -> Value {
 }
 
 fn property_schema(key: &Key) -> Value {
-    let mut property = value_schema(key.shape);
+    let mut property = value_schema(key.value_type);
     let required = if key.required { " Required." } else { "" };
-    property["description"] = json!([key.about, required].concat());
+    property["description"] = json!([key.doc, required].concat());
     property
 }
 
-fn value_schema(of: ValueType) -> Value {
-    match of {
+fn value_schema(value_type: ValueType) -> Value {
+    match value_type {
         ValueType::Name => value_schema(ValueType::Text { bytes_max: NAME_BYTES_MAX }),
         // Keys that take text also accept numbers and booleans, which are read as text.
         ValueType::Text { bytes_max } => {
@@ -56,8 +56,8 @@ fn value_schema(of: ValueType) -> Value {
             json!({"anyOf": [{"type": ["boolean", "null"]}, {"enum": words}]})
         }
         // The pattern allows YAML 1.1 numbers that editors treat as text: 010, 1_000, 0b1.
-        ValueType::Number { least, most } => json!({"anyOf": [
-            {"type": "integer", "minimum": least, "maximum": most},
+        ValueType::Number { min, max } => json!({"anyOf": [
+            {"type": "integer", "minimum": min, "maximum": max},
             {"type": "null"},
             {"type": "string", "pattern": "^\\+?(0[xX][0-9A-Fa-f_]+|0[bB][01_]+|0[oO]?[0-7_]+|[1-9][0-9_]*)$"},
         ]}),

@@ -89,10 +89,10 @@ pub(crate) enum ValueType {
         bytes_max: usize,
     },
     Bool,
-    /// Whole number from `least` to `most`, inclusive.
+    /// Whole number from `min` to `max`, inclusive.
     Number {
-        least: u64,
-        most: u64,
+        min: u64,
+        max: u64,
     },
     /// One of `words`; case is ignored if `any_case` is true.
     OneOf {
@@ -104,7 +104,7 @@ pub(crate) enum ValueType {
     /// List of maps whose keys belong to this level.
     List(Level),
     Map(Level),
-    /// Map with arbitrary keys, whose values are maps with the keys of this level.
+    /// Map with arbitrary keys. Each value is a map with the keys of this level.
     MapOf(Level),
     /// Whole percentage, such as `24%`.
     Percent,
@@ -119,9 +119,9 @@ pub(crate) struct Key {
     pub(crate) level: Level,
     pub(crate) name: &'static str,
     pub(crate) required: bool,
-    pub(crate) shape: ValueType,
+    pub(crate) value_type: ValueType,
     /// Documentation, shown in editors and `docs/POLICY.md`.
-    pub(crate) about: &'static str,
+    pub(crate) doc: &'static str,
 }
 
 /// Maximum length of a name (domain, key, limit), in bytes. Names appear in metric labels and log
@@ -132,8 +132,8 @@ pub(crate) const NAME_BYTES_MAX: usize = 255;
 /// request has a longer value.
 pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
 
-/// Maximum length of a response body, in bytes. Small, because the body is sent with every
-/// rejection.
+/// Maximum length of a response body, in bytes. The maximum is small because the body is sent with
+/// every rejection.
 pub(crate) const BODY_BYTES_MAX: usize = 1024;
 
 /// Maximum for a numeric key that has no smaller maximum of its own. envoyproxy/ratelimit rejects
@@ -154,8 +154,8 @@ const fn one_of(words: &'static [&'static str]) -> ValueType {
     ValueType::OneOf { words, any_case: false }
 }
 
-const fn number(least: u64, most: u64) -> ValueType {
-    ValueType::Number { least, most }
+const fn number(min: u64, max: u64) -> ValueType {
+    ValueType::Number { min, max }
 }
 
 const UNITS: ValueType = ValueType::OneOf {
@@ -175,13 +175,13 @@ const STORE_FAILURE: ValueType = one_of(&["local", "allow", "deny", "error"]);
 
 /// Declares one [`Key`] constant per row, and [`KEYS`] with all rows.
 macro_rules! keys {
-    ($($constant:ident: $level:ident $name:literal $(($required:ident))?, $shape:expr, $about:literal;)*) => {
+    ($($constant:ident: $level:ident $name:literal $(($required:ident))?, $value_type:expr, $doc:literal;)*) => {
         $(pub(crate) const $constant: Key = Key {
             level: Level::$level,
             name: $name,
             required: !stringify!($($required)?).is_empty(),
-            shape: $shape,
-            about: $about,
+            value_type: $value_type,
+            doc: $doc,
         };)*
 
         /// All keys of the policy language, grouped by level.

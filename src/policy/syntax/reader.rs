@@ -146,7 +146,7 @@ impl<'d> Reader<'d> {
         key: &Key,
         read: impl FnOnce(&mut Self, &Fields<'d>) -> Result<T, ErrorReported>,
     ) -> ReadResult<T> {
-        let ValueType::Map(level) = key.shape else { return Ok(None) };
+        let ValueType::Map(level) = key.value_type else { return Ok(None) };
         self.read_value(fields, key, |reader, value| {
             let fields = reader.check_map(level, value)?;
             read(reader, &fields).map(Some)
@@ -161,7 +161,7 @@ impl<'d> Reader<'d> {
         key: &Key,
         mut read: impl FnMut(&mut Self, &'d str, &Fields<'d>),
     ) -> ReadResult<()> {
-        let ValueType::MapOf(level) = key.shape else { return Ok(None) };
+        let ValueType::MapOf(level) = key.value_type else { return Ok(None) };
         self.read_value(fields, key, |reader, value| {
             let Value::Map(map) = value.value() else {
                 let message =
@@ -193,7 +193,7 @@ impl<'d> Reader<'d> {
         key: &Key,
         mut read: impl FnMut(&mut Self, usize, &Fields<'d>),
     ) -> ReadResult<()> {
-        let ValueType::List(level) = key.shape else { return Ok(None) };
+        let ValueType::List(level) = key.value_type else { return Ok(None) };
         self.read_value(fields, key, |reader, value| {
             for (at, entry) in reader.check_list(key, value)?.nodes().enumerate() {
                 if reader.should_stop() {
@@ -209,8 +209,8 @@ impl<'d> Reader<'d> {
         })
     }
 
-    /// Reads the value under `key` by calling `read` with its node, without checking the keys and
-    /// values of the map. Returns `None` if the key is absent.
+    /// Reads the value under `key` by calling `read` with its node. Does not check the value, which
+    /// may be a map with arbitrary keys. Returns `None` if the key is absent.
     pub(crate) fn read_any_map<T>(
         &mut self,
         fields: &Fields<'d>,
@@ -348,7 +348,7 @@ impl<'d> Reader<'d> {
                 return Err(self.report(Target::Value, DiagnosticKind::WrongType, message));
             }
         };
-        let (bytes_max, is_name) = match key.shape {
+        let (bytes_max, is_name) = match key.value_type {
             ValueType::Text { bytes_max } => (bytes_max, false),
             _ => (NAME_BYTES_MAX, true),
         };

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_whole_number_is_a_float_or_text() {
+    fn other_scalars_are_floats_or_text() {
         for text in ["1.5", ".5", "1e3", "08", "18446744073709551616", "-.inf"] {
             assert!(matches!(read(text), Scalar::Float(_)), "{text}");
         }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn yes_no_on_off_are_truth_values_and_the_empty_scalar_is_null() {
+    fn yes_no_on_off_are_booleans_and_the_empty_scalar_is_null() {
         assert_eq!(read("yes"), Scalar::Bool(true));
         assert_eq!(read("OFF"), Scalar::Bool(false));
         assert_eq!(read("n"), Scalar::Bool(false));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_only_yaml_1_1_takes_for_something_else_stays_text_by_the_core_schema() {
+    fn core_schema_reads_values_specific_to_yaml_1_1_as_text() {
         for text in ["yes", "on", "n", "010", "+08", "1_000", "0X1F", "1e999", "2001-01-01", "x"] {
             assert_eq!(read_core_schema(text), Scalar::Text, "{text}");
         }

@@ -37,7 +37,7 @@ impl<'d> Reader<'d> {
 
     /// Reads a whole number within the bounds of the key. Returns `None` if the key is absent.
     pub(crate) fn read_number(&mut self, fields: &Fields<'d>, key: &Key) -> ReadResult<u64> {
-        let ValueType::Number { least, most } = key.shape else { return Ok(None) };
+        let ValueType::Number { min, max } = key.value_type else { return Ok(None) };
         self.read_value(fields, key, |reader, value| {
             let number = match value.scalar() {
                 Scalar::Int(number) => number,
@@ -53,12 +53,12 @@ impl<'d> Reader<'d> {
                 }
             };
             match u64::try_from(number) {
-                Ok(number) if (least..=most).contains(&number) => Ok(Some(number)),
+                Ok(number) if (min..=max).contains(&number) => Ok(Some(number)),
                 _ => {
-                    let is_too_small = number < i128::from(least);
+                    let is_too_small = number < i128::from(min);
                     let bound = match is_too_small {
-                        true => format!("at least {least}"),
-                        false => format!("at most {most}"),
+                        true => format!("at least {min}"),
+                        false => format!("at most {max}"),
                     };
                     let hint = range_hint(key, is_too_small, reader.is_in_list());
                     let (name, written) = (key.name, spelling(value));
@@ -75,7 +75,7 @@ impl<'d> Reader<'d> {
         fields: &Fields<'d>,
         key: &Key,
     ) -> ReadResult<&'static str> {
-        let ValueType::OneOf { words, any_case } = key.shape else { return Ok(None) };
+        let ValueType::OneOf { words, any_case } = key.value_type else { return Ok(None) };
         self.read_value(fields, key, |reader, value| {
             let text = reader.convert_to_string(key, value)?;
             let same = |word: &&&str| {

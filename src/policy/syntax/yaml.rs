@@ -210,16 +210,16 @@ impl<'t> Node<'t> {
 
     /// Interprets the scalar according to YAML 1.1. Lists and maps yield [`Scalar::Text`].
     pub(crate) fn scalar(self) -> Scalar {
-        self.scalar_by(scalar::read)
+        self.read_scalar(scalar::read)
     }
 
     /// Interprets the scalar according to the core schema of YAML 1.2, for keys and text. Lists
     /// and maps yield [`Scalar::Text`].
     pub(crate) fn core_scalar(self) -> Scalar {
-        self.scalar_by(scalar::read_core_schema)
+        self.read_scalar(scalar::read_core_schema)
     }
 
-    fn scalar_by(self, read: fn(&str) -> Scalar) -> Scalar {
+    fn read_scalar(self, read: fn(&str) -> Scalar) -> Scalar {
         match self.value() {
             Value::Scalar(text, Style::Plain) => read(text),
             Value::Scalar(text, Style::Float) => match scalar::read(text) {
@@ -462,8 +462,8 @@ impl Builder {
         entries.into_iter().flat_map(|(key, value)| [key, value]).collect()
     }
 
-    /// Removes entries whose key occurs earlier in the map. For each removed entry, returns the
-    /// first occurrence of the key and the repetition.
+    /// Removes entries whose key occurs earlier in the map. For each removed entry, returns the key
+    /// node of the kept entry, then that of the removed entry.
     fn remove_duplicates(&self, entries: &mut Vec<(u32, u32)>) -> Vec<(u32, u32)> {
         let (mut first_of, mut removed) = (HashMap::new(), Vec::new());
         entries.retain(|(key, _)| match first_of.entry(self.tree.node(*key).text()) {

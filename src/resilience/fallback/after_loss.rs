@@ -4,8 +4,8 @@
 //! For one charge lifetime ([`Limit::charge_lifetime`](crate::domain::Limit::charge_lifetime))
 //! after a loss, a check must also pass against this replica's own charges, counted against the
 //! full limit. Each check is charged locally before the remote store is called, and refunded if the
-//! remote store does not charge it. Each replica therefore admits at most the hits of one more
-//! limit, however often the remote store loses its counters and however many calls are in flight.
+//! remote store does not charge it. However many losses occur and however many calls are in flight,
+//! each replica therefore admits at most one extra limit's worth of hits.
 //!
 //! A replica's own charges are used only after a loss. Otherwise, this replica would still refuse
 //! calls on a counter that an operator has deleted or another replica has reset.
@@ -108,8 +108,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         reason
     }
 
-    /// Refunds this replica's own charges for checks that the remote store did not charge. Returns
-    /// for each check whether its own charge is kept.
+    /// Refunds this replica's own charges for checks that the remote store did not charge. Returns,
+    /// for each check, whether a charge of this replica remains.
     async fn refund_unconfirmed(
         &self,
         call: &Call<'_>,
@@ -128,7 +128,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 receipts.extend(receipt);
             }
         }
-        // Of two charges to one counter, the later one is undone first.
+        // Of two charges to one counter, the later one is refunded first.
         receipts.reverse();
         if !receipts.is_empty() {
             self.local.refund(&receipts).await;
@@ -137,9 +137,10 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the checks to send to the remote store. A check that was not refused against this
-/// replica's own charges is sent, unless the call is already rejected and the check does not apply
-/// to rejected calls. A refused check is sent only if it is charged even when refused.
+/// Returns the checks to send to the remote store. If this replica's own charges already reject an
+/// all-or-nothing call, these are the checks that change their counters even if the call is
+/// rejected. Otherwise, these are the checks that are not refused so far, and the refused checks
+/// that are charged nevertheless.
 fn remaining_checks<'a>(
     call: &Call<'a>,
     own: &OwnOutcomes,
@@ -147,7 +148,7 @@ fn remaining_checks<'a>(
 ) -> RemainingChecks<'a> {
     let mut remaining = RemainingChecks::new(call, answers);
     for (at, check) in call.checks.iter().enumerate() {
-        // A debt is charged although it is refused. Its verdict is known already.
+        // Charged although it is refused. Its verdict is already known, so its role is `Shadow`.
         if own[at].is_some_and(|own| own.verdict == Verdict::Refuse) && check.charges_always() {
             remaining.positions.push(at);
             remaining.checks.push(Check { role: Role::Shadow, ..*check });

@@ -153,7 +153,7 @@ fn a_lot_of_a_window_that_has_not_begun_is_never_spent() {
 }
 
 #[test]
-fn hits_are_put_back_into_their_lot_unless_it_is_over() {
+fn hits_are_put_back_into_their_lot_unless_it_is_removed() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     let check = take(1, 3, &limit);
     let now = warm(&lots, &take(1, 1, &limit), 90_000, 0);
@@ -210,8 +210,8 @@ struct InFlightCall {
     cost: u64,
     lot: u64,
     sent: u64,
-    runs: u64,
-    arrives: u64,
+    executes_at: u64,
+    answers_at: u64,
     outcome: Option<Outcome>,
 }
 
@@ -221,9 +221,9 @@ struct ReplicaSimulation {
     random: Random,
     limit: Arc<Limit>,
     replicas: Vec<PrepaidLots>,
-    asked: Vec<InFlightCall>,
+    in_flight: Vec<InFlightCall>,
     /// Lots to be refunded, as tuples of the replica's index, the time of the refund, and the lot.
-    ends: Vec<(usize, u64, AddedLot)>,
+    refunds: Vec<(usize, u64, AddedLot)>,
     /// Number of hits that the store has counted, by window.
     counts: [u64; 6],
     admitted: [u64; 6],
@@ -247,8 +247,8 @@ impl ReplicaSimulation {
             random: Random(0x9E37_79B9_7F4A_7C15 ^ seed),
             limit: limit(hits),
             replicas: (0..3).map(|_| PrepaidLots::new(3)).collect(),
-            asked: Vec::new(),
-            ends: Vec::new(),
+            in_flight: Vec::new(),
+            refunds: Vec::new(),
             counts: [0; 6],
             admitted: [0; 6],
             lots: 0,
@@ -257,12 +257,12 @@ impl ReplicaSimulation {
 
     fn step(&mut self, now: u64) {
         (0..3).for_each(|replica| self.call(replica, now));
-        let mut asked = std::mem::take(&mut self.asked);
-        asked.iter_mut().for_each(|call| self.execute(call, now));
-        asked.retain(|call| !self.deliver(call, now));
-        self.asked.extend(asked);
-        let ends = std::mem::take(&mut self.ends);
-        self.ends = ends.into_iter().filter(|end| !self.refund_if_due(end, now)).collect();
+        let mut in_flight = std::mem::take(&mut self.in_flight);
+        in_flight.iter_mut().for_each(|call| self.execute(call, now));
+        in_flight.retain(|call| !self.deliver(call, now));
+        self.in_flight.extend(in_flight);
+        let refunds = std::mem::take(&mut self.refunds);
+        self.refunds = refunds.into_iter().filter(|lot| !self.refund_if_due(lot, now)).collect();
     }
 
     fn call(&mut self, replica: usize, now: u64) {
@@ -277,16 +277,16 @@ impl ReplicaSimulation {
             SpendResult::Ask { lot } => {
                 assert!(lot <= self.limit.capacity().0 / 12);
                 self.lots += u64::from(lot > 0);
-                let runs = now + self.random.below(3_000);
-                let arrives = runs + self.random.below(3_000);
+                let executes_at = now + self.random.below(3_000);
+                let answers_at = executes_at + self.random.below(3_000);
                 let outcome = None;
-                self.asked.push(InFlightCall {
+                self.in_flight.push(InFlightCall {
                     replica,
                     cost,
                     lot,
                     sent: now,
-                    runs,
-                    arrives,
+                    executes_at,
+                    answers_at,
                     outcome,
                 });
             }
@@ -295,12 +295,12 @@ impl ReplicaSimulation {
 
     /// Charges a call in the store if its command has arrived there.
     fn execute(&mut self, call: &mut InFlightCall, now: u64) {
-        if call.outcome.is_some() || call.runs > now {
+        if call.outcome.is_some() || call.executes_at > now {
             return;
         }
         let (hits, needed) = (self.limit.capacity().0, call.cost + call.lot);
-        let count = &mut self.counts[window_index(window_at(call.runs))];
-        let mut outcome = charged(needed, 0, call.runs);
+        let count = &mut self.counts[window_index(window_at(call.executes_at))];
+        let mut outcome = charged(needed, 0, call.executes_at);
         if *count + needed <= hits {
             *count += needed;
         } else {
@@ -314,7 +314,7 @@ impl ReplicaSimulation {
     /// Delivers the store's answer to the replica that made the call. Returns false if the answer
     /// has not arrived yet.
     fn deliver(&mut self, call: &InFlightCall, now: u64) -> bool {
-        let Some(outcome) = call.outcome.filter(|_| call.arrives <= now) else { return false };
+        let Some(outcome) = call.outcome.filter(|_| call.answers_at <= now) else { return false };
         let (lots, check) = (&self.replicas[call.replica], take(1, call.cost, &self.limit));
         let own = Hits(outcome.charged.0.min(call.cost));
         lots.record(&check, &Outcome { charged: own, ..outcome }, Micros(now));
@@ -323,7 +323,7 @@ impl ReplicaSimulation {
             if call.lot > 0 {
                 let added = lots.add(&check, &outcome, SESSION, Micros(call.sent)).unwrap();
                 let late = added.spend_until.0.max(now) + self.random.below(2_000);
-                self.ends.push((call.replica, late, added));
+                self.refunds.push((call.replica, late, added));
             }
         }
         if call.lot > 0 {

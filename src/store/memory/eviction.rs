@@ -34,12 +34,12 @@ const FOLDS_MAX: usize = 32;
 
 /// Maximum number of cells per row of a rule's sketch, summed over all shards. Four rows with 16
 /// bytes per cell use 4 MiB.
-const SKETCH_WIDTH: usize = 65_536;
+const SKETCH_WIDTH_MAX: usize = 65_536;
 
-/// Divisor of the store's capacity, in keys. The quotient, rounded up to a power of two, is the
-/// number of cells per row of a rule's sketch, summed over all shards. The maximum is
-/// [`SKETCH_WIDTH`]. In a store too small to reach this maximum, a sketch uses about a twelfth of
-/// the store's memory.
+/// Ratio of the store's capacity, in keys, to the number of cells per row of a rule's sketch,
+/// summed over all shards. The number of cells is rounded up to a power of two and is at most
+/// [`SKETCH_WIDTH_MAX`]. In a store too small to reach this maximum, a sketch uses about a twelfth
+/// of the store's memory.
 const KEYS_PER_CELL: usize = 16;
 
 /// Maximum number of sketches per shard, one per rule. Summed over all shards, they use at most 32
@@ -52,7 +52,7 @@ const SKETCH_RETRY: Micros = Micros::SECOND;
 
 /// Returns the number of cells per row of a sketch in one shard, for a store of `max_keys` keys.
 pub(super) fn sketch_width(max_keys: usize, shards: usize) -> usize {
-    ((max_keys / KEYS_PER_CELL).next_power_of_two().min(SKETCH_WIDTH) / shards).max(1)
+    ((max_keys / KEYS_PER_CELL).next_power_of_two().min(SKETCH_WIDTH_MAX) / shards).max(1)
 }
 
 /// Returns the weight reserved for sketches, in keys: enough for one sketch in every shard, but at
@@ -67,8 +67,8 @@ pub(super) fn sketch_weight(width: usize) -> usize {
 }
 
 impl MemoryStore {
-    /// Returns the total weight of entries and sketches, in keys, at which the store is full and
-    /// has no room for new entries: the maximum without the part that is reserved for new sketches.
+    /// Returns the total weight of entries and sketches, in keys, at which the store has no room
+    /// for new entries: the capacity minus the unused part of the sketch reserve.
     fn full_weight(&self) -> u64 {
         let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
         self.max_keys - self.sketch_reserve.saturating_sub(sketches)
@@ -197,20 +197,20 @@ impl MemoryStore {
         true
     }
 
-    /// Folds up to [`FOLDS_MAX`] entries until `weight` can be claimed. Only folds entries of the
-    /// rule `own` and of rules whose weight exceeds `share`, the fair share of each rule. Returns
-    /// false if there is still no room.
+    /// Folds up to [`FOLDS_MAX`] entries until `weight` can be claimed. Only folds entries of
+    /// `resized_rule` and of rules whose weight exceeds `share`, the fair share of each rule.
+    /// Returns false if there is still no room.
     fn fold_until_claimed(
         &self,
         shard: &mut Shard,
         weight: usize,
         share: u64,
-        own: Option<RuleSlot>,
+        resized_rule: Option<RuleSlot>,
         now: Micros,
         in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
         for _ in 0..FOLDS_MAX {
-            if !self.fold_one(shard, share, own, now, in_use) {
+            if !self.fold_one(shard, share, resized_rule, now, in_use) {
                 return false;
             }
             if self.claim(weight, self.full_weight()) {
@@ -222,12 +222,12 @@ impl MemoryStore {
 
     /// Folds one entry into the sketch of its rule. Chooses the entry among the next
     /// [`FOLD_SLOTS`] slots of the shard, from the rule that holds the most weight. Only considers
-    /// the rule `own` and rules above the fair share. Returns false if no entry can be folded.
+    /// `resized_rule` and rules above the fair share. Returns false if no entry can be folded.
     fn fold_one(
         &self,
         shard: &mut Shard,
         share: u64,
-        own: Option<RuleSlot>,
+        resized_rule: Option<RuleSlot>,
         now: Micros,
         in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
@@ -235,7 +235,7 @@ impl MemoryStore {
         shard.visit_entries(FOLD_SLOTS, |shard, slot| {
             let rule = shard.rule(slot);
             let held = self.rules.weight(rule);
-            let is_above = held > share || own == Some(rule);
+            let is_above = held > share || resized_rule == Some(rule);
             if is_above
                 && fullest.is_none_or(|(most, _)| held > most)
                 && !in_use(slot)

@@ -5,8 +5,8 @@
 //! An entry takes 48 bytes (key 16, state 24, expiry 8). Its slot in the index takes 5 bytes. The
 //! index is between 7/16 and 7/8 full, so it takes 5.7 to 11.4 bytes per key. In total, a key takes
 //! 54 to 60 bytes. [`MemoryStore::footprint`] measures 59.4 bytes per key at one million keys and
-//! 56.7 at ten million. Below a few hundred thousand keys, the first chunks of the shards dominate
-//! (1.6 MB).
+//! 56.7 at ten million. Below a few hundred thousand keys, the first 6 KiB chunk of each shard
+//! dominates (1.6 MB for 256 shards).
 //!
 //! Sliding logs, concurrency slots and hybrid counters do not fit into an entry. Every 48 bytes of
 //! heap memory that such a counter holds count as one more key: a log of 100 hits weighs as much as
@@ -14,13 +14,13 @@
 //!
 //! # When the store is full
 //!
-//! `max_keys` bounds the weight of all shards together, in keys. It includes the sketches, which
-//! hold approximate counters for keys without an entry. An entry is reclaimed once its counter is
-//! equivalent to an unused one (a full bucket, a past window). Every insertion reclaims a few
-//! entries, more if the store is full, and [`MemoryStore::sweep`] reclaims the rest.
+//! `max_keys` bounds the total weight of all shards, in keys. This weight includes the sketches,
+//! which hold approximate counters for keys without an entry. An entry is reclaimed once its
+//! counter is equivalent to an unused one (a full bucket, a past window). Every insertion reclaims
+//! a few entries, more if the store is full, and [`MemoryStore::sweep`] reclaims the rest.
 //!
-//! While all entries are live, every rule has a fair share: the weight that entries may take up,
-//! divided by the number of rules that hold entries.
+//! If the store is full of live entries, every rule has a fair share: the maximum weight of all
+//! entries, divided by the number of rules that hold entries.
 //!
 //! - A new key of a rule below its share gets an entry. To make room, the store searches 32 slots
 //!   of the shard for an entry of a rule above its share, and folds the entry into the sketch of

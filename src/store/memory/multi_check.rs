@@ -57,9 +57,9 @@ struct WorkingCounter<'a> {
     /// Whether a check was refused because the store had no room for the counter's larger state.
     is_out_of_room: bool,
     /// State of the counter before the call; `None` if the counter was not stored.
-    stored: Option<State>,
+    stored_state: Option<State>,
     /// State of the counter after the call's refunds, which apply even if the call is rejected.
-    after_refunds: Option<State>,
+    state_after_refunds: Option<State>,
     /// State of the counter after the checks decided so far.
     state: Option<State>,
     /// Limit of the latest check that changed the state; determines when the entry expires.
@@ -130,7 +130,7 @@ impl MemoryStore {
                 Answer::Decided(self.apply_check(&mut counters, at[i], check, &mut shards, now));
         }
         for counter in &mut counters.each {
-            counter.after_refunds.clone_from(&counter.state);
+            counter.state_after_refunds.clone_from(&counter.state);
         }
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
             answers[i] =
@@ -173,14 +173,14 @@ impl MemoryStore {
         counters: &mut WorkingCounters<'a>,
         now: Micros,
     ) -> usize {
-        let own = EntryKey::for_counter(check.key.identity);
-        if let Some(at) = counters.position(own) {
+        let key = EntryKey::for_counter(check.key.identity);
+        if let Some(at) = counters.position(key) {
             return at;
         }
-        let guard = shards.set.shards_before(self.shard_of(own));
+        let guard = shards.set.shards_before(self.shard_of(key));
         let shard = &mut *shards.guards[guard];
         // The weight of the entry itself: its copy may have less spare capacity.
-        let (location, weight, state) = match shard.find(own) {
+        let (location, weight, state) = match shard.find(key) {
             Some(slot) => {
                 let state = shard.state(slot);
                 (Location::Entry(slot), weight(state), Some(state.clone()))
@@ -191,7 +191,7 @@ impl MemoryStore {
                 let rule = RuleIdentity::for_limit(check.limit);
                 let location = self.claim_location(shard, &rule, now, &in_use);
                 let sketch = shard.find_sketch(rule.key);
-                (location, 0, sketch.and_then(|at| shard.sketches[at].state(own, now)))
+                (location, 0, sketch.and_then(|at| shard.sketches[at].state(key, now)))
             }
         };
         let claimed_weight = match location {
@@ -200,13 +200,13 @@ impl MemoryStore {
         };
         counters.push(WorkingCounter {
             guard,
-            key: own,
+            key,
             location,
             stored_weight: weight,
             claimed_weight,
             is_out_of_room: false,
-            stored: state.clone(),
-            after_refunds: None,
+            stored_state: state.clone(),
+            state_after_refunds: None,
             state,
             limit: check.limit,
         })
@@ -281,7 +281,7 @@ impl MemoryStore {
     /// Stores a counter if it has changed. Releases the claimed weight that the counter does not
     /// need.
     fn save(&self, counter: WorkingCounter<'_>, shards: &mut LockedShards<'_>, now: Micros) {
-        let is_changed = counter.state != counter.stored;
+        let is_changed = counter.state != counter.stored_state;
         let shard = &mut *shards.guards[counter.guard];
         let mut stored_weight = counter.stored_weight;
         if is_changed && let Some(state) = counter.state {
@@ -325,7 +325,7 @@ fn undo_rejected_charges<'a>(
     now: Micros,
 ) {
     for counter in &mut counters.each {
-        counter.state = counter.after_refunds.take();
+        counter.state = counter.state_after_refunds.take();
     }
     for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
         let (counter, Answer::Decided(outcome)) = (&mut counters.each[at[i]], &mut answers[i])
@@ -347,7 +347,7 @@ fn undo_rejected_charges<'a>(
 
 /// Updates `available` and `reset_after` of each outcome to the values after the whole call. These
 /// may differ from the values after the check itself if several checks share a counter or if the
-/// call is undone.
+/// call's charges are undone.
 fn update_availability(
     checks: &[Check<'_>],
     answers: &mut [Answer],

@@ -1,8 +1,8 @@
 //! Weight that each rule holds in the memory store, and the fair share of a rule.
 //!
 //! In this module, a rule is one limit of a policy rule, with its algorithm and window, so that all
-//! counters of a rule have states of the same kind. The fair share is the weight that entries may
-//! take up, divided by the number of rules that hold entries.
+//! counters of a rule have states of the same kind. The fair share is the maximum weight of all
+//! entries, divided by the number of rules that hold entries.
 //!
 //! Not here: the entries (`shard`), the counters of keys without an entry (`sketch`).
 
@@ -92,7 +92,7 @@ const REPORTED_SHIFT: u8 = 4;
 pub(super) struct RuleTable {
     slots: Box<[RuleUsage]>,
     /// Approximate number of rules that hold entries, corrected by [`recount`](Self::recount).
-    active: AtomicU64,
+    active_rules: AtomicU64,
     assignment: Mutex<()>,
 }
 
@@ -101,7 +101,7 @@ impl RuleTable {
     pub(super) fn new() -> RuleTable {
         RuleTable {
             slots: (0..RULES_MAX).map(|_| RuleUsage::default()).collect(),
-            active: AtomicU64::new(0),
+            active_rules: AtomicU64::new(0),
             assignment: Mutex::default(),
         }
     }
@@ -116,7 +116,7 @@ impl RuleTable {
             // so that at least one side notices the other.
             if slot == SHARED_SLOT || usage.key.load(Ordering::SeqCst) == rule.key {
                 if before == 0 {
-                    self.active.fetch_add(1, Ordering::Relaxed);
+                    self.active_rules.fetch_add(1, Ordering::Relaxed);
                 }
                 return slot;
             }
@@ -134,7 +134,7 @@ impl RuleTable {
         let weight = weight as u64;
         if self.slots[usize::from(slot.0)].weight.fetch_sub(weight, Ordering::SeqCst) == weight {
             let less = |active: u64| Some(active.saturating_sub(1));
-            let _ = self.active.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let _ = self.active_rules.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
 
@@ -163,7 +163,7 @@ impl RuleTable {
     /// entries. If `holds_entries` is false, the rule is about to get its first entry and is
     /// counted too.
     pub(super) fn share(&self, total: u64, holds_entries: bool) -> u64 {
-        let rules = self.active.load(Ordering::Relaxed) + u64::from(!holds_entries);
+        let rules = self.active_rules.load(Ordering::Relaxed) + u64::from(!holds_entries);
         total / rules.max(1)
     }
 
@@ -171,7 +171,7 @@ impl RuleTable {
     /// drift when a slot is reassigned while weight is added to it.
     pub(super) fn recount(&self) {
         let holds = |usage: &&RuleUsage| usage.weight.load(Ordering::Relaxed) > 0;
-        self.active.store(self.slots.iter().filter(holds).count() as u64, Ordering::Relaxed);
+        self.active_rules.store(self.slots.iter().filter(holds).count() as u64, Ordering::Relaxed);
     }
 
     /// Records that a new key of the rule was counted in a sketch or refused.
@@ -183,8 +183,9 @@ impl RuleTable {
         }
     }
 
-    /// Returns, for each rule that has overflowed since the last call, how it overflows. While the
-    /// store stays full (`is_full`), each rule is reported at most once for each kind of overflow.
+    /// Returns the overflows since the last call: at most one per rule for each kind of overflow.
+    /// While the store stays full (`is_full`), an overflow that has been reported is not reported
+    /// again.
     pub(super) fn new_overflows(&self, is_full: bool) -> Vec<Overflow> {
         let mut begun = Vec::new();
         for usage in &self.slots {

@@ -17,9 +17,9 @@ use crate::domain::Micros;
 /// partly used last chunks of all shards waste less than one byte per key.
 const ENTRIES_PER_CHUNK: usize = 128;
 
-/// Largest step back in time between two calls that is attributed to reordering, which happens
-/// because threads read the clock before they lock the shard. A larger step means that the clock
-/// was set back.
+/// Maximum step back in time between two calls that is attributed to reordering: threads read the
+/// clock before they lock the shard, so a later call may have an earlier time. A larger step means
+/// that the clock was set back.
 const REORDERING_MAX: Micros = Micros::SECOND;
 
 /// Key of an entry: the counter's identity as two 64-bit words, so that an entry is aligned to 8
@@ -86,7 +86,8 @@ impl Expiry {
     }
 }
 
-/// Index of an entry in the slab. Valid until the entry is removed or moved by [`Shard::compact`].
+/// Slot number of an entry in the slab. Valid until the entry is removed or moved by
+/// [`Shard::compact`].
 pub(super) type EntryIndex = u32;
 
 #[derive(Clone)]
@@ -96,8 +97,8 @@ struct Entry {
     state: State,
 }
 
-/// Size of an entry in the slab, in bytes. Its slot in the index takes further memory; see the
-/// documentation of the `memory` module.
+/// Size of an entry in the slab, in bytes. The index takes additional memory for each entry; see
+/// the documentation of the `memory` module.
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
@@ -117,20 +118,20 @@ pub(super) struct Shard {
     index: HashTable<EntryIndex>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<EntryIndex>,
-    /// Number of slots that are occupied or in `free`. Slots from this index on are unused.
-    high: EntryIndex,
-    /// Index at which the next call to [`reclaim`](Self::reclaim) starts.
+    /// Number of slots that are occupied or in `free`. Slots from this number on are unused.
+    end: EntryIndex,
+    /// Slot at which the next call to [`reclaim`](Self::reclaim) starts.
     cursor: EntryIndex,
-    /// Index at which the next call to [`visit_entries`](Self::visit_entries) starts.
+    /// Slot at which the next call to [`visit_entries`](Self::visit_entries) starts.
     fold_cursor: EntryIndex,
     /// Sketches of the rules that have keys without their own entry in this shard.
     pub(super) sketches: Vec<Sketch>,
     /// Time until which the shard creates no sketch, because it has recently found no room for one.
     pub(super) sketch_denied_until: Micros,
     /// Number of heap bytes used by all states in this shard.
-    heap: usize,
+    heap_bytes: usize,
     /// Time of the latest call that used this shard, in microseconds since the Unix epoch.
-    latest: Micros,
+    latest_call: Micros,
 }
 
 /// Returns the weight of a state, in keys: 1 for its entry, plus 1 for every
@@ -145,14 +146,14 @@ impl Shard {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
 
-    /// Returns the state of the entry at an index.
-    pub(super) fn state(&self, index: EntryIndex) -> &State {
-        &self.entry(index).state
+    /// Returns the state of the entry in a slot.
+    pub(super) fn state(&self, slot: EntryIndex) -> &State {
+        &self.entry(slot).state
     }
 
-    /// Returns the key of the entry at an index.
-    pub(super) fn key(&self, index: EntryIndex) -> EntryKey {
-        self.entry(index).key
+    /// Returns the key of the entry in a slot.
+    pub(super) fn key(&self, slot: EntryIndex) -> EntryKey {
+        self.entry(slot).key
     }
 
     /// Returns the rule of the entry in a slot, as an index into the [`RuleTable`].
@@ -166,7 +167,7 @@ impl Shard {
         let entry = self.entry_mut(slot);
         let before = std::mem::replace(&mut entry.state, state);
         entry.expires = Expiry::new(expires, entry.expires.rule());
-        self.heap = self.heap + bytes - before.heap_bytes();
+        self.heap_bytes = self.heap_bytes + bytes - before.heap_bytes();
     }
 
     /// Adds an entry. Its key must not be in the index yet.
@@ -175,7 +176,7 @@ impl Shard {
             Some(slot) => slot,
             None => self.grow(),
         };
-        self.heap += state.heap_bytes();
+        self.heap_bytes += state.heap_bytes();
         *self.entry_mut(slot) = Entry { key, expires: Expiry::new(expires, rule), state };
         let chunks = &self.chunks;
         self.index.insert_unique(key.hash(), slot, |slot| entry_at(chunks, *slot).key.hash());
@@ -191,8 +192,8 @@ impl Shard {
         in_use: impl Fn(EntryIndex) -> bool,
     ) -> usize {
         let mut removed = 0;
-        for _ in 0..slots.min(self.high as usize) {
-            let slot = if self.cursor < self.high { self.cursor } else { 0 };
+        for _ in 0..slots.min(self.end as usize) {
+            let slot = if self.cursor < self.end { self.cursor } else { 0 };
             self.cursor = slot + 1;
             if self.entry(slot).expires.has_passed(now) && !in_use(slot) {
                 removed += self.remove(slot, rules);
@@ -208,8 +209,8 @@ impl Shard {
         slots: usize,
         mut visit: impl FnMut(&mut Shard, EntryIndex) -> bool,
     ) {
-        for _ in 0..slots.min(self.high as usize) {
-            let slot = if self.fold_cursor < self.high { self.fold_cursor } else { 0 };
+        for _ in 0..slots.min(self.end as usize) {
+            let slot = if self.fold_cursor < self.end { self.fold_cursor } else { 0 };
             self.fold_cursor = slot + 1;
             if !self.entry(slot).expires.is_never() && !visit(self, slot) {
                 break;
@@ -247,11 +248,11 @@ impl Shard {
     /// Shrinks the slab if more than half of its slots are vacant, so that memory is freed after a
     /// flood of keys. Moves up to `moves` entries from the end of the slab to vacant slots.
     pub(super) fn compact(&mut self, moves: usize) {
-        if (self.high as usize) <= ENTRIES_PER_CHUNK || self.free.len() * 2 <= self.high as usize {
+        if (self.end as usize) <= ENTRIES_PER_CHUNK || self.free.len() * 2 <= self.end as usize {
             return;
         }
         let mut moved = 0;
-        while let Some(last) = self.high.checked_sub(1) {
+        while let Some(last) = self.end.checked_sub(1) {
             if !self.entry(last).expires.is_never() {
                 if moved == moves {
                     break;
@@ -262,12 +263,12 @@ impl Shard {
                 self.relocate(last, vacant);
                 moved += 1;
             }
-            self.high = last;
+            self.end = last;
         }
-        let high = self.high;
-        self.free.retain(|slot| *slot < high);
+        let end = self.end;
+        self.free.retain(|slot| *slot < end);
         self.free.shrink_to(self.free.len() * 2);
-        self.chunks.truncate((high as usize).div_ceil(ENTRIES_PER_CHUNK));
+        self.chunks.truncate((end as usize).div_ceil(ENTRIES_PER_CHUNK));
         self.chunks.shrink_to(self.chunks.len() * 2);
         if self.index.capacity() > 4 * self.index.len().max(ENTRIES_PER_CHUNK) {
             let chunks = &self.chunks;
@@ -289,21 +290,21 @@ impl Shard {
     /// Returns the number of slots, occupied or vacant, that a full round of
     /// [`reclaim`](Self::reclaim) checks.
     pub(super) fn slot_count(&self) -> usize {
-        self.high as usize
+        self.end as usize
     }
 
     /// Records the time of a call that uses this shard. Ignores a time that is at most
     /// [`REORDERING_MAX`] before the latest recorded time.
     pub(super) fn record_call_time(&mut self, now: Micros) {
-        if now > self.latest || now.saturating_add(REORDERING_MAX) < self.latest {
-            self.latest = now;
+        if now > self.latest_call || now.saturating_add(REORDERING_MAX) < self.latest_call {
+            self.latest_call = now;
         }
     }
 
     /// Returns the time of the latest call that used this shard. Refunds by receipt use it as the
     /// current time, because a receipt does not contain a time.
     pub(super) fn latest_call_time(&self) -> Micros {
-        self.latest
+        self.latest_call
     }
 
     /// Returns the heap memory that the shard uses, in bytes.
@@ -313,7 +314,7 @@ impl Shard {
             + self.chunks.capacity() * size_of::<Box<[Entry]>>()
             + self.free.capacity() * size_of::<EntryIndex>()
             + self.sketches.iter().map(Sketch::heap_bytes).sum::<usize>()
-            + self.heap
+            + self.heap_bytes
     }
 
     /// Removes the entry in a slot and returns its weight, in keys.
@@ -322,7 +323,7 @@ impl Shard {
         if let Ok(found) = self.index.find_entry(entry.key.hash(), |at| *at == slot) {
             found.remove();
         }
-        self.heap -= entry.state.heap_bytes();
+        self.heap_bytes -= entry.state.heap_bytes();
         self.free.push(slot);
         let weight = weight(&entry.state);
         rules.subtract(entry.expires.rule(), weight);
@@ -330,11 +331,11 @@ impl Shard {
     }
 
     fn grow(&mut self) -> EntryIndex {
-        let slot = self.high;
+        let slot = self.end;
         if slot as usize == self.chunks.len() * ENTRIES_PER_CHUNK {
             self.chunks.push(vec![VACANT; ENTRIES_PER_CHUNK].into_boxed_slice());
         }
-        self.high += 1;
+        self.end += 1;
         slot
     }
 

@@ -99,7 +99,7 @@ impl CellFormat {
             }
             (CellFormat::SlidingLog { length }, State::SlidingLog(log)) => {
                 let start = start_of_window(log.newest().unwrap_or(now).max(now), length);
-                let (previous, present) = log.hits_before_and_from(start, length);
+                let (previous, present) = log.hits_before_and_since(start, length);
                 Some(Cell { time: start, present, previous })
             }
             _ => None,

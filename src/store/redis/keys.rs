@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_redis() {
+    fn slots_match_cluster_keyslot() {
         // 0x31C3 is the check value of CRC16/XMODEM; the others are CLUSTER KEYSLOT's answers.
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(key_slot(b"rl:{a}"), 15_495);

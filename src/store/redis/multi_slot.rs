@@ -15,7 +15,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::near_limit_hints::Nearness;
+use super::near_limit_hints::LimitDistance;
 use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Role};
 
 /// Group of checks that one script call decides. Their counters are in the same hash slot or, with
@@ -68,7 +68,7 @@ const LINEAR_SEARCH_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct GroupIndex {
     hashed: HashMap<u16, usize>,
-    groups: usize,
+    group_count: usize,
 }
 
 impl GroupIndex {
@@ -80,15 +80,15 @@ impl GroupIndex {
         slot: u16,
         slot_at: impl Fn(usize) -> Option<u16>,
     ) -> Option<usize> {
-        let searched = self.groups.min(LINEAR_SEARCH_MAX);
+        let searched = self.group_count.min(LINEAR_SEARCH_MAX);
         let found = (0..searched)
             .find(|place| slot_at(*place) == Some(slot))
             .or_else(|| self.hashed.get(&slot).copied());
         if found.is_none() {
-            if self.groups >= LINEAR_SEARCH_MAX {
-                self.hashed.insert(slot, self.groups);
+            if self.group_count >= LINEAR_SEARCH_MAX {
+                self.hashed.insert(slot, self.group_count);
             }
-            self.groups += 1;
+            self.group_count += 1;
         }
         found
     }
@@ -102,7 +102,7 @@ pub(super) fn first_group(
     checks: &[Check<'_>],
     groups: &SlotGroups,
     accounting: Accounting,
-    nearness: impl Fn(&Check<'_>) -> Option<Nearness>,
+    distance: impl Fn(&Check<'_>) -> Option<LimitDistance>,
 ) -> Option<usize> {
     if accounting == Accounting::Independent || groups.len() < 2 {
         return None;
@@ -117,7 +117,7 @@ pub(super) fn first_group(
     };
     let nearest = |group: &SlotGroup| {
         let checks = group.checks.iter().map(|at| &checks[*at]).filter(|check| can_reject(check));
-        checks.filter_map(|check| Some((nearness(check)?, check.limit.capacity()))).min()
+        checks.filter_map(|check| Some((distance(check)?, check.limit.capacity()))).min()
     };
     let near_groups =
         groups.iter().enumerate().filter_map(|(number, group)| Some((nearest(group)?, number)));

@@ -38,10 +38,9 @@ struct Hint {
     last_seen: AtomicU64,
 }
 
-/// Nearness of a counter to its limit. A lower value is nearer. The value is 0 after a recent
-/// refusal. Otherwise, it is one more than the number of checks of the same cost that could still
-/// pass.
-pub(super) type Nearness = u64;
+/// Distance of a counter from its limit: 0 after a recent refusal; otherwise, one more than the
+/// number of checks of the same cost that could still pass.
+pub(super) type LimitDistance = u64;
 
 impl NearLimitHints {
     pub(super) fn new() -> NearLimitHints {
@@ -60,10 +59,10 @@ impl NearLimitHints {
         hint.last_seen.store(available << 32 | refused, Ordering::Relaxed);
     }
 
-    /// Returns the nearness of the check's counter to its limit, according to the counter's hint.
+    /// Returns the distance of the check's counter from its limit, according to the counter's hint.
     /// Returns `None` if the counter was not near its limit or has no hint, or if the check is a
     /// refund.
-    pub(super) fn nearness(&self, check: &Check<'_>, now: Micros) -> Option<Nearness> {
+    pub(super) fn distance(&self, check: &Check<'_>, now: Micros) -> Option<LimitDistance> {
         let (counter, hint) = self.entry(check);
         if check.is_refund() || hint.counter.load(Ordering::Relaxed) != counter {
             return None;

@@ -44,7 +44,7 @@ const SCRIPT_DISABLE_DURATION: Micros = Micros(600_000_000);
 pub(super) struct NodeScriptSwitch {
     /// Time of the last `not here` reply for each slot, in milliseconds, wrapping after 49 days; 0
     /// if there was none. Empty if node scripts are disabled. Takes 64 KiB.
-    moved_at: Box<[AtomicU32]>,
+    last_not_here: Box<[AtomicU32]>,
     score: AtomicU32,
     /// Time until which node scripts are off, in microseconds since the Unix epoch.
     off_until: AtomicU64,
@@ -57,7 +57,7 @@ impl NodeScriptSwitch {
     pub(super) fn new(enabled: bool) -> NodeScriptSwitch {
         let slots = if enabled { usize::from(SLOTS) } else { 0 };
         NodeScriptSwitch {
-            moved_at: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            last_not_here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             score: AtomicU32::new(0),
             off_until: AtomicU64::new(0),
             times_off: AtomicU64::new(0),
@@ -67,7 +67,7 @@ impl NodeScriptSwitch {
     /// Returns whether node scripts are on. Even then, [`allows`](Self::allows) can exclude single
     /// slots.
     pub(super) fn is_on(&self, now: Micros) -> bool {
-        !self.moved_at.is_empty() && self.off_until.load(Ordering::Relaxed) <= now.0
+        !self.last_not_here.is_empty() && self.off_until.load(Ordering::Relaxed) <= now.0
     }
 
     /// Returns the number of times that node scripts were turned off because of too many
@@ -79,13 +79,13 @@ impl NodeScriptSwitch {
     /// Returns whether a node script may be used for a slot. Returns false for a second after a
     /// `not here` reply for the slot.
     pub(super) fn allows(&self, slot: u16, now: Micros) -> bool {
-        let moved_at = self.moved_at.get(usize::from(slot));
-        let moved_at = moved_at.map_or(0, |moved_at| moved_at.load(Ordering::Relaxed));
-        moved_at == 0 || millis_u32(now).wrapping_sub(moved_at) >= SLOT_EXCLUSION_MS
+        let last_not_here = self.last_not_here.get(usize::from(slot));
+        let last_not_here = last_not_here.map_or(0, |millis| millis.load(Ordering::Relaxed));
+        last_not_here == 0 || millis_u32(now).wrapping_sub(last_not_here) >= SLOT_EXCLUSION_MS
     }
 
-    /// Records any reply of a node script except `not here`: lowers the failure score by one, but not
-    /// below zero.
+    /// Records any reply of a node script except `not here`: lowers the failure score by one, but
+    /// not below zero.
     pub(super) fn record_reply(&self) {
         // Usually there are no points, and nothing is written.
         if self.score.load(Ordering::Relaxed) > 0 {
@@ -98,8 +98,8 @@ impl NodeScriptSwitch {
     /// Records that a node script replied `not here` to a call with keys in `slots`.
     pub(super) fn record_not_here(&self, slots: impl Iterator<Item = u16>, now: Micros) {
         for slot in slots {
-            if let Some(moved_at) = self.moved_at.get(usize::from(slot)) {
-                moved_at.store(millis_u32(now).max(1), Ordering::Relaxed);
+            if let Some(last_not_here) = self.last_not_here.get(usize::from(slot)) {
+                last_not_here.store(millis_u32(now).max(1), Ordering::Relaxed);
             }
         }
     }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_not_here_is_off_for_a_second_and_no_other_slot_is() {
+    fn a_not_here_reply_excludes_only_its_slots_for_a_second() {
         let scripts = NodeScriptSwitch::new(true);
         assert!(scripts.is_on(NOW) && scripts.allows(7, NOW));
         scripts.record_not_here([7, 16_383].into_iter(), NOW);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_routes_scripts_elsewhere_is_learned_and_tried_again_once() {
+    fn unexplained_replies_turn_scripts_off_and_one_more_does_after_the_pause() {
         let scripts = NodeScriptSwitch::new(true);
         for _ in 0..7 {
             assert!(!scripts.record_unexplained(NOW));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn unexplained_answers_among_many_calls_turn_nothing_off() {
+    fn a_few_unexplained_replies_do_not_turn_scripts_off() {
         let scripts = NodeScriptSwitch::new(true);
         for _ in 0..1_000 {
             assert!(!scripts.record_unexplained(NOW));

@@ -1,4 +1,4 @@
-//! Plain calls: calls that Redis charges by plain INCRBY commands, without a script.
+//! Plain calls: calls that Redis charges with plain INCRBY commands, without a script.
 //!
 //! The stored value of a fixed window is the window number followed by a ten-digit hit count. An
 //! INCRBY therefore charges the counter and returns its whole state, for a fraction of a script's
@@ -33,11 +33,11 @@ use crate::domain::{
 /// if more than 87,000 such charges were in flight on one counter.
 pub(crate) const COST_MAX: u64 = 65_535;
 
-/// Minimum length of a window whose counter is charged by plain commands. With shorter windows, too
-/// many replies arrive after the window's end.
+/// Minimum length of a window whose counter is charged with plain commands. With shorter windows,
+/// too many replies arrive after the window's end.
 const WINDOW_LENGTH_MIN: Micros = Micros::from_secs(2);
 
-/// Maximum number of checks in a call that is charged by plain commands. With more checks, the
+/// Maximum number of checks in a call that is charged with plain commands. With more checks, the
 /// commands would fill much of one write to the connection, and a script costs little per check.
 const CHECKS_MAX: usize = 32;
 
@@ -62,7 +62,7 @@ pub(super) struct PlainStats {
     pub(super) refunded: AtomicU64,
 }
 
-/// Component that selects the calls to charge by plain commands, and evaluates the Redis replies.
+/// Component that selects the calls to charge with plain commands, and evaluates the Redis replies.
 #[derive(Debug)]
 pub(super) struct PlainCalls {
     prefix: Prefix,
@@ -196,7 +196,7 @@ impl PlainCalls {
             .collect();
         self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
         match has_unknown {
-            true => PlainResult::Unknown(answers(&results), receipts),
+            true => PlainResult::Unknown(to_answers(&results), receipts),
             false => PlainResult::Refund(receipts),
         }
     }
@@ -235,8 +235,8 @@ impl PlainCalls {
     }
 }
 
-/// Returns whether a check can ever be charged by a plain command. If so, the check may be refused
-/// because of another call's charges that are about to be refunded.
+/// Returns whether a check can ever be charged with a plain command. If so, the check may be
+/// refused because of another call's charges that are about to be refunded.
 pub(super) fn is_eligible(check: &Check<'_>) -> bool {
     let is_small_take = match check.op {
         Op::Take { cost } => (1..=COST_MAX).contains(&cost.0),
@@ -275,7 +275,7 @@ fn decode_window(check: &Check<'_>, value: i64, span: &ServerTimeSpan) -> Option
     is_live.then(|| (Micros((first + ahead) * length), count))
 }
 
-/// Returns the window length of an eligible check.
+/// Returns the window length of a check that [`is_eligible`] accepts.
 fn window_length(check: &Check<'_>) -> Micros {
     match &check.limit.algorithm {
         Algorithm::FixedWindow(window) => match window.window {
@@ -299,7 +299,7 @@ fn saturate(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn answers(results: &[ChargeResult]) -> Answers {
+fn to_answers(results: &[ChargeResult]) -> Answers {
     let each = results.iter().map(|result| match result {
         ChargeResult::Passed(outcome) => Answer::Decided(*outcome),
         ChargeResult::Undecided(_) => Answer::Unanswered { executed: ExecutionStatus::NotExecuted },
@@ -332,14 +332,14 @@ mod tests {
 
     /// Reply of a server that has `count` hits in the window of `START`, and whose time is between
     /// `earliest` and `latest`.
-    fn counted(count: u64, earliest: Micros, latest: Micros) -> ChargeReply {
+    fn reply_with_count(count: u64, earliest: Micros, latest: Micros) -> ChargeReply {
         let number = START.0 / LENGTH.0 % WINDOW_MODULUS;
         let value = i64::try_from(number * COUNT_SPAN + count).unwrap();
         let span = ServerTimeSpan { earliest, latest, is_certain: true };
         ChargeReply { value: Ok(value), span: Some(span) }
     }
 
-    fn judged(checks: &[Check<'_>], replies: ChargeReplies) -> PlainResult {
+    fn evaluate(checks: &[Check<'_>], replies: ChargeReplies) -> PlainResult {
         let accounting = Accounting::AllOrNothing;
         let call = Call { checks, accounting, now: START, deadline: None };
         PlainCalls::new(Prefix::default(), false).evaluate(&call, &replies)
@@ -351,9 +351,9 @@ mod tests {
         let check = [take(1, &limit)];
         let (before, end) = (Micros(START.0 - 1), Micros(START.0 + LENGTH.0));
         let last = Micros(end.0 - 1);
-        let is_decided = |earliest, latest| match judged(
+        let is_decided = |earliest, latest| match evaluate(
             &check,
-            ChargeReplies::from_iter([counted(1, earliest, latest)]),
+            ChargeReplies::from_iter([reply_with_count(1, earliest, latest)]),
         ) {
             PlainResult::Decided(_) => true,
             PlainResult::Refund(receipts) => {
@@ -371,8 +371,8 @@ mod tests {
     fn a_charge_is_recorded_at_the_latest_time_that_the_server_may_have_shown() {
         let (limit, latest) = (limit(), Micros(START.0 + 700));
         let check = [take(1, &limit)];
-        let replies = ChargeReplies::from_iter([counted(1, START, latest)]);
-        let PlainResult::Decided(answers) = judged(&check, replies) else {
+        let replies = ChargeReplies::from_iter([reply_with_count(1, START, latest)]);
+        let PlainResult::Decided(answers) = evaluate(&check, replies) else {
             panic!("within limits")
         };
         let taken = answers.each[0].outcome().and_then(|outcome| outcome.taken).unwrap();
@@ -380,13 +380,13 @@ mod tests {
     }
 
     #[test]
-    fn rule_9_beside_an_unknown_charge_only_refused_ones_are_refunded() {
+    fn rule_9_next_to_an_unknown_charge_only_refused_charges_are_refunded() {
         let limit = limit();
         let checks = [take(1, &limit), take(2, &limit), take(3, &limit)];
-        let reply = |count| counted(count, START, START);
+        let reply = |count| reply_with_count(count, START, START);
         let unknown = ChargeReply { value: Err(SendError::LOST), span: None };
         let replies = ChargeReplies::from_iter([reply(HITS), unknown, reply(HITS + 1)]);
-        let PlainResult::Unknown(answers, receipts) = judged(&checks, replies) else {
+        let PlainResult::Unknown(answers, receipts) = evaluate(&checks, replies) else {
             panic!("a charge is unknown")
         };
         assert_eq!(answers.each[0].outcome().map(|outcome| outcome.charged), Some(Hits(1)));

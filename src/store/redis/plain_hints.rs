@@ -55,23 +55,23 @@ impl FarFromLimitHints {
         FarFromLimitHints { entries: (0..HINT_COUNT).map(|_| Hint::default()).collect() }
     }
 
-    /// Records the hit count of a check's window, given the outcome of the check. `hits` is the
-    /// capacity of the window.
-    pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, hits: u64, now: Micros) {
-        let count = hits.saturating_sub(outcome.available.0);
+    /// Records the hit count of a check's window, given the outcome of the check and the maximum
+    /// number of hits in the window.
+    pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, hits_max: u64, now: Micros) {
+        let count = hits_max.saturating_sub(outcome.available.0);
         self.store(check, count, outcome.reset_after, now);
     }
 
     /// Records that a plain command returned a count above the limit, so that scripts decide until
-    /// the window ends. `rest` is the time left in the window.
-    pub(super) fn record_above_limit(&self, check: &Check<'_>, rest: Micros, now: Micros) {
-        self.store(check, u64::from(ABOVE_LIMIT), rest, now);
+    /// the window ends, `reset_after` from `now`.
+    pub(super) fn record_above_limit(&self, check: &Check<'_>, reset_after: Micros, now: Micros) {
+        self.store(check, u64::from(ABOVE_LIMIT), reset_after, now);
     }
 
-    fn store(&self, check: &Check<'_>, count: u64, rest: Micros, now: Micros) {
+    fn store(&self, check: &Check<'_>, count: u64, reset_after: Micros, now: Micros) {
         let (counter, hint) = self.entry(check);
         let now_ms = millis_u32(now);
-        let end = now_ms.wrapping_add((rest.0 / 1_000).min(END_MAX_MS) as u32);
+        let end = now_ms.wrapping_add((reset_after.0 / 1_000).min(END_MAX_MS) as u32);
         let mut count = u32::try_from(count).unwrap_or(ABOVE_LIMIT);
         // Nothing is known of the counts before the first answer in a window.
         let mut growth = count;
@@ -90,11 +90,11 @@ impl FarFromLimitHints {
         hint.counts.store(u64::from(count) << 32 | u64::from(growth), Ordering::Relaxed);
     }
 
-    /// Returns whether the check's counter is far from its limit of `hits`. This is so if the
-    /// counter's hint is at most 100 ms old and belongs to the current window, and if twice the
-    /// count plus four times the last growth is within the limit. The count includes the cost of
-    /// the check.
-    pub(super) fn is_far(&self, check: &Check<'_>, hits: u64, now: Micros) -> bool {
+    /// Returns whether the check's counter is far from its limit of `hits_max` per window. This is
+    /// so if the counter's hint is at most 100 ms old and belongs to the current window, and if
+    /// twice the count plus four times the last growth is within the limit. The count includes the
+    /// cost of the check.
+    pub(super) fn is_far(&self, check: &Check<'_>, hits_max: u64, now: Micros) -> bool {
         let (counter, hint) = self.entry(check);
         if hint.counter.load(Ordering::Relaxed) != counter {
             return false;
@@ -105,7 +105,7 @@ impl FarFromLimitHints {
         let is_recent = now_ms.wrapping_sub(seen) <= AGE_MAX_MS;
         let is_in_window = end.wrapping_sub(now_ms).cast_signed() > 0;
         let (count, growth) = ((counts >> 32) + check.cost().0, counts & u64::from(u32::MAX));
-        is_recent && is_in_window && 2 * count + 4 * growth <= hits
+        is_recent && is_in_window && 2 * count + 4 * growth <= hits_max
     }
 
     fn entry(&self, check: &Check<'_>) -> (u64, &Hint) {
@@ -140,36 +140,36 @@ mod tests {
 
     /// Records a count that was seen `millis` milliseconds after `NOW`, in a window that ends 30 s
     /// after `NOW`.
-    fn answered(hints: &FarFromLimitHints, check: &Check<'_>, count: u64, millis: u64) {
+    fn record_count(hints: &FarFromLimitHints, check: &Check<'_>, count: u64, millis: u64) {
         let reset_after = Micros(30_000_000 - millis * 1_000);
         let outcome = Outcome { reset_after, ..Outcome::pass(Hits(HITS - count)) };
         hints.record(check, &outcome, HITS, after(millis));
     }
 
     #[test]
-    fn rule_6_far_is_an_answer_of_the_last_100_ms_well_within_the_limit() {
+    fn rule_6_far_means_well_within_the_limit_in_the_last_100_ms() {
         let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let is_far = |millis| hints.is_far(&check, HITS, after(millis));
         assert!(!is_far(0), "nothing is known");
-        answered(&hints, &check, 1, 0);
+        record_count(&hints, &check, 1, 0);
         assert!(is_far(0) && is_far(100));
         assert!(!is_far(101), "the answer is too old");
-        answered(&hints, &check, 490, 200);
+        record_count(&hints, &check, 490, 200);
         assert!(!is_far(200), "it grew by 489 since the answer before");
-        answered(&hints, &check, 494, 210);
+        record_count(&hints, &check, 494, 210);
         assert!(!is_far(210), "twice 495 and four times 4 are 1,006");
-        answered(&hints, &check, 495, 220);
+        record_count(&hints, &check, 495, 220);
         assert!(is_far(220), "twice 496 and four times 1 are 996");
         assert!(!hints.is_far(&take(7, 4, &limit), HITS, after(220)), "a cost of 4 does not fit");
         let neighbour = take(7 + HINT_COUNT as u128, 1, &limit);
         assert!(!hints.is_far(&neighbour, HITS, after(220)), "another counter's entry");
-        answered(&hints, &neighbour, 1, 220);
+        record_count(&hints, &neighbour, 1, 220);
         assert!(!is_far(220), "its entry was overwritten");
     }
 
     #[test]
-    fn rule_6_an_answer_of_another_window_says_nothing() {
+    fn rule_6_a_hint_from_another_window_is_ignored() {
         let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let outcome = Outcome { reset_after: Micros(50_000), ..Outcome::pass(Hits(HITS - 1)) };
@@ -183,8 +183,8 @@ mod tests {
         let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         hints.record_above_limit(&check, Micros(30_000_000), NOW);
-        answered(&hints, &check, 1, 10);
-        answered(&hints, &check, 2, 20);
+        record_count(&hints, &check, 1, 10);
+        record_count(&hints, &check, 2, 20);
         assert!(!hints.is_far(&check, HITS, after(20)));
         let next_window =
             Outcome { reset_after: Micros(60_000_000), ..Outcome::pass(Hits(HITS - 1)) };
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_of_more_than_24_days_are_held_too() {
+    fn windows_longer_than_24_days_are_stored_too() {
         let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let year = Micros::from_secs(365 * 86_400);

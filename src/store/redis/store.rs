@@ -30,7 +30,7 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 ///
 /// Equal to one tick of the runtime's timer. If it were shorter, `resilience` could cancel the
 /// call first, and these charges would never be refunded.
-const MERGE_MARGIN: Duration = Duration::from_millis(1);
+const DEADLINE_MARGIN: Duration = Duration::from_millis(1);
 
 /// Clock that the scripts use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub struct RedisStats {
 pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
-    timing: TimeSource,
+    time_source: TimeSource,
     /// Time of the latest call, in microseconds since the Unix epoch. With [`TimeSource::Call`],
     /// this is also the time of refunds.
     latest: AtomicU64,
@@ -91,8 +91,8 @@ impl SharedStore for RedisStore<RedisClient> {
         self.transport.report()
     }
 
-    async fn until_connected(&self) {
-        self.transport.until_connected().await;
+    async fn wait_until_connected(&self) {
+        self.transport.wait_until_connected().await;
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
@@ -141,19 +141,19 @@ impl SharedStore for RedisStore<RedisClient> {
 impl<T: Transport> RedisStore<T> {
     /// Creates a store that sends script calls over `transport` and prefixes its keys with
     /// `prefix`.
-    pub fn new(transport: T, prefix: Prefix, timing: TimeSource) -> Self {
-        let scripts = match timing {
+    pub fn new(transport: T, prefix: Prefix, time_source: TimeSource) -> Self {
+        let scripts = match time_source {
             TimeSource::Server => &*PRODUCTION,
             TimeSource::Call => &*STRICT,
         };
         // Plain commands use the server's clock.
-        let plain = (timing == TimeSource::Server && transport.can_charge())
+        let plain = (time_source == TimeSource::Server && transport.can_charge())
             .then(|| PlainCalls::new(prefix.clone(), transport.is_cluster()));
         let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
         let (latest, hints, stats) =
             (AtomicU64::new(0), NearLimitHints::new(), RedisStats::default());
         let node_scripts = NodeScriptSwitch::new(transport.is_cluster());
-        RedisStore { transport, encoder, timing, latest, hints, node_scripts, plain, stats }
+        RedisStore { transport, encoder, time_source, latest, hints, node_scripts, plain, stats }
     }
 
     /// Enables or disables script calls that span several hash slots of a cluster node. Enabled by
@@ -187,7 +187,7 @@ impl<T: Transport> RedisStore<T> {
 
     /// Returns the time to send to the scripts, or `None` if they use the server's clock.
     fn now(&self, call: &Call<'_>) -> Option<Micros> {
-        match self.timing {
+        match self.time_source {
             TimeSource::Server => None,
             TimeSource::Call => {
                 self.latest.store(call.now.0, Ordering::Relaxed);
@@ -216,14 +216,14 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Decides a call by plain commands or, if their replies do not decide it, by scripts.
+    /// Decides a call with plain commands or, if their replies do not decide it, with scripts.
     async fn decide_by_plain_commands(
         &self,
         call: &Call<'_>,
         plain: &PlainCalls,
         charges: PlainCharges,
     ) -> Answers {
-        let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
+        let until = call.deadline.and_then(|deadline| deadline.checked_sub(DEADLINE_MARGIN));
         // The rare script calls are boxed, so that the future of a plain call stays small.
         let Some(replies) = self.transport.charge(charges, until).await else {
             return Box::pin(self.decide_by_script(call)).await;
@@ -313,7 +313,7 @@ impl<T: Transport> RedisStore<T> {
         ScriptCall { deadline: call.deadline, ..script_call }
     }
 
-    /// Returns whether a node's script replied that the node does not hold every key. Records the
+    /// Returns whether a node script replied that the node does not hold every key. Records the
     /// reply in the statistics.
     fn replied_not_here(&self, reply: Option<&Result<Value, SendError>>) -> bool {
         match reply {
@@ -352,8 +352,8 @@ impl<T: Transport> RedisStore<T> {
         let mut answers = Answers { each, source: Source::Redis };
         let mut uncharged = UnchargedStatuses::from_elem(None, call.checks.len());
         self.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
-        let nearness = |check: &Check<'_>| self.hints.nearness(check, call.now);
-        match multi_slot::first_group(call.checks, &groups, call.accounting, nearness) {
+        let distance = |check: &Check<'_>| self.hints.distance(check, call.now);
+        match multi_slot::first_group(call.checks, &groups, call.accounting, distance) {
             None => self.send_groups(call, &groups, &mut answers, &mut uncharged).await,
             Some(first) => {
                 self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
@@ -438,7 +438,7 @@ impl<T: Transport> RedisStore<T> {
         if script_calls.is_empty() {
             return missed;
         }
-        let until = call.deadline.and_then(|deadline| deadline.checked_sub(MERGE_MARGIN));
+        let until = call.deadline.and_then(|deadline| deadline.checked_sub(DEADLINE_MARGIN));
         let mut replies = self.transport.send_until(script_calls, until).await.into_iter();
         for (group, part) in groups.iter().zip(&parts) {
             let reply = replies.next();
@@ -579,7 +579,7 @@ impl<T: Transport> Store for RedisStore<T> {
     }
 
     async fn refund(&self, receipts: &[Receipt]) {
-        let now = match self.timing {
+        let now = match self.time_source {
             TimeSource::Server => None,
             TimeSource::Call => Some(Micros(self.latest.load(Ordering::Relaxed))),
         };

@@ -1,7 +1,7 @@
 //! Exports metrics over OTLP: the same families as a scrape, read from the same counters.
 //!
-//! This module does not use opentelemetry_sdk, because that library has no observable histogram,
-//! and counting a decision with its counters costs fifteen times as much as with `counters`.
+//! This module does not use opentelemetry_sdk: that library has no observable histogram, and its
+//! counters cost fifteen times as much per decision as those of `telemetry::counters`.
 
 use std::fmt;
 use std::mem;
@@ -155,8 +155,8 @@ struct OtlpWriter {
     start_nanos: u64,
     now_nanos: u64,
     full: Vec<Vec<Metric>>,
-    open: Vec<Metric>,
-    /// Number of data points in `open`, the message that is being filled.
+    current: Vec<Metric>,
+    /// Number of data points in `current`, the message being filled.
     points: usize,
 }
 
@@ -164,11 +164,11 @@ impl OtlpWriter {
     fn new(start: Micros, now: Micros) -> Self {
         let nanos = |at: Micros| at.0.saturating_mul(1_000);
         let (start_nanos, now_nanos) = (nanos(start), nanos(now));
-        OtlpWriter { start_nanos, now_nanos, full: Vec::new(), open: Vec::new(), points: 0 }
+        OtlpWriter { start_nanos, now_nanos, full: Vec::new(), current: Vec::new(), points: 0 }
     }
 
     fn into_messages(mut self) -> Vec<Vec<Metric>> {
-        self.full.push(self.open);
+        self.full.push(self.current);
         self.full.retain(|metrics| !metrics.is_empty());
         self.full
     }
@@ -180,10 +180,10 @@ impl OtlpWriter {
             return;
         }
         self.points += points.len();
-        self.open.push(metric(family, points));
+        self.current.push(metric(family, points));
         if self.points >= POINTS_MAX {
             self.points = 0;
-            self.full.push(mem::take(&mut self.open));
+            self.full.push(mem::take(&mut self.current));
         }
     }
 

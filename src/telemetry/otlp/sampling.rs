@@ -49,8 +49,8 @@ impl SamplingRule {
     }
 }
 
-/// Returns a random number from a xorshift generator (Marsaglia 2003). Generating one takes a
-/// nanosecond and is random enough for sampling.
+/// Returns a random number from a xorshift generator (Marsaglia 2003), which takes one nanosecond
+/// per number and is random enough for sampling.
 fn random() -> u64 {
     RANDOM_STATE.with(|state| {
         let mut x = state.get();
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_the_other_calls_is_sampled() {
+    fn a_fraction_of_the_other_calls_is_sampled() {
         let sampling = SamplingRule::new(true, 0.1);
         let sampled = (0..100_000).filter(|_| sampling.should_sample(None)).count();
         // Ten thousand expected, a standard deviation of 95: ten of them.

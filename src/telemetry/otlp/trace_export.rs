@@ -36,8 +36,8 @@ const RPC_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const RPC_METHOD: &str = "ShouldRateLimit";
 /// Name of the span of a decision: the gRPC service and method.
 const DECISION_SPAN: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// Name of the span of a call to a Redis node: the Redis command that calls a script. Calls that
-/// send plain commands have the same name.
+/// Span name and `db.operation.name` of every call to a Redis node: the command that runs a script.
+/// Also used for calls that send plain commands instead.
 const NODE_COMMAND: &str = "EVALSHA";
 
 /// Timeout for exporting the remaining spans at shutdown.

@@ -24,7 +24,7 @@ pub use self::refusal_note::ValueDisplay;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 
 /// Capacity of the channel from the request path to the statistics, in notes. The channel takes a
-/// little over 1 MB. With 20 drains per second, it can hold 160,000 rejections per second.
+/// little over 1 MB. At 20 drains per second, it can carry up to 160,000 rejections per second.
 const NOTES_MAX: usize = 8_192;
 
 /// Interval at which [`TopRefusals::drain`] must be called.
@@ -78,7 +78,7 @@ struct LimitEntry {
     name: LimitName,
     latest: Micros,
     /// Whether the limit's latest refusal did not affect admission, because the rule is in shadow
-    /// mode or a quota group of the call always passes.
+    /// mode or the call has a quota group to which no enforced limit applies.
     shadow: bool,
     windows: KeyWindows,
 }

@@ -45,8 +45,8 @@ pub(super) struct RefusalNote {
     pub(super) limit: Option<(RuleId, u16)>,
     /// Keyed hash that identifies the counter.
     pub(super) counter: u128,
-    /// Whether the refusal did not affect admission, because the rule is in shadow mode or a
-    /// quota group of the call always passes.
+    /// Whether the refusal did not affect admission, because the rule is in shadow mode or the call
+    /// has a quota group to which no enforced limit applies.
     pub(super) shadow: bool,
     length: u8,
     is_truncated: bool,
@@ -127,14 +127,14 @@ impl RefusalNote {
     }
 }
 
-/// Returns the longest prefix of at most `most` bytes that does not split a UTF-8 character.
-pub(super) fn truncate_utf8(bytes: &[u8], most: usize) -> &[u8] {
-    if bytes.len() <= most {
+/// Returns the longest prefix of at most `bytes_max` bytes that does not split a UTF-8 character.
+pub(super) fn truncate_utf8(bytes: &[u8], bytes_max: usize) -> &[u8] {
+    if bytes.len() <= bytes_max {
         return bytes;
     }
-    let mut end = most;
+    let mut end = bytes_max;
     // UTF-8 continuation bytes start with the bits 10. A character has at most three of them.
-    while end > most.saturating_sub(3) && bytes[end] & 0xC0 == 0x80 {
+    while end > bytes_max.saturating_sub(3) && bytes[end] & 0xC0 == 0x80 {
         end -= 1;
     }
     &bytes[..end]

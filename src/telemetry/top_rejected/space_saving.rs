@@ -16,7 +16,7 @@ use crate::domain::Micros;
 pub(super) const KEYS_MAX: usize = 32;
 
 /// Shape of a sliding window: the length and the number of its time buckets. The newest bucket is
-/// still filling, so the window can be up to one bucket shorter than all buckets together.
+/// still filling, so the window can be shorter than `bucket` × `buckets` by up to one bucket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowShape {
     pub(super) bucket: Micros,

@@ -4,7 +4,7 @@ use super::refusal_note::truncate_utf8;
 use super::*;
 use crate::domain::{CounterKey, Entry};
 
-const AT: Micros = Micros::from_secs(1_000_000);
+const NOW: Micros = Micros::from_secs(1_000_000);
 
 fn limit_name(rule: RuleId, limit: usize) -> Option<LimitName> {
     let known = rule.0 < 1_000 && limit == 0;
@@ -13,7 +13,7 @@ fn limit_name(rule: RuleId, limit: usize) -> Option<LimitName> {
 }
 
 /// Records that `rule` rejected a descriptor with this value. The identity of the counter is a
-/// hash of both.
+/// hash of the rule and the value.
 fn refuse(top: &TopRefusals, rule: u32, value: &str) {
     let hash = blake3::hash(format!("{rule} {value}").as_bytes());
     let mut identity = [0; 16];
@@ -30,7 +30,7 @@ fn refuse(top: &TopRefusals, rule: u32, value: &str) {
 }
 
 fn later(seconds: u64) -> Micros {
-    AT.saturating_add(Micros::from_secs(seconds))
+    NOW.saturating_add(Micros::from_secs(seconds))
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn a_rejected_key_is_listed_with_its_count() {
         refuse(&top, 1, "ann");
     }
     refuse(&top, 1, "bob");
-    let report = top.report(AT, &limit_name);
+    let report = top.report(NOW, &limit_name);
     let [limit] = &report.now.limits[..] else { panic!("{report:?}") };
     assert_eq!((&*limit.rule, limit.refused, &limit.limit), ("d.rule1", 4, &None));
     let keys: Vec<_> = limit.keys.iter().map(|key| (&*key.key, key.refused)).collect();
@@ -59,7 +59,7 @@ fn a_key_leaves_each_window_when_its_time_is_over() {
         let report = top.report(now, &limit_name);
         [report.now, report.last_hour, report.last_day].map(|window| window.limits.len())
     };
-    assert_eq!(windows(AT), [1, 1, 1]);
+    assert_eq!(windows(NOW), [1, 1, 1]);
     assert_eq!(windows(later(11)), [0, 1, 1]);
     assert_eq!(windows(later(3_601)), [0, 0, 1]);
     assert_eq!(windows(later(86_401)), [0, 0, 0]);
@@ -109,7 +109,7 @@ fn a_full_channel_drops_and_counts_and_never_waits() {
     for _ in 0..NOTES_MAX + 5 {
         refuse(&top, 1, "ann");
     }
-    let report = top.report(AT, &limit_name);
+    let report = top.report(NOW, &limit_name);
     assert_eq!(report.unrecorded, 5);
     assert_eq!(report.now.limits[0].refused, NOTES_MAX as u64);
 }
@@ -120,7 +120,7 @@ fn further_limits_replace_only_idle_ones() {
     for rule in 0..=LIMITS_MAX as u32 {
         refuse(&top, rule, "ann");
     }
-    let report = top.report(AT, &limit_name);
+    let report = top.report(NOW, &limit_name);
     assert_eq!((report.now.limits.len(), report.unrecorded), (LIMITS_MAX, 1));
     refuse(&top, 500, "ann");
     let report = top.report(later(60), &limit_name);
@@ -132,14 +132,14 @@ fn further_limits_replace_only_idle_ones() {
 fn a_limit_keeps_its_keys_over_a_reload_that_changes_its_id() {
     let top = TopRefusals::new(ValueDisplay::Shortened);
     refuse(&top, 1, "ann");
-    top.drain(AT, &limit_name);
+    top.drain(NOW, &limit_name);
     let after = |rule: RuleId, limit| limit_name(RuleId(rule.0 - 100), limit);
     refuse(&top, 101, "ann");
-    let report = top.report(AT, &after);
+    let report = top.report(NOW, &after);
     assert_eq!(report.now.limits.len(), 1);
     assert_eq!(report.now.limits[0].refused, 2);
     refuse(&top, 5_000, "ann");
-    assert_eq!(top.report(AT, &limit_name).unrecorded, 1, "a rule that is gone");
+    assert_eq!(top.report(NOW, &limit_name).unrecorded, 1, "a rule that is gone");
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn values_are_shortened_or_hidden() {
     let shown = |values| {
         let top = TopRefusals::new(values);
         refuse(&top, 1, secret);
-        let report = top.report(AT, &limit_name);
+        let report = top.report(NOW, &limit_name);
         let key = &report.now.limits[0].keys[0];
         (key.key.clone(), key.counter.len(), report.values)
     };

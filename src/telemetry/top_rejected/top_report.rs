@@ -34,7 +34,8 @@ pub struct TopReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopWindow {
     /// Maximum length of the window in seconds. Because the newest bucket is still filling, the
-    /// window can be shorter by one bucket: a tenth for `now`, otherwise a twelfth.
+    /// window can be shorter by up to one bucket: a tenth of the window for `now`, a twelfth for
+    /// the others.
     pub seconds: u64,
     /// Limits with rejections, most rejections first.
     pub limits: Vec<TopLimit>,
@@ -50,7 +51,7 @@ pub struct TopLimit {
     /// Name of the limit within its rule; `None` if unnamed.
     pub limit: Option<String>,
     /// Whether the limit's latest refusal did not affect admission, because the rule is in shadow
-    /// mode or a quota group of the call always passes.
+    /// mode or the call has a quota group to which no enforced limit applies.
     pub shadow: bool,
     /// Number of refused checks in the window, including those that did not affect admission.
     pub refused: u64,

@@ -174,7 +174,7 @@ fn negative_hits_are_refunded() {
 }
 
 #[test]
-fn the_slot_entry_names_the_holder_and_is_no_step_of_the_path() {
+fn the_slot_entry_names_the_holder_and_is_not_part_of_the_path() {
     let held = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "me"), entry("b", "2")]);
     let anonymous = descriptor(vec![entry("a", "1"), entry("tidegate.slot", "")]);
     let bytes = request(vec![held, anonymous]).encode_to_vec();
@@ -220,10 +220,10 @@ fn an_override_of_an_unknown_unit_is_invalid() {
     }
 }
 
-/// Returns an encoded unknown field. A message that contains it is so long that its fields are
-/// counted before it is decoded.
+/// Returns an encoded unknown field that is long enough for its message to exceed
+/// [`SHORT_MESSAGE_BYTES_MAX`]. The fields of such a message are counted before it is decoded.
 fn padding() -> Vec<u8> {
-    [&[0xfa, 0x01, 0x80, 0x80, 0x01][..], &[0; UNCOUNTED_BYTES_MAX]].concat()
+    [&[0xfa, 0x01, 0x80, 0x80, 0x01][..], &[0; SHORT_MESSAGE_BYTES_MAX]].concat()
 }
 
 #[test]
@@ -266,7 +266,7 @@ fn a_request_of_2_048_descriptors_of_ten_entries_has_fewer_fields_than_the_bound
         ..RateLimitDescriptor::default()
     };
     let encoded = request(vec![full; 2_048]).encode_to_vec();
-    assert!(encoded.len() > UNCOUNTED_BYTES_MAX);
+    assert!(encoded.len() > SHORT_MESSAGE_BYTES_MAX);
     let mut left = FIELDS_MAX;
     count_fields(&encoded, MessageType::Request, ENTRIES_MAX, &mut left).unwrap();
     assert_eq!(FIELDS_MAX - left, 1 + 2_048 * (1 + 10 * 3));
@@ -312,7 +312,8 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
     })
 }
 
-/// Covers a case for which `a_message_that_is_counted_first_is_decoded_as_any_other` once failed.
+/// Covers a case for which `a_message_whose_fields_are_counted_is_decoded_like_any_other` once
+/// failed.
 #[test]
 fn too_many_descriptors_are_reported_before_too_many_entries() {
     let mut descriptors = vec![RateLimitDescriptor::default(); DESCRIPTORS_MAX + 1];
@@ -325,7 +326,7 @@ fn too_many_descriptors_are_reported_before_too_many_entries() {
 
 proptest! {
     #[test]
-    fn a_message_that_is_counted_first_is_decoded_as_any_other(request in any_request()) {
+    fn a_message_whose_fields_are_counted_is_decoded_like_any_other(request in any_request()) {
         let encoded = request.encode_to_vec();
         let padded = [encoded.clone(), padding()].concat();
         prop_assert_eq!(
@@ -343,8 +344,8 @@ proptest! {
         let _ = decode([bytes, pad].concat());
     }
 
-    /// Compares with prost. If a field occurs twice, prost merges a message field and uses the last
-    /// value of any other field.
+    /// The expected values are those that prost decodes. If a field occurs twice, prost merges a
+    /// message field and uses the last value of any other field.
     #[test]
     fn fields_that_occur_twice_and_damaged_ones_are_decoded_as_by_prost(
         twice in (any_descriptor(), any_descriptor(), any_request(), any_request()),

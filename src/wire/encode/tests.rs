@@ -373,14 +373,14 @@ fn a_reset_can_be_unix_time_and_is_rounded_up() {
 }
 
 fn retry_after(
-    how: RetryAfterFormat,
+    format: RetryAfterFormat,
     percent: u8,
     random: u64,
     status: Status<'static>,
 ) -> Vec<String> {
     let settings = ResponseSettings {
-        retry_after: Some(how),
-        retry_spread_percent: percent,
+        retry_after: Some(format),
+        retry_jitter_percent: percent,
         ..ResponseSettings::default()
     };
     let answer = encode_response(settings, &decision(vec![status]), vec![], random);

@@ -14,7 +14,7 @@ const BUDGET: Duration = Duration::from_secs(2);
 
 async fn limiter(policy: &str, redis: RedisOptions) -> Limiter {
     let limiter = Limiter::builder().policy("policy.yaml", policy).redis(redis).build().unwrap();
-    tokio::time::timeout(PATIENCE, limiter.until_connected()).await.unwrap();
+    tokio::time::timeout(PATIENCE, limiter.wait_until_connected()).await.unwrap();
     limiter
 }
 
@@ -40,7 +40,7 @@ async fn a_limiter_and_a_service_share_a_counter() {
     let redis = RedisOptions::single("127.0.0.1", server.port).budget(BUDGET).key_prefix("p:");
     let builder = Limiter::builder().policy("policy.yaml", FIVE_A_DAY).key_secret("s").redis(redis);
     let limiter = builder.build().unwrap();
-    tokio::time::timeout(PATIENCE, limiter.until_connected()).await.unwrap();
+    tokio::time::timeout(PATIENCE, limiter.wait_until_connected()).await.unwrap();
     for left in [4, 2] {
         let decision = limiter.check("edge", &[ann()]).await.unwrap();
         assert_eq!(

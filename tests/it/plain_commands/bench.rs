@@ -45,7 +45,7 @@ pub fn config(topology: TopologyConfig, ports: &[u16]) -> RedisConfig {
 pub async fn store(config: RedisConfig, wrong_hints: u64) -> RedisStore<RedisClient> {
     let _ = tracing_subscriber::fmt().with_test_writer().try_init();
     let connections = RedisClient::open(config, PRODUCTION.all().to_vec()).unwrap();
-    let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
+    let connected = tokio::time::timeout(PATIENCE, connections.wait_until_connected()).await;
     connected.expect("the connections are made");
     RedisStore::new(connections, Prefix::default(), TimeSource::Server)
         .with_wrong_hints(wrong_hints)

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use tidegate::policy::{Compiled, Diagnostic, Diagnostics, Options, Source, compile};
+use tidegate::policy::{CompiledPolicy, Diagnostic, Diagnostics, Options, Source, compile};
 
 /// A directory beside this file.
 pub fn dir(name: &str) -> PathBuf {
@@ -29,12 +29,12 @@ pub fn source(path: &std::path::Path) -> Source {
 }
 
 /// One file of that text.
-pub fn one(text: impl AsRef<[u8]>) -> Result<Compiled, Diagnostics> {
+pub fn one(text: impl AsRef<[u8]>) -> Result<CompiledPolicy, Diagnostics> {
     many(&[("p.yaml", text.as_ref())], false)
 }
 
 /// Several files.
-pub fn many(files: &[(&str, &[u8])], merge_domains: bool) -> Result<Compiled, Diagnostics> {
+pub fn many(files: &[(&str, &[u8])], merge_domains: bool) -> Result<CompiledPolicy, Diagnostics> {
     let sources: Vec<Source> = files
         .iter()
         .map(|(name, text)| Source { name: (*name).to_owned(), text: text.to_vec() })
@@ -43,7 +43,7 @@ pub fn many(files: &[(&str, &[u8])], merge_domains: bool) -> Result<Compiled, Di
 }
 
 /// The policy that one file of that text means.
-pub fn good(text: impl AsRef<[u8]>) -> Compiled {
+pub fn good(text: impl AsRef<[u8]>) -> CompiledPolicy {
     one(text).unwrap_or_else(|faults| panic!("{faults}"))
 }
 

@@ -116,7 +116,7 @@ fn a_file_or_a_sum_beyond_its_bound_is_a_fault() {
         name: name.to_owned(),
         text: format!("domain: {name}\n#{}\n", "x".repeat(comment)).into_bytes(),
     };
-    let options = Options { file_bytes_max: 200, all_bytes_max: 300, ..Options::default() };
+    let options = Options { file_bytes_max: 200, total_bytes_max: 300, ..Options::default() };
     assert!(compile(&[file("a", 100), file("b", 100)], &options).is_ok());
     let faults = compile(&[file("a", 300)], &options).unwrap_err().0;
     assert!(faults.iter().all(|fault| fault.kind == DiagnosticKind::TooLarge), "{faults:?}");

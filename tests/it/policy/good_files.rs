@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 use tidegate::domain::{Algorithm, Charge, Hybrid, Limit, OnStoreFailure, Refill, Window};
 use tidegate::policy::spec::{HttpEntry, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
-use tidegate::policy::{Compiled, Options, compile};
+use tidegate::policy::{CompiledPolicy, Options, compile};
 
 use super::compile_helpers::{dir, entries, source, stem};
 
 /// A policy as text: one line per node with a rule or without children.
-pub fn told(compiled: &Compiled) -> String {
+pub fn told(compiled: &CompiledPolicy) -> String {
     let mut text = String::new();
     for domain in &compiled.domains {
         let groups = match domain.quota_group.join(",") {

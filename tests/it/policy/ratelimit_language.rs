@@ -3,7 +3,7 @@
 
 use tidegate::domain::{Hits, Unit};
 use tidegate::policy::spec::{NodeSpec, RuleSpec, ValueSpec};
-use tidegate::policy::{Compiled, DiagnosticKind};
+use tidegate::policy::{CompiledPolicy, DiagnosticKind};
 
 use super::compile_helpers::{bad, good, many, one, rate_limit};
 
@@ -60,7 +60,7 @@ fn a_domain_in_two_files_is_refused_unless_domains_merge() {
         ("c.yaml", b"domain: other\n"),
     ];
     assert_eq!(many(files, false).unwrap_err().0[0].kind, DiagnosticKind::Duplicate);
-    let Compiled { domains, .. } = many(files, true).unwrap();
+    let CompiledPolicy { domains, .. } = many(files, true).unwrap();
     assert_eq!(domains.len(), 2);
     let keys: Vec<&str> = domains[0].nodes.iter().map(|node| &*node.key).collect();
     assert_eq!(keys, ["a", "b"], "in the order of the files' names");

@@ -30,7 +30,7 @@ async fn a_call_that_spends_prepaid_hits_looks_like_one_that_redis_decided() {
     let left = end - Clock::System.now().0;
     assert!(outcome.reset_after.0.abs_diff(left) < SECOND, "{outcome:?}");
     until_counted(&server, &check, admitted).await;
-    assert!(replica.stats().prepaid_returned > 0);
+    assert!(replica.stats().prepaid_refunded > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,7 +115,7 @@ async fn the_rest_of_a_lot_is_returned_once() {
         assert!(stats.prepaid_hits >= 2, "{stats:?}");
         until_counted(&server, &take(key(counter), &limit, 1), admitted).await;
         let stats = replica.stats();
-        assert_eq!(stats.prepaid_hits - stats.prepaid_returned, stats.prepaid_calls);
+        assert_eq!(stats.prepaid_hits - stats.prepaid_refunded, stats.prepaid_calls);
         server.ask(&["FLUSHALL"]);
     }
 }

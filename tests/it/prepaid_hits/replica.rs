@@ -77,7 +77,7 @@ impl Replica {
     /// Prepaid hits that are neither spent, by calls of one hit, nor returned.
     pub fn held(&self) -> u64 {
         let stats = self.stats();
-        stats.prepaid_hits - stats.prepaid_calls - stats.prepaid_returned
+        stats.prepaid_hits - stats.prepaid_calls - stats.prepaid_refunded
     }
 
     /// Whether the next call is answered without Redis.

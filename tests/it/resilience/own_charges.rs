@@ -84,7 +84,7 @@ impl SharedStore for Remote {
         Vec::new()
     }
 
-    async fn until_connected(&self) {}
+    async fn wait_until_connected(&self) {}
 
     fn shared_stats(&self) -> SharedStoreStats {
         SharedStoreStats::default()

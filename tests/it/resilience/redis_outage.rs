@@ -43,7 +43,7 @@ pub(super) type Stack = Fallback<Deadline<RedisStore<RedisClient>>, MemoryStore>
 /// A replica with its own connections, budget and fallback.
 pub(super) async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<Stack> {
     let stack = Arc::new(cold(port, replicas, budget));
-    stack.remote().until_connected().await;
+    stack.remote().wait_until_connected().await;
     stack
 }
 

@@ -213,7 +213,7 @@ async fn connected(
         ..RedisConfig::default()
     };
     let connections = RedisClient::open(config, STRICT.all().to_vec()).unwrap();
-    let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
+    let connected = tokio::time::timeout(PATIENCE, connections.wait_until_connected()).await;
     connected.expect("the connections are made");
     let mut eyes = Vec::new();
     for port in masters {

@@ -76,7 +76,7 @@ pub async fn open(config: RedisConfig) -> RedisClient {
     let mut scripts: Vec<&'static Script> = PRODUCTION.all().to_vec();
     scripts.extend([&*COUNT, &*FAIL]);
     let connections = RedisClient::open(config, scripts).unwrap();
-    let connected = tokio::time::timeout(PATIENCE, connections.until_connected()).await;
+    let connected = tokio::time::timeout(PATIENCE, connections.wait_until_connected()).await;
     connected.expect("the connections are made");
     connections
 }

@@ -24,7 +24,7 @@ const DOCUMENT_START: &str = "--- ";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input<'t> {
     /// Blank lines and comments before the inserted marker.
-    before: &'t str,
+    preamble: &'t str,
     start: &'static str,
     rest: &'t str,
     /// Line of the inserted marker, from 1; 0 if none was inserted.
@@ -41,20 +41,20 @@ impl<'t> Input<'t> {
             let content = line.trim_start_matches([' ', '\t']);
             if content.starts_with(['{', '[']) {
                 let indent = line.len() - content.len();
-                let (before, rest) = (&text[..at], &text[at + indent..]);
-                return Input { before, start: DOCUMENT_START, rest, line: nth, indent };
+                let (preamble, rest) = (&text[..at], &text[at + indent..]);
+                return Input { preamble, start: DOCUMENT_START, rest, line: nth, indent };
             }
             if !(content.trim_end().is_empty() || content.starts_with('#')) {
                 break;
             }
             at += line.len();
         }
-        Input { before: "", start: "", rest: text, line: 0, indent: 0 }
+        Input { preamble: "", start: "", rest: text, line: 0, indent: 0 }
     }
 
     pub(crate) fn chars(&self) -> impl Iterator<Item = char> + use<'t> {
         let chars: fn(&'t str) -> Chars<'t> = str::chars;
-        chars(self.before).chain(self.start.chars()).chain(self.rest.chars())
+        chars(self.preamble).chain(self.start.chars()).chain(self.rest.chars())
     }
 
     /// Converts a column reported by the parser to the column in the file, both from 0.

@@ -12,7 +12,7 @@
 //! A late reply does not open the breaker. One timely reply to a PING closes the breaker, so there
 //! is no half-open state in which calls are rejected.
 //!
-//! Not here: clocks (arguments), locks (`node_breaker`), sending PING (`connection`).
+//! Not here: locks (`node_breaker`), sending PINGs (`connection`).
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ pub(crate) struct CircuitBreaker {
     connect_failures: u32,
     window_start: Micros,
     /// Number of replies that the node had sent before the window started.
-    answers_before: u64,
+    replies_before: u64,
     /// Number of error replies since the window started. Counts only errors saying that the node
     /// cannot serve.
     errors: u64,
@@ -116,25 +116,25 @@ impl CircuitBreaker {
         self.connect_failures = 0;
     }
 
-    /// Records a batch of replies that contains errors. `answers` is the number of replies in the
-    /// batch, and `errors` is how many of them say that the node cannot serve. `answers_total` is
+    /// Records a batch of replies that contains errors. `replies` is the number of replies in the
+    /// batch, and `errors` is how many of them say that the node cannot serve. `replies_total` is
     /// the number of replies from the node so far, including this batch. Returns whether the
     /// breaker must open.
     pub(crate) fn record_errors(
         &mut self,
         errors: u64,
-        answers: u64,
-        answers_total: u64,
+        replies: u64,
+        replies_total: u64,
         now: Micros,
     ) -> bool {
         if self.errors == 0 || now.saturating_sub(self.window_start) >= ERROR_WINDOW {
             self.window_start = now;
-            self.answers_before = answers_total.saturating_sub(answers);
+            self.replies_before = replies_total.saturating_sub(replies);
             self.errors = 0;
         }
         self.errors += errors;
-        let answers = answers_total.saturating_sub(self.answers_before);
-        answers >= REPLIES_MIN && self.errors * 2 >= answers
+        let replies = replies_total.saturating_sub(self.replies_before);
+        replies >= REPLIES_MIN && self.errors * 2 >= replies
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
     const NOW: Micros = Micros(1_000_000_000);
 
     #[test]
-    fn two_connection_failures_in_a_row_open_it() {
+    fn two_connection_failures_in_a_row_open_the_breaker() {
         let mut breaker = CircuitBreaker::default();
         assert!(!breaker.record_connect_failure());
         breaker.record_connected();
@@ -158,20 +158,20 @@ mod tests {
     }
 
     #[test]
-    fn errors_in_half_of_twenty_answers_within_a_second_open_it() {
+    fn errors_in_half_of_twenty_replies_within_a_second_open_the_breaker() {
         let mut breaker = CircuitBreaker::default();
         let mut total = 1_000_000;
-        let mut answer = |errors, answers, now| {
-            total += answers;
-            breaker.record_errors(errors, answers, total, now)
+        let mut reply = |errors, replies, now| {
+            total += replies;
+            breaker.record_errors(errors, replies, total, now)
         };
-        assert!(!answer(9, 19, NOW), "nineteen answers are too few");
-        assert!(answer(1, 1, NOW));
+        assert!(!reply(9, 19, NOW), "nineteen answers are too few");
+        assert!(reply(1, 1, NOW));
         // A window later, the same errors no longer count.
         let later = NOW.saturating_add(Micros::SECOND);
-        assert!(!answer(19, 19, later));
-        assert!(!answer(1, 21, later.saturating_add(Micros::SECOND)));
-        assert!(!answer(9, 10, later.saturating_add(Micros::SECOND)), "10 of 31");
-        assert!(answer(6, 1, later.saturating_add(Micros::SECOND)), "16 of 32");
+        assert!(!reply(19, 19, later));
+        assert!(!reply(1, 21, later.saturating_add(Micros::SECOND)));
+        assert!(!reply(9, 10, later.saturating_add(Micros::SECOND)), "10 of 31");
+        assert!(reply(6, 1, later.saturating_add(Micros::SECOND)), "16 of 32");
     }
 }

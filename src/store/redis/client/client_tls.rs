@@ -31,8 +31,8 @@ pub(crate) struct ClientTls {
     loaded: Mutex<LoadedTls>,
 }
 
-/// Certificates that were read last, and the TLS configuration in use. If the last certificates
-/// were invalid, the configuration still contains the previous valid ones.
+/// Certificates that were read last, and the TLS configuration in use. If the certificates that
+/// were read last are invalid, the configuration still contains the previous valid ones.
 #[derive(Debug)]
 struct LoadedTls {
     /// Certificates that were read last, valid or not.

@@ -47,7 +47,7 @@ pub(crate) struct Cluster {
     pub(super) table: ArcSwap<SlotTable>,
     /// Origin of the slot table. The mutex serializes replacements of the table; script calls lock
     /// it only to find the target of a redirect.
-    update: Mutex<TableOrigin>,
+    origin: Mutex<TableOrigin>,
     /// Notified when the slot table may be stale.
     pub(crate) refresh_needed: Arc<Notify>,
     /// Node to query first at the next refresh: the target of the last MOVED redirect.
@@ -87,7 +87,7 @@ impl Cluster {
         Cluster {
             context,
             table: ArcSwap::from_pointee(SlotTable::default()),
-            update: Mutex::default(),
+            origin: Mutex::default(),
             refresh_needed,
             refresh_hint: Mutex::new(None),
             redirects: AtomicU64::new(0),
@@ -238,16 +238,16 @@ impl Cluster {
     /// list the address and redirects have already pointed to [`REDIRECT_TARGETS_MAX`] other such
     /// addresses since the last update.
     fn redirect_target(&self, address: &Address) -> Option<Arc<Node>> {
-        let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
         let table = self.table.load();
         if let Some(node) = table.listed_node(address) {
             return Some(node);
         }
-        if !update.redirect_targets.contains(address) {
-            if update.redirect_targets.len() >= REDIRECT_TARGETS_MAX {
+        if !origin.redirect_targets.contains(address) {
+            if origin.redirect_targets.len() >= REDIRECT_TARGETS_MAX {
                 return None;
             }
-            update.redirect_targets.push(address.clone());
+            origin.redirect_targets.push(address.clone());
         }
         if let Some(node) = table.node_at(address) {
             return Some(node);
@@ -262,9 +262,9 @@ impl Cluster {
         Arc::new(Node::open(&self.context, address.clone(), &self.refresh_needed))
     }
 
-    /// Records a loss of counters if `node` owns hash slots for the first time since it was opened.
-    /// The node may be a promoted replica that lacks the former master's last charges. Does nothing
-    /// if `former` is the empty table at startup.
+    /// Records a loss of counters if `node` owns hash slots for the first time since it was added
+    /// to the slot table. The node may be a promoted replica that lacks the former master's last
+    /// charges. Does nothing if `former` is the empty table at startup.
     ///
     /// Call this only for nodes that own hash slots or that a redirect points to, because other
     /// nodes hold no counters. Shortly after a failover, some nodes still list the former master
@@ -288,9 +288,9 @@ impl Cluster {
         membership: Option<Membership>,
         adopt: bool,
     ) -> TableUpdate {
-        let mut update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
         let former = self.table.load();
-        if let (Some(present), Some(offered)) = (&update.membership, &membership) {
+        if let (Some(present), Some(offered)) = (&origin.membership, &membership) {
             let is_other_cluster = offered.is_other_cluster(present);
             if is_other_cluster && !adopt {
                 return TableUpdate::OtherCluster;
@@ -307,13 +307,13 @@ impl Cluster {
                 self.record_loss_if_new_owner(&node, &former);
             }
         }
-        for address in std::mem::take(&mut update.redirect_targets) {
+        for address in std::mem::take(&mut origin.redirect_targets) {
             if table.node_at(&address).is_none() {
                 table = table.with_node(node_at(&address));
             }
         }
         if membership.is_some() {
-            update.membership = membership;
+            origin.membership = membership;
         }
         if table.is_same(&former) {
             return TableUpdate::Unchanged;
@@ -325,8 +325,8 @@ impl Cluster {
     /// Returns whether a node that reported `membership` belongs to a different cluster than the
     /// slot table.
     pub(crate) fn is_other_cluster(&self, membership: &Membership) -> bool {
-        let update = self.update.lock().unwrap_or_else(PoisonError::into_inner);
-        update.membership.as_ref().is_some_and(|present| membership.is_other_cluster(present))
+        let origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
+        origin.membership.as_ref().is_some_and(|present| membership.is_other_cluster(present))
     }
 
     /// Removes and returns the target address of the last MOVED redirect since the last refresh,
@@ -376,7 +376,7 @@ mod tests {
         Address::Tcp("127.0.0.1".to_owned(), port)
     }
 
-    /// A cluster of closed ports. `update` replaces the table, always at the same config epoch.
+    /// Returns a client of a cluster to which all connection attempts fail.
     fn cluster() -> Cluster {
         let topology = TopologyConfig::Cluster;
         let config =
@@ -385,6 +385,8 @@ mod tests {
         Cluster::new(Arc::new(context), Arc::default())
     }
 
+    /// Replaces the slot table with one that assigns these slot ranges to the nodes at these ports.
+    /// Returns the number of recorded counter losses.
     fn update(cluster: &Cluster, owners: &[(u16, &[(u16, u16)])]) -> u64 {
         let owners: Vec<SlotOwner> = owners
             .iter()

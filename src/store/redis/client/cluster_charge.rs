@@ -16,7 +16,7 @@ use super::transport::SendError;
 /// Charges to send to one node, with their indices in the call.
 struct NodeCharges {
     owner: u16,
-    places: SmallVec<[usize; 4]>,
+    indices: SmallVec<[usize; 4]>,
     charges: PlainCharges,
 }
 
@@ -32,18 +32,18 @@ impl Cluster {
         let table = self.table.load_full();
         let count = charges.len();
         let mut nodes: SmallVec<[NodeCharges; 3]> = SmallVec::new();
-        for (place, charge) in charges.into_iter().enumerate() {
+        for (index, charge) in charges.into_iter().enumerate() {
             let owner = table.owner(charge.slot);
             match nodes.iter_mut().find(|node| node.owner == owner) {
                 Some(node) => {
-                    node.places.push(place);
+                    node.indices.push(index);
                     node.charges.push(charge);
                 }
                 None => {
                     table.node(owner).filter(|node| node.can_charge())?;
-                    let (places, charges) =
-                        (SmallVec::from_iter([place]), PlainCharges::from_iter([charge]));
-                    nodes.push(NodeCharges { owner, places, charges });
+                    let (indices, charges) =
+                        (SmallVec::from_iter([index]), PlainCharges::from_iter([charge]));
+                    nodes.push(NodeCharges { owner, indices, charges });
                 }
             }
         }
@@ -51,11 +51,11 @@ impl Cluster {
         let mut replies: ChargeReplies =
             std::iter::repeat_n(ChargeReply::failed(SendError::LOST), count).collect();
         let mut waits = FuturesUnordered::new();
-        for NodeCharges { owner, places, charges } in nodes {
+        for NodeCharges { owner, indices, charges } in nodes {
             let Some(node) = table.node(owner) else { continue };
             let (command, reply) = node.prepare(NodeCommand::Charges(charges), deadline, false);
             node.enqueue(command.into_iter().collect());
-            waits.push(async move { (reply.wait().await, places) });
+            waits.push(async move { (reply.wait().await, indices) });
         }
         let timer = sleep_until_deadline(deadline);
         tokio::pin!(timer);
@@ -63,10 +63,10 @@ impl Cluster {
             tokio::select! {
                 biased;
                 next = waits.next() => {
-                    let Some((reply, places)) = next else { return Some(replies) };
-                    let charged = into_charge_replies(reply, places.len());
-                    for (place, reply) in places.into_iter().zip(charged) {
-                        replies[place] = reply;
+                    let Some((reply, indices)) = next else { return Some(replies) };
+                    let charged = into_charge_replies(reply, indices.len());
+                    for (index, reply) in indices.into_iter().zip(charged) {
+                        replies[index] = reply;
                     }
                 }
                 () = &mut timer => return Some(replies),

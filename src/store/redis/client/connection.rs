@@ -50,9 +50,8 @@ pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
 /// enough, the server apparently loses its scripts as soon as they are loaded.
 const RELOADS_MAX: u8 = 3;
 
-/// Time that a connection must have been open before its loss resets the backoff even without any
-/// reply. Equal to the longest backoff, so that the resets do not make the client reconnect more
-/// often than once per longest backoff.
+/// Minimum age of a connection whose loss resets the backoff, even if no reply has arrived on it.
+/// Equal to the maximum backoff, so that the client reconnects at most once in that time.
 const BACKOFF_RESET_AFTER: Micros = Micros::SECOND;
 
 /// Minimum time for which a node must have been silent, beyond one round trip, before the load
@@ -99,6 +98,7 @@ pub(super) enum CloseReason {
 pub(super) struct InFlightBatch {
     pub(super) pipeline: Pipeline,
     pub(super) commands: Vec<InFlight>,
+    /// Time at which the batch was written, by the breaker's clock; `None` without a breaker.
     pub(super) sent: Option<Micros>,
 }
 
@@ -218,7 +218,7 @@ impl Connection {
             {
                 outstanding.record_write(&batch);
                 if batch.sent.is_some() && !silence.is_set {
-                    silence.reset(Some(silence.step));
+                    silence.reset(Some(silence.interval));
                 }
                 batches.push(send(connection.clone(), batch));
             }
@@ -316,15 +316,15 @@ impl Connection {
     }
 
     /// Lets the `redis` crate read from the socket once more, and returns whether the node has
-    /// still sent no reply. If `waits` is true, also waits 1 ms, in case the reader runs on another
-    /// thread.
-    async fn is_still_silent(&self, waits: bool) -> bool {
-        let answers = self.stats.answers.get();
-        yield_to_reader(waits).await;
-        self.stats.answers.get() == answers
+    /// still sent no reply. If `must_wait` is true, also waits 1 ms, in case the reader runs on
+    /// another thread.
+    async fn is_still_silent(&self, must_wait: bool) -> bool {
+        let before = self.stats.answers.get();
+        yield_to_reader(must_wait).await;
+        self.stats.answers.get() == before
     }
 
-    /// Tells callers by how much the replies in flight are overdue.
+    /// Records in the load estimate by how much the replies in flight are overdue.
     fn record_silence(&self, outstanding: &OutstandingCommands) {
         if let Some(sent) = outstanding.sent.front() {
             self.meter.record_silence(&self.load, *sent, outstanding.in_flight, self.now());
@@ -362,8 +362,8 @@ impl Connection {
         outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
         let InFlightBatch { pipeline, commands, sent } = batch;
-        let answers = commands.len();
-        self.load.remove(answers);
+        let command_count = commands.len();
+        self.load.remove(command_count);
         let now = self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now());
         if let Some(sent) = sent {
             self.stats.round_trips.record(now.saturating_sub(sent).0);
@@ -378,9 +378,9 @@ impl Connection {
                 return Err(self.connection_lost(&commands));
             }
         };
-        self.stats.answers.add(answers as u64);
+        self.stats.answers.add(command_count as u64);
         if let Some(sent) = sent {
-            self.meter.record(&self.load, sent, now, answers);
+            self.meter.record(&self.load, sent, now, command_count);
         }
         let mut replies = replies.into_iter();
         let mut at = 0;
@@ -422,7 +422,7 @@ impl Connection {
             self.forbid_charges(&mut outstanding.server_time);
         }
         if let Some(breaker) = &self.breaker {
-            breaker.record_replies(answers, errors, now);
+            breaker.record_replies(command_count, errors, now);
         }
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
@@ -540,29 +540,29 @@ impl OutstandingCommands {
 }
 
 /// Timer that fires every few milliseconds while a batch is in flight, to check how long the node
-/// has been silent. A write does not restart the timer: recomputing that time when the timer fires
-/// costs less.
+/// has been silent. A write does not restart the timer, because it costs less to recompute the
+/// silence when the timer fires.
 struct SilenceTimer {
     sleep: Pin<Box<Sleep>>,
-    step: Duration,
+    interval: Duration,
     is_set: bool,
 }
 
 impl SilenceTimer {
-    /// Creates a stopped timer. Its step is the shorter of [`SILENCE_CHECK_INTERVAL`] and
+    /// Creates a stopped timer. Its interval is the shorter of [`SILENCE_CHECK_INTERVAL`] and
     /// `silence_max`.
     fn new(silence_max: Duration) -> Self {
-        let step = SILENCE_CHECK_INTERVAL.min(silence_max);
-        SilenceTimer { sleep: Box::pin(tokio::time::sleep(step)), step, is_set: false }
+        let interval = SILENCE_CHECK_INTERVAL.min(silence_max);
+        SilenceTimer { sleep: Box::pin(tokio::time::sleep(interval)), interval, is_set: false }
     }
 
-    /// Restarts the timer. The timer fires after one step, or after `left` if `left` is shorter
-    /// than a step but not zero. `left` is how much longer the node may stay silent; `None` stops
-    /// the timer.
+    /// Restarts the timer. The timer fires after one interval, or after `left` if `left` is shorter
+    /// than an interval but not zero. `left` is how much longer the node may stay silent; `None`
+    /// stops the timer.
     fn reset(&mut self, left: Option<Duration>) {
         self.is_set = left.is_some();
         if let Some(left) = left {
-            let duration = if left.is_zero() { self.step } else { left.min(self.step) };
+            let duration = if left.is_zero() { self.interval } else { left.min(self.interval) };
             self.sleep.set(tokio::time::sleep(duration));
         }
     }
@@ -570,13 +570,13 @@ impl SilenceTimer {
 
 /// Yields, so that the `redis` crate's task can read from the socket once more. Otherwise, if this
 /// process was starved of CPU, the node might seem silent although it has replied.
-async fn yield_to_reader(waits: bool) {
+async fn yield_to_reader(must_wait: bool) {
     for _ in 0..2 {
         // The runtime polls the sockets before it resumes a task that yielded.
         tokio::task::yield_now().await;
     }
     // With several runtime threads, the library's task may run on another one.
-    if waits {
+    if must_wait {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -73,7 +73,7 @@ impl ConnectionLoad {
     /// commands may take at most half of the time left; the other half is a margin for variance.
     /// If replies are overdue, the node is assumed to stay silent for as long again before it
     /// replies. The smallest round trip must also fit into the time left.
-    pub(crate) fn can_answer_by(&self, now: Micros, deadline: Micros) -> bool {
+    pub(crate) fn can_reply_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
         let service_ns = self.service.get(now, SERVICE_AGE_MAX_MS);
         let outstanding = u64::from(self.outstanding.load(Ordering::Relaxed));
@@ -130,7 +130,7 @@ impl LoadMeter {
     /// Stores in `load` by how much the silence of the node exceeds the service time of the
     /// `in_flight` commands. Otherwise, calls would be sent to a frozen node until its circuit
     /// breaker opens. `sent` is the time at which the oldest batch in flight was written. Does
-    /// nothing if no round trip was measured recently, because the network may need that time.
+    /// nothing if no round trip was measured recently, because the silence may be network latency.
     pub(crate) fn record_silence(
         &self,
         load: &ConnectionLoad,
@@ -162,7 +162,7 @@ impl LoadMeter {
     ) {
         let round_trip = now.saturating_sub(sent);
         let was_idle = sent >= self.last_reply;
-        // The network's part of the first round trip after a pause is no service time.
+        // Network latency in the first round trip after a pause does not count as service time.
         let busy = if was_idle {
             match self.round_trip_min(now) {
                 Micros::ZERO => Micros::ZERO,
@@ -225,18 +225,18 @@ mod tests {
     }
 
     #[test]
-    fn a_call_fits_if_what_is_outstanding_takes_half_of_its_time_at_most() {
+    fn a_call_fits_if_outstanding_commands_take_at_most_half_of_its_time() {
         let (load, _, now) = busy();
         let deadline = now.saturating_add(Micros(16_000));
         load.add(79);
-        assert!(load.can_answer_by(now, deadline), "79 commands take 7.9 ms of 16");
+        assert!(load.can_reply_by(now, deadline), "79 commands take 7.9 ms of 16");
         load.add(3);
-        assert!(!load.can_answer_by(now, deadline), "82 commands take 8.2 ms");
-        assert!(load.can_answer_by(now, deadline.saturating_add(Micros(2_000))));
+        assert!(!load.can_reply_by(now, deadline), "82 commands take 8.2 ms");
+        assert!(load.can_reply_by(now, deadline.saturating_add(Micros(2_000))));
         load.remove(82);
-        assert!(load.can_answer_by(now, now.saturating_add(Micros(2_000))), "one round trip");
+        assert!(load.can_reply_by(now, now.saturating_add(Micros(2_000))), "one round trip");
         assert!(
-            !load.can_answer_by(now, now.saturating_add(Micros(1_900))),
+            !load.can_reply_by(now, now.saturating_add(Micros(1_900))),
             "less than a round trip"
         );
     }
@@ -245,7 +245,7 @@ mod tests {
     fn a_call_without_a_deadline_always_fits() {
         let (load, _, now) = busy();
         load.add(1_000_000);
-        assert!(load.can_answer_by(now, Micros(u64::MAX)));
+        assert!(load.can_reply_by(now, Micros(u64::MAX)));
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
         let fits_after = |millis: u64, budget: u64| {
             let now = frozen_at.saturating_add(Micros(millis * 1_000));
             meter.record_silence(&load, frozen_at, 2, now);
-            load.can_answer_by(now, now.saturating_add(Micros(budget * 1_000)))
+            load.can_reply_by(now, now.saturating_add(Micros(budget * 1_000)))
         };
         load.add(60);
         assert!(fits_after(4, 16));
@@ -273,7 +273,7 @@ mod tests {
         let now = frozen_at.saturating_add(Micros(41_000));
         meter.record(&load, frozen_at, now, 2);
         load.remove(60);
-        assert!(load.can_answer_by(now, now.saturating_add(Micros(16_000))), "replies came");
+        assert!(load.can_reply_by(now, now.saturating_add(Micros(16_000))), "replies came");
     }
 
     #[test]
@@ -283,8 +283,8 @@ mod tests {
         load.add(60);
         // One command in flight, and 59 in the queue.
         meter.record_silence(&load, after(500_000), 1, after(520_000));
-        assert!(load.can_answer_by(after(520_000), after(620_000)), "20 of 100 ms");
-        assert!(!load.can_answer_by(after(520_000), after(536_000)), "20 of 16 ms");
+        assert!(load.can_reply_by(after(520_000), after(620_000)), "20 of 100 ms");
+        assert!(!load.can_reply_by(after(520_000), after(536_000)), "20 of 16 ms");
     }
 
     #[test]
@@ -296,15 +296,15 @@ mod tests {
         for micros in [4_000, 8_000] {
             let now = sent.saturating_add(Micros(2_000 + micros));
             meter.record_silence(&load, sent, 80, now);
-            assert!(load.can_answer_by(now, now.saturating_add(Micros(16_000))), "{micros} us");
+            assert!(load.can_reply_by(now, now.saturating_add(Micros(16_000))), "{micros} us");
         }
         let now = sent.saturating_add(Micros(11_000));
         meter.record_silence(&load, sent, 80, now);
-        assert!(!load.can_answer_by(now, now.saturating_add(Micros(16_000))), "1 ms overdue");
+        assert!(!load.can_reply_by(now, now.saturating_add(Micros(16_000))), "1 ms overdue");
     }
 
     #[test]
-    fn a_silence_is_what_exceeds_the_round_trip() {
+    fn silence_excludes_the_round_trip() {
         let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
         meter.record(&load, after(0), after(5_000), 1);
         assert_eq!(meter.silence(after(10_000), after(14_000)), Micros::ZERO);
@@ -314,13 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_after_a_long_pause_is_no_measurement() {
+    fn silence_after_a_long_pause_is_not_recorded() {
         let (load, meter, now) = busy();
         load.add(1_000_000);
         let sent = now.saturating_add(Micros(1_000_000));
         let later = sent.saturating_add(Micros(50_000));
         meter.record_silence(&load, sent, 1, later);
-        assert!(load.can_answer_by(later, later.saturating_add(Micros(16_000))));
+        assert!(load.can_reply_by(later, later.saturating_add(Micros(16_000))));
     }
 
     #[test]
@@ -328,15 +328,15 @@ mod tests {
         let (load, meter, now) = busy();
         load.add(1_000_000);
         let later = |micros| now.saturating_add(Micros(micros));
-        assert!(!load.can_answer_by(later(98_000), later(114_000)));
-        assert!(load.can_answer_by(later(102_000), later(118_000)));
-        assert!(!load.can_answer_by(later(102_000), later(103_000)), "less than a round trip");
-        assert!(load.can_answer_by(later(1_002_000), later(1_003_000)));
+        assert!(!load.can_reply_by(later(98_000), later(114_000)));
+        assert!(load.can_reply_by(later(102_000), later(118_000)));
+        assert!(!load.can_reply_by(later(102_000), later(103_000)), "less than a round trip");
+        assert!(load.can_reply_by(later(1_002_000), later(1_003_000)));
         assert_eq!(meter.round_trip_min(later(1_002_000)), Micros::ZERO);
     }
 
     #[test]
-    fn the_network_is_no_service_time() {
+    fn network_latency_does_not_count_as_service_time() {
         let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
         // One call at a time, 5 ms away: the node is idle.
         for call in 0..100 {
@@ -344,8 +344,8 @@ mod tests {
         }
         load.add(100);
         let now = after(1_000_000);
-        assert!(load.can_answer_by(now, now.saturating_add(Micros(16_000))));
+        assert!(load.can_reply_by(now, now.saturating_add(Micros(16_000))));
         assert_eq!(meter.round_trip_min(now), Micros(5_000));
-        assert!(!load.can_answer_by(now, now.saturating_add(Micros(4_000))), "it is too far away");
+        assert!(!load.can_reply_by(now, now.saturating_add(Micros(4_000))), "it is too far away");
     }
 }

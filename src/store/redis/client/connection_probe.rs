@@ -4,9 +4,9 @@
 //! A script call goes in front of each PING, because a node whose writes are paused (CLIENT PAUSE
 //! WRITE) still replies to a PING. The script does not exist, so the call has no effect.
 //!
-//! A node that was frozen replies over the open connection as soon as it resumes. In case the
-//! connection itself is dead, a new one is opened meanwhile. Not here: opening the breaker
-//! (`circuit_breaker`), sending commands (`connection`).
+//! A node that was frozen replies over the open connection as soon as it resumes. If probing takes
+//! longer than the reply timeout, a new connection is opened, in case the open one is dead. Not
+//! here: opening the breaker (`circuit_breaker`), sending commands (`connection`).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -43,9 +43,9 @@ impl Connection {
     /// is replaced, or the node is dropped. Rejects commands that are queued in the meantime.
     /// `first_ping` is the delay before the first PING.
     ///
-    /// Replies are matched to commands by their order. If a reply was lost, each PING waits for the
-    /// reply to the next PING, which is only sent after [`PROBE_TIMEOUT`]. A connection that has
-    /// lost a reply therefore never passes the probe.
+    /// Replies are matched to commands by their order. After a lost reply, a PING completes only
+    /// when the next PING is sent, [`PROBE_INTERVAL`] later, which exceeds [`PROBE_TIMEOUT`]. A
+    /// connection that has lost a reply therefore never passes the probe.
     pub(super) async fn probe(
         &mut self,
         connection: &MultiplexedConnection,
@@ -59,9 +59,9 @@ impl Connection {
         tokio::pin!(next_ping);
         let mut ping: Option<Ping> = None;
         let mut sent = breaker.clock.now();
-        let silence_max = dialer.config().reply_timeout;
+        let reply_timeout = dialer.config().reply_timeout;
         let redial = async {
-            tokio::time::sleep(silence_max).await;
+            tokio::time::sleep(reply_timeout).await;
             dial(dialer, stats, Some(breaker), refresh_needed, backoff).await
         };
         tokio::pin!(redial);
@@ -73,7 +73,7 @@ impl Connection {
                     let is_in_time = breaker.clock.now().saturating_sub(sent) <= PROBE_TIMEOUT;
                     match reply {
                         Ok(replies) if is_out_of_service(&replies, &address) => {}
-                        // A node whose ACL does not permit PING answers all the same.
+                        // A node whose ACL does not permit PING still replies.
                         Ok(_) if is_in_time => break ProbeResult::Replied,
                         Ok(_) => {}
                         Err(error) if error.is_timeout() => {}

@@ -23,7 +23,7 @@ const WRITE_BYTES_MAX: usize = 16 * 1024;
 /// endings.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// Problems of a node, as reported by the error replies to one call's plain charges.
+/// Problems with a node, as reported by the error replies to one call's plain charges.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
@@ -49,12 +49,12 @@ impl Connection {
         let mut plain_calls = 0;
         let now = self.breaker.as_ref().map(|breaker| breaker.clock.now());
         // A reply to a command written now arrives at this time at the earliest.
-        let earliest =
+        let earliest_reply =
             now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
         let is_time_known = now.is_some_and(|now| server_time.is_known_at(now));
         while pipeline.len() + expiries.len() < COMMANDS_MAX && bytes < WRITE_BYTES_MAX {
             let Some(command) = pending.pop_front() else { break };
-            let Some(command) = self.reject_unless_writable(command, earliest, is_time_known)
+            let Some(command) = self.reject_unless_writable(command, earliest_reply, is_time_known)
             else {
                 continue;
             };
@@ -102,7 +102,7 @@ impl Connection {
     fn reject_unless_writable(
         &self,
         command: PendingCommand,
-        earliest: Micros,
+        earliest_reply: Micros,
         is_time_known: bool,
     ) -> Option<PendingCommand> {
         if command.is_abandoned() {
@@ -110,7 +110,7 @@ impl Connection {
             self.stats.abandoned.add(1);
             return None;
         }
-        if command.deadline < earliest {
+        if command.deadline < earliest_reply {
             self.load.remove(1);
             self.stats.shed.add(1);
             command.reject(SendErrorKind::Overload);
@@ -128,26 +128,26 @@ impl Connection {
     /// charges.
     pub(super) fn record_server_time(
         &self,
-        known: &mut ServerTime,
-        server: Micros,
+        server_time: &mut ServerTime,
+        script_time: Micros,
         sent: Micros,
         received: Micros,
     ) {
         if self.dialer.supports_charges() {
-            known.record(server, sent, received);
-            self.server_time_known_until.set(known.valid_until());
+            server_time.record(script_time, sent, received);
+            self.server_time_known_until.set(server_time.valid_until());
         }
     }
 
     /// Stops plain charges on this connection until it is reopened.
-    pub(super) fn forbid_charges(&self, known: &mut ServerTime) {
+    pub(super) fn forbid_charges(&self, server_time: &mut ServerTime) {
         self.dialer.forbid_charges();
-        *known = ServerTime::default();
+        *server_time = ServerTime::default();
         self.server_time_known_until.set(Micros::ZERO);
     }
 
-    /// Delivers the replies for plain charges to the waiting caller. Returns the problems of the
-    /// node, as reported by error replies.
+    /// Delivers the replies for plain charges to the waiting caller. Returns the
+    /// problems with the node that error replies report.
     pub(super) fn complete_charges(
         &self,
         in_flight: InFlight,

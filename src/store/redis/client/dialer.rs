@@ -36,9 +36,9 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 const KEEPALIVE_RETRIES: u32 = 3;
 /// TCP user timeout: the connection is closed if written data is not acknowledged for this long.
 /// Equal to the time that the keepalive probes take to detect a dead peer.
-const USER_TIMEOUT: Duration = Duration::from_secs(8);
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time to live of the key `tg1meta` in seconds, renewed by every connection. One week, so that
-/// replicas with different key secrets are detected even if a weekend separates their connections.
+/// replicas with different key secrets are detected even if they connect several days apart.
 const META_EXPIRY_S: u64 = 7 * 24 * 3600;
 /// Name of Tidegate's connections, as shown by CLIENT LIST.
 const CLIENT_NAME: &str = "tidegate";
@@ -77,7 +77,7 @@ impl ClientContext {
         Ok(ClientContext { config, scripts, tls, log_limiter, losses, lost_connections, failure })
     }
 
-    /// Stores the reason why a node cannot be used, which [`failure`](Self::failure) returns.
+    /// Stores the reason why a node cannot be used. [`failure`](Self::failure) returns it.
     pub(crate) fn set_failure(&self, node: &Address, reason: &str, advice: Option<&str>) {
         let text = match advice {
             Some(advice) => format!("{node}: {reason}; {advice}"),
@@ -148,7 +148,7 @@ impl ClientContext {
             let socket = TcpStream::connect((host, port)).await?;
             socket.set_nodelay(true)?;
             SockRef::from(&socket).set_tcp_keepalive(&keepalive())?;
-            SockRef::from(&socket).set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+            SockRef::from(&socket).set_tcp_user_timeout(Some(TCP_USER_TIMEOUT))?;
             let stream = tls.handshake(host, socket).await?;
             MultiplexedConnection::new_with_config(login, stream, config).await
         };
@@ -193,7 +193,7 @@ fn connection_info(
     let tcp = TcpSettings::default()
         .set_nodelay(true)
         .set_keepalive(keepalive())
-        .set_user_timeout(USER_TIMEOUT);
+        .set_user_timeout(TCP_USER_TIMEOUT);
     let address = match address {
         Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
         Address::Tcp(host, port) => ConnectionAddr::Tcp(host.clone(), *port),

@@ -66,7 +66,7 @@ impl ErrorReply {
         )
     }
 
-    /// Classifies an error by its code, for errors that the `redis` crate does not name. OOM,
+    /// Classifies an error by its code, for errors without a kind in the `redis` crate. OOM,
     /// MISCONF, and NOREPLICAS mean that the script wrote nothing: Redis checks memory and disk
     /// before the first write of a script and not afterwards.
     fn from_code(code: &str) -> ErrorReply {
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redirection_names_its_node() {
+    fn a_redirect_names_its_node() {
         let moved = |address| ErrorReply::Redirect(Redirect::Moved(address));
         assert_eq!(classify("MOVED 3999 127.0.0.1:6381"), moved(tcp("127.0.0.1", 6381)));
         assert_eq!(classify("MOVED 3999 ::1:6381"), moved(tcp("::1", 6381)));

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_without_end_do_not_fill_memory() {
+    fn unbounded_subjects_do_not_exhaust_memory() {
         let limiter = LogLimiter::new(Some(MonotonicClock::new(Instant::now)));
         for subject in 0..2 * TRACKED_LINES_MAX {
             let expected = if subject < TRACKED_LINES_MAX { Some(None) } else { None };

@@ -2,17 +2,17 @@
 //! key, and a new master.
 //!
 //! A server that was restarted has a new run id. A server that was emptied lacks the key `tg1meta`,
-//! which every connection writes. Both are read in the handshake of every connection, before it
-//! accepts script calls. A new master may lack charges that had not been replicated to it. A false
-//! alarm is harmless: for one window, checks must also pass against the charges that this process
-//! itself has made.
+//! which every connection writes. The handshake of every connection reads the run id and the key,
+//! before the connection sends script calls. A new master may lack charges that had not been
+//! replicated to it. A false alarm does little harm: for one charge lifetime, each check must also
+//! fit within the full limit when only this replica's own charges are counted.
 //!
 //! Not here: the consequences of a loss (`resilience`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Logged reason for a loss of counters when a new master takes over. The latest charges may not
+/// Logged reason for a counter loss when a new master takes over. The latest charges may not
 /// have been replicated to the new master.
 pub(crate) const NEW_MASTER: &str = "new_master";
 
@@ -49,14 +49,14 @@ struct KnownServer {
 /// Last known state of the key `tg1meta` on a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownMeta {
-    /// Number of losses of counters that were detected on this node so far.
+    /// Number of counter losses detected on this node so far.
     losses: u64,
-    /// Whether `tg1meta` has been stored or found since the last loss of counters.
+    /// Whether `tg1meta` has been stored or found since the last counter loss.
     is_stored: bool,
 }
 
-/// Replies in a handshake from which a loss of counters can be detected: the server's run id, and
-/// whether the key `tg1meta` exists.
+/// Handshake replies that can reveal a counter loss: the server's run id, and whether the key
+/// `tg1meta` exists.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerReplies {
     /// Run id of the server process; `None` if INFO was denied.
@@ -92,8 +92,9 @@ impl LossDetector {
     }
 
     /// Compares the replies in a handshake with the known state of the server. Returns the sign of
-    /// a loss, or `None` if there is none or another connection has already found it. `before` is
-    /// the result of [`known_meta`](Self::known_meta) before the handshake.
+    /// a counter loss. Returns `None` if there is no sign, or if another connection has already
+    /// detected this loss. `before` is the result of [`known_meta`](Self::known_meta) before the
+    /// handshake.
     pub(crate) fn compare(&self, before: KnownMeta, replies: ServerReplies) -> Option<LossSign> {
         let mut known = self.lock();
         let is_restarted = match (&known.run_id, &replies.run_id) {
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_handshake_finds_no_loss_and_another_process_is_one() {
+    fn a_first_handshake_is_no_loss_but_a_new_run_id_is() {
         let detector = LossDetector::default();
         assert_eq!(handshake(&detector, Some("a"), Some(false)), None);
         assert_eq!(handshake(&detector, Some("a"), Some(true)), None);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_for_another_host_is_corrected_where_the_host_was_named() {
+    fn hostname_advice_names_the_setting_or_the_server_to_correct() {
         let node = |host: &str| Address::Tcp(host.to_owned(), 6380);
         let text = "certificate not valid for name \"10.0.0.1\"; certificate is only valid for any \
                     of DnsName(\"a.example\"), DnsName(\"b.example\")";
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentinel_of_one_master_names_it() {
+    fn sentinel_advice_names_the_master_if_there_is_only_one() {
         let address = Address::Tcp("10.0.0.1".to_owned(), 26_379);
         let one = advice_on_sentinel(&["counters".to_owned()], &address);
         assert!(one.contains("--redis-url counters,10.0.0.1:26379 ("), "{one}");

@@ -177,7 +177,7 @@ impl Node {
             // If one connection is slow, another one without a measurement is no better: both lead
             // to the same node.
             let is_promising = !is_node_slow || connection.load.is_measured(now);
-            if !is_promising || !connection.load.can_answer_by(now, deadline) {
+            if !is_promising || !connection.load.can_reply_by(now, deadline) {
                 is_node_slow = true;
                 if !self.claim_load_probe(now) {
                     overload = overload.or(Some((&self.stats.shed, SendErrorKind::Overload)));

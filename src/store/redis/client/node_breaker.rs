@@ -1,7 +1,7 @@
 //! Circuit breaker of one node, shared by its callers and its connections.
 //!
-//! Callers read one atomic and take no lock. Connections report connection failures, nodes that
-//! send nothing, error replies, and replies to PING. Not here: the conditions for opening
+//! Callers read one atomic and take no lock. Connections report failed connection attempts, missing
+//! replies, error replies, and replies to PING. Not here: the conditions for opening
 //! (`circuit_breaker`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,14 +28,14 @@ pub(crate) struct NodeBreaker {
     breaker: Mutex<LoggedBreaker>,
     is_open: AtomicBool,
     /// Number of replies from the node on all connections since the start.
-    answers: AtomicU64,
+    replies: AtomicU64,
     /// Time of the latest reply on any connection, in microseconds of `clock`.
     last_reply_at: AtomicU64,
     address: String,
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
     /// Signals that wake the node's connections when the breaker opens.
-    connections: Vec<Arc<ConnectionSignal>>,
+    signals: Vec<Arc<ConnectionSignal>>,
 }
 
 /// Circuit breaker, with a record of what was logged about it.
@@ -70,18 +70,18 @@ impl NodeBreaker {
         address: String,
         stats: Arc<NodeStats>,
         refresh_needed: Arc<Notify>,
-        connections: Vec<Arc<ConnectionSignal>>,
+        signals: Vec<Arc<ConnectionSignal>>,
     ) -> NodeBreaker {
         NodeBreaker {
             clock,
             breaker: Mutex::default(),
             is_open: AtomicBool::new(false),
-            answers: AtomicU64::new(0),
+            replies: AtomicU64::new(0),
             last_reply_at: AtomicU64::new(0),
             address,
             stats,
             refresh_needed,
-            connections,
+            signals,
         }
     }
 
@@ -105,15 +105,15 @@ impl NodeBreaker {
         Micros(self.last_reply_at.load(Ordering::Relaxed))
     }
 
-    /// Records a batch of `answers` replies, `errors` of which say that the node cannot serve.
-    /// Opens the breaker if there were too many errors.
-    pub(crate) fn record_replies(&self, answers: usize, errors: u64, now: Micros) {
-        let answers = answers as u64;
-        let total = self.answers.fetch_add(answers, Ordering::Relaxed) + answers;
+    /// Records a batch of replies. `replies` is their number, and `errors` is how many of them say
+    /// that the node cannot serve. Opens the breaker if there were too many errors.
+    pub(crate) fn record_replies(&self, replies: usize, errors: u64, now: Micros) {
+        let replies = replies as u64;
+        let total = self.replies.fetch_add(replies, Ordering::Relaxed) + replies;
         self.last_reply_at.fetch_max(now.0, Ordering::Relaxed);
         if errors > 0 {
             let mut breaker = self.lock();
-            if breaker.breaker.record_errors(errors, answers, total, now) {
+            if breaker.breaker.record_errors(errors, replies, total, now) {
                 self.open(&mut breaker, OpenReason::ErrorReplies);
             }
         }
@@ -136,7 +136,7 @@ impl NodeBreaker {
         self.lock().breaker.record_connected();
     }
 
-    /// Opens the breaker, because the node sent nothing although a command was waiting.
+    /// Opens the breaker, because the node sent nothing while a command awaited its reply.
     pub(crate) fn record_silence(&self) {
         self.open(&mut self.lock(), OpenReason::Silence);
     }
@@ -171,8 +171,8 @@ impl NodeBreaker {
             let reason = reason.as_str();
             tracing::warn!(node = self.address, reason, "the circuit breaker opened");
         }
-        for connection in &self.connections {
-            connection.wake();
+        for signal in &self.signals {
+            signal.wake();
         }
         self.refresh_needed.notify_one();
     }

@@ -14,14 +14,14 @@ use crate::domain::{BatchSizeHistogram, DurationHistogram};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `more` to the counter.
-    pub fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
+    /// Adds `amount` to the counter.
+    pub fn add(&self, amount: u64) {
+        self.0.fetch_add(amount, Ordering::Relaxed);
     }
 
-    /// Subtracts `less` from the gauge.
-    pub(crate) fn sub(&self, less: u64) {
-        self.0.fetch_sub(less, Ordering::Relaxed);
+    /// Subtracts `amount` from the gauge.
+    pub(crate) fn sub(&self, amount: u64) {
+        self.0.fetch_sub(amount, Ordering::Relaxed);
     }
 
     /// Sets the gauge to `number` and returns its previous value.
@@ -107,7 +107,7 @@ pub struct NodeStats {
 pub struct NodeReport {
     /// Address that this process connects to.
     pub address: String,
-    /// Statistics of the node, which keep being updated.
+    /// Live statistics of the node.
     pub stats: Arc<NodeStats>,
     /// State of the circuit breaker; `None` if the node has none.
     pub breaker: Option<BreakerState>,

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_redis_7_with_the_permission_for_expire_is_charged_plainly() {
+    fn plain_charges_need_redis_7_and_permission_for_expire() {
         let node = Address::Tcp("127.0.0.1".into(), 6379);
         let error =
             |line: &str| redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();

@@ -29,9 +29,9 @@ const QUERY_INTERVAL: Duration = Duration::from_secs(2);
 /// election takes seconds.
 const QUERY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Number of consecutive sentinel queries without a connection to the master. After this many
-/// queries, a new master needs no majority of the sentinels any more. While the master is
-/// unreachable, queries are 0.1 s to 2 s apart.
+/// Number of consecutive sentinel queries without a connection to the master after which a new
+/// master no longer needs the votes of a majority. While the master is unreachable, queries are
+/// 0.1 s to 2 s apart.
 const QUERIES_WITHOUT_MASTER: u32 = 5;
 
 /// Replaces the node of `master` whenever the sentinels name a new master, until `master` is
@@ -97,8 +97,8 @@ type Votes = Vec<(Address, usize)>;
 /// A reply can be stale if the sentinel is cut off from the others or an election is in progress.
 /// The new master therefore needs the votes of a majority of the configured sentinels, even if some
 /// do not reply. Without a majority, the known master stays. If no master is known, or none has
-/// been connected for a while (`needs_majority` is false), the most votes decide, and the known
-/// master wins a tie.
+/// been connected for a while (`needs_majority` is false), the address with the most votes wins,
+/// and the known master wins a tie.
 fn elect<'v>(
     votes: &'v Votes,
     sentinels: usize,

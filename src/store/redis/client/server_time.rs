@@ -45,7 +45,7 @@ pub(crate) struct ServerTime {
 /// reply was read.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    server: Micros,
+    script_time: Micros,
     sent: Micros,
     received: Micros,
 }
@@ -53,8 +53,8 @@ struct Sample {
 impl Sample {
     /// Returns the lower and upper bound on the server's time at `now`. Does not check the age of
     /// the sample.
-    fn at(&self, now: Micros) -> (Micros, Micros) {
-        let at_script = |ours: Micros| now.saturating_add(self.server).saturating_sub(ours);
+    fn bounds_at(&self, now: Micros) -> (Micros, Micros) {
+        let at_script = |ours: Micros| now.saturating_add(self.script_time).saturating_sub(ours);
         let (earliest, latest) = (at_script(self.received), at_script(self.sent));
         (earliest.saturating_sub(DRIFT_MAX), latest.saturating_add(DRIFT_MAX))
     }
@@ -69,13 +69,13 @@ impl Sample {
 }
 
 impl ServerTime {
-    /// Records `server`, the server's time in a script's reply. The script call was written at
+    /// Records `script_time`, the server's time in a script's reply. The script call was written at
     /// `sent`, and its reply was read at `received`.
-    pub(crate) fn record(&mut self, server: Micros, sent: Micros, received: Micros) {
-        let new = Sample { server, sent, received };
+    pub(crate) fn record(&mut self, script_time: Micros, sent: Micros, received: Micros) {
+        let new = Sample { script_time, sent, received };
         let keeps = self.sample.as_ref().is_some_and(|held| {
-            let (earliest, latest) = held.at(received);
-            let (new_earliest, new_latest) = new.at(received);
+            let (earliest, latest) = held.bounds_at(received);
+            let (new_earliest, new_latest) = new.bounds_at(received);
             // Bounds that contradict each other mean that the server's clock was set.
             let agrees = new_earliest <= latest && earliest <= new_latest;
             let is_recent = received.saturating_sub(held.sent) < REFRESH_AGE;
@@ -101,7 +101,7 @@ impl ServerTime {
     /// and whose reply was read at `received`. Returns `None` if the server's time was never known.
     pub(crate) fn span(&self, sent: Micros, received: Micros) -> Option<ServerTimeSpan> {
         let sample = self.sample.as_ref()?;
-        let ((earliest, _), (_, latest)) = (sample.at(sent), sample.at(received));
+        let ((earliest, _), (_, latest)) = (sample.bounds_at(sent), sample.bounds_at(received));
         // Replies come in order, so the sample's command was not written after this one.
         Some(ServerTimeSpan { earliest, latest, is_certain: sample.is_valid_at(received) })
     }

@@ -58,7 +58,7 @@ impl SingleMaster {
         replies
     }
 
-    /// Charges counters by plain commands and waits for the replies. Sends nothing and returns
+    /// Charges counters with plain commands and waits for the replies. Sends nothing and returns
     /// `None` if the master or its server time is not known.
     pub(crate) async fn charge(
         &self,

@@ -77,8 +77,9 @@ async fn log_missing_table(context: Arc<ClientContext>, suppressed: SuppressedLi
 /// Queries one node after another until a slot table is accepted. Returns `None` if no table is
 /// accepted.
 ///
-/// The table of a different cluster is adopted only if no node of the current cluster is connected
-/// or replies. In that case, the cluster has probably been recreated at the same addresses.
+/// The table of a different cluster is accepted only if every node of the current cluster is
+/// disconnected and does not reply. In that case, the cluster has probably been recreated at the
+/// same addresses.
 async fn refresh(
     context: &ClientContext,
     cluster: &Weak<Cluster>,
@@ -116,7 +117,7 @@ async fn refresh(
 
 /// Logs an error for each configured address that belongs to a different cluster than the slot
 /// table. After a restart, a replica could use that cluster and count separately from the other
-/// replicas. Removes the compared addresses from `addresses`.
+/// replicas. Keeps in `addresses` only those whose cluster could not be determined.
 async fn verify_addresses(
     context: &ClientContext,
     cluster: &Weak<Cluster>,

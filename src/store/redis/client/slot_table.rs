@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_masters_in_a_shard_the_one_online_is_used() {
+    fn the_online_master_of_a_shard_is_used() {
         let nodes = vec![node("master", 1, "online", true), node("master", 2, "fail", true)];
         let reply = Value::Array(vec![shard(&[0, 16383], nodes, true)]);
         assert_eq!(parse_shards(&reply, &sender(), false).unwrap()[0].master, tcp("10.0.0.1", 1));

@@ -22,7 +22,7 @@ use super::slot_refresh::refresh_slot_table;
 use super::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use crate::store::redis::script::library::Script;
 
-/// Interval at which [`RedisClient::until_connected`] checks the connections.
+/// Interval at which [`RedisClient::wait_until_connected`] checks the connections.
 const CONNECTED_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Topology of a Redis deployment, which determines the node of each key: a single master, or the
@@ -127,7 +127,7 @@ impl RedisClient {
 
     /// Waits until [`is_connected`](Self::is_connected) returns true. Used at startup and in tests.
     /// No request waits for a connection.
-    pub async fn until_connected(&self) {
+    pub async fn wait_until_connected(&self) {
         while !self.is_connected() {
             tokio::time::sleep(CONNECTED_POLL_INTERVAL).await;
         }

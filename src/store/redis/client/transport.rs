@@ -87,7 +87,7 @@ pub enum SendErrorKind {
     NotWritable,
     /// A slow script blocks the server (BUSY).
     Busy,
-    /// Authentication or the ACL failed (NOAUTH, WRONGPASS, NOPERM).
+    /// Authentication failed, or the ACL denied the command (NOAUTH, WRONGPASS, NOPERM).
     Denied,
     /// The script failed, or the server sent any other error reply.
     Script,
@@ -153,7 +153,7 @@ pub trait Transport: Send + Sync + 'static {
         false
     }
 
-    /// Charges counters by plain commands, without a script, and waits for the replies. Charges
+    /// Charges counters with plain commands, without a script, and waits for the replies. Charges
     /// without a reply by `deadline` fail as [`Lost`](SendErrorKind::Lost).
     ///
     /// Sends nothing and returns `None` unless the server time of every node is known. A charge is
@@ -172,7 +172,7 @@ pub trait Transport: Send + Sync + 'static {
     /// only until its window ends.
     fn send_in_background(&self, call: ScriptCall);
 
-    /// Returns a number that identifies the node that owns a hash slot of a cluster. Returns `None`
+    /// Returns a numeric identifier of the node that owns a hash slot of a cluster. Returns `None`
     /// if the owner is unknown, if Redis is not a cluster, or if node scripts are not supported.
     fn node_of(&self, _slot: u16) -> Option<u16> {
         None

@@ -1,7 +1,7 @@
 //! Encodes checks and receipts as script calls.
 //!
 //! The header of each file in `lua/` lists the script's arguments, and a test compares that list
-//! with this encoder. Multiplications for the fast-path scripts are done here, so that those
+//! with this encoder. The encoder does the multiplications for the fast-path scripts, so that those
 //! scripts only add and compare.
 //!
 //! Not here: the keys of counters (`keys`), the replies (`reply`).
@@ -59,29 +59,30 @@ impl Encoder {
     /// Encodes the script call that decides `checks`. On a cluster, all keys must be in one hash
     /// slot.
     ///
-    /// `now` is `None` in production, where the scripts read the server's clock. `clock` is this
-    /// process's time; it selects the calendar windows to send.
+    /// `now` is `None` in production, where the scripts read the server's clock. `local_now` is
+    /// this process's time; it selects the calendar windows to send.
     pub fn encode_call(
         &self,
         checks: &[Check<'_>],
         accounting: Accounting,
         now: Option<Micros>,
-        clock: Micros,
+        local_now: Micros,
     ) -> ScriptCall {
-        let word = accounting_name(accounting, false);
-        self.encode(checks, accounting, word, now, clock)
+        let mode_name = accounting_name(accounting, false);
+        self.encode(checks, accounting, mode_name, now, local_now)
     }
 
-    /// Encodes the script call that decides `checks`, which are one part of an all-or-nothing call.
-    /// Decode the reply with [`ScriptReply::decode_part`](super::reply::ScriptReply::decode_part).
+    /// Encodes the script call that decides some of the checks of an all-or-nothing call; other
+    /// script calls decide the remaining checks. Decode the reply with
+    /// [`ScriptReply::decode_part`](super::reply::ScriptReply::decode_part).
     pub fn encode_part(
         &self,
         checks: &[Check<'_>],
         now: Option<Micros>,
-        clock: Micros,
+        local_now: Micros,
     ) -> ScriptCall {
         let accounting = Accounting::AllOrNothing;
-        self.encode(checks, accounting, accounting_name(accounting, true), now, clock)
+        self.encode(checks, accounting, accounting_name(accounting, true), now, local_now)
     }
 
     /// Encodes the script call that decides `checks`, whose keys are in several hash slots of one
@@ -94,11 +95,11 @@ impl Encoder {
         accounting: Accounting,
         is_part: bool,
         now: Option<Micros>,
-        clock: Micros,
+        local_now: Micros,
     ) -> ScriptCall {
-        let word = accounting_name(accounting, is_part);
+        let mode_name = accounting_name(accounting, is_part);
         let selection = ScriptSelection::for_checks(checks);
-        let (script, takes_word) = match selection {
+        let (script, takes_mode_name) = match selection {
             ScriptSelection::Multi => (&self.scripts.node_check, false),
             ScriptSelection::Single(_) | ScriptSelection::Apply => (&self.scripts.node_apply, true),
         };
@@ -107,9 +108,9 @@ impl Encoder {
         let mut command = Cmd::with_capacity(7 + checks.len(), 64 + checks.len() * BYTES_PER_CHECK);
         command.arg("EVALSHA").arg(script.sha.as_str()).arg(0);
         add_time(&mut command, now);
-        if takes_word {
-            command.arg(word);
-            add_lists(&mut command, order.clone().map(|check| pack_check(check, clock)));
+        if takes_mode_name {
+            command.arg(mode_name);
+            add_lists(&mut command, order.clone().map(|check| pack_check(check, local_now)));
         } else {
             command.arg(pack_multi(order.clone(), accounting).as_slice());
         }
@@ -123,9 +124,9 @@ impl Encoder {
         &self,
         checks: &[Check<'_>],
         accounting: Accounting,
-        word: &str,
+        mode_name: &str,
         now: Option<Micros>,
-        clock: Micros,
+        local_now: Micros,
     ) -> ScriptCall {
         let selection = ScriptSelection::for_checks(checks);
         let script = match selection {
@@ -151,8 +152,8 @@ impl Encoder {
                 command.arg(pack_multi(order, accounting).as_slice());
             }
             ScriptSelection::Apply => {
-                command.arg(word);
-                add_lists(&mut command, order.map(|check| pack_check(check, clock)));
+                command.arg(mode_name);
+                add_lists(&mut command, order.map(|check| pack_check(check, local_now)));
             }
         }
         self.script_call(script, command, checks.first().map(|check| &check.key))
@@ -378,13 +379,13 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
 }
 
 /// Packs a check in the format that `apply.lua` expects.
-fn pack_check(check: &Check<'_>, clock: Micros) -> Packed {
+fn pack_check(check: &Check<'_>, local_now: Micros) -> Packed {
     let mut packed = Packed::default();
     packed.push_string(&[algorithm_letter(&check.limit.algorithm)]);
     packed.push_string(op_name(check).as_bytes());
     pack_role(&mut packed, check.role);
     packed.push_number(capped_cost(check));
-    pack_limit(&mut packed, check.limit, check.holder, clock);
+    pack_limit(&mut packed, check.limit, check.holder, local_now);
     packed
 }
 
@@ -404,15 +405,15 @@ fn pack_receipt(receipt: &Receipt) -> Packed {
             packed.push_number(u64::try_from(taken.entry).unwrap_or(u64::MAX))
         }
     }
-    // A refund identifies a calendar window by its start, so any time within it serves as the
-    // clock.
+    // A refund identifies a calendar window by its start, so any time within the window serves as
+    // the local time.
     pack_limit(&mut packed, taken_under, None, taken.window);
     packed
 }
 
 /// Packs the parameters of a limit, in the order documented in the header of the algorithm's file
 /// in `lua/algorithm`.
-fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock: Micros) {
+fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, local_now: Micros) {
     let charge = limit.charge;
     match &limit.algorithm {
         Algorithm::FixedWindow(window) => {
@@ -425,7 +426,7 @@ fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, clock:
                 }
                 Window::Calendar(calendar) => {
                     packed.push_number(CALENDAR_UNIT_US);
-                    packed.push_numbers(calendar.boundaries_around(clock).map(|bound| bound.0));
+                    packed.push_numbers(calendar.boundaries_around(local_now).map(|bound| bound.0));
                 }
             }
         }

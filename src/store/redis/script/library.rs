@@ -69,8 +69,8 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
 /// that accesses keys in several cluster slots.
 const SHEBANG: &str = "#!lua\n";
 
-/// First line, in strict mode, of the scripts for one node of a cluster, which access keys in
-/// several slots.
+/// First line of the node scripts in strict mode. It permits access to keys in several cluster
+/// slots.
 const NODE_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
 
 /// All scripts that the store calls, for one mode: production or strict.

@@ -21,11 +21,11 @@ use crate::domain::{
 /// Reply of `apply.lua` if the server's clock is outside the calendar windows in the call.
 const NO_WINDOW_REPLY: [Value; 1] = [Value::Int(-1)];
 
-/// Reply of the scripts for one node of a cluster if that node does not hold all keys. A script
-/// that replies this has written nothing.
+/// Reply of a node script if its cluster node does not hold all keys. In that case, the script has
+/// written nothing.
 pub const NOT_HERE: &[u8] = b"not here";
 
-/// Returns whether a node's script replied [`NOT_HERE`].
+/// Returns whether a node script replied [`NOT_HERE`].
 pub fn is_not_here(reply: &Value) -> bool {
     matches!(reply, Value::BulkString(text) if text == NOT_HERE)
 }
@@ -36,9 +36,9 @@ const STORED_COUNT_MAX: u64 = 9_999_999_999;
 
 /// Number of integers per check in a reply of `apply.lua`.
 const NUMBERS_PER_OUTCOME: usize = 6;
-/// Number of integers per check in a reply of `apply.lua` that decides only a part of the checks
-/// of an all-or-nothing call.
-const NUMBERS_PER_PART_OUTCOME: usize = NUMBERS_PER_OUTCOME + 2;
+/// Number of integers per check in a reply of `apply.lua` that decides only some of the checks of
+/// an all-or-nothing call.
+const NUMBERS_PER_OUTCOME_AND_STATUS: usize = NUMBERS_PER_OUTCOME + 2;
 
 /// Reason why a script reply cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub struct ScriptReply {
     /// Either the clock stepped back, a bucket's limit was lowered, or the state was corrupt.
     pub clamped: u64,
     /// Status of each check's counter without the call's charges, in the order of the checks.
-    /// Empty unless the script call decides only a part of the checks of an all-or-nothing call.
+    /// Empty unless the script call decides only some of the checks of an all-or-nothing call.
     pub uncharged: Vec<CounterStatus>,
 }
 
@@ -274,7 +274,7 @@ fn uncharged_status(
 }
 
 /// Decodes the reply of `apply.lua`, which contains six numbers per check, or eight (`is_part`) if
-/// the script decides only a part of the checks of an all-or-nothing call.
+/// the script decides only some of the checks of an all-or-nothing call.
 fn decode_apply(
     reply: &[Value],
     checks: &[Check<'_>],
@@ -285,8 +285,8 @@ fn decode_apply(
         (parse_micros(next_number(&mut numbers)?)?, parse_count(next_number(&mut numbers)?)?);
     let mut each = SmallVec::<[(usize, Outcome, Option<CounterStatus>); 8]>::new();
     for at in ScriptSelection::Apply.order(checks) {
-        let mut eight = [0; NUMBERS_PER_PART_OUTCOME];
-        let sent = if is_part { NUMBERS_PER_PART_OUTCOME } else { NUMBERS_PER_OUTCOME };
+        let mut eight = [0; NUMBERS_PER_OUTCOME_AND_STATUS];
+        let sent = if is_part { NUMBERS_PER_OUTCOME_AND_STATUS } else { NUMBERS_PER_OUTCOME };
         for number in &mut eight[..sent] {
             *number = next_number(&mut numbers)?;
         }

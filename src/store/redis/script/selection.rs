@@ -12,8 +12,8 @@ use crate::domain::{
 pub(crate) enum ScriptSelection<'a> {
     /// A `single_*.lua` script, for a single check whose algorithm has such a script.
     Single(FastPath<'a>),
-    /// `multi_check.lua`, for several checks of epoch-aligned fixed windows and buckets, no two of
-    /// the same counter.
+    /// `multi_check.lua`, for several checks on different counters, all with buckets or
+    /// epoch-aligned fixed windows.
     Multi,
     /// `apply.lua`, for all other calls.
     Apply,
