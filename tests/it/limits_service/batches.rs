@@ -130,6 +130,31 @@ async fn a_batch_leaves_for_redis_in_one_write() {
     assert_eq!(of("tidegate_redis_write_items_count"), "2");
 }
 
+#[tokio::test]
+async fn full_batches_at_once_are_all_decided_by_redis() {
+    let redis = redis_server::Server::start(&[]);
+    let address = format!("127.0.0.1:{}", redis.port);
+    // The budget of a call: longer than a busy machine may stop the test.
+    let arguments = ["--redis-url", &address, "--store-budget", "20s"];
+    let server = Tidegate::policy(FIVE_A_DAY, &arguments);
+    let full = || (0..1_024).map(|client| encoded("edge", &client.to_string())).collect();
+    let batches = [(); 4].map(|()| check(&server, full()));
+    for said in futures_util::future::join_all(batches).await {
+        let said = said.unwrap();
+        assert!(said.len() == 1_024 && said.iter().all(|said| said == "OK"));
+    }
+    let metrics = http::get(server.port("http"), "/metrics").body;
+    let decided = |source: &str| {
+        let of_source = format!("source=\"{source}\"");
+        let is_decision = |line: &&str| {
+            line.starts_with("tidegate_decisions_total{") && line.contains(&of_source)
+        };
+        let values = metrics.lines().filter(is_decision).filter_map(|line| line.rsplit(' ').next());
+        values.map(|value| value.parse::<u64>().expect("a number")).sum::<u64>()
+    };
+    assert_eq!((decided("redis"), decided("shed")), (4 * 1_024, 0));
+}
+
 #[test]
 fn ask_sends_the_requests_of_a_file_in_batches() {
     let server = Tidegate::policy(FIVE_A_DAY, &[]);

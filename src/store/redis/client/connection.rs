@@ -43,9 +43,10 @@ pub(super) const COMMANDS_MAX: usize = 128;
 /// is on the way. More writes would make the batches smaller, and a command sent alone costs Redis
 /// twice as much as one in a batch of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
-/// Maximum number of calls in the queue of a connection: four full writes. A call behind a full
-/// queue would exceed its time budget, so it is rejected immediately.
-pub(crate) const QUEUE_MAX: usize = 4 * COMMANDS_MAX;
+/// Maximum number of calls in the queue of a connection: four full batches of `tidegate.v1.Limits`,
+/// whose calls are queued all at once. Bounds memory only; whether a call can get its reply in time
+/// is decided by the load estimate (`connection_load`).
+pub(crate) const QUEUE_MAX: usize = 4 * 1_024;
 /// Maximum number of times that a command is resent after NOSCRIPT. If three attempts are not
 /// enough, the server apparently loses its scripts as soon as they are loaded.
 const RELOADS_MAX: u8 = 3;
