@@ -97,13 +97,18 @@ async fn a_malformed_request_in_a_long_batch_is_an_error_of_its_own() {
     assert_eq!(said, ["InvalidArgument", "OK"]);
 }
 
-#[tokio::test]
-async fn a_batch_leaves_for_redis_in_one_write() {
+fn on_redis() -> (redis_server::Server, Tidegate) {
     let redis = redis_server::Server::start(&[]);
     let address = format!("127.0.0.1:{}", redis.port);
     // The budget of a call: longer than a busy machine may stop the test.
     let arguments = ["--redis-url", &address, "--store-budget", "20s"];
     let server = Tidegate::policy(FIVE_A_DAY, &arguments);
+    (redis, server)
+}
+
+#[tokio::test]
+async fn a_batch_leaves_for_redis_in_one_write() {
+    let (redis, server) = on_redis();
     check(&server, vec![encoded("edge", "first")]).await.unwrap();
     let reads = || {
         let redis::Value::BulkString(info) = redis.ask(&["INFO", "stats"]) else {
@@ -132,11 +137,7 @@ async fn a_batch_leaves_for_redis_in_one_write() {
 
 #[tokio::test]
 async fn full_batches_at_once_are_all_decided_by_redis() {
-    let redis = redis_server::Server::start(&[]);
-    let address = format!("127.0.0.1:{}", redis.port);
-    // The budget of a call: longer than a busy machine may stop the test.
-    let arguments = ["--redis-url", &address, "--store-budget", "20s"];
-    let server = Tidegate::policy(FIVE_A_DAY, &arguments);
+    let (_redis, server) = on_redis();
     let full = || (0..1_024).map(|client| encoded("edge", &client.to_string())).collect();
     let batches = [(); 4].map(|()| check(&server, full()));
     for said in futures_util::future::join_all(batches).await {
