@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::rates::{CurrentRates, RateSampler};
 use super::runtime_overrides::{OverrideView, RuntimeOverrides};
-use super::try_request::{to_json, try_request};
+use super::try_request::{dry_run_request, to_json};
 use super::wiring::store_setup::ServiceDecider;
 use crate::admin::{LivePageHandlers, PolicyQuery};
 use crate::clock::Clock;
@@ -55,7 +55,7 @@ pub(super) fn build_live_page_handlers(
         }),
         try_request: Arc::new(move |query| {
             let (decider, prefix) = (Arc::clone(&try_decider), Arc::clone(&prefix));
-            Box::pin(async move { try_request(&decider, &prefix, query).await })
+            Box::pin(async move { dry_run_request(&decider, &prefix, query).await })
         }),
     }
 }

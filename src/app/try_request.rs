@@ -52,7 +52,7 @@ struct LimitPrediction<'a> {
 }
 
 /// Predicts the decision on a request without charging any counter, and formats it as JSON.
-pub(super) async fn try_request(
+pub(super) async fn dry_run_request(
     decider: &ServiceDecider,
     prefix: &Prefix,
     query: TryQuery,

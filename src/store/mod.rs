@@ -153,8 +153,8 @@ pub struct SharedStoreStats {
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
-    /// Number of calls on a Redis Cluster that were split into groups of checks, with one script
-    /// call per group.
+    /// Number of calls on a Redis Cluster whose checks were split into groups by hash slot, with one
+    /// script call per group.
     pub multi_slot_calls: u64,
     /// Number of multi-slot calls that were sent in up to two round trips. The first round trip
     /// sends the group that contains the counter nearest to its limit. The second sends the other

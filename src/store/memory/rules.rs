@@ -106,7 +106,8 @@ impl RuleTable {
         }
     }
 
-    /// Adds weight, in keys, to a rule and returns the rule's slot. A new rule is assigned a slot.
+    /// Adds `weight` to the number of keys that a rule holds, and returns the rule's slot. Assigns a
+    /// slot if the rule has none.
     pub(super) fn add(&self, rule: &RuleIdentity, weight: usize) -> RuleSlot {
         loop {
             let slot = self.find_or_assign_slot(rule);
@@ -124,7 +125,8 @@ impl RuleTable {
         }
     }
 
-    /// Adds weight, in keys, to the rule in `slot`. The rule must already hold an entry.
+    /// Adds `weight` to the number of keys that the rule in `slot` holds. The rule must already hold
+    /// an entry.
     pub(super) fn add_to_slot(&self, slot: RuleSlot, weight: usize) {
         self.slots[usize::from(slot.0)].weight.fetch_add(weight as u64, Ordering::SeqCst);
     }
@@ -174,7 +176,8 @@ impl RuleTable {
         self.active_rules.store(self.slots.iter().filter(holds).count() as u64, Ordering::Relaxed);
     }
 
-    /// Records that a new key of the rule was counted in a sketch or refused.
+    /// Records that a new key of the rule got no entry because the store is full: its hits were
+    /// counted in a sketch, or its check was refused.
     pub(super) fn record_overflow(&self, rule: &RuleIdentity, is_refusing: bool) {
         let bit = if is_refusing { REFUSED_BIT } else { SKETCHED_BIT };
         let usage = &self.slots[usize::from(self.find_or_assign_slot(rule).0)];

@@ -109,8 +109,8 @@ impl PlainCalls {
         }
     }
 
-    /// Makes one call in `interval` use plain commands even if a counter may be near its limit, so
-    /// that tests cover wrong hints.
+    /// Makes one out of every `interval` calls use plain commands even if the hints say that a
+    /// counter may be near its limit, so that tests cover wrong hints.
     pub(super) fn set_forced_interval(&mut self, interval: u64) {
         self.forced_interval = interval;
     }

@@ -51,7 +51,7 @@ pub struct RedisStats {
     pub clamped: AtomicU64,
     /// Number of script replies that could not be decoded.
     pub unreadable: AtomicU64,
-    /// Number of calls on a Redis Cluster that were split into groups, one script call for each.
+    /// Number of calls whose checks were split by hash slot, with one script call per group.
     pub multi_slot_calls: AtomicU64,
     /// Number of multi-slot calls sent in up to two round trips: first the group of the counter
     /// nearest to its limit, then the other groups that the call still needs.
@@ -164,8 +164,8 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { node_scripts, ..self }
     }
 
-    /// Makes one call in `interval` use plain commands even if a counter may be near its limit, so
-    /// that tests cover wrong hints.
+    /// Makes one out of every `interval` calls use plain commands even if the hints say that a
+    /// counter may be near its limit, so that tests cover wrong hints.
     #[doc(hidden)]
     #[must_use]
     pub fn with_wrong_hints(mut self, interval: u64) -> Self {

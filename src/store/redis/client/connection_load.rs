@@ -14,7 +14,7 @@ use crate::domain::Micros;
 const SERVICE_WINDOW: Micros = Micros(50_000);
 /// Age, in milliseconds, after which the mean service time is ignored. By then, the connection has
 /// been idle or the circuit breaker is about to open.
-const SERVICE_AGE_MAX_MS: i32 = 100;
+const SERVICE_TIME_AGE_MAX_MS: i32 = 100;
 /// Age, in milliseconds, after which the smallest round trip is ignored.
 const ROUND_TRIP_AGE_MAX_MS: i32 = 1_000;
 /// Length of each of the two windows over which the smallest round trip is computed.
@@ -66,7 +66,7 @@ impl ConnectionLoad {
 
     /// Returns whether a mean service time above 0 was measured recently.
     pub(crate) fn is_measured(&self, now: Micros) -> bool {
-        self.service.get(now, SERVICE_AGE_MAX_MS) > 0
+        self.service.get(now, SERVICE_TIME_AGE_MAX_MS) > 0
     }
 
     /// Returns whether a call that is queued now can get its reply by `deadline`. The outstanding
@@ -75,9 +75,9 @@ impl ConnectionLoad {
     /// replies. The smallest round trip must also fit into the time left.
     pub(crate) fn can_reply_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
-        let service_ns = self.service.get(now, SERVICE_AGE_MAX_MS);
+        let service_ns = self.service.get(now, SERVICE_TIME_AGE_MAX_MS);
         let outstanding = u64::from(self.outstanding.load(Ordering::Relaxed));
-        let overdue_ns = self.overdue.get(now, SERVICE_AGE_MAX_MS) * 1_000;
+        let overdue_ns = self.overdue.get(now, SERVICE_TIME_AGE_MAX_MS) * 1_000;
         // Nanoseconds against half of 1,000 times as many microseconds.
         outstanding * service_ns + overdue_ns <= left.saturating_mul(500)
             && self.round_trip_min.get(now, ROUND_TRIP_AGE_MAX_MS) <= left
