@@ -328,11 +328,11 @@ async fn a_flood_is_shed_and_opens_no_breaker() {
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
     let limit = limit(1_000_000);
-    let all = (0..4_000).map(|_| asked(&stack, 1, &limit));
+    let all = (0..12_000).map(|_| asked(&stack, 1, &limit));
     let answers = futures_util::future::join_all(all).await;
     let by = |wanted: Source| answers.iter().filter(|(_, source)| *source == wanted).count();
-    assert_eq!(by(Source::Redis) + by(Source::Shed), 4_000, "none is late");
-    assert!(by(Source::Shed) > 2_000, "the queues hold 1,024");
+    assert_eq!(by(Source::Redis) + by(Source::Shed), 12_000, "none is late");
+    assert!(by(Source::Shed) > 2_000, "the queues hold 8,192");
     assert!(by(Source::Redis) >= 256, "what fits is sent");
     assert_eq!(times_opened(&stack), 0);
 }
