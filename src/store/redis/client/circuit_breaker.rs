@@ -165,7 +165,7 @@ mod tests {
             total += replies;
             breaker.record_errors(errors, replies, total, now)
         };
-        assert!(!reply(9, 19, NOW), "nineteen answers are too few");
+        assert!(!reply(9, 19, NOW), "nineteen replies are too few");
         assert!(reply(1, 1, NOW));
         // A window later, the same errors no longer count.
         let later = NOW.saturating_add(Micros::SECOND);

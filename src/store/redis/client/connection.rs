@@ -33,7 +33,7 @@ use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::plain_charge::is_denied;
 use super::server_time::{ServerTime, ServerTimeKnownUntil};
 use super::transport::{SendError, SendErrorKind};
-use crate::domain::Micros;
+use crate::domain::{Bounds, Micros};
 use crate::store::redis::script::reply::server_time;
 
 /// Maximum number of commands in one write. Redis executes a batch of 128 in about 0.5 ms. A batch
@@ -46,7 +46,7 @@ const BATCHES_IN_FLIGHT_MAX: usize = 2;
 /// Maximum number of calls in the queue of a connection: four full batches of `tidegate.v1.Limits`,
 /// whose calls are queued all at once. Bounds memory only; whether a call can get its reply in time
 /// is decided by the load estimate (`connection_load`).
-pub(crate) const QUEUE_MAX: usize = 4 * 1_024;
+pub(crate) const QUEUE_MAX: usize = 4 * Bounds::DEFAULT.batch_requests_max;
 /// Maximum number of times that a command is resent after NOSCRIPT. If three attempts are not
 /// enough, the server apparently loses its scripts as soon as they are loaded.
 const RELOADS_MAX: u8 = 3;
