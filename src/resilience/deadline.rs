@@ -4,6 +4,7 @@
 //!
 //! Not here: deciding unanswered checks (`fallback`).
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -106,7 +107,9 @@ impl<S: Store> Store for Deadline<S> {
         }
         // Layers below can return a partial result before the budget ends.
         let call = &Call { deadline: now.checked_add(budget), ..*call };
-        match tokio::time::timeout(budget, self.store.apply(call)).await {
+        // Pinned here, because a future that is passed on by value is copied.
+        let answers = pin!(self.store.apply(call));
+        match tokio::time::timeout(budget, answers).await {
             Ok(answers) => answers,
             Err(_) => self.record_overrun(call, ExecutionStatus::Unknown),
         }

@@ -256,14 +256,11 @@ impl<S: Store> RefusalCache<S> {
         }
     }
 
-    /// Sends the remaining checks of a call to the store and writes its answers to `answers`.
+    /// Sends the checks without an answer in `answers` to the store, and adds the store's answers.
     /// Returns the source of the answers, which is the cache if no checks remain.
-    async fn send_remaining(
-        &self,
-        call: &Call<'_>,
-        remaining: &RemainingChecks<'_>,
-        answers: &mut [Answer],
-    ) -> Source {
+    async fn send_remaining(&self, call: &Call<'_>, answers: &mut [Answer]) -> Source {
+        // A refused check charges nothing, so the store can decide the other checks without it.
+        let remaining = RemainingChecks::new(call, answers);
         if remaining.positions.is_empty() {
             self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
             return Source::Cached;
@@ -373,9 +370,8 @@ impl<S: Store> Store for RefusalCache<S> {
             self.update(call, &answers.each);
             return answers;
         }
-        // A refused check charges nothing, so the store can decide the other checks without it.
-        let remaining = RemainingChecks::new(call, &each);
-        let source = self.send_remaining(call, &remaining, &mut each).await;
+        // Boxed, so that the future of a call without cached refusals stays small.
+        let source = Box::pin(self.send_remaining(call, &mut each)).await;
         for (check, answer) in call.checks.iter().zip(&mut each) {
             if *answer == Answer::NotAsked {
                 *answer = self.last_known.answer(check, call.now);

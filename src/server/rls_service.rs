@@ -9,6 +9,7 @@
 use std::collections::hash_map::RandomState;
 use std::future::Future;
 use std::hash::BuildHasher as _;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -286,7 +287,8 @@ impl<D: Decide> RlsService<D> {
         // Reuses the start of a timed call, because reading the clock is the main cost of timing.
         let start = || started.unwrap_or_else(|| self.clock.monotonic());
         let until = deadline.and_then(|left| start().checked_add(left));
-        let decision = self.decider.decide(&request, now, until, |decision, rules| {
+        // Pinned here, because a future that is passed on by value is copied.
+        let decision = pin!(self.decider.decide(&request, now, until, |decision, rules| {
             let descriptors = &*descriptors;
             if let Some(trace) = trace {
                 trace.record_decision(request.domain, descriptors.len(), decision);
@@ -294,7 +296,7 @@ impl<D: Decide> RlsService<D> {
             let request = &decoded;
             ResponseInput { request, descriptors, decision, rules, response_config, now, random }
                 .encode(out);
-        });
+        }));
         let decision = match deadline {
             // tokio registers the timer only if the decision is not ready at the first poll.
             Some(deadline) => {

@@ -233,7 +233,7 @@ impl<T: Transport> RedisStore<T> {
             PlainResult::Refund(receipts) => {
                 // Before the scripts decide, so that they do not refuse the call because of its own
                 // hits. Never resent: a lost refund only leaves the counter stricter.
-                let _lost = self.transport.send(self.refund_calls(&receipts, None)).await;
+                let _lost = Box::pin(self.transport.send(self.refund_calls(&receipts, None))).await;
                 Box::pin(self.decide_by_script(call)).await
             }
             PlainResult::Unknown(answers, receipts) => {
@@ -565,13 +565,13 @@ fn refund_answers(
 
 impl<T: Transport> Store for RedisStore<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
+        // Boxed, so that the futures of the stores around this one, which contain it, stay small.
         if let Some(plain) = &self.plain
             && let Some(charges) = plain.plan(call)
         {
-            // Boxed, so that the future of a script call stays small.
             return Box::pin(self.decide_by_plain_commands(call, plain, charges)).await;
         }
-        self.decide_by_script(call).await
+        Box::pin(self.decide_by_script(call)).await
     }
 
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
