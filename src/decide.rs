@@ -56,7 +56,7 @@ pub enum DecideError {
     },
 }
 
-/// Decides rate limit requests under the active policy. Owns the store and the observer.
+/// Decision engine for rate limit requests. Owns the active policy, the store and the observer.
 #[derive(Debug)]
 pub struct Decider<S, O> {
     policy: ArcSwap<Policy>,
@@ -248,7 +248,7 @@ fn admits(checks: &[Check<'_>], answers: &[Answer]) -> Result<bool, DecideError>
 
 /// Returns whether wait `a` is longer than wait `b`. `None` means that waiting never helps, and
 /// counts as longer than any other wait.
-fn is_longer(a: Option<Micros>, b: Option<Micros>) -> bool {
+fn is_longer_wait(a: Option<Micros>, b: Option<Micros>) -> bool {
     match (a, b) {
         (None, None) | (Some(_), None) => false,
         (None, Some(_)) => true,

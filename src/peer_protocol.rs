@@ -21,18 +21,18 @@ const HTTP_REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 /// Start of an HTTP/2 connection: the connection preface and an empty SETTINGS frame.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Kind of server detected at an address.
+/// Result of probing an address: the kind of server found, or the reason why none was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peer {
-    /// No server: the host name cannot be resolved.
+    /// The host name cannot be resolved.
     UnknownHost,
-    /// No server: the TCP connection is refused.
+    /// The TCP connection was refused.
     ConnectionRefused,
-    /// Kind not determined: nothing replied in time, or the protocol is unknown.
+    /// No reply arrived in time, or the protocol is unknown.
     Unidentified,
     /// Redis server without TLS.
     Redis,
-    /// Server that requires TLS, whatever its protocol.
+    /// Server that requires TLS; the protocol inside TLS is unknown.
     Tls,
     /// HTTP/1 server without TLS.
     Http,
@@ -66,7 +66,7 @@ pub(crate) async fn detect_peer(host: &str, port: u16, step_max: Duration) -> Pe
     {
         return Peer::Http2;
     }
-    let Some(hello) = client_hello() else { return Peer::Unidentified };
+    let Some(hello) = build_client_hello() else { return Peer::Unidentified };
     match within(fetch_first_bytes(host, port, &hello)).await {
         // The type of a TLS record, alert or handshake, and the major version.
         Ok(Ok(bytes)) if matches!(bytes.get(..2), Some([0x15 | 0x16, 3])) => Peer::Tls,
@@ -84,8 +84,8 @@ async fn fetch_first_bytes(host: &str, port: u16, request: &[u8]) -> io::Result<
     Ok(bytes)
 }
 
-/// Returns a TLS ClientHello, the first message of a handshake, or `None` if it cannot be created.
-fn client_hello() -> Option<Vec<u8>> {
+/// Returns a TLS ClientHello, the first message of a handshake, or `None` if it cannot be built.
+fn build_client_hello() -> Option<Vec<u8>> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .ok()?
@@ -104,6 +104,6 @@ mod tests {
 
     #[test]
     fn a_handshake_begins_with_a_tls_record() {
-        assert_eq!(client_hello().unwrap()[..2], [0x16, 3]);
+        assert_eq!(build_client_hello().unwrap()[..2], [0x16, 3]);
     }
 }

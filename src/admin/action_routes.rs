@@ -1,8 +1,8 @@
-//! Debug-port routes that change the service: overrides, counter resets, rehearsed Redis outages,
-//! and the log level.
+//! Debug-port routes for operator actions: overrides, counter resets, simulated Redis outages, and
+//! the log level.
 //!
-//! A POST needs the operators' token, and gets 403 if no token is configured. The GET routes that
-//! show the current state need no token.
+//! POST requests need the operator token, and fail with status 403 if no token is configured. GET
+//! requests, which only show state, need no token.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::{PageHandler, TextResult, page_route, text_or_bad_request, text_respo
 /// belongs in the policy.
 const LIFETIME_SECONDS_MAX: u64 = 30 * 86_400;
 
-/// Change requested by an operator. If `lifetime` is `None`, the change applies until it is revoked
+/// Change requested by an operator. A change without a `lifetime` lasts until an operator undoes it
 /// or the process ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminAction {
@@ -30,7 +30,7 @@ pub enum AdminAction {
     SetOverride {
         /// Target of the override: a domain, or the path of a rule as listed by `/rlconfig`.
         target: String,
-        /// New behavior: `shadow`, `allow`, `deny`, or a percentage of the limit such as `20%`.
+        /// Override to set: `shadow`, `allow`, `deny`, or a percentage of the limit such as `20%`.
         to: String,
         /// Time until the override expires, or `None` if it never does.
         lifetime: Option<Duration>,
@@ -41,12 +41,13 @@ pub enum AdminAction {
         /// overrides.
         target: Option<String>,
     },
-    /// Makes the service act as if Redis were unavailable, to rehearse an outage.
+    /// Makes the service act as if Redis were unavailable, to simulate an outage.
     DisableStore {
-        /// Time until the rehearsed outage ends, or `None` if it lasts until `EnableStore`.
+        /// Time until the simulated outage ends, or `None` if it lasts until
+        /// [`AdminAction::EnableStore`].
         lifetime: Option<Duration>,
     },
-    /// Ends a rehearsed outage, so that the service uses Redis again.
+    /// Ends a simulated outage, so that the service uses Redis again.
     EnableStore,
     /// Changes the log level of the service.
     SetLogLevel {
@@ -86,15 +87,15 @@ pub struct AdminHandlers {
     /// rotated token takes effect without a restart.
     pub token: TokenSource,
     /// Carries out an operator's change and returns a message for the operator.
-    pub run: ActionHandler,
+    pub run_action: ActionHandler,
     /// Lists the active overrides.
     pub overrides: PageHandler,
     /// Reports the current log level and, if an operator changed it, when the change expires.
     pub log_level: PageHandler,
     /// Reads the counters of a descriptor without charging them.
-    pub counter: CounterHandler,
+    pub inspect_counters: CounterHandler,
     /// Resets the counters of a descriptor.
-    pub reset: CounterHandler,
+    pub reset_counters: CounterHandler,
 }
 
 impl std::fmt::Debug for AdminHandlers {
@@ -103,10 +104,11 @@ impl std::fmt::Debug for AdminHandlers {
     }
 }
 
-/// Builds the routes for operator actions. Only routes that change the service require the token.
+/// Builds the routes for operator actions. Only POST requests require the operator token.
 pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
-    let AdminHandlers { token, run, overrides, log_level, counter, reset } = handlers;
-    let action = |parse| action_route(parse, Arc::clone(&token), Arc::clone(&run));
+    let AdminHandlers { token, run_action, overrides, log_level, inspect_counters, reset_counters } =
+        handlers;
+    let action = |parse| action_route(parse, Arc::clone(&token), Arc::clone(&run_action));
     Router::new()
         .route("/switches", page_route(overrides, text_response))
         .route("/log-level", page_route(log_level, text_response).merge(action(parse_log_level)))
@@ -117,14 +119,14 @@ pub(super) fn action_routes(handlers: AdminHandlers) -> Router {
         .route(
             "/counter",
             get(move |RawQuery(query): RawQuery| async move {
-                text_or_bad_request(handle_counters(&counter, query.as_deref()).await)
+                text_or_bad_request(handle_counters(&inspect_counters, query.as_deref()).await)
             }),
         )
         .route(
             "/reset",
             post(move |headers: HeaderMap, RawQuery(query): RawQuery| async move {
                 authorize(&headers, &token())?;
-                let result = handle_counters(&reset, query.as_deref()).await;
+                let result = handle_counters(&reset_counters, query.as_deref()).await;
                 Ok::<_, AuthError>(text_or_bad_request(result))
             }),
         )
@@ -141,7 +143,7 @@ fn action_route(parse: ParseAction, token: TokenSource, run: ActionHandler) -> M
     })
 }
 
-/// Reason for denying a request to change the service.
+/// Reason for rejecting a request to change the service.
 enum AuthError {
     ReadOnly,
     TokenUnreadable,
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_needs_the_token() {
+    fn a_change_needs_the_token() {
         let token = |text: &str| OperatorToken::Text(text.to_owned());
         let mut headers = HeaderMap::new();
         let read_only = authorize(&headers, &OperatorToken::NotConfigured);

@@ -3,8 +3,8 @@
 //! The same-origin policy prevents other sites from reading responses, the operator token prevents
 //! them from changing anything, and response headers prevent them from framing pages. The remaining
 //! attack is DNS rebinding: an attacker can point a domain of their own at 127.0.0.1, so that their
-//! page and the debug port share an origin. A loopback port therefore accepts only host names that
-//! nobody can register.
+//! page and the debug port share an origin. A debug port that listens on loopback therefore accepts
+//! only host names that nobody can register.
 
 use std::net::IpAddr;
 
@@ -22,14 +22,14 @@ use super::text_response;
 /// Set of host names that a port accepts in the `Host` header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedHosts {
-    /// Accepts IP addresses, `localhost`, and names without a dot. Used if the port listens on
-    /// loopback.
+    /// Accepts IP addresses, names without a dot such as `localhost`, and names that end in
+    /// `.localhost`. Used if the port listens on loopback.
     Local,
     /// Accepts every host name. Used if the operator has opened the port to other machines.
     Any,
 }
 
-/// Security headers that are added to a response unless it sets them itself. They prevent browsers
+/// Security headers that are added to a response unless it already has them. They prevent browsers
 /// from running scripts and from embedding the page in a frame.
 const DEFAULT_HEADERS: [(HeaderName, &str); 6] = [
     (CACHE_CONTROL, "no-store"),
@@ -55,8 +55,8 @@ pub(super) async fn protect(hosts: AllowedHosts, request: Request<Body>, next: N
     response
 }
 
-/// Returns whether a `Host` header is an IP address, `localhost`, or a name without a dot. Nobody
-/// can register such a name, so DNS rebinding cannot produce it.
+/// Returns whether a `Host` header is an IP address, a name without a dot such as `localhost`, or a
+/// name that ends in `.localhost`. Nobody can register such a name, so DNS rebinding cannot use it.
 fn is_unregistrable(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else { return false };
     let name = match host.strip_prefix('[') {

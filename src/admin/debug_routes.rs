@@ -1,4 +1,5 @@
-//! Routes of the debug port: settings, limits, explanations, the live page, and admin actions.
+//! Routes of the debug port: settings, limits, metrics, matching rules, the live page, and operator
+//! actions.
 
 use std::sync::Arc;
 
@@ -30,13 +31,14 @@ pub struct ExplainQuery {
 pub struct DebugHandlers {
     /// Lists all limits, one per line, in the format that envoyproxy/ratelimit uses.
     pub rlconfig: PageHandler,
-    /// Lists the statistics under the names that envoyproxy/ratelimit sends to statsd.
+    /// Lists statistics per limit, under the statsd names of envoyproxy/ratelimit.
     pub stats: PageHandler,
-    /// Serves `/stats/prometheus`: all metrics, also under their names in envoyproxy/ratelimit.
+    /// Handler of `/stats/prometheus`: all metrics, including those with envoyproxy/ratelimit
+    /// names.
     pub ratelimit_metrics: Arc<MetricsEndpoint>,
     /// Lists all settings with their values and sources. Secrets are hidden.
     pub config: PageHandler,
-    /// Explains which rules a request matches, and lists the Redis keys of their counters.
+    /// Explains which rules a request matches, and lists the Redis keys of the counters.
     pub explain: Arc<dyn Fn(&ExplainQuery) -> TextResult + Send + Sync>,
     /// Handlers that return the live page's data as JSON.
     pub live_page: LivePageHandlers,
@@ -75,7 +77,7 @@ POST, with `Authorization: Bearer TOKEN` (the token of --debug-token-file), in t
 /log-level         ?to=off|error|warn|info|debug&for=SECONDS
 ";
 
-/// Builds the routes of the debug port and protects them against requests from hostile web pages.
+/// Builds the routes of the debug port, protected against requests from hostile web pages.
 pub fn debug_routes(handlers: DebugHandlers, hosts: AllowedHosts) -> Router {
     let explain = handlers.explain;
     Router::new()

@@ -24,8 +24,7 @@ pub struct HttpLimits {
     /// Maximum number of open connections. When it is reached, each new connection closes the
     /// oldest one.
     pub connections: usize,
-    /// Timeout for receiving the headers of a request. Idle connections are closed after the same
-    /// time.
+    /// Timeout for receiving the headers of a request, and for idle connections.
     pub head_timeout: Duration,
     /// Timeout for handling a request, including receiving its body.
     pub request_timeout: Duration,
@@ -116,14 +115,14 @@ impl ConnectionCloser {
     }
 }
 
-/// Queue of open connections, oldest first. It may contain entries of connections that have closed.
+/// Queue of connections, oldest first. May include connections that have already closed.
 #[derive(Default)]
 struct OpenConnections(VecDeque<oneshot::Sender<()>>);
 
 impl OpenConnections {
-    /// Adds a connection. The returned receiver resolves when the connection must be closed to make
-    /// room for a newer one. Entries of closed connections are removed first if the queue has at
-    /// least `2 * connections` entries.
+    /// Adds a connection. Returns a receiver that resolves when the connection must be closed to
+    /// make room for a newer one. If the queue has at least twice as many entries as `connections`,
+    /// the connection limit, closed connections are removed first.
     fn add(&mut self, connections: usize) -> oneshot::Receiver<()> {
         if self.0.len() >= connections.saturating_mul(2) {
             self.0.retain(|connection| !connection.is_closed());

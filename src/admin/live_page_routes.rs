@@ -14,8 +14,9 @@ use futures_util::future::BoxFuture;
 use super::query::Query;
 use super::{PageHandler, TextResult, bad_request, page_route};
 
-/// Default and maximum value of `most`, the number of rules that `/policy` lists. Larger than any
-/// policy, so that the default lists every rule: tools that compare policies need the full list.
+/// Default and maximum value of the `most` parameter of `/policy`, which limits the number of rules
+/// in the response. Larger than any policy, so that the default lists every rule: tools that
+/// compare policies need the full list.
 const RULES_MAX: u64 = 10_000_000;
 
 /// Maximum value of the `hits` parameter of `/try`, because `hits_addend` is a 32-bit field in

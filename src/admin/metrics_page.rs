@@ -1,6 +1,6 @@
 //! HTTP handler of the metrics page. A rendering of the page takes at least 500 bytes per rule, so
-//! concurrent readers share renderings. Otherwise, each connection that stopped reading would keep
-//! a rendering of its own in memory.
+//! concurrent readers share renderings. Otherwise, each stalled connection would keep a separate
+//! rendering in memory.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -21,10 +21,10 @@ use crate::telemetry::{CONTENT_TYPE as OPENMETRICS, CONTENT_TYPE_PLAIN as PLAIN,
 /// 1 s. Shorter than any usual scrape interval. See [`READ_TIME_MIN`] for an exception.
 const SHARED_AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Minimum time that a client gets to read a rendering, 10 s: the default scrape timeout of
-/// Prometheus. At most two renderings per format are in memory. While clients are reading both, new
-/// readers share the newer one until it is 10 s old. The next new reader then gets a new rendering,
-/// and the connections that are still reading the oldest one are closed.
+/// Minimum time that a client gets to read a rendering of the metrics page, 10 s: the default
+/// scrape timeout of Prometheus. At most two renderings per format are in memory. While clients are
+/// reading both, new readers share the newer one until it is 10 s old. The next new reader then
+/// gets a new rendering, and the connections that are still reading the oldest one are closed.
 const READ_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// Handler of the metrics page in two formats, OpenMetrics and plain text.
@@ -54,12 +54,12 @@ struct Renderings {
 /// Text of the metrics page, rendered once and shared by concurrent readers.
 struct Rendering {
     text: String,
-    /// Becomes true to close the connections that are still reading this text.
+    /// Set to true to close the connections that are still reading this text.
     revoked: watch::Sender<bool>,
 }
 
-/// Handle that keeps a rendering alive while a response body sends its text. Dropped when the body
-/// has been sent or its connection has closed.
+/// Handle that keeps a rendered metrics page in memory while it is sent as a response body. Dropped
+/// when the body has been sent or its connection has closed.
 struct RenderingReader {
     rendering: Arc<Rendering>,
     _reading: oneshot::Sender<()>,
@@ -135,8 +135,8 @@ impl fmt::Debug for SharedPage {
     }
 }
 
-/// Returns a response body that shares the rendering's text. If the rendering is revoked before the
-/// whole body has been sent, the connection is closed.
+/// Returns a response body that sends a rendered metrics page without copying its text. If the
+/// rendering is revoked before the whole body has been sent, the connection is closed.
 fn share_text(rendering: Arc<Rendering>, connection: ConnectionCloser) -> Bytes {
     let (reading, sent) = oneshot::channel();
     let mut revoked = rendering.revoked.subscribe();

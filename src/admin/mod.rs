@@ -1,4 +1,4 @@
-//! HTTP ports: one for probes, metrics and `/json`, and the debug port for operators.
+//! HTTP ports: the public port for probes, metrics and `/json`, and the debug port for operators.
 //!
 //! `app` supplies a handler for everything that these ports show or change. The gRPC port is in
 //! `server`.

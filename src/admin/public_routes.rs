@@ -38,19 +38,19 @@ pub struct DecisionResponse {
 /// Function that decides the rate limit request in the body of a `/json` request.
 pub type JsonHandler = Arc<dyn Fn(Bytes) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
 
-/// Forward-auth query: a proxy's request to authorize an HTTP request.
+/// Forward-auth request, in which a proxy asks whether to admit an HTTP request.
 #[derive(Clone, Debug)]
 pub struct AuthzQuery {
     /// Domain whose limits apply.
     pub domain: String,
-    /// HTTP status of the response if the request is denied: 429 or 403.
+    /// HTTP status of the response if the HTTP request is denied: 429 or 403.
     pub denied_status: u16,
-    /// Headers of the query: those of the HTTP request, and the `x-forwarded-*` headers with which
-    /// the proxy describes it.
+    /// Headers that the proxy sent: those of the HTTP request, and `x-forwarded-*` headers that
+    /// describe it.
     pub headers: HeaderMap,
 }
 
-/// Function that decides a forward-auth query.
+/// Function that decides a forward-auth request.
 pub type AuthzHandler =
     Arc<dyn Fn(AuthzQuery) -> BoxFuture<'static, DecisionResponse> + Send + Sync>;
 
@@ -59,7 +59,7 @@ pub type AuthzHandler =
 pub struct JsonHandlers {
     /// Decides the rate limit request in the body of a `/json` request.
     pub decide: JsonHandler,
-    /// Decides a forward-auth query of `/authz`.
+    /// Decides a forward-auth request to `/authz`.
     pub authorize: AuthzHandler,
     /// Maximum size of a request body, in bytes.
     pub body_bytes_max: usize,
@@ -72,9 +72,8 @@ pub struct JsonHandlers {
 pub struct PublicHandlers {
     /// Returns whether the process accepts requests: a policy is loaded and no shutdown has begun.
     pub is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Returns the reason why requests are decided without Redis, or `None` while Redis decides
-    /// them.
-    pub degraded: Arc<dyn Fn() -> Option<String> + Send + Sync>,
+    /// Returns why requests are currently decided without Redis, or `None` if Redis decides them.
+    pub outage: Arc<dyn Fn() -> Option<String> + Send + Sync>,
     /// Handler of `/metrics`.
     pub metrics: Arc<MetricsEndpoint>,
     /// Handlers of `/json` and `/authz`; `None` if they are disabled.
@@ -94,8 +93,8 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
         true => (StatusCode::OK, "OK"),
         false => (StatusCode::INTERNAL_SERVER_ERROR, ""),
     };
-    let (is_ready, degraded) = (handlers.is_ready, handlers.degraded);
-    let readyz = async move || match (is_ready(), degraded()) {
+    let (is_ready, outage) = (handlers.is_ready, handlers.outage);
+    let readyz = async move || match (is_ready(), outage()) {
         (true, None) => (StatusCode::OK, "ready\n".to_owned()),
         // Ready despite a Redis outage, which would otherwise remove all replicas at once.
         (true, Some(reason)) => (StatusCode::OK, format!("ready, {reason}\n")),
@@ -128,8 +127,9 @@ pub fn public_routes(handlers: PublicHandlers) -> Router {
 /// Timeout for receiving the body of a `/json` request.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Statuses with which `/authz` can deny a request. NGINX's `auth_request` denies a request only on
-/// 401 or 403, and browsers respond to 401 by asking for a password.
+/// Statuses with which `/authz` can deny a request. 429 is the default; 403 is for NGINX, whose
+/// `auth_request` treats only 401 and 403 as denials. 401 is not offered, because browsers respond
+/// to it by asking for a password.
 const DENIED_STATUSES: [u16; 2] = [429, 403];
 
 /// Parses the query string of `/authz`. The request body is ignored.
@@ -152,13 +152,13 @@ async fn handle_json(handlers: &JsonHandlers, request: Request<Body>) -> Respons
     // Browsers let any page send a body of another type to any address, without asking the server.
     if !is_json(request.headers()) {
         let reason = "the content type must be application/json";
-        return json_error(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
+        return error_response(StatusCode::UNSUPPORTED_MEDIA_TYPE, reason);
     }
     let late = (StatusCode::REQUEST_TIMEOUT, "the request did not arrive in time");
     let body = receive_body(handlers, request.into_body());
     let body = match time::timeout(BODY_TIMEOUT, body).await.unwrap_or(Err(late)) {
         Ok(body) => body,
-        Err((status, reason)) => return json_error(status, reason),
+        Err((status, reason)) => return error_response(status, reason),
     };
     decision_response((handlers.decide)(body.into()).await)
 }
@@ -182,7 +182,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     media_type.trim().eq_ignore_ascii_case("application/json")
 }
 
-fn json_error(status: StatusCode, reason: &str) -> Response {
+fn error_response(status: StatusCode, reason: &str) -> Response {
     (status, text_response(format!("{reason}\n"))).into_response()
 }
 

@@ -1,4 +1,4 @@
-//! Parser for the query strings of the debug port.
+//! Parser for the query strings of the HTTP ports.
 
 use std::borrow::Cow;
 

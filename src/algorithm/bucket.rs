@@ -4,8 +4,8 @@
 //!
 //! The state is the debt, expressed as the time at which the bucket is full again (the theoretical
 //! arrival time of GCRA): `tat` in whole microseconds, and `rem`, a remainder below one
-//! microsecond. Both refill forms share this state, so that a limit whose rate changes keeps its
-//! counter:
+//! microsecond. Both variants of [`Refill`] share this state, so that a limit whose rate changes
+//! keeps its counter:
 //!
 //! | | `u`, credits per hit | `l`, credits refilled per µs |
 //! |---|---|---|
@@ -70,7 +70,7 @@ pub struct State {
 pub(crate) struct BucketCredits {
     /// Capacity of the bucket, in hits.
     pub(crate) burst: u64,
-    /// Credits that one hit costs (`u` in the module documentation).
+    /// Cost of one hit, in credits (`u` in the module documentation).
     pub(crate) unit: u64,
     /// Credits refilled per microsecond, at least 1 (`l` in the module documentation).
     pub(crate) flow: u64,
@@ -82,13 +82,13 @@ pub(crate) struct BucketCredits {
     /// Maximum debt in hits: the capacity, or twice the capacity with `charge: billed` or
     /// `always`.
     pub(crate) cap_hits: u64,
-    /// Minimum number of hits that must be in the bucket before a charge of one hit. Used by
+    /// Minimum number of hits that must be in the bucket before each hit is charged. Used by
     /// consumer classes that share the bucket; 0 without classes.
     pub(crate) floor: u64,
 }
 
 /// Debt of a bucket, expressed as the time until it is full again: `ahead` whole microseconds plus
-/// `rem / flow` of a microsecond.
+/// `rem / flow` of a microsecond, where `flow` is the refill rate in credits per microsecond.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Debt {
     ahead: u64,
@@ -197,7 +197,7 @@ impl BucketCredits {
         }
     }
 
-    /// Returns the debt at `now`, and whether the stored debt was too large and was clamped.
+    /// Returns the debt at `now`, and whether the stored debt was too large and therefore clamped.
     fn read(&self, state: Option<State>, now: Micros) -> (Debt, bool) {
         let Some(state) = state.filter(|state| state.tat >= now) else {
             return (Debt { ahead: 0, rem: 0 }, false);
@@ -228,7 +228,7 @@ impl BucketCredits {
         Some(wait)
     }
 
-    /// Returns the debt after it is increased by `credits`.
+    /// Returns the debt plus `credits`.
     fn add_debt(&self, debt: Debt, credits: u64) -> Debt {
         let rem = debt.rem.saturating_add(credits);
         Debt { ahead: debt.ahead.saturating_add(rem / self.flow), rem: rem % self.flow }
@@ -257,7 +257,7 @@ impl BucketCredits {
         }
     }
 
-    /// Returns how many charges of one hit each would pass now, one after another.
+    /// Returns the number of single-hit charges that would pass now, one after another.
     fn available(&self, debt: Debt) -> u64 {
         if debt.ahead > self.capacity / self.flow {
             return 0;

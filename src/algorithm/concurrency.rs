@@ -1,6 +1,6 @@
-//! Concurrency: at most L slots in use, usually one for each request in flight. A holder acquires
-//! `c` slots, the cost of its check, under one lease. If the holder does not release them, they
-//! become free when the lease ends.
+//! Concurrency limit: at most L slots in use, usually one for each request in flight. A holder
+//! acquires `c` slots, the cost of its check, under one lease. If the holder does not release them,
+//! they become free when the lease ends.
 //!
 //! ```text
 //! in flight  total slots of the leases that have not ended (until > now)
@@ -41,12 +41,12 @@ impl State {
         self.leases.len()
     }
 
-    /// Returns the heap memory of the list of leases, in bytes.
+    /// Returns the heap memory used by the list of leases, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.leases.capacity() * size_of::<Lease>()
     }
 
-    /// Returns whether the state has no slot holders, not even expired ones.
+    /// Returns whether the state has no slot holders, not even ones whose lease has expired.
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
@@ -60,7 +60,7 @@ impl State {
     /// A lease that ends more than two lease lengths from now was stored by a clock that ran ahead.
     /// It is clamped to a lease that starts now. The returned state has capacity for `spare` more
     /// leases.
-    fn unexpired(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
+    fn without_expired(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
         let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
         let mut clamped = false;
         let mut leases = Vec::with_capacity(self.leases.len() + spare);
@@ -118,7 +118,9 @@ pub fn apply(
 ) -> Step<State> {
     let (mut after, clamped) = match state {
         // A refund must not need more memory than the table has: only a take gets spare capacity.
-        Some(state) => state.unexpired(limit, now, usize::from(matches!(op, Op::Take { .. }))),
+        Some(state) => {
+            state.without_expired(limit, now, usize::from(matches!(op, Op::Take { .. })))
+        }
         None => (State::default(), false),
     };
     let mut wait = Some(Micros::ZERO);

@@ -41,7 +41,7 @@ struct WindowView {
     end: Micros,
     count: u64,
     /// Whether the stored state belongs to the current window. If not, the count starts at zero.
-    exists: bool,
+    is_stored: bool,
     /// Whether the stored window was too far in the future and was clamped. If so, the clamped
     /// state must be stored.
     clamped: bool,
@@ -66,7 +66,7 @@ pub fn apply(
     let mut retry_after = None;
     match op {
         Op::Refund { cost } => {
-            if view.exists && count > 0 {
+            if view.is_stored && count > 0 {
                 count = count.saturating_sub(cost.0);
                 write = true;
             }
@@ -134,7 +134,7 @@ fn view_at(
         start: present.start,
         end: present.end,
         count: 0,
-        exists: false,
+        is_stored: false,
         clamped: false,
         stepped_back: false,
     };
@@ -142,7 +142,7 @@ fn view_at(
     let count = u64::from(state.count);
     if state.start > present.end {
         view.count = count.max(hits).min(cap);
-        view.exists = true;
+        view.is_stored = true;
         view.clamped = true;
         view.stepped_back = true;
     } else if state.start >= present.start {
@@ -151,7 +151,7 @@ fn view_at(
             view.end = window_at(&limit.window, state.start).end;
         }
         view.count = count.min(cap);
-        view.exists = true;
+        view.is_stored = true;
         view.stepped_back = state.start > now;
     }
     view

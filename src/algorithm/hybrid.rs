@@ -1,5 +1,5 @@
-//! Hybrid consumer classes: a guaranteed bucket for each class, and a common pool with a floor for
-//! each class. For the symbols, see the [parent module](super).
+//! Hybrid limit for consumer classes: a guaranteed bucket for each class, and a common pool with a
+//! floor for each class. For the symbols, see the [parent module](super).
 //!
 //! Extends "Development of API rate limiting methods based on consumer classes" (Seleznev, 2025,
 //! DOI 10.26102/2310-6018/2025.48.1.013), which names hybrids as future work. All classes share
@@ -22,7 +22,7 @@
 //! floor    ⌈floor% of P⌉ in whole hits; if P is room, at most room
 //! wait     the first tick at which the refilled pool suffices; none if the pool's room is too
 //!          small at that tick, because the check then passes only after other classes take hits
-//! refund   by a caller: c·u credits; by receipt: c·u − 100·L·(ticks since the charge) credits;
+//! refund   by a caller: c·u credits; of a recorded charge: c·u − 100·L·(ticks since it) credits;
 //!          into the own bucket first, the rest into the pool
 //! available  number of single hits that would pass, one after another
 //! reset    time until every own bucket and the total are full
@@ -56,18 +56,18 @@ use crate::domain::{ChargeRecord, Hits, Hybrid, Micros, Op, Outcome, Verdict};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// Time of the last update, in ticks (see `HybridCredits::tick`) since the Unix epoch.
-    last: u64,
+    last_tick: u64,
     pool: u64,
     /// Credits in the guaranteed bucket of each consumer class, in the same order as the limit's
     /// shares.
-    own: Arc<[u64]>,
+    buckets: Arc<[u64]>,
 }
 
 impl State {
-    /// Returns the heap memory of the bucket list, in bytes: its elements and the two reference
-    /// counts of the `Arc`.
+    /// Returns the heap memory used by the bucket list, in bytes: its elements and the two
+    /// reference counts of the `Arc`.
     pub fn heap_bytes(&self) -> usize {
-        2 * size_of::<usize>() + size_of_val::<[u64]>(&self.own)
+        2 * size_of::<usize>() + size_of_val::<[u64]>(&self.buckets)
     }
 }
 
@@ -101,7 +101,7 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     }
     let left = after.as_ref().unwrap_or(&read);
     // Waits start at the state's time, which a clock that stepped back has to reach first.
-    let until = |ticks| Micros(left.last.saturating_add(ticks).saturating_mul(credits.tick));
+    let until = |ticks| Micros(left.last_tick.saturating_add(ticks).saturating_mul(credits.tick));
     Step {
         outcome: Outcome {
             verdict: if wait == Some(0) { Verdict::Pass } else { Verdict::Refuse },
@@ -139,10 +139,10 @@ pub fn refund(state: &State, limit: &Hybrid, record: &ChargeRecord, now: Micros)
 /// Returns the time at which the pool and the buckets of all classes are full again.
 pub fn expires_at(state: &State, limit: &Hybrid) -> Micros {
     let credits = HybridCredits::new(limit);
-    if state.own.len() != limit.shares.len() {
+    if state.buckets.len() != limit.shares.len() {
         return Micros::ZERO;
     }
-    let ticks = state.last.saturating_add(credits.ticks_until_full(state));
+    let ticks = state.last_tick.saturating_add(credits.ticks_until_full(state));
     Micros(ticks.saturating_mul(credits.tick))
 }
 

@@ -1,4 +1,4 @@
-//! The arithmetic of each algorithm, as pure functions: (state, limit, operation, now) → (outcome,
+//! Arithmetic of each algorithm, as pure functions: (state, limit, operation, now) → (outcome,
 //! state).
 //!
 //! All arithmetic is integer. No function fails, panics, waits, or reads a clock. The Lua scripts
@@ -52,8 +52,8 @@ pub enum State {
 }
 
 impl State {
-    /// Returns the heap memory of the state, in bytes; 0 for fixed windows, sliding windows and
-    /// buckets.
+    /// Returns the heap memory used by the state, in bytes; 0 for fixed windows, sliding windows
+    /// and buckets.
     pub fn heap_bytes(&self) -> usize {
         match self {
             State::FixedWindow(_) | State::Bucket(_) | State::SlidingWindow(_) => 0,
@@ -97,7 +97,7 @@ const _: () = assert!(size_of::<State>() <= 24, "an entry of the memory store is
 /// Result of applying one operation to one counter: the outcome and the state to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<S = State> {
-    /// Outcome of the operation. Its `available` and `reset_after` describe the counter after the
+    /// Outcome of the operation. `available` and `reset_after` describe the counter after the
     /// operation.
     pub outcome: Outcome,
     /// New state to store; `None` if the stored state does not change.
@@ -106,8 +106,8 @@ pub struct Step<S = State> {
     /// the clamped state were not stored, every operation would clamp again and the counter would
     /// stay frozen.
     pub write: Option<S>,
-    /// Whether the stored state lies further in the future than the algorithm allows, because the
-    /// clock stepped back or a bucket's capacity was lowered.
+    /// Whether the stored state indicates that the clock has stepped back. A bucket whose capacity
+    /// was lowered can look the same.
     pub stepped_back: bool,
 }
 
@@ -187,7 +187,7 @@ pub fn apply_for(
     }
 }
 
-/// Refunds a recorded charge to its counter (clause 16 of the contract in `store`).
+/// Refunds a recorded charge to its counter (clause 16 of the contract documented in `store`).
 ///
 /// `limit` is the limit under which the hits were charged. Returns the new state to store, or
 /// `None` if the charge has already expired. Callers must refund each charge at most once.

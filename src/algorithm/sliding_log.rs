@@ -27,8 +27,8 @@ use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog,
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     entries: VecDeque<LogEntry>,
-    /// Identifier of the next entry.
-    next: u64,
+    /// Identifier that the next entry will get.
+    next_id: u64,
 }
 
 /// Entry of a sliding log: the hits of one charge.
@@ -70,19 +70,20 @@ impl State {
         (sum(start.saturating_sub(length), start), sum(start, Micros(u64::MAX)))
     }
 
-    /// Creates a log from the hit counts of two windows, as kept by the memory store's sketch:
-    /// `earlier` for the window that ended at `start`, and `later` for the window that began then.
-    /// The entries get the latest possible times, so that the log never admits too many hits.
+    /// Creates a log from the hit counts of two windows, because the memory store's sketch keeps no
+    /// single charges: `earlier` for the window that ended at `start`, and `later` for the window
+    /// that began then. The entries get the latest possible times, so that the log never admits too
+    /// many hits.
     pub(crate) fn from_two_windows(start: Micros, earlier: u32, later: u32, now: Micros) -> State {
         // No charge record has these numbers, so no refund removes more than its own hits.
         let earlier =
             LogEntry { at: start.saturating_sub(Micros(1)), id: u64::MAX - 1, hits: earlier };
         let later = LogEntry { at: start.max(now), id: u64::MAX, hits: later };
         let entries = [earlier, later].into_iter().filter(|entry| entry.hits > 0).collect();
-        State { entries, next: 0 }
+        State { entries, next_id: 0 }
     }
 
-    /// Returns the heap memory of the entries, in bytes.
+    /// Returns the heap memory used by the entries, in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.entries.capacity() * size_of::<LogEntry>()
     }
@@ -96,14 +97,14 @@ impl State {
     /// Returns a copy without the entries that have expired at `now`, and whether any entry was
     /// moved to `now` because it was more than one window in the future. The copy has capacity for
     /// `spare` more entries.
-    fn unexpired(&self, limit: &SlidingLog, now: Micros, spare: usize) -> (State, bool) {
+    fn without_expired(&self, limit: &SlidingLog, now: Micros, spare: usize) -> (State, bool) {
         let horizon = now.saturating_add(limit.length);
         let expired = self.expired_count(limit, now);
         let mut entries = VecDeque::with_capacity(self.entries.len() - expired + spare);
         entries.extend(self.entries.iter().skip(expired));
         // An empty log is equivalent to a missing one, whose numbers start at 0.
-        let next = if entries.is_empty() { 0 } else { self.next };
-        let mut state = State { entries, next };
+        let next_id = if entries.is_empty() { 0 } else { self.next_id };
+        let mut state = State { entries, next_id };
         let clamped = state.entries.back().is_some_and(|entry| entry.at > horizon);
         if clamped {
             for entry in &mut state.entries {
@@ -145,7 +146,9 @@ pub fn apply(
     // Copies the log: its length is bounded by the limit, and a take rewrites it anyway.
     let (mut log, clamped) = match state {
         // A refund must not need more memory than the log has, so only a take gets spare capacity.
-        Some(state) => state.unexpired(limit, now, usize::from(matches!(op, Op::Take { .. }))),
+        Some(state) => {
+            state.without_expired(limit, now, usize::from(matches!(op, Op::Take { .. })))
+        }
         None => (State::default(), false),
     };
     let newest = log.entries.back().map_or(Micros::ZERO, |entry| entry.at);
@@ -192,15 +195,15 @@ pub fn apply(
 
 impl State {
     fn push(&mut self, hits: u64, at: Micros) -> ChargeRecord {
-        let id = self.next;
-        self.next += 1;
+        let id = self.next_id;
+        self.next_id += 1;
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
         self.entries.push_back(LogEntry { at, id, hits });
         ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: id.into() }
     }
 
-    /// Removes `hits` hits, newest entries first. Used for refunds requested by a caller, which do
-    /// not identify a charge. Returns whether anything changed.
+    /// Removes hits from the newest entries, `hits` in total. Used for refunds requested by a
+    /// caller, which do not identify a charge. Returns whether any hits were removed.
     fn remove_newest(&mut self, mut hits: u64) -> bool {
         let mut changed = false;
         while hits > 0 {
@@ -234,7 +237,7 @@ pub fn refund(
     let at = state.entries.range(expired..).position(matches)?;
     let mut entries: VecDeque<LogEntry> = state.entries.range(expired..).copied().collect();
     entries.remove(at);
-    Some(State { entries, next: state.next })
+    Some(State { entries, next_id: state.next_id })
 }
 
 /// Returns the time at which the newest entry expires, or zero for an empty log.

@@ -58,11 +58,11 @@ pub(super) fn admin_handlers(
     let level = Arc::clone(log_level);
     Ok(AdminHandlers {
         token: Arc::new(token),
-        run: Arc::new(move |action| run_action(&service.0, &service.1, &service.2, action)),
+        run_action: Arc::new(move |action| run_action(&service.0, &service.1, &service.2, action)),
         overrides: Arc::new(move || list_overrides(&listed.0, &listed.1)),
         log_level: Arc::new(move || level.describe(Clock::System.monotonic())),
-        counter: Arc::new(move |domain, descriptor| Box::pin(counter(domain, descriptor))),
-        reset: Arc::new(move |domain, descriptor| Box::pin(reset(domain, descriptor))),
+        inspect_counters: Arc::new(move |domain, descriptor| Box::pin(counter(domain, descriptor))),
+        reset_counters: Arc::new(move |domain, descriptor| Box::pin(reset(domain, descriptor))),
     })
 }
 
@@ -104,7 +104,7 @@ fn run_action(
     }
 }
 
-/// Describes, for an operator, how long a change applies.
+/// Returns how long a change applies, as text for an operator.
 fn describe_lifetime(lifetime: Option<Duration>) -> String {
     match lifetime {
         Some(lifetime) => format!("for {} s or until it is undone", lifetime.as_secs()),

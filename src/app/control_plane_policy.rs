@@ -1,7 +1,7 @@
-//! Policies from a control plane: runs the control plane client on its own thread, and builds and
-//! activates each policy on that thread.
+//! Runs the control plane client on a dedicated thread, which also builds and activates each policy
+//! that the client receives.
 //!
-//! The client is in `control_plane`. `policy_reload` does the same for policy files.
+//! The client is in `control_plane`. `policy_reload` activates policies from files.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -100,9 +100,9 @@ impl ControlPlanePolicy {
         latest.unwrap_or_else(|| Arc::new(Policy::build(Vec::new(), secret.clone())))
     }
 
-    /// Attaches the service, which was started with `policy`. Each later policy from the control
-    /// plane replaces the service's policy. If a later policy has already arrived, it replaces
-    /// `policy` immediately.
+    /// Makes each later policy from the control plane replace the policy of `service`. If a policy
+    /// newer than `policy`, with which the service was started, has already arrived, it takes
+    /// effect immediately.
     pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {
         let mut state = self.lock_state();
         if let Some(latest) = state.latest.as_ref().filter(|latest| !Arc::ptr_eq(latest, policy)) {
@@ -130,8 +130,8 @@ impl ControlPlanePolicy {
     }
 }
 
-/// Activator that builds the policies that the control plane sends and puts them into effect. Runs
-/// on the control plane client's thread.
+/// Builds the policies that the control plane sends, and activates them. Runs on the control plane
+/// client's thread.
 struct Activator {
     policy: Arc<ControlPlanePolicy>,
     telemetry: Arc<Telemetry>,
@@ -141,8 +141,8 @@ struct Activator {
     /// Id of the next policy's first rule.
     next_rule: RuleId,
     active: Option<Arc<Policy>>,
-    /// Policy that was active before the current one. Kept until the next update, so that the last
-    /// call that uses it does not have to free thousands of rules.
+    /// Policy that was active before the current one. It is kept until the next update, because
+    /// otherwise the last call that uses it would have to free thousands of rules.
     former: Option<Arc<Policy>>,
 }
 
@@ -152,9 +152,9 @@ impl Activator {
             self.activate(last_good);
         }
         if effect.newly_rejected {
-            self.telemetry.policy_load_failed();
+            self.telemetry.record_policy_load_failure();
         } else if effect.accepted && !effect.activate {
-            self.telemetry.policy_unchanged();
+            self.telemetry.record_policy_unchanged();
         }
     }
 
@@ -164,7 +164,7 @@ impl Activator {
         let policy = Arc::new(policy.with_checks_max(self.checks_max));
         let fingerprint = Fingerprint::from_hash(last_good.fingerprint());
         let names = rule_names(&policy);
-        self.telemetry.policy_loaded(first, names, fingerprint, Clock::System.now());
+        self.telemetry.record_policy_load(first, names, fingerprint, Clock::System.now());
         self.next_rule = first_rule_after(&policy, first);
         self.policy.replace(&policy);
         self.former = self.active.replace(policy);

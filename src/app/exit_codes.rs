@@ -14,7 +14,8 @@ use crate::wire::WireError;
 pub enum Failure {
     /// The command line is invalid.
     Usage(String),
-    /// Settings are invalid. Contains each error with the source of the value.
+    /// One or more settings are invalid. Contains the errors, each with the source of the invalid
+    /// value.
     Settings(Vec<settings::SettingError>),
     /// A file named by a setting or a flag cannot be read or written, or is malformed.
     File(FileError),
@@ -26,7 +27,7 @@ pub enum Failure {
         /// Reason why the files cannot be used.
         error: Box<Failure>,
     },
-    /// Policy files are missing, unreadable or too large.
+    /// The policy files are missing, unreadable, too large or too many.
     PolicyFiles(PolicyFileError),
     /// A policy does not compile. Contains every error with its position.
     Policy(policy::Diagnostics),
@@ -48,7 +49,7 @@ pub enum Failure {
     },
     /// The gRPC server cannot start or run.
     Wire(WireError),
-    /// Redis was not reached in time, and `--require-store` is set. Contains a message for the
+    /// Redis could not be reached in time, and `--require-store` is set. Contains a message for the
     /// operator.
     Store(String),
     /// `tidegate ask` got no decision: the service did not respond, or returned an error.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::exit_codes::Failure;
-use super::load_policy::load_at;
+use super::load_policy::load_paths;
 use super::offline_engine::{OfflineEngine, plain_descriptor, to_entries};
 use crate::clock::Clock;
 use crate::decide::REMAINING_UNLIMITED;
@@ -26,7 +26,7 @@ pub struct SampleRequest {
     pub domain: String,
     /// Descriptors, each as a list of key-value pairs.
     pub descriptors: Vec<Vec<(String, String)>>,
-    /// Hits charged by each descriptor; 0 checks the limits and charges nothing.
+    /// Hits charged by each descriptor. With 0, limits are checked but not charged.
     pub hits: u64,
 }
 
@@ -51,13 +51,13 @@ impl SampleRequest {
 /// checks at most 2,048 limits.
 const COUNTERS_MAX: usize = 4_096;
 
-/// Explains which rule each descriptor matches, and lists the Redis keys of its counters.
+/// Explains which rule each descriptor matches, and lists the Redis keys of the rule's counters.
 pub(super) fn explain_request(policy: &Policy, prefix: &Prefix, request: &SampleRequest) -> String {
     let explain = |pairs: &Vec<_>| explain_descriptor(policy, prefix, &request.domain, pairs);
     request.descriptors.iter().map(explain).collect()
 }
 
-/// Explains which rule a descriptor matches, and lists the Redis keys of its counters.
+/// Explains which rule a descriptor matches, and lists the Redis keys of the rule's counters.
 pub(super) fn explain_descriptor(
     policy: &Policy,
     prefix: &Prefix,
@@ -82,7 +82,8 @@ pub(super) fn explain_descriptor(
 /// Maximum number of existing domains that are listed if the requested one does not exist.
 const DOMAINS_MAX: usize = 10;
 
-/// Suggests the domain with the most similar name, or lists the domains of the policy.
+/// Suggests the domain with the most similar name or, if no name is similar, lists domains of the
+/// policy.
 fn describe_domains(policy: &Policy, unknown: &str) -> String {
     let domains: BTreeSet<&str> = policy.domain_names().collect();
     if let Some(meant) = nearest_word(unknown, domains.iter().copied()) {
@@ -106,7 +107,7 @@ pub fn explain(
     request: &SampleRequest,
 ) -> Result<String, Failure> {
     request.check_bounds().map_err(Failure::Usage)?;
-    let (loaded, settings) = load_at(paths, sources)?;
+    let (loaded, settings) = load_paths(paths, sources)?;
     let policy = Arc::new(loaded.policy);
     let prefix = Prefix::new(&settings.cache_key_prefix);
     let prefix = prefix.map_err(|error| Failure::Usage(error.to_string()))?;

@@ -1,4 +1,5 @@
-//! Reads environment variables, the settings file, secrets, and text files named by flags.
+//! Reads environment variables, the settings file, secrets, and text files named on the command
+//! line.
 //!
 //! No other module reads the environment. `settings` interprets the values; `policy_files` reads
 //! policies.
@@ -14,13 +15,13 @@ use rustix::fs::OFlags;
 use super::policy_files::{advice_on_path, escape_path};
 use crate::settings::{TABLE, TextMap};
 
-/// Maximum size of a settings file, 1 MiB in bytes. A file that sets every setting is about a
+/// Maximum size of a settings file in bytes, 1 MiB. A file that sets every setting is about a
 /// hundredth of this size.
 const SETTINGS_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a secret or certificate file, 1 MiB in bytes. A typical CA bundle is a quarter
+/// Maximum size of a secret or certificate file in bytes, 1 MiB. A typical CA bundle is a quarter
 /// of this size.
 const SECRET_BYTES_MAX: u64 = 1 << 20;
-/// Maximum size of a `simulate` scenario, 1 MiB in bytes. This is enough for a policy and a
+/// Maximum size of a `simulate` scenario in bytes, 1 MiB. This is enough for a policy and a
 /// thousand groups of callers.
 const SCENARIO_BYTES_MAX: u64 = 1 << 20;
 
@@ -52,11 +53,10 @@ pub enum FileError {
     Malformed {
         /// Path of the malformed file.
         path: PathBuf,
-        /// Line of the problem, and its column if it is known, both from 1. `None` if the problem
-        /// is about the whole file.
+        /// Line and, if known, column of the problem, both counted from 1. `None` if the problem
+        /// concerns the whole file.
         position: Option<(usize, Option<usize>)>,
-        /// Description of the problem. It never quotes the contents of the file, which may include
-        /// a secret.
+        /// Description of the problem. It never quotes a value that may be a secret.
         reason: String,
     },
 }
@@ -127,8 +127,9 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
     Ok((values, places))
 }
 
-/// Finds the line (from 1) on which a setting's name begins in a settings file. Needed because the
-/// parser does not report positions. Returns `None` if the file uses flow style, like JSON.
+/// Returns the number of the line, from 1, on which a setting's name occurs in a settings file.
+/// Needed because the parser does not report positions. Returns `None` if the file uses flow style,
+/// like JSON.
 fn find_line(text: &str, name: &str) -> Option<usize> {
     let begins = |line: &str| {
         let line = line.trim_start().trim_start_matches(['"', '\'']);
@@ -138,7 +139,7 @@ fn find_line(text: &str, name: &str) -> Option<usize> {
     text.lines().position(begins).map(|line| line + 1)
 }
 
-/// Maximum number of characters of a value that an error quotes.
+/// Maximum length of a value that an error message quotes, in characters.
 const QUOTED_CHARS_MAX: usize = 200;
 
 /// Returns whether an error message may quote the value of the setting called `name`. Values of
@@ -147,8 +148,8 @@ fn is_value_quotable(name: &str) -> bool {
     TABLE.iter().any(|row| row.name == name && row.is_shown_unchanged())
 }
 
-/// Joins a list of strings and numbers with commas. Returns `None` if the list is empty or has
-/// other items, or if the text exceeds [`QUOTED_CHARS_MAX`].
+/// Joins a YAML list of strings and numbers with commas. Returns `None` if the list is empty or has
+/// items of other types, or if the result exceeds [`QUOTED_CHARS_MAX`].
 fn join_texts(items: &[serde_yaml::Value]) -> Option<String> {
     let text = |item: &serde_yaml::Value| match item {
         serde_yaml::Value::String(text) => Some(text.clone()),
@@ -159,8 +160,9 @@ fn join_texts(items: &[serde_yaml::Value]) -> Option<String> {
     (!joined.is_empty() && joined.chars().count() <= QUOTED_CHARS_MAX).then_some(joined)
 }
 
-/// Returns the position of a YAML error (line and column, from 1) and a message. The parser's own
-/// message is not used because it quotes the file, which may be a password file given by mistake.
+/// Returns the position of a YAML error (line and column, from 1) and an error message. The
+/// parser's message is not used: it quotes the file, which may be a password file passed by
+/// mistake.
 fn yaml_error(text: &str, error: &serde_yaml::Error) -> (Option<(usize, Option<usize>)>, String) {
     if let Some(((line, column), reason)) = find_wrong_separator(text) {
         return (Some((line, Some(column))), reason);
@@ -169,9 +171,9 @@ fn yaml_error(text: &str, error: &serde_yaml::Error) -> (Option<(usize, Option<u
     (position, "this is not YAML: write `name: value` on each line".to_owned())
 }
 
-/// Finds the first line that begins with the name of a setting followed by `=`, or by a colon
-/// without a space. Returns the line and column of that separator (from 1) and an error message
-/// that suggests the correct line, or `None` if there is no such line.
+/// Finds the first line on which a setting's name is followed by `=`, or by `:` without a space.
+/// Returns the position of that separator (line and column, from 1) and an error message that
+/// suggests the correct line, or `None` if there is no such line.
 fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
     for (nth, line) in text.lines().enumerate() {
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_colon_and_blank_is_corrected() {
+    fn a_line_without_colon_and_space_gets_a_suggestion() {
         let told = error("grpc-port: 1\npolicy = a=b.yaml\n");
         assert_eq!(
             told,

@@ -1,4 +1,4 @@
-//! HTTP ports of the service: public, debug and, if configured, the Prometheus port of
+//! HTTP ports of the service: public, debug and, if configured, a Prometheus port like that of
 //! envoyproxy/ratelimit.
 
 use std::net::SocketAddr;
@@ -44,8 +44,8 @@ impl HttpPorts {
         })
     }
 
-    /// Logs the bound addresses. If a port is configured as 0, this log line shows a parent process
-    /// which port the operating system has chosen.
+    /// Logs the bound addresses. If a port is configured as 0, this log line shows which port the
+    /// operating system has chosen.
     pub(super) fn log_addresses(&self, grpc: Option<String>) {
         let address = |listener: &TcpListener| {
             listener.local_addr().as_ref().map(SocketAddr::to_string).unwrap_or_default()
@@ -97,7 +97,8 @@ pub(super) struct RunningHttpPorts {
 }
 
 impl RunningHttpPorts {
-    /// Stops accepting requests and waits up to [`HTTP_STOP_TIMEOUT`] for requests in flight.
+    /// Stops accepting requests and waits up to [`HTTP_STOP_TIMEOUT`] for requests in flight to
+    /// finish.
     pub(super) async fn stop(mut self) {
         self.stop.send_replace(true);
         let stopped = async { while self.tasks.join_next().await.is_some() {} };

@@ -71,7 +71,7 @@ impl PolicyLoader {
     }
 }
 
-/// Reads the secret key with which the hashes in counter keys are computed.
+/// Reads the secret that is used to compute the hashes in counter keys.
 pub(super) fn read_key_secret(settings: &Settings) -> Result<Secret, Failure> {
     Ok(match &settings.key_secret_file {
         Some(path) => Secret::derive(&read_secret_file(path)?),
@@ -102,11 +102,11 @@ fn convert_charge(setting: ChargeSetting) -> Charge {
 /// Policy loaded by `tidegate check`.
 #[derive(Debug)]
 pub struct CheckedPolicy {
-    /// The policy as `serve` loads it with the same settings.
+    /// Policy, loaded exactly as `serve` would load it with the same settings.
     pub loaded: LoadedPolicy,
-    /// Number of errors that the policy has in drop-in mode, where `--charge` defaults to `billed`.
-    /// With `billed`, the maximum capacity of a bucket is half as large, to leave room for debt. 0
-    /// if `--charge` is set.
+    /// Number of errors that the policy would have in drop-in mode, where `--charge` defaults to
+    /// `billed`. With `billed`, the maximum capacity of a bucket is half as large, to leave room
+    /// for debt. 0 if `--charge` is set.
     pub errors_if_billed: usize,
 }
 
@@ -129,7 +129,7 @@ pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failu
             let reason = "- reads standard input: give it alone, without files".to_owned();
             return Err(Failure::Usage(reason));
         }
-        _ => Box::new(|sources| Ok(load_at(paths, sources)?.0)),
+        _ => Box::new(|sources| Ok(load_paths(paths, sources)?.0)),
     };
     let loaded = load(sources)?;
     let errors_if_billed = match load(drop_in) {
@@ -142,7 +142,7 @@ pub fn check(paths: &[PathBuf], sources: Sources) -> Result<CheckedPolicy, Failu
 /// Path that means standard input.
 const STDIN: &str = "-";
 
-/// Reads a policy from standard input, up to the largest size that `--policy-file-size` can allow.
+/// Reads a policy from standard input, up to the largest value that `--policy-file-size` accepts.
 fn read_stdin() -> Result<Vec<u8>, PolicyFileError> {
     let (path, bytes_max) = (PathBuf::from("<stdin>"), FILE_BYTES_CEILING);
     let mut text = Vec::new();
@@ -167,7 +167,7 @@ fn load_text(text: &Source, mut sources: Sources) -> Result<LoadedPolicy, Failur
 }
 
 /// Loads the policy at `paths`. Also returns the parsed settings.
-pub(super) fn load_at(
+pub(super) fn load_paths(
     paths: &[PathBuf],
     mut sources: Sources,
 ) -> Result<(LoadedPolicy, Settings), Failure> {

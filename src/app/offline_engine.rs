@@ -1,5 +1,5 @@
-//! Decision engine without a server, for `explain` and `simulate`: has a policy and a memory store,
-//! and takes the time as an argument.
+//! Decision engine without a server, for `explain` and `simulate`. It has a policy and a memory
+//! store, and takes the current time as an argument.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,7 +19,8 @@ pub struct OfflineEngine {
 }
 
 impl OfflineEngine {
-    /// Creates an engine whose memory store holds at most `keys_max` counters. Treats 0 as 1.
+    /// Creates an engine whose memory store holds at most `keys_max` counters. A `keys_max` of 0 is
+    /// treated as 1.
     pub fn new(policy: Arc<Policy>, keys_max: usize) -> OfflineEngine {
         let store = MemoryStore::new(keys_max);
         let decider = Decider::new(Arc::clone(&policy), store, (), GlobalModes::default());

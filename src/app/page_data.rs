@@ -1,7 +1,8 @@
-//! JSON data of the live page: the active policy, the most rejected keys, and current rates.
+//! JSON data of the live page: the active policy, the keys with the most rejections, and current
+//! rates.
 //!
-//! docs/ADMIN.md documents the field names, so renaming one breaks clients. `admin` has the routes;
-//! `try_request` handles `/try`.
+//! Clients depend on the field names, which docs/ADMIN.md documents, so fields must not be renamed.
+//! `admin` has the routes; `try_request` handles `/try`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -97,7 +98,7 @@ fn list_rules<'p>(
     let mut rules = Vec::new();
     for rule in policy.rules() {
         let view = policy.view(rule);
-        if !search.as_ref().is_none_or(|text| contains(&view, text)) {
+        if !search.as_ref().is_none_or(|text| matches_search(&view, text)) {
             continue;
         }
         rules_found += 1;
@@ -111,9 +112,9 @@ fn list_rules<'p>(
     RuleListing { rules_total, rules_found, switches: overrides, rules }
 }
 
-/// Returns whether the path, the file name or a limit name of a rule contains the text, ignoring
+/// Returns whether the path, the file name or a limit name of a rule contains a text, ignoring
 /// case. The text must be in lower case.
-fn contains(view: &RuleView<'_>, lowercase_text: &str) -> bool {
+fn matches_search(view: &RuleView<'_>, lowercase_text: &str) -> bool {
     let names = view.limits.iter().filter_map(|limit| limit.name);
     let mut texts = [view.rule].into_iter().chain(view.file).chain(names);
     texts.any(|text| text.to_lowercase().contains(lowercase_text))
@@ -128,8 +129,8 @@ struct NowResponse<'a> {
     rates: &'a CurrentRates,
     latency: Option<LatencyPercentiles>,
     /// Number of rejected bills since the process started, and a rule that rejected some of them;
-    /// `None` if no bill was rejected. A bill is a descriptor that reports hits already used. A
-    /// bill is counted only if its rule had been checked with 0 hits before.
+    /// `None` if no bill was rejected. A bill is a descriptor that reports hits after they were
+    /// used. It is counted only if its rule was checked with 0 hits before.
     lost_bills: Option<RejectedBills>,
     store: StoreView,
     /// State of the control plane client; absent if policies come from files.
@@ -148,7 +149,7 @@ struct ControlPlaneView {
     /// rejected.
     received_version: String,
     domains: usize,
-    /// Errors in the control plane's last response, at most 100.
+    /// Errors found in the control plane's last response, at most 100.
     rejections: Vec<RejectionView>,
 }
 
@@ -200,12 +201,12 @@ struct StoreView {
 struct NodeView {
     address: String,
     connections: u64,
-    /// Number of open circuit breakers for this node.
+    /// Number of open circuit breakers for this Redis node.
     open_breakers: u64,
-    /// Number of calls written to this node since the process started, each as a script call or as
-    /// plain commands.
+    /// Number of calls sent to this Redis node since the process started, each as a script call or
+    /// as plain commands.
     calls: u64,
-    /// Number of connections to this node that were lost, or closed after an error, since the
+    /// Number of connections to this Redis node that were lost, or closed after an error, since the
     /// process started.
     losses: u64,
 }

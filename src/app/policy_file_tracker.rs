@@ -29,21 +29,21 @@ const INCOMPLETE_POLLS_MAX: u32 = 3;
 #[derive(Debug, Default)]
 pub(super) struct PolicyFileTracker {
     files: BTreeMap<FileKey, TrackedFile>,
-    /// Number of consecutive polls that found incomplete files.
+    /// Number of consecutive polls, including the last one, that found incomplete files.
     incomplete_polls: u32,
 }
 
 #[derive(Debug, Default)]
 struct TrackedFile {
-    /// Stamp found by the last poll, or `None` if the file changed while it was being read or could
-    /// not be read.
+    /// Device, inode, size and timestamps at the last poll, or `None` if the file changed while it
+    /// was being read or could not be read.
     stamp: Option<FileStamp>,
     is_complete: bool,
     /// Whether the file was missing at the last poll.
     is_missing: bool,
-    /// Number of further polls that must read the file.
+    /// Number of polls that must still read the file, even if it does not change again.
     reads_left: u32,
-    /// Last complete contents, or `None` if the file has never been complete.
+    /// Last complete contents of the file, or `None` if the file has never been complete.
     contents: Option<Vec<u8>>,
 }
 
@@ -55,9 +55,10 @@ impl PolicyFileTracker {
         PolicyFileTracker { files, incomplete_polls: 0 }
     }
 
-    /// Polls the files. If a file was read or removed, returns the last complete contents of all
-    /// files. Returns `None` if no file was read or removed, if incomplete files may soon be
-    /// complete, or if no file is left. If `all` is true, reads every file immediately.
+    /// Lists the policy files, and reads those that are complete and may have changed. Returns the
+    /// last complete contents of all files, or `None` if no file was read or removed, or if no file
+    /// is left. If files are incomplete, the first two polls in a row return `None`, because the
+    /// files may soon be complete. If `all` is true, reads every file immediately.
     ///
     /// # Errors
     ///
@@ -186,8 +187,9 @@ mod tests {
         sources.iter().map(|source| str::from_utf8(&source.text).unwrap()).collect()
     }
 
-    /// A directory with two files, which the tracker has found complete.
-    fn tracked() -> (tempfile::TempDir, PolicyFiles, PolicyFileTracker) {
+    /// Returns a directory with two policy files, its configuration, and a tracker that has found
+    /// both files complete.
+    fn tracker_of_two_files() -> (tempfile::TempDir, PolicyFiles, PolicyFileTracker) {
         let directory = tempfile::tempdir().unwrap();
         for name in ["a", "b"] {
             fs::write(directory.path().join(name).with_extension("yaml"), name).unwrap();
@@ -203,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_file_that_changes_while_it_is_read_keeps_its_last_complete_contents() {
-        let (directory, files, mut tracker) = tracked();
+        let (directory, files, mut tracker) = tracker_of_two_files();
         let path = directory.path().join("a.yaml");
         fs::write(&path, "new").unwrap();
         tracker.update(files.list().unwrap(), false);
@@ -221,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_removed_file_counts_as_removed_at_the_second_poll() {
-        let (directory, files, mut tracker) = tracked();
+        let (directory, files, mut tracker) = tracker_of_two_files();
         fs::remove_file(directory.path().join("a.yaml")).unwrap();
         assert!(tracker.poll(&files, false).unwrap().is_none(), "it may be being replaced");
         let left = tracker.poll(&files, false).unwrap().expect("a change");
@@ -230,7 +232,7 @@ mod tests {
 
     #[test]
     fn a_change_takes_effect_at_the_third_poll_while_another_file_changes_at_every_poll() {
-        let (directory, files, mut tracker) = tracked();
+        let (directory, files, mut tracker) = tracker_of_two_files();
         fs::write(directory.path().join("a.yaml"), "a2").unwrap();
         let mut polls = (1..=3).map(|poll| {
             fs::write(directory.path().join("b.yaml"), "b".repeat(poll + 1)).unwrap();
@@ -249,7 +251,7 @@ mod tests {
 
     #[test]
     fn files_changed_one_after_the_other_take_effect_together() {
-        let (directory, files, mut tracker) = tracked();
+        let (directory, files, mut tracker) = tracker_of_two_files();
         fs::write(directory.path().join("a.yaml"), "a2").unwrap();
         assert!(tracker.poll(&files, false).unwrap().is_none());
         fs::write(directory.path().join("b.yaml"), "b2").unwrap();

@@ -33,9 +33,9 @@ pub(super) struct PolicyFiles {
     /// and `.yml` files are read.
     any_extension: bool,
     /// Whether to skip files and directories whose names start with a dot.
-    skip_dots: bool,
+    skip_dotfiles: bool,
     file_bytes_max: usize,
-    bytes_max: usize,
+    total_bytes_max: usize,
 }
 
 /// Policy file found by listing the configured paths.
@@ -173,9 +173,9 @@ impl PolicyFiles {
         Ok(PolicyFiles {
             paths,
             any_extension: is_runtime_root,
-            skip_dots: !is_runtime_root || settings.runtime_ignoredotfiles,
+            skip_dotfiles: !is_runtime_root || settings.runtime_ignoredotfiles,
             file_bytes_max: settings.policy_file_size,
-            bytes_max: settings.policy_size,
+            total_bytes_max: settings.policy_size,
         })
     }
 
@@ -240,7 +240,7 @@ impl PolicyFiles {
         let mut paths = Vec::new();
         for entry in fs::read_dir(directory).map_err(unreadable)? {
             let entry = entry.map_err(unreadable)?;
-            if !(self.skip_dots && entry.file_name().as_encoded_bytes().starts_with(b".")) {
+            if !(self.skip_dotfiles && entry.file_name().as_encoded_bytes().starts_with(b".")) {
                 paths.push(entry.path());
             }
         }
@@ -300,14 +300,14 @@ impl PolicyFiles {
     ) -> Result<(Vec<u8>, Option<FileStamp>), PolicyFileError> {
         let unreadable = |error| unreadable_error(path, error);
         let (mut file, before) = open_regular_file(path).map_err(unreadable)?;
-        let left = self.bytes_max.saturating_sub(other_bytes);
+        let left = self.total_bytes_max.saturating_sub(other_bytes);
         let bytes_max = self.file_bytes_max.min(left);
         let mut bytes = Vec::new();
         let most = bytes_max as u64 + 1;
         file.by_ref().take(most).read_to_end(&mut bytes).map_err(unreadable)?;
         if bytes.len() > bytes_max {
             let (setting, bytes_max) = match left < self.file_bytes_max {
-                true => ("policy-size", self.bytes_max),
+                true => ("policy-size", self.total_bytes_max),
                 false => ("policy-file-size", self.file_bytes_max),
             };
             return Err(PolicyFileError::TooLarge { path: path.to_owned(), bytes_max, setting });
@@ -318,8 +318,8 @@ impl PolicyFiles {
     }
 }
 
-/// Reads the `--policy-defaults` file, which has the defaults for the domains of a control plane.
-/// The file may have at most 4 MiB.
+/// Reads the `--policy-defaults` file, which sets defaults for the domains that a control plane
+/// sends. The file may be at most 4 MiB in size.
 pub(super) fn read_policy_defaults(path: &Path) -> Result<PolicyDefaults, Failure> {
     let (file, _) = open_regular_file(path).map_err(|error| unreadable_error(path, error))?;
     let (mut text, bytes_max) = (Vec::new(), FILE_BYTES_MAX);

@@ -34,8 +34,8 @@ pub(super) struct PolicyReloader {
     active: Fingerprint,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
-    /// Whether a poll failed to read the files and no later poll has succeeded. Used to log each
-    /// outage only once.
+    /// Whether reading the files has failed and has not succeeded since. Used to log a failure that
+    /// lasts for several polls only once.
     is_unreadable: bool,
 }
 
@@ -91,7 +91,7 @@ impl PolicyReloader {
             }
             // If the files were unreadable for a while, the metrics still show a failed reload.
             if self.active == fingerprint {
-                self.telemetry.policy_unchanged();
+                self.telemetry.record_policy_unchanged();
             }
             return;
         }
@@ -111,7 +111,7 @@ impl PolicyReloader {
             "policy reloaded"
         );
         let names = rule_names(&loaded.policy);
-        self.telemetry.policy_loaded(
+        self.telemetry.record_policy_load(
             self.next_rule,
             names,
             loaded.fingerprint,
@@ -133,7 +133,7 @@ impl PolicyReloader {
     }
 
     fn report_failure(&self, failure: &Failure) {
-        self.telemetry.policy_load_failed();
+        self.telemetry.record_policy_load_failure();
         let text = failure.to_string();
         for error in text.lines().take(LOGGED_DIAGNOSTICS_MAX) {
             tracing::error!(error, "policy error");
@@ -231,7 +231,7 @@ mod tests {
         let path = directory.path().join("policy.yaml");
         fs::write(&path, ONE).unwrap();
         let mut reload = reloader(&path);
-        reload.telemetry.policy_loaded(RuleId(0), [], "", crate::domain::Micros(1));
+        reload.telemetry.record_policy_load(RuleId(0), [], "", crate::domain::Micros(1));
         assert_eq!(poll_until_read(&mut reload), [1, 1, 0], "the start was good");
         (directory, path, reload)
     }
@@ -297,7 +297,7 @@ mod tests {
         fs::create_dir(&mounted).unwrap();
         fs::write(mounted.join("policy.yaml"), ONE).unwrap();
         let mut reload = reloader(&mounted);
-        reload.telemetry.policy_loaded(RuleId(0), [], "", crate::domain::Micros(1));
+        reload.telemetry.record_policy_load(RuleId(0), [], "", crate::domain::Micros(1));
         assert_eq!(poll_until_read(&mut reload), [1, 1, 0]);
         // The files keep their stamps, unlike a file that is written again.
         fs::rename(&mounted, &unmounted).unwrap();

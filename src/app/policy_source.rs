@@ -73,7 +73,7 @@ impl InitialPolicy {
         let (loaded, tracker) = loader.load(RuleId(0))?;
         log_warnings(&loaded.warnings);
         let names = rule_names(&loaded.policy);
-        telemetry.policy_loaded(RuleId(0), names, loaded.fingerprint, Clock::System.now());
+        telemetry.record_policy_load(RuleId(0), names, loaded.fingerprint, Clock::System.now());
         let (secret, files) = (loader.secret.clone(), Some(loaded.files));
         let (poll, counters) = (settings.policy_poll, Arc::clone(&telemetry));
         let reloader = PolicyReloader::new(loader, &loaded, tracker, counters, poll);
@@ -82,16 +82,16 @@ impl InitialPolicy {
         Ok(InitialPolicy { policy, secret, telemetry, files, source })
     }
 
-    /// Returns the state of the control plane client; `None` if policies come from files.
-    pub(super) fn control_plane(&self) -> Option<Arc<ControlPlaneStatus>> {
+    /// Returns the state of the control plane client, or `None` if policies come from files.
+    pub(super) fn control_plane_status(&self) -> Option<Arc<ControlPlaneStatus>> {
         match &self.source {
             PolicySource::Files(_) => None,
             PolicySource::ControlPlane(policy) => Some(policy.status()),
         }
     }
 
-    /// Attaches the service, so that each later policy replaces the service's policy. Returns the
-    /// thread that watches the policy files; `None` if a control plane sends the policy.
+    /// Makes each later policy replace the policy of `service`. Returns the thread that watches the
+    /// policy files, or `None` if a control plane sends the policy.
     ///
     /// # Errors
     ///

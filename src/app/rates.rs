@@ -19,7 +19,7 @@ const SNAPSHOT_AGE_MAX: Micros = Micros(900_000);
 /// pause, the first request gets no rates.
 const SNAPSHOT_INTERVAL_MAX: Micros = Micros::from_secs(15);
 
-/// Maximum number of rules listed, busiest first. A policy may have 100,000 rules.
+/// Maximum number of rules whose rates are listed, busiest first. A policy may have 100,000 rules.
 const LISTED_RULES_MAX: usize = 50;
 
 /// Sampler that computes current rates from the difference between the last snapshot and a new one.
@@ -35,12 +35,12 @@ struct LastSample {
 /// Current call rates and busiest rules, computed from the last two snapshots.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct CurrentRates {
-    /// Time between the two snapshots, in seconds, or `None` if there is no older snapshot or it is
-    /// too old.
+    /// Time between the two snapshots that the rates are computed from, in seconds. `None` if there
+    /// is no recent earlier snapshot.
     pub(super) over_seconds: Option<f64>,
-    /// Calls admitted per second, or `None` if there is no older snapshot or it is too old.
+    /// Calls admitted per second, or `None` if there is no recent earlier snapshot to compare with.
     pub(super) admitted_per_second: Option<f64>,
-    /// Calls rejected per second, or `None` if there is no older snapshot or it is too old.
+    /// Calls rejected per second, or `None` if there is no recent earlier snapshot to compare with.
     pub(super) refused_per_second: Option<f64>,
     /// Rules with traffic, busiest first, at most 50.
     pub(super) rules: Vec<RuleRate>,

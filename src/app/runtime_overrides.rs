@@ -30,8 +30,8 @@ struct OverrideState {
     /// Policy as loaded, without overrides.
     loaded: Arc<Policy>,
     active: Vec<ActiveOverride>,
-    /// Time at which a rehearsed outage of Redis ends, or `None` if no outage is being rehearsed or
-    /// the rehearsal has no time limit.
+    /// Time at which a simulated outage of Redis ends, or `None` if there is no simulated outage or
+    /// it has no time limit.
     store_disabled_until: Option<Instant>,
 }
 
@@ -98,8 +98,8 @@ impl RuntimeOverrides {
         self.remove_where("undone", |active| target.is_none_or(|only| active.target == only))
     }
 
-    /// Disables Redis for `lifetime`, or until [`enable_store`](Self::enable_store) is called if
-    /// `lifetime` is `None`.
+    /// Makes the service act as if Redis were unavailable, for `lifetime` or, if that is `None`,
+    /// until [`enable_store`](Self::enable_store) is called.
     pub(super) fn disable_store(
         &self,
         redis: &RedisStack,
@@ -115,14 +115,14 @@ impl RuntimeOverrides {
         );
     }
 
-    /// Enables Redis again.
+    /// Ends a simulated outage of Redis.
     pub(super) fn enable_store(&self, redis: &RedisStack) {
         self.lock_state().store_disabled_until = None;
         redis.store_override().enable();
         tracing::warn!("Redis enabled again");
     }
 
-    /// Removes overrides that have expired by `now`, and ends a rehearsed outage of Redis if its
+    /// Removes overrides that have expired by `now`, and ends a simulated outage of Redis if its
     /// time is over.
     pub(super) fn expire(&self, now: Instant) {
         let is_over = self.lock_state().store_disabled_until.is_some_and(|until| until <= now);

@@ -52,7 +52,7 @@ const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 ///
 /// Returns the reason why the service cannot start.
 pub fn serve(configuration: Configuration) -> Result<(), Failure> {
-    let log_level = Arc::new(start_logs(&configuration.settings));
+    let log_level = Arc::new(start_logging(&configuration.settings));
     rlimit::raise_open_files();
     let (risks, mistakes): (Vec<_>, Vec<_>) =
         configuration.notices().into_iter().partition(|notice| notice.kind == NoticeKind::Risk);
@@ -109,7 +109,7 @@ async fn run(
         connection_stats: listener.connection_stats(),
         incomplete_requests: listener.incomplete_requests(),
         tls_counters: tls.map(|tls| tls.counters()),
-        control_plane: started.control_plane(),
+        control_plane: started.control_plane_status(),
     };
     let (metrics, exporters) = wiring.start_metrics()?;
     http_ports.log_addresses(listener.addresses().first().map(ToString::to_string));
@@ -170,7 +170,7 @@ fn log_notice(Notice { kind, name, text }: Notice) {
     }
 }
 
-fn start_logs(settings: &Settings) -> LogLevelControl {
+fn start_logging(settings: &Settings) -> LogLevelControl {
     let level = match settings.log_level {
         LogLevel::Off => Verbosity::Off,
         LogLevel::Panic | LogLevel::Fatal | LogLevel::Error => Verbosity::Error,
@@ -187,7 +187,7 @@ fn start_logs(settings: &Settings) -> LogLevelControl {
 
 /// Starts a thread that ends the process with exit code 0 after `hard_limit`, even if the shutdown
 /// hangs. Otherwise, the supervisor would send SIGKILL later, which looks like a crash. If the
-/// thread cannot be started, only the drain enforces `--hard-limit`.
+/// thread cannot be started, `--hard-limit` still applies to the drain of gRPC calls.
 fn exit_at_hard_limit(hard_limit: Duration) {
     let _ = thread::Builder::new().name("hard-limit".to_owned()).spawn(move || {
         thread::sleep(hard_limit);
@@ -196,8 +196,8 @@ fn exit_at_hard_limit(hard_limit: Duration) {
     });
 }
 
-/// Once a second, removes expired counters, ends expired overrides, and restores the configured log
-/// level after a temporary change. Also logs Redis outages, rejections, and rules for which the
+/// Removes expired counters, ends expired overrides, and restores the configured log level after a
+/// temporary change, once a second. Also logs Redis outages, rejections, and rules for which the
 /// memory store is full.
 async fn sweep(
     decider: Arc<ServiceDecider>,
@@ -238,8 +238,8 @@ fn log_overflows(decider: &ServiceDecider) {
     }
 }
 
-/// Moves records of rejected keys from their ring buffer into the statistics, 20 times per second,
-/// so that the buffer can be small.
+/// Moves records of rejected keys from their ring buffer into the statistics, 20 times per second.
+/// At this rate, a small buffer is enough.
 async fn drain_rejected_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Telemetry>) {
     let mut ticks = tokio::time::interval(telemetry::DRAIN_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -251,8 +251,8 @@ async fn drain_rejected_keys(decider: Arc<ServiceDecider>, telemetry: Arc<Teleme
 }
 
 /// Starts a thread that watches the policy files and another that watches the certificates, so that
-/// a hanging file system blocks only one of them. Policies from a control plane are received on a
-/// thread of their own.
+/// a hanging file system blocks only one of them. Policies from a control plane need no watcher:
+/// the control plane client has a separate thread.
 fn watch_files(
     policy: InitialPolicy,
     overrides: Arc<RuntimeOverrides>,

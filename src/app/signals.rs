@@ -1,4 +1,5 @@
-//! Signals of the process: SIGTERM and SIGINT stop the service, SIGHUP reloads files.
+//! Signal handling: SIGTERM and SIGINT stop the service, SIGHUP reloads the policy and the
+//! certificates.
 
 use std::process;
 
@@ -7,8 +8,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::exit_codes::Failure;
 use crate::server::Drain;
 
-/// Installed signal handlers. While they are installed, SIGTERM, SIGINT and SIGHUP do not end the
-/// process automatically.
+/// Installed signal handlers. While they are installed, SIGTERM, SIGINT and SIGHUP do not terminate
+/// the process by default.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,

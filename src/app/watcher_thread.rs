@@ -66,11 +66,11 @@ impl WatcherThread {
     }
 }
 
-/// Interval at which small files, such as password files, are read again, 1 s.
+/// Interval at which small files, such as password files, are reread, 1 s.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Value read from files, such as a password, which a thread reads again every second. Getting the
-/// value never blocks: while the file system hangs, the last value remains available.
+/// Value, such as a password, that a background thread rereads from its file every second. Getting
+/// the value never blocks: while the file system hangs, the last value remains available.
 #[derive(Debug)]
 pub(super) struct WatchedValue<T>(Arc<Mutex<Option<T>>>);
 

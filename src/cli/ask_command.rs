@@ -75,14 +75,14 @@ The exit code is 0 for every response, and 69 without one.";
 
 impl Ask {
     pub(super) fn run(self) -> Result<(), Failure> {
-        let target = self.host_and_port()?;
+        let target = self.parse_target()?;
         let settings = ClientSettings {
             target: target.to_owned(),
             timeout: Some(Duration::from_millis(self.timeout_ms)),
-            tls: self.tls()?,
+            tls: self.read_tls()?,
         };
         let batch = self.batch.as_deref().map(ask_batch::read).transpose()?;
-        let request = self.request()?;
+        let request = self.build_request()?;
         app::block_on(async {
             if let Some(requests) = batch {
                 return self.ask_batch(&settings, &requests).await;
@@ -155,7 +155,7 @@ impl Ask {
 
     /// Returns the target address as `host:port`, without a scheme. Returns a usage error if it has
     /// another form, or if it starts with `https://` and `--ca` is not set.
-    fn host_and_port(&self) -> Result<&str, Failure> {
+    fn parse_target(&self) -> Result<&str, Failure> {
         let target = self.target.as_str();
         let is_https = target.starts_with("https://");
         if is_https && self.ca.is_none() {
@@ -173,7 +173,7 @@ impl Ask {
         }
     }
 
-    fn request(&self) -> Result<CallRequest, Failure> {
+    fn build_request(&self) -> Result<CallRequest, Failure> {
         let bytes = |(key, value): (String, String)| (key.into_bytes(), value.into_bytes());
         let descriptor = |text: &String| {
             Ok(CallDescriptor {
@@ -192,7 +192,7 @@ impl Ask {
         })
     }
 
-    fn tls(&self) -> Result<Option<ClientTls>, Failure> {
+    fn read_tls(&self) -> Result<Option<ClientTls>, Failure> {
         let Some(ca) = &self.ca else { return Ok(None) };
         let identity = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => Some((app::read_pem_file(cert)?, app::read_pem_file(key)?)),
@@ -243,8 +243,8 @@ impl Ask {
     }
 }
 
-/// Converts an error of the client into a [`Failure`]. Adds advice that fits the protocol of the
-/// target server, which it detects.
+/// Converts an error of the client into a [`Failure`]. Detects the protocol that the target server
+/// speaks, and adds advice for this protocol.
 async fn with_advice(settings: &ClientSettings, error: WireError) -> Failure {
     let advice = find_advice(settings, &error).await;
     Failure::Ask { target: settings.target.clone(), error, advice }

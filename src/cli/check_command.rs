@@ -93,7 +93,7 @@ impl Check {
     }
 }
 
-/// Prints machine-readable reports, or nothing if `--format` is `text`.
+/// Printer of machine-readable reports. Prints nothing if `--format` is `text`.
 #[derive(Clone, Copy)]
 struct ReportPrinter {
     format: Format,

@@ -52,7 +52,7 @@ impl Severity {
     }
 
     /// Returns the GitHub workflow command that reports a diagnostic of this severity.
-    const fn command(self) -> &'static str {
+    const fn workflow_command(self) -> &'static str {
         match self {
             Severity::Error => "error",
             Severity::Warning => "warning",
@@ -132,7 +132,7 @@ impl Report<'_> {
             let _ = writeln!(
                 text,
                 "::{} file={},line={},col={},title={}::{}",
-                severity.command(),
+                severity.workflow_command(),
                 escape_property(&diagnostic.file),
                 diagnostic.line,
                 diagnostic.column,

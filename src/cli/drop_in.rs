@@ -27,8 +27,9 @@ pub(super) struct CommandLine {
 }
 
 impl CommandLine {
-    /// In drop-in mode, inserts the `serve` subcommand and removes unknown arguments. Otherwise,
-    /// keeps the arguments unchanged. `has_runtime_root` is whether RUNTIME_ROOT is set.
+    /// Creates the command line. In drop-in mode, inserts the `serve` subcommand and removes
+    /// unknown arguments. Otherwise, keeps the arguments unchanged. `has_runtime_root` must be true
+    /// if RUNTIME_ROOT is set.
     pub(super) fn new(arguments: Vec<OsString>, has_runtime_root: bool) -> CommandLine {
         let name = arguments.first().and_then(|name| Path::new(name).file_name());
         let is_ratelimit = name.is_some_and(|name| name == "ratelimit");
@@ -75,7 +76,7 @@ fn split_known_flags(
                     previous = if several { previous } else { PreviousArg::Other };
                 }
                 PreviousArg::Unknown => previous = PreviousArg::Other,
-                PreviousArg::Other => ignored.push(shorten(name)),
+                PreviousArg::Other => ignored.push(truncate_argument(name)),
             }
             continue;
         }
@@ -93,7 +94,7 @@ fn split_known_flags(
                 PreviousArg::Other
             }
             None => {
-                ignored.push(shorten(name));
+                ignored.push(truncate_argument(name));
                 if value.is_some() { PreviousArg::Other } else { PreviousArg::Unknown }
             }
         };
@@ -105,8 +106,8 @@ fn split_known_flags(
 /// Kind of the argument before the current one. Determines whether the current argument is a value.
 #[derive(Clone, Copy)]
 enum PreviousArg {
-    /// Known flag whose value is the next argument. If `several`, the arguments after it can be
-    /// values too.
+    /// Known flag whose value is the next argument. If `several` is true, the arguments after
+    /// that value can be further values.
     TakesValues { several: bool },
     /// Unknown flag without `=`.
     Unknown,
@@ -126,7 +127,7 @@ fn classify_known_flag(flag: &Arg) -> PreviousArg {
     PreviousArg::TakesValues { several }
 }
 
-fn shorten(text: &str) -> String {
+fn truncate_argument(text: &str) -> String {
     text.chars().take(LOGGED_ARGUMENT_CHARS_MAX).collect()
 }
 
@@ -134,43 +135,44 @@ fn shorten(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn run_as(arguments: &[&str], has_root: bool) -> (Vec<String>, Option<Vec<String>>) {
+    fn parse(arguments: &[&str], has_root: bool) -> (Vec<String>, Option<Vec<String>>) {
         let arguments = arguments.iter().map(OsString::from).collect();
         let line = CommandLine::new(arguments, has_root);
         let texts = line.arguments.into_iter().map(|argument| argument.into_string().unwrap());
         (texts.collect(), line.drop_in.map(|drop_in| drop_in.ignored_arguments))
     }
 
-    fn ignored(arguments: &[&str]) -> (Vec<String>, Vec<String>) {
-        let (known, ignored) = run_as(&[&["/bin/ratelimit"], arguments].concat(), false);
+    fn parse_as_ratelimit(arguments: &[&str]) -> (Vec<String>, Vec<String>) {
+        let (known, ignored) = parse(&[&["/bin/ratelimit"], arguments].concat(), false);
         (known[2..].to_vec(), ignored.expect("drop-in mode"))
     }
 
     #[test]
-    fn called_as_ratelimit_it_serves() {
-        let (line, ignored) = run_as(&["/bin/ratelimit"], false);
+    fn a_program_called_ratelimit_runs_serve() {
+        let (line, ignored) = parse(&["/bin/ratelimit"], false);
         assert_eq!((line, ignored), (vec!["/bin/ratelimit".into(), "serve".into()], Some(vec![])));
-        assert_eq!(run_as(&["ratelimit", "--json", "on"], false).0[1], "serve");
-        assert_eq!(run_as(&["ratelimit", "check", "x"], false).0[1], "check");
-        assert_eq!(run_as(&["ratelimit", "--version"], false).0[1], "--version");
+        assert_eq!(parse(&["ratelimit", "--json", "on"], false).0[1], "serve");
+        assert_eq!(parse(&["ratelimit", "check", "x"], false).0[1], "check");
+        assert_eq!(parse(&["ratelimit", "--version"], false).0[1], "--version");
     }
 
     #[test]
-    fn without_a_subcommand_but_with_a_runtime_root_it_serves() {
-        assert_eq!(run_as(&["tidegate"], true).0, ["tidegate", "serve"]);
-        assert_eq!(run_as(&["tidegate"], false), (vec!["tidegate".into()], None));
-        assert_eq!(run_as(&["tidegate", "check", "x"], true).0[1], "check");
-        assert_eq!(run_as(&["tidegate", "serve"], true).1, None, "not in place of ratelimit");
+    fn without_a_subcommand_but_with_a_runtime_root_serve_runs() {
+        assert_eq!(parse(&["tidegate"], true).0, ["tidegate", "serve"]);
+        assert_eq!(parse(&["tidegate"], false), (vec!["tidegate".into()], None));
+        assert_eq!(parse(&["tidegate", "check", "x"], true).0[1], "check");
+        assert_eq!(parse(&["tidegate", "serve"], true).1, None, "not in place of ratelimit");
     }
 
     #[test]
     fn arguments_that_are_not_flags_are_ignored_and_never_logged_with_a_value() {
-        let (known, unknown) = ignored(&["--quotaRateLimitServiceAddr=secret:8081"]);
+        let (known, unknown) = parse_as_ratelimit(&["--quotaRateLimitServiceAddr=secret:8081"]);
         assert_eq!((known, unknown), (vec![], vec!["--quotaRateLimitServiceAddr".to_owned()]));
-        let (known, unknown) = ignored(&["-v", "--password", "secret", "run", "--json", "on"]);
+        let (known, unknown) =
+            parse_as_ratelimit(&["-v", "--password", "secret", "run", "--json", "on"]);
         assert_eq!(known, ["--json", "on"]);
         assert_eq!(unknown, ["-v", "--password", "run"]);
-        assert_eq!(ignored(&["password=secret"]).1, ["password"]);
+        assert_eq!(parse_as_ratelimit(&["password=secret"]).1, ["password"]);
     }
 
     #[test]
@@ -180,16 +182,19 @@ mod tests {
             &["--shadow-mode", "true", "--grpc-port", "1", "--settings", "f.yaml"],
             &["--print-settings"],
         ] {
-            assert_eq!(ignored(kept), (kept.iter().map(|&a| a.to_owned()).collect(), vec![]));
+            assert_eq!(
+                parse_as_ratelimit(kept),
+                (kept.iter().map(|&a| a.to_owned()).collect(), vec![])
+            );
         }
-        assert_eq!(ignored(&["--print-settings", "x"]).1, ["x"], "takes no value");
+        assert_eq!(parse_as_ratelimit(&["--print-settings", "x"]).1, ["x"], "takes no value");
     }
 
     #[test]
     fn the_logged_arguments_are_bounded() {
         let long = "x".repeat(1_000);
         let many = vec![long.as_str(); 1_000];
-        let (_, unknown) = ignored(&many);
+        let (_, unknown) = parse_as_ratelimit(&many);
         assert_eq!(unknown.len(), LOGGED_ARGUMENTS_MAX);
         assert_eq!(unknown[0].len(), LOGGED_ARGUMENT_CHARS_MAX);
     }

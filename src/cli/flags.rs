@@ -79,8 +79,9 @@ impl<S: FlagSet> SettingFlags<S> {
         Ok(Sources { flags, environment, file, file_positions, ..Sources::default() })
     }
 
-    /// Reads all sources, but drops settings that this subcommand does not use. For example, an
-    /// invalid port is an error for `serve`, but not for `check`, which does not use the port.
+    /// Combines the settings file, the flags and the environment, but drops settings that this
+    /// subcommand does not use. For example, an invalid port is an error for `serve`, but not for
+    /// `check`, which does not use the port.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl<S: FlagSet> SettingFlags<S> {
     pub(super) fn read_used_sources(self, environment: &TextMap) -> Result<Sources, Failure> {
         let mut sources = self.read_sources(environment)?;
         sources.environment.retain(|name, _| {
-            rows::<S>()
+            setting_rows::<S>()
                 .any(|row| row.variable() == *name || row.compat_names.contains(&name.as_str()))
         });
         // Keep unknown names, so that they are reported.
@@ -102,16 +103,16 @@ impl<S: FlagSet> SettingFlags<S> {
 #[derive(Debug)]
 struct FlagValues<S> {
     values: TextMap,
-    set: PhantomData<S>,
+    flag_set: PhantomData<S>,
 }
 
-fn rows<S: FlagSet>() -> impl Iterator<Item = &'static SettingRow> {
+fn setting_rows<S: FlagSet>() -> impl Iterator<Item = &'static SettingRow> {
     TABLE.iter().filter(|row| S::contains(row))
 }
 
 impl<S: FlagSet> Args for FlagValues<S> {
     fn augment_args(command: Command) -> Command {
-        rows::<S>().fold(command, |command, row| {
+        setting_rows::<S>().fold(command, |command, row| {
             let shown = if row.default.is_empty() { "none" } else { row.default };
             let mut names = row.variable();
             for compat in row.compat_names {
@@ -142,12 +143,12 @@ impl<S: FlagSet> Args for FlagValues<S> {
 
 impl<S: FlagSet> FromArgMatches for FlagValues<S> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let values = rows::<S>().filter_map(|row| {
+        let values = setting_rows::<S>().filter_map(|row| {
             let texts: Vec<&str> =
                 matches.get_many::<String>(row.name)?.map(String::as_str).collect();
             Some((row.name.to_owned(), texts.join(",")))
         });
-        Ok(FlagValues { values: values.collect(), set: PhantomData })
+        Ok(FlagValues { values: values.collect(), flag_set: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

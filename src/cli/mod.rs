@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parser_is_consistent() {
+    fn the_command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 }

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_attempt_to_connect_waits_as_long_as_configured() {
+    fn the_wait_after_a_failed_attempt_to_connect_is_configurable() {
         let connect_retry = Some(Duration::from_secs(3));
         let mut backoff = Backoff::new(BackoffConfig { connect_retry, ..CONFIG });
         assert_eq!(backoff.next_wait(false, 0.7), Duration::from_secs(3));

@@ -61,7 +61,7 @@ pub struct Client {
     /// Maximum size of a response, in bytes.
     pub message_bytes_max: usize,
     /// Function that returns the policy defaults, for properties of a policy that messages from
-    /// the control plane cannot express. Without a function, the built-in defaults apply.
+    /// the control plane cannot express. If `None`, the built-in defaults apply.
     pub defaults: Option<ReadDefaults>,
     /// State and counters of the client, for metrics and the live page.
     pub status: Arc<ControlPlaneStatus>,
@@ -85,10 +85,10 @@ enum StreamEnd {
     /// The control plane could not be reached, or the stream was lost.
     Failed(String),
     /// Certificates or policy defaults have changed, so the client must reconnect immediately.
-    Changed,
+    ConfigChanged,
 }
 
-/// State of a running client that is kept from one stream to the next.
+/// State of a running client that persists across streams.
 struct Session<A> {
     client: Client,
     last_good: LastGood,
@@ -100,7 +100,7 @@ struct Session<A> {
     /// Whether any policy has been activated.
     is_active: bool,
     on_response: A,
-    /// Error of a connection or stream that was logged last; `None` while a stream is open.
+    /// Most recently logged error of a connection or stream; `None` while a stream is open.
     last_logged_error: Option<String>,
 }
 
@@ -129,10 +129,10 @@ impl Client {
             let end = session.run_stream().await;
             let connected = session.client.status.connected.swap(false, Ordering::Relaxed);
             match end {
-                StreamEnd::Changed => {}
+                StreamEnd::ConfigChanged => {}
                 StreamEnd::Failed(error) => {
                     session.report_failure(error);
-                    sleep(session.backoff.next_wait(connected, random())).await;
+                    sleep(session.backoff.next_wait(connected, random_fraction())).await;
                 }
             }
         }
@@ -142,7 +142,7 @@ impl Client {
         self.defaults.as_ref().and_then(|read| read())
     }
 
-    fn read_material(&self) -> Option<TlsMaterial> {
+    fn read_tls_material(&self) -> Option<TlsMaterial> {
         self.connection.tls.as_ref().and_then(|tls| (tls.read)())
     }
 
@@ -177,10 +177,11 @@ impl Client {
 }
 
 impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
-    /// Connects, then applies and acknowledges or rejects responses until the stream ends.
+    /// Opens a stream. Applies each response and replies with an ACK or a NACK until the stream
+    /// ends.
     async fn run_stream(&mut self) -> StreamEnd {
         // If the files cannot be read at the moment, the former certificates may still do.
-        self.material = self.client.read_material().or(self.material.take());
+        self.material = self.client.read_tls_material().or(self.material.take());
         let connected = self.client.connection.connect(self.material.as_ref()).await;
         let (channel, socket_error) = match connected {
             Ok(connected) => connected,
@@ -235,7 +236,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
                 _ = ticks.tick() => {
                     self.report_connected();
                     if self.check_for_changes() {
-                        return StreamEnd::Changed;
+                        return StreamEnd::ConfigChanged;
                     }
                 }
             }
@@ -284,7 +285,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
     /// Applies changed defaults to `last_good`.
     fn check_for_changes(&mut self) -> bool {
         let mut changed = false;
-        if let Some(material) = self.client.read_material() {
+        if let Some(material) = self.client.read_tls_material() {
             let differs = self.material.as_ref() != Some(&material);
             if differs {
                 tracing::info!("certificates of the control plane have changed, connecting again");
@@ -380,7 +381,7 @@ fn format_status(status: &tonic::Status) -> String {
 }
 
 /// Returns a random number from 0 to 1, for the backoff.
-fn random() -> f64 {
+fn random_fraction() -> f64 {
     // `RandomState` has random keys; good enough to spread reconnects.
     (RandomState::new().hash_one(()) % 1_024) as f64 / 1_023.0
 }

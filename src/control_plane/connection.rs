@@ -56,7 +56,7 @@ pub struct ConnectionConfig {
 pub struct TlsConfig {
     /// Name that the control plane's certificate must contain; `None` means the host name.
     pub server_name: Option<String>,
-    /// Function that returns the certificates as last read, or `None` while they cannot be read.
+    /// Function that returns the current certificates, or `None` while they cannot be read.
     pub read: Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>,
 }
 
@@ -81,8 +81,7 @@ impl fmt::Debug for TlsMaterial {
     }
 }
 
-/// First error that occurred on the socket of a connection, or `None`. The socket and the client
-/// share it.
+/// First I/O error on a connection's socket, or `None`. Shared by the socket and the client.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SocketError(Arc<Mutex<Option<String>>>);
 
@@ -221,7 +220,7 @@ trait Socket: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Socket for S {}
 
-/// Socket that records its first error.
+/// Socket that records its first I/O error in a [`SocketError`].
 struct ObservedSocket {
     socket: Box<dyn Socket>,
     error: SocketError,

@@ -11,20 +11,20 @@ use super::last_good::Rejection;
 /// Minimum time between two NACKs. Also the wait before the second NACK for the same version. The
 /// wait doubles with each further NACK for this version.
 const NACK_WAIT_MIN: Duration = Duration::from_secs(1);
-/// Maximum wait before a NACK. It can delay a corrected policy by as much, because the control
-/// plane sends nothing until it receives the NACK.
+/// Maximum wait before a NACK. A corrected policy can be delayed by the same time, because the
+/// control plane sends nothing until it receives the NACK.
 const NACK_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Maximum number of rejections that a NACK lists.
 const NACK_REJECTIONS_MAX: usize = 10;
 
-/// State of the exchange of ACKs and NACKs with a control plane. It is kept across connections.
+/// State of the exchange of ACKs and NACKs with a control plane. Persists across connections.
 #[derive(Debug, Default)]
 pub struct Exchange {
-    /// Version that was acknowledged last; empty before the first ACK.
+    /// Most recently acknowledged version; empty before the first ACK.
     acknowledged: String,
-    /// Version that was rejected last, and the wait before the next NACK for it. `None` after an
-    /// ACK.
+    /// Most recently rejected version, and the wait before the next NACK for this version. `None`
+    /// after an ACK.
     rejected: Option<(String, Duration)>,
     /// Time of the last NACK. Kept after an ACK, so that NACKs are rate-limited even if valid and
     /// invalid versions alternate.
@@ -34,7 +34,7 @@ pub struct Exchange {
 /// ACK or NACK to send in reply to a response from the control plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AckOrNack {
-    /// Version that was acknowledged last. For an ACK, this is the version of the response.
+    /// Most recently acknowledged version. For an ACK, this is the version of the response.
     pub version: String,
     /// Nonce of the response that is acknowledged or rejected.
     pub nonce: String,
@@ -72,7 +72,7 @@ impl Exchange {
         AckOrNack { version, nonce, rejection: Some(format_rejections(rejections)), due }
     }
 
-    /// Returns the version that was acknowledged last; empty before the first ACK.
+    /// Returns the most recently acknowledged version; empty before the first ACK.
     pub fn acknowledged_version(&self) -> &str {
         &self.acknowledged
     }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nacks_of_one_version_wait_one_second_and_then_twice_as_long_up_to_30() {
+    fn waits_between_nacks_of_one_version_double_from_1_to_30_seconds() {
         let mut now = Clock::System.monotonic();
         let mut exchange = Exchange::default();
         let mut waits = Vec::new();

@@ -194,8 +194,10 @@ impl LastGood {
             return;
         }
         update.compiled += 1;
-        let read =
-            group.iter().map(|resource| resource.read(self.defaults.for_domain(domain))).collect();
+        let read = group
+            .iter()
+            .map(|resource| resource.decode_descriptors(self.defaults.for_domain(domain)))
+            .collect();
         match compile_resources(read, &self.options) {
             Ok(spec) => {
                 let resources = group.into_iter().map(|resource| resource.name).collect();
@@ -247,9 +249,9 @@ struct DecodedResponse {
     /// define are unknown.
     names_without_domain: BTreeSet<String>,
     /// Whether the response contains a resource whose name cannot be decoded.
-    has_nameless: bool,
-    /// Names of the domains in the response, valid or not. These domains are not removed. Filled
-    /// while the response is applied.
+    has_undecodable_name: bool,
+    /// Names of all valid and invalid domains in the response. These domains must not be removed.
+    /// Empty until the response is applied.
     present_domains: BTreeSet<String>,
     rejections: Vec<Rejection>,
 }
@@ -280,7 +282,7 @@ impl DecodedResponse {
                     by_name.insert(kept.name.clone(), kept);
                 }
                 Err(reason) => {
-                    response.has_nameless = true;
+                    response.has_undecodable_name = true;
                     let name = format!("resources[{at}]");
                     response.rejections.push(Rejection::new(&name, "", &reason));
                 }
@@ -295,10 +297,12 @@ impl DecodedResponse {
         response
     }
 
-    /// Returns whether the response may contain a new version of one of `resources` without a
-    /// readable domain name. If so, the last good domain that `resources` defined must be kept.
+    /// Returns whether the response may contain one of `resources` although its domain name cannot
+    /// be read. `resources` are the names of the resources that define an active domain. If the
+    /// result is true, this domain must be kept.
     fn may_contain(&self, resources: &[String]) -> bool {
-        self.has_nameless || resources.iter().any(|name| self.names_without_domain.contains(name))
+        self.has_undecodable_name
+            || resources.iter().any(|name| self.names_without_domain.contains(name))
     }
 }
 

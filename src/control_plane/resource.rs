@@ -43,7 +43,7 @@ impl EncodedResource {
 
     /// Decodes the descriptors and returns the resource for the compiler. Records a malformed
     /// descriptor as an error in the returned resource.
-    pub(crate) fn read(&self, defaults: DomainDefaults) -> Resource {
+    pub(crate) fn decode_descriptors(&self, defaults: DomainDefaults) -> Resource {
         let mut writer = ResourceWriter::new(&self.name, &self.domain, defaults);
         write_descriptors(&mut writer, &self.descriptors);
         writer.finish()

@@ -12,7 +12,7 @@ pub struct ControlPlaneStatus {
     pub connected: AtomicBool,
     /// Number of streams that have been opened.
     pub connects: AtomicU64,
-    /// Number of failed attempts to connect and of lost streams.
+    /// Number of failed connection attempts plus lost streams.
     pub failures: AtomicU64,
     /// Number of responses with policies.
     pub responses: AtomicU64,
@@ -20,7 +20,7 @@ pub struct ControlPlaneStatus {
     pub acks: AtomicU64,
     /// Number of NACKs sent. A NACK rejects a response in part or as a whole.
     pub nacks: AtomicU64,
-    /// Number of times that a domain was compiled.
+    /// Number of domain compilations.
     pub compiled: AtomicU64,
     state: Mutex<ControlPlaneState>,
 }
@@ -28,7 +28,7 @@ pub struct ControlPlaneStatus {
 /// State of the control plane client: policy versions, number of active domains, and errors.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControlPlaneState {
-    /// Version that was acknowledged last; empty before the first ACK.
+    /// Most recently acknowledged version; empty before the first ACK.
     pub version: String,
     /// Version of the last response.
     pub received_version: String,

@@ -27,11 +27,11 @@ impl GeneratedHolder {
 }
 
 /// Generator of slot holders with unique, unpredictable tokens. A token consists of two SipHashes
-/// of a counter, under random keys. Generating a token needs neither a lock nor a system call.
+/// of a counter, with random keys. Generating a token needs neither a lock nor a system call.
 #[derive(Debug, Default)]
 pub(super) struct HolderGenerator {
-    next: AtomicU64,
-    halves: [RandomState; 2],
+    next_number: AtomicU64,
+    hashers: [RandomState; 2],
 }
 
 impl HolderGenerator {
@@ -41,8 +41,8 @@ impl HolderGenerator {
     }
 
     fn generate_token(&self) -> HolderToken {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let half = |at: usize| u128::from(self.halves[at].hash_one((at, number)));
+        let number = self.next_number.fetch_add(1, Ordering::Relaxed);
+        let half = |at: usize| u128::from(self.hashers[at].hash_one((at, number)));
         HolderToken::new(half(0) << 64 | half(1))
     }
 }

@@ -44,7 +44,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         entries: &[Entry<'_>],
         now: Micros,
     ) -> CounterSnapshots<'p> {
-        self.apply_to_all(policy, domain, entries, Op::PEEK, now).await
+        self.apply_to_counters(policy, domain, entries, Op::PEEK, now).await
     }
 
     /// Resets a descriptor's counters by refunding the maximum number of hits. Returns the new
@@ -57,10 +57,10 @@ impl<S: Store, O: Observer> Decider<S, O> {
         now: Micros,
     ) -> CounterSnapshots<'p> {
         let everything = Op::Refund { cost: Hits(u64::MAX) };
-        self.apply_to_all(policy, domain, entries, everything, now).await
+        self.apply_to_counters(policy, domain, entries, everything, now).await
     }
 
-    async fn apply_to_all<'p>(
+    async fn apply_to_counters<'p>(
         &self,
         policy: &'p Policy,
         domain: &str,

@@ -8,7 +8,7 @@
 
 use smallvec::SmallVec;
 
-use super::{is_longer, matched_rule};
+use super::{is_longer_wait, matched_rule};
 use crate::domain::{
     Answer, Answers, Check, CounterKey, LimitedBy, Micros, Op, RepeatedCounters, Role, Verdict,
     WaitPrecision,
@@ -58,7 +58,7 @@ pub(super) fn find_rejecting_limit<'p>(
             None => any_quota_passes = true,
             Some((_, longest)) => {
                 let shortest = quotas.and_then(|wait| wait.longest);
-                if shortest.is_none_or(|(_, shortest)| is_longer(shortest, longest)) {
+                if shortest.is_none_or(|(_, shortest)| is_longer_wait(shortest, longest)) {
                     quotas = Some(quota);
                 }
             }
@@ -97,7 +97,7 @@ impl Wait {
         match answer {
             Answer::Decided(outcome) if outcome.verdict == Verdict::Refuse => {
                 let retry_after = outcome.retry_after;
-                if self.longest.is_none_or(|(_, longest)| is_longer(retry_after, longest)) {
+                if self.longest.is_none_or(|(_, longest)| is_longer_wait(retry_after, longest)) {
                     self.longest = Some((at, retry_after));
                 }
                 // A retry takes the hits of the other check anew.
@@ -114,12 +114,12 @@ impl Wait {
         }
     }
 
-    /// Makes the wait long enough for the checks of `other` to pass as well.
+    /// Extends the wait until the checks of `other` would pass as well.
     fn merge(&mut self, other: &Wait) {
         self.is_lower_bound |= other.is_lower_bound;
         let Some((at, retry_after)) = other.longest else { return };
         let is_first = |(first, longest): (usize, Option<Micros>)| {
-            is_longer(retry_after, longest) || retry_after == longest && at < first
+            is_longer_wait(retry_after, longest) || retry_after == longest && at < first
         };
         if self.longest.is_none_or(is_first) {
             self.longest = other.longest;

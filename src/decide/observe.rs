@@ -48,7 +48,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
                     admitted,
                     is_refund: check.is_refund(),
                     is_peek: matches!(check.op, Op::Peek { .. }),
-                    lost_bill: lost_bill(check, descriptor, &outcome),
+                    lost_bill: find_lost_bill(check, descriptor, &outcome),
                     source: decision.source,
                 };
                 self.notify_check(&event, policy, request.domain, rule, descriptor);
@@ -77,8 +77,8 @@ impl<S: Store, O: Observer> Decider<S, O> {
         }
     }
 
-    /// Notifies the observer of a refused check. Collects the counter's entries only now, so that
-    /// checks that pass do not incur the cost.
+    /// Notifies the observer of a refused check. Collects the counter's entries only for a
+    /// refused check, so that checks that pass do not incur the cost.
     fn notify_refusal(
         &self,
         rule: Option<&Rule>,
@@ -114,7 +114,7 @@ fn recorded_outcome(answer: &Answer, check: &Check<'_>, admitted: bool) -> Optio
 
 /// Returns the hits of a bill that were not charged. Returns `None` if the check was charged in
 /// full or is not a bill. A bill is a descriptor with its own `hits_addend` above 0.
-fn lost_bill(
+fn find_lost_bill(
     check: &Check<'_>,
     descriptor: &Descriptor<'_>,
     outcome: &Outcome,

@@ -1,7 +1,7 @@
 //! Assigns roles to the checks of quota descriptors. A call is rejected if every quota group is
 //! over one of its limits.
 //!
-//! As in envoyproxy/ratelimit, each quota descriptor is a group of its own, unless the domain has
+//! As in envoyproxy/ratelimit, each quota descriptor forms a separate group, unless the domain has
 //! a `quota_group`, a list of entry keys. In that case, descriptors with the same values for these
 //! keys form a group.
 //!
@@ -18,9 +18,9 @@ use crate::policy::{Checks, DescriptorMatch, Matches};
 /// Effect of a quota descriptor on its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QuotaEffect {
-    /// The descriptor is in no group. This is the case if it is unlimited, if all of its checks are
-    /// refunds, if its value has no consumer class, or if rules of other descriptors replace its
-    /// limits. In global quota mode, a descriptor whose limits are replaced always passes instead.
+    /// The descriptor belongs to no quota group, because it is unlimited, it has only refunds, its
+    /// value has no consumer class, or rules of other descriptors replace its limits. In global
+    /// quota mode, the effect of replaced limits is [`AlwaysPasses`](Self::AlwaysPasses) instead.
     None,
     /// The descriptor always passes, because its rule is in shadow mode or, in global quota mode,
     /// because no limit applies to it.
@@ -32,12 +32,12 @@ enum QuotaEffect {
 /// Groups of a call's quota descriptors.
 #[derive(Debug, Default)]
 pub(super) struct QuotaGroups {
-    /// For each descriptor, the index of its group in `conditional`; `None` if the descriptor is in
-    /// no group. Empty if the call has no quota descriptors.
+    /// For each descriptor, the index of its group in `depends_on_checks`; `None` if the descriptor
+    /// is in no group. Empty if the call has no quota descriptors.
     descriptor_groups: SmallVec<[Option<usize>; 8]>,
     /// For each group, whether its result depends on checks; `false` means that the group always
     /// passes. Groups are in the order of their first descriptors.
-    conditional: SmallVec<[bool; 8]>,
+    depends_on_checks: SmallVec<[bool; 8]>,
 }
 
 /// Sets the roles of the checks of quota descriptors, and returns their groups. In global quota
@@ -55,8 +55,8 @@ pub(super) fn assign_roles(
         return QuotaGroups::default();
     }
     let groups = find_groups(checks, matches, request, modes);
-    let any_passes = groups.conditional.iter().any(|conditional| !conditional);
-    let is_single = groups.conditional.len() == 1;
+    let any_passes = groups.depends_on_checks.iter().any(|depends| !depends);
+    let is_single = groups.depends_on_checks.len() == 1;
     for (at, (found, span)) in matches.found.iter().zip(&checks.spans).enumerate() {
         if !is_quota(found, modes) {
             continue;
@@ -83,10 +83,11 @@ impl QuotaGroups {
     /// Sets `group_refused` in the statuses of all descriptors whose group is over a limit.
     pub(super) fn mark_refused(&self, statuses: &mut [Status<'_>]) {
         // Without groups of several descriptors, the codes already say everything.
-        if self.conditional.len() == self.descriptor_groups.iter().flatten().count() {
+        if self.depends_on_checks.len() == self.descriptor_groups.iter().flatten().count() {
             return;
         }
-        let mut refused: SmallVec<[bool; 8]> = SmallVec::from_elem(false, self.conditional.len());
+        let mut refused: SmallVec<[bool; 8]> =
+            SmallVec::from_elem(false, self.depends_on_checks.len());
         for (group, status) in self.descriptor_groups.iter().zip(statuses.iter()) {
             if let Some(group) = group {
                 refused[*group] |= status.code == Code::OverLimit;
@@ -118,15 +119,15 @@ fn find_groups(
         groups.descriptor_groups.push(if effect == QuotaEffect::None {
             None
         } else {
-            let next = groups.conditional.len();
+            let next = groups.depends_on_checks.len();
             let group = match group_key(matches.quota_group(), descriptor) {
                 Some(key) => *known.entry(key).or_insert(next),
                 None => next,
             };
             if group == next {
-                groups.conditional.push(false);
+                groups.depends_on_checks.push(false);
             }
-            groups.conditional[group] |= effect == QuotaEffect::DependsOnChecks;
+            groups.depends_on_checks[group] |= effect == QuotaEffect::DependsOnChecks;
             Some(group)
         });
     }
@@ -137,8 +138,8 @@ fn find_groups(
 type GroupKey<'a> = SmallVec<[Option<&'a [u8]>; 2]>;
 
 /// Returns the values of the entries that identify the descriptor's group. If an entry occurs more
-/// than once, the first one counts. Returns `None` if the descriptor has none of the keys and is
-/// therefore a group of its own.
+/// than once, its first value is used. Returns `None` if the descriptor has none of the keys and
+/// therefore forms a separate group.
 fn group_key<'a>(keys: &[Box<str>], descriptor: &Descriptor<'a>) -> Option<GroupKey<'a>> {
     let value = |key: &str| {
         descriptor.entries.iter().find(|entry| entry.key == key.as_bytes()).map(|entry| entry.value)

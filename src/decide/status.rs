@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::{REMAINING_UNLIMITED, is_longer, matched_rule};
+use super::{REMAINING_UNLIMITED, is_longer_wait, matched_rule};
 use crate::domain::{Answer, Check, Code, Hits, Micros, Outcome, Status, StatusLimit, Verdict};
 use crate::policy::{Checks, DescriptorMatch, Rule};
 
@@ -80,7 +80,9 @@ impl CounterState {
         match (self.verdict, other.verdict) {
             (Verdict::Refuse, Verdict::Pass) => true,
             (Verdict::Pass, Verdict::Refuse) => false,
-            (Verdict::Refuse, Verdict::Refuse) => is_longer(self.retry_after, other.retry_after),
+            (Verdict::Refuse, Verdict::Refuse) => {
+                is_longer_wait(self.retry_after, other.retry_after)
+            }
             (Verdict::Pass, Verdict::Pass) => self.available < other.available,
         }
     }

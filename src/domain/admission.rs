@@ -28,9 +28,9 @@ pub struct Admission {
     required_refused: bool,
     required_undecided: bool,
     /// Bit sets of the first 128 quota groups. They are stored inline to avoid a heap allocation.
-    quotas: QuotaBits,
+    inline_quotas: QuotaBits,
     /// Bit sets of the quota groups from number 128 on, 128 groups per element.
-    more_quotas: Vec<QuotaBits>,
+    heap_quotas: Vec<QuotaBits>,
 }
 
 /// Bit sets of 128 consecutive quota groups, with one bit per group in each set.
@@ -108,23 +108,25 @@ impl Admission {
     }
 
     fn all_quota_bits(&self) -> impl Iterator<Item = &QuotaBits> {
-        std::iter::once(&self.quotas).chain(&self.more_quotas)
+        std::iter::once(&self.inline_quotas).chain(&self.heap_quotas)
     }
 
-    /// Returns the [`QuotaBits`] that contain the quota group with this number.
+    /// Returns the [`QuotaBits`] that contain the quota group with the given number.
     fn quota_bits(&self, number: u16) -> QuotaBits {
         match usize::from(number / 128).checked_sub(1) {
-            None => self.quotas,
-            Some(at) => self.more_quotas.get(at).copied().unwrap_or_default(),
+            None => self.inline_quotas,
+            Some(at) => self.heap_quotas.get(at).copied().unwrap_or_default(),
         }
     }
 
     fn quota_bits_mut(&mut self, number: u16) -> &mut QuotaBits {
-        let Some(at) = usize::from(number / 128).checked_sub(1) else { return &mut self.quotas };
-        if self.more_quotas.len() <= at {
-            self.more_quotas.resize(at + 1, QuotaBits::default());
+        let Some(at) = usize::from(number / 128).checked_sub(1) else {
+            return &mut self.inline_quotas;
+        };
+        if self.heap_quotas.len() <= at {
+            self.heap_quotas.resize(at + 1, QuotaBits::default());
         }
-        &mut self.more_quotas[at]
+        &mut self.heap_quotas[at]
     }
 }
 
@@ -154,7 +156,7 @@ mod tests {
     const ROLES: [Role; 4] = [Role::Required, Role::Quota(0), Role::Quota(300), Role::Shadow];
     const VERDICTS: [Option<Verdict>; 3] = [Some(Verdict::Pass), Some(Verdict::Refuse), None];
 
-    /// Returns every possible call of `length` checks, over all roles and verdicts.
+    /// Returns all calls of `length` checks, with every combination of roles and verdicts.
     fn all_calls(length: usize) -> Vec<Checks> {
         (0..length).fold(vec![Vec::new()], |calls, _| {
             let longer = |call: Checks| {
@@ -179,8 +181,9 @@ mod tests {
         })
     }
 
-    /// Evaluates the documented admission rule directly, for calls without undecided checks.
-    fn reference(call: &Checks) -> bool {
+    /// Returns whether the documented admission rule admits a call. The call must have no undecided
+    /// checks.
+    fn is_admitted_by_rule(call: &Checks) -> bool {
         let passes = |(_, verdict): &&(Role, Option<Verdict>)| *verdict == Some(Verdict::Pass);
         let with = |wanted: Role| call.iter().filter(move |(role, _)| *role == wanted);
         let quotas: Vec<Role> = [Role::Quota(0), Role::Quota(300)]
@@ -195,7 +198,7 @@ mod tests {
     #[test]
     fn a_call_is_admitted_or_rejected_iff_every_completion_is() {
         for call in (0..=5).flat_map(all_calls) {
-            let results: Vec<bool> = completions(&call).iter().map(reference).collect();
+            let results: Vec<bool> = completions(&call).iter().map(is_admitted_by_rule).collect();
             let admission: Admission = call.iter().copied().collect();
             assert_eq!(
                 admission.is_admitted(),
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_call_has_the_result_of_the_whole_call() {
+    fn the_undecided_checks_alone_give_the_result_of_the_whole_call() {
         for call in (1..=4).flat_map(all_calls) {
             let admission: Admission = call.iter().copied().collect();
             if admission.is_rejected() {
@@ -222,7 +225,7 @@ mod tests {
                 let rest =
                     rest.map(|(_, (role, verdict))| (admission.remaining_role(*role), *verdict));
                 let rest: Admission = rest.collect();
-                assert_eq!(rest.is_admitted(), reference(&whole), "{call:?} {whole:?}");
+                assert_eq!(rest.is_admitted(), is_admitted_by_rule(&whole), "{call:?} {whole:?}");
             }
         }
     }

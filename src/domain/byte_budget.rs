@@ -85,12 +85,12 @@ impl Drop for Reservation {
 }
 
 /// Maximum size of a block in a [`BudgetedBuffer`], in bytes.
-const BLOCK_BYTES: usize = 16 * 1024;
+const BLOCK_BYTES_MAX: usize = 16 * 1024;
 
 /// Returns the number of bytes to reserve for a block: 1.75 times its size, to account for the
-/// allocator and for frames that have been read but not yet copied. In tests with floods of
-/// incomplete requests, this overhead was a third of the memory. On a busy machine, it was slightly
-/// more.
+/// memory of the allocator and of frames that have been read but not yet copied. In tests with
+/// floods of incomplete requests, this overhead was a third of the memory in use, or slightly more
+/// on a busy machine.
 const fn bytes_to_reserve(block_bytes: usize) -> usize {
     block_bytes + block_bytes / 4 * 3
 }
@@ -134,7 +134,7 @@ impl BudgetedBuffer {
             let room = self.blocks.last().map_or(0, |block| block.capacity() - block.len());
             if room == 0 {
                 let capacity = length_max.saturating_sub(self.length).max(bytes.len());
-                let capacity = capacity.min(BLOCK_BYTES);
+                let capacity = capacity.min(BLOCK_BYTES_MAX);
                 if !self.reservation.grow(bytes_to_reserve(capacity)) {
                     return false;
                 }
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_buffer_grows_by_blocks_and_not_beyond_its_budget() {
-        let budget = Arc::new(ByteBudget::new(BLOCK_BYTES));
+        let budget = Arc::new(ByteBudget::new(BLOCK_BYTES_MAX));
         let mut buffer = BudgetedBuffer::new(budget.reserve(0).unwrap());
         assert!(buffer.push(b"abc", 10));
         assert_eq!(budget.reserved(), 16, "a short content gets a short block");
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_counts_against_the_larger_budget_too() {
+    fn a_reservation_also_counts_against_the_parent_budget() {
         let process = Arc::new(ByteBudget::new(10));
         let [one, other] = [6, 6].map(|bytes| Arc::new(ByteBudget::within(&process, bytes)));
         let held = one.reserve(6).unwrap();

@@ -22,19 +22,19 @@ pub struct CounterKey {
 /// Operation that a check performs on its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Charge the hits if enough are available.
+    /// Charges the hits if enough are available.
     Take {
         /// Hits to charge, at least 1: the descriptor's hits times the rule's `cost`, or only the
         /// descriptor's hits for a bill under [`Charge::Billed`].
         cost: Hits,
     },
-    /// Report whether `hits` more hits would pass. Charges nothing.
+    /// Reports whether `hits` more hits would pass, without charging them.
     Peek {
         /// Hits that must be available; at least 1. For a descriptor with `hits_addend: 0`, this
         /// is the rule's `cost`, that is, the charge for one more hit.
         hits: Hits,
     },
-    /// Refund hits that were charged earlier. A refund of more hits than the counter holds resets
+    /// Refunds hits that were charged earlier. A refund of more hits than the counter holds resets
     /// the counter to zero.
     Refund {
         /// Hits to refund: the descriptor's hits times the rule's `cost`.
@@ -43,7 +43,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// Peek for a single hit, used to read the state of a counter.
+    /// Peek for a single hit. Reads the state of a counter without charging it.
     pub const PEEK: Op = Op::Peek { hits: Hits::ONE };
 }
 
@@ -99,7 +99,7 @@ impl HolderToken {
 pub struct Check<'a> {
     /// Key of the counter to check.
     pub key: CounterKey,
-    /// Limit to enforce. It is in an `Arc`, because a receipt may need the limit after the call has
+    /// Limit to enforce. It is in an `Arc`, because a refund may need the limit after the call has
     /// ended.
     pub limit: &'a Arc<Limit>,
     /// Operation to apply to the counter.
@@ -173,7 +173,7 @@ pub enum Accounting {
     Independent,
 }
 
-/// Checks of one request, which a store decides together.
+/// Checks of one request. A store decides them together.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     /// Checks in the order of the request's descriptors and, within a descriptor, in the order of
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn only_refunds_and_debts_apply_to_a_rejected_call() {
+    fn only_refunds_and_charges_that_are_always_made_apply_to_a_rejected_call() {
         let window = Window::Epoch { length: Micros::SECOND };
         let window = Algorithm::FixedWindow(FixedWindow { hits: Hits(9), window });
         let slots =

@@ -61,8 +61,8 @@ pub struct Status<'p> {
     /// Rule that matched the descriptor, or `None` if no rule did. The rule determines the metadata
     /// and the response body.
     pub rule: Option<RuleId>,
-    /// Whether this is a quota descriptor. If a request has quota descriptors, at least one quota
-    /// group must pass.
+    /// Whether the descriptor is a quota descriptor. If a request has quota descriptors, at least
+    /// one quota group must pass.
     pub quota: bool,
     /// Whether a descriptor of the same quota group is over a limit. If so, this descriptor does
     /// not count as passing, even if its own code is `Ok`.
@@ -168,7 +168,7 @@ pub struct DetailedCheck<'a> {
 /// 0, which reports hits that the caller has already used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostBill {
-    /// Number of hits that were not charged; at least 1.
+    /// Number of the bill's hits that were not charged; at least 1.
     pub hits: Hits,
     /// Reason why the hits were not charged.
     pub cause: LossCause,
@@ -177,11 +177,12 @@ pub struct LostBill {
 /// Reason why a bill was not charged in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossCause {
-    /// The bill was rejected under `charge: admitted`. Metrics count it only if the rule has also
-    /// received descriptors with `hits_addend: 0`; otherwise the hits may belong to an ordinary
-    /// request.
+    /// The bill was rejected, because the rule has `charge: admitted`. Metrics count such bills
+    /// only for rules that have also received descriptors with `hits_addend: 0`. For other rules,
+    /// the hits may be charged before they are used, and a rejection loses nothing.
     Rejected,
-    /// The counter has reached its upper bound. For a bucket, this is twice its capacity.
+    /// The hits charged beyond the limit have reached their maximum. For example, a bucket can be
+    /// charged at most twice its capacity.
     DebtBound,
 }
 
@@ -233,7 +234,7 @@ impl RpcOutcome {
 /// otherwise, because by default Envoy admits a request if its rate limit call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidReason {
-    /// The message is not a valid encoded request, or the body is not valid JSON.
+    /// The Protobuf message cannot be decoded, or the JSON body is invalid.
     Malformed,
     /// The message exceeds [`Bounds::message_bytes_max`](super::Bounds::message_bytes_max).
     MessageSize,
@@ -253,7 +254,7 @@ pub enum InvalidReason {
     OverrideUnit,
     /// The request exceeds [`Bounds::checks_max`](super::Bounds::checks_max).
     Checks,
-    /// A batch is empty or exceeds
+    /// The batch is empty or exceeds
     /// [`Bounds::batch_requests_max`](super::Bounds::batch_requests_max).
     Requests,
 }

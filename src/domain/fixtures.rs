@@ -25,7 +25,8 @@ pub(crate) fn fixed_window(hits: u64, length: Micros) -> Limit {
     limit(Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }))
 }
 
-/// Returns a required check that charges `cost` hits to the counter with this identity.
+/// Returns a check with [`Role::Required`] that charges `cost` hits to the counter with this
+/// identity.
 pub(crate) fn take(identity: u128, cost: u64, limit: &Arc<Limit>) -> Check<'_> {
     let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(cost) });
     Check { key, limit, op, role: Role::Required, holder: None }

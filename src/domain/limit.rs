@@ -4,23 +4,24 @@
 
 use super::{Calendar, Hits, Micros};
 
-/// Time unit of a rate, as in policy files and on the wire. Months and years have fixed lengths (30
-/// and 365 days), as in envoyproxy/ratelimit.
+/// Time unit of a rate, as in policy files and on the wire. Except in calendar windows, a month is
+/// 30 days and a year is 365 days, as in envoyproxy/ratelimit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
-    /// 1 second.
+    /// One second.
     Second,
-    /// 60 seconds.
+    /// One minute (60 seconds).
     Minute,
-    /// 3,600 seconds.
+    /// One hour (3,600 seconds).
     Hour,
-    /// 86,400 seconds.
+    /// One day (86,400 seconds).
     Day,
-    /// 604,800 seconds. Weeks are aligned to the Unix epoch, so they start on Thursday, 00:00 UTC.
+    /// One week (604,800 seconds). Except in calendar windows, weeks start on Thursday, 00:00 UTC,
+    /// because they are aligned to the Unix epoch.
     Week,
-    /// 30 days.
+    /// One month, counted as 30 days.
     Month,
-    /// 365 days.
+    /// One year, counted as 365 days.
     Year,
 }
 
@@ -74,8 +75,8 @@ impl Rate {
     }
 }
 
-/// Upper bound on the time by which a calendar window can be longer than its [`Unit`]. Examples
-/// are a month of 31 days, a leap year, and a day of 25 hours.
+/// Maximum time by which a calendar window can exceed the length of its [`Unit`], for example in a
+/// month of 31 days, a leap year, or a day of 25 hours.
 const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
 
 /// Compiled limit: an algorithm with its parameters, and the options common to all algorithms.
@@ -89,12 +90,12 @@ pub struct Limit {
     pub charge: Charge,
     /// Action taken on the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// Whether replicas may take hits of a hot counter from a remote store in advance (`prepay:
-    /// auto` in the policy). Only for windows and buckets with [`Charge::Admitted`].
+    /// Whether a replica may take hits from a hot counter in the remote store in advance. The
+    /// policy key is `prepay`. True only for windows and buckets with [`Charge::Admitted`].
     pub prepay: bool,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
-    /// limit; its highest bit marks a [request override](Self::is_override). When full, the memory
-    /// store gives each id a fair share of its capacity.
+    /// limit. Its highest bit marks a [request override](Self::is_override). When the memory store
+    /// is full, it gives each id a fair share of its capacity.
     pub limit_id: u64,
 }
 
@@ -102,15 +103,15 @@ impl Limit {
     /// Bit of a [`limit_id`](Self::limit_id) that is set for request overrides only.
     pub const OVERRIDE_BIT: u64 = 1 << 63;
 
-    /// Returns whether the limit is a request override. An override may use the same counter as a
-    /// rule.
+    /// Returns whether the limit is a request override. An override with the same window as a rule
+    /// may use the counter of that rule.
     pub fn is_override(&self) -> bool {
         self.limit_id & Limit::OVERRIDE_BIT != 0
     }
 
-    /// Returns the limit to which bills are charged: this limit with [`Charge::Always`]. Returns
-    /// `None` unless `charge` is [`Charge::Billed`]. A bill is a `hits_addend` above 0 that a
-    /// descriptor sets itself.
+    /// Returns the limit that bills are charged against: this limit with [`Charge::Always`].
+    /// Returns `None` unless `charge` is [`Charge::Billed`]. A bill is a `hits_addend` above 0 that
+    /// a descriptor sets itself.
     pub fn bill_limit(&self) -> Option<Limit> {
         match self.charge {
             Charge::Admitted | Charge::Always => None,
@@ -149,10 +150,10 @@ impl Limit {
         }
     }
 
-    /// Returns an upper bound on the time for which a charge can affect later checks. This is the
-    /// time until the charged window has ended, until a bucket with the largest possible debt is
-    /// full again, or until a slot's lease has ended. A charge to a sliding window also affects the
-    /// next window.
+    /// Returns an upper bound on how long a charge can affect later checks. This is the time until
+    /// the charged window has ended, until a bucket with the largest possible debt is full again,
+    /// or until a slot's lease has ended. A charge to a sliding window also affects the next
+    /// window.
     pub fn charge_lifetime(&self) -> Micros {
         let lifetime = match &self.algorithm {
             Algorithm::FixedWindow(FixedWindow { window: Window::Epoch { length }, .. }) => *length,
@@ -191,12 +192,13 @@ pub enum Algorithm {
     /// Counts the hits of the current window, plus those of the previous window in proportion to
     /// its overlap with the sliding interval.
     SlidingWindow(SlidingWindow),
-    /// Records the time of every charge, so that the limit holds exactly in every interval of the
-    /// window's length.
+    /// Records the time of every charge, so that the limit is exact in every interval of the
+    /// window's length, wherever the interval starts.
     SlidingLog(SlidingLog),
     /// Token bucket or leaky bucket: one algorithm with two names.
     Bucket(Bucket),
-    /// Gives each consumer class its own bucket and lets all classes draw from a common pool.
+    /// Guarantees each consumer class a share of the bucket, and lets all classes draw from a
+    /// common pool.
     Hybrid(Hybrid),
     /// Limits the number of requests in flight.
     Concurrency(Concurrency),
@@ -204,7 +206,8 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Returns whether a counter can hold more hits than the limit. False for concurrency limits,
-    /// whose slots are either in use or free, and for hybrid limits, whose shares have no debt.
+    /// whose slots are either in use or free, and for hybrid limits, whose shares cannot go into
+    /// debt.
     pub fn keeps_debt(&self) -> bool {
         match self {
             Algorithm::FixedWindow(_)
@@ -242,7 +245,8 @@ pub enum Window {
 pub struct Bucket {
     /// Capacity of the bucket, in hits; 0 refuses everything.
     pub burst: Hits,
-    /// Refill rate of the bucket. The stored state has the same format for both variants.
+    /// Refill rate of the bucket. The stored state has the same format for both [`Refill`]
+    /// variants.
     pub refill: Refill,
     /// Floor of a consumer class that shares the bucket with other classes, in hits. A hit passes
     /// only if the bucket holds at least this many hits before that hit is charged. The floor is at
@@ -259,7 +263,7 @@ pub struct SlidingWindow {
     /// Hits per window; 0 refuses everything. `hits` times the window's length in
     /// [ticks](Self::window_ticks) is below 2^53.
     pub hits: Hits,
-    /// Length of each window; at least one second. Windows are aligned to the Unix epoch.
+    /// Length of each window, at least one second. Windows are aligned to the Unix epoch.
     pub length: Micros,
 }
 
@@ -277,29 +281,29 @@ pub struct SlidingLog {
 pub struct Concurrency {
     /// Maximum number of requests in flight, at most 10,000; 0 refuses everything.
     pub slots: Hits,
-    /// Time after which a slot that was not released is free again.
+    /// Time after which a slot becomes free even if it was not released.
     pub lease: Micros,
 }
 
 /// Hybrid limit as it applies to one consumer class. Each class has a guaranteed share of the
-/// bucket. Refill that overflows a full share, or that belongs to no share, goes to a common pool.
-/// All classes of a rule use one counter.
+/// bucket. Refill that a full share cannot hold, and refill that is assigned to no share, goes to a
+/// common pool. All classes of a rule use one counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hybrid {
-    /// Total capacity of all shares and the pool, in hits (B in docs/ALGORITHMS.md).
+    /// Total capacity of all class shares and the common pool, in hits (B in docs/ALGORITHMS.md).
     pub burst: Hits,
-    /// Total number of hits refilled per window, across all shares and the pool (L in
+    /// Total number of hits refilled per window, for all class shares and the common pool (L in
     /// docs/ALGORITHMS.md); at least 1.
     pub hits: Hits,
-    /// Window in which `hits` are refilled (W in docs/ALGORITHMS.md). 100 times `burst` times the
-    /// window's length in ticks is below 2^51. A tick is 1 µs, 1 ms or 1 s, depending on the
-    /// window.
+    /// Window in which `hits` are refilled (W in docs/ALGORITHMS.md). The product of 100, `burst`,
+    /// and the window's length in ticks is below 2^51. A tick is 1 µs, 1 ms, or 1 s, depending on
+    /// the window.
     pub window: Micros,
-    /// Percentage of `burst` and `hits` guaranteed to each class; at most 100 in total.
+    /// Share of `burst` and `hits` guaranteed to each class, in percent; at most 100 in total.
     pub shares: std::sync::Arc<[u32]>,
     /// Index in `shares` of the consumer class that this limit applies to.
     pub class: usize,
-    /// Minimum fill level of the pool at which this class may still draw hits from it, as a
+    /// Minimum fill level of the common pool at which this class may still draw hits from it, as a
     /// percentage of the pool's capacity. The level is rounded up to a whole hit.
     pub floor_percent: u32,
 }
@@ -334,15 +338,16 @@ pub enum Refill {
 /// Charge mode of a limit: when hits are charged (`charge` in the policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charge {
-    /// Charge only if the check passes and, under all-or-nothing accounting, the call is admitted.
+    /// Hits are charged only if the check passes and, under all-or-nothing accounting, the call is
+    /// admitted.
     #[default]
     Admitted,
-    /// Charge bills even if the check is refused or the call is rejected; charge all other hits as
-    /// with `Admitted`. A bill is a `hits_addend` above 0 that a descriptor sets itself: hits that
-    /// the caller has already used. Bills are charged to [`Limit::bill_limit`].
+    /// Bills are charged even if the check is refused or the call is rejected. All other hits are
+    /// charged as with `Admitted`. A bill is a `hits_addend` above 0 that a descriptor sets itself:
+    /// hits that the caller has already used. Bills are charged against [`Limit::bill_limit`].
     Billed,
-    /// Charge even if the check is refused or the call is rejected, because the hits have already
-    /// been used.
+    /// Hits are charged even if the check is refused or the call is rejected, because they have
+    /// already been used.
     Always,
 }
 
@@ -369,13 +374,14 @@ impl Charge {
 /// the policy).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
-    /// Enforce this replica's share of the limit with the local store.
+    /// The local store enforces this replica's share of the limit.
     #[default]
     Local,
-    /// Let the check pass without counting its hits.
+    /// The check passes, and its hits are not counted.
     Allow,
-    /// Refuse the check, with a `retry_after` of one second.
+    /// The check is refused, with a `retry_after` of one second.
     Deny,
-    /// Fail the whole call with UNAVAILABLE, so that the caller's own failure mode applies.
+    /// The whole call fails with UNAVAILABLE, so that the caller's failure mode applies, such as
+    /// Envoy's `failure_mode_deny`.
     Error,
 }

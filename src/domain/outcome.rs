@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::{Check, CounterKey, Hits, Limit, Micros};
 
-/// Verdict of a limit on one check: pass or refuse.
+/// Verdict of a limit on one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Enough hits are available for the check.
     Pass,
-    /// Not enough hits are available.
+    /// Not enough hits are available for the check.
     Refuse,
 }
 
@@ -20,12 +20,12 @@ pub enum Verdict {
 pub struct Outcome {
     /// Whether the limit lets the check pass.
     pub verdict: Verdict,
-    /// Number of hits charged to the counter; 0 for peeks and refunds. Also 0 for refusals and for
-    /// all checks of a rejected all-or-nothing call, unless the check [always
-    /// charges](Check::charges_always).
+    /// Number of hits charged to the counter. Refunds and checks of 0 hits (peeks) charge nothing.
+    /// Refusals, and all checks of a rejected all-or-nothing call, charge nothing unless the check
+    /// [always charges](Check::charges_always).
     pub charged: Hits,
-    /// Number of hits available after this call, rounded down: how many single-hit checks would
-    /// still pass.
+    /// Number of hits available after this call, rounded down: how many more checks of one hit
+    /// would pass.
     pub available: Hits,
     /// Time until a refused check would pass if no other call were made, rounded up to the
     /// algorithm's tick. `None` if the check passes or if waiting does not help.
@@ -33,12 +33,13 @@ pub struct Outcome {
     /// Time until the full limit is available again, that is, until the window ends or the bucket
     /// is full. Rounded up.
     pub reset_after: Micros,
-    /// Record of the charge or of the lease renewal; `None` if there was neither.
+    /// Record of the charge or lease renewal; `None` if the check charged no hits and renewed no
+    /// lease.
     pub taken: Option<ChargeRecord>,
 }
 
 impl Outcome {
-    /// Returns an outcome that passes, charges nothing and reports `available` hits.
+    /// Returns an outcome that passes, charges nothing, and reports `available` hits.
     pub fn pass(available: Hits) -> Outcome {
         Outcome {
             verdict: Verdict::Pass,
@@ -96,7 +97,7 @@ pub struct ChargeRecord {
 pub struct Receipt {
     /// Key of the counter that was charged.
     pub key: CounterKey,
-    /// Limit under which the hits were charged.
+    /// Limit that the hits were charged against.
     pub limit: Arc<Limit>,
     /// Record of the charge to refund.
     pub taken: ChargeRecord,
@@ -109,9 +110,9 @@ impl Receipt {
         outcome.taken.map(|taken| Receipt { key: check.key, limit: Arc::clone(check.limit), taken })
     }
 
-    /// Returns the receipts to refund for a rejected all-or-nothing call, and updates `answers` to
-    /// the state after the refund. Leaves out charges that
-    /// [apply to a rejected call](Check::applies_when_rejected).
+    /// Returns receipts for the charges to refund after an all-or-nothing call is rejected, and
+    /// changes `answers` to the state after the refund. Omits charges that also [apply to rejected
+    /// calls](Check::applies_when_rejected).
     ///
     /// `answers` must come from the store that will execute the refund.
     pub fn for_rejected_call(checks: &[Check<'_>], answers: &mut [Answer]) -> Vec<Receipt> {
@@ -132,7 +133,7 @@ impl Receipt {
     }
 }
 
-/// Whether a store that did not answer a call may have executed it.
+/// Whether a call may have been executed by a store that did not answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionStatus {
     /// The call was not executed and may be sent again.
@@ -149,8 +150,8 @@ pub enum Answer {
     /// The check was not sent to the store, because another check had already rejected the call.
     NotAsked,
     /// The check was not sent to the store, because another check had already rejected the call,
-    /// but a recent answer for its counter is known. That answer is only reported in statuses and
-    /// does not affect admission.
+    /// but a recent answer for its counter is known. Statuses report that answer; it does not
+    /// affect admission.
     LastKnown {
         /// Number of hits available in the last known state of the counter.
         available: Hits,
@@ -186,10 +187,10 @@ pub enum Source {
     Memory,
     /// The Redis store.
     Redis,
-    /// The local store, as a fallback, because Redis did not respond in time.
+    /// The local store, used as a fallback because Redis did not respond in time.
     Local,
-    /// The local store, because the queues to Redis were full or no reply was expected before the
-    /// deadline.
+    /// The local store, used without waiting for Redis because the queues to Redis were full or no
+    /// reply was expected before the deadline.
     Shed,
     /// The refusal cache, or this replica's record of its own charges. The record is used after the
     /// store has lost counters. In both cases, the store was available but was not called.

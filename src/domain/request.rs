@@ -17,14 +17,14 @@ pub struct Request<'a> {
     pub descriptors: &'a [Descriptor<'a>],
 }
 
-/// Descriptor of a request: a path of entries that is matched against the policy's tree.
+/// Descriptor of a request: a list of entries that is matched against the policy's tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptor<'a> {
-    /// Entries of the path. If there are none, no rule matches.
+    /// Entries, matched in order against the levels of the policy's tree. A descriptor without
+    /// entries matches no rule.
     pub entries: &'a [Entry<'a>],
-    /// Number of hits to charge or refund. This is the `hits_addend` of the descriptor. If the
-    /// descriptor has none, it is the `hits_addend` of the request, which is 1 by default. Zero
-    /// hits make the check a peek.
+    /// Number of hits to charge or refund: the `hits_addend` of the descriptor or, if it has none,
+    /// that of the request, which is 1 by default. A check of 0 hits is a peek and charges nothing.
     pub hits: Hits,
     /// Whether the descriptor sets its own `hits_addend`. If so, hits above 0 are a bill: hits that
     /// the caller has already used. Under `charge: billed`, they are charged even if the check is

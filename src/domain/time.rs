@@ -57,9 +57,9 @@ impl Micros {
 pub struct Hits(pub u64);
 
 impl Hits {
-    /// No hits. A request with zero hits is a peek.
+    /// Zero hits. A request of zero hits checks its limits without charging them (a peek).
     pub const ZERO: Hits = Hits(0);
-    /// One hit, the default of a request.
+    /// One hit, the default cost of a request.
     pub const ONE: Hits = Hits(1);
 }
 

@@ -111,7 +111,8 @@ impl Trace {
         });
     }
 
-    /// Records a call to a Redis node. The call has just ended, and its duration was `took`.
+    /// Records a call to a Redis node. Must be called when the node call ends. `took` is its
+    /// duration.
     pub fn record_node_call(&self, node: &str, took: Micros, fault: Option<&'static str>) {
         let ended = self.now();
         let mut record = self.lock();

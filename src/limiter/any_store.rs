@@ -1,5 +1,5 @@
-//! Store that a decider uses: the memory store, or Redis with the memory store as its fallback.
-//! Both the service and the library use this type.
+//! Counter store of the service and the library: either the memory store, or Redis with the memory
+//! store as its fallback.
 //!
 //! Not here: the wrappers of the Redis store (`redis_stack`).
 
@@ -11,7 +11,7 @@ use crate::store::SharedStore as _;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 
-/// Store of a decider, selected at run time. Both variants are boxed to keep the enum small.
+/// Counter store, selected at run time. Both variants are boxed to keep the enum small.
 #[derive(Debug)]
 pub(crate) enum AnyStore {
     /// Counters in the memory of this process.

@@ -15,7 +15,8 @@ use crate::policy::{Secret, Source};
 /// Default maximum number of counters in memory. In total, they take up to 60 MB.
 const COUNTERS_MAX_DEFAULT: usize = 1_000_000;
 
-/// Range of the maximum number of counters in memory, the same as for the setting `--max-keys`.
+/// Allowed range of the maximum number of counters in memory. The setting `--max-keys` has the same
+/// range.
 const COUNTERS_MAX_RANGE: RangeInclusive<usize> = 1_024..=1_000_000_000;
 
 /// Builder of a [`Limiter`], with a policy and options.
@@ -76,9 +77,9 @@ impl LimiterBuilder {
         LimiterBuilder { counters_max: counters, ..self }
     }
 
-    /// Sets the secret for hashing counter keys: any text, ideally with 128 random bits (default:
-    /// empty). Processes that share counters in Redis need the same secret, which is `KEY_SECRET`
-    /// in a Tidegate service.
+    /// Sets the secret for hashing counter keys (default: empty). The text may have any length and
+    /// should contain at least 128 random bits. Processes that share counters in Redis need the
+    /// same secret; in a Tidegate service, this is the setting `KEY_SECRET`.
     pub fn key_secret(self, secret: &str) -> LimiterBuilder {
         LimiterBuilder { secret: Secret::derive(secret), ..self }
     }

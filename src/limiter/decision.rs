@@ -25,7 +25,7 @@ pub struct Decision {
 struct RejectingLimit {
     name: Box<str>,
     retry_after: Option<Micros>,
-    is_exact: bool,
+    is_wait_exact: bool,
 }
 
 /// Status of one descriptor of a call: its limit and the remaining hits. If several limits apply
@@ -47,7 +47,7 @@ impl Decision {
             limited_by: decision.limited_by.map(|by| RejectingLimit {
                 name: by.name.into(),
                 retry_after: by.retry_after,
-                is_exact: by.precision == WaitPrecision::Exact,
+                is_wait_exact: by.precision == WaitPrecision::Exact,
             }),
             descriptors: decision.statuses.iter().map(DescriptorStatus::new).collect(),
             holder: decision.slot,
@@ -61,24 +61,23 @@ impl Decision {
     }
 
     /// Returns the time after which a rejected call may pass. `None` if the call was admitted, or
-    /// if waiting does not help, because the call costs more than the whole limit or the limit is
-    /// 0.
+    /// if waiting does not help because the call costs more than the whole limit or the limit is 0.
     pub fn retry_after(&self) -> Option<Duration> {
         self.limited_by.as_ref()?.retry_after.map(to_duration)
     }
 
-    /// Returns [`retry_after`](Self::retry_after) as the value of an HTTP header `Retry-After`:
+    /// Returns [`retry_after`](Self::retry_after) as the value of the HTTP header `Retry-After`:
     /// whole seconds, rounded up, at least 1.
     pub fn retry_after_secs(&self) -> Option<u64> {
         let wait = self.limited_by.as_ref()?.retry_after?;
         Some(wait.ceil_secs().max(1))
     }
 
-    /// Returns whether the call passes after [`retry_after`](Self::retry_after) if no other call
-    /// is charged in the meantime. Returns false for an admitted call, and if the wait is a lower
-    /// bound.
+    /// Returns whether the call would pass after [`retry_after`](Self::retry_after) if no other
+    /// call is charged in the meantime. Returns false if the call was admitted, or if the wait is
+    /// only a lower bound.
     pub fn is_retry_after_exact(&self) -> bool {
-        self.limited_by.as_ref().is_some_and(|by| by.is_exact)
+        self.limited_by.as_ref().is_some_and(|by| by.is_wait_exact)
     }
 
     /// Returns the limit that rejected the call: its `name` or, if it has none, the path of its
@@ -88,14 +87,14 @@ impl Decision {
         self.limited_by.as_ref().map(|by| &*by.name)
     }
 
-    /// Returns the status of each descriptor, in the order of the call.
+    /// Returns the status of each descriptor, in the order of the descriptors in the call.
     pub fn descriptors(&self) -> &[DescriptorStatus] {
         &self.descriptors
     }
 
     /// Returns the generated holder of the concurrency slots that the call acquired, 32 hexadecimal
     /// digits. Pass it to [`Descriptor::holder`](crate::Descriptor::holder) to release the slots.
-    /// `None` if the call acquired no slot or named its holder.
+    /// `None` if the call acquired no slot or set a holder itself.
     pub fn holder(&self) -> Option<&str> {
         self.holder.as_ref().map(HolderToken::as_str)
     }

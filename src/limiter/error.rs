@@ -69,7 +69,7 @@ pub enum CheckError {
     },
     /// The call checks more than `max` limits.
     TooManyChecks {
-        /// Maximum number of limits that one call checks, 2,048.
+        /// Maximum number of limits that one call may check, 2,048.
         max: usize,
     },
 }

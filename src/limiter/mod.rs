@@ -37,11 +37,11 @@ use crate::policy::{Options, Policy, Secret, Source, compile};
 /// Number of slots in the counter table that one sweep checks, which takes about 10 ms.
 const SWEEP_SLOTS: usize = 131_072;
 
-/// Rate limiter that decides calls by the limits of a policy. Counters are in the memory of this
-/// process or in Redis.
+/// Rate limiter that checks calls against the limits of a policy. Counters are in the memory of
+/// this process or in Redis.
 ///
-/// A clone shares the policy and the counters of the original. All methods take `&self`, and calls
-/// from several threads or tasks are decided concurrently: together they never exceed a limit.
+/// A clone shares the policy and the counters of the original. All methods take `&self`. Calls from
+/// several threads or tasks are decided concurrently, and together they never exceed a limit.
 ///
 /// A limiter with counters in memory decides without suspending and works with any async runtime. A
 /// limiter with counters in Redis needs the tokio runtime in which it was built. It shares its

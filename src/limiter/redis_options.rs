@@ -17,10 +17,11 @@ use crate::store::redis::client::config::{
 };
 use crate::store::redis::keys::{Prefix, key_format};
 
-/// Range of the time that a call may wait for Redis; the same as in the setting `--store-budget`.
+/// Allowed range of the time that a call may wait for Redis. The setting `--store-budget` has the
+/// same range.
 const BUDGET_RANGE: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(60);
 
-/// Range of the number of replicas; the same as in the setting `--replicas`.
+/// Allowed range of the number of replicas. The setting `--replicas` has the same range.
 const REPLICAS_RANGE: RangeInclusive<u32> = 1..=10_000;
 
 /// Options of a [`Limiter`](crate::Limiter) whose counters are in Redis or Valkey. Needs the
@@ -57,8 +58,8 @@ pub struct RedisOptions {
 }
 
 impl RedisOptions {
-    /// Creates options for one server, or for an address that always leads to the master. `host` is
-    /// a host name or an IP address. IPv6 addresses are written without brackets.
+    /// Creates options for one server, or for an address that always routes to the master. `host`
+    /// is a host name or an IP address. IPv6 addresses are written without brackets.
     pub fn single(host: impl Into<String>, port: u16) -> RedisOptions {
         RedisOptions::new(TopologyConfig::Single, vec![Address::Tcp(host.into(), port)])
     }
@@ -93,22 +94,22 @@ impl RedisOptions {
         }
     }
 
-    /// Authenticates as an ACL user. Without this option, the password is that of the default
-    /// user.
+    /// Sets the ACL user to authenticate as. Without this option, connections authenticate as the
+    /// default user.
     pub fn user(mut self, user: impl Into<String>) -> RedisOptions {
         self.client.auth.user = Some(user.into());
         self
     }
 
-    /// Authenticates with a password.
+    /// Sets the password to authenticate with.
     pub fn password(mut self, password: impl Into<String>) -> RedisOptions {
         self.client.auth.password = Password::Fixed(password.into());
         self
     }
 
-    /// Authenticates to the sentinels as `user` with a password. If `user` is `None`, the password
-    /// is that of the default user. Without this option, connections to sentinels do not
-    /// authenticate. Has no effect without sentinels.
+    /// Authenticates to the sentinels with a password, as `user` or, if `user` is `None`, as the
+    /// default user. Without this option, connections to sentinels do not authenticate. Has no
+    /// effect without sentinels.
     pub fn sentinel_login(
         mut self,
         user: Option<String>,
@@ -139,8 +140,8 @@ impl RedisOptions {
         self
     }
 
-    /// Connects over TLS with a client certificate: its chain and its private key, both as PEM
-    /// text.
+    /// Connects over TLS with a client certificate: the certificate chain and the private key, both
+    /// as PEM text.
     pub fn tls_client_certificate(
         mut self,
         chain_pem: impl Into<Vec<u8>>,

@@ -30,12 +30,11 @@ pub(crate) struct RedisStackConfig {
     /// Maximum time that a call waits for Redis.
     pub(crate) budget: Duration,
     /// Number of replicas that share the limits; at least 1. The maximum number of prepaid hits is
-    /// divided by this number. While Redis does not reply, each limit is divided by it as well.
+    /// divided by this number. While Redis does not reply, each limit is divided by it, too.
     pub(crate) replicas: u32,
     /// Whether to use the refusal cache, which repeats recent refusals without a call to Redis.
     pub(crate) refusal_cache: bool,
-    /// Whether the checks of one call are decided by a single script if their counters are on the
-    /// same cluster node.
+    /// Whether one script decides all checks of a call whose counters are on the same cluster node.
     pub(crate) node_scripts: bool,
     /// Maximum number of counters in the memory store.
     pub(crate) keys_max: usize,

@@ -26,10 +26,10 @@ pub struct Options {
     /// Whether to merge files of the same domain, in the order of their names. If false, a second
     /// file of a domain is an error.
     pub merge_domains: bool,
-    /// Charge mode for domains and limits without a `charge` of their own.
+    /// Charge mode of domains and limits that do not set `charge`.
     pub charge: Charge,
-    /// Bounds on requests. Compilation fails if a request could need more checks, and warns about
-    /// paths with more entries.
+    /// Bounds on requests. Compilation fails if a request could need more checks than these bounds
+    /// allow, and warns about paths with too many entries.
     pub bounds: Bounds,
     /// Maximum size of one file, in bytes.
     pub file_bytes_max: usize,
@@ -41,13 +41,13 @@ pub struct Options {
 /// or a dump rather than a policy, and reading it would delay a reload.
 pub const FILE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Highest value of the setting for the maximum size of one file, in bytes. Parsing a file takes
-/// up to 41 times its size in memory, even for malicious text (measured at 1 MiB).
+/// Upper bound on the setting for the maximum size of one file, in bytes. Parsing a file takes up
+/// to 41 times its size in memory, even for malicious text (measured at 1 MiB).
 pub const FILE_BYTES_CEILING: usize = 16 * 1024 * 1024;
 
-/// Maximum size of all files together, in bytes: the default of the setting and also its highest
-/// value. Compiling a policy takes about 20 times the size of its text in memory, or 15 times for
-/// JSON (measured at 1 MiB).
+/// Maximum size of all files together, in bytes. This is both the default and the upper bound of
+/// the setting. Compiling a policy takes about 20 times the size of its text in memory, or 15 times
+/// for JSON (measured at 1 MiB).
 pub const TOTAL_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 impl Default for Options {

@@ -1,4 +1,4 @@
-//! Refunds in background tasks, so that no caller waits for them.
+//! Runs refunds in background tasks, so that no caller waits for a refund.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 /// its hits stay charged until their window ends or their bucket refills.
 const REFUNDS_MAX: usize = 1_024;
 
-/// Spawns a task per refund, and counts the refunds in progress.
+/// Spawner of background tasks for refunds, with a count of the refunds in progress.
 #[derive(Debug, Default)]
 pub(super) struct BackgroundRefunds {
     in_progress: Arc<AtomicUsize>,

@@ -7,20 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::{Limit, Micros};
 
-/// Record of the remote store's counter losses that this replica has noticed.
+/// Record of the counter losses that the remote store has reported to this replica.
 #[derive(Debug, Default)]
 pub(super) struct CounterLosses {
     /// Number of losses since startup, as most recently reported by the remote store.
     count: AtomicU64,
-    /// Time at which the latest loss was noticed, in microseconds since the Unix epoch; 0 if there
-    /// was none.
+    /// Time at which this replica detected the latest loss, in microseconds since the Unix epoch; 0
+    /// if there was none.
     latest_at: AtomicU64,
 }
 
 impl CounterLosses {
-    /// Records the number of losses that the remote store reports. Returns whether some of them
-    /// are new. If several callers report the same losses concurrently, only one gets `true`.
-    pub(super) fn observe(&self, losses: u64, now: Micros) -> bool {
+    /// Records the number of losses that the remote store reports. Returns whether the number has
+    /// changed. If several callers report the same change concurrently, only one gets `true`.
+    pub(super) fn record(&self, losses: u64, now: Micros) -> bool {
         if self.count.load(Ordering::Acquire) == losses {
             return false;
         }
@@ -29,7 +29,7 @@ impl CounterLosses {
         self.count.swap(losses, Ordering::AcqRel) != losses
     }
 
-    /// Returns whether charges under this limit may still be missing in the remote store, because
+    /// Returns whether charges under this limit may still be missing from the remote store, because
     /// the store lost its counters less than one [charge lifetime](Limit::charge_lifetime) ago.
     pub(super) fn affects(&self, limit: &Limit, now: Micros) -> bool {
         let latest = Micros(self.latest_at.load(Ordering::Acquire));

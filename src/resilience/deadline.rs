@@ -15,9 +15,9 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 /// Default maximum time that a call waits for a store; a caller's deadline can shorten it. A
 /// healthy Redis replies within 1 ms; the rest is headroom for machines with busy cores.
 pub const BUDGET_DEFAULT: Duration = Duration::from_millis(100);
-/// Minimum time to reserve for sending the response, out of the caller's remaining time.
+/// Minimum part of the caller's remaining time that is reserved for sending the response.
 pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
-/// Divisor for the response margin: the caller's remaining time, divided by this number, is
+/// Divisor that sets the response margin: a caller's remaining time divided by this number is
 /// reserved for sending the response. With a divisor of 5, the store gets 16 ms of Envoy's default
 /// timeout of 20 ms.
 pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
@@ -134,7 +134,7 @@ mod tests {
     use crate::domain::fixtures::fixed_window;
     use crate::domain::{Accounting, Check, CounterKey, Micros, Op, Role};
 
-    /// Store that answers `NotAsked` after a delay.
+    /// Store that answers every check with `NotAsked` after a delay.
     struct SlowStore(Duration);
 
     impl Store for SlowStore {

@@ -53,8 +53,8 @@ impl Default for FallbackConfig {
     }
 }
 
-/// Statistics of the fallback, as totals since startup. Unanswered calls by reason are counted by
-/// [`OutageTracker`].
+/// Statistics of the fallback, as totals since startup. [`OutageTracker`] counts the unanswered
+/// calls by reason.
 #[derive(Debug, Default)]
 pub struct FallbackStats {
     /// Number of calls admitted although the remote store did not answer every check.
@@ -64,10 +64,11 @@ pub struct FallbackStats {
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
-    /// Number of checks refused because of this replica's own charges, while charges may be missing
-    /// in the remote store because it lost its counters.
+    /// Number of checks refused after the remote store lost its counters, because the hits charged
+    /// by this replica alone already reach the limit.
     pub refused_after_loss: AtomicU64,
-    /// Number of calls that failed with an error, because a limit has `on_store_failure: error`.
+    /// Number of calls that failed with an error, because the remote store did not answer a check
+    /// whose limit has `on_store_failure: error`.
     pub unavailable: AtomicU64,
     /// Number of charges refunded on the remote store, because their call was rejected or failed.
     pub refunded: AtomicU64,
@@ -86,7 +87,7 @@ pub struct Fallback<S, L> {
     outages: OutageTracker,
     stats: FallbackStats,
     over_admission: OverAdmission,
-    losses: CounterLosses,
+    counter_losses: CounterLosses,
     own_charges: OwnCharges,
     replicas: u32,
     background_refunds: BackgroundRefunds,
@@ -105,7 +106,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             outages: OutageTracker::default(),
             stats: FallbackStats::default(),
             over_admission: OverAdmission::default(),
-            losses: CounterLosses::default(),
+            counter_losses: CounterLosses::default(),
             own_charges: OwnCharges::new(share),
             replicas: config.replicas,
             background_refunds: BackgroundRefunds::default(),
@@ -122,7 +123,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         &self.local
     }
 
-    /// Returns the switch with which an operator disables the remote store.
+    /// Returns the override with which an operator can disable the remote store.
     pub fn store_override(&self) -> &StoreOverride {
         &self.store_override
     }
@@ -149,8 +150,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         &self.stats
     }
 
-    /// Sends the call to the remote store. Returns its answers and, if it did not answer every
-    /// check, the reason.
+    /// Sends the call to the remote store. Returns the answers and, if any check is unanswered, the
+    /// reason.
     async fn call_remote(&self, call: &Call<'_>) -> (Answers, Option<FallbackReason>) {
         if self.store_override.is_disabled() {
             let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
@@ -162,11 +163,11 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         (answers, reason)
     }
 
-    /// Returns the final answers to a call, given the answers of the remote store. `reason` is the
-    /// reason why some answers are missing, or `None` if none are. `is_counted` states for each
-    /// check whether its charge is already among this replica's own charges. If `is_counted` is
-    /// empty, no charge is.
-    fn complete(
+    /// Returns the final answers to a call, given the remote store's answers. `reason` is the
+    /// reason why some answers are missing, or `None` if none are. For each check, `is_counted`
+    /// states whether this replica has already recorded the charge as its own. If the slice is
+    /// empty, this replica has recorded none of the charges.
+    fn complete_answers(
         &self,
         call: &Call<'_>,
         answers: Answers,
@@ -181,10 +182,10 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Applies the remote store's charges and refunds to this replica's counters too: to those of
-    /// the local store, under this replica's share of each limit, and to those of this replica's
-    /// own charges, under the full limits. `is_remote` returns whether the remote store answered
-    /// the check at an index.
+    /// Applies the remote store's charges and refunds to two kinds of local counters: those that
+    /// enforce this replica's share of each limit, and those that count this replica's own charges
+    /// against the full limits. `is_remote` returns whether the remote store answered the check at
+    /// an index.
     fn mirror(
         &self,
         call: &Call<'_>,
@@ -219,8 +220,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Applies a refund, or the charge of a decided check, to the counter of this replica's own
-    /// charges.
+    /// Applies a refund, or the charge of a decided check, to the local counter that counts this
+    /// replica's own charges against the full limit.
     fn apply_to_own_charges(&self, check: &Check<'_>, charged: Hits, now: Micros) {
         if own_charges::counts_hits(check.limit) {
             self.apply_to_local_counter(&self.own_charges.to_shadow(check), charged, now);
@@ -237,7 +238,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
     }
 
-    /// Decides checks on the local store, using this replica's share of each limit.
+    /// Decides the given checks on the local store, under this replica's share of each limit.
     fn decide_locally(&self, call: &Call<'_>, local_checks: &LocalChecks) -> Vec<Answer> {
         let shares: SmallVec<[ReplicaLimit<'_>; 4]> = local_checks
             .iter()
@@ -305,8 +306,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Records the hits of an admitted call that the remote store may not have charged. These are
-    /// the hits of the checks that the remote store did not answer. Ignores shadow checks.
+    /// Records the hits of an admitted call that the remote store may not have charged, because it
+    /// did not answer their checks. Ignores shadow checks.
     fn record_unconfirmed_hits(&self, call: &Call<'_>, is_remote: &[bool]) {
         for (check, is_remote) in call.checks.iter().zip(is_remote) {
             let Op::Take { cost } = check.op else { continue };
@@ -333,7 +334,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the reason why the remote store did not answer every check, or `None` if it did.
+/// Returns the reason why the remote store left checks unanswered, or `None` if it answered all of
+/// them.
 fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
     let reasons = answers.each.iter().filter_map(|answer| match answer {
         Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::Late),
@@ -352,7 +354,7 @@ impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
     /// Returns the current outage, or `None` if there is none. Call it at least once a second,
     /// because it also logs the start and the end of outages.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
-        self.notice_losses(now);
+        self.record_new_losses(now);
         self.over_admission.expire_charges(now);
         self.over_admitted_max(now);
         let unavailable = if self.store_override.is_disabled() {
@@ -366,12 +368,12 @@ impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
 
 impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        if self.notice_losses(call.now) && self.is_affected_by_loss(call) {
+        if self.record_new_losses(call.now) && self.is_affected_by_loss(call) {
             // Boxed, so that the future of a call without a loss stays small.
             return Box::pin(self.apply_after_loss(call)).await;
         }
         let (answers, reason) = self.call_remote(call).await;
-        self.complete(call, answers, reason, &[])
+        self.complete_answers(call, answers, reason, &[])
     }
 
     /// Refunds charges only on the remote store. The local store keeps counting the refunded hits

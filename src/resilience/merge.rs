@@ -1,4 +1,4 @@
-//! Merges the remote store's incomplete answers to a call with local decisions.
+//! Merges the remote store's answers to a call, some of which are missing, with local decisions.
 //!
 //! For an unanswered check, the limit's `on_store_failure` applies:
 //!
@@ -26,11 +26,11 @@ use crate::domain::{
 /// One second is sufficient, because the store is probed several times per second.
 const DENY_RETRY_AFTER: Micros = Micros::SECOND;
 
-/// Checks for the local store to decide, as pairs of the check's index in the call and its role in
-/// the local decision. Up to four are stored without a heap allocation.
+/// Checks for the local store to decide. Each is a pair of the check's index in the call and its
+/// role in the local decision. Up to four are stored without a heap allocation.
 pub(super) type LocalChecks = SmallVec<[(usize, Role); 4]>;
 
-/// Result of merging the answers from the remote store and the local store to one call.
+/// Result of merging the remote store's answers to a call with local decisions.
 #[derive(Debug)]
 pub(super) enum MergeResult {
     /// The call fails, because the remote store did not answer a check whose limit has

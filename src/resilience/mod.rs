@@ -8,13 +8,13 @@
 //! | [`refusal_cache`] | repeats recent refusals without calling the store |
 //! | [`prepaid_hits`] | takes hits of hot counters in advance and spends them without the store |
 //! | `prepaid_lots` | sizes and holds the prepaid hits |
-//! | `last_known` | caches the states of counters, for statuses of skipped checks |
+//! | `last_known` | caches the last known states of counters, for the statuses of skipped checks |
 //! | `remaining_checks` | selects the checks to send if some are already answered |
 //! | [`fallback`] | decides unanswered checks on the local store |
-//! | `background_refunds` | runs refunds that no caller waits for, and bounds their number |
+//! | `background_refunds` | refunds charges in background tasks, and limits the number of tasks |
 //! | `own_charges` | counts this replica's charges against the full limits |
 //! | `counter_losses` | records when the remote store has lost counters |
-//! | `over_admission` | bounds the hits admitted beyond their limits |
+//! | `over_admission` | computes an upper bound on the hits admitted beyond their limits |
 //! | `merge` | merges remote, local and configured answers into one decision |
 //! | `replica_limits` | holds this replica's share of each limit |
 //! | [`outage`] | tracks outages of the remote store, with their start and reason |

@@ -61,17 +61,17 @@ impl FallbackReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outage {
     /// Time since the outage began, measured with the monotonic clock.
-    pub lasted: Micros,
+    pub duration: Micros,
     /// Percentage of the last second's calls that the store did not decide, rounded up; 0 to 100.
     pub undecided_percent: u64,
-    /// Reason why the latest undecided call was not answered. If every call of the last second was
-    /// decided, this is the reason why the store is unavailable.
+    /// Reason why the store did not answer the most recent unanswered call. If the store answered
+    /// every call of the last second, this is the reason why it is unavailable.
     pub reason: FallbackReason,
 }
 
 impl fmt::Display for Outage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (lasted_s, reason) = (self.lasted.ceil_secs(), self.reason.as_str());
+        let (lasted_s, reason) = (self.duration.ceil_secs(), self.reason.as_str());
         write!(f, "degraded for {lasted_s} s: ")?;
         match self.undecided_percent {
             0 => write!(f, "the store is {reason}"),
@@ -82,8 +82,8 @@ impl fmt::Display for Outage {
     }
 }
 
-/// Tracks outages: counts the calls that the store did not answer, and records the current outage.
-/// Takes no locks.
+/// Tracker of outages: counts the calls that the store did not answer, and records the current
+/// outage. Takes no locks.
 #[derive(Debug)]
 pub struct OutageTracker {
     calls: [AtomicU64; FallbackReason::ALL.len()],
@@ -93,12 +93,11 @@ pub struct OutageTracker {
     /// Start of the current outage, in microseconds since the tracker was created (`origin`); 0 if
     /// there is none.
     start: AtomicU64,
-    /// Reason why the latest undecided call was not answered, as a discriminant of
-    /// [`FallbackReason`].
+    /// Reason for the most recent unanswered call, as a discriminant of [`FallbackReason`].
     reason: AtomicU64,
     /// Whether the start of the current outage has been logged.
     is_logged: AtomicBool,
-    /// Earliest time at which the start of the next outage may be logged, in microseconds since the
+    /// Earliest time at which the start of an outage may be logged again, in microseconds since the
     /// tracker was created (`origin`).
     next_log_at: AtomicU64,
 }
@@ -120,13 +119,13 @@ impl Default for OutageTracker {
 }
 
 impl OutageTracker {
-    /// Returns the number of calls since startup that the store did not answer for this reason.
+    /// Returns the number of calls since startup that the store did not answer because of `reason`.
     pub fn calls(&self, reason: FallbackReason) -> u64 {
         self.calls[reason as usize].load(Ordering::Relaxed)
     }
 
-    /// Updates and returns the current outage, or `None` if there is none. Call it at least once a
-    /// second, because it logs the start and the end of outages. `unavailable` is the reason why
+    /// Updates the current outage and returns it, or `None` if there is none. Call it at least once
+    /// a second, because it logs the start and the end of outages. `unavailable` is the reason why
     /// the store accepts no calls at all, or `None` if it accepts calls.
     pub(super) fn update(
         &self,
@@ -145,7 +144,7 @@ impl OutageTracker {
         }
         let latest = FallbackReason::ALL.get(self.reason.load(Ordering::Relaxed) as usize).copied();
         let outage = Outage {
-            lasted: self.monotonic().saturating_sub(self.ensure_started()),
+            duration: self.monotonic().saturating_sub(self.ensure_started()),
             undecided_percent: (undecided * 100).div_ceil(calls.max(1)),
             reason: match unavailable {
                 Some(reason) if undecided == 0 => reason,
@@ -218,7 +217,7 @@ mod tests {
 
     const NOW: Micros = Micros(1_763_668_800_000_000);
 
-    fn after(millis: u64) -> Micros {
+    fn at_millis(millis: u64) -> Micros {
         Micros(NOW.0 + millis * 1_000)
     }
 
@@ -227,16 +226,16 @@ mod tests {
         let tracker = OutageTracker::default();
         assert_eq!(tracker.update(NOW, None), None);
         for call in 0..99 {
-            tracker.record_success(after(call));
+            tracker.record_success(at_millis(call));
         }
-        tracker.record_fallback(FallbackReason::Late, after(100));
-        assert_eq!(tracker.update(after(100), None), None, "one of a hundred");
-        tracker.record_fallback(FallbackReason::Shed, after(101));
-        let outage = tracker.update(after(101), None).unwrap();
+        tracker.record_fallback(FallbackReason::Late, at_millis(100));
+        assert_eq!(tracker.update(at_millis(100), None), None, "one of a hundred");
+        tracker.record_fallback(FallbackReason::Shed, at_millis(101));
+        let outage = tracker.update(at_millis(101), None).unwrap();
         assert_eq!((outage.undecided_percent, outage.reason), (2, FallbackReason::Shed));
         let text = "s: 2 % of the last second's calls decided locally (shed)";
         assert!(outage.to_string().ends_with(text), "{outage}");
-        assert_eq!(tracker.update(after(1_300), None), None, "a second later");
+        assert_eq!(tracker.update(at_millis(1_300), None), None, "a second later");
         assert_eq!(tracker.calls(FallbackReason::Late), 1);
         assert_eq!(tracker.calls(FallbackReason::Shed), 1);
     }
@@ -255,8 +254,8 @@ mod tests {
     fn the_wall_clock_does_not_change_the_duration_of_an_outage() {
         let tracker = OutageTracker::default();
         tracker.record_fallback(FallbackReason::Late, NOW);
-        tracker.record_fallback(FallbackReason::Late, after(86_400_000));
-        let outage = tracker.update(after(86_400_000), None).unwrap();
-        assert!(outage.lasted < Micros::from_secs(3_600), "{outage}");
+        tracker.record_fallback(FallbackReason::Late, at_millis(86_400_000));
+        let outage = tracker.update(at_millis(86_400_000), None).unwrap();
+        assert!(outage.duration < Micros::from_secs(3_600), "{outage}");
     }
 }

@@ -2,9 +2,9 @@
 //! counts the hits that the remote store did not confirm, and those that it lost together with its
 //! counters.
 //!
-//! All these hits expire together, at the latest of their expiry times, because a single time needs
-//! only a few atomics. As a result, the bound may count a hit of a short window for as long as a
-//! hit of the longest window, and each new hit can extend the time for which earlier hits count.
+//! All these hits expire together, at the latest of their expiry times, because a single expiry
+//! time needs only a few atomics. As a result, the bound may count a hit of a short window for as
+//! long as a hit of the longest window, and each new hit can delay the expiry of earlier hits.
 //!
 //! Not here: determining these hits (`fallback`).
 
@@ -17,20 +17,21 @@ use crate::domain::{Hits, Limit, Micros};
 pub(super) struct OverAdmission {
     /// Number of hits charged to the remote store since `generation_start` or since the latest loss
     /// of counters, whichever is later.
-    charged: AtomicU64,
-    /// Number of hits charged to the remote store in the generation before the current one. A
-    /// generation lasts for at least `lifetime_max`.
-    charged_before: AtomicU64,
-    /// Start of the current generation, in microseconds since the Unix epoch. A generation is a
-    /// period of at least `lifetime_max` in which charges are counted together.
+    charged_in_generation: AtomicU64,
+    /// Number of hits charged to the remote store in the previous generation, which ended at
+    /// `generation_start`.
+    charged_in_previous_generation: AtomicU64,
+    /// Start of the current generation, in microseconds since the Unix epoch. Charges are counted
+    /// per generation, a period at least as long as the longest charge lifetime.
     generation_start: AtomicU64,
     /// Longest [charge lifetime](Limit::charge_lifetime) of all limits charged so far, in
     /// microseconds.
     lifetime_max: AtomicU64,
-    /// Number of hits that the remote store may have lost, since startup.
-    lost: AtomicU64,
-    /// Number of unconfirmed and lost hits that are no longer part of the upper bound.
-    expired: AtomicU64,
+    /// Number of hits since startup whose charges the remote store may have lost.
+    lost_hits: AtomicU64,
+    /// Number of unconfirmed and lost hits that have expired and no longer count towards the upper
+    /// bound.
+    expired_hits: AtomicU64,
     /// Time at which all unconfirmed and lost hits so far will have expired, in microseconds since
     /// the Unix epoch.
     expires_at: AtomicU64,
@@ -39,12 +40,12 @@ pub(super) struct OverAdmission {
 impl OverAdmission {
     /// Records hits that the remote store has charged, because it may lose them later.
     pub(super) fn record_charge(&self, hits: Hits, limit: &Limit) {
-        self.charged.fetch_add(hits.0, Ordering::Relaxed);
+        self.charged_in_generation.fetch_add(hits.0, Ordering::Relaxed);
         self.extend_lifetime(limit);
     }
 
-    /// Records that the remote store may not have charged hits under this limit. Must be called
-    /// before the hits are added to the total that is passed to
+    /// Delays the expiry of the upper bound for hits under `limit` that the remote store may not
+    /// have charged. Must be called before the hits are added to the total that is passed to
     /// [`update_hits_max`](Self::update_hits_max).
     pub(super) fn record_unconfirmed(&self, limit: &Limit, now: Micros) {
         let lifetime = self.extend_lifetime(limit);
@@ -53,25 +54,26 @@ impl OverAdmission {
 
     /// Records that the remote store may have lost all charges.
     pub(super) fn record_loss(&self, now: Micros) {
-        let present = self.charged.swap(0, Ordering::Relaxed);
-        let lost = self.charged_before.swap(0, Ordering::Relaxed).saturating_add(present);
+        let present = self.charged_in_generation.swap(0, Ordering::Relaxed);
+        let lost =
+            self.charged_in_previous_generation.swap(0, Ordering::Relaxed).saturating_add(present);
         if lost > 0 {
             let lifetime = Micros(self.lifetime_max.load(Ordering::Relaxed));
             self.expires_at.fetch_max(now.saturating_add(lifetime).0, Ordering::AcqRel);
-            self.lost.fetch_add(lost, Ordering::AcqRel);
+            self.lost_hits.fetch_add(lost, Ordering::AcqRel);
         }
     }
 
-    /// Starts a new generation of charges if the current one is at least `lifetime_max` old. Drops
-    /// the charges of the previous generation, which no longer affect any check. Must be called
-    /// every second.
+    /// Starts a new generation of charges if the current one is at least `lifetime_max` old, and
+    /// discards the charges of the previous generation, which can no longer affect any check. Must
+    /// be called every second.
     pub(super) fn expire_charges(&self, now: Micros) {
         let start = Micros(self.generation_start.load(Ordering::Relaxed));
         let lifetime = Micros(self.lifetime_max.load(Ordering::Relaxed));
         if now >= start.saturating_add(lifetime) {
             self.generation_start.store(now.0, Ordering::Relaxed);
-            let charged = self.charged.swap(0, Ordering::Relaxed);
-            self.charged_before.store(charged, Ordering::Relaxed);
+            let charged = self.charged_in_generation.swap(0, Ordering::Relaxed);
+            self.charged_in_previous_generation.store(charged, Ordering::Relaxed);
         }
     }
 
@@ -81,12 +83,13 @@ impl OverAdmission {
     pub(super) fn update_hits_max(&self, unconfirmed: &AtomicU64, now: Micros) -> u64 {
         // Loaded before `expires_at`, because every thread extends `expires_at` before it adds to
         // the total.
-        let total =
-            unconfirmed.load(Ordering::Acquire).saturating_add(self.lost.load(Ordering::Acquire));
+        let total = unconfirmed
+            .load(Ordering::Acquire)
+            .saturating_add(self.lost_hits.load(Ordering::Acquire));
         if now.0 >= self.expires_at.load(Ordering::Acquire) {
-            self.expired.fetch_max(total, Ordering::Relaxed);
+            self.expired_hits.fetch_max(total, Ordering::Relaxed);
         }
-        total.saturating_sub(self.expired.load(Ordering::Relaxed))
+        total.saturating_sub(self.expired_hits.load(Ordering::Relaxed))
     }
 
     /// Returns how long a charge under this limit can affect later checks. Also updates

@@ -10,8 +10,8 @@
 use crate::domain::{Algorithm, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role};
 use crate::store::LocalStore;
 
-/// XOR mask that turns the identity of a counter into that of its second counter, which counts
-/// this replica's own charges. Identities are keyed hashes, so any nonzero mask works.
+/// XOR mask that converts the identity of a counter into the identity of its second counter, which
+/// counts this replica's own charges. Identities are keyed hashes, so any nonzero mask works.
 const SECOND_COUNTER_MASK: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
 
 /// Counters that count this replica's charges against the full limits, not against its share.
@@ -29,7 +29,8 @@ impl OwnCharges {
         OwnCharges { has_separate_counters: !share.is_whole() }
     }
 
-    /// Converts a check of a call into a shadow check against this replica's own charges.
+    /// Converts a check of a call into a shadow check of the counter for this replica's own
+    /// charges.
     pub(super) fn to_shadow<'a>(self, check: &Check<'a>) -> Check<'a> {
         let identity = match self.has_separate_counters {
             true => check.key.identity ^ SECOND_COUNTER_MASK,
@@ -52,7 +53,7 @@ pub(super) fn counts_hits(limit: &Limit) -> bool {
     }
 }
 
-/// Charges `hits` to a local counter, or as many of them as the limit has left.
+/// Charges `hits` to a local counter. If the limit has fewer hits left, charges only those.
 pub(super) fn charge(local: &impl LocalStore, check: &Check<'_>, hits: Hits, now: Micros) {
     let take = |cost| Check { op: Op::Take { cost }, ..*check };
     let here = local.decide_one(&take(hits), now);

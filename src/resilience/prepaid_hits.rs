@@ -35,7 +35,7 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 /// Store wrapper that answers checks of hot counters from hits that were charged in advance.
 #[derive(Debug)]
 pub struct PrepaidHits<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<SharedState<S>>,
     clock: Clock,
     /// Time at which the wrapper was created. The times in [`PrepaidLots`] are relative to it.
     started: Instant,
@@ -44,7 +44,7 @@ pub struct PrepaidHits<S> {
 
 /// State shared with the background tasks that refund unspent hits.
 #[derive(Debug)]
-struct Shared<S> {
+struct SharedState<S> {
     store: S,
     lots: PrepaidLots,
     stats: PrepaidStats,
@@ -54,24 +54,24 @@ struct Shared<S> {
 #[derive(Debug, Default)]
 struct PrepaidStats {
     /// Number of calls answered entirely from prepaid hits, without calling the store.
-    calls: AtomicU64,
+    calls_saved: AtomicU64,
     /// Number of hits charged in advance.
-    taken: AtomicU64,
+    hits_charged: AtomicU64,
     /// Number of prepaid hits that were refunded, because no call spent them.
-    returned: AtomicU64,
+    hits_refunded: AtomicU64,
 }
 
 /// Prepaid hits that are reserved for one check of a call. If the call is rejected, they are put
 /// back into their lot.
 struct ReservedHits {
-    at: usize,
-    lot: LotId,
+    check_index: usize,
+    lot_id: LotId,
 }
 
-/// Lot that a call is charging in advance. When dropped, lets another call charge the next lot of
-/// the counter.
+/// Lot of prepaid hits that a call is currently charging. When dropped, lets another call charge
+/// the next lot of the counter.
 struct PendingLot<'a> {
-    at: usize,
+    check_index: usize,
     hits: u64,
     lots: &'a PrepaidLots,
     check: Check<'a>,
@@ -85,15 +85,16 @@ impl Drop for PendingLot<'_> {
 
 /// Call whose remaining checks the store must decide, after prepaid hits have answered the others.
 struct RemainingCall<'a> {
-    begin: CallStart,
+    start: CallStart,
     /// One answer per check of the call, in order. A check that the store must still decide has
     /// [`Answer::NotAsked`].
-    each: Vec<Answer>,
+    answers: Vec<Answer>,
     reserved: SmallVec<[ReservedHits; 4]>,
-    refills: SmallVec<[PendingLot<'a>; 2]>,
+    pending_lots: SmallVec<[PendingLot<'a>; 2]>,
 }
 
-/// Time at which a call started, and the session of the store at that time.
+/// Time at which a call started, and the session number of the store at that time. The number
+/// changes when a connection is lost or the store may have lost counters.
 #[derive(Clone, Copy)]
 struct CallStart {
     session: u64,
@@ -105,7 +106,7 @@ impl<S: Store> PrepaidHits<S> {
     pub fn new(store: S, replicas: u32, clock: Clock) -> Self {
         let (lots, stats) = (PrepaidLots::new(replicas), PrepaidStats::default());
         let started = clock.monotonic();
-        let shared = Arc::new(Shared { store, lots, stats });
+        let shared = Arc::new(SharedState { store, lots, stats });
         PrepaidHits { shared, clock, started, background_refunds: BackgroundRefunds::default() }
     }
 
@@ -116,24 +117,24 @@ impl<S: Store> PrepaidHits<S> {
     }
 
     /// Answers the checks of a call from prepaid hits. If the store must decide at least one check,
-    /// returns the remaining call as an error.
+    /// returns a [`RemainingCall`] as the error.
     fn answer<'a>(
         &'a self,
         call: &Call<'a>,
-        may_take_lots: bool,
+        may_charge_lots: bool,
     ) -> Result<Answers, Box<RemainingCall<'a>>> {
-        let begin = CallStart { session: self.shared.store.session(), now: self.now() };
+        let start = CallStart { session: self.shared.store.session(), now: self.now() };
         let mut each = vec![Answer::NotAsked; call.checks.len()];
-        let (reserved, refills) = self.reserve(call, may_take_lots, begin, &mut each);
+        let (reserved, pending_lots) = self.reserve(call, may_charge_lots, start, &mut each);
         if reserved.len() == call.checks.len() {
-            self.shared.stats.calls.fetch_add(1, Ordering::Relaxed);
+            self.shared.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
             return Ok(Answers { each, source: Source::Redis });
         }
-        Err(Box::new(RemainingCall { begin, each, reserved, refills }))
+        Err(Box::new(RemainingCall { start, answers: each, reserved, pending_lots }))
     }
 
-    /// Decides the remaining checks of a call in the store. If a limit refuses a charge that
-    /// includes a lot, decides the whole call again without lots.
+    /// Lets the store decide the remaining checks of a call. If a limit refuses a charge that
+    /// includes a lot of prepaid hits, decides the whole call again without charging lots.
     async fn decide_remaining<'a>(
         &'a self,
         call: &Call<'a>,
@@ -150,18 +151,19 @@ impl<S: Store> PrepaidHits<S> {
         }
     }
 
-    /// Decides the remaining checks of a call in the store, and charges the lots of the call.
-    /// Returns `None` if a limit refuses a charge that includes a lot; nothing is charged then.
+    /// Lets the store decide the remaining checks of a call and charge the call's lots of prepaid
+    /// hits. If a limit refuses a charge that includes a lot, and the store answered all checks,
+    /// returns `None`; the store has then charged nothing.
     async fn try_decide_remaining(
         &self,
         call: &Call<'_>,
         rest: RemainingCall<'_>,
     ) -> Option<Answers> {
-        let Shared { store, lots, .. } = &*self.shared;
-        let RemainingCall { begin, mut each, reserved, refills } = rest;
+        let SharedState { store, lots, .. } = &*self.shared;
+        let RemainingCall { start, answers: mut each, reserved, pending_lots } = rest;
         let mut remaining = RemainingChecks::new(call, &each);
         for (at, check) in remaining.positions.iter().zip(&mut remaining.checks) {
-            if let Some(refill) = refills.iter().find(|refill| refill.at == *at) {
+            if let Some(refill) = pending_lots.iter().find(|refill| refill.check_index == *at) {
                 check.op = Op::Take { cost: Hits(check.cost().0.saturating_add(refill.hits)) };
             }
         }
@@ -174,72 +176,73 @@ impl<S: Store> PrepaidHits<S> {
             if let Answer::Decided(outcome) = &mut answer
                 && may_be_prepaid(check)
             {
-                lots.record(check, &subtract_lot(check, outcome), received);
-                if refills.iter().any(|refill| refill.at == *at) {
+                lots.record_outcome(check, &subtract_lot(check, outcome), received);
+                if pending_lots.iter().any(|refill| refill.check_index == *at) {
                     is_refused |= outcome.verdict == Verdict::Refuse;
-                    self.keep_lot(check, outcome, begin);
+                    self.add_charged_lot(check, outcome, start);
                 }
             }
             each[*at] = answer;
         }
-        drop(refills);
+        drop(pending_lots);
         let is_rejected = call.accounting == Accounting::AllOrNothing
             && Admission::from_answers(call.checks, &each).is_rejected();
         // A call with an unknown outcome is never sent again. It stays rejected.
         let is_repeated = is_refused && is_complete;
         if is_repeated || is_rejected {
-            self.put_back(call, &reserved, begin, &mut each);
+            self.put_back(call, &reserved, start, &mut each);
         }
         (!is_repeated).then_some(Answers { each, source: answers.source })
     }
 
     /// Reserves prepaid hits for each check whose counter has enough of them, and writes the
-    /// outcome to the check's element of `each`. Returns the reserved hits, and the lots to charge
-    /// when the store decides the remaining checks.
+    /// outcome to the check's element of `answers`. Returns the reserved hits, and the lots to
+    /// charge when the store decides the remaining checks.
     fn reserve<'a>(
         &'a self,
         call: &Call<'a>,
-        may_take_lots: bool,
-        begin: CallStart,
-        each: &mut [Answer],
+        may_charge_lots: bool,
+        start: CallStart,
+        answers: &mut [Answer],
     ) -> (SmallVec<[ReservedHits; 4]>, SmallVec<[PendingLot<'a>; 2]>) {
-        let (mut reserved, mut refills) = (SmallVec::new(), SmallVec::new());
-        let may_take_lots = may_take_lots && can_be_repeated(call) && Handle::try_current().is_ok();
+        let (mut reserved, mut pending_lots) = (SmallVec::new(), SmallVec::new());
+        let may_charge_lots =
+            may_charge_lots && can_be_repeated(call) && Handle::try_current().is_ok();
         let repeated = RepeatedCounters::from_checks(call.checks);
         let lots = &self.shared.lots;
         for (at, check) in call.checks.iter().enumerate() {
             if !may_be_prepaid(check) || repeated.contains(&check.key) {
                 continue;
             }
-            match lots.spend(check, may_take_lots, begin.session, begin.now) {
+            match lots.spend(check, may_charge_lots, start.session, start.now) {
                 SpendResult::Spent(lot, outcome) => {
-                    each[at] = Answer::Decided(outcome);
-                    reserved.push(ReservedHits { at, lot });
+                    answers[at] = Answer::Decided(outcome);
+                    reserved.push(ReservedHits { check_index: at, lot_id: lot });
                 }
-                SpendResult::Ask { lot: 0 } => {}
-                SpendResult::Ask { lot: hits } => {
-                    refills.push(PendingLot { at, hits, lots, check: *check })
+                SpendResult::NotSpent { lot_size: 0 } => {}
+                SpendResult::NotSpent { lot_size: hits } => {
+                    pending_lots.push(PendingLot { check_index: at, hits, lots, check: *check })
                 }
             }
         }
-        (reserved, refills)
+        (reserved, pending_lots)
     }
 
-    /// Adds the hits that were charged beyond the cost of a check to the prepaid lots, or refunds
-    /// them if they can never be spent. Reduces the outcome to the cost of the check. Does nothing
+    /// Adds a lot with the hits that were charged beyond the cost of a check, or refunds these hits
+    /// if they can never be spent. Also subtracts them from the charge in `outcome`. Does nothing
     /// if no such hits were charged.
-    fn keep_lot(&self, check: &Check<'_>, outcome: &mut Outcome, begin: CallStart) {
+    fn add_charged_lot(&self, check: &Check<'_>, outcome: &mut Outcome, start: CallStart) {
         let taken = outcome.charged.0.saturating_sub(check.cost().0);
         if taken == 0 {
             return;
         }
-        self.shared.stats.taken.fetch_add(taken, Ordering::Relaxed);
-        match self.shared.lots.add(check, outcome, begin.session, begin.now) {
+        self.shared.stats.hits_charged.fetch_add(taken, Ordering::Relaxed);
+        match self.shared.lots.add_lot(check, outcome, start.session, start.now) {
             Some(lot) => self.schedule_refund(lot),
             None => {
                 let record = |record| ChargeRecord { hits: Hits(taken), ..record };
                 let lot = Outcome { taken: outcome.taken.map(record), ..*outcome };
-                self.refund_in_background(Receipt::for_check(check, &lot), begin);
+                self.refund_in_background(Receipt::for_check(check, &lot), start);
             }
         }
         // This replica may still spend the lot.
@@ -248,21 +251,22 @@ impl<S: Store> PrepaidHits<S> {
         *outcome = Outcome { available: available.min(check.limit.capacity()), ..own };
     }
 
-    /// Puts the reserved hits of a call back into their lots, and marks them as refunded in the
-    /// call's answers (`each`). If a lot no longer exists, refunds its hits in the store.
+    /// Puts the reserved hits of a call back into their lots, and marks them as refunded in
+    /// `answers`. If a lot no longer exists, refunds its hits in the store.
     fn put_back(
         &self,
         call: &Call<'_>,
         reserved: &[ReservedHits],
-        begin: CallStart,
-        each: &mut [Answer],
+        start: CallStart,
+        answers: &mut [Answer],
     ) {
-        for ReservedHits { at, lot } in reserved {
-            let (check, Answer::Decided(outcome)) = (&call.checks[*at], &mut each[*at]) else {
+        for ReservedHits { check_index, lot_id } in reserved {
+            let (check, answer) = (&call.checks[*check_index], &mut answers[*check_index]);
+            let Answer::Decided(outcome) = answer else {
                 continue;
             };
-            if !self.shared.lots.put_back(check, *lot) {
-                self.refund_in_background(Receipt::for_check(check, outcome), begin);
+            if !self.shared.lots.put_back(check, *lot_id) {
+                self.refund_in_background(Receipt::for_check(check, outcome), start);
             }
             *outcome = outcome.refunded(check.limit.capacity());
         }
@@ -276,29 +280,29 @@ impl<S: Store> PrepaidHits<S> {
         // One task per lot: about forty per second for each hot counter.
         runtime.spawn(async move {
             tokio::time::sleep_until(over.into()).await;
-            if let Some(receipt) = shared.lots.remove(&lot, shared.store.session()) {
+            if let Some(receipt) = shared.lots.remove_lot(&lot, shared.store.session()) {
                 shared.refund(receipt).await;
             }
         });
     }
 
-    /// Refunds hits that belong to no lot. A background task does this, so that the call does not
-    /// wait for it. Refunds nothing if `receipt` is `None`, if the session of the store has changed
-    /// since `begin`, or if too many refunds are in progress.
-    fn refund_in_background(&self, receipt: Option<Receipt>, begin: CallStart) {
+    /// Starts a background task that refunds hits that belong to no lot. Refunds nothing if
+    /// `receipt` is `None`, if the session number of the store has changed since `start`, or if too
+    /// many refunds are in progress.
+    fn refund_in_background(&self, receipt: Option<Receipt>, start: CallStart) {
         let Some(receipt) = receipt else { return };
         let shared = Arc::clone(&self.shared);
         let _is_started = self.background_refunds.start(async move {
-            if shared.store.session() == begin.session {
+            if shared.store.session() == start.session {
                 shared.refund(receipt).await;
             }
         });
     }
 }
 
-impl<S: Store> Shared<S> {
+impl<S: Store> SharedState<S> {
     async fn refund(&self, receipt: Receipt) {
-        self.stats.returned.fetch_add(receipt.taken.hits.0, Ordering::Relaxed);
+        self.stats.hits_refunded.fetch_add(receipt.taken.hits.0, Ordering::Relaxed);
         self.store.refund(&[receipt]).await;
     }
 }
@@ -321,7 +325,7 @@ fn is_unanswered(answer: &Answer) -> bool {
     matches!(answer, Answer::Unanswered { .. })
 }
 
-/// Returns the store's outcome of a check, with the charge reduced to the cost of the check.
+/// Returns `outcome` without the hits that were charged beyond the cost of the check.
 fn subtract_lot(check: &Check<'_>, outcome: &Outcome) -> Outcome {
     let own = |taken: ChargeRecord| ChargeRecord { hits: taken.hits.min(check.cost()), ..taken };
     let charged = outcome.charged.min(check.cost());
@@ -340,11 +344,11 @@ impl<S: SharedStore> SharedStore for PrepaidHits<S> {
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
-        let PrepaidStats { calls, taken, returned } = &self.shared.stats;
+        let PrepaidStats { calls_saved, hits_charged, hits_refunded } = &self.shared.stats;
         SharedStoreStats {
-            prepaid_calls: calls.load(Ordering::Relaxed),
-            prepaid_hits: taken.load(Ordering::Relaxed),
-            prepaid_refunded: returned.load(Ordering::Relaxed),
+            prepaid_calls: calls_saved.load(Ordering::Relaxed),
+            prepaid_hits: hits_charged.load(Ordering::Relaxed),
+            prepaid_refunded: hits_refunded.load(Ordering::Relaxed),
             ..self.shared.store.shared_stats()
         }
     }

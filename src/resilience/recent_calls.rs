@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Base-2 logarithm of a bucket's length in microseconds: a bucket lasts 2^17 µs = 131 ms. With a
-/// power of two, a shift computes the number of a bucket.
+/// Base-2 logarithm of a bucket's length in microseconds: a bucket lasts 2^17 µs = 131 ms. The
+/// length is a power of two, so that a bit shift converts a time into the number of its interval.
 const BUCKET_BITS: u32 = 17;
 /// Number of buckets in the sliding window. Together, they cover 1.05 s.
 const BUCKET_COUNT: usize = 8;
-/// Increment of [`Bucket::counts`] for one undecided call. The upper 32 bits count the undecided
-/// calls.
+/// Increment of the upper 32 bits of [`Bucket::counts`], which count the undecided calls. The lower
+/// 32 bits count all calls.
 const UNDECIDED_INCREMENT: u64 = 1 << 32;
 
 /// Counter of the calls of the last second, in a sliding window. Lock-free: a call may go
@@ -30,7 +30,7 @@ struct Bucket {
     counts: AtomicU64,
 }
 
-/// Numbers of all calls and of undecided calls in the last second.
+/// Number of all calls and number of undecided calls in the last second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RecentCounts {
     /// Number of calls, decided or not.
@@ -57,7 +57,8 @@ impl RecentCalls {
         bucket.counts.fetch_add(call, Ordering::Relaxed);
     }
 
-    /// Returns the numbers of calls in the last second before `now`.
+    /// Returns the number of all calls and the number of undecided calls in the second before
+    /// `now`.
     pub(super) fn counts(&self, now: Micros) -> RecentCounts {
         let interval = now.0 >> BUCKET_BITS;
         let recent = self.buckets.iter().filter(|bucket| {

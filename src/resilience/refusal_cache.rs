@@ -47,9 +47,9 @@ const TRANSIENT_TTL: Micros = Micros(50_000);
 /// the [default budget](super::deadline::BUDGET_DEFAULT) of a store call.
 const REVALIDATION_MAX: Micros = Micros(100_000);
 
-/// Number of sets, each with at most [`ENTRIES_PER_SET`] entries: 4,096 entries in half a megabyte.
-/// Only a key that is refused repeatedly within a second benefits from the cache, and evicting the
-/// key costs only one more call to the store.
+/// Number of sets, each with at most [`ENTRIES_PER_SET`] entries. All 4,096 entries take half a
+/// megabyte. Only a key that is refused repeatedly within a second benefits from the cache, and the
+/// eviction of an entry costs only one more call to the store.
 const SET_COUNT: usize = 512;
 
 /// Maximum number of entries per set. A lookup compares all of them.
@@ -62,7 +62,7 @@ pub struct RefusalCache<S> {
     inner: S,
     /// Whether the store splits a call whose counters have different hash tags. True for a Redis
     /// Cluster.
-    splits: bool,
+    splits_by_hash_tag: bool,
     /// Whether refusals are cached. If false, every call goes to the store.
     enabled: bool,
     sets: Box<[CacheSet]>,
@@ -96,14 +96,14 @@ struct CachedRefusal {
     cached_at: Micros,
     /// Whether this is the first refusal of a counter whose refusals may be transient. If so, it is
     /// cached only for [`TRANSIENT_TTL`].
-    is_first: bool,
+    is_first_refusal: bool,
     /// Time at which the entry becomes stale. From then on, one call may check with the store
     /// again.
     stale_at: Micros,
-    /// Whether a call is currently checking this stale entry with the store. Until the store
+    /// Whether a call is currently revalidating this stale entry with the store. Until the store
     /// answers, other calls are still rejected.
     is_revalidating: bool,
-    expires: Micros,
+    expires_at: Micros,
     retry_at: Micros,
     reset_at: Micros,
     available: Hits,
@@ -123,7 +123,7 @@ impl<S: Store> RefusalCache<S> {
     pub fn new(inner: S, splits: bool) -> Self {
         let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
         let (last_known, stats) = (LastKnownCounters::new(), RefusalCacheStats::default());
-        RefusalCache { inner, splits, enabled: true, sets, last_known, stats }
+        RefusalCache { inner, splits_by_hash_tag: splits, enabled: true, sets, last_known, stats }
     }
 
     /// Enables or disables the cache, which is enabled by default.
@@ -171,7 +171,7 @@ impl<S: Store> RefusalCache<S> {
         let refusal = refusals.iter_mut().find(|refusal| refusal.key == key)?;
         // If the clock has stepped back behind the time of the refusal, ask the store.
         let is_fresh = refusal.cached_at <= now
-            && (now < refusal.stale_at || refusal.is_revalidating && now < refusal.expires);
+            && (now < refusal.stale_at || refusal.is_revalidating && now < refusal.expires_at);
         refusal.is_revalidating |= now >= refusal.stale_at;
         is_fresh.then(|| Outcome {
             verdict: Verdict::Refuse,
@@ -207,16 +207,17 @@ impl<S: Store> RefusalCache<S> {
         let refusal = CachedRefusal {
             key,
             cached_at: now,
-            is_first,
+            is_first_refusal: is_first,
             stale_at,
             is_revalidating: false,
-            expires,
+            expires_at: expires,
             retry_at,
             reset_at: now.saturating_add(outcome.reset_after),
             available: outcome.available,
         };
         let is_useful = |held: &CachedRefusal| {
-            held.expires > now || held.is_first && held.cached_at <= now && now < held.retry_at
+            held.expires_at > now
+                || held.is_first_refusal && held.cached_at <= now && now < held.retry_at
         };
         refusals.retain(|held| held.key != key && is_useful(held));
         if refusals.len() == ENTRIES_PER_SET {
@@ -232,7 +233,7 @@ impl<S: Store> RefusalCache<S> {
     /// the counters that were charged, because their retry times have changed. If a refusal is
     /// cached, also records the outcomes of the checks that passed in [`LastKnownCounters`].
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
-        let is_split = self.splits && !have_same_tag(call.checks);
+        let is_split = self.splits_by_hash_tag && !have_same_hash_tag(call.checks);
         let mut has_cached = false;
         // Found only if a check is refused.
         let repeated = LazyCell::new(|| RepeatedCounters::from_checks(call.checks));
@@ -314,7 +315,7 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
 
 /// Returns whether the counters of all checks have the same hash tag, so that a Redis Cluster
 /// decides the call in a single script call.
-fn have_same_tag(checks: &[Check<'_>]) -> bool {
+fn have_same_hash_tag(checks: &[Check<'_>]) -> bool {
     let tag = |check: &Check<'_>| check.key.tag.unwrap_or(check.key.identity);
     checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))
 }

@@ -1,5 +1,5 @@
 //! Selects the checks of a call that the store must still decide after other checks have been
-//! answered without it.
+//! answered without the store.
 //!
 //! Not here: answering checks without the store (`refusal_cache`, `prepaid_hits`,
 //! `fallback::after_loss`).
@@ -13,7 +13,8 @@ use crate::domain::{Accounting, Admission, Answer, Call, Check};
 pub(super) struct RemainingChecks<'a> {
     /// Indexes of the remaining checks in the list of all checks of the call.
     pub(super) positions: SmallVec<[usize; 8]>,
-    /// Checks to send, each with the role that [`Admission::remaining_role`] returns for it.
+    /// Checks to send to the store, each with the role that [`Admission::remaining_role`] returns
+    /// for it.
     pub(super) checks: SmallVec<[Check<'a>; 8]>,
 }
 

@@ -12,35 +12,35 @@ use crate::domain::{
     Window,
 };
 
-/// Number of slots in the table, which takes 64 KiB of pointers. A lookup that finds no share
-/// allocates one. This happens on the first call for each limit, on every call with a request
-/// override, and repeatedly for limits that use the same slot.
-const TABLE_SIZE: usize = 8_192;
+/// Number of slots in the table, which takes 64 KiB. A lookup that does not find its limit computes
+/// the share and allocates an entry. This happens on the first call for each limit, on every call
+/// with a request override, and repeatedly for limits that collide in a slot.
+const SLOT_COUNT: usize = 8_192;
 
 /// Table entry: a limit and this replica's share of it.
 #[derive(Debug)]
 pub(super) struct ShareEntry {
     /// Unscaled limit, whose address is the key of the entry. The entry owns the limit, so that no
     /// other limit can be allocated at this address.
-    whole: Arc<Limit>,
-    share: Arc<Limit>,
+    unscaled_limit: Arc<Limit>,
+    scaled_limit: Arc<Limit>,
 }
 
 /// Limit that this replica enforces when it decides without the remote store.
 #[derive(Debug)]
 pub(super) enum ReplicaLimit<'a> {
     /// Unscaled limit, because this is the only replica.
-    Whole(&'a Arc<Limit>),
-    /// Share of the limit that this replica enforces, because there are several replicas.
-    Share(Guard<Arc<ShareEntry>>),
+    Unscaled(&'a Arc<Limit>),
+    /// Limit scaled to this replica's share, because there are several replicas.
+    Scaled(Guard<Arc<ShareEntry>>),
 }
 
 impl ReplicaLimit<'_> {
     /// Returns the limit to enforce, scaled to this replica's share if there are several replicas.
     pub(super) fn limit(&self) -> &Arc<Limit> {
         match self {
-            ReplicaLimit::Whole(limit) => limit,
-            ReplicaLimit::Share(entry) => &entry.share,
+            ReplicaLimit::Unscaled(limit) => limit,
+            ReplicaLimit::Scaled(entry) => &entry.scaled_limit,
         }
     }
 }
@@ -54,40 +54,41 @@ pub(super) struct ReplicaLimits {
 }
 
 impl ReplicaLimits {
-    /// Creates an empty table. `fraction` is the part of every limit that this replica enforces.
+    /// Creates an empty table. `fraction` is this replica's share of every limit.
     pub(super) fn new(fraction: Fraction) -> ReplicaLimits {
-        let unused = Arc::new(unused_limit());
-        let empty = Arc::new(ShareEntry { whole: Arc::clone(&unused), share: unused });
-        let slots = if fraction.is_whole() { 0 } else { TABLE_SIZE };
+        let unused = Arc::new(placeholder_limit());
+        let empty =
+            Arc::new(ShareEntry { unscaled_limit: Arc::clone(&unused), scaled_limit: unused });
+        let slots = if fraction.is_whole() { 0 } else { SLOT_COUNT };
         ReplicaLimits {
             fraction,
             slots: (0..slots).map(|_| ArcSwap::new(Arc::clone(&empty))).collect(),
         }
     }
 
-    /// Returns this replica's share of a limit, computing it if it is not in the table.
+    /// Returns this replica's share of a limit. Computes the share if it is not in the table.
     pub(super) fn get<'a>(&self, limit: &'a Arc<Limit>) -> ReplicaLimit<'a> {
         if self.fraction.is_whole() {
-            return ReplicaLimit::Whole(limit);
+            return ReplicaLimit::Unscaled(limit);
         }
         // Allocations are at least 16 bytes apart. The odd factor spreads addresses over the table.
         let address = Arc::as_ptr(limit) as usize as u64 >> 4;
         let spread = address.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
-        let slot = &self.slots[spread as usize % TABLE_SIZE];
+        let slot = &self.slots[spread as usize % SLOT_COUNT];
         let entry = slot.load();
-        if Arc::ptr_eq(&entry.whole, limit) {
-            return ReplicaLimit::Share(entry);
+        if Arc::ptr_eq(&entry.unscaled_limit, limit) {
+            return ReplicaLimit::Scaled(entry);
         }
-        let share = Arc::new(limit.scaled_by(self.fraction));
-        let entry = Arc::new(ShareEntry { whole: Arc::clone(limit), share });
+        let scaled_limit = Arc::new(limit.scaled_by(self.fraction));
+        let entry = Arc::new(ShareEntry { unscaled_limit: Arc::clone(limit), scaled_limit });
         slot.store(Arc::clone(&entry));
-        ReplicaLimit::Share(Guard::from_inner(entry))
+        ReplicaLimit::Scaled(Guard::from_inner(entry))
     }
 }
 
-/// Returns a placeholder limit for empty slots. No lookup matches it, because no check uses its
-/// address.
-fn unused_limit() -> Limit {
+/// Returns a placeholder limit for the empty slots of the table. No lookup matches it, because
+/// lookups compare addresses, and no check uses this limit.
+fn placeholder_limit() -> Limit {
     let window = Window::Epoch { length: Micros::SECOND };
     Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits::ZERO, window }),
@@ -106,11 +107,11 @@ mod tests {
     fn limit(hits: u64) -> Arc<Limit> {
         let window = Window::Epoch { length: Micros::SECOND };
         let algorithm = Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window });
-        Arc::new(Limit { algorithm, ..unused_limit() })
+        Arc::new(Limit { algorithm, ..placeholder_limit() })
     }
 
     #[test]
-    fn a_share_is_computed_once_and_belongs_to_its_limit() {
+    fn the_share_of_each_limit_is_computed_once() {
         let shares = ReplicaLimits::new(Fraction::one_of(4));
         let limits: Vec<_> = (1..50_000).map(limit).collect();
         for limit in &limits {
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_replica_has_the_limit_itself() {
+    fn a_single_replica_enforces_the_unscaled_limit() {
         let limit = limit(7);
         assert!(Arc::ptr_eq(ReplicaLimits::new(Fraction::WHOLE).get(&limit).limit(), &limit));
     }

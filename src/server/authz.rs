@@ -62,9 +62,9 @@ pub struct TlsCounters {
 /// Client of a connection, with the domains that it may use.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
-    /// The caller may use every domain, because no grants are configured.
+    /// Caller that may use every domain, because no grants are configured.
     Unrestricted,
-    /// The caller may use the domains that are granted to a name in its certificate.
+    /// Caller that may use the domains that are granted to a name in its certificate.
     Restricted(Arc<GrantedDomains>),
 }
 
@@ -142,7 +142,8 @@ pub(crate) enum CertificateDefect {
     Malformed,
     Expired,
     NotYetValid,
-    /// The extended key usage of the certificate does not permit the role.
+    /// Extended key usage that does not permit the role in which the certificate is used: server or
+    /// client.
     WrongRole,
 }
 

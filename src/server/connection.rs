@@ -56,30 +56,30 @@ pub(crate) enum Socket {
     Unix(unix::net::UnixStream),
 }
 
-/// Guard that counts a connection as open until the guard is dropped. It adds the connection to the
-/// number of open connections of its worker and to that of the whole server.
+/// Guard that counts one open connection, both for its worker and for the whole server, until the
+/// guard is dropped.
 #[derive(Debug)]
 pub(crate) struct ConnectionSlot {
-    load: Arc<AtomicUsize>,
+    connection_count: Arc<AtomicUsize>,
     stats: Arc<ConnectionStats>,
     registration: Registration,
 }
 
 impl ConnectionSlot {
     pub(crate) fn acquire(
-        load: Arc<AtomicUsize>,
+        connection_count: Arc<AtomicUsize>,
         stats: Arc<ConnectionStats>,
         registration: Registration,
     ) -> Self {
-        load.fetch_add(1, Ordering::Relaxed);
+        connection_count.fetch_add(1, Ordering::Relaxed);
         stats.open.fetch_add(1, Ordering::Relaxed);
-        ConnectionSlot { load, stats, registration }
+        ConnectionSlot { connection_count, stats, registration }
     }
 }
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.load.fetch_sub(1, Ordering::Relaxed);
+        self.connection_count.fetch_sub(1, Ordering::Relaxed);
         self.stats.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -118,7 +118,7 @@ struct CallContext<D> {
     incomplete_requests: Arc<ByteBudget>,
     receive_timeout: Duration,
     /// Permits that limit the number of open streams on the connection.
-    streams: Arc<Semaphore>,
+    stream_permits: Arc<Semaphore>,
     /// Becomes true when the connection shuts down and its streams must end.
     closing: watch::Receiver<bool>,
 }
@@ -138,8 +138,10 @@ impl<D: Decide> CallContext<D> {
                 };
             }
         };
-        let limits =
-            ReceiveLimits { budget: &self.incomplete_requests, timeout: self.receive_timeout };
+        let limits = ReceiveLimits {
+            memory_budget: &self.incomplete_requests,
+            timeout: self.receive_timeout,
+        };
         match self.router.receive(&mut call.body, call.deadline, limits).await {
             Ok((body, deadline)) => {
                 self.activity.record_call();
@@ -153,22 +155,22 @@ impl<D: Decide> CallContext<D> {
         }
     }
 
-    /// Responds to a call of `tidegate.v1.Limits/Stream`. Returns RESOURCE_EXHAUSTED if the
-    /// connection already has the maximum number of streams.
+    /// Responds to a `tidegate.v1.Limits/Stream` call. Returns RESOURCE_EXHAUSTED if the connection
+    /// already has the maximum number of streams.
     fn open_stream(&self, body: Incoming) -> Response<Body> {
         self.activity.record_call();
-        let Ok(slot) = Arc::clone(&self.streams).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.stream_permits).try_acquire_owned() else {
             let reason = format!("at most {} streams per connection", limits_stream::STREAMS_MAX);
             return Status::resource_exhausted(reason).into_http();
         };
         limits_stream::respond(StreamInput {
-            rate_limit: Arc::clone(self.router.rate_limit()),
+            rls_service: Arc::clone(self.router.rls_service()),
             body,
             caller: self.caller.clone(),
             activity: Arc::clone(&self.activity),
-            budget: Arc::clone(&self.incomplete_requests),
+            memory_budget: Arc::clone(&self.incomplete_requests),
             receive_timeout: self.receive_timeout,
-            slot,
+            permit,
             closing: self.closing.clone(),
         })
     }
@@ -290,7 +292,7 @@ impl<D: Decide> Worker<D> {
             stats: Arc::clone(&self.stats),
             incomplete_requests: Arc::new(ByteBudget::within(&self.incomplete_requests, bytes_max)),
             receive_timeout: self.limits.receive_timeout,
-            streams: Arc::new(Semaphore::new(limits_stream::STREAMS_MAX)),
+            stream_permits: Arc::new(Semaphore::new(limits_stream::STREAMS_MAX)),
             closing,
         });
         let service = service_fn(|request| {
@@ -303,7 +305,7 @@ impl<D: Decide> Worker<D> {
         let mut shutdown_due = pin!(async {
             tokio::select! {
                 () = self.wait_for_phase(Phase::Draining) => {}
-                () = sleep_or_never(age_max) => {}
+                () = sleep_or_wait_forever(age_max) => {}
             }
         });
         let mut shutting_down = false;
@@ -354,7 +356,7 @@ impl<D: Decide> Worker<D> {
     }
 }
 
-async fn sleep_or_never(after: Option<Duration>) {
+async fn sleep_or_wait_forever(after: Option<Duration>) {
     match after {
         Some(after) => time::sleep(after).await,
         None => std::future::pending().await,

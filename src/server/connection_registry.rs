@@ -1,5 +1,6 @@
-//! Registry of open connections. When the maximum number of connections is open, it selects the one
-//! that has been idle longest, so that a client with many connections cannot lock out others.
+//! Registry of open connections. When the maximum number of connections is open, the registry
+//! evicts the one that has been idle longest, so that a client with many connections cannot lock
+//! out others.
 //!
 //! Not here: accepting connections (`listener`), closing a connection (`connection`).
 
@@ -24,8 +25,8 @@ const SCAN_DIVISOR: usize = 64;
 /// call. Counted in half ticks since startup. The value is even for an accept and odd for a call.
 #[derive(Debug)]
 pub(crate) struct Activity {
-    last: AtomicU64,
-    now: Arc<AtomicU64>,
+    last_half_tick: AtomicU64,
+    half_ticks: Arc<AtomicU64>,
 }
 
 impl Activity {
@@ -33,11 +34,11 @@ impl Activity {
     /// received completely.
     pub(crate) fn record_call(&self) {
         // Odd: later than a connection that was accepted in this tick and has not sent a call.
-        self.last.store(self.now.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
+        self.last_half_tick.store(self.half_ticks.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
     }
 
     fn last_activity(&self) -> u64 {
-        self.last.load(Ordering::Relaxed)
+        self.last_half_tick.load(Ordering::Relaxed)
     }
 }
 
@@ -46,7 +47,7 @@ impl Activity {
 pub(crate) struct ConnectionRegistry {
     /// Number of ticks since startup, multiplied by two. In a connection's time of last activity,
     /// the lowest bit distinguishes a call from an accept in the same tick.
-    now: Arc<AtomicU64>,
+    half_ticks: Arc<AtomicU64>,
     connections: Mutex<Connections>,
 }
 
@@ -56,7 +57,7 @@ struct Connections {
     next_id: u64,
     /// Connections to close next. Each pair is the id of a connection and the time of its last
     /// activity as of the scan.
-    candidates: VecDeque<(u64, u64)>,
+    eviction_candidates: VecDeque<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -79,8 +80,11 @@ pub(crate) struct Registration {
 impl ConnectionRegistry {
     /// Adds a connection, which is removed when the returned registration is dropped.
     pub(crate) fn register(self: &Arc<Self>) -> Registration {
-        let now = self.now.load(Ordering::Relaxed);
-        let activity = Arc::new(Activity { last: AtomicU64::new(now), now: Arc::clone(&self.now) });
+        let now = self.half_ticks.load(Ordering::Relaxed);
+        let activity = Arc::new(Activity {
+            last_half_tick: AtomicU64::new(now),
+            half_ticks: Arc::clone(&self.half_ticks),
+        });
         let (evict, evicted) = oneshot::channel();
         let mut connections = self.lock();
         let id = connections.next_id;
@@ -99,14 +103,14 @@ impl ConnectionRegistry {
     /// connection is open.
     pub(crate) fn evict_longest_idle(&self) -> bool {
         let mut connections = self.lock();
-        while let Some((id, last)) = connections.candidates.pop_front() {
+        while let Some((id, last)) = connections.eviction_candidates.pop_front() {
             // One that has had a call since the scan is not idle any more.
             if connections.open.get(&id).is_some_and(|open| open.activity.last_activity() == last) {
                 return connections.evict(id);
             }
         }
-        connections.find_candidates();
-        let first = connections.candidates.pop_front();
+        connections.find_eviction_candidates();
+        let first = connections.eviction_candidates.pop_front();
         first.is_some_and(|(id, _)| connections.evict(id))
     }
 
@@ -115,12 +119,12 @@ impl ConnectionRegistry {
         let mut ticks = time::interval(TICK);
         loop {
             ticks.tick().await;
-            self.advance();
+            self.advance_tick();
         }
     }
 
-    fn advance(&self) {
-        self.now.fetch_add(2, Ordering::Relaxed);
+    fn advance_tick(&self) {
+        self.half_ticks.fetch_add(2, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Connections> {
@@ -134,9 +138,9 @@ impl Connections {
         self.open.remove(&id).map(|open| open.evict.send(())).is_some()
     }
 
-    /// Fills `candidates` with the connections that have been idle longest, in the order in which
-    /// to close them.
-    fn find_candidates(&mut self) {
+    /// Fills `eviction_candidates` with the connections that have been idle longest, in the order
+    /// in which to close them.
+    fn find_eviction_candidates(&mut self) {
         let last = |(id, open): (&u64, &OpenConnection)| (open.activity.last_activity(), *id);
         let mut all: Vec<_> = self.open.iter().map(last).collect();
         let count = (all.len() / SCAN_DIVISOR).max(1);
@@ -145,7 +149,7 @@ impl Connections {
             all.truncate(count);
         }
         all.sort_unstable();
-        self.candidates = all.into_iter().map(|(last, id)| (id, last)).collect();
+        self.eviction_candidates = all.into_iter().map(|(last, id)| (id, last)).collect();
     }
 }
 
@@ -167,9 +171,9 @@ mod tests {
     fn the_longest_idle_connection_is_evicted_first() {
         let registry = Arc::new(ConnectionRegistry::default());
         let mut open: Vec<_> = (0..4).map(|_| registry.register()).collect();
-        registry.advance();
+        registry.advance_tick();
         open[0].activity.record_call();
-        registry.advance();
+        registry.advance_tick();
         open[2].activity.record_call();
         // In the same tick as the last call, but without a call of its own.
         let newcomer = registry.register();
@@ -183,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_since_the_scan_saves_a_connection() {
+    fn a_call_after_the_scan_prevents_eviction() {
         let registry = Arc::new(ConnectionRegistry::default());
         let mut open: Vec<_> = (0..1_000).map(|_| registry.register()).collect();
         assert!(registry.evict_longest_idle());
         assert!(is_evicted(&mut open[0]));
-        registry.advance();
+        registry.advance_tick();
         open[1].activity.record_call();
         assert!(registry.evict_longest_idle());
         assert!(!is_evicted(&mut open[1]) && is_evicted(&mut open[2]));

@@ -44,8 +44,8 @@ const YIELD_THRESHOLD_BYTES: usize = 32 * 1024;
 
 /// Content type of gRPC requests and responses.
 pub(super) const GRPC_CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
-/// Name of the header that carries the caller's timeout. A `static`, so that the name is not
-/// validated on every call.
+/// Name of the header that carries the caller's timeout. Stored in a `static`, so that the name is
+/// not validated on every call.
 static GRPC_TIMEOUT_HEADER: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Returns the HTTP error for a request that is not a gRPC call, or `None` for a gRPC call. The
@@ -100,9 +100,9 @@ where
     }
     let code = Status::from_header_map(response.headers()).map(|status| status.code());
     let status = match code {
-        Some(Code::OutOfRange) => too_long(message_bytes_max),
-        _ if compressed => reject_compressed_message(),
-        _ => not_one_message(),
+        Some(Code::OutOfRange) => message_too_long_status(message_bytes_max),
+        _ if compressed => compressed_message_status(),
+        _ => message_count_status(),
     };
     status.into_http()
 }
@@ -115,15 +115,15 @@ pub(super) fn put_message(message: &[u8], body: &mut BytesMut) {
     body.put_slice(message);
 }
 
-pub(super) fn too_long(bytes_max: usize) -> Status {
+pub(super) fn message_too_long_status(bytes_max: usize) -> Status {
     DecodeError::MessageTooLong { bytes_max }.into()
 }
 
-pub(super) fn reject_compressed_message() -> Status {
+pub(super) fn compressed_message_status() -> Status {
     Status::unimplemented("compressed messages are not accepted")
 }
 
-pub(super) fn not_one_message() -> Status {
+pub(super) fn message_count_status() -> Status {
     Status::invalid_argument("a unary call has exactly one whole message")
 }
 
@@ -252,31 +252,31 @@ mod tests {
         Status::from_header_map(response.headers()).unwrap()
     }
 
-    fn framed(flag: u8, length: u32, message: &[u8]) -> Vec<u8> {
+    fn frame_message(flag: u8, length: u32, message: &[u8]) -> Vec<u8> {
         [&[flag][..], &length.to_be_bytes(), message].concat()
     }
 
     #[tokio::test]
-    async fn a_body_that_is_not_one_message_gets_a_status_that_says_why() {
+    async fn a_body_that_is_not_one_message_gets_a_specific_status() {
         let code = async |body: Vec<u8>| status(&body).await.code();
-        assert_eq!(code(framed(0, 3, b"abc")).await, Code::DataLoss);
-        assert_eq!(code(framed(0, 0, b"")).await, Code::DataLoss);
+        assert_eq!(code(frame_message(0, 3, b"abc")).await, Code::DataLoss);
+        assert_eq!(code(frame_message(0, 0, b"")).await, Code::DataLoss);
         assert_eq!(code(Vec::new()).await, Code::InvalidArgument);
-        assert_eq!(code(framed(0, 4, b"abc")).await, Code::InvalidArgument);
-        assert_eq!(code(framed(0, 2, b"abc")).await, Code::InvalidArgument);
-        assert_eq!(code(framed(0, u32::MAX, b"abc")).await, Code::InvalidArgument);
+        assert_eq!(code(frame_message(0, 4, b"abc")).await, Code::InvalidArgument);
+        assert_eq!(code(frame_message(0, 2, b"abc")).await, Code::InvalidArgument);
+        assert_eq!(code(frame_message(0, u32::MAX, b"abc")).await, Code::InvalidArgument);
         assert_eq!(
-            code([framed(0, 1, b"a"), framed(0, 1, b"b")].concat()).await,
+            code([frame_message(0, 1, b"a"), frame_message(0, 1, b"b")].concat()).await,
             Code::InvalidArgument
         );
-        assert_eq!(code(framed(1, 3, b"abc")).await, Code::Unimplemented);
-        assert_eq!(code(framed(2, 3, b"abc")).await, Code::Unimplemented);
-        let status = status(&framed(0, 1_001, b"")).await;
+        assert_eq!(code(frame_message(1, 3, b"abc")).await, Code::Unimplemented);
+        assert_eq!(code(frame_message(2, 3, b"abc")).await, Code::Unimplemented);
+        let status = status(&frame_message(0, 1_001, b"")).await;
         assert_eq!(status.message(), "the message is longer than 1000 bytes");
     }
 
     #[test]
-    fn only_a_post_of_grpc_is_a_call() {
+    fn only_a_post_with_a_grpc_content_type_is_a_call() {
         let status = |method: Method, content_type: &str| {
             let request = Request::builder()
                 .method(method)

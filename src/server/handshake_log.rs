@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Minimum time between two log lines, 60 s.
+/// Minimum time between two log lines about failed handshakes.
 const HANDSHAKE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Rate-limited log of failed TLS handshakes. Each line reports how many have failed since the
@@ -21,7 +21,7 @@ pub(crate) struct HandshakeLog {
 #[derive(Debug, Default)]
 struct HandshakeLogState {
     logged_at: Option<Instant>,
-    unlogged: u64,
+    unlogged_failures: u64,
 }
 
 impl HandshakeLog {
@@ -44,13 +44,13 @@ impl HandshakeLog {
     /// line and resets the count.
     fn count_failure(&self, now: Instant) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.unlogged += 1;
+        state.unlogged_failures += 1;
         let due = state
             .logged_at
             .is_none_or(|at| now.saturating_duration_since(at) >= HANDSHAKE_LOG_INTERVAL);
         due.then(|| {
             state.logged_at = Some(now);
-            std::mem::take(&mut state.unlogged)
+            std::mem::take(&mut state.unlogged_failures)
         })
     }
 }
@@ -61,7 +61,7 @@ mod tests {
     use crate::clock::Clock;
 
     #[test]
-    fn one_failure_a_minute_is_logged_with_the_number_of_the_others() {
+    fn one_line_per_minute_reports_the_failures_since_the_previous_line() {
         let log = HandshakeLog::default();
         let start = Clock::System.monotonic();
         let at = |seconds| start + Duration::from_secs(seconds);

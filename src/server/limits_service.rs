@@ -87,8 +87,12 @@ impl<D: Decide> RlsService<D> {
                 let refund = self.to_refund_request(message)?;
                 self.answer(refund, deadline, caller, None).await
             }
-            LimitsMethod::ReadCounters => self.counters(&message, caller, false).await,
-            LimitsMethod::ResetCounters => self.counters(&message, caller, true).await,
+            LimitsMethod::ReadCounters => {
+                self.read_or_reset_counters(&message, caller, false).await
+            }
+            LimitsMethod::ResetCounters => {
+                self.read_or_reset_counters(&message, caller, true).await
+            }
         }
     }
 
@@ -170,8 +174,8 @@ impl<D: Decide> RlsService<D> {
         peeked.await.map_err(|error| self.reject_undecided(error))
     }
 
-    /// Converts an encoded request into one whose descriptors all refund their hits. Returns an
-    /// error if the request cannot be decoded.
+    /// Converts an encoded request into an encoded refund request, in which every descriptor
+    /// refunds its hits. Returns an error if the request cannot be decoded.
     fn to_refund_request(&self, message: Bytes) -> Result<Bytes, Status> {
         let decoded = decode::decode_message(message, &self.bounds);
         let mut request = decoded.map_err(|error| self.reject_invalid(error))?;
@@ -183,7 +187,7 @@ impl<D: Decide> RlsService<D> {
 
     /// Returns the encoded counters of a descriptor. If `reset` is true, resets them first. Returns
     /// an error if the request is invalid or unauthorized.
-    async fn counters(
+    async fn read_or_reset_counters(
         &self,
         message: &[u8],
         caller: &Caller,
@@ -203,18 +207,18 @@ impl<D: Decide> RlsService<D> {
                 let rule = counters.each.first().map_or("", |counter| counter.rule);
                 tracing::warn!(rule, counters = counters.each.len(), "counters reset by a caller");
             }
-            limits_messages::encode_counters(counters.each.iter().map(counter_message).collect())
+            limits_messages::encode_counters(counters.each.iter().map(to_counter_message).collect())
         };
         Ok(self.decider.counters(decoded.domain, entries, now, reset, respond).await)
     }
 }
 
-fn counter_message(snapshot: &CounterSnapshot<'_>) -> Counter {
+fn to_counter_message(snapshot: &CounterSnapshot<'_>) -> Counter {
     let state = snapshot.outcome.map(|outcome| (outcome.available, outcome.reset_after));
     limits_messages::build_counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
 }
 
-/// Results of the batch requests that one future has decided.
+/// Results of the requests in a batch that the same future has decided.
 #[derive(Default)]
 struct PartialBatchResults {
     results: EncodedResults,

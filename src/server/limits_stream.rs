@@ -51,16 +51,16 @@ const RESPONSE_CHUNK_BYTES: usize = 16 * 1024;
 
 /// Initial state of a stream: its request body, its caller, and its limits.
 pub(super) struct StreamInput<D> {
-    pub(super) rate_limit: Arc<RlsService<D>>,
+    pub(super) rls_service: Arc<RlsService<D>>,
     pub(super) body: Incoming,
     pub(super) caller: Caller,
     pub(super) activity: Arc<Activity>,
     /// Memory budget for incomplete requests on the connection.
-    pub(super) budget: Arc<ByteBudget>,
+    pub(super) memory_budget: Arc<ByteBudget>,
     /// Maximum time for a request to arrive, from its first byte to its last.
     pub(super) receive_timeout: Duration,
     /// Permit that counts the stream towards the maximum number of streams on the connection.
-    pub(super) slot: OwnedSemaphorePermit,
+    pub(super) permit: OwnedSemaphorePermit,
     /// Becomes true when the connection shuts down.
     pub(super) closing: watch::Receiver<bool>,
 }
@@ -70,10 +70,12 @@ pub(super) struct StreamInput<D> {
 pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
     let answers = stream::unfold(Some(ResponseStream::new(input)), |state| async {
         let mut state = state?;
-        let chunk = std::future::poll_fn(|cx| state.poll_chunk(cx)).await;
+        let chunk = std::future::poll_fn(|cx| state.poll_response_frame(cx)).await;
         Some(match chunk {
-            Chunk::Responses(bytes) => (Ok::<_, Infallible>(Frame::data(bytes)), Some(state)),
-            Chunk::End(status) => {
+            ResponseFrame::Responses(bytes) => {
+                (Ok::<_, Infallible>(Frame::data(bytes)), Some(state))
+            }
+            ResponseFrame::Trailers(status) => {
                 let mut trailers = HeaderMap::new();
                 // The statuses have no metadata, so that this cannot fail.
                 let _ = status.add_header(&mut trailers);
@@ -87,35 +89,35 @@ pub(super) fn respond<D: Decide>(input: StreamInput<D>) -> Response<Body> {
 }
 
 /// One frame of a stream's response body.
-enum Chunk {
+enum ResponseFrame {
     Responses(Bytes),
-    /// Trailers that end the stream with this status.
-    End(Status),
+    /// Trailers with the final status of the stream.
+    Trailers(Status),
 }
 
 /// State of a stream that decides requests and collects their responses.
 struct ResponseStream<D> {
-    rate_limit: Arc<RlsService<D>>,
+    rls_service: Arc<RlsService<D>>,
     caller: Caller,
     activity: Arc<Activity>,
     reader: StreamReader,
     in_flight: FuturesUnordered<BoxFuture<'static, Vec<u8>>>,
     closing: BoxFuture<'static, ()>,
-    _slot: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
     /// Final status of the stream; `None` while further requests are read.
-    ended: Option<Status>,
+    final_status: Option<Status>,
 }
 
 impl<D: Decide> ResponseStream<D> {
     fn new(input: StreamInput<D>) -> Self {
-        let StreamInput { rate_limit, body, caller, activity, budget, .. } = input;
-        let (receive_timeout, slot, mut closing) =
-            (input.receive_timeout, input.slot, input.closing);
-        let message_bytes_max = rate_limit.message_bytes_max();
-        let bounds = ReceiveBounds { message_bytes_max, budget: &budget };
+        let StreamInput { rls_service, body, caller, activity, memory_budget, .. } = input;
+        let (receive_timeout, permit, mut closing) =
+            (input.receive_timeout, input.permit, input.closing);
+        let message_bytes_max = rls_service.message_bytes_max();
+        let bounds = ReceiveBounds { message_bytes_max, memory_budget: &memory_budget };
         ResponseStream {
             reader: StreamReader::new(body, bounds, receive_timeout),
-            rate_limit,
+            rls_service,
             caller,
             activity,
             in_flight: FuturesUnordered::new(),
@@ -123,16 +125,16 @@ impl<D: Decide> ResponseStream<D> {
                 // An error means that the connection is gone, which is the same.
                 let _ = closing.wait_for(|closing| *closing).await;
             }),
-            _slot: slot,
-            ended: None,
+            _permit: permit,
+            final_status: None,
         }
     }
 
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Chunk> {
-        if self.ended.is_none() && self.closing.as_mut().poll(cx).is_ready() {
+    fn poll_response_frame(&mut self, cx: &mut Context<'_>) -> Poll<ResponseFrame> {
+        if self.final_status.is_none() && self.closing.as_mut().poll(cx).is_ready() {
             let closing = "the server closes the connection; requests without an answer were not \
                            decided";
-            self.ended = Some(Status::unavailable(closing));
+            self.final_status = Some(Status::unavailable(closing));
         }
         let mut answers = BytesMut::new();
         loop {
@@ -145,13 +147,13 @@ impl<D: Decide> ResponseStream<D> {
                 answered = true;
             }
             if answers.len() >= RESPONSE_CHUNK_BYTES || (!answered && !answers.is_empty()) {
-                return Poll::Ready(Chunk::Responses(answers.freeze()));
+                return Poll::Ready(ResponseFrame::Responses(answers.freeze()));
             }
             if answered {
                 continue;
             }
-            return match self.ended.take_if(|_| self.in_flight.is_empty()) {
-                Some(status) => Poll::Ready(Chunk::End(status)),
+            return match self.final_status.take_if(|_| self.in_flight.is_empty()) {
+                Some(status) => Poll::Ready(ResponseFrame::Trailers(status)),
                 None => Poll::Pending,
             };
         }
@@ -159,14 +161,14 @@ impl<D: Decide> ResponseStream<D> {
 
     /// Reads the requests that have arrived and starts to decide them.
     fn read_requests(&mut self, cx: &mut Context<'_>) {
-        while self.ended.is_none() && self.in_flight.len() < IN_FLIGHT_MAX {
+        while self.final_status.is_none() && self.in_flight.len() < IN_FLIGHT_MAX {
             let started = match self.reader.poll_message(cx) {
                 Poll::Pending => return,
                 Poll::Ready(Ok(Some(message))) => self.start_decision(message),
                 Poll::Ready(Ok(None)) => Err(Status::ok("")),
                 Poll::Ready(Err(status)) => Err(status),
             };
-            self.ended = started.err();
+            self.final_status = started.err();
         }
     }
 
@@ -174,11 +176,11 @@ impl<D: Decide> ResponseStream<D> {
         self.activity.record_call();
         let ReceivedBody { bytes, reservation } = message;
         let decoded = limits_messages::decode_stream_request(bytes);
-        let (id, request) = decoded.map_err(|error| self.rate_limit.reject_invalid(error))?;
-        let (rate_limit, caller) = (Arc::clone(&self.rate_limit), self.caller.clone());
+        let (id, request) = decoded.map_err(|error| self.rls_service.reject_invalid(error))?;
+        let (rls_service, caller) = (Arc::clone(&self.rls_service), self.caller.clone());
         self.in_flight.push(Box::pin(async move {
             let _held = reservation;
-            let result = rate_limit.answer(request, None, &caller, None).await;
+            let result = rls_service.answer(request, None, &caller, None).await;
             limits_messages::encode_stream_response(id, result.as_deref().map_err(Status::clone))
         }));
         Ok(())

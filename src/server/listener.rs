@@ -81,10 +81,10 @@ pub struct ListenSettings {
 /// Time at which a shutdown starts to drain connections: after the drain delay, or immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drain {
-    /// Keep serving calls and accepting connections during the drain delay, so that load balancers
-    /// notice the failing health check.
+    /// Starts to drain after the drain delay. Until then, the server accepts connections and serves
+    /// calls, so that load balancers notice the failing health check.
     AfterDelay,
-    /// Send GOAWAY on every connection immediately.
+    /// Starts to drain immediately, with GOAWAY on every connection.
     AtOnce,
 }
 
@@ -99,7 +99,7 @@ pub struct DrainReport {
 #[derive(Debug)]
 pub struct Listener {
     settings: ListenSettings,
-    bound: Vec<BoundSocket>,
+    bound_sockets: Vec<BoundSocket>,
     workers: IdleWorkers,
     stats: Arc<ConnectionStats>,
     incomplete_requests: Arc<ByteBudget>,
@@ -125,7 +125,13 @@ impl Listener {
         let bound = bound.collect::<Result<_, _>>()?;
         let workers = IdleWorkers::start(settings.threads)?;
         let incomplete_requests = Arc::new(ByteBudget::new(settings.limits.incomplete_bytes_max));
-        Ok(Listener { settings, bound, workers, stats: Arc::default(), incomplete_requests })
+        Ok(Listener {
+            settings,
+            bound_sockets: bound,
+            workers,
+            stats: Arc::default(),
+            incomplete_requests,
+        })
     }
 
     /// Returns the runtimes of the worker threads. A task that calls depend on, such as a Redis
@@ -142,7 +148,7 @@ impl Listener {
             BoundSocket::Tcp(listener) => listener.local_addr().ok().map(Address::Tcp),
             BoundSocket::Unix(_, path) => Some(Address::Unix(path.clone())),
         };
-        self.bound.iter().filter_map(address).collect()
+        self.bound_sockets.iter().filter_map(address).collect()
     }
 
     /// Returns the connection metrics of this listener.
@@ -169,7 +175,7 @@ impl Listener {
         router: Router<D>,
         shutdown: impl Future<Output = Drain>,
     ) -> Result<DrainReport, WireError> {
-        let Listener { settings, bound, workers, stats, incomplete_requests } = self;
+        let Listener { settings, bound_sockets: bound, workers, stats, incomplete_requests } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
         let handshake_log = Arc::new(HandshakeLog::default());
         let mut workers = workers.serve(|| Worker {
@@ -208,12 +214,12 @@ impl Listener {
         drop(bound);
         phase.send_replace(Phase::Draining);
         tokio::select! {
-            () = workers.finish() => return Ok(DrainReport { cut_off: 0 }),
+            () = workers.stop_and_wait() => return Ok(DrainReport { cut_off: 0 }),
             () = &mut hard_limit => {}
         }
         let cut_off = stats.open.load(Ordering::Relaxed);
         phase.send_replace(Phase::Stopped);
-        let _ = time::timeout(STOP_WAIT_MAX, workers.finish()).await;
+        let _ = time::timeout(STOP_WAIT_MAX, workers.stop_and_wait()).await;
         Ok(DrainReport { cut_off })
     }
 }
@@ -307,7 +313,7 @@ impl Drop for AsyncListener {
     }
 }
 
-/// Acceptor of connections, which dispatches them to the workers.
+/// Acceptor of new connections. Dispatches each connection to a worker thread.
 struct Acceptor<'a> {
     workers: &'a Workers,
     limits: &'a ServerLimits,
@@ -323,9 +329,9 @@ impl Acceptor<'_> {
             match from.accept().await {
                 Ok(socket) => {
                     pause = ACCEPT_BACKOFF_MIN;
-                    self.admit(socket);
+                    self.admit_connection(socket);
                 }
-                Err(error) if is_per_connection(&error) => {}
+                Err(error) if affects_one_connection(&error) => {}
                 Err(_) => {
                     self.stats.accepts_failed.fetch_add(1, Ordering::Relaxed);
                     time::sleep(pause).await;
@@ -335,12 +341,12 @@ impl Acceptor<'_> {
         }
     }
 
-    fn admit(&self, socket: Socket) {
+    fn admit_connection(&self, socket: Socket) {
         if self.registry.len() >= self.limits.connections_max && self.registry.evict_longest_idle()
         {
             self.stats.evicted.fetch_add(1, Ordering::Relaxed);
         }
-        let age_max = self.limits.connection_age_max.map(|age| self.age_jitter.apply(age));
+        let age_max = self.limits.connection_age_max.map(|age| self.age_jitter.add_jitter(age));
         let dispatched = self.workers.dispatch(socket, age_max, self.stats, self.registry);
         let outcome = if dispatched { &self.stats.accepted } else { &self.stats.refused };
         outcome.fetch_add(1, Ordering::Relaxed);
@@ -348,7 +354,7 @@ impl Acceptor<'_> {
 }
 
 /// Returns whether an accept error affects only the new connection and not the listener.
-fn is_per_connection(error: &io::Error) -> bool {
+fn affects_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionAborted
@@ -364,14 +370,14 @@ fn is_per_connection(error: &io::Error) -> bool {
 /// together.
 #[derive(Default)]
 struct AgeJitter {
-    random: RandomState,
+    random_state: RandomState,
     sequence: AtomicU64,
 }
 
 impl AgeJitter {
     /// Returns `age` with a pseudo-random jitter of -10% to +10%.
-    fn apply(&self, age: Duration) -> Duration {
-        let number = self.random.hash_one(self.sequence.fetch_add(1, Ordering::Relaxed));
+    fn add_jitter(&self, age: Duration) -> Duration {
+        let number = self.random_state.hash_one(self.sequence.fetch_add(1, Ordering::Relaxed));
         let thousandths = u32::try_from(900 + number % 201).unwrap_or(1_000);
         age.saturating_mul(thousandths) / 1_000
     }
@@ -385,7 +391,7 @@ mod tests {
     fn ages_spread_by_up_to_ten_percent() {
         let jitter = AgeJitter::default();
         let hour = Duration::from_secs(3_600);
-        let varied: Vec<_> = (0..1_000).map(|_| jitter.apply(hour)).collect();
+        let varied: Vec<_> = (0..1_000).map(|_| jitter.add_jitter(hour)).collect();
         assert!(varied.iter().all(|age| (3_240..=3_960).contains(&age.as_secs())));
         assert!(varied.iter().any(|age| age.as_secs() < 3_400));
         assert!(varied.iter().any(|age| age.as_secs() > 3_800));

@@ -15,9 +15,9 @@ const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Stream whose HTTP/2 preface has already been read. A read from this stream returns the preface
 /// again, because hyper expects the preface too.
 #[derive(Debug)]
-pub(crate) struct ReplayPreface<I> {
+pub(crate) struct PrefaceReplayStream<I> {
     /// Number of bytes of [`PREFACE`] that have been replayed.
-    replayed: usize,
+    replayed_bytes: usize,
     io: I,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct ReplayPreface<I> {
 ///
 /// Returns `InvalidData` if the client sends anything other than the preface, such as an HTTP/1.1
 /// request, and `UnexpectedEof` if the stream ends first.
-pub(crate) async fn read<I: AsyncRead + Unpin>(mut io: I) -> io::Result<ReplayPreface<I>> {
+pub(crate) async fn read<I: AsyncRead + Unpin>(mut io: I) -> io::Result<PrefaceReplayStream<I>> {
     let mut bytes = [0; PREFACE.len()];
     let mut length = 0;
     while length < PREFACE.len() {
@@ -40,27 +40,27 @@ pub(crate) async fn read<I: AsyncRead + Unpin>(mut io: I) -> io::Result<ReplayPr
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
-    Ok(ReplayPreface { replayed: 0, io })
+    Ok(PrefaceReplayStream { replayed_bytes: 0, io })
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for ReplayPreface<I> {
+impl<I: AsyncRead + Unpin> AsyncRead for PrefaceReplayStream<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let rest = &PREFACE[self.replayed..];
+        let rest = &PREFACE[self.replayed_bytes..];
         if rest.is_empty() {
             return Pin::new(&mut self.io).poll_read(cx, buf);
         }
         let length = rest.len().min(buf.remaining());
         buf.put_slice(&rest[..length]);
-        self.replayed += length;
+        self.replayed_bytes += length;
         Poll::Ready(Ok(()))
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for ReplayPreface<I> {
+impl<I: AsyncWrite + Unpin> AsyncWrite for PrefaceReplayStream<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

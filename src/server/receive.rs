@@ -33,7 +33,7 @@ pub(super) const PREFIX_BYTES: usize = 5;
 const UNCOMPRESSED: u8 = 0;
 
 /// Memory charged for a call with an incomplete body, in addition to the body itself, in bytes.
-/// Covers the call's task, its h2 stream, and its buffers, which take 2.9 KB as measured.
+/// Covers the call's task, its h2 stream, and its buffers, which were measured to take 2.9 KB.
 const WAITING_CALL_BYTES: usize = 3 * 1024;
 
 /// Maximum length, in bytes, of a message whose memory reservation is released before its call is
@@ -47,10 +47,11 @@ pub(crate) struct ReceiveBounds<'a> {
     /// Maximum size of a message, in bytes.
     pub(crate) message_bytes_max: usize,
     /// Memory budget for incomplete requests on this connection.
-    pub(crate) budget: &'a Arc<ByteBudget>,
+    pub(crate) memory_budget: &'a Arc<ByteBudget>,
 }
 
-/// Completely received body of a unary call, or message of a stream without its prefix.
+/// Complete body of a unary call, including the message prefix, or one message of a stream, without
+/// its prefix.
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Bytes,
@@ -84,7 +85,7 @@ pub(crate) async fn read_arrived(
             let chunk = match Pin::new(&mut *body).poll_frame(cx) {
                 Poll::Pending => return Poll::Ready(Ok(false)),
                 Poll::Ready(None) => return Poll::Ready(Ok(true)),
-                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(ended_early())),
+                Poll::Ready(Some(Err(_))) => return Poll::Ready(Err(ended_early_status())),
                 Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
             };
             if first.is_empty() {
@@ -123,8 +124,8 @@ pub(crate) async fn read_arrived(
 ///
 /// Returns DEADLINE_EXCEEDED if the body is not complete within `timeout`, and CANCELLED if the
 /// caller reset the stream. Returns RESOURCE_EXHAUSTED if incomplete requests exceed a memory
-/// budget. Returns INVALID_ARGUMENT or UNIMPLEMENTED as soon as the body cannot be a single
-/// uncompressed message within the size limit.
+/// budget. Returns INVALID_ARGUMENT or UNIMPLEMENTED as soon as the received bytes rule out a
+/// single uncompressed message within the size limit.
 pub(crate) async fn read_rest(
     body: &mut Incoming,
     arrived: Vec<Bytes>,
@@ -137,7 +138,7 @@ pub(crate) async fn read_rest(
     }
     let rest = async {
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|_| ended_early())?;
+            let frame = frame.map_err(|_| ended_early_status())?;
             if let Ok(chunk) = frame.into_data() {
                 buffer.push(&chunk)?;
             }
@@ -148,7 +149,7 @@ pub(crate) async fn read_rest(
     time::timeout(timeout, rest).await.map_err(late)?
 }
 
-fn ended_early() -> Status {
+fn ended_early_status() -> Status {
     Status::cancelled("the request ended early")
 }
 
@@ -161,21 +162,21 @@ struct ReceiveBuffer {
 
 impl ReceiveBuffer {
     fn new(bounds: ReceiveBounds<'_>) -> Result<Self, Status> {
-        let ReceiveBounds { message_bytes_max, budget } = bounds;
-        let body = BudgetedBuffer::new(reserve_waiting_call(budget)?);
+        let ReceiveBounds { message_bytes_max, memory_budget } = bounds;
+        let body = BudgetedBuffer::new(reserve_waiting_call(memory_budget)?);
         Ok(ReceiveBuffer { message_bytes_max, body })
     }
 
-    /// Appends received bytes. Fails if the body cannot be a single uncompressed message within
-    /// the size limit, or if it exceeds the memory budget.
+    /// Appends received bytes. Fails if they rule out a single uncompressed message within the size
+    /// limit, or if the body exceeds the memory budget.
     fn push(&mut self, chunk: &[u8]) -> Result<(), Status> {
         let prefix: SmallVec<[u8; PREFIX_BYTES]> =
             self.body.bytes().chain(chunk).take(PREFIX_BYTES).copied().collect();
         let length_max = parse_prefix(&prefix, self.message_bytes_max)?.unwrap_or(PREFIX_BYTES);
         if self.body.len() + chunk.len() > length_max {
-            return Err(framing::not_one_message());
+            return Err(framing::message_count_status());
         }
-        if self.body.push(chunk, length_max) { Ok(()) } else { Err(over_budget()) }
+        if self.body.push(chunk, length_max) { Ok(()) } else { Err(over_budget_status()) }
     }
 
     fn finish(self) -> ReceivedBody {
@@ -187,8 +188,8 @@ impl ReceiveBuffer {
 
 /// Reserves memory for a call whose message is incomplete. Returns RESOURCE_EXHAUSTED if the budget
 /// has too little memory left.
-pub(super) fn reserve_waiting_call(budget: &Arc<ByteBudget>) -> Result<Reservation, Status> {
-    budget.reserve(WAITING_CALL_BYTES).ok_or_else(over_budget)
+pub(super) fn reserve_waiting_call(memory_budget: &Arc<ByteBudget>) -> Result<Reservation, Status> {
+    memory_budget.reserve(WAITING_CALL_BYTES).ok_or_else(over_budget_status)
 }
 
 /// Returns the total length of the prefix and its message, in bytes; `None` if the prefix is
@@ -202,17 +203,17 @@ pub(super) fn parse_prefix(
     message_bytes_max: usize,
 ) -> Result<Option<usize>, Status> {
     if bytes.first().is_some_and(|flag| *flag != UNCOMPRESSED) {
-        return Err(framing::reject_compressed_message());
+        return Err(framing::compressed_message_status());
     }
     let length = bytes.get(1..PREFIX_BYTES).and_then(|length| length.try_into().ok());
     let Some(length) = length.map(u32::from_be_bytes) else { return Ok(None) };
     match usize::try_from(length) {
         Ok(length) if length <= message_bytes_max => Ok(Some(PREFIX_BYTES + length)),
-        Ok(_) | Err(_) => Err(framing::too_long(message_bytes_max)),
+        Ok(_) | Err(_) => Err(framing::message_too_long_status(message_bytes_max)),
     }
 }
 
-pub(super) fn over_budget() -> Status {
+pub(super) fn over_budget_status() -> Status {
     Status::resource_exhausted("too many incomplete requests")
 }
 
@@ -222,14 +223,20 @@ mod tests {
 
     use super::*;
 
-    fn framed(flag: u8, length: u32, message: &[u8]) -> Vec<u8> {
+    fn frame_message(flag: u8, length: u32, message: &[u8]) -> Vec<u8> {
         [&[flag][..], &length.to_be_bytes(), message].concat()
     }
 
-    /// Pushes a body in chunks of `size` bytes.
-    fn received(body: &[u8], size: usize, budget: &Arc<ByteBudget>) -> Result<Bytes, Code> {
-        let mut buffer = ReceiveBuffer::new(ReceiveBounds { message_bytes_max: 50_000, budget })
-            .map_err(|status| status.code())?;
+    /// Receives a body in chunks of `size` bytes. Returns the received bytes, or the status code of
+    /// the error.
+    fn receive_in_chunks(
+        body: &[u8],
+        size: usize,
+        memory_budget: &Arc<ByteBudget>,
+    ) -> Result<Bytes, Code> {
+        let mut buffer =
+            ReceiveBuffer::new(ReceiveBounds { message_bytes_max: 50_000, memory_budget })
+                .map_err(|status| status.code())?;
         for chunk in body.chunks(size) {
             buffer.push(chunk).map_err(|status| status.code())?;
         }
@@ -237,47 +244,49 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_the_same_in_chunks_of_any_size_and_charged_as_it_grows() {
+    fn a_body_in_chunks_of_any_size_is_received_and_charged_as_it_grows() {
         let message = vec![7; 50_000];
-        let body = framed(0, 50_000, &message);
+        let body = frame_message(0, 50_000, &message);
         for size in [1, 4, 5, 6, 1_000, 16_384, 100_000] {
-            let budget = Arc::new(ByteBudget::new(WAITING_CALL_BYTES + 2 * body.len()));
-            assert_eq!(received(&body, size, &budget).unwrap(), body);
-            assert_eq!(budget.reserved(), 0, "nothing is reserved after the call");
+            let memory_budget = Arc::new(ByteBudget::new(WAITING_CALL_BYTES + 2 * body.len()));
+            assert_eq!(receive_in_chunks(&body, size, &memory_budget).unwrap(), body);
+            assert_eq!(memory_budget.reserved(), 0, "nothing is reserved after the call");
             let small = Arc::new(ByteBudget::new(WAITING_CALL_BYTES + body.len()));
-            assert_eq!(received(&body, size, &small), Err(Code::ResourceExhausted));
+            assert_eq!(receive_in_chunks(&body, size, &small), Err(Code::ResourceExhausted));
         }
     }
 
     #[test]
     fn a_body_that_cannot_be_one_message_is_rejected_at_its_prefix() {
-        let budget = Arc::new(ByteBudget::new(WAITING_CALL_BYTES + 100));
+        let memory_budget = Arc::new(ByteBudget::new(WAITING_CALL_BYTES + 100));
         for size in [1, 5, 100] {
-            let code = |body: Vec<u8>| received(&body, size, &budget).unwrap_err();
-            assert_eq!(code(framed(0, 50_001, b"")), Code::InvalidArgument);
-            assert_eq!(code(framed(0, u32::MAX, b"")), Code::InvalidArgument);
-            assert_eq!(code(framed(1, 3, b"")), Code::Unimplemented);
-            assert_eq!(code(framed(0, 2, b"abc")), Code::InvalidArgument);
+            let code = |body: Vec<u8>| receive_in_chunks(&body, size, &memory_budget).unwrap_err();
+            assert_eq!(code(frame_message(0, 50_001, b"")), Code::InvalidArgument);
+            assert_eq!(code(frame_message(0, u32::MAX, b"")), Code::InvalidArgument);
+            assert_eq!(code(frame_message(1, 3, b"")), Code::Unimplemented);
+            assert_eq!(code(frame_message(0, 2, b"abc")), Code::InvalidArgument);
         }
-        assert_eq!(budget.reserved(), 0);
+        assert_eq!(memory_budget.reserved(), 0);
     }
 
     #[test]
-    fn only_a_long_message_is_charged_until_its_call_is_answered() {
-        let budget = Arc::new(ByteBudget::new(1 << 20));
+    fn only_a_long_message_keeps_its_memory_reservation() {
+        let memory_budget = Arc::new(ByteBudget::new(1 << 20));
         let held = |length: usize| {
-            let mut buffer =
-                ReceiveBuffer::new(ReceiveBounds { message_bytes_max: 50_000, budget: &budget })
-                    .unwrap();
-            let prefix = framed(0, u32::try_from(length).unwrap(), &vec![7; length]);
+            let mut buffer = ReceiveBuffer::new(ReceiveBounds {
+                message_bytes_max: 50_000,
+                memory_budget: &memory_budget,
+            })
+            .unwrap();
+            let prefix = frame_message(0, u32::try_from(length).unwrap(), &vec![7; length]);
             buffer.push(&prefix).unwrap();
             let body = buffer.finish();
-            let reserved = budget.reserved();
+            let reserved = memory_budget.reserved();
             drop(body);
             reserved
         };
         assert_eq!(held(1_000), 0);
         assert!(held(50_000) > 50_000);
-        assert_eq!(budget.reserved(), 0);
+        assert_eq!(memory_budget.reserved(), 0);
     }
 }

@@ -356,7 +356,7 @@ impl<D: Decide> RlsService<D> {
     /// envoyproxy/ratelimit: 200 for OK, 429 for OVER_LIMIT, and 400 for an invalid request. If the
     /// store is unavailable, returns 503, whereas envoyproxy/ratelimit returns 400.
     pub async fn answer_json(&self, body: &[u8]) -> HttpReply {
-        let message = match proto_json::request(body, self.bounds.message_bytes_max) {
+        let message = match proto_json::parse_request(body, self.bounds.message_bytes_max) {
             Ok(message) => message,
             Err(fault) => {
                 self.decider.observer().on_invalid(fault.reason());

@@ -32,13 +32,13 @@ const SERVICE_MESSAGE_BYTES_MAX: usize = 4 * 1024;
 /// Service to which a request is routed, with the parts of the request that the service needs.
 #[derive(Debug)]
 pub(crate) enum RouteMatch {
-    /// No service: the request is not a gRPC call. Contains the error response.
+    /// Error response to a request that is not a gRPC call.
     Rejected(Box<Response<Body>>),
-    /// A call to the health or the reflection service, or to an unknown method.
+    /// Call to the health or the reflection service, or to an unknown method.
     TonicService(Box<Request<Incoming>>),
-    /// A unary call to the rate limit service or to `tidegate.v1.Limits`.
+    /// Unary call to the rate limit service or to `tidegate.v1.Limits`.
     RateLimit(RateLimitCall),
-    /// A call to `tidegate.v1.Limits/Stream`. Contains the body with the stream of requests.
+    /// Body of a call to `tidegate.v1.Limits/Stream`, which contains the stream of requests.
     Stream(Incoming),
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct RateLimitCall {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReceiveLimits<'a> {
     /// Memory budget for incomplete requests on this connection.
-    pub(crate) budget: &'a Arc<ByteBudget>,
+    pub(crate) memory_budget: &'a Arc<ByteBudget>,
     /// Maximum time to wait for a body, even if the caller's deadline is later.
     pub(crate) timeout: Duration,
 }
@@ -71,7 +71,7 @@ pub(crate) struct ReceiveLimits<'a> {
 /// Router for the gRPC port. Passes each request to the service that its path names.
 #[derive(Debug)]
 pub struct Router<D> {
-    rate_limit: Arc<RlsService<D>>,
+    rls_service: Arc<RlsService<D>>,
     health: Health,
     /// Health and reflection services, implemented with tonic.
     tonic_services: Routes,
@@ -79,9 +79,9 @@ pub struct Router<D> {
 
 impl<D> Clone for Router<D> {
     fn clone(&self) -> Self {
-        let Router { rate_limit, health, tonic_services } = self;
+        let Router { rls_service, health, tonic_services } = self;
         Router {
-            rate_limit: Arc::clone(rate_limit),
+            rls_service: Arc::clone(rls_service),
             health: health.clone(),
             tonic_services: tonic_services.clone(),
         }
@@ -91,7 +91,7 @@ impl<D> Clone for Router<D> {
 impl<D: Decide> Router<D> {
     /// Creates a router for the rate limit, health, and reflection services (reflection v1 and
     /// v1alpha).
-    pub fn new(rate_limit: Arc<RlsService<D>>, health: Health) -> Self {
+    pub fn new(rls_service: Arc<RlsService<D>>, health: Health) -> Self {
         let mut tonic_services = Routes::new(health.service(SERVICE_MESSAGE_BYTES_MAX));
         let reflection = || {
             tonic_reflection::server::Builder::configure()
@@ -108,7 +108,7 @@ impl<D: Decide> Router<D> {
             tonic_services = tonic_services
                 .add_service(v1alpha.max_decoding_message_size(SERVICE_MESSAGE_BYTES_MAX));
         }
-        Router { rate_limit, health, tonic_services: tonic_services.prepare() }
+        Router { rls_service, health, tonic_services: tonic_services.prepare() }
     }
 
     /// Returns the health service, which holds the server's health status.
@@ -126,7 +126,7 @@ impl<D: Decide> Router<D> {
             return RouteMatch::RateLimit(RateLimitCall {
                 method: UnaryMethod::ShouldRateLimit,
                 deadline: framing::parse_grpc_timeout(request.headers()),
-                trace: self.rate_limit.start_trace(request.headers()),
+                trace: self.rls_service.start_trace(request.headers()),
                 body: request.into_body(),
             });
         }
@@ -145,8 +145,8 @@ impl<D: Decide> Router<D> {
     }
 
     /// Returns the rate limit service.
-    pub(crate) fn rate_limit(&self) -> &Arc<RlsService<D>> {
-        &self.rate_limit
+    pub(crate) fn rls_service(&self) -> &Arc<RlsService<D>> {
+        &self.rls_service
     }
 
     /// Passes a request to the health or the reflection service, and returns the response. For an
@@ -170,11 +170,11 @@ impl<D: Decide> Router<D> {
         deadline: Option<Duration>,
         limits: ReceiveLimits<'_>,
     ) -> Result<(ReceivedBody, Option<Duration>), Status> {
-        let message_bytes_max = self.rate_limit.message_bytes_max();
-        let bounds = ReceiveBounds { message_bytes_max, budget: limits.budget };
+        let message_bytes_max = self.rls_service.message_bytes_max();
+        let bounds = ReceiveBounds { message_bytes_max, memory_budget: limits.memory_budget };
         let invalid = |status: Status| {
             if status.code() == Code::InvalidArgument {
-                self.rate_limit.count_invalid(InvalidReason::MessageSize);
+                self.rls_service.count_invalid(InvalidReason::MessageSize);
             }
             status
         };
@@ -183,7 +183,7 @@ impl<D: Decide> Router<D> {
             ArrivedBody::Incomplete(arrived) => arrived,
         };
         let timeout = deadline.unwrap_or(limits.timeout).min(limits.timeout);
-        let clock = self.rate_limit.clock();
+        let clock = self.rls_service.clock();
         let start = clock.monotonic();
         // Boxed, so that the future of a call whose body has arrived stays small.
         let rest = Box::pin(receive::read_rest(body, arrived, bounds, timeout)).await;
@@ -201,23 +201,23 @@ impl<D: Decide> Router<D> {
         mut trace: Option<Arc<Trace>>,
         caller: &Caller,
     ) -> Response<Body> {
-        let rate_limit = &self.rate_limit;
+        let rls_service = &self.rls_service;
         let answer = |message: Bytes| {
             let trace = trace.take();
             async move {
                 let answer = match method {
                     UnaryMethod::ShouldRateLimit => {
-                        rate_limit.answer(message, deadline, caller, trace).await?
+                        rls_service.answer(message, deadline, caller, trace).await?
                     }
                     // Boxed, so that the future of a single decision stays small.
                     UnaryMethod::Limits(method) => {
-                        Box::pin(rate_limit.call_limits(method, message, deadline, caller)).await?
+                        Box::pin(rls_service.call_limits(method, message, deadline, caller)).await?
                     }
                 };
                 Ok(tonic::Response::new(answer))
             }
         };
         let ReceivedBody { bytes, reservation: _held } = body;
-        framing::respond(bytes, rate_limit.message_bytes_max(), answer).await
+        framing::respond(bytes, rls_service.message_bytes_max(), answer).await
     }
 }

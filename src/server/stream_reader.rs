@@ -19,20 +19,20 @@ use tokio::time::{self, Sleep};
 use tonic::Status;
 
 use super::receive::{
-    EARLY_RELEASE_BYTES_MAX, PREFIX_BYTES, ReceiveBounds, ReceivedBody, over_budget, parse_prefix,
-    reserve_waiting_call,
+    EARLY_RELEASE_BYTES_MAX, PREFIX_BYTES, ReceiveBounds, ReceivedBody, over_budget_status,
+    parse_prefix, reserve_waiting_call,
 };
 use crate::domain::{BudgetedBuffer, ByteBudget};
 
 /// Reader of the messages of one stream.
 pub(super) struct StreamReader {
     body: Incoming,
-    budget: Arc<ByteBudget>,
+    memory_budget: Arc<ByteBudget>,
     message_bytes_max: usize,
     timeout: Duration,
     /// Received bytes that have not been assigned to a message yet.
-    chunk: Bytes,
-    incomplete: Option<IncompleteMessage>,
+    unread_bytes: Bytes,
+    incomplete_message: Option<IncompleteMessage>,
 }
 
 /// Message of which only a part has been received.
@@ -48,15 +48,15 @@ impl StreamReader {
     /// Creates a reader for the messages in `body`. A message must be complete within `timeout`
     /// after its first byte.
     pub(super) fn new(body: Incoming, bounds: ReceiveBounds<'_>, timeout: Duration) -> Self {
-        let ReceiveBounds { message_bytes_max, budget } = bounds;
-        let budget = Arc::clone(budget);
+        let ReceiveBounds { message_bytes_max, memory_budget } = bounds;
+        let memory_budget = Arc::clone(memory_budget);
         StreamReader {
             body,
-            budget,
+            memory_budget,
             message_bytes_max,
             timeout,
-            chunk: Bytes::new(),
-            incomplete: None,
+            unread_bytes: Bytes::new(),
+            incomplete_message: None,
         }
     }
 
@@ -75,7 +75,7 @@ impl StreamReader {
                 return Poll::Ready(Ok(Some(message)));
             }
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) else {
-                if let Some(incomplete) = &mut self.incomplete {
+                if let Some(incomplete) = &mut self.incomplete_message {
                     ready!(incomplete.deadline.as_mut().poll(cx));
                     let late = "the request did not arrive in time";
                     return Poll::Ready(Err(Status::deadline_exceeded(late)));
@@ -83,11 +83,11 @@ impl StreamReader {
                 return Poll::Pending;
             };
             match frame {
-                Some(Ok(frame)) => self.chunk = frame.into_data().unwrap_or_default(),
+                Some(Ok(frame)) => self.unread_bytes = frame.into_data().unwrap_or_default(),
                 Some(Err(_)) => {
                     return Poll::Ready(Err(Status::cancelled("the stream ended early")));
                 }
-                None if self.incomplete.is_some() => {
+                None if self.incomplete_message.is_some() => {
                     let incomplete = "the stream ended within a message";
                     return Poll::Ready(Err(Status::invalid_argument(incomplete)));
                 }
@@ -100,29 +100,29 @@ impl StreamReader {
     /// message has been received. Returns an error if the message has an invalid prefix or exceeds
     /// the memory budget.
     fn take_message(&mut self) -> Result<Option<ReceivedBody>, Status> {
-        let mut incomplete = match self.incomplete.take() {
+        let mut incomplete = match self.incomplete_message.take() {
             Some(incomplete) => incomplete,
-            None if self.chunk.is_empty() => return Ok(None),
+            None if self.unread_bytes.is_empty() => return Ok(None),
             None => {
-                let length = parse_prefix(&self.chunk, self.message_bytes_max)?;
+                let length = parse_prefix(&self.unread_bytes, self.message_bytes_max)?;
                 if let Some(length) = length
-                    && length <= self.chunk.len()
+                    && length <= self.unread_bytes.len()
                 {
-                    let bytes = self.chunk.split_to(length).slice(PREFIX_BYTES..);
+                    let bytes = self.unread_bytes.split_to(length).slice(PREFIX_BYTES..);
                     return Ok(Some(ReceivedBody { bytes, reservation: None }));
                 }
                 IncompleteMessage {
-                    buffer: BudgetedBuffer::new(reserve_waiting_call(&self.budget)?),
+                    buffer: BudgetedBuffer::new(reserve_waiting_call(&self.memory_budget)?),
                     length: PREFIX_BYTES,
                     deadline: Box::pin(time::sleep(self.timeout)),
                 }
             }
         };
-        while incomplete.buffer.len() < incomplete.length && !self.chunk.is_empty() {
+        while incomplete.buffer.len() < incomplete.length && !self.unread_bytes.is_empty() {
             let missing = incomplete.length - incomplete.buffer.len();
-            let part = self.chunk.split_to(missing.min(self.chunk.len()));
+            let part = self.unread_bytes.split_to(missing.min(self.unread_bytes.len()));
             if !incomplete.buffer.push(&part, incomplete.length) {
-                return Err(over_budget());
+                return Err(over_budget_status());
             }
             if incomplete.buffer.len() == PREFIX_BYTES {
                 let prefix: Vec<u8> = incomplete.buffer.bytes().copied().collect();
@@ -131,7 +131,7 @@ impl StreamReader {
             }
         }
         if incomplete.buffer.len() < incomplete.length || incomplete.buffer.len() < PREFIX_BYTES {
-            self.incomplete = Some(incomplete);
+            self.incomplete_message = Some(incomplete);
             return Ok(None);
         }
         let (bytes, reservation) = incomplete.buffer.into_parts();

@@ -41,8 +41,9 @@ pub struct TlsMaterial {
     /// present a certificate.
     pub client_authority: Option<Vec<u8>>,
     /// Subject alternative names (DNS names and URIs) of accepted clients. A client certificate
-    /// must contain at least one of these names. If empty, the names are not checked: a certificate
-    /// only has to be in `client_authority` or be signed by a CA in `client_authority`.
+    /// must contain at least one of these names. If empty, names are not checked, and any
+    /// certificate that is in `client_authority` or is signed by a CA in `client_authority` is
+    /// accepted.
     pub allowed_callers: Vec<String>,
     /// Grants of domains to callers. If empty, every caller may use every domain.
     pub grants: Vec<Grant>,
@@ -62,14 +63,14 @@ impl std::fmt::Debug for TlsMaterial {
 /// TLS configuration in use, shared by all clones. [`Tls::replace`] affects only new connections.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    active: Arc<ArcSwap<ActiveConfig>>,
+    active_config: Arc<ArcSwap<ActiveConfig>>,
     counters: Arc<TlsCounters>,
 }
 
 /// TLS configuration that was built from a [`TlsMaterial`].
 #[derive(Debug)]
 struct ActiveConfig {
-    config: Arc<ServerConfig>,
+    server_config: Arc<ServerConfig>,
     grants: Vec<Grant>,
     /// Leaf certificate of the server, without the rest of its chain.
     leaf: CertificateDer<'static>,
@@ -83,12 +84,12 @@ impl Tls {
     ///
     /// # Errors
     ///
-    /// Returns a [`WireError`] that names the unusable part.
+    /// Returns a [`WireError`] that states which input is unusable.
     pub fn new(material: &TlsMaterial) -> Result<Self, WireError> {
         let active = ActiveConfig::build(material)?;
         let counters = Arc::new(TlsCounters::default());
         counters.expires_secs.store(active.expires_secs, Ordering::Relaxed);
-        Ok(Tls { active: Arc::new(ArcSwap::from_pointee(active)), counters })
+        Ok(Tls { active_config: Arc::new(ArcSwap::from_pointee(active)), counters })
     }
 
     /// Replaces the certificates and keys, and counts the reload. Open connections keep the old
@@ -112,7 +113,7 @@ impl Tls {
         let outcome = match replaced {
             Ok(active) => {
                 self.counters.expires_secs.store(active.expires_secs, Ordering::Relaxed);
-                self.active.store(Arc::new(active));
+                self.active_config.store(Arc::new(active));
                 Ok(())
             }
             Err(error) => Err(error),
@@ -139,8 +140,8 @@ impl Tls {
         &self,
         socket: TcpStream,
     ) -> io::Result<(TlsStream<TcpStream>, Caller)> {
-        let active = self.active.load_full();
-        let stream = TlsAcceptor::from(Arc::clone(&active.config)).accept(socket).await?;
+        let active = self.active_config.load_full();
+        let stream = TlsAcceptor::from(Arc::clone(&active.server_config)).accept(socket).await?;
         let chain = stream.get_ref().1.peer_certificates();
         let leaf = chain.and_then(<[_]>::first);
         let caller = Caller::from_certificate(leaf, &active.grants, &self.counters);
@@ -178,7 +179,7 @@ impl ActiveConfig {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(ActiveConfig {
-            config: Arc::new(config),
+            server_config: Arc::new(config),
             grants: material.grants.clone(),
             leaf,
             expires_secs,
@@ -200,26 +201,30 @@ fn build_verifier(
     let signature_verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .build()
         .map_err(|_| WireError::ClientAuthority)?;
-    Ok(Arc::new(CallerVerifier { signature_verifier, trusted, allowed: allowed.to_vec() }))
+    Ok(Arc::new(CallerVerifier {
+        signature_verifier,
+        trusted_certificates: trusted,
+        allowed_names: allowed.to_vec(),
+    }))
 }
 
 /// Verifier of client certificates. Accepts a certificate that is in the CA file or is signed by a
-/// CA in that file. If `allowed` is not empty, the certificate must also contain a name that is in
-/// `allowed`.
+/// CA in that file. If `allowed_names` is not empty, the certificate must also contain a name that
+/// is in `allowed_names`.
 #[derive(Debug)]
 struct CallerVerifier {
     signature_verifier: Arc<dyn ClientCertVerifier>,
     /// All certificates that the CA file contains.
-    trusted: Vec<CertificateDer<'static>>,
-    allowed: Vec<String>,
+    trusted_certificates: Vec<CertificateDer<'static>>,
+    allowed_names: Vec<String>,
 }
 
 impl CallerVerifier {
     /// Returns whether the CA file contains this certificate and the certificate is valid for a
     /// client at `now`. Needed for certificates created with `openssl req -x509`, which are marked
-    /// as a CA: webpki rejects a CA certificate as a peer's own certificate.
+    /// as a CA: webpki rejects a CA certificate as an end-entity certificate.
     fn is_directly_trusted(&self, certificate: &CertificateDer<'_>, now: UnixTime) -> bool {
-        self.trusted.iter().any(|trusted| trusted == certificate)
+        self.trusted_certificates.iter().any(|trusted| trusted == certificate)
             && authz::check_usable(certificate, CertificateRole::Client, now.as_secs()).is_ok()
     }
 }
@@ -242,7 +247,7 @@ impl ClientCertVerifier for CallerVerifier {
                 }
                 verified => verified?,
             };
-        if self.allowed.is_empty() || authz::has_any_name(end_entity, &self.allowed) {
+        if self.allowed_names.is_empty() || authz::has_any_name(end_entity, &self.allowed_names) {
             Ok(verified)
         } else {
             Err(CertificateError::ApplicationVerificationFailure.into())

@@ -39,7 +39,7 @@ type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct IdleWorkers {
     threads: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
     /// Channel that closes when all worker threads have exited; `recv` then returns `None`.
-    ended: mpsc::Receiver<()>,
+    threads_exited: mpsc::Receiver<()>,
 }
 
 impl std::fmt::Debug for IdleWorkers {
@@ -52,9 +52,9 @@ impl IdleWorkers {
     /// Starts the worker threads, each with its own single-threaded runtime. Returns
     /// [`WireError::Thread`] if a thread or its runtime cannot be started.
     pub(crate) fn start(threads: NonZeroUsize) -> Result<Self, WireError> {
-        let (alive, ended) = mpsc::channel(1);
+        let (alive, threads_exited) = mpsc::channel(1);
         let threads = (0..threads.get()).map(|index| start_thread(index, alive.clone()));
-        Ok(IdleWorkers { threads: threads.collect::<Result<_, _>>()?, ended })
+        Ok(IdleWorkers { threads: threads.collect::<Result<_, _>>()?, threads_exited })
     }
 
     /// Returns the handles of the workers' runtimes, one per thread.
@@ -69,9 +69,9 @@ impl IdleWorkers {
             let (sockets, incoming) = mpsc::channel(ACCEPT_BACKLOG_MAX);
             // Sending fails if the thread has died; `dispatch` then finds its channel closed.
             let _ = task.send(Box::pin(serve_sockets(Arc::new(worker()), incoming)));
-            WorkerHandle { sockets, load: Arc::default() }
+            WorkerHandle { sockets, connection_count: Arc::default() }
         });
-        Workers { handles: handles.collect(), ended: self.ended }
+        Workers { handles: handles.collect(), threads_exited: self.threads_exited }
     }
 }
 
@@ -80,14 +80,14 @@ impl IdleWorkers {
 pub(crate) struct Workers {
     handles: Vec<WorkerHandle>,
     /// Channel that closes when all worker threads have exited; `recv` then returns `None`.
-    ended: mpsc::Receiver<()>,
+    threads_exited: mpsc::Receiver<()>,
 }
 
 #[derive(Debug)]
 struct WorkerHandle {
     sockets: mpsc::Sender<AcceptedSocket>,
     /// Number of the worker's open connections, including those in its backlog.
-    load: Arc<AtomicUsize>,
+    connection_count: Arc<AtomicUsize>,
 }
 
 impl Workers {
@@ -100,20 +100,26 @@ impl Workers {
         stats: &Arc<ConnectionStats>,
         registry: &Arc<ConnectionRegistry>,
     ) -> bool {
-        let worker = self.handles.iter().min_by_key(|worker| worker.load.load(Ordering::Relaxed));
+        let worker = self
+            .handles
+            .iter()
+            .min_by_key(|worker| worker.connection_count.load(Ordering::Relaxed));
         worker.is_some_and(|worker| {
             let registration = registry.register();
-            let slot =
-                ConnectionSlot::acquire(Arc::clone(&worker.load), Arc::clone(stats), registration);
+            let slot = ConnectionSlot::acquire(
+                Arc::clone(&worker.connection_count),
+                Arc::clone(stats),
+                registration,
+            );
             worker.sockets.try_send(AcceptedSocket { socket, slot, age_max }).is_ok()
         })
     }
 
     /// Stops dispatching sockets, and waits until every connection has closed and every thread has
     /// exited.
-    pub(crate) async fn finish(&mut self) {
+    pub(crate) async fn stop_and_wait(&mut self) {
         self.handles.clear();
-        while self.ended.recv().await.is_some() {}
+        while self.threads_exited.recv().await.is_some() {}
     }
 }
 

@@ -33,7 +33,7 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettingError {
     /// Malformed or out-of-range value.
-    Value {
+    InvalidValue {
         /// Name of the flag, without leading hyphens.
         name: &'static str,
         /// Source of the value.
@@ -44,8 +44,8 @@ pub enum SettingError {
         expected: String,
     },
     /// Unknown name in the settings file.
-    Unknown {
-        /// Name that is not the name of any setting.
+    UnknownName {
+        /// Name that matches no setting.
         name: String,
         /// Position of the name in the settings file.
         origin: Origin,
@@ -54,7 +54,7 @@ pub enum SettingError {
     },
     /// Environment variable of envoyproxy/ratelimit that affects decisions but is not supported by
     /// Tidegate.
-    Unsupported {
+    UnsupportedVariable {
         /// Name of the environment variable.
         name: &'static str,
         /// Value of the environment variable, truncated to 64 characters.
@@ -74,16 +74,16 @@ pub enum SettingError {
 impl fmt::Display for SettingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SettingError::Value { name, origin, masked, expected } => {
+            SettingError::InvalidValue { name, origin, masked, expected } => {
                 write!(f, "--{name} (from {origin}): {masked:?}: {expected}")
             }
-            SettingError::Unknown { name, origin, similar: Some(similar) } => {
+            SettingError::UnknownName { name, origin, similar: Some(similar) } => {
                 write!(f, "{origin}: unknown setting {name:?}; did you mean {similar:?}?")
             }
-            SettingError::Unknown { name, origin, similar: None } => {
+            SettingError::UnknownName { name, origin, similar: None } => {
                 write!(f, "{origin}: unknown setting {name:?}; `tidegate serve -h` lists all")
             }
-            SettingError::Unsupported { name, value, advice } => {
+            SettingError::UnsupportedVariable { name, value, advice } => {
                 write!(f, "{name}={value}: {advice}")
             }
             SettingError::Conflict { names, advice } => write!(f, "{names}: {advice}"),

@@ -8,7 +8,7 @@ use std::fmt;
 
 use super::Settings;
 use super::drop_in::DropIn;
-use super::precedence::{TextMap, similar_name};
+use super::precedence::{TextMap, find_similar_name};
 use super::table::{SettingRow, TABLE};
 use crate::domain::nearest_word;
 
@@ -56,18 +56,19 @@ struct IgnoredVariable {
     reason: &'static str,
 }
 
-const NO_STATSD: &str = "statistics are not pushed; scrape /metrics on the HTTP port";
-const NO_MEMCACHED: &str = "there is no memcached store";
-const ONE_STORE: &str = "one Redis serves all units; REDIS_URL is used for per-second limits too";
-const NO_TUNING_NEEDED: &str = "all calls share a few connections; there is nothing to tune";
+const NO_STATSD_REASON: &str = "statistics are not pushed; scrape /metrics on the HTTP port";
+const NO_MEMCACHED_REASON: &str = "there is no memcached store";
+const ONE_REDIS_REASON: &str =
+    "one Redis serves all units; REDIS_URL is used for per-second limits too";
+const NO_TUNING_REASON: &str = "all calls share a few connections; there is nothing to tune";
 
 const IGNORED_VARIABLES: &[IgnoredVariable] = &[
-    IgnoredVariable { name: "USE_STATSD", reason: NO_STATSD },
-    IgnoredVariable { name: "STATSD_*", reason: NO_STATSD },
-    IgnoredVariable { name: "USE_DOG_STATSD*", reason: NO_STATSD },
-    IgnoredVariable { name: "DOG_STATSD_*", reason: NO_STATSD },
-    IgnoredVariable { name: "EXTRA_TAGS", reason: NO_STATSD },
-    IgnoredVariable { name: "STATS_FLUSH_INTERVAL", reason: NO_STATSD },
+    IgnoredVariable { name: "USE_STATSD", reason: NO_STATSD_REASON },
+    IgnoredVariable { name: "STATSD_*", reason: NO_STATSD_REASON },
+    IgnoredVariable { name: "USE_DOG_STATSD*", reason: NO_STATSD_REASON },
+    IgnoredVariable { name: "DOG_STATSD_*", reason: NO_STATSD_REASON },
+    IgnoredVariable { name: "EXTRA_TAGS", reason: NO_STATSD_REASON },
+    IgnoredVariable { name: "STATS_FLUSH_INTERVAL", reason: NO_STATSD_REASON },
     IgnoredVariable {
         name: "DISABLE_STATS",
         reason: "statistics stay on; they cost almost nothing",
@@ -80,7 +81,7 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
         name: "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS",
         reason: "times are in seconds, as Prometheus recommends",
     },
-    IgnoredVariable { name: "MEMCACHE_*", reason: NO_MEMCACHED },
+    IgnoredVariable { name: "MEMCACHE_*", reason: NO_MEMCACHED_REASON },
     IgnoredVariable {
         name: "GRPC_SERVER_TLS_CA_CERT",
         reason: "envoyproxy/ratelimit does not read it either, and no client certificate is \
@@ -90,10 +91,10 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
         name: "EXPIRATION_JITTER_MAX_SECONDS",
         reason: "keys expire when they no longer matter; no jitter is needed",
     },
-    IgnoredVariable { name: "REDIS_PERSECOND*", reason: ONE_STORE },
-    IgnoredVariable { name: "REDIS_PIPELINE_*", reason: NO_TUNING_NEEDED },
-    IgnoredVariable { name: "REDIS_CLUSTER_PIPELINE_PARALLELISM", reason: NO_TUNING_NEEDED },
-    IgnoredVariable { name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", reason: NO_TUNING_NEEDED },
+    IgnoredVariable { name: "REDIS_PERSECOND*", reason: ONE_REDIS_REASON },
+    IgnoredVariable { name: "REDIS_PIPELINE_*", reason: NO_TUNING_REASON },
+    IgnoredVariable { name: "REDIS_CLUSTER_PIPELINE_PARALLELISM", reason: NO_TUNING_REASON },
+    IgnoredVariable { name: "REDIS_POOL_ON_EMPTY_BEHAVIOR", reason: NO_TUNING_REASON },
     IgnoredVariable {
         name: "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
         reason: "readiness does not depend on Redis: a short outage would remove every replica",
@@ -107,7 +108,7 @@ const IGNORED_VARIABLES: &[IgnoredVariable] = &[
 ];
 
 /// Prefixes of the environment variables of envoyproxy/ratelimit. In drop-in mode, an unknown
-/// variable with such a prefix gets a notice, because its name is probably misspelled.
+/// variable with one of these prefixes causes a notice, because its name is probably misspelled.
 const COMPAT_PREFIXES: [&str; 9] = [
     "CONFIG_GRPC_XDS_",
     "GRPC_CLIENT_TLS_",
@@ -152,7 +153,7 @@ pub fn find_notices(
         }
         if name.starts_with("TIDEGATE_") && !TABLE.iter().any(|row| row.variable() == *name) {
             let plain = name.trim_start_matches("TIDEGATE_");
-            let similar = similar_name(TABLE, plain);
+            let similar = find_similar_name(TABLE, plain);
             let row = TABLE.iter().find(|row| similar == Some(row.name));
             notice(NoticeKind::UnknownVariable, name, typo_advice(row.map(SettingRow::variable)));
         }
@@ -213,7 +214,7 @@ fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> 
     };
     let is_unknown = |name: &&String| {
         COMPAT_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-            && !is_service_link(name)
+            && !is_kubernetes_service_variable(name)
             && !TABLE.iter().any(|row| row.compat_names.contains(&name.as_str()))
             && !IGNORED_VARIABLES.iter().any(|ignored| ignored.matches(name))
     };
@@ -229,7 +230,7 @@ fn find_drop_in_notices(environment: &TextMap, drop_in: &DropIn) -> Vec<Notice> 
 
 /// Returns whether `name` is a variable that Kubernetes sets for a service in the same namespace,
 /// such as REDIS_SERVICE_HOST or REDIS_PORT_6379_TCP for the service `redis`.
-fn is_service_link(name: &str) -> bool {
+fn is_kubernetes_service_variable(name: &str) -> bool {
     let has_port_number = |(_, rest): (&str, &str)| rest.starts_with(|c: char| c.is_ascii_digit());
     name.contains("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
@@ -270,14 +271,14 @@ mod tests {
         pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
 
-    fn notices_of(pairs: &[(&str, &str)]) -> Vec<String> {
+    fn notices_for(pairs: &[(&str, &str)]) -> Vec<String> {
         let environment = environment(pairs);
         let sources = Sources { environment: environment.clone(), ..Sources::default() };
         let (settings, _) = Settings::read(&sources).unwrap();
         find_notices(&environment, None, &settings).iter().map(Notice::to_string).collect()
     }
 
-    fn drop_in_notices_of(pairs: &[(&str, &str)], arguments: &[&str]) -> Vec<String> {
+    fn drop_in_notices_for(pairs: &[(&str, &str)], arguments: &[&str]) -> Vec<String> {
         let ignored_arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let drop_in = Some(DropIn { ignored_arguments });
         let environment = environment(pairs);
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn in_drop_in_mode_each_unknown_argument_and_variable_gets_one_notice() {
-        let notices = drop_in_notices_of(
+        let notices = drop_in_notices_for(
             &[
                 ("REDIS_URL", "redis:6379"),
                 ("TIDEGATE_KEY_SECRET", "s"),
@@ -320,7 +321,7 @@ mod tests {
         ];
         let sources = Sources { environment: environment(&files), ..Sources::default() };
         assert_eq!(Settings::read(&sources).unwrap_err().len(), 2);
-        let notices = drop_in_notices_of(&files, &[]);
+        let notices = drop_in_notices_for(&files, &[]);
         for name in ["GRPC_SERVER_TLS_CERT", "REDIS_TLS_*"] {
             let start = format!("{name} has no effect: it needs ");
             assert!(notices.iter().any(|notice| notice.starts_with(&start)), "{notices:?}");
@@ -329,22 +330,22 @@ mod tests {
 
     #[test]
     fn an_ignored_variable_of_ratelimit_gets_a_notice() {
-        let notices = notices_of(&[("USE_STATSD", "true"), ("MEMCACHE_TLS", "true")]);
+        let notices = notices_for(&[("USE_STATSD", "true"), ("MEMCACHE_TLS", "true")]);
         assert_eq!(notices.len(), 2, "{notices:?}");
         assert!(notices[1].starts_with("USE_STATSD has no effect: "), "{notices:?}");
     }
 
     #[test]
-    fn an_ignored_variable_that_is_off_gets_none() {
+    fn an_ignored_variable_that_is_off_gets_no_notice() {
         assert_eq!(
-            notices_of(&[("USE_STATSD", "false"), ("MEMCACHE_TLS", "")]),
+            notices_for(&[("USE_STATSD", "false"), ("MEMCACHE_TLS", "")]),
             Vec::<String>::new()
         );
     }
 
     #[test]
-    fn a_misspelt_tidegate_variable_gets_a_notice() {
-        let notices = notices_of(&[("TIDEGATE_GRPCPORT", "1")]);
+    fn a_misspelled_tidegate_variable_gets_a_notice() {
+        let notices = notices_for(&[("TIDEGATE_GRPCPORT", "1")]);
         assert!(notices[0].contains("did you mean TIDEGATE_GRPC_PORT?"), "{notices:?}");
     }
 

@@ -19,8 +19,8 @@ pub enum OtlpProtocol {
 }
 
 impl OtlpProtocol {
-    /// Returns the collector endpoint for traces, for use if `--tracing-enabled` is `on` and no
-    /// endpoint is configured.
+    /// Returns the default collector endpoint for traces, which applies if `--tracing-enabled` is
+    /// `on` and no endpoint is configured.
     const fn default_endpoint(self) -> &'static str {
         match self {
             OtlpProtocol::Grpc => "http://localhost:4317",
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_standard_variables_have_their_standard_meaning() {
+    fn the_standard_otel_variables_are_supported() {
         let settings = read(&[
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4317"),
             ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4317"),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn over_http_the_endpoint_of_all_signals_gets_a_path_and_that_of_one_signal_stays() {
+    fn over_http_only_the_common_endpoint_gets_a_signal_path() {
         let settings = read(&[
             ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
             ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4318/"),
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tracing_variables_of_ratelimit_have_their_meaning() {
+    fn the_tracing_variables_of_ratelimit_work_in_drop_in_mode() {
         let as_ratelimit = |pairs: &[(&str, &str)]| {
             let environment =
                 pairs.iter().map(|(name, text)| ((*name).into(), (*text).into())).collect();

@@ -117,9 +117,9 @@ pub(super) fn mask_password(address: &str) -> String {
 }
 
 /// Returns `text` unchanged if it is a path, or a host with or without a numeric port; otherwise
-/// returns `(hidden)`. Other text may be part of a password: an address list is split at commas,
-/// so a password that contains a comma is split, too, and its first part (`user:pass`) looks like a
-/// host with a port.
+/// returns `(hidden)`, because other text may be part of a password. For example, a password that
+/// contains a comma is split, because an address list is split at commas. The first part
+/// (`user:pass`) then looks like a host with a port.
 fn mask_non_address(text: &str) -> &str {
     let address = text.split(['/', '?']).next().unwrap_or_default();
     let port = match address.rsplit_once(':') {
@@ -138,7 +138,7 @@ fn is_name_byte(byte: u8) -> bool {
 
 /// Looks up the values of all settings, in the order of the table.
 pub(super) fn find_all(table: &'static [SettingRow], sources: &Sources) -> Vec<SettingValue> {
-    let mut values: Vec<SettingValue> = table.iter().map(|row| find(row, sources)).collect();
+    let mut values: Vec<SettingValue> = table.iter().map(|row| find_value(row, sources)).collect();
     let is_control_plane = |value: &SettingValue| {
         value.row.name == "config-type" && value.text.eq_ignore_ascii_case("grpc_xds_sotw")
     };
@@ -161,7 +161,7 @@ const CONTROL_PLANE_DEFAULTS: &[(&str, &str)] = &[
     ("charge", "billed"),
 ];
 
-fn find(row: &'static SettingRow, sources: &Sources) -> SettingValue {
+fn find_value(row: &'static SettingRow, sources: &Sources) -> SettingValue {
     let flag = sources.flags.get(row.name).map(|text| (text, Origin::Flag));
     // An empty variable counts as unset, because deployment manifests unset variables that way.
     let in_environment = |name: &String| {
@@ -187,8 +187,8 @@ fn find(row: &'static SettingRow, sources: &Sources) -> SettingValue {
     }
 }
 
-/// Parses the value of the setting with this field name. On failure, appends an error to `errors`
-/// and returns `None`.
+/// Parses the value of the setting whose field in `Settings` is named `field`. On failure, appends
+/// an error to `errors` and returns `None`.
 pub(super) fn parse<T>(
     values: &[SettingValue],
     field: &str,
@@ -200,7 +200,7 @@ pub(super) fn parse<T>(
         Ok(parsed) => Some(parsed),
         Err(expected) => {
             let (name, origin, masked) = (value.row.name, value.origin.clone(), value.masked());
-            errors.push(SettingError::Value { name, origin, masked, expected });
+            errors.push(SettingError::InvalidValue { name, origin, masked, expected });
             None
         }
     }
@@ -212,10 +212,10 @@ pub(super) fn find_unknown_names(
     sources: &Sources,
 ) -> Vec<SettingError> {
     let is_unknown = |name: &&String| !table.iter().any(|row| row.name == name.as_str());
-    let error = |name: &String| SettingError::Unknown {
+    let error = |name: &String| SettingError::UnknownName {
         name: name.clone(),
         origin: Origin::File(sources.file_position(name)),
-        similar: similar_name(table, name),
+        similar: find_similar_name(table, name),
     };
     sources.file.keys().filter(is_unknown).map(error).collect()
 }
@@ -229,7 +229,7 @@ const QUOTED_CHARS_MAX: usize = 64;
 pub(super) fn find_unsupported_backend(environment: &TextMap) -> Option<SettingError> {
     let is_unsupported = |text: &&String| !text.is_empty() && !text.eq_ignore_ascii_case("redis");
     let value = environment.get("BACKEND_TYPE").filter(is_unsupported)?;
-    Some(SettingError::Unsupported {
+    Some(SettingError::UnsupportedVariable {
         name: "BACKEND_TYPE",
         value: value.chars().take(QUOTED_CHARS_MAX).collect(),
         advice: "Redis is the only shared store, because memcached cannot count exactly: unset \
@@ -239,7 +239,7 @@ pub(super) fn find_unsupported_backend(environment: &TextMap) -> Option<SettingE
 }
 
 /// Returns the setting whose name is most similar to an unknown name; `None` if no name is similar.
-pub(super) fn similar_name(table: &'static [SettingRow], name: &str) -> Option<&'static str> {
+pub(super) fn find_similar_name(table: &'static [SettingRow], name: &str) -> Option<&'static str> {
     nearest_word(name, table.iter().map(|row| row.name))
 }
 
@@ -251,7 +251,7 @@ pub fn report(values: &[SettingValue]) -> String {
     let line = |value: &SettingValue| {
         let (masked, name) = (value.masked(), value.row.name);
         match masked == value.text {
-            true => format!("{name}: {}", yaml_scalar(&masked)),
+            true => format!("{name}: {}", format_yaml_scalar(&masked)),
             false => format!("# {name}: {}", escaped(&masked)),
         }
     };
@@ -270,9 +270,9 @@ pub fn report(values: &[SettingValue]) -> String {
 /// value directly, and does not move the comments of other lines.
 const COMMENT_COLUMN_MAX: usize = 50;
 
-/// Units that may follow a number without making YAML quotes necessary; the empty text means no
-/// unit. Any other text that begins with a digit needs quotes, because YAML may parse it as a
-/// number or a date.
+/// Units of numbers that need no quotes in YAML. The empty text means a number without a unit. Any
+/// other text that begins with a digit needs quotes, because YAML may parse it as a number or a
+/// date.
 const PLAIN_UNITS: [&str; 8] = ["", "ms", "s", "m", "h", "KiB", "MiB", "GiB"];
 
 /// Words that YAML parses as a boolean or as null.
@@ -280,7 +280,7 @@ const YAML_WORDS: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null"
 
 /// Formats text as a YAML scalar. Adds quotes unless the text is `true`, `false`, a number with an
 /// optional unit, or a plain word that YAML parses as text.
-fn yaml_scalar(text: &str) -> String {
+fn format_yaml_scalar(text: &str) -> String {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let is_number = unit.len() < text.len()
         && PLAIN_UNITS.contains(&unit)
@@ -302,7 +302,7 @@ mod tests {
     use super::*;
     use crate::settings::TABLE;
 
-    fn texts(pairs: &[(&str, &str)]) -> TextMap {
+    fn text_map(pairs: &[(&str, &str)]) -> TextMap {
         pairs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect()
     }
 
@@ -316,21 +316,21 @@ mod tests {
     fn a_flag_wins_over_the_environment_the_file_and_the_default() {
         let mut sources = Sources::default();
         assert_eq!(origin_of(&sources, "grpc-port"), ("8081".into(), Origin::Default));
-        sources.file = texts(&[("grpc-port", "1")]);
+        sources.file = text_map(&[("grpc-port", "1")]);
         assert_eq!(origin_of(&sources, "grpc-port"), ("1".into(), Origin::File(String::new())));
-        sources.environment = texts(&[("GRPC_PORT", "2")]);
+        sources.environment = text_map(&[("GRPC_PORT", "2")]);
         let compat = Origin::Environment("GRPC_PORT".into());
         assert_eq!(origin_of(&sources, "grpc-port"), ("2".into(), compat));
         sources.environment.insert("TIDEGATE_GRPC_PORT".into(), "3".into());
         let own = Origin::Environment("TIDEGATE_GRPC_PORT".into());
         assert_eq!(origin_of(&sources, "grpc-port"), ("3".into(), own));
-        sources.flags = texts(&[("grpc-port", "4")]);
+        sources.flags = text_map(&[("grpc-port", "4")]);
         assert_eq!(origin_of(&sources, "grpc-port"), ("4".into(), Origin::Flag));
     }
 
     #[test]
     fn an_empty_variable_counts_as_unset() {
-        let sources = Sources { environment: texts(&[("GRPC_PORT", "")]), ..Sources::default() };
+        let sources = Sources { environment: text_map(&[("GRPC_PORT", "")]), ..Sources::default() };
         assert_eq!(origin_of(&sources, "grpc-port").1, Origin::Default);
     }
 
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn secrets_are_never_in_the_report() {
-        let environment = texts(&[("REDIS_AUTH", "hunter2"), ("REDIS_URL", "redis://u:pw@h:1")]);
+        let environment = text_map(&[("REDIS_AUTH", "hunter2"), ("REDIS_URL", "redis://u:pw@h:1")]);
         let printed = report(&find_all(TABLE, &Sources { environment, ..Sources::default() }));
         assert!(!printed.contains("hunter2") && !printed.contains("pw@"), "{printed}");
         let masked = |line: &str| line.starts_with("# redis-") && line.contains("(hidden)");
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn an_unknown_name_in_the_file_gets_a_suggestion() {
-        let file = texts(&[("grpc_port", "1"), ("nonsense", "1")]);
+        let file = text_map(&[("grpc_port", "1"), ("nonsense", "1")]);
         let errors = find_unknown_names(TABLE, &Sources { file, ..Sources::default() });
         assert_eq!(errors.len(), 2);
         assert!(errors[0].to_string().contains("did you mean \"grpc-port\""), "{}", errors[0]);

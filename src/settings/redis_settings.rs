@@ -234,9 +234,9 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses `item`, one entry of the `--redis-url` list. On failure, returns an error message. The
-/// message may contain text from `masked`, the same entry with its password masked, but no other
-/// part of `item`. If `unix` is true, an entry without a scheme is the path of a Unix socket.
+/// Parses `item`, one entry of the `--redis-url` list. `masked` is the same entry with its password
+/// masked. If `unix` is true, an entry without a scheme is the path of a Unix socket. On failure,
+/// returns an error message, which quotes no part of `item` that is missing from `masked`.
 fn parse_url(
     item: &str,
     masked: &str,
@@ -281,7 +281,7 @@ fn parse_url(
         Some((credentials, host)) => (Some(credentials), host),
         None => (None, authority),
     };
-    let address = host_and_port(host, default_port)
+    let address = parse_host_and_port(host, default_port)
         .ok_or_else(|| "write HOST:PORT, such as redis:6379 or [::1]:6379".to_owned())?;
     let (user, password) = match credentials.map(|text| text.split_once(':')) {
         None => (None, None),
@@ -295,7 +295,7 @@ fn parse_url(
     Ok(ParsedRedisUrl { address, user, password, database, tls })
 }
 
-fn host_and_port(text: &str, default_port: u16) -> Option<RedisAddress> {
+fn parse_host_and_port(text: &str, default_port: u16) -> Option<RedisAddress> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, after) = rest.split_once(']')?;
@@ -326,20 +326,20 @@ mod tests {
         settings.redis().map_err(|error| vec![error])
     }
 
-    fn tcp(host: &str, port: u16) -> RedisAddress {
+    fn tcp_address(host: &str, port: u16) -> RedisAddress {
         RedisAddress::Tcp { host: host.to_owned(), port }
     }
 
     #[test]
-    fn every_form_of_an_address_is_parsed() {
+    fn every_address_format_is_parsed() {
         let single = |url: &str| match read(&[("redis-url", url)]).unwrap().topology {
             RedisTopology::Single(address) => address,
             other => panic!("{other:?}"),
         };
-        assert_eq!(single("redis:6379"), tcp("redis", 6379));
-        assert_eq!(single("redis"), tcp("redis", 6379));
-        assert_eq!(single("[::1]:7000"), tcp("::1", 7000));
-        assert_eq!(single("redis://h:1/0"), tcp("h", 1));
+        assert_eq!(single("redis:6379"), tcp_address("redis", 6379));
+        assert_eq!(single("redis"), tcp_address("redis", 6379));
+        assert_eq!(single("[::1]:7000"), tcp_address("::1", 7000));
+        assert_eq!(single("redis://h:1/0"), tcp_address("h", 1));
         assert_eq!(single("/run/redis.sock"), RedisAddress::Unix("/run/redis.sock".into()));
         assert_eq!(single("unix:///run/r"), RedisAddress::Unix("/run/r".into()));
     }
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn auth_is_a_password_or_a_user_and_a_password() {
+    fn auth_contains_a_password_or_a_user_and_a_password() {
         let with = |auth| read(&[("redis-url", "h:1"), ("redis-auth", auth)]).unwrap();
         assert_eq!((with("pw").user, with("pw").password.reveal().to_owned()), (None, "pw".into()));
         assert_eq!(with("ann:pw").user.as_deref(), Some("ann"));
@@ -363,7 +363,7 @@ mod tests {
     #[test]
     fn a_sentinel_url_begins_with_the_masters_name() {
         let flags = [("redis-type", "SENTINEL"), ("redis-url", "mymaster,a:1,b")];
-        let sentinels = vec![tcp("a", 1), tcp("b", SENTINEL_PORT)];
+        let sentinels = vec![tcp_address("a", 1), tcp_address("b", SENTINEL_PORT)];
         let master = "mymaster".to_owned();
         assert_eq!(read(&flags).unwrap().topology, RedisTopology::Sentinel { master, sentinels });
         assert!(read(&[("redis-type", "sentinel"), ("redis-url", "a:1")]).is_err());
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn a_cluster_url_is_a_list_of_nodes() {
         let flags = [("redis-type", "cluster"), ("redis-url", "a:1, b:2")];
-        let nodes = vec![tcp("a", 1), tcp("b", 2)];
+        let nodes = vec![tcp_address("a", 1), tcp_address("b", 2)];
         assert_eq!(read(&flags).unwrap().topology, RedisTopology::Cluster(nodes));
         assert!(read(&[("redis-url", "a:1,b:2")]).is_err(), "several, but single");
         assert!(read(&[("redis-type", "cluster"), ("redis-url", "redis://a:1/2")]).is_err());

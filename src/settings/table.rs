@@ -26,15 +26,15 @@ use super::value_types::{
 /// Redaction of a setting's value in `--print-settings` and in errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Redaction {
-    /// Display the value unchanged.
+    /// The value is displayed unchanged.
     Plain,
-    /// Display an address, with any password masked.
+    /// The value is an address and is displayed with any password masked.
     Address,
-    /// Do not display the value.
+    /// The value is never displayed; a placeholder is shown instead.
     Hidden,
 }
 
-/// Row of the settings table: the properties of one setting except its parser.
+/// Row of the settings table, with all properties of one setting except its parser.
 #[derive(Clone, Copy, Debug)]
 pub struct SettingRow {
     /// Heading under which `--help` and docs/SETTINGS.md list the setting.
@@ -43,12 +43,12 @@ pub struct SettingRow {
     pub field: &'static str,
     /// Name of the flag, without leading hyphens, and key in the settings file.
     pub name: &'static str,
-    /// Placeholder for the value in `--help`, such as `DURATION`, or the valid words, separated by
-    /// `|`.
+    /// Placeholder for the value in `--help`, such as `DURATION`, or the valid keywords, separated
+    /// by `|`.
     pub value_name: &'static str,
-    /// Default value, as text.
+    /// Default value as text, before parsing.
     pub default: &'static str,
-    /// Redaction of the value when it is displayed.
+    /// Redaction that is applied when the value is displayed.
     pub redaction: Redaction,
     /// Environment variables of envoyproxy/ratelimit or OpenTelemetry that also set this value.
     pub compat_names: &'static [&'static str],
@@ -152,7 +152,7 @@ settings! {
 
     section "Control plane";
     /// Source of policies: file, or grpc_xds_sotw (a control plane).
-    config_type "config-type" [PolicySourceKind::NAMES]: PolicySourceKind = "file", PolicySourceKind::read, Plain, ["CONFIG_TYPE"];
+    config_type "config-type" [PolicySourceKind::KEYWORDS]: PolicySourceKind = "file", PolicySourceKind::parse, Plain, ["CONFIG_TYPE"];
     /// YAML file with defaults for policy keys that have no field in the control plane's messages.
     policy_defaults "policy-defaults" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// Address of the control plane, as host:port.
@@ -216,7 +216,7 @@ settings! {
     debug_token_file "debug-token-file" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, [];
     /// How the debug port displays the values of rejected keys: hashed (only the counter's hash) or
     /// shortened (the first 24 bytes).
-    top_values "top-values" [TopValues::NAMES]: TopValues = "hashed", TopValues::read, Plain, [];
+    top_values "top-values" [TopValues::KEYWORDS]: TopValues = "hashed", TopValues::parse, Plain, [];
     /// Also serve metrics on --prometheus-addr.
     use_prometheus "use-prometheus" ["true|false"]: bool = "false", parse_flag, Plain, ["USE_PROMETHEUS"];
     /// Address of the additional metrics port.
@@ -226,7 +226,7 @@ settings! {
     /// Also export metrics under the Prometheus names of envoyproxy/ratelimit.
     ratelimit_metric_names "ratelimit-metric-names" ["true|false"]: bool = "false", parse_flag, Plain, [];
     /// Serve /json and /authz on the HTTP port: auto (off if client certificates are required), on, off.
-    json "json" [OnOff::NAMES]: OnOff = "auto", OnOff::read, Plain, [];
+    json "json" [OnOff::KEYWORDS]: OnOff = "auto", OnOff::parse, Plain, [];
 
     section "TLS on the gRPC port";
     /// Use TLS on the gRPC port.
@@ -245,7 +245,7 @@ settings! {
 
     /// Access of callers to the counters of their domains through tidegate.v1.Limits: off, read
     /// (Peek, ReadCounters), write (also Refund, ResetCounters).
-    counter_access "counter-access" [CounterAccessSetting::NAMES]: CounterAccessSetting = "off", CounterAccessSetting::read, Plain, [];
+    counter_access "counter-access" [CounterAccessSetting::KEYWORDS]: CounterAccessSetting = "off", CounterAccessSetting::parse, Plain, [];
 
     section "gRPC server";
     /// Worker threads for gRPC; 0 starts one per core of the machine or container.
@@ -292,7 +292,7 @@ settings! {
 
     section "Counters";
     /// Store of the counters: auto (redis if --redis-url is set, else memory), memory, redis.
-    store "store" [StoreKind::NAMES]: StoreKind = "auto", StoreKind::read, Plain, [];
+    store "store" [StoreKind::KEYWORDS]: StoreKind = "auto", StoreKind::parse, Plain, [];
     /// Maximum number of counters in memory.
     max_keys "max-keys" ["NUMBER"]: usize = "1000000", number_parser(1_024, 1_000_000_000), Plain, [];
     /// Secret key of the hash in counter keys; must be the same on every replica.
@@ -322,7 +322,7 @@ settings! {
     redis_url "redis-url" ["ADDRESS"]: SecretText = "", parse_secret_line, Address, ["REDIS_URL"];
     /// Redis topology: single, sentinel (--redis-url lists the master's name, then the sentinels),
     /// or cluster (--redis-url lists nodes).
-    redis_type "redis-type" [RedisType::NAMES]: RedisType = "single", RedisType::read, Plain, ["REDIS_TYPE"];
+    redis_type "redis-type" [RedisType::KEYWORDS]: RedisType = "single", RedisType::parse, Plain, ["REDIS_TYPE"];
     /// Network of --redis-url, tcp or unix; if empty, the form of the address determines it.
     redis_socket_type "redis-socket-type" ["tcp|unix"]: String = "", parse_text, Plain, ["REDIS_SOCKET_TYPE"];
     /// Redis password, or user:password.
@@ -360,13 +360,13 @@ settings! {
     shadow_mode "shadow-mode" ["true|false"]: bool = "false", parse_flag, Plain, ["SHADOW_MODE"];
     /// Hits that are charged even beyond a limit, for domains and limits without `charge`: admitted
     /// (none), billed (those from a descriptor's own hits_addend), always (all).
-    charge "charge" [ChargeSetting::NAMES]: ChargeSetting = "admitted", ChargeSetting::read, Plain, [];
+    charge "charge" [ChargeSetting::KEYWORDS]: ChargeSetting = "admitted", ChargeSetting::parse, Plain, [];
     /// Treat every descriptor as a quota descriptor.
     quota_mode "quota-mode" ["true|false"]: bool = "false", parse_flag, Plain, ["QUOTA_MODE"];
     /// Fraction of a limit above which hits count as near the limit, 0 to 1.
     near_limit_ratio "near-limit-ratio" ["RATIO"]: f64 = "0.8", parse_ratio, Plain, ["NEAR_LIMIT_RATIO"];
     /// Family of rate limit headers to send: none, ratelimit, x-ratelimit, both.
-    headers "headers" [HeaderFamily::NAMES]: HeaderFamily = "none", HeaderFamily::read, Plain, [];
+    headers "headers" [HeaderFamily::KEYWORDS]: HeaderFamily = "none", HeaderFamily::parse, Plain, [];
     /// Send limit headers under the names in --limit-limit-header, --limit-remaining-header and
     /// --limit-reset-header.
     limit_response_headers_enabled "limit-response-headers-enabled" ["true|false"]: bool = "false", parse_flag, Plain, ["LIMIT_RESPONSE_HEADERS_ENABLED"];
@@ -377,9 +377,9 @@ settings! {
     /// Name of the header with the time of the reset.
     limit_reset_header "limit-reset-header" ["NAME"]: String = "RateLimit-Reset", parse_text, Plain, ["LIMIT_RESET_HEADER"];
     /// Format of the reset header: seconds (from now) or unix (since 1970); RateLimit-Reset is always in seconds.
-    header_reset "header-reset" [ResetSetting::NAMES]: ResetSetting = "seconds", ResetSetting::read, Plain, [];
+    header_reset "header-reset" [ResetSetting::KEYWORDS]: ResetSetting = "seconds", ResetSetting::parse, Plain, [];
     /// Format of Retry-After on rejections: off, seconds, date.
-    retry_after "retry-after" [RetryAfterSetting::NAMES]: RetryAfterSetting = "seconds", RetryAfterSetting::read, Plain, [];
+    retry_after "retry-after" [RetryAfterSetting::KEYWORDS]: RetryAfterSetting = "seconds", RetryAfterSetting::parse, Plain, [];
     /// Lengthen Retry-After at random by up to this percentage, to spread retries.
     retry_after_spread "retry-after-spread" ["PERCENT"]: u8 = "0", number_parser(0, 100), Plain, [];
     /// Header for the name of the exceeded limit, sent with rejections; if empty, no header is
@@ -433,9 +433,9 @@ settings! {
     /// Count and time decisions; set to false only to measure what this costs.
     metrics "metrics" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Least severe level that is logged: off, error, warn, info, debug, trace.
-    log_level "log-level" [LogLevel::NAMES]: LogLevel = "info", LogLevel::read, Plain, ["LOG_LEVEL"];
+    log_level "log-level" [LogLevel::KEYWORDS]: LogLevel = "info", LogLevel::parse, Plain, ["LOG_LEVEL"];
     /// Log format: text or json.
-    log_format "log-format" [LogFormat::NAMES]: LogFormat = "text", LogFormat::read, Plain, ["LOG_FORMAT"];
+    log_format "log-format" [LogFormat::KEYWORDS]: LogFormat = "text", LogFormat::parse, Plain, ["LOG_FORMAT"];
 }
 
 #[cfg(test)]

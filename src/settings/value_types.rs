@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::domain::nearest_word;
 
-/// Description of the valid values of a setting, used as an error message.
+/// Error message that describes the valid values of a setting.
 pub(super) type ValueError = String;
 
 /// Secret text that is hidden in logs, errors and `--print-settings`.
@@ -22,7 +22,8 @@ impl SecretText {
         &self.0
     }
 
-    /// Parses the secret as a list of headers, `name:value`, and returns their names and values.
+    /// Parses the secret as a comma-separated list of `name:value` headers. Returns the name and
+    /// value of each header.
     pub fn header_pairs(&self) -> Vec<(String, String)> {
         // The setting's parser has checked the list.
         pairs_parser(':')(&self.0).unwrap_or_default()
@@ -46,7 +47,8 @@ impl fmt::Debug for SecretText {
     }
 }
 
-/// Returns the error for a value that is not one of the valid words of a setting.
+/// Returns the error message for a value that is not one of a setting's keywords. Suggests the most
+/// similar keyword, if any.
 pub(super) fn unknown_word_error(text: &str, words: &[&'static str]) -> ValueError {
     let hint = match nearest_word(text, words.iter().copied()) {
         Some(word) => format!("; did you mean {word:?}?"),
@@ -55,23 +57,23 @@ pub(super) fn unknown_word_error(text: &str, words: &[&'static str]) -> ValueErr
     format!("must be one of: {}{hint}", words.join(", "))
 }
 
-/// Joins words with `|` at compile time.
-macro_rules! separated {
+/// Joins keywords with `|` at compile time.
+macro_rules! join_keywords {
     ($first:literal $(, $word:literal)*) => { concat!($first $(, "|", $word)*) };
 }
 
-/// Defines enums for settings whose values are keywords. Generates a parser that ignores case.
-macro_rules! words {
+/// Defines enums for settings whose values are keywords, and generates case-insensitive parsers.
+macro_rules! keyword_enums {
     ($( $(#[doc = $doc:literal])* $name:ident { $( $(#[doc = $each:literal])* $word:literal $variant:ident ),+ $(,)? } )+) => { $(
         $(#[doc = $doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum $name { $( $(#[doc = $each])* $variant ),+ }
 
         impl $name {
-            /// All valid words, separated by `|`.
-            pub(super) const NAMES: &str = separated!($($word),+);
+            /// All valid keywords of the setting, separated by `|`.
+            pub(super) const KEYWORDS: &str = join_keywords!($($word),+);
 
-            pub(super) fn read(text: &str) -> Result<Self, ValueError> {
+            pub(super) fn parse(text: &str) -> Result<Self, ValueError> {
                 match text.to_ascii_lowercase().as_str() {
                     $( $word => Ok($name::$variant), )+
                     _ => Err(unknown_word_error(text, &[$($word),+])),
@@ -81,37 +83,39 @@ macro_rules! words {
     )+ };
 }
 
-words! {
-    /// Callers' access to the `tidegate.v1.Limits` methods for single counters.
+keyword_enums! {
+    /// Access of callers to the `tidegate.v1.Limits` methods that read or change individual
+    /// counters.
     CounterAccessSetting {
-        /// No access to the methods for single counters.
+        /// No access to the methods that read or change individual counters.
         "off" Off,
-        /// Access to the read-only methods for single counters.
+        /// Access to the methods that read individual counters (Peek, ReadCounters).
         "read" Read,
-        /// Access to all methods for single counters.
+        /// Access to the methods that read (Peek, ReadCounters) or change (Refund, ResetCounters)
+        /// individual counters.
         "write" Write,
     }
-    /// Setting that is on, off, or determined by other settings.
+    /// Switch that turns a feature on or off, or lets other settings decide.
     OnOff {
-        /// Determined by other settings.
+        /// Other settings decide whether the feature is on.
         "auto" Auto,
-        /// On.
+        /// The feature is on.
         "on" On,
-        /// Off.
+        /// The feature is off.
         "off" Off,
     }
-    /// Source of policies.
+    /// Source from which policies are loaded.
     PolicySourceKind {
-        /// Policy files and directories.
+        /// Policies are loaded from files and directories.
         "file" File,
-        /// Control plane, over the state-of-the-world variant of xDS.
+        /// Policies are loaded from a control plane over the state-of-the-world variant of xDS.
         "grpc_xds_sotw" ControlPlane,
     }
     /// Kind of store that holds the counters.
     StoreKind {
-        /// Redis if `--redis-url` is set, otherwise memory.
+        /// Redis if `--redis-url` is set, otherwise the memory of this process.
         "auto" Auto,
-        /// Memory of this process.
+        /// Memory of this process, not shared with other replicas.
         "memory" Memory,
         /// Redis, shared by all replicas.
         "redis" Redis,
@@ -138,39 +142,40 @@ words! {
     }
     /// Hits that are charged even if a limit rejects the call.
     ChargeSetting {
-        /// No hits: with all-or-nothing accounting, a rejected call charges nothing.
+        /// No hits are charged for a rejected call (with all-or-nothing accounting).
         "admitted" Admitted,
-        /// Hits of a descriptor that sets its own `hits_addend` above 0 (billed hits).
+        /// Hits are charged even for a rejected call if their descriptor sets its own `hits_addend`
+        /// above 0 (billed hits).
         "billed" Billed,
-        /// All hits, even those of a rejected call.
+        /// All hits are charged, even those of a rejected call.
         "always" Always,
     }
-    /// Format of the header with the reset time.
+    /// Format of the rate limit header that tells when the limit resets.
     ResetSetting {
-        /// Seconds until the reset.
+        /// Number of seconds until the limit resets.
         "seconds" Seconds,
-        /// Time of the reset, in seconds since the Unix epoch.
+        /// Time at which the limit resets, in seconds since the Unix epoch.
         "unix" Unix,
     }
     /// Format of the `Retry-After` header.
     RetryAfterSetting {
-        /// No `Retry-After` header.
+        /// No `Retry-After` header is sent.
         "off" Off,
-        /// Whole seconds, at least 1.
+        /// Number of seconds to wait, as a whole number of at least 1.
         "seconds" Seconds,
-        /// HTTP date.
+        /// HTTP date, such as `Sun, 06 Nov 1994 08:49:37 GMT`.
         "date" Date,
     }
     /// Format in which the debug port shows the descriptor values of rejected keys.
     TopValues {
         /// First 24 bytes of a descriptor value.
         "shortened" Shortened,
-        /// Keyed hash that identifies the counter, without the descriptor value itself.
+        /// Keyed hash of the counter, which does not reveal the descriptor value.
         "hashed" Hashed,
     }
     /// Format of log lines.
     LogFormat {
-        /// Plain text.
+        /// Human-readable plain text.
         "text" Text,
         /// One JSON object per line.
         "json" Json,
@@ -179,21 +184,21 @@ words! {
     LogLevel {
         /// Logs nothing.
         "off" Off,
-        /// Same as `error`.
+        /// Logs only errors. Accepted for compatibility with logrus.
         "panic" Panic,
-        /// Same as `error`.
+        /// Logs only errors. Accepted for compatibility with logrus.
         "fatal" Fatal,
-        /// Logs only failures.
+        /// Logs only errors.
         "error" Error,
-        /// Logs failures and problems that need attention.
+        /// Logs errors and warnings.
         "warning" Warning,
-        /// Same as `warning`.
+        /// Logs errors and warnings, like `warning`.
         "warn" Warn,
-        /// Logs failures, problems and normal events.
+        /// Logs errors, warnings, and normal events.
         "info" Info,
-        /// Logs failures, problems, normal events, and details for debugging.
+        /// Logs errors, warnings, normal events, and details for debugging.
         "debug" Debug,
-        /// Same as `debug`.
+        /// Logs as much as `debug`.
         "trace" Trace,
     }
 }
@@ -237,10 +242,11 @@ pub(super) fn parse_server(input: &str) -> Result<(String, u16), ValueError> {
     }
 }
 
-/// Maximum number of name-value pairs in the value of a list setting.
+/// Maximum number of name-value pairs that a setting can list.
 const LIST_PAIRS_MAX: usize = 64;
 
-/// Returns a parser for a comma-separated list of name-value pairs. Empty text means an empty list.
+/// Returns a parser for a comma-separated list of name-value pairs. The parser accepts empty text
+/// as an empty list.
 pub(super) fn pairs_parser(
     separator: char,
 ) -> impl Fn(&str) -> Result<Vec<(String, String)>, ValueError> {
@@ -259,7 +265,7 @@ pub(super) fn pairs_parser(
     }
 }
 
-/// Validates a comma-separated list of headers, `name:value`, and returns it as a secret.
+/// Validates a comma-separated list of `name:value` headers, and returns the list as a secret.
 pub(super) fn parse_header_list(input: &str) -> Result<SecretText, ValueError> {
     let is_name = |name: &str| {
         name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
@@ -282,19 +288,19 @@ pub(super) fn parse_secret_line(input: &str) -> Result<SecretText, ValueError> {
     parse_text(input).map(|text| SecretText::from(text.as_str()))
 }
 
-/// Parses a path. Empty text means `None`.
+/// Parses a path. Returns `None` for empty text.
 pub(super) fn parse_path(input: &str) -> Result<Option<PathBuf>, ValueError> {
     Ok((!input.is_empty()).then(|| PathBuf::from(input)))
 }
 
-/// Parses a comma-separated list of paths. Empty text means an empty list.
+/// Parses a comma-separated list of paths. Returns an empty list for empty text.
 pub(super) fn parse_paths(input: &str) -> Result<Vec<PathBuf>, ValueError> {
     let items = input.split(',').map(str::trim).filter(|item| !item.is_empty());
     items.map(|item| parse_text(item).map(PathBuf::from)).collect()
 }
 
-/// Parses a boolean in Go's format (`1`, `t`, `TRUE`), like envoyproxy/ratelimit, or in YAML's
-/// format (`yes`).
+/// Parses a boolean in the format of Go and envoyproxy/ratelimit (`1`, `t`, `TRUE`) or of YAML
+/// (`yes`). Ignores case.
 pub(super) fn parse_flag(input: &str) -> Result<bool, ValueError> {
     match input.to_ascii_lowercase().as_str() {
         "1" | "t" | "true" | "y" | "yes" | "on" => Ok(true),
@@ -305,7 +311,7 @@ pub(super) fn parse_flag(input: &str) -> Result<bool, ValueError> {
 
 /// Parses `auto`, `on`, `off`, or a boolean.
 pub(super) fn parse_on_off(input: &str) -> Result<OnOff, ValueError> {
-    OnOff::read(input).or_else(|expected| match parse_flag(input) {
+    OnOff::parse(input).or_else(|expected| match parse_flag(input) {
         Ok(true) => Ok(OnOff::On),
         Ok(false) => Ok(OnOff::Off),
         Err(_) => Err(expected),
@@ -429,7 +435,7 @@ fn check_bounds<T: TryFrom<u64>>(
 }
 
 /// Parses a duration in Go's format, such as `1h30m` or `0`, and rounds it down to whole
-/// milliseconds. Returns `None` if it is malformed.
+/// milliseconds. Returns `None` if the text is malformed.
 fn parse_millis(input: &str) -> Option<u64> {
     if input == "0" {
         return Some(0);
@@ -464,8 +470,8 @@ fn parse_millis(input: &str) -> Option<u64> {
     (!input.is_empty()).then_some(sum_ns / 1_000_000)
 }
 
-/// Parses the prefix of Redis keys. Rejects braces, which could change a key's hash tag,
-/// whitespace, control characters, and a prefix of more than 64 bytes.
+/// Parses the prefix of Redis keys. Rejects a prefix of more than 64 bytes and a prefix that
+/// contains whitespace, control characters, or braces. Braces could change the hash tag of a key.
 pub(super) fn parse_key_prefix(input: &str) -> Result<String, ValueError> {
     let bad = |c: char| c == '{' || c == '}' || c.is_whitespace() || c.is_control();
     if input.len() > 64 {

@@ -1,11 +1,12 @@
 //! Counter stores: the [`Store`] trait with its contract, and the memory and Redis stores.
 //!
-//! Not here: policy, gRPC, the meaning of an answer for the caller (`decide`), deadlines and
-//! fallback (`resilience`).
+//! Not here: policy, gRPC, the response to the caller (`decide`), deadlines and fallback
+//! (`resilience`).
 //!
 //! # The contract
 //!
-//! `tests/it/store_contract/` runs one list of cases against every store and quotes these numbers.
+//! `tests/it/store_contract/` runs the same test cases against every store and refers to these
+//! clauses by number.
 //!
 //! 1. **Atomic.** All checks of a call are decided and written at one instant, isolated from other
 //!    calls. (On a cluster: all checks that share a hash tag and, if node scripts are used, all
@@ -34,23 +35,24 @@
 //! 10. **Excessive cost.** A cost above the capacity, and any cost on a limit of 0, is refused
 //!     without a charge and without `retry_after`.
 //! 11. **Exact waits.** On a refusal, `retry_after` is the shortest wait after which the same check
-//!     passes if nobody else calls. One tick earlier, the check is refused. (A tick is 1 µs, or
-//!     longer for sliding windows of a minute or more.)
-//! 12. **Reset.** `reset_after` is the time until the counter is unused: the window's end, or the
-//!     time until the bucket is full (zero for a full one).
+//!     passes if no other call charges the counter. One tick earlier, the check is refused. (A tick
+//!     is 1 µs, or longer for sliding windows of a minute or more.)
+//! 12. **Reset.** `reset_after` is the time until the counter is equivalent to an unused one: until
+//!     its window ends, or until its bucket is full (zero for a full bucket).
 //! 13. **Available** is the number of single hits that could be charged next, rounded down.
 //!     `available` and `reset_after` describe the counter after the whole call. `retry_after`
 //!     describes the counter at the moment of the refusal (for `Charge::Always`: after that
 //!     charge).
-//! 14. **Changed limits.** A limit whose numbers change keeps its counter: windows keep their
-//!     count, buckets keep the time at which they are full. Both are clamped to the new capacity.
+//! 14. **Changed limits.** A counter survives a change of its limit's numbers: a window keeps its
+//!     count, and a bucket keeps the time at which it is full. Both are clamped to the new capacity.
 //! 15. **Clock steps back.** While the clock is behind the time at which a counter was last
 //!     written, the counter's time does not advance, so nothing refills twice. A state from the far
 //!     future is clamped, so that no counter freezes: a bucket whose debt exceeds its maximum debt
 //!     by more than one second of refill, and a window that starts more than one window length from
 //!     now.
-//! 16. **Receipts.** `refund` returns the hits of a receipt, once. For a window, the hits return to
-//!     the window they were charged to, if that window is still the current or the previous one.
+//! 16. **Receipts.** `refund` returns the hits of a receipt to the counter, once. For a window, the
+//!     hits return to the window that they were charged to, if that window is still the current or
+//!     the previous one.
 //!     For a bucket, all hits return except those that may have refilled since the charge (by the
 //!     store's clock; a store without a clock uses the time of its latest call).
 //! 17. **Expiry.** A counter expires once a missing counter is equivalent to it, and never earlier.
@@ -67,7 +69,7 @@ pub mod redis;
 
 /// Store of counters that decides calls. The module documentation defines the contract.
 pub trait Store: Send + Sync + 'static {
-    /// Decides a call. Returns one answer per check, in order.
+    /// Decides a call. Returns one answer per check, in the order of the checks.
     ///
     /// Never fails: a check that could not be decided is `Answer::Unanswered`.
     fn apply(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send;
@@ -78,8 +80,8 @@ pub trait Store: Send + Sync + 'static {
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
 
     /// Returns the number of times that the store may have lost counters, for example because a
-    /// server was restarted. A wrapper returns the number of the wrapped store. Must be cheap,
-    /// because this method runs for every call.
+    /// server was restarted. A wrapper must return the number that the store it wraps returns. Must
+    /// be cheap, because this method runs for every call.
     fn counter_losses(&self) -> u64 {
         0
     }
@@ -91,8 +93,8 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
-    /// Returns whether the check may be refused because of hits that another call has charged and
-    /// is about to refund. The next call may then pass, so the refusal cache keeps such a refusal
+    /// Returns whether the store may refuse the check because of hits that another call has charged
+    /// and is about to refund. A retry may then pass, so the refusal cache keeps such a refusal
     /// only briefly, until a second refusal confirms it.
     fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
         let _ = check;
@@ -100,10 +102,10 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// Store in this process's memory, which answers without waiting. It takes over when a remote
-/// store is slow or unavailable, and fulfills the same contract.
+/// Store in this process's memory, which answers without network access. It takes over when a
+/// remote store is slow or unavailable, and fulfills the same contract.
 pub trait LocalStore: Store {
-    /// Decides a call. Returns one [`Answer::Decided`] per check, in order.
+    /// Decides a call. Returns one [`Answer::Decided`] per check, in the order of the checks.
     fn decide(&self, call: &Call<'_>) -> Vec<Answer>;
 
     /// Decides a call with a single check. Unlike [`decide`](Self::decide), does not allocate a
@@ -111,8 +113,8 @@ pub trait LocalStore: Store {
     fn decide_one(&self, check: &Check<'_>, now: Micros) -> Outcome;
 }
 
-/// Store that all replicas share. Reports its nodes and statistics to operators. A wrapper adds
-/// its own statistics to those of the wrapped store.
+/// Store that all replicas share, such as Redis. Reports the status of its servers and its
+/// statistics to operators.
 pub trait SharedStore: Store {
     /// Status of one server of the store, as the debug port and the metrics report it.
     type Node;
@@ -123,15 +125,16 @@ pub trait SharedStore: Store {
     /// Waits until every server is connected. Called only at startup, never for a request.
     fn wait_until_connected(&self) -> impl Future<Output = ()> + Send;
 
-    /// Returns the store's statistics, including those of its wrappers.
+    /// Returns the store's statistics. A wrapper adds its own statistics to those of the store that
+    /// it wraps.
     fn shared_stats(&self) -> SharedStoreStats;
 
-    /// Returns whether every server accepts calls, that is, whether all servers have been connected
-    /// at least once and no circuit breaker is open.
+    /// Returns whether every server accepts calls: each server has been connected at least once,
+    /// and no circuit breaker is open.
     fn is_available(&self) -> bool;
 
-    /// Returns the latest logged reason why a server could not be used, with advice; `None` if none
-    /// was logged.
+    /// Returns the most recently logged reason why a server could not be used, with advice for the
+    /// operator. Returns `None` if no reason was logged.
     fn failure(&self) -> Option<String>;
 
     /// Discards the cached refusals and prepaid hits of the previous policy. Called when the policy
@@ -142,14 +145,14 @@ pub trait SharedStore: Store {
 /// Statistics of a shared store, as totals since the process started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedStoreStats {
-    /// Number of calls that the store did not answer within the time budget of the call.
+    /// Number of calls that the store did not answer within the call's time budget.
     pub overruns: u64,
-    /// Number of checks refused from the refusal cache.
+    /// Number of checks that the refusal cache refused.
     pub cached_refusals: u64,
     /// Number of calls answered entirely from the refusal cache.
     pub cached_calls: u64,
-    /// Number of counter states that were from the far future and were therefore clamped (clause 15
-    /// of the module documentation).
+    /// Number of counter states that were clamped because their time was too far in the future
+    /// (clause 15 of the module documentation).
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
@@ -158,14 +161,14 @@ pub struct SharedStoreStats {
     pub multi_slot_calls: u64,
     /// Number of multi-slot calls that were sent in up to two round trips. The first round trip
     /// sends the group that contains the counter nearest to its limit. The second sends the other
-    /// groups or, once the first group has ended the call, only their refunds and `charge: always`
-    /// checks.
+    /// groups. If the first group has rejected the call or timed out, the second sends only the
+    /// refunds and the `charge: always` checks of the other groups.
     pub two_rounds: u64,
-    /// Number of node script calls, each of which decides checks in several hash slots of one
-    /// cluster node.
+    /// Number of calls to node scripts. A node script decides checks in several hash slots of one
+    /// cluster node at once.
     pub node_calls: u64,
-    /// Number of node script calls that had to be sent again slot by slot, because the cluster node
-    /// did not hold every key. These calls charged nothing.
+    /// Number of node script calls that charged nothing, because the cluster node did not hold
+    /// every key, and were then repeated with one script call per hash slot.
     pub not_here: u64,
     /// Number of times that node scripts were turned off, because the Redis service routed them to
     /// nodes that do not own their keys.
@@ -173,15 +176,15 @@ pub struct SharedStoreStats {
     /// Number of charges that were refunded because a check in a different hash slot rejected the
     /// call.
     pub refunds: u64,
-    /// Number of calls decided by plain commands, without a script.
+    /// Number of calls decided by plain Redis commands such as INCRBY, without a script.
     pub plain_calls: u64,
     /// Number of calls decided by scripts.
     pub script_calls: u64,
-    /// Number of calls that were charged by plain commands but could not be decided by them.
-    /// Scripts then decided these calls, unless the outcome of a charge was unknown.
+    /// Number of calls that plain Redis commands charged but could not decide. Scripts then decided
+    /// these calls, unless the outcome of a charge was unknown.
     pub plain_undecided: u64,
-    /// Number of charges by plain commands that were refunded, because the plain commands did not
-    /// decide their call.
+    /// Number of charges by plain Redis commands that were refunded, because the plain commands
+    /// could not decide the call.
     pub plain_refunds: u64,
     /// Number of calls answered entirely from prepaid hits.
     pub prepaid_calls: u64,

@@ -2,8 +2,8 @@
 //! dashboards and alerts.
 //!
 //! As in envoyproxy/ratelimit, counter names do not end in `_total`. The labels `domain`, `key1`
-//! and `key2` are the first three dot-separated parts of the rule's path. Rules that differ only
-//! in later parts share a series. `families` has Tidegate's own names.
+//! and `key2` are the first three dot-separated parts of the rule's path. Rules that differ only in
+//! later parts share a series. Tidegate's own names are in `families`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -95,7 +95,7 @@ pub(crate) fn compat_families() -> Vec<MetricFamily> {
 /// Prometheus collector that encodes Tidegate's counters under the names of envoyproxy/ratelimit.
 pub(super) struct CompatMetrics {
     pub(super) telemetry: Arc<Telemetry>,
-    /// Source of memory and garbage collection metrics, which envoyproxy/ratelimit also exports.
+    /// Source of the Go memory and garbage collection metrics that envoyproxy/ratelimit exports.
     pub(super) process: MetricSource,
 }
 

@@ -29,7 +29,7 @@ use crate::domain::{
 /// threads share the last one.
 const WORKERS_MAX: usize = 256;
 
-/// One worker thread's part of the process-wide counters. The totals are sums over all workers.
+/// One worker thread's copy of the process-wide counters. A total is the sum over all workers.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct WorkerCounters {
@@ -66,12 +66,12 @@ pub struct Telemetry {
     /// Whether decisions are counted and timed (`--metrics`).
     enabled: bool,
     near_ratio: f64,
-    tables: ArcSwap<RuleTables>,
+    rule_tables: ArcSwap<RuleTables>,
     /// Counters of request overrides in domains without rules. Each domain with rules has its own
     /// counters of request overrides (`RuleTable::overrides`). A single override has no counters of
     /// its own: callers choose the overrides, so the number of counters would be unbounded.
     pub(super) overrides: RuleCounters,
-    detailed: DetailedCounters,
+    detailed_counters: DetailedCounters,
     workers: Box<[WorkerCounters]>,
     pub(super) lost_bills: LostBills,
     loads: AtomicU64,
@@ -103,9 +103,9 @@ impl Telemetry {
             enabled: true,
             top_rejected: TopRefusals::new(ValueDisplay::default()),
             near_ratio,
-            tables: ArcSwap::default(),
+            rule_tables: ArcSwap::default(),
             overrides: RuleCounters::default(),
-            detailed: DetailedCounters::default(),
+            detailed_counters: DetailedCounters::default(),
             workers: (0..WORKERS_MAX).map(|_| WorkerCounters::default()).collect(),
             lost_bills: LostBills::default(),
             loads: AtomicU64::new(0),
@@ -135,13 +135,13 @@ impl Telemetry {
             worker.decided[1].iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>()
         };
         let refused = self.workers.iter().map(refused).sum();
-        self.refusal_log.write(refused, &self.tables.load());
+        self.refusal_log.write(refused, &self.rule_tables.load());
     }
 
     /// Logs a warning, at most once per process, if a limit has rejected a bill (a report of hits
     /// already used). Call this about once a second.
     pub fn warn_of_lost_bills(&self) {
-        self.lost_bills.warn_once(&self.tables.load().current);
+        self.lost_bills.warn_once(&self.rule_tables.load().current);
     }
 
     /// Enables or disables counting and timing of decisions. Enabled by default.
@@ -159,17 +159,17 @@ impl Telemetry {
     /// Records a successful load of a policy. The rules of the policy have consecutive ids,
     /// starting with `first`. A rule that keeps its name keeps its counts. Call this before the
     /// policy decides its first call.
-    pub fn policy_loaded(
+    pub fn record_policy_load(
         &self,
         first: RuleId,
         rules: impl IntoIterator<Item = RuleName>,
         fingerprint: impl ToString,
         now: Micros,
     ) {
-        let previous = Arc::clone(&self.tables.load().current);
+        let previous = Arc::clone(&self.rule_tables.load().current);
         let current = Arc::new(RuleTable::new(first, rules, fingerprint.to_string(), &previous));
-        self.detailed.retain_rules_of(&current);
-        self.tables.store(Arc::new(RuleTables { current, previous }));
+        self.detailed_counters.retain_rules_of(&current);
+        self.rule_tables.store(Arc::new(RuleTables { current, previous }));
         self.loads.fetch_add(1, Ordering::Relaxed);
         self.last_load_us.store(now.0, Ordering::Relaxed);
         self.last_load_succeeded.store(true, Ordering::Relaxed);
@@ -177,32 +177,32 @@ impl Telemetry {
 
     /// Returns the fingerprint of the active policy; empty before the first policy is loaded.
     pub fn policy_fingerprint(&self) -> String {
-        self.tables.load().current.fingerprint.clone()
+        self.rule_tables.load().current.fingerprint.clone()
     }
 
     /// Records that the policy files match the active policy again after a failed load. Clears the
     /// failure without counting a load.
-    pub fn policy_unchanged(&self) {
+    pub fn record_policy_unchanged(&self) {
         self.last_load_succeeded.store(true, Ordering::Relaxed);
     }
 
     /// Records a failed load: the policy files were invalid or could not be read.
-    pub fn policy_load_failed(&self) {
+    pub fn record_policy_load_failure(&self) {
         self.load_errors.fetch_add(1, Ordering::Relaxed);
         self.last_load_succeeded.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the statistics of the most rejected keys.
+    /// Returns the statistics of the most frequently rejected keys.
     pub fn top_rejected(&self) -> &TopRefusals {
         &self.top_rejected
     }
 
     pub(super) fn detailed_counters(&self) -> &DetailedCounters {
-        &self.detailed
+        &self.detailed_counters
     }
 
     pub(super) fn rule_tables(&self) -> Arc<RuleTables> {
-        self.tables.load_full()
+        self.rule_tables.load_full()
     }
 
     pub(super) fn sum_workers(&self) -> ProcessTotals {
@@ -218,7 +218,7 @@ impl Telemetry {
             load_errors: self.load_errors.load(Ordering::Relaxed),
             last_load_succeeded: self.last_load_succeeded.load(Ordering::Relaxed),
             last_load_us: self.last_load_us.load(Ordering::Relaxed),
-            detailed_overflows: self.detailed.overflows(),
+            detailed_overflows: self.detailed_counters.overflows(),
         };
         let add = |sum: &mut u64, counter: &AtomicU64| *sum += counter.load(Ordering::Relaxed);
         for worker in &self.workers {
@@ -236,9 +236,9 @@ impl Telemetry {
         totals
     }
 
-    /// Counts a check. Its hits are added to `row`: the counters of the check's detailed path, or
-    /// those of its rule if there are none. `rule` always records peeks (checks with 0 hits) and
-    /// rejected bills (reports of hits already used).
+    /// Counts a check. Adds its hits to `row`: the counters of the check's detailed path if there
+    /// are any, otherwise the counters of its rule. `rule` always records peeks (checks with 0
+    /// hits) and rejected bills (reports of hits already used).
     fn count(&self, check: &CheckEvent, row: &RuleCounters, rule: &RuleCounters) {
         row.add(&count_hits(check, self.near_ratio), check);
         if let Some(lost) = rule.record_bill(check) {
@@ -266,7 +266,7 @@ impl Observer for Telemetry {
         match check.rule {
             None => self.count(check, &self.overrides, &self.overrides),
             Some(id) => {
-                if let Some(counters) = self.tables.load().get(id) {
+                if let Some(counters) = self.rule_tables.load().get(id) {
                     self.count(check, counters, counters);
                 }
             }
@@ -277,7 +277,7 @@ impl Observer for Telemetry {
         if !self.enabled {
             return;
         }
-        let tables = self.tables.load();
+        let tables = self.rule_tables.load();
         let counters = tables.override_counters(domain).unwrap_or(&self.overrides);
         self.count(check, counters, counters);
     }
@@ -286,9 +286,9 @@ impl Observer for Telemetry {
         if !self.enabled {
             return;
         }
-        let tables = self.tables.load();
+        let tables = self.rule_tables.load();
         let Some(rule) = check.rule.and_then(|id| tables.get(id)) else { return };
-        match self.detailed.get(detailed) {
+        match self.detailed_counters.get(detailed) {
             Some(row) => self.count(check, &row, rule),
             None => self.count(check, rule, rule),
         }
@@ -401,9 +401,9 @@ mod tests {
     #[test]
     fn a_rule_keeps_its_counts_over_a_reload_by_its_name() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.policy_loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
+        telemetry.record_policy_load(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
         telemetry.on_check(&passed_check(1));
-        telemetry.policy_loaded(RuleId(2), [name("d.b"), name("d.c")], "", Micros(2));
+        telemetry.record_policy_load(RuleId(2), [name("d.b"), name("d.c")], "", Micros(2));
         telemetry.on_check(&passed_check(2));
         assert_eq!(total(&telemetry, "d.b"), Some(2));
         assert_eq!(total(&telemetry, "d.a"), None, "a rule that is gone has no series");
@@ -411,31 +411,31 @@ mod tests {
 
     #[test]
     fn no_count_is_lost_with_more_threads_than_worker_counters() {
-        const PER_THREAD: u64 = 1_000;
+        const CALLS_PER_THREAD: u64 = 1_000;
         let telemetry = Telemetry::new(0.8);
         let threads = WORKERS_MAX as u64 + 8;
         std::thread::scope(|scope| {
             for _ in 0..threads {
                 scope.spawn(|| {
-                    for _ in 0..PER_THREAD {
+                    for _ in 0..CALLS_PER_THREAD {
                         telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(3));
                     }
                 });
             }
         });
         let totals = telemetry.sum_workers();
-        assert_eq!(totals.outcomes[RpcOutcome::Decided as usize], threads * PER_THREAD);
+        assert_eq!(totals.outcomes[RpcOutcome::Decided as usize], threads * CALLS_PER_THREAD);
         assert_eq!(
             (totals.durations.count(), totals.durations.sum),
-            (threads * PER_THREAD, 3 * threads * PER_THREAD)
+            (threads * CALLS_PER_THREAD, 3 * threads * CALLS_PER_THREAD)
         );
     }
 
     #[test]
     fn a_call_in_flight_during_a_reload_counts_on_its_own_rule() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.policy_loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
-        telemetry.policy_loaded(RuleId(2), [name("d.c"), name("d.b")], "", Micros(2));
+        telemetry.record_policy_load(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
+        telemetry.record_policy_load(RuleId(2), [name("d.c"), name("d.b")], "", Micros(2));
         telemetry.on_check(&passed_check(1));
         assert_eq!(total(&telemetry, "d.b"), Some(1));
         assert_eq!(total(&telemetry, "d.c"), Some(0));
@@ -444,7 +444,7 @@ mod tests {
     #[test]
     fn rules_with_the_same_name_share_one_series() {
         let telemetry = Telemetry::new(0.8);
-        telemetry.policy_loaded(RuleId(0), [name("d.a_b"), name("d.a_b")], "", Micros(2));
+        telemetry.record_policy_load(RuleId(0), [name("d.a_b"), name("d.a_b")], "", Micros(2));
         telemetry.on_check(&passed_check(0));
         telemetry.on_check(&passed_check(1));
         assert_eq!(total(&telemetry, "d.a_b"), Some(2));

@@ -20,9 +20,9 @@ pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
 /// Maximum length of a detailed path (a rule's path with descriptor values), in bytes.
 /// Prometheus servers commonly reject labels longer than about 1 KiB.
 pub(super) const DETAILED_PATH_BYTES_MAX: usize = 512;
-/// Number of shards. Each holds some of the paths and has its own lock, so that workers rarely
+/// Number of shards. Each shard holds some of the paths under its own lock, so that workers rarely
 /// wait for each other.
-const SHARDS: usize = 16;
+const SHARD_COUNT: usize = 16;
 
 /// Key of a row: the length of the domain's name in bytes, and the detailed path, which begins
 /// with the domain. The length distinguishes rules of the domains `a` and `a.b`.
@@ -33,9 +33,9 @@ type RowCounters = (RuleName, Arc<RuleCounters>);
 /// Counters by detailed path (a rule's path with descriptor values), for all rules of the policy.
 #[derive(Debug)]
 pub(super) struct DetailedCounters {
-    shards: [Mutex<HashMap<RowKey, RowCounters>>; SHARDS],
+    shards: [Mutex<HashMap<RowKey, RowCounters>>; SHARD_COUNT],
     hasher: RandomState,
-    rows: AtomicUsize,
+    row_count: AtomicUsize,
     overflows: AtomicU64,
 }
 
@@ -54,7 +54,7 @@ impl Default for DetailedCounters {
         DetailedCounters {
             shards: array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
-            rows: AtomicUsize::new(0),
+            row_count: AtomicUsize::new(0),
             overflows: AtomicU64::new(0),
         }
     }
@@ -78,7 +78,7 @@ impl DetailedCounters {
             return Some(Arc::clone(counters));
         }
         let add = |rows| (rows < DETAILED_ROWS_MAX).then_some(rows + 1);
-        if self.rows.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
+        if self.row_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
             self.overflows.fetch_add(1, Ordering::Relaxed);
             return None;
         }
@@ -88,17 +88,18 @@ impl DetailedCounters {
         Some(counters)
     }
 
-    /// Removes the counters of rules that the new policy's `table` does not contain.
+    /// Removes the counters of rules that `table`, the rule table of the new policy, does not
+    /// contain.
     pub(super) fn retain_rules_of(&self, table: &RuleTable) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let before = shard.len();
             shard.retain(|_, (rule, _)| table.by_name.contains_key(rule));
-            self.rows.fetch_sub(before - shard.len(), Ordering::Relaxed);
+            self.row_count.fetch_sub(before - shard.len(), Ordering::Relaxed);
         }
     }
 
-    /// Returns all rows, in no particular order.
+    /// Returns the counters of all detailed paths, in no particular order.
     pub(super) fn rows(&self) -> Vec<DetailedRow> {
         let shards = self.shards.iter().map(|shard| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,14 +113,14 @@ impl DetailedCounters {
         shards.flatten().collect()
     }
 
-    /// Returns the number of checks that were counted in the row of their rule, because the path
-    /// was too long or there were too many paths.
+    /// Returns the number of checks that were counted under the rule's path without descriptor
+    /// values, because the detailed path was too long or there were too many detailed paths.
     pub(super) fn overflows(&self) -> u64 {
         self.overflows.load(Ordering::Relaxed)
     }
 
     fn lock(&self, hash: u64) -> MutexGuard<'_, HashMap<RowKey, RowCounters>> {
-        let shard = &self.shards[hash as usize % SHARDS];
+        let shard = &self.shards[hash as usize % SHARD_COUNT];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -158,12 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_a_rule_that_is_gone_are_dropped_and_make_room() {
+    fn rows_of_a_removed_rule_are_dropped_and_free_their_space() {
         let counters = DetailedCounters::default();
         get(&counters, "d", "d.k_1").unwrap();
         counters.retain_rules_of(&RuleTable::default());
         assert!(counters.rows().is_empty());
-        assert_eq!(counters.rows.load(Ordering::Relaxed), 0);
+        assert_eq!(counters.row_count.load(Ordering::Relaxed), 0);
     }
 
     #[test]

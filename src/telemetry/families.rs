@@ -1,7 +1,7 @@
-//! Table of the metric families for decisions, calls and policy loads.
+//! Metric families of decisions, calls and policy loads.
 //!
-//! `counters` counts; `prometheus` and `otlp` format the values. `app::wiring` defines the metrics
-//! of stores and connections.
+//! `counters` maintains the values; `prometheus` and `otlp` export them. `app::wiring` defines the
+//! metrics of stores and connections.
 
 use std::fmt;
 
@@ -64,7 +64,7 @@ const DECISION_SECONDS: MetricFamily =
     histogram("decision", "Time from receiving a call to its response")
         .in_unit(MetricUnit::Seconds);
 
-/// Metric family without labels for the whole process, and the function that reads its value.
+/// Process-wide metric family without labels, and the function that reads its value.
 type ProcessMetric = (MetricFamily, fn(&ProcessTotals) -> u64);
 
 const PROCESS_METRICS: [ProcessMetric; 8] = [
@@ -108,9 +108,10 @@ const PROCESS_METRICS: [ProcessMetric; 8] = [
     ),
 ];
 
-const POLICY: MetricFamily = gauge("policy_info", "1, with the fingerprint of the policy in force")
-    .with_labels(&["fingerprint"]);
-const BUILD: MetricFamily =
+const POLICY_INFO: MetricFamily =
+    gauge("policy_info", "1, with the fingerprint of the policy in force")
+        .with_labels(&["fingerprint"]);
+const BUILD_INFO: MetricFamily =
     gauge("build_info", "1, with the running version").with_labels(&["version"]);
 
 /// Lists the families of decisions, calls and policy loads in scrape order, for docs/METRICS.md.
@@ -127,7 +128,7 @@ pub(crate) fn families() -> Vec<MetricFamily> {
         INVALID_CALLS,
         DECISION_SECONDS,
     ];
-    rules.chain(calls).chain(totals).chain([POLICY, BUILD]).collect()
+    rules.chain(calls).chain(totals).chain([POLICY_INFO, BUILD_INFO]).collect()
 }
 
 impl Telemetry {
@@ -142,11 +143,13 @@ impl Telemetry {
         emit_totals(&self.sum_workers(), sink)?;
         let tables = self.rule_tables();
         let fingerprint = tables.current.fingerprint.as_str();
-        sink.write_family(&POLICY, &mut |emit| {
+        sink.write_family(&POLICY_INFO, &mut |emit| {
             emit(&[("fingerprint", fingerprint)], MetricValue::Number(1))
         })?;
         let version = env!("CARGO_PKG_VERSION");
-        sink.write_family(&BUILD, &mut |emit| emit(&[("version", version)], MetricValue::Number(1)))
+        sink.write_family(&BUILD_INFO, &mut |emit| {
+            emit(&[("version", version)], MetricValue::Number(1))
+        })
     }
 
     fn emit_rules(&self, sink: &mut dyn MetricSink) -> fmt::Result {

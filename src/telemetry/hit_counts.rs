@@ -8,16 +8,16 @@ use crate::domain::{CheckEvent, Verdict};
 /// categories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HitCounts {
-    /// Requested hits.
+    /// Requested hits, excluding refunded hits.
     pub(super) total: u64,
     /// Hits of checks that passed, except those in `uncharged`.
     pub(super) within: u64,
-    /// Hits above the limit's capacity, in checks that were rejected.
+    /// Hits of rejected checks, as far as they exceeded the limit's capacity.
     pub(super) over: u64,
     /// Hits between the near-limit threshold and the limit. A rejected check adds only the hits in
     /// this range that were still available.
     pub(super) near: u64,
-    /// Hits over a limit in shadow mode, which rejects nothing.
+    /// Hits over the limit of a rule in shadow mode, which rejects no calls.
     pub(super) shadow: u64,
     /// Hits that passed but were not charged, because another check rejected the call.
     pub(super) uncharged: u64,
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
     use crate::domain::{Hits, Micros, Outcome, RuleId, Source};
 
-    /// Returns a check on a limit of 10 with a near threshold of 8.
+    /// Returns a check on a limit with a capacity of 10 hits.
     fn check(verdict: Verdict, hits: u64, charged: u64, available: u64) -> CheckEvent {
         CheckEvent {
             rule: Some(RuleId(0)),

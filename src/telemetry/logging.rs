@@ -15,7 +15,7 @@ use tracing_subscriber::{Registry, fmt, reload};
 
 use crate::domain::needs_escape;
 
-/// Log level: the least severe level that is logged.
+/// Log level: the lowest severity that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verbosity {
     /// Logs nothing.
@@ -26,16 +26,16 @@ pub enum Verbosity {
     Warn,
     /// Logs failures, problems and normal events.
     Info,
-    /// Logs everything, including details that help to find the cause of a problem.
+    /// Logs all events, including details for debugging.
     Debug,
 }
 
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LineFormat {
-    /// Plain text, for people.
+    /// Plain text for human readers.
     Text,
-    /// One JSON object per line, for programs.
+    /// One JSON object per line, for log processors.
     Json,
 }
 
@@ -55,14 +55,14 @@ impl Verbosity {
         }
     }
 
-    /// Returns the level with the name `word`; `None` if there is none.
+    /// Returns the level with this name; `None` if there is none.
     pub fn parse(word: &str) -> Option<Verbosity> {
         Verbosity::ALL.into_iter().find(|level| level.as_str() == word)
     }
 
     /// Returns the filter for this level. Libraries log at `warn` and above only, because at
     /// `debug` they would log a line for every HTTP/2 frame.
-    fn filter(self) -> Targets {
+    fn to_filter(self) -> Targets {
         let level = match self {
             Verbosity::Off => LevelFilter::OFF,
             Verbosity::Error => LevelFilter::ERROR,
@@ -80,16 +80,17 @@ impl Verbosity {
 pub struct LogHandle(reload::Handle<Targets, Registry>);
 
 impl LogHandle {
-    /// Sets the log level. A suppressed event costs one comparison.
+    /// Sets the log level. An event that the level suppresses costs one comparison.
     pub fn set(&self, level: Verbosity) {
         // Fails only if another subscriber was installed first, so that this one is unused.
-        let _ = self.0.reload(level.filter());
+        let _ = self.0.reload(level.to_filter());
     }
 }
 
-/// Installs the process's log output. Only the first call in a process has an effect.
+/// Installs the process-wide log output, and returns a handle for changing the level. Only the
+/// first call in a process has an effect.
 pub fn init_logging(level: Verbosity, format: LineFormat) -> LogHandle {
-    let (filter, handle) = reload::Layer::new(level.filter());
+    let (filter, handle) = reload::Layer::new(level.to_filter());
     let subscriber = tracing_subscriber::registry().with(filter);
     // No colors: `EscapingWriter` would escape their control characters.
     let lines = fmt::layer().with_ansi(false).with_writer(|| EscapingWriter).with_target(false);
@@ -106,8 +107,8 @@ pub fn init_logging(level: Verbosity, format: LineFormat) -> LogHandle {
 struct EscapingWriter;
 
 impl Write for EscapingWriter {
-    /// Writes one log line, which includes its line feed. Drops the line if standard error is
-    /// closed or its pipe is full, because logging must not delay decisions.
+    /// Writes one log line, including its line feed. If standard error is closed or its pipe is
+    /// full, drops the rest of the line, because logging must not delay decisions.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut stderr = io::stderr().lock();
         for chunk in escape(line).chunks(CHUNK_BYTES) {
@@ -128,7 +129,7 @@ impl Write for EscapingWriter {
 const CHUNK_BYTES: usize = 4_096;
 
 /// Returns whether standard error accepts [`CHUNK_BYTES`] without blocking. Returns false if
-/// standard error is a full pipe, for example because the log shipper at its other end hangs.
+/// standard error is a full pipe, for example because the log shipper that reads it hangs.
 fn has_room(stderr: &io::StderrLock<'_>) -> bool {
     let mut fds = [PollFd::new(stderr, PollFlags::OUT)];
     let no_wait = Timespec::default();
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_cannot_reorder_a_line_nor_break_json() {
+    fn a_field_cannot_reorder_a_line_or_break_json() {
         let line = "{\"value\":\"\u{7f}\u{85}\u{9b}\u{2028}\u{202e}\u{61c}\"}\n";
         let written = escape(line.as_bytes());
         assert_eq!(written, b"{\"value\":\"\\u007f\\u0085\\u009b\\u2028\\u202e\\u061c\"}\n");

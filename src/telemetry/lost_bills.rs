@@ -19,7 +19,7 @@ pub(super) struct LostBills {
     bills: [AtomicU64; LossCause::ALL.len()],
     /// Number of hits of lost bills that were not charged, in the order of [`LossCause::ALL`].
     hits: [AtomicU64; LossCause::ALL.len()],
-    is_warned: AtomicBool,
+    has_warned: AtomicBool,
 }
 
 impl LostBills {
@@ -37,21 +37,22 @@ impl LostBills {
         })
     }
 
-    /// Logs a warning if bills have been rejected, but only once per process: the advice does not
-    /// change, and a metric counts the rejected bills.
+    /// Logs a warning if any bills have been rejected. Logs at most once per process, because the
+    /// advice does not change and a metric counts the rejected bills.
     pub(super) fn warn_once(&self, rules: &RuleTable) {
         let rejected = self.bills[LossCause::Rejected as usize].load(Ordering::Relaxed);
-        if rejected == 0 || self.is_warned.swap(true, Ordering::Relaxed) {
+        if rejected == 0 || self.has_warned.swap(true, Ordering::Relaxed) {
             return;
         }
-        let rule = rule_of_lost_bill(rules);
+        let rule = find_rule_with_lost_bills(rules);
         tracing::warn!(rule, "a bill was rejected and its hits are lost: set charge: billed");
     }
 }
 
-/// Returns the path of the first rule, in the order of domain and path, that has rejected a bill
-/// after a peek. Returns `request override` if there is no such rule.
-pub(super) fn rule_of_lost_bill(rules: &RuleTable) -> &str {
+/// Returns the path of a rule that has rejected a bill (a report of hits already used) after a peek
+/// (a check with 0 hits). Of several rules, returns the first by domain and path. Returns `request
+/// override` if there is no such rule.
+pub(super) fn find_rule_with_lost_bills(rules: &RuleTable) -> &str {
     let mut lossy = rules.by_name.iter().filter(|(_, counters)| counters.has_lost_bill());
     lossy.next().map_or("request override", |(name, _)| &name.path)
 }
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
     use crate::domain::{CheckEvent, Hits, Micros, Observer, Outcome, RuleId, Source};
 
-    fn event(rule: u32) -> CheckEvent {
+    fn rejection_event(rule: u32) -> CheckEvent {
         CheckEvent {
             rule: Some(RuleId(rule)),
             hits: Hits(10),
@@ -78,26 +79,26 @@ mod tests {
         }
     }
 
-    fn lost(rule: u32, cause: LossCause) -> CheckEvent {
-        CheckEvent { lost_bill: Some(LostBill { hits: Hits(7), cause }), ..event(rule) }
+    fn lost_bill_event(rule: u32, cause: LossCause) -> CheckEvent {
+        CheckEvent { lost_bill: Some(LostBill { hits: Hits(7), cause }), ..rejection_event(rule) }
     }
 
     fn telemetry() -> Telemetry {
         let telemetry = Telemetry::new(0.8);
         let name = |path: &str| RuleName { domain: "d".into(), path: path.into() };
-        telemetry.policy_loaded(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
+        telemetry.record_policy_load(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
         telemetry
     }
 
     #[test]
     fn a_rejected_bill_is_lost_only_after_a_peek_at_the_same_rule() {
         let telemetry = telemetry();
-        telemetry.on_check(&lost(1, LossCause::Rejected));
-        telemetry.on_check(&CheckEvent { is_peek: true, ..event(0) });
-        telemetry.on_check(&lost(1, LossCause::Rejected));
+        telemetry.on_check(&lost_bill_event(1, LossCause::Rejected));
+        telemetry.on_check(&CheckEvent { is_peek: true, ..rejection_event(0) });
+        telemetry.on_check(&lost_bill_event(1, LossCause::Rejected));
         assert_eq!(telemetry.rejected_bills(), None, "several hits at once are no bill");
-        telemetry.on_check(&CheckEvent { is_peek: true, ..event(1) });
-        telemetry.on_check(&lost(1, LossCause::Rejected));
+        telemetry.on_check(&CheckEvent { is_peek: true, ..rejection_event(1) });
+        telemetry.on_check(&lost_bill_event(1, LossCause::Rejected));
         let rejected = telemetry.rejected_bills().unwrap();
         assert_eq!((rejected.bills, &*rejected.rule), (1, "d.b"));
         let expected = [(LossCause::Rejected, 1, 7), (LossCause::DebtBound, 0, 0)];
@@ -107,7 +108,7 @@ mod tests {
     #[test]
     fn hits_beyond_the_bound_on_debt_are_always_lost() {
         let telemetry = telemetry();
-        telemetry.on_check(&lost(0, LossCause::DebtBound));
+        telemetry.on_check(&lost_bill_event(0, LossCause::DebtBound));
         assert_eq!(telemetry.lost_bills.totals()[1], (LossCause::DebtBound, 1, 7));
         assert_eq!(telemetry.rejected_bills(), None);
     }

@@ -1,7 +1,7 @@
-//! Types for metric families and values, and the sink trait through which scrapes and OTLP exports
-//! read them.
+//! Types for metric families and values, and [`MetricSink`], the trait that each output format
+//! implements.
 //!
-//! `families` and `app::wiring` define the families; `prometheus` and `otlp` implement the
+//! `families` and `app::wiring` define the families; `prometheus` and `otlp` implement the output
 //! formats.
 
 use std::borrow::Cow;
@@ -9,12 +9,12 @@ use std::fmt;
 
 use crate::domain::HistogramSnapshot;
 
-/// Kind of a metric family, as in OpenMetrics.
+/// Kind of a metric family, such as counter or gauge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricKind {
-    /// Number that only increases.
+    /// Value that only increases.
     Counter,
-    /// Number that can increase and decrease.
+    /// Value that can increase and decrease.
     Gauge,
     /// Distribution of observations over buckets.
     Histogram,
@@ -40,7 +40,7 @@ pub struct MetricFamily {
     pub help: &'static str,
     /// Kind of the metric, such as counter or gauge.
     pub kind: MetricKind,
-    /// Unit appended to the name.
+    /// Unit, which is appended to the name; `None` if the metric has no unit.
     pub unit: Option<MetricUnit>,
     /// Label names, the same for all series.
     pub labels: &'static [&'static str],
@@ -51,19 +51,19 @@ impl MetricFamily {
         MetricFamily { name, help, kind, unit: None, labels: &[] }
     }
 
-    /// Returns a copy of the family with a unit.
+    /// Returns a copy of the family that has this unit.
     #[must_use]
     pub const fn in_unit(self, unit: MetricUnit) -> Self {
         MetricFamily { unit: Some(unit), ..self }
     }
 
-    /// Returns a copy of the family with label names.
+    /// Returns a copy of the family that has these label names.
     #[must_use]
     pub const fn with_labels(self, labels: &'static [&'static str]) -> Self {
         MetricFamily { labels, ..self }
     }
 
-    /// Returns the name followed by the unit.
+    /// Returns the name with the suffix for the unit, but without `tidegate_` and `_total`.
     pub fn full_name(&self) -> Cow<'static, str> {
         match self.unit {
             None => self.name.into(),
@@ -88,7 +88,7 @@ pub const fn histogram(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::Histogram)
 }
 
-/// Creates a counter family whose name does not get the suffix `_total`.
+/// Creates a counter family whose exported name has no `_total` suffix.
 pub(super) const fn unsuffixed_counter(name: &'static str, help: &'static str) -> MetricFamily {
     MetricFamily::new(name, help, MetricKind::UnsuffixedCounter)
 }
@@ -98,20 +98,21 @@ pub(super) const fn unsuffixed_counter(name: &'static str, help: &'static str) -
 pub enum MetricValue {
     /// Value of a counter or gauge.
     Number(u64),
-    /// Buckets of a histogram.
+    /// Bucket counts and sum of a histogram.
     Histogram(HistogramSnapshot),
 }
 
-/// Labels of a series. Label values come from the policy or the settings. Only the rows of
-/// `detailed_counters`, whose number is bounded, contain values from callers.
+/// Labels of a series, as pairs of name and value. Values come from the policy or the settings.
+/// Only the rows of `detailed_counters`, whose number is bounded, contain values from callers.
 pub type Labels<'a> = [(&'static str, &'a str)];
 
-/// Callback that takes the labels and value of each series of a family.
+/// Callback that writes one series of a family, given its labels and its value.
 pub type SeriesEmitter<'p> = &'p mut dyn FnMut(&Labels<'_>, MetricValue) -> fmt::Result;
 
-/// Writer of metrics in some output format.
+/// Destination for metrics in some output format, such as Prometheus text or OTLP.
 pub trait MetricSink {
-    /// Writes a family. `fill` emits its series, each with different labels.
+    /// Writes a metric family. `fill` must emit each series of the family once through the callback
+    /// that it receives.
     ///
     /// # Errors
     ///

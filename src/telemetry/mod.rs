@@ -48,6 +48,6 @@ pub use prometheus::{AllMetrics, CONTENT_TYPE, CONTENT_TYPE_PLAIN, MetricsPage};
 pub use rule_counters::RuleName;
 pub use snapshot::{Latency, RejectedBills, RuleSnapshot, Snapshot};
 pub use top_rejected::{
-    DRAIN_INTERVAL, LimitName, ResolveLimit, TopKey, TopLimit, TopRefusals, TopReport, TopWindow,
+    DRAIN_INTERVAL, LimitName, LimitResolver, TopKey, TopLimit, TopRefusals, TopReport, TopWindow,
     ValueDisplay,
 };

@@ -21,12 +21,12 @@ pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; cha
 pub const CONTENT_TYPE_PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Prefix of all metric names except those of envoyproxy/ratelimit.
-pub(super) const PREFIX: &str = "tidegate";
+pub(super) const METRIC_PREFIX: &str = "tidegate";
 
-/// All metrics of the process, from which both scrapes and OTLP exports are produced.
+/// All metrics of the process, for both scrapes and OTLP exports.
 pub struct AllMetrics {
     telemetry: Arc<Telemetry>,
-    others: Vec<MetricSource>,
+    other_sources: Vec<MetricSource>,
 }
 
 impl fmt::Debug for AllMetrics {
@@ -37,8 +37,8 @@ impl fmt::Debug for AllMetrics {
 
 impl AllMetrics {
     /// Combines the decision metrics with those of other components.
-    pub fn new(telemetry: Arc<Telemetry>, others: Vec<MetricSource>) -> Self {
-        AllMetrics { telemetry, others }
+    pub fn new(telemetry: Arc<Telemetry>, other_sources: Vec<MetricSource>) -> Self {
+        AllMetrics { telemetry, other_sources }
     }
 
     /// Writes all metrics to a sink.
@@ -48,11 +48,11 @@ impl AllMetrics {
     /// Returns the first error of the sink.
     pub fn emit(&self, sink: &mut dyn MetricSink) -> fmt::Result {
         self.telemetry.emit(sink)?;
-        self.others.iter().try_for_each(|source| source(sink))
+        self.other_sources.iter().try_for_each(|source| source(sink))
     }
 }
 
-/// Renderer of the metrics page, in both text formats.
+/// Renderer of the metrics page in the OpenMetrics and Prometheus text formats.
 #[derive(Debug)]
 pub struct MetricsPage {
     registry: Registry,
@@ -60,18 +60,17 @@ pub struct MetricsPage {
 }
 
 impl MetricsPage {
-    /// Creates a page with these metrics, whose names all start with `tidegate_`.
+    /// Creates a page with these metrics. All their names start with `tidegate_`.
     pub fn new(metrics: Arc<AllMetrics>) -> Self {
         let mut registry = Registry::default();
         registry
-            .sub_registry_with_prefix(PREFIX)
+            .sub_registry_with_prefix(METRIC_PREFIX)
             .register_collector(Box::new(PrefixedMetrics(metrics)));
         MetricsPage { registry, has_ratelimit_names: false }
     }
 
     /// Adds the decision counters under the metric names of envoyproxy/ratelimit, and the memory
-    /// and garbage collection metrics that `process` writes. None of these names starts with
-    /// `tidegate_`.
+    /// and garbage collection metrics from `process`. None of these names starts with `tidegate_`.
     #[must_use]
     pub fn with_ratelimit_names(
         mut self,
@@ -106,13 +105,13 @@ impl MetricsPage {
     ///
     /// # Errors
     ///
-    /// Returns any error of the encoder, like [`text`](Self::text).
+    /// Returns the same errors as [`text`](Self::text).
     pub fn plain_text(&self) -> Result<String, fmt::Error> {
         Ok(to_plain_text(&self.text()?))
     }
 }
 
-/// Prometheus collector that encodes all metrics under the prefix [`PREFIX`].
+/// Prometheus collector that encodes all metrics under the prefix [`METRIC_PREFIX`].
 #[derive(Debug)]
 struct PrefixedMetrics(Arc<AllMetrics>);
 
@@ -122,8 +121,8 @@ impl Collector for PrefixedMetrics {
     }
 }
 
-/// Converts OpenMetrics text into the older Prometheus text format, in which the family name of a
-/// counter includes `_total`, and which has no units and no end marker.
+/// Converts OpenMetrics text to the older Prometheus text format. In this format, the family name
+/// of a counter includes `_total`, and there are no `# UNIT` and `# EOF` lines.
 fn to_plain_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut last_help = String::new();
@@ -163,11 +162,11 @@ mod tests {
         MetricUnit, MetricValue, counter, emit_single, gauge, histogram, unsuffixed_counter,
     };
 
-    fn metrics() -> Arc<AllMetrics> {
+    fn test_metrics() -> Arc<AllMetrics> {
         let telemetry = Arc::new(Telemetry::new(0.8));
         let path = "d.key_\"quoted\"\nvalue";
         let rule = RuleName { domain: "d".into(), path: path.into() };
-        telemetry.policy_loaded(RuleId(0), [rule], "abc", Micros(1_700_000_000_250_000));
+        telemetry.record_policy_load(RuleId(0), [rule], "abc", Micros(1_700_000_000_250_000));
         let others: MetricSource = Box::new(|sink| {
             emit_single(sink, &gauge("keys", "Counters held"), 7)?;
             let waits = DurationHistogram::default();
@@ -185,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_scrape_is_openmetrics_with_labels_of_the_policy_only() {
-        let text = MetricsPage::new(metrics()).text().unwrap();
+        let text = MetricsPage::new(test_metrics()).text().unwrap();
         assert!(text.ends_with("# EOF\n"), "{text}");
         for line in [
             r#"tidegate_rule_hits_total{domain="d",rule="d.key_\"quoted\"\nvalue"} 0"#,
@@ -208,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_older_format_has_the_same_series_under_its_own_family_names() {
-        let scrape = MetricsPage::new(metrics());
+        let scrape = MetricsPage::new(test_metrics());
         let (text, plain) = (scrape.text().unwrap(), scrape.plain_text().unwrap());
         let series = |text: &str| {
             text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()

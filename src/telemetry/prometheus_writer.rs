@@ -12,7 +12,7 @@ use super::metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue, SeriesEmitter,
 };
 
-/// Microseconds per second. Values of metrics in seconds are passed to the sink in microseconds.
+/// Microseconds per second. Metrics whose unit is seconds reach the sink in microseconds.
 const MICROS_PER_SECOND: f64 = 1e6;
 
 /// Metric sink that writes to the Prometheus encoder.
@@ -46,14 +46,14 @@ impl MetricSink for PrometheusWriter<'_, '_> {
         let mut metric = self.0.encode_descriptor(family.name, family.help, unit.as_ref(), kind)?;
         fill(&mut |labels, value| {
             if labels.is_empty() {
-                return write(&mut metric, family.kind, scale, value);
+                return encode_value(&mut metric, family.kind, scale, value);
             }
-            write(&mut metric.encode_family(&LabelSet(labels))?, family.kind, scale, value)
+            encode_value(&mut metric.encode_family(&LabelSet(labels))?, family.kind, scale, value)
         })
     }
 }
 
-fn write(
+fn encode_value(
     series: &mut MetricEncoder<'_>,
     kind: MetricKind,
     scale: f64,

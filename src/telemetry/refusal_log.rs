@@ -26,18 +26,20 @@ struct LoggedRefusal {
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
     /// Whether the next rejected call should be recorded.
-    wanted: AtomicBool,
-    recorded: Mutex<Option<LoggedRefusal>>,
+    should_record: AtomicBool,
+    pending: Mutex<Option<LoggedRefusal>>,
     /// Total number of rejected calls when the last log line was written.
-    refused_before: AtomicU64,
+    refused_when_written: AtomicU64,
 }
 
 impl RefusalLog {
-    /// Records a rejected call for the next log line, unless one is already recorded. Costs one
-    /// atomic load, and once per second also an allocation and a lock shared only with the
-    /// background task.
+    /// Records a rejected call for the next log line, unless a call is already recorded. Costs one
+    /// atomic load per call, and once per second an allocation and a lock that only the background
+    /// task shares.
     pub(super) fn record(&self, decision: &Decision<'_>) {
-        if !self.wanted.load(Ordering::Relaxed) || !self.wanted.swap(false, Ordering::Relaxed) {
+        if !self.should_record.load(Ordering::Relaxed)
+            || !self.should_record.swap(false, Ordering::Relaxed)
+        {
             return;
         }
         let limited = decision.limited_by.as_ref();
@@ -47,16 +49,16 @@ impl RefusalLog {
             source: decision.source,
             retry_after_ms: limited.and_then(|l| l.retry_after).map(|wait| wait.ceil_millis()),
         };
-        *self.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
+        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
     }
 
     /// Logs the recorded call, if any, and lets the next rejected call be recorded. `refused` is
     /// the total number of rejected calls since the process started.
     pub(super) fn write(&self, refused: u64, rules: &RuleTables) {
-        let recorded = self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(LoggedRefusal { rule, limit, source, retry_after_ms }) = recorded {
+        let pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(LoggedRefusal { rule, limit, source, retry_after_ms }) = pending {
             let refusals =
-                refused.saturating_sub(self.refused_before.swap(refused, Ordering::Relaxed));
+                refused.saturating_sub(self.refused_when_written.swap(refused, Ordering::Relaxed));
             let counters = rule.and_then(|rule| rules.get(rule));
             // A rule with `detailed_metric` is counted by its values, and has no count of its own.
             let rule_refusals =
@@ -78,6 +80,6 @@ impl RefusalLog {
                 "a call was refused"
             );
         }
-        self.wanted.store(true, Ordering::Relaxed);
+        self.should_record.store(true, Ordering::Relaxed);
     }
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use super::hit_counts::HitCounts;
 use crate::domain::{CheckEvent, LossCause, LostBill, RuleId, Source, Verdict};
 
-/// Name of a rule in metrics, which stays the same across policy loads.
+/// Name that identifies a rule in metrics and stays the same across policy reloads.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RuleName {
     /// Domain of the rule.
@@ -27,7 +27,7 @@ pub(super) const SOURCES: [Source; SOURCE_COUNT] =
 /// Number of variants of [`Source`].
 pub(super) const SOURCE_COUNT: usize = 6;
 
-/// Returns the index of a source in arrays of counts.
+/// Returns the index of a decision source in arrays of counts.
 pub(super) const fn source_index(source: Source) -> usize {
     match source {
         Source::Memory => 0,
@@ -39,15 +39,15 @@ pub(super) const fn source_index(source: Source) -> usize {
     }
 }
 
-/// Numbers of calls or checks, by code (OK, OVER_LIMIT), then by source.
+/// Numbers of calls or checks, indexed by code (OK, OVER_LIMIT), then by decision source.
 pub(super) type CountsByCode = [[u64; SOURCE_COUNT]; 2];
 
 /// Values of the `code` label, in the order of [`CountsByCode`].
 pub(super) const CODES: [&str; 2] = ["ok", "over_limit"];
 
-/// Counters of one rule: hits by category, and checks by verdict and source. Fields are ordered so
-/// that a passing check writes only to the first cache line. On a hot rule, this line moves
-/// between all cores.
+/// Counters of one rule: hits by category, and checks by verdict and decision source. Fields are
+/// ordered so that a passing check writes only to the first cache line, because the cache lines of
+/// a busy rule move between all cores.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct RuleCounters {
@@ -62,13 +62,13 @@ pub(super) struct RuleCounters {
     shadow: AtomicU64,
     uncharged: AtomicU64,
     refunded: AtomicU64,
-    /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor with its own
+    /// Whether the rule has been checked with 0 hits (a peek). If so, a descriptor that sets
     /// `hits_addend` is assumed to be a bill: a report of hits already used. Otherwise, it may be a
     /// request for several hits.
     has_peeks: AtomicBool,
     has_lost_bill: AtomicBool,
-    /// Total number of checks that the rule had refused when the log of rejected calls last named
-    /// it.
+    /// Number of checks that the rule had refused when the log of rejected calls last named the
+    /// rule.
     refused_when_logged: AtomicU64,
 }
 
@@ -98,9 +98,9 @@ impl RuleCounters {
         checks[source_index(check.source)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that the rule was checked with 0 hits (a peek), or that it rejected a bill (a report
-    /// of hits already used). Returns the lost bill to count, or `None` if there is none. A
-    /// rejected bill counts as lost only if the rule has been peeked at before.
+    /// Records a peek (a check with 0 hits) or a rejected bill (a report of hits already used).
+    /// Returns the lost bill to count, or `None` if there is none. A rejected bill counts as lost
+    /// only if the rule has been peeked at before.
     pub(super) fn record_bill(&self, check: &CheckEvent) -> Option<LostBill> {
         if check.is_peek && !self.has_peeks.load(Ordering::Relaxed) {
             self.has_peeks.store(true, Ordering::Relaxed);
@@ -121,7 +121,8 @@ impl RuleCounters {
         u64::saturating_sub(refused, self.refused_when_logged.swap(refused, Ordering::Relaxed))
     }
 
-    /// Returns whether the rule has rejected a bill after a peek, so that the bill counts as lost.
+    /// Returns whether the rule has rejected a bill (a report of hits already used) after a peek (a
+    /// check with 0 hits).
     pub(super) fn has_lost_bill(&self) -> bool {
         self.has_lost_bill.load(Ordering::Relaxed)
     }
@@ -194,8 +195,8 @@ impl RuleTable {
     }
 
     /// Returns the name of a rule, or `None` if the policy has no rule with this id. Searches all
-    /// rules, which takes less than a millisecond for 100,000 rules. Called at most once a second,
-    /// for the log.
+    /// rules, which takes less than a millisecond for 100,000 rules. Called at most once per
+    /// second, by the log of rejected calls.
     fn name(&self, id: RuleId) -> Option<&RuleName> {
         let wanted = self.by_id.get(id.0.wrapping_sub(self.first) as usize)?;
         let mut rules = self.by_name.iter();
@@ -204,7 +205,7 @@ impl RuleTable {
 }
 
 /// Rule counters of the current and the previous policy. A call that is in flight during a reload
-/// still counts for the previous policy.
+/// still increments the counters of the previous policy.
 #[derive(Debug, Default)]
 pub(super) struct RuleTables {
     pub(super) current: Arc<RuleTable>,

@@ -9,7 +9,7 @@ use super::detailed_counters::DetailedRow;
 use super::hit_counts::HitCounts;
 use super::rule_counters::{CountsByCode, RuleCounters, RuleTables};
 
-/// Path under which metrics and statistics list request overrides.
+/// Rule path under which metrics and statistics list request overrides.
 pub(super) const OVERRIDES: &str = "(override)";
 
 /// Hits and checks counted in one row of the per-rule metrics.
@@ -27,8 +27,8 @@ impl RowCounts {
     }
 }
 
-/// Counters of rules, of request overrides, and of detailed paths. The rows of the per-rule metrics
-/// are computed from these counters.
+/// Counters from which the rows of the per-rule metrics are computed: counters of rules, of request
+/// overrides, and of detailed paths (rule paths with descriptor values).
 pub(super) struct RowSources<'t> {
     telemetry: &'t Telemetry,
     tables: Arc<RuleTables>,

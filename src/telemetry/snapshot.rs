@@ -15,7 +15,7 @@ pub struct Snapshot {
     pub admitted: u64,
     /// Number of rejected calls.
     pub refused: u64,
-    /// Counts of each rule of the active policy, by name.
+    /// Check counts of each rule of the active policy, by rule name.
     pub rules: Vec<(RuleName, RuleSnapshot)>,
 }
 
@@ -40,7 +40,7 @@ impl RuleSnapshot {
 /// sending its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// Median.
+    /// 50th percentile (median).
     pub p50: Duration,
     /// 99th percentile.
     pub p99: Duration,
@@ -52,22 +52,23 @@ pub struct Latency {
 /// bill is counted only if its rule had been checked with 0 hits before.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RejectedBills {
-    /// Number of rejected bills.
+    /// Number of rejected bills (reports of hits already used).
     pub bills: u64,
-    /// Path of a rule that rejected some of the bills, or `request override`.
+    /// Path of a rule that rejected at least one of these bills (reports of hits already used), or
+    /// `request override`.
     pub rule: String,
 }
 
 impl Telemetry {
-    /// Returns the number of rejected bills and a rule that rejected some of them; `None` if no
-    /// bill was rejected.
+    /// Returns the number of rejected bills (reports of hits already used) and a rule that rejected
+    /// at least one of them; `None` if no bill was rejected.
     pub fn rejected_bills(&self) -> Option<RejectedBills> {
         let [(_, bills, _), _] = self.lost_bills.totals();
-        let rule = || lost_bills::rule_of_lost_bill(&self.rule_tables().current).to_owned();
+        let rule = || lost_bills::find_rule_with_lost_bills(&self.rule_tables().current).to_owned();
         (bills > 0).then(|| RejectedBills { bills, rule: rule() })
     }
 
-    /// Returns all counts since the process started.
+    /// Returns the counts of decisions and of checks per rule since the process started.
     pub fn snapshot(&self) -> Snapshot {
         let totals = self.sum_workers();
         let tables = self.rule_tables();

@@ -35,7 +35,7 @@ pub struct ClientSettings {
 /// TLS settings of the client, with certificates and keys as PEM text.
 #[derive(Clone, Default)]
 pub struct ClientTls {
-    /// CA certificates with which the client verifies the server's certificate.
+    /// CA certificates for verifying the server's certificate.
     pub authority: Vec<u8>,
     /// Certificate and private key of the client; `None` if the client presents no certificate.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
@@ -57,7 +57,7 @@ pub struct CallRequest {
     pub domain: String,
     /// Descriptors of the request. The statuses in the response have the same order.
     pub descriptors: Vec<CallDescriptor>,
-    /// Hits for each descriptor that has no hits of its own; 0 means 1.
+    /// Hits for each descriptor that does not set [`CallDescriptor::hits`]; 0 means 1.
     pub hits: u32,
 }
 
@@ -71,16 +71,16 @@ pub struct CallDescriptor {
     pub hits: Option<u64>,
     /// Whether to refund the hits instead of charging them.
     pub refund: bool,
-    /// Request override, which replaces the limit of the policy; `None` if there is none.
+    /// Request override, which replaces the policy's limit; `None` if there is none.
     pub limit: Option<Override>,
 }
 
 /// Response to a [`CallRequest`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallResponse {
-    /// Whether the code is OVER_LIMIT.
+    /// Whether the overall code is OVER_LIMIT.
     pub refused: bool,
-    /// Name of the code, such as `OVER_LIMIT`.
+    /// Name of the overall code, such as `OVER_LIMIT`.
     pub code: &'static str,
     /// One status per descriptor, in the order of the request.
     pub statuses: Vec<ResponseStatus>,
@@ -97,15 +97,15 @@ pub struct CallResponse {
 /// Status of one descriptor of a [`CallResponse`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResponseStatus {
-    /// Whether the code is OVER_LIMIT.
+    /// Whether the descriptor's code is OVER_LIMIT.
     pub refused: bool,
     /// Limit that the server reports for the descriptor; `None` if it reports none, for example
     /// because no rule matched.
     pub limit: Option<ResponseLimit>,
     /// Number of hits that are still available.
     pub remaining: u32,
-    /// Seconds until the full limit is available again or, on OVER_LIMIT, until a retry can pass;
-    /// `None` if the server reports none.
+    /// Seconds until the full limit is available again or, on OVER_LIMIT, until a retry can
+    /// succeed; `None` if the server does not report a reset time.
     pub reset_seconds: Option<u64>,
 }
 
@@ -125,8 +125,8 @@ pub struct ResponseLimit {
 /// gRPC connection to a rate limit server.
 #[derive(Clone, Debug)]
 pub struct Client {
-    service: RateLimitServiceClient<Channel>,
-    limits: LimitsClient<Channel>,
+    rate_limit_client: RateLimitServiceClient<Channel>,
+    limits_client: LimitsClient<Channel>,
 }
 
 /// Encoded request for [`Client::send_batch`].
@@ -140,7 +140,7 @@ impl BatchRequest {
     ///
     /// Returns a message that names the invalid field.
     pub fn from_json(text: &str) -> Result<Self, String> {
-        let request = proto_json::request(text.as_bytes(), Bounds::DEFAULT.message_bytes_max);
+        let request = proto_json::parse_request(text.as_bytes(), Bounds::DEFAULT.message_bytes_max);
         request.map(BatchRequest).map_err(|error| error.to_string())
     }
 }
@@ -148,9 +148,9 @@ impl BatchRequest {
 /// Result of one request in a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum BatchItemResult {
-    /// The request was decided, with this response.
+    /// Response to a request that the server decided.
     Response(Box<CallResponse>),
-    /// The request was not decided: the server returned an error for it, or no result.
+    /// Error for a request that was not decided: the server returned an error or no result.
     Error {
         /// Name of the gRPC status code, such as `InvalidArgument`.
         code: String,
@@ -177,11 +177,11 @@ impl Client {
         }
         let failed = |source| WireError::Connect { target: target.clone(), source };
         if let Some(tls) = &settings.tls {
-            endpoint = endpoint.tls_config(tls.config()).map_err(failed)?;
+            endpoint = endpoint.tls_config(tls.build_config()).map_err(failed)?;
         }
         let channel = endpoint.connect().await.map_err(failed)?;
-        let limits = LimitsClient::new(channel.clone());
-        Ok(Client { service: RateLimitServiceClient::new(channel), limits })
+        let limits_client = LimitsClient::new(channel.clone());
+        Ok(Client { rate_limit_client: RateLimitServiceClient::new(channel), limits_client })
     }
 
     /// Sends one request and returns the response.
@@ -190,7 +190,7 @@ impl Client {
     ///
     /// Returns [`WireError::Refused`] with the gRPC status if the call fails.
     pub async fn send(&mut self, request: &CallRequest) -> Result<CallResponse, WireError> {
-        let answer = self.service.should_rate_limit(encode_request(request)).await;
+        let answer = self.rate_limit_client.should_rate_limit(encode_request(request)).await;
         answer
             .map(|answer| decode_response(&answer.into_inner()))
             .map_err(|status| WireError::Refused { status: Box::new(status) })
@@ -207,7 +207,7 @@ impl Client {
         requests: &[BatchRequest],
     ) -> Result<Vec<BatchItemResult>, WireError> {
         let requests = requests.iter().map(|BatchRequest(request)| request.clone()).collect();
-        let answer = self.limits.check(CheckRequest { requests }).await;
+        let answer = self.limits_client.check(CheckRequest { requests }).await;
         let answer = answer.map_err(|status| WireError::Refused { status: Box::new(status) })?;
         Ok(answer.into_inner().results.into_iter().map(decode_result).collect())
     }
@@ -224,8 +224,8 @@ fn decode_result(CheckResult { result }: CheckResult) -> BatchItemResult {
     BatchItemResult::Error { code: format!("{code:?}"), message }
 }
 
-/// Returns advice on which setting to correct after a failed call, based on the protocol that is
-/// detected at the target. Returns `None` if no wrong setting was found.
+/// Probes the protocol at the target after a failed call, and returns advice on which setting to
+/// correct. Returns `None` if no wrong setting was found.
 pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option<&'static str> {
     if let WireError::Refused { status } = error
         && status.code() == tonic::Code::Unimplemented
@@ -259,7 +259,8 @@ pub async fn find_advice(settings: &ClientSettings, error: &WireError) -> Option
     })
 }
 
-/// Timeout of each step when detecting the server's protocol, if calls have no timeout.
+/// Timeout of each step of detecting the server's protocol, if the client's settings have no
+/// timeout.
 const DETECTION_STEP_TIMEOUT: Duration = Duration::from_secs(1);
 
 fn error_contains(error: &WireError, word: &str) -> bool {
@@ -267,7 +268,7 @@ fn error_contains(error: &WireError, word: &str) -> bool {
 }
 
 impl ClientTls {
-    fn config(&self) -> ClientTlsConfig {
+    fn build_config(&self) -> ClientTlsConfig {
         let mut config =
             ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&self.authority));
         if let Some((certificate, key)) = &self.identity {
@@ -305,8 +306,8 @@ fn encode_descriptor(call: &CallDescriptor) -> RateLimitDescriptor {
     }
 }
 
-/// Converts a unit to its protobuf value. A week becomes UNKNOWN, which the server rejects,
-/// because a request override cannot be per week.
+/// Converts a unit to its protobuf value. Request overrides have no weekly unit, so a week becomes
+/// UNKNOWN, which the server rejects.
 fn to_wire_unit(unit: Unit) -> RateLimitUnit {
     match unit {
         Unit::Second => RateLimitUnit::Second,
@@ -328,7 +329,7 @@ fn decode_response(answer: &RateLimitResponse) -> CallResponse {
         headers: answer.response_headers_to_add.iter().map(header).collect(),
         body: answer.raw_body.clone(),
         metadata: answer.dynamic_metadata.as_ref().map(struct_to_json),
-        json: proto_json::response(answer),
+        json: proto_json::response_to_json(answer),
     }
 }
 

@@ -4,8 +4,8 @@
 //! causes an error: entry values may contain any bytes, have any length, or be empty.
 //!
 //! The fields are read in place, without copying. Compared with decoding and encoding by prost,
-//! this and the encoder (`encode`) together save 17 % of the instructions of a decision in a batch
-//! of 100 (load/results/batches.txt). prost still decodes:
+//! this decoder and the encoder (`encode`) together save 17 % of the instructions of a decision in
+//! a batch of 100 (load/results/batches.txt). prost still decodes:
 //!
 //! - integer fields, including their keys
 //! - field keys and lengths that take more than one byte
@@ -71,7 +71,7 @@ pub(crate) enum DecodeError {
     /// The domain is missing or empty.
     DomainEmpty,
     /// The domain is not UTF-8.
-    DomainNotText,
+    DomainNotUtf8,
     /// The request has no descriptors.
     NoDescriptors,
     /// The request has more than `descriptors_max` descriptors.
@@ -81,10 +81,10 @@ pub(crate) enum DecodeError {
     /// The descriptor with this index has an entry without a key.
     KeyEmpty { descriptor: usize },
     /// The request override of the descriptor with this index has an unknown unit.
-    OverrideUnit { descriptor: usize, unit: i32 },
-    /// The bytes are not an encoded message of the type with this name.
-    NotA(&'static str),
-    /// A batch has no requests, or more than `requests_max`.
+    UnknownOverrideUnit { descriptor: usize, unit: i32 },
+    /// The bytes are not a valid encoding of the protobuf message with this name.
+    MalformedMessage(&'static str),
+    /// The batch has no requests, or more than `requests_max`.
     BatchSize { requests_max: usize },
 }
 
@@ -105,7 +105,7 @@ impl fmt::Display for DecodeError {
                 write!(f, "the message has more than {FIELDS_MAX} fields")
             }
             DecodeError::DomainEmpty => f.write_str("domain must not be empty"),
-            DecodeError::DomainNotText => f.write_str("domain must be UTF-8"),
+            DecodeError::DomainNotUtf8 => f.write_str("domain must be UTF-8"),
             DecodeError::NoDescriptors => f.write_str("descriptors must not be empty"),
             DecodeError::TooManyDescriptors { descriptors_max } => {
                 write!(f, "descriptors: at most {descriptors_max} in one request")
@@ -116,12 +116,14 @@ impl fmt::Display for DecodeError {
             DecodeError::KeyEmpty { descriptor } => {
                 write!(f, "descriptors[{descriptor}].entries: a key must not be empty")
             }
-            DecodeError::OverrideUnit { descriptor, unit } => write!(
+            DecodeError::UnknownOverrideUnit { descriptor, unit } => write!(
                 f,
                 "descriptors[{descriptor}].limit.unit: {unit} is none of SECOND, MINUTE, HOUR, \
                  DAY, MONTH, YEAR"
             ),
-            DecodeError::NotA(message) => write!(f, "the message is not an encoded {message}"),
+            DecodeError::MalformedMessage(message) => {
+                write!(f, "the message is not an encoded {message}")
+            }
             DecodeError::BatchSize { requests_max } => {
                 write!(f, "requests: 1 to {requests_max} in one batch")
             }
@@ -130,19 +132,19 @@ impl fmt::Display for DecodeError {
 }
 
 impl DecodeError {
-    /// Returns the reason under which metrics count the invalid request.
+    /// Returns the reason that metrics report for the invalid request.
     pub(crate) fn reason(&self) -> InvalidReason {
         match self {
-            DecodeError::Malformed | DecodeError::NotA(_) => InvalidReason::Malformed,
+            DecodeError::Malformed | DecodeError::MalformedMessage(_) => InvalidReason::Malformed,
             DecodeError::BatchSize { .. } => InvalidReason::Requests,
             DecodeError::MessageTooLong { .. } => InvalidReason::MessageSize,
             DecodeError::TooManyFields => InvalidReason::Fields,
-            DecodeError::DomainEmpty | DecodeError::DomainNotText => InvalidReason::Domain,
+            DecodeError::DomainEmpty | DecodeError::DomainNotUtf8 => InvalidReason::Domain,
             DecodeError::NoDescriptors => InvalidReason::NoDescriptors,
             DecodeError::TooManyDescriptors { .. } => InvalidReason::Descriptors,
             DecodeError::TooManyEntries { .. } => InvalidReason::Entries,
             DecodeError::KeyEmpty { .. } => InvalidReason::EmptyKey,
-            DecodeError::OverrideUnit { .. } => InvalidReason::OverrideUnit,
+            DecodeError::UnknownOverrideUnit { .. } => InvalidReason::OverrideUnit,
         }
     }
 }
@@ -202,7 +204,7 @@ pub(crate) fn split_batch<'b>(
         return Err(DecodeError::MessageTooLong { bytes_max });
     }
     let requests_max = bounds.batch_requests_max;
-    let malformed = DecodeError::NotA("CheckRequest");
+    let malformed = DecodeError::MalformedMessage("CheckRequest");
     let mut rest = encoded;
     let mut requests = Vec::new();
     // The requests in flight are decoded at the same time, so they share one bound.
@@ -257,17 +259,17 @@ fn split_message(mut bytes: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
 #[derive(Clone, Copy)]
 enum MessageType {
     Request,
-    /// The descriptor at this position in the request.
+    /// Descriptor at this position in the request.
     Descriptor(usize),
     Entry,
     Override,
 }
 
 impl MessageType {
-    /// Returns the type of the message that `field` contains. Returns `None` if the field does not
-    /// contain a message, or if the message only wraps a number, as `hits_addend` does. `preceding`
-    /// is the number of descriptors or entries that precede the field in its message. Returns an
-    /// error if the field is an entry and `preceding` is `entries_max`.
+    /// Returns the type of the message in `field`. Returns `None` if the field is not a message, or
+    /// if it is a wrapped number such as `hits_addend`. `preceding` is the number of descriptors or
+    /// entries that come before the field in its message. Returns an error if the field is an entry
+    /// and `preceding` is `entries_max`.
     fn nested_type(
         self,
         field: u32,
@@ -286,9 +288,9 @@ impl MessageType {
     }
 }
 
-/// Returns an error if a request has too many descriptors or is malformed. Called before the
-/// entries are counted, so that a request with too many descriptors and too many entries gets the
-/// same error whether it is long or short.
+/// Returns an error if a request has too many descriptors or is malformed. Must be called before
+/// the entries are counted, so that a request with too many descriptors and too many entries gets
+/// the same error regardless of its length.
 fn check_descriptor_count(mut message: &[u8], descriptors_max: usize) -> Result<(), DecodeError> {
     let (mut fields, mut descriptors) = (0, 0);
     while !message.is_empty() && fields <= FIELDS_MAX {
@@ -338,17 +340,18 @@ pub(crate) struct DecodedRequest<'b> {
     pub(crate) domain: &'b str,
     /// `hits_addend` of the request; 0 if the field is absent.
     pub(crate) hits_addend: u32,
-    /// Descriptors of the request without their entries, in the order of the request.
-    pub(crate) heads: SmallVec<[DescriptorHead<'b>; DESCRIPTORS_INLINE]>,
+    /// Fields of each descriptor except its entries, in the order of the request.
+    pub(crate) descriptor_heads: SmallVec<[DescriptorHead<'b>; DESCRIPTORS_INLINE]>,
     /// Entries of all descriptors, in the order of the descriptors.
     entries: SmallVec<[Entry<'b>; ENTRIES_INLINE]>,
 }
 
-/// Fields of a descriptor, with the range of its entries in [`DecodedRequest`].
+/// Fields of a descriptor, with the index range of its entries in [`DecodedRequest`].
 #[derive(Debug)]
 pub(crate) struct DescriptorHead<'b> {
     entries: Range<usize>,
-    /// `hits_addend` of the descriptor, which overrides that of the request; `None` if absent.
+    /// `hits_addend` of the descriptor, which overrides the request's; `None` if the field is
+    /// absent.
     pub(crate) hits_addend: Option<u64>,
     refund: bool,
     /// Request override of the descriptor; `None` if it has none.
@@ -367,31 +370,31 @@ impl<'b> DecodedRequest<'b> {
         let mut request = DecodedRequest {
             domain: "",
             hits_addend: 0,
-            heads: SmallVec::new(),
+            descriptor_heads: SmallVec::new(),
             entries: SmallVec::new(),
         };
         let mut domain: &[u8] = b"";
         let mut fields = FieldReader(encoded);
         while let Some((field, value)) = fields.next()? {
             match field {
-                1 => domain = value.bytes()?,
-                2 => request.add_descriptor(value.bytes()?, bounds.entries_max)?,
-                3 => request.hits_addend = value.u32()?,
+                1 => domain = value.into_bytes()?,
+                2 => request.add_descriptor(value.into_bytes()?, bounds.entries_max)?,
+                3 => request.hits_addend = value.into_u32()?,
                 _ => {}
             }
         }
-        request.domain = std::str::from_utf8(domain).map_err(|_| DecodeError::DomainNotText)?;
+        request.domain = std::str::from_utf8(domain).map_err(|_| DecodeError::DomainNotUtf8)?;
         if domain.is_empty() {
             return Err(DecodeError::DomainEmpty);
         }
-        if request.heads.is_empty() {
+        if request.descriptor_heads.is_empty() {
             return Err(DecodeError::NoDescriptors);
         }
         Ok(request)
     }
 
     fn add_descriptor(&mut self, encoded: &'b [u8], entries_max: usize) -> Result<(), DecodeError> {
-        let descriptor = self.heads.len();
+        let descriptor = self.descriptor_heads.len();
         let begin = self.entries.len();
         let mut head = DescriptorHead {
             entries: begin..begin,
@@ -409,7 +412,7 @@ impl<'b> DecodedRequest<'b> {
                     if entries > entries_max {
                         return Err(DecodeError::TooManyEntries { descriptor, entries_max });
                     }
-                    let entry = decode_entry(value.bytes()?)?;
+                    let entry = decode_entry(value.into_bytes()?)?;
                     if entry.key.is_empty() {
                         return Err(DecodeError::KeyEmpty { descriptor });
                     }
@@ -421,15 +424,15 @@ impl<'b> DecodedRequest<'b> {
                     }
                 }
                 // A message that occurs twice is merged, also a wrapped number.
-                2 => limit.get_or_insert_default().merge(value.bytes()?)?,
-                3 => head.hits_addend.get_or_insert_default().merge(value.bytes()?)?,
-                4 => head.refund = value.u64()? != 0,
+                2 => limit.get_or_insert_default().merge(value.into_bytes()?)?,
+                3 => head.hits_addend.get_or_insert_default().merge(value.into_bytes()?)?,
+                4 => head.refund = value.into_u64()? != 0,
                 _ => {}
             }
         }
         head.entries.end = self.entries.len();
         head.limit = limit.map(|limit| decode_override(limit, descriptor)).transpose()?;
-        self.heads.push(head);
+        self.descriptor_heads.push(head);
         Ok(())
     }
 
@@ -437,7 +440,7 @@ impl<'b> DecodedRequest<'b> {
     pub(crate) fn descriptors(&self) -> SmallVec<[Descriptor<'_>; DESCRIPTORS_INLINE]> {
         // On the request, a `hits_addend` of 0 means one hit; only a descriptor can peek.
         let of_request = u64::from(self.hits_addend.max(1));
-        self.heads
+        self.descriptor_heads
             .iter()
             .map(|head| Descriptor {
                 entries: &self.entries[head.entries.clone()],
@@ -462,8 +465,8 @@ fn decode_entry(encoded: &[u8]) -> Result<Entry<'_>, DecodeError> {
     let mut fields = FieldReader(encoded);
     while let Some((field, value)) = fields.next()? {
         match field {
-            1 => entry.key = value.bytes()?,
-            2 => entry.value = value.bytes()?,
+            1 => entry.key = value.into_bytes()?,
+            2 => entry.value = value.into_bytes()?,
             _ => {}
         }
     }
@@ -478,7 +481,7 @@ fn decode_override(limit: RateLimitOverride, descriptor: usize) -> Result<Overri
         4 => Unit::Day,
         5 => Unit::Month,
         6 => Unit::Year,
-        unit => return Err(DecodeError::OverrideUnit { descriptor, unit }),
+        unit => return Err(DecodeError::UnknownOverrideUnit { descriptor, unit }),
     };
     Ok(Override {
         requests_per_unit: limit.requests_per_unit,
@@ -487,14 +490,14 @@ fn decode_override(limit: RateLimitOverride, descriptor: usize) -> Result<Overri
     })
 }
 
-/// Reader of the fields of an encoded message. Contains the bytes that have not been read yet.
+/// Reader of the fields of an encoded message. Holds the bytes that have not been read yet.
 struct FieldReader<'b>(&'b [u8]);
 
 /// Value of a field, by its wire type.
 enum FieldValue<'b> {
     Integer(u64),
     Bytes(&'b [u8]),
-    /// Value of a wire type that no field of a request has. Its content is skipped.
+    /// Value with a wire type that no field of a request uses. Its content is skipped.
     Other,
 }
 
@@ -533,24 +536,24 @@ impl<'b> FieldReader<'b> {
 }
 
 impl<'b> FieldValue<'b> {
-    fn bytes(self) -> Result<&'b [u8], DecodeError> {
+    fn into_bytes(self) -> Result<&'b [u8], DecodeError> {
         match self {
             FieldValue::Bytes(bytes) => Ok(bytes),
             FieldValue::Integer(_) | FieldValue::Other => Err(DecodeError::Malformed),
         }
     }
 
-    fn u64(self) -> Result<u64, DecodeError> {
+    fn into_u64(self) -> Result<u64, DecodeError> {
         match self {
             FieldValue::Integer(number) => Ok(number),
             FieldValue::Bytes(_) | FieldValue::Other => Err(DecodeError::Malformed),
         }
     }
 
-    /// Returns the low 32 bits of an integer, because protobuf decoders truncate numbers that are
-    /// too large. Returns an error if the value is not an integer.
-    fn u32(self) -> Result<u32, DecodeError> {
-        self.u64().map(|number| number as u32)
+    /// Returns the low 32 bits of an integer, because protobuf decoders truncate values of 32-bit
+    /// fields. Returns an error if the value is not an integer.
+    fn into_u32(self) -> Result<u32, DecodeError> {
+        self.into_u64().map(|number| number as u32)
     }
 }
 

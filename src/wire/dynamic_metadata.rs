@@ -16,7 +16,7 @@ use super::response_headers::limit_name;
 use crate::domain::{Code, Decision, Descriptor, HolderToken, Override, WaitPrecision};
 use crate::policy::Policy;
 
-/// Metadata key under which Tidegate adds its own fields.
+/// Metadata key of the object that contains Tidegate's own fields.
 const TIDEGATE_KEY: &str = "tidegate";
 
 /// Metadata key of the token that names the holder of concurrency slots. The key is at the top
@@ -24,14 +24,14 @@ const TIDEGATE_KEY: &str = "tidegate";
 /// acquired slots, so that Envoy sends no release for other calls.
 const HOLDER_KEY: &str = "slot";
 
-/// Maximum size in bytes of the merged metadata of all rules that passed. A call can have
-/// thousands of descriptors, each with metadata of its own, and Envoy keeps the result for each
+/// Maximum size in bytes of the merged metadata of all rules that passed. A call can have thousands
+/// of descriptors, each with its own metadata, and Envoy keeps the merged metadata for each
 /// request.
-const MERGED_BYTES_MAX: usize = 64 * 1024;
+const MERGED_METADATA_BYTES_MAX: usize = 64 * 1024;
 
-/// Assumed size in bytes of a metadata field without its text: the numbers, tags and lengths in
-/// the protobuf encoding.
-const FIELD_BYTES: usize = 16;
+/// Assumed overhead in bytes of an encoded metadata field, in addition to its text: numbers, tags
+/// and lengths.
+const FIELD_OVERHEAD_BYTES: usize = 16;
 
 /// Adds the fields of a rejection under [`TIDEGATE_KEY`]: `limited_by`, `retry_after_ms` and
 /// `source`. Leaves out `retry_after_ms` if waiting does not help. Adds `retry_after_is: at_least`
@@ -51,8 +51,7 @@ pub(super) fn add_refusal(decision: &Decision<'_>, target: &mut Struct) {
     insert_field(target, TIDEGATE_KEY, Kind::StructValue(refusal));
 }
 
-/// Adds the token of the holder for which the call acquired concurrency slots, under
-/// [`HOLDER_KEY`].
+/// Adds the token that names the holder of the acquired concurrency slots, under [`HOLDER_KEY`].
 pub(super) fn add_holder(holder: &HolderToken, target: &mut Struct) {
     insert_field(target, HOLDER_KEY, string_kind(holder.as_str()));
 }
@@ -68,7 +67,7 @@ pub(super) fn add_request(
 ) {
     insert_field(target, "domain", string_kind(request.domain));
     let listed = request
-        .heads
+        .descriptor_heads
         .iter()
         .zip(descriptors)
         .map(|(head, descriptor)| {
@@ -100,61 +99,69 @@ pub(super) fn add_request(
 
 /// Merges the metadata of the rules that passed, except those in a refused quota group. Maps under
 /// the same key are merged recursively; for any other value, the first rule takes precedence.
-/// Leaves out values that do not fit into [`MERGED_BYTES_MAX`].
+/// Leaves out values that do not fit into [`MERGED_METADATA_BYTES_MAX`].
 fn merge_rule_metadata(decision: &Decision<'_>, rules: &Policy) -> Struct {
-    let (mut merged, mut bytes_left) = (Struct::default(), MERGED_BYTES_MAX);
+    let (mut merged, mut bytes_left) = (Struct::default(), MERGED_METADATA_BYTES_MAX);
     for status in &decision.statuses {
         if status.code != Code::Ok || status.group_refused || status.shown.is_none() {
             continue;
         }
         let rule = status.rule.and_then(|id| rules.rule(id));
         if let Some(metadata) = rule.and_then(|rule| rule.metadata.as_deref()) {
-            merge(&mut merged, metadata, &mut bytes_left);
+            merge_fields(&mut merged, metadata, &mut bytes_left);
         }
     }
     merged
 }
 
-fn merge(target: &mut Struct, source: &serde_json::Map<String, Json>, bytes_left: &mut usize) {
+fn merge_fields(
+    target: &mut Struct,
+    source: &serde_json::Map<String, Json>,
+    bytes_left: &mut usize,
+) {
     for (key, value) in source {
         match (target.fields.get_mut(key).and_then(|held| held.kind.as_mut()), value) {
             (None, _) => {
-                if let Some(left) = bytes_left.checked_sub(field_bytes(key, value)) {
+                if let Some(left) = bytes_left.checked_sub(estimate_field_bytes(key, value)) {
                     *bytes_left = left;
-                    insert_field(target, key, json_kind(value));
+                    insert_field(target, key, json_to_kind(value));
                 }
             }
-            (Some(Kind::StructValue(held)), Json::Object(map)) => merge(held, map, bytes_left),
+            (Some(Kind::StructValue(held)), Json::Object(map)) => {
+                merge_fields(held, map, bytes_left)
+            }
             (Some(_), _) => {}
         }
     }
 }
 
-/// Returns the approximate size of an encoded metadata field in bytes: the length of its text,
-/// plus [`FIELD_BYTES`] for each value.
-fn field_bytes(key: &str, value: &Json) -> usize {
-    FIELD_BYTES
+/// Returns the approximate size of an encoded metadata field in bytes: the length of its text plus
+/// [`FIELD_OVERHEAD_BYTES`] for each value.
+fn estimate_field_bytes(key: &str, value: &Json) -> usize {
+    FIELD_OVERHEAD_BYTES
         + key.len()
         + match value {
             Json::Null | Json::Bool(_) | Json::Number(_) => 0,
             Json::String(text) => text.len(),
-            Json::Array(values) => values.iter().map(|value| field_bytes("", value)).sum(),
-            Json::Object(map) => map.iter().map(|(key, value)| field_bytes(key, value)).sum(),
+            Json::Array(values) => values.iter().map(|value| estimate_field_bytes("", value)).sum(),
+            Json::Object(map) => {
+                map.iter().map(|(key, value)| estimate_field_bytes(key, value)).sum()
+            }
         }
 }
 
 /// Converts a JSON value to a value of `google.protobuf.Struct`.
-pub(super) fn json_kind(value: &Json) -> Kind {
+pub(super) fn json_to_kind(value: &Json) -> Kind {
     match value {
         Json::Null => Kind::NullValue(0),
         Json::Bool(truth) => Kind::BoolValue(*truth),
         Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
         Json::String(text) => string_kind(text),
-        Json::Array(values) => list_kind(values.iter().map(json_kind)),
+        Json::Array(values) => list_kind(values.iter().map(json_to_kind)),
         Json::Object(map) => {
             let fields = map
                 .iter()
-                .map(|(key, value)| (key.clone(), Value { kind: Some(json_kind(value)) }));
+                .map(|(key, value)| (key.clone(), Value { kind: Some(json_to_kind(value)) }));
             Kind::StructValue(Struct { fields: fields.collect() })
         }
     }

@@ -19,7 +19,7 @@ use super::{dynamic_metadata, refusal_body};
 use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Unit};
 use crate::policy::Policy;
 
-/// Decision on a request, with everything that is needed to encode the response.
+/// Decision on a request, and the context that is needed to encode the response.
 pub(crate) struct ResponseInput<'a, 'b> {
     pub(crate) request: &'a DecodedRequest<'b>,
     pub(crate) descriptors: &'a [Descriptor<'a>],
@@ -35,15 +35,16 @@ impl ResponseInput<'_, '_> {
     /// Appends the encoded response to `out`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         let statuses = &self.decision.statuses;
-        out.reserve((1 + statuses.len()) * STATUS_BYTES);
-        encode_integer(OVERALL_CODE_FIELD, code_number(self.decision.code), out);
+        out.reserve((1 + statuses.len()) * TYPICAL_STATUS_BYTES);
+        encode_integer(OVERALL_CODE_FIELD, code_to_wire(self.decision.code), out);
         for status in statuses {
             encode_message(STATUSES_FIELD, out, |out| encode_status(status, out));
         }
         self.build_trailing_fields().encode_raw(out);
     }
 
-    /// Builds a response with only the fields that follow the statuses. Most responses have none.
+    /// Builds a response that contains only headers, body and dynamic metadata; `encode` writes the
+    /// code and the statuses itself. Most responses have none of the three.
     fn build_trailing_fields(&self) -> RateLimitResponse {
         let decision = self.decision;
         let mut response = RateLimitResponse::default();
@@ -55,7 +56,7 @@ impl ResponseInput<'_, '_> {
             None
         };
         let headers = &mut response.response_headers_to_add;
-        response_headers::append(decision, wait, self.response_config, self.now, headers);
+        response_headers::append_headers(decision, wait, self.response_config, self.now, headers);
         if refused
             && let Some(limited_by) = &decision.limited_by
             && let rule = limited_by.rule.and_then(|id| self.rules.rule(id))
@@ -66,12 +67,12 @@ impl ResponseInput<'_, '_> {
             headers.push(content_type);
         }
         if refused || self.response_config.request_metadata || decision.slot.is_some() {
-            response.dynamic_metadata = Some(self.metadata());
+            response.dynamic_metadata = Some(self.build_metadata());
         }
         response
     }
 
-    fn metadata(&self) -> Struct {
+    fn build_metadata(&self) -> Struct {
         let mut all = Struct::default();
         if self.response_config.request_metadata {
             let (request, descriptors) = (self.request, self.descriptors);
@@ -93,7 +94,7 @@ impl ResponseInput<'_, '_> {
     }
 }
 
-fn code_number(code: Code) -> u64 {
+fn code_to_wire(code: Code) -> u64 {
     match code {
         Code::Ok => wire::Code::Ok as u64,
         Code::OverLimit => wire::Code::OverLimit as u64,
@@ -103,7 +104,7 @@ fn code_number(code: Code) -> u64 {
 /// Appends the fields of a `DescriptorStatus`. Encoding with prost would take twice as many
 /// instructions, because prost computes the length of each nested message up to four times.
 fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
-    encode_integer(1, code_number(status.code), out);
+    encode_integer(1, code_to_wire(status.code), out);
     if let Some(shown) = &status.shown {
         encode_message(2, out, |out| encode_limit(shown, out));
     }
@@ -116,7 +117,7 @@ fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the fields of a `RateLimit`.
+/// Appends the fields of a `RateLimit`, the message that describes the limit of a status.
 fn encode_limit(shown: &StatusLimit<'_>, out: &mut Vec<u8>) {
     use wire::rate_limit::Unit as Wire;
     let unit = match shown.rate.unit {
@@ -140,7 +141,7 @@ fn encode_limit(shown: &StatusLimit<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends an integer field, unless the number is 0, which protobuf omits.
+/// Appends a protobuf integer field. Omits the field if the number is 0, as proto3 does.
 fn encode_integer(field: u8, number: u64, out: &mut Vec<u8>) {
     if number > 0 {
         out.push(field << 3 | WireType::Varint as u8);
@@ -148,7 +149,7 @@ fn encode_integer(field: u8, number: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a message or string field. `content` appends the bytes of the message or string.
+/// Appends a length-delimited protobuf field. `content` appends the bytes of the field's value.
 fn encode_message(field: u8, out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
     out.push(field << 3 | WireType::LengthDelimited as u8);
     // Nearly every length takes one byte. A longer one moves the message that follows it.
@@ -172,7 +173,7 @@ const OVERALL_CODE_FIELD: u8 = 1;
 const STATUSES_FIELD: u8 = 2;
 
 /// Typical length of an encoded status, in bytes. Used to reserve memory for the response.
-const STATUS_BYTES: usize = 32;
+const TYPICAL_STATUS_BYTES: usize = 32;
 
 #[cfg(test)]
 mod tests;

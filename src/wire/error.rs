@@ -30,10 +30,10 @@ pub enum WireError {
     },
     /// The configured jitter of `Retry-After` is above 100 %.
     RetryJitter {
-        /// Jitter in per cent, as configured.
+        /// Jitter in percent, as configured.
         percent: u8,
     },
-    /// The server certificate file is not a PEM chain of at least one certificate.
+    /// The server certificate file is not PEM or contains no certificate.
     Certificate,
     /// The server key file is not a PEM private key.
     PrivateKey,
@@ -77,26 +77,26 @@ pub enum WireError {
 pub enum HeaderNameError {
     /// The name is empty, or contains a character that is not allowed in header names, such as a
     /// line break.
-    NotAName,
+    Malformed,
     /// The name belongs to an HTTP/2 pseudo-header, such as `:status`.
-    Pseudo,
+    PseudoHeader,
     /// The name belongs to a hop-by-hop header, such as `transfer-encoding`.
     HopByHop,
     /// The name belongs to a header that describes or addresses the message, such as
     /// `content-length` or `host`.
-    Framing,
+    Reserved,
     /// Another setting already configures a header with this name.
-    Twice,
+    Duplicate,
 }
 
 impl HeaderNameError {
     const fn message(self) -> &'static str {
         match self {
-            HeaderNameError::NotAName => "it is not a header name",
-            HeaderNameError::Pseudo => "pseudo-headers belong to the protocol",
+            HeaderNameError::Malformed => "it is not a header name",
+            HeaderNameError::PseudoHeader => "pseudo-headers belong to the protocol",
             HeaderNameError::HopByHop => "it is a hop-by-hop header",
-            HeaderNameError::Framing => "it describes or addresses the message",
-            HeaderNameError::Twice => "another setting already sends it",
+            HeaderNameError::Reserved => "it describes or addresses the message",
+            HeaderNameError::Duplicate => "another setting already sends it",
         }
     }
 }
@@ -152,8 +152,7 @@ impl std::fmt::Display for WireError {
 }
 
 impl WireError {
-    /// Returns whether a gRPC server sent this error in a response. False for failures of the
-    /// transport.
+    /// Returns whether the error is a gRPC status that a server sent, and not a transport failure.
     pub fn has_response(&self) -> bool {
         let WireError::Refused { status } = self else { return false };
         std::error::Error::source(&**status).is_none()

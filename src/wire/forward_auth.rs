@@ -1,5 +1,5 @@
-//! Forward authentication: builds the rate limit request for a client's HTTP request, from the
-//! headers of the proxy's request and the domain's `http` mapping.
+//! Forward authentication: builds the rate limit request for a client's HTTP request. Reads the
+//! headers that the proxy forwards, and applies the `http` mapping of the domain.
 //!
 //! Not here: reading the mapping (`policy::compile::http_request`), HTTP (`admin`).
 
@@ -23,11 +23,10 @@ const FORWARDED_HOST: &str = "x-forwarded-host";
 /// Header with the client's address, followed by the addresses that proxies have appended.
 const FORWARDED_FOR: &str = "x-forwarded-for";
 
-/// Error if a header that the proxy must send is missing or invalid. Contains the name of the
-/// header.
+/// Error for a missing or invalid header that the proxy must send. Contains the header's name.
 ///
-/// Clients cannot remove such a header, so the proxy is misconfigured. Without the error, the
-/// limits of the domain would never apply, and nobody would notice.
+/// Clients cannot remove such a header, so the proxy is misconfigured. Without this error, the
+/// limits of the domain would silently never apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MissingHeader(pub(crate) &'static str);
 
@@ -85,7 +84,7 @@ fn find_value(
             uri.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
         }
         HttpSource::RemoteAddress => {
-            let address = remote_address(headers, trusted_hops);
+            let address = find_client_address(headers, trusted_hops);
             let address = address.ok_or(MissingHeader(FORWARDED_FOR))?;
             return Ok(Some(address.to_string().into()));
         }
@@ -101,7 +100,7 @@ fn find_value(
 ///
 /// The address is returned in its canonical form and without a port, so that one client has one
 /// counter. Returns `None` if the header is missing or has no valid address at that position.
-fn remote_address(headers: &HeaderMap, trusted_hops: usize) -> Option<IpAddr> {
+fn find_client_address(headers: &HeaderMap, trusted_hops: usize) -> Option<IpAddr> {
     let values = headers.get_all(FORWARDED_FOR).into_iter().rev();
     let mut addresses = values.flat_map(|value| value.as_bytes().rsplit(|byte| *byte == b','));
     let mut found = addresses.next()?;
@@ -138,7 +137,7 @@ mod tests {
     }
 
     /// Returns the descriptors of the built request as text.
-    fn built(sent: &[(&'static str, &str)], mapping: &HttpMapping) -> Vec<String> {
+    fn build_descriptors(sent: &[(&'static str, &str)], mapping: &HttpMapping) -> Vec<String> {
         let Some(request) = build_request("web", &headers(sent), mapping).unwrap() else {
             return Vec::new();
         };
@@ -173,11 +172,11 @@ mod tests {
             "host=example.org,source=authz",
             "remote_address=203.0.113.9",
         ];
-        assert_eq!(built(&sent, &mapping), expected);
+        assert_eq!(build_descriptors(&sent, &mapping), expected);
     }
 
     #[test]
-    fn a_missing_header_of_the_client_drops_its_descriptor() {
+    fn a_missing_client_header_drops_its_descriptor() {
         let mapping = mapping(&[
             &[
                 entry("a", HttpSource::Header("x-a".into())),
@@ -185,13 +184,13 @@ mod tests {
             ],
             &[entry("b", HttpSource::Header("x-b".into()))],
         ]);
-        assert_eq!(built(&[("x-b", "2")], &mapping), ["b=2"]);
-        assert_eq!(built(&[("x-b", "")], &mapping), ["b="]);
-        assert!(built(&[], &mapping).is_empty());
+        assert_eq!(build_descriptors(&[("x-b", "2")], &mapping), ["b=2"]);
+        assert_eq!(build_descriptors(&[("x-b", "")], &mapping), ["b="]);
+        assert!(build_descriptors(&[], &mapping).is_empty());
     }
 
     #[test]
-    fn a_missing_header_of_the_proxy_is_an_error() {
+    fn a_missing_proxy_header_is_an_error() {
         let sources = [
             (HttpSource::Method, "x-forwarded-method"),
             (HttpSource::Path, "x-forwarded-uri"),
@@ -211,7 +210,7 @@ mod tests {
     fn a_client_cannot_choose_its_address() {
         let address = |hops, values: &[&str]| {
             let list: Vec<_> = values.iter().map(|value| (FORWARDED_FOR, *value)).collect();
-            remote_address(&headers(&list), hops).map(|address| address.to_string())
+            find_client_address(&headers(&list), hops).map(|address| address.to_string())
         };
         let made_up = "192.0.2.1, 198.51.100.7, 203.0.113.9";
         assert_eq!(address(1, &[made_up]).as_deref(), Some("203.0.113.9"));

@@ -22,24 +22,25 @@ pub struct HttpReply {
 }
 
 impl HttpReply {
-    /// Converts an encoded `RateLimitResponse` to proto-JSON. The HTTP status is 200 for OK and
-    /// 429 for OVER_LIMIT. The response headers are those that Envoy would add, except for the
-    /// content type of the policy's body, because that body is a field of the JSON.
+    /// Converts an encoded `RateLimitResponse` to proto-JSON. The HTTP status is 200 for OK and 429
+    /// for OVER_LIMIT. The headers are those that Envoy would add. They exclude the content type of
+    /// the policy's body, because the body is a field of the JSON.
     pub(crate) fn json(encoded: &[u8]) -> Self {
-        let response = decode(encoded);
-        let mut headers = headers(&response, |name| !name.eq_ignore_ascii_case(CONTENT_TYPE));
+        let response = decode_response(encoded);
+        let mut headers =
+            collect_headers(&response, |name| !name.eq_ignore_ascii_case(CONTENT_TYPE));
         headers.push((CONTENT_TYPE.to_owned(), "application/json".to_owned()));
-        let body = proto_json::response(&response).to_string();
-        HttpReply { status: status(&response, 429), headers, body }
+        let body = proto_json::response_to_json(&response).to_string();
+        HttpReply { status: http_status(&response, 429), headers, body }
     }
 
     /// Converts an encoded `RateLimitResponse` to the HTTP response that a proxy passes on to its
     /// client: status 200 for OK, `denied_status` for OVER_LIMIT, and headers and body as Envoy
     /// would send them.
     pub(crate) fn forward_auth(encoded: &[u8], denied_status: u16) -> Self {
-        let response = decode(encoded);
-        let headers = headers(&response, |_| true);
-        let status = status(&response, denied_status);
+        let response = decode_response(encoded);
+        let headers = collect_headers(&response, |_| true);
+        let status = http_status(&response, denied_status);
         // The body of a policy is text.
         let body = String::from_utf8(response.raw_body).unwrap_or_default();
         HttpReply { status, headers, body }
@@ -61,13 +62,13 @@ impl HttpReply {
     }
 }
 
-/// Decodes an encoded `RateLimitResponse`. If the bytes cannot be decoded, returns an empty
-/// response, which gets status 500. `ResponseInput` never produces such bytes.
-fn decode(encoded: &[u8]) -> RateLimitResponse {
+/// Decodes an encoded `RateLimitResponse`. Bytes that cannot be decoded yield an empty response,
+/// which results in status 500; `ResponseInput` never produces such bytes.
+fn decode_response(encoded: &[u8]) -> RateLimitResponse {
     RateLimitResponse::decode(encoded).unwrap_or_default()
 }
 
-fn status(response: &RateLimitResponse, denied_status: u16) -> u16 {
+fn http_status(response: &RateLimitResponse, denied_status: u16) -> u16 {
     match response.overall_code() {
         wire::Code::Ok => 200,
         wire::Code::OverLimit => denied_status,
@@ -75,7 +76,10 @@ fn status(response: &RateLimitResponse, denied_status: u16) -> u16 {
     }
 }
 
-fn headers(response: &RateLimitResponse, wanted: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+fn collect_headers(
+    response: &RateLimitResponse,
+    wanted: impl Fn(&str) -> bool,
+) -> Vec<(String, String)> {
     let added = response.response_headers_to_add.iter().filter(|header| wanted(&header.key));
     added.map(|HeaderValue { key, value, .. }| (key.clone(), value.clone())).collect()
 }

@@ -1,4 +1,5 @@
-//! Messages of `tidegate.v1.Limits`: results of a batch, requests of a stream, and counters.
+//! Encoding and decoding of the messages of `tidegate.v1.Limits`: the results of a batch, the
+//! requests and responses of a stream, and counters.
 //!
 //! Not here: splitting a batch (`decode`), the service (`server::limits_service`).
 
@@ -21,19 +22,19 @@ use crate::domain::{Bounds, Hits, Micros};
 #[derive(Default)]
 pub(crate) struct EncodedResults {
     bytes: Vec<u8>,
-    /// Position of each result in the batch, and the offset in `bytes` at which the result ends.
-    ends: Vec<(usize, usize)>,
+    /// Position of each result in the batch, and the offset in `bytes` at which it ends.
+    result_ends: Vec<(usize, usize)>,
 }
 
 impl EncodedResults {
     /// Appends the result of the request at this position in the batch.
     pub(crate) fn push(&mut self, position: usize, result: Result<&[u8], Status>) {
         encode_result(RESULTS_FIELD, result, &mut self.bytes);
-        self.ends.push((position, self.bytes.len()));
+        self.result_ends.push((position, self.bytes.len()));
     }
 
-    /// Joins `parts`, which together contain all results of a batch, into an encoded
-    /// `CheckResponse` in the order of the requests.
+    /// Joins the results in `parts` into an encoded `CheckResponse`, in the order of the requests.
+    /// The parts must together contain all results of a batch.
     pub(crate) fn join(mut parts: Vec<EncodedResults>) -> Vec<u8> {
         if let [part] = &mut parts[..] {
             // A single part has decided the requests in order.
@@ -42,7 +43,7 @@ impl EncodedResults {
         let mut results = Vec::new();
         for part in &parts {
             let mut begin = 0;
-            for (position, end) in &part.ends {
+            for (position, end) in &part.result_ends {
                 results.push((*position, &part.bytes[begin..*end]));
                 begin = *end;
             }
@@ -61,7 +62,7 @@ const STREAM_RESULT_FIELD: u32 = 2;
 /// Number of the protobuf field `CheckResult.response`.
 const RESPONSE_FIELD: u32 = 1;
 
-/// Encodes the `StreamResponse` to the request with this id on a stream.
+/// Encodes a `StreamResponse` to the stream request with this id.
 pub(crate) fn encode_stream_response(id: u64, result: Result<&[u8], Status>) -> Vec<u8> {
     let mut answer = StreamResponse { id, result: None }.encode_to_vec();
     encode_result(STREAM_RESULT_FIELD, result, &mut answer);
@@ -93,10 +94,10 @@ fn encode_result(field: u32, result: Result<&[u8], Status>, out: &mut Vec<u8>) {
 ///
 /// # Errors
 ///
-/// Returns [`DecodeError::NotA`] if the message is not a `StreamRequest`.
+/// Returns [`DecodeError::MalformedMessage`] if the message is not a `StreamRequest`.
 pub(crate) fn decode_stream_request(message: Bytes) -> Result<(u64, Bytes), DecodeError> {
-    let StreamRequest { id, request } =
-        StreamRequest::decode(message).map_err(|_| DecodeError::NotA("StreamRequest"))?;
+    let StreamRequest { id, request } = StreamRequest::decode(message)
+        .map_err(|_| DecodeError::MalformedMessage("StreamRequest"))?;
     Ok((id, request))
 }
 
@@ -105,35 +106,33 @@ pub(crate) fn decode_stream_request(message: Bytes) -> Result<(u64, Bytes), Deco
 ///
 /// # Errors
 ///
-/// Returns [`DecodeError::NotA`] if the message is not a `CountersRequest`, and otherwise the
-/// errors of [`DecodedRequest::decode`].
+/// Returns [`DecodeError::MalformedMessage`] if the message is not a `CountersRequest`, and
+/// otherwise the errors of [`DecodedRequest::decode`].
 pub(crate) fn decode_counters_request<'b>(
     message: &'b [u8],
     bounds: &Bounds,
 ) -> Result<DecodedRequest<'b>, DecodeError> {
     let bounds = Bounds { descriptors_max: 1, ..*bounds };
     DecodedRequest::decode(message, &bounds).map_err(|error| match error {
-        DecodeError::Malformed => DecodeError::NotA("CountersRequest"),
+        DecodeError::Malformed => DecodeError::MalformedMessage("CountersRequest"),
         error => error,
     })
 }
 
-/// State of a counter: the available hits, and the time until all hits are available.
-pub(crate) type CounterState = (Hits, Micros);
-
-/// Builds the message that describes one counter. `state` is `None` if the store did not answer.
+/// Builds the message that describes one counter. `state` contains the available hits and the time
+/// until all hits are available; `None` if the store did not answer.
 pub(crate) fn build_counter(
     rule: &str,
     limit: &str,
     capacity: Hits,
-    state: Option<CounterState>,
+    state: Option<(Hits, Micros)>,
 ) -> Counter {
     Counter {
         rule: rule.to_owned(),
         limit: limit.to_owned(),
         capacity: capacity.0,
         available: state.map(|(available, _)| available.0),
-        reset_after: state.map(|(_, reset)| duration(reset)),
+        reset_after: state.map(|(_, reset)| to_proto_duration(reset)),
     }
 }
 
@@ -142,7 +141,7 @@ pub(crate) fn encode_counters(counters: Vec<Counter>) -> Vec<u8> {
     CountersResponse { counters }.encode_to_vec()
 }
 
-fn duration(micros: Micros) -> Duration {
+fn to_proto_duration(micros: Micros) -> Duration {
     let second = Micros::SECOND.0;
     Duration {
         seconds: i64::try_from(micros.0 / second).unwrap_or(i64::MAX),
@@ -156,7 +155,7 @@ mod tests {
     use crate::wire::messages::RateLimitResponse;
 
     /// Returns an empty response, an encoded response or an error, depending on the position.
-    fn result(position: usize) -> Result<Vec<u8>, Status> {
+    fn sample_result(position: usize) -> Result<Vec<u8>, Status> {
         let raw_body = vec![7; position * 20];
         let response = RateLimitResponse { overall_code: 2, raw_body, ..Default::default() };
         match position % 3 {
@@ -166,9 +165,9 @@ mod tests {
         }
     }
 
-    /// Returns the [`result`] for this position as a prost message.
-    fn message(position: usize) -> CheckResult {
-        let result = match result(position) {
+    /// Returns the [`sample_result`] for this position as a prost message.
+    fn sample_message(position: usize) -> CheckResult {
+        let result = match sample_result(position) {
             Ok(response) => {
                 check_result::Result::Response(RateLimitResponse::decode(&*response).unwrap())
             }
@@ -181,15 +180,15 @@ mod tests {
     }
 
     #[test]
-    fn results_are_encoded_like_a_check_response_whatever_part_they_are_in() {
+    fn results_are_encoded_like_a_check_response_in_any_number_of_parts() {
         let mut expected = Vec::new();
         for position in 0..20 {
-            encoding::message::encode(RESULTS_FIELD, &message(position), &mut expected);
+            encoding::message::encode(RESULTS_FIELD, &sample_message(position), &mut expected);
         }
         let of = |positions: &[usize]| {
             let mut part = EncodedResults::default();
             for position in positions {
-                part.push(*position, result(*position).as_deref().map_err(Status::clone));
+                part.push(*position, sample_result(*position).as_deref().map_err(Status::clone));
             }
             part
         };
@@ -204,9 +203,12 @@ mod tests {
     fn a_result_is_encoded_like_a_stream_response() {
         for position in 0..9 {
             let id = position as u64 * 100;
-            let expected = StreamResponse { id, result: Some(message(position)) }.encode_to_vec();
-            let encoded =
-                encode_stream_response(id, result(position).as_deref().map_err(Status::clone));
+            let expected =
+                StreamResponse { id, result: Some(sample_message(position)) }.encode_to_vec();
+            let encoded = encode_stream_response(
+                id,
+                sample_result(position).as_deref().map_err(Status::clone),
+            );
             assert_eq!(encoded, expected);
         }
     }

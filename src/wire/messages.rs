@@ -1,4 +1,5 @@
-//! Rust types that prost generates from `proto/`, and the encoded descriptors of the same files.
+//! Rust types that prost generates from the files in `proto/`, and the encoded descriptors of these
+//! files.
 //!
 //! Private to `wire` and `server`; other modules work with `domain::Request` and
 //! `domain::Decision`.
@@ -28,5 +29,5 @@ pub(crate) use envoy::service::ratelimit::v3::{
 pub(crate) use envoy::r#type::v3::RateLimitUnit;
 pub(crate) use google::rpc::Status as ErrorStatus;
 
-/// Encoded `google.protobuf.FileDescriptorSet` of the service, for gRPC reflection.
+/// Encoded `google.protobuf.FileDescriptorSet` of the services, for gRPC reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -8,7 +8,7 @@
 //! | `decode` | decodes a request and checks its bounds |
 //! | `encode` | encodes a decision as a response |
 //! | `response_headers`, `refusal_body`, `dynamic_metadata` | build the parts of a response |
-//! | `response_config` | holds the settings of these parts |
+//! | `response_config` | validates the settings for headers, bodies and metadata |
 //! | `proto_json`, `struct_json` | convert requests from proto-JSON and responses to it |
 //! | `limits_messages` | encodes and decodes the messages of `tidegate.v1.Limits` |
 //! | `forward_auth` | builds a rate limit request from the headers that `/authz` receives |

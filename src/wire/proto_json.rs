@@ -32,14 +32,14 @@ pub(crate) enum JsonError {
     TooManyValues,
     /// The body is not JSON. Contains the parser's message.
     NotJson(String),
-    /// The body has a field with this name, which the protobuf message does not have.
+    /// The body contains a field with this name, which the protobuf message does not define.
     UnknownField(String),
     /// A value has the wrong type or is out of range.
     InvalidValue { field: &'static str, wanted: &'static str },
 }
 
 impl JsonError {
-    /// Returns the reason under which metrics count the invalid request.
+    /// Returns the reason that metrics report for the invalid request.
     pub(crate) fn reason(&self) -> InvalidReason {
         match self {
             JsonError::TooLong { .. } => InvalidReason::MessageSize,
@@ -68,7 +68,7 @@ impl fmt::Display for JsonError {
 /// Converts a `RateLimitRequest` of at most `bytes_max` bytes from proto-JSON to its protobuf
 /// encoding. Returns an error if the body is longer, has too many values, is not JSON, or has
 /// unknown fields or invalid values.
-pub(crate) fn request(body: &[u8], bytes_max: usize) -> Result<Bytes, JsonError> {
+pub(crate) fn parse_request(body: &[u8], bytes_max: usize) -> Result<Bytes, JsonError> {
     if body.len() > bytes_max {
         return Err(JsonError::TooLong { bytes_max });
     }
@@ -95,8 +95,8 @@ pub(crate) fn request(body: &[u8], bytes_max: usize) -> Result<Bytes, JsonError>
     Ok(request.encode_to_vec().into())
 }
 
-/// Counts the values in a JSON text, without parsing it: every value except the first one follows
-/// an opening bracket or brace, or a comma.
+/// Returns an upper bound of the number of values in a JSON text without parsing it: 1 plus the
+/// number of opening brackets, opening braces and commas outside strings.
 fn count_values(body: &[u8]) -> usize {
     let mut count = 1;
     let mut in_string = false;
@@ -167,7 +167,7 @@ fn parse_limit(value: &Value) -> Result<RateLimitOverride, JsonError> {
 
 fn parse_unit(value: &Value) -> Result<i32, JsonError> {
     let by_name = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
-    let number = || value.as_number().and_then(whole_number);
+    let number = || value.as_number().and_then(to_integer);
     let by_number = || number().and_then(|number| i32::try_from(number).ok());
     let wanted = JsonError::InvalidValue { field: "unit", wanted: "the name or number of a unit" };
     by_name.or_else(by_number).ok_or(wanted)
@@ -210,8 +210,8 @@ fn parse_unsigned<T: TryFrom<i128>>(
     at_most: &'static str,
 ) -> Result<T, JsonError> {
     let number = match value {
-        Value::Number(number) => whole_number(number),
-        Value::String(text) => quoted_number(text).as_ref().and_then(whole_number),
+        Value::Number(number) => to_integer(number),
+        Value::String(text) => parse_quoted_number(text).as_ref().and_then(to_integer),
         Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
     };
     let wanted = JsonError::InvalidValue { field, wanted: "a whole number that is not negative" };
@@ -221,26 +221,26 @@ fn parse_unsigned<T: TryFrom<i128>>(
 
 /// Parses the content of a JSON string as a number. Returns `None` if it is not a number or if it
 /// starts or ends with whitespace.
-fn quoted_number(text: &str) -> Option<Number> {
+fn parse_quoted_number(text: &str) -> Option<Number> {
     let bare = !text.starts_with(char::is_whitespace) && !text.ends_with(char::is_whitespace);
     serde_json::from_str(text).ok().filter(|_| bare)
 }
 
-/// Returns the integer that a number such as `7`, `7.0` or `0.7e1` denotes, or `None` if it is not
-/// an integer. A number with a decimal point or an exponent was parsed as a double, so it is
-/// inexact above 2^53. If it does not fit into `i128`, the result is the nearest bound of `i128`,
-/// which is out of range for every field.
-fn whole_number(number: &Number) -> Option<i128> {
+/// Converts a JSON number such as `7`, `7.0` or `0.7e1` to an integer; returns `None` if it has a
+/// fractional part. A number with a decimal point or an exponent was parsed as a double, so it is
+/// inexact above 2^53. A number outside the range of `i128` becomes the nearest `i128`, which no
+/// field accepts.
+fn to_integer(number: &Number) -> Option<i128> {
     let float = || number.as_f64().filter(|float| float.fract() == 0.0).map(|float| float as i128);
     number.as_i128().or_else(float)
 }
 
 /// Converts a `RateLimitResponse` to proto-JSON.
-pub(crate) fn response(response: &RateLimitResponse) -> Value {
+pub(crate) fn response_to_json(response: &RateLimitResponse) -> Value {
     let mut object = Map::new();
     insert_field(&mut object, "overallCode", json!(response.overall_code().as_str_name()));
-    insert_field(&mut object, "statuses", response.statuses.iter().map(status_json).collect());
-    let headers = |list: &[HeaderValue]| list.iter().map(header_json).collect::<Value>();
+    insert_field(&mut object, "statuses", response.statuses.iter().map(status_to_json).collect());
+    let headers = |list: &[HeaderValue]| list.iter().map(header_to_json).collect::<Value>();
     insert_field(&mut object, "responseHeadersToAdd", headers(&response.response_headers_to_add));
     insert_field(&mut object, "requestHeadersToAdd", headers(&response.request_headers_to_add));
     insert_field(&mut object, "rawBody", json!(STANDARD.encode(&response.raw_body)));
@@ -250,7 +250,7 @@ pub(crate) fn response(response: &RateLimitResponse) -> Value {
     Value::Object(object)
 }
 
-fn status_json(status: &wire::DescriptorStatus) -> Value {
+fn status_to_json(status: &wire::DescriptorStatus) -> Value {
     let mut object = Map::new();
     insert_field(&mut object, "code", json!(status.code().as_str_name()));
     if let Some(limit) = &status.current_limit {
@@ -270,7 +270,7 @@ fn status_json(status: &wire::DescriptorStatus) -> Value {
     Value::Object(object)
 }
 
-fn header_json(header: &HeaderValue) -> Value {
+fn header_to_json(header: &HeaderValue) -> Value {
     let mut object = Map::new();
     insert_field(&mut object, "key", json!(header.key));
     insert_field(&mut object, "value", json!(header.value));
@@ -297,7 +297,7 @@ mod tests {
     use crate::wire::decode::{DecodedRequest, MESSAGE_BYTES_MAX};
 
     #[test]
-    fn a_request_in_json_reads_as_the_same_request_in_protobuf() {
+    fn a_json_request_decodes_like_the_same_request_in_protobuf() {
         let body = json!({
             "domain": "edge",
             "descriptors": [{
@@ -308,7 +308,7 @@ mod tests {
             }, {"entries": null}],
             "hits_addend": 3,
         });
-        let message = request(body.to_string().as_bytes(), MESSAGE_BYTES_MAX).unwrap();
+        let message = parse_request(body.to_string().as_bytes(), MESSAGE_BYTES_MAX).unwrap();
         let asked = DecodedRequest::decode(&message, &Bounds::DEFAULT).unwrap();
         let descriptors = asked.descriptors();
         assert_eq!(asked.domain, "edge");
@@ -337,12 +337,13 @@ mod tests {
             (r#""42949672950e-1""#, u32::MAX),
         ] {
             let message =
-                request(format!(r#"{{"hitsAddend":{text}}}"#).as_bytes(), MESSAGE_BYTES_MAX);
+                parse_request(format!(r#"{{"hitsAddend":{text}}}"#).as_bytes(), MESSAGE_BYTES_MAX);
             let message = message.unwrap_or_else(|fault| panic!("{text}: {fault}"));
             assert_eq!(RateLimitRequest::decode(message).unwrap().hits_addend, hits, "{text}");
         }
         let unit = br#"{"descriptors":[{"hitsAddend":1e19,"limit":{"unit":1e0}}]}"#;
-        let message = RateLimitRequest::decode(request(unit, MESSAGE_BYTES_MAX).unwrap()).unwrap();
+        let message =
+            RateLimitRequest::decode(parse_request(unit, MESSAGE_BYTES_MAX).unwrap()).unwrap();
         assert_eq!(message.descriptors[0].hits_addend, Some(10_000_000_000_000_000_000));
         assert_eq!(message.descriptors[0].limit.unwrap().unit, 1);
     }
@@ -355,7 +356,7 @@ mod tests {
                 "hits_addend" => format!(r#"{{"descriptors":[{descriptor}]}}"#),
                 _ => descriptor,
             };
-            request(body.as_bytes(), MESSAGE_BYTES_MAX).expect_err(&body).to_string()
+            parse_request(body.as_bytes(), MESSAGE_BYTES_MAX).expect_err(&body).to_string()
         };
         let texts = ["1.5", "1e-1", "-1", "-1e0", "true", "[]", r#""""#, r#""1.5""#, r#"" 1""#];
         for text in [&texts[..], &[r#""1 ""#, r#""+1""#, r#""01""#, r#""0x1""#, r#""-1""#]].concat()
@@ -377,7 +378,7 @@ mod tests {
     #[test]
     fn an_error_names_the_field() {
         let fault =
-            |body: &str| request(body.as_bytes(), MESSAGE_BYTES_MAX).unwrap_err().to_string();
+            |body: &str| parse_request(body.as_bytes(), MESSAGE_BYTES_MAX).unwrap_err().to_string();
         assert!(fault("{").starts_with("the body is not JSON"));
         assert_eq!(fault("[]"), "the body must be an object");
         assert_eq!(fault(r#"{"domian":"a"}"#), "unknown field \"domian\"");
@@ -394,15 +395,15 @@ mod tests {
     }
 
     #[test]
-    fn a_body_of_too_many_values_is_rejected_before_it_is_parsed() {
+    fn a_body_with_too_many_values_is_rejected_before_it_is_parsed() {
         let entries = vec![json!({"key": "a,b", "value": "\\\",{["}); 8];
         let full =
             json!({"domain": "edge", "descriptors": vec![json!({"entries": entries}); 2_048]});
-        assert!(request(full.to_string().as_bytes(), MESSAGE_BYTES_MAX).is_ok());
+        assert!(parse_request(full.to_string().as_bytes(), MESSAGE_BYTES_MAX).is_ok());
         for part in ["0,", "[],", "{},", "\"\","] {
             let list = format!("{{\"descriptors\":[{}0]}}", part.repeat(100_000));
             let used = allocation_counter::measure(|| {
-                let error = request(list.as_bytes(), MESSAGE_BYTES_MAX).unwrap_err();
+                let error = parse_request(list.as_bytes(), MESSAGE_BYTES_MAX).unwrap_err();
                 assert_eq!(error.to_string(), "the body has more than 65536 values");
             });
             assert!(used.bytes_total < 1_024, "{part}: {} bytes", used.bytes_total);

@@ -1,5 +1,5 @@
-//! Response body of a rejection: the text that the policy defines for the rule or its domain,
-//! otherwise a JSON default if enabled.
+//! Response body of a rejection: the body that the policy defines for the rule or its domain. If
+//! the policy defines none, a default JSON body if enabled.
 //!
 //! Not here: reading the text from the policy (`policy::compile::body`).
 
@@ -16,19 +16,19 @@ pub const BODY_BYTES_MAX: usize = 1024;
 
 /// Content type of the default response body.
 const DEFAULT_CONTENT_TYPE: &str = "application/json";
-/// Text of the default response body, with placeholders.
+/// Template of the default response body.
 const DEFAULT_TEXT: &str = r#"{"error":"too_many_requests","message":"too many requests","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
-/// Text of the default response body, with placeholders, for a request that was rejected because of
+/// Template of the default response body for a request that was rejected because of
 /// `on_store_failure: deny`.
 const UNAVAILABLE_TEXT: &str = r#"{"error":"rate_limit_unavailable","message":"the rate limit could not be checked","limit":"{name}","retry_after_seconds":{retry_after_seconds}}"#;
 
 /// Placeholder for the name of the limit that rejected the request.
 const NAME_PLACEHOLDER: &str = "{name}";
-/// Placeholder for the time until a retry may pass, in whole seconds.
+/// Placeholder for the time until a retry can succeed, in whole seconds.
 const SECONDS_PLACEHOLDER: &str = "{retry_after_seconds}";
 
-/// Builds the response body of a rejection and its content-type header. Returns `None` if no text
+/// Builds the response body of a rejection and its content-type header. Returns `None` if no body
 /// is configured, or if the body exceeds [`BODY_BYTES_MAX`] even with an empty limit name.
 pub(super) fn build(
     limited_by: &LimitedBy<'_>,
@@ -53,7 +53,7 @@ pub(super) fn build(
     Some((body, build_header("content-type", percent_encode(content_type))))
 }
 
-/// Returns whether `on_store_failure: deny` rejected the request without checking its hits against
+/// Returns whether `on_store_failure: deny` rejected the request because the store could not check
 /// the limit.
 fn is_denied_without_check(
     limited_by: &LimitedBy<'_>,

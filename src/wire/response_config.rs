@@ -9,8 +9,8 @@ use http::HeaderName;
 
 use super::error::{HeaderNameError, WireError};
 
-/// Settings of rate limit responses. By default, a response contains the code and the statuses,
-/// and an OVER_LIMIT response also contains dynamic metadata.
+/// Settings of rate limit responses. By default, a response contains only the overall code and one
+/// status per descriptor, and an OVER_LIMIT response also contains dynamic metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseSettings {
     /// Whether to send `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset`.
@@ -24,10 +24,11 @@ pub struct ResponseSettings {
     /// Format of the `Retry-After` header; `None` sends no such header. The header is sent only on
     /// rejections for which waiting helps.
     pub retry_after: Option<RetryAfterFormat>,
-    /// Maximum jitter added to `Retry-After`, in per cent of the wait, 0 to 100. It spreads the
+    /// Maximum jitter added to `Retry-After`, in percent of the wait, 0 to 100. It spreads the
     /// retries of callers that were rejected at the same time.
     pub retry_jitter_percent: u8,
-    /// Header for the name of the limit that rejected the request; `None` sends no such header.
+    /// Name of the header that names the limit that rejected the request; `None` sends no such
+    /// header.
     pub limited_by: Option<String>,
     /// Whether to send a JSON body on rejections if neither the rule nor the domain defines a
     /// body.
@@ -39,12 +40,12 @@ pub struct ResponseSettings {
 /// Names of one set of limit headers: limit, remaining hits and reset time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitHeaderNames {
-    /// Header for the limit, in hits per window.
+    /// Name of the header for the limit, in hits per window.
     pub limit: String,
-    /// Header for the number of remaining hits.
+    /// Name of the header for the number of remaining hits.
     pub remaining: String,
-    /// Header for the reset time: the time until the full limit is available again or, on a
-    /// rejection, until a retry can pass.
+    /// Name of the header for the reset time: the time until the full limit is available again or,
+    /// on a rejection, until a retry can succeed.
     pub reset: String,
 }
 
@@ -91,10 +92,10 @@ pub struct ResponseConfig {
     pub(crate) request_metadata: bool,
 }
 
-/// Name of the reset header in the IETF draft.
+/// Name of the reset header in the IETF draft for rate limit headers.
 pub(crate) const STANDARD_RESET_HEADER: &str = "RateLimit-Reset";
 
-/// Header for the time until a retry may pass.
+/// Name of the header for the time until a retry can succeed.
 pub(crate) const RETRY_AFTER_HEADER: &str = "Retry-After";
 
 /// Hop-by-hop headers according to RFC 9110, section 7.6.1, and older specifications.
@@ -110,8 +111,8 @@ const HOP_BY_HOP_HEADERS: [&str; 9] = [
     "upgrade",
 ];
 
-/// Headers that describe or address a message. Envoy would append the configured header's value to
-/// its own, for example `content-length: 225,3`.
+/// Headers that describe or address a message. If a setting used one of these names, Envoy would
+/// append the value to the existing header, for example `content-length: 225,3`.
 const RESERVED_HEADERS: [&str; 4] = ["content-encoding", "content-length", "content-type", "host"];
 
 impl ResponseConfig {
@@ -144,12 +145,11 @@ impl ResponseConfig {
         let names = header_sets.iter().flat_map(|set| [&set.limit, &set.remaining, &set.reset]);
         let mut used = vec![HeaderName::from_static("retry-after")];
         for name in names.chain(&settings.limited_by) {
-            let checked =
-                check_name(name)
-                    .and_then(|name| {
-                        if used.contains(&name) { Err(HeaderNameError::Twice) } else { Ok(name) }
-                    })
-                    .map_err(|why| WireError::HeaderName { name: name.clone(), why })?;
+            let checked = parse_header_name(name)
+                .and_then(|name| {
+                    if used.contains(&name) { Err(HeaderNameError::Duplicate) } else { Ok(name) }
+                })
+                .map_err(|why| WireError::HeaderName { name: name.clone(), why })?;
             used.push(checked);
         }
         Ok(ResponseConfig {
@@ -166,16 +166,16 @@ impl ResponseConfig {
 
 /// Parses a header name. Returns an error for a malformed name, and for a name that is reserved
 /// for Envoy or HTTP itself.
-fn check_name(name: &str) -> Result<HeaderName, HeaderNameError> {
+fn parse_header_name(name: &str) -> Result<HeaderName, HeaderNameError> {
     if name.starts_with(':') {
-        return Err(HeaderNameError::Pseudo);
+        return Err(HeaderNameError::PseudoHeader);
     }
-    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::NotAName)?;
+    let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HeaderNameError::Malformed)?;
     if HOP_BY_HOP_HEADERS.contains(&name.as_str()) {
         return Err(HeaderNameError::HopByHop);
     }
     if RESERVED_HEADERS.contains(&name.as_str()) {
-        return Err(HeaderNameError::Framing);
+        return Err(HeaderNameError::Reserved);
     }
     Ok(name)
 }
@@ -184,13 +184,13 @@ fn check_name(name: &str) -> Result<HeaderName, HeaderNameError> {
 mod tests {
     use super::*;
 
-    fn naming(name: &str) -> Result<ResponseConfig, WireError> {
+    fn config_with_header(name: &str) -> Result<ResponseConfig, WireError> {
         let limited_by = Some(name.to_owned());
         ResponseConfig::new(ResponseSettings { limited_by, ..ResponseSettings::default() })
     }
 
-    fn fault(name: &str) -> HeaderNameError {
-        match naming(name) {
+    fn name_error(name: &str) -> HeaderNameError {
+        match config_with_header(name) {
             Err(WireError::HeaderName { why, .. }) => why,
             other => panic!("{name:?}: {other:?}"),
         }
@@ -199,23 +199,23 @@ mod tests {
     #[test]
     fn a_header_that_could_split_or_reframe_a_response_is_an_error() {
         for name in ["", "a b", "a\r\nset-cookie: x", "a\0", "ü", "a:b"] {
-            assert_eq!(fault(name), HeaderNameError::NotAName, "{name:?}");
+            assert_eq!(name_error(name), HeaderNameError::Malformed, "{name:?}");
         }
         for name in [":status", ":path", ":"] {
-            assert_eq!(fault(name), HeaderNameError::Pseudo, "{name:?}");
+            assert_eq!(name_error(name), HeaderNameError::PseudoHeader, "{name:?}");
         }
         for name in ["Connection", "TE", "transfer-encoding", "Upgrade", "Keep-Alive"] {
-            assert_eq!(fault(name), HeaderNameError::HopByHop, "{name:?}");
+            assert_eq!(name_error(name), HeaderNameError::HopByHop, "{name:?}");
         }
         for name in ["Content-Length", "content-type", "Host", "Content-Encoding"] {
-            assert_eq!(fault(name), HeaderNameError::Framing, "{name:?}");
+            assert_eq!(name_error(name), HeaderNameError::Reserved, "{name:?}");
         }
-        assert!(naming("X-Limited-By").is_ok());
+        assert!(config_with_header("X-Limited-By").is_ok());
     }
 
     #[test]
     fn no_header_is_configured_twice() {
-        assert_eq!(fault("retry-after"), HeaderNameError::Twice);
+        assert_eq!(name_error("retry-after"), HeaderNameError::Duplicate);
         let twice = ResponseSettings {
             x_rate_limit: true,
             rate_limit: Some(LimitHeaderNames {
@@ -226,7 +226,7 @@ mod tests {
         };
         assert!(matches!(
             ResponseConfig::new(twice),
-            Err(WireError::HeaderName { why: HeaderNameError::Twice, .. })
+            Err(WireError::HeaderName { why: HeaderNameError::Duplicate, .. })
         ));
         let both = ResponseSettings {
             x_rate_limit: true,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spread_above_100_percent_is_an_error() {
+    fn retry_jitter_above_100_percent_is_an_error() {
         let spread = |retry_jitter_percent| ResponseSettings {
             retry_jitter_percent,
             ..ResponseSettings::default()

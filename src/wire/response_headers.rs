@@ -1,5 +1,5 @@
-//! Response headers, if enabled: limit headers on every response to which a limit applies;
-//! `Retry-After` and the name of the limit on rejections.
+//! Optional response headers. Limit headers are added to every response to which a limit applies,
+//! `Retry-After` and the name of the limit only to rejections.
 //!
 //! Not here: the settings that enable and name these headers (`response_config`).
 
@@ -11,17 +11,17 @@ use super::response_config::{
 };
 use crate::domain::{Code, Decision, LimitedBy, Micros, Status};
 
-/// Maximum length in bytes of a limit name in a header, after percent-encoding. For a limit
-/// without a name, the header contains its path in the policy, which may have to be truncated.
-const NAME_VALUE_BYTES_MAX: usize = 255;
+/// Maximum length in bytes of a limit name in a header, after percent-encoding. A limit without a
+/// name appears with its path in the policy, which may be longer and is then truncated.
+const HEADER_VALUE_BYTES_MAX: usize = 255;
 
 /// Time until a rejected request may be retried, including jitter, as a duration and as a point in
 /// time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RetryWait {
-    /// Time until a retry may pass, in seconds, rounded up, at least 1.
+    /// Time until a retry can succeed, in whole seconds, rounded up, at least 1.
     pub(super) seconds: u64,
-    /// Earliest time at which a retry may pass, in microseconds since the Unix epoch.
+    /// Earliest time at which a retry can succeed, in microseconds since the Unix epoch.
     retry_at: Micros,
 }
 
@@ -44,7 +44,7 @@ impl RetryWait {
 }
 
 /// Appends the response headers of `decision` to `headers`.
-pub(super) fn append(
+pub(super) fn append_headers(
     decision: &Decision<'_>,
     wait: Option<RetryWait>,
     response_config: &ResponseConfig,
@@ -52,7 +52,7 @@ pub(super) fn append(
     headers: &mut Vec<HeaderValue>,
 ) {
     if !response_config.header_sets.is_empty()
-        && let Some(status) = tightest_status(&decision.statuses)
+        && let Some(status) = find_reported_status(&decision.statuses)
     {
         append_limit_headers(status, response_config, now, headers);
     }
@@ -69,16 +69,16 @@ pub(super) fn append(
     }
 }
 
-/// Returns the name of the limit that rejected the request, or `override` if it is a request
-/// override.
+/// Returns the name of the limit that rejected the request, or `override` for a request override.
 pub(super) fn limit_name<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
     if limited_by.name.is_empty() { "override" } else { limited_by.name }
 }
 
-/// Returns the status that the limit headers report, chosen as envoyproxy/ratelimit does: the last
-/// OVER_LIMIT status that is not a quota. If there is none, returns the status with the fewest
-/// remaining hits; in a tie, prefers an OVER_LIMIT status to an OK status, then the first status.
-fn tightest_status<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
+/// Returns the status that the limit headers report, as in envoyproxy/ratelimit: the last
+/// OVER_LIMIT status that is not in quota mode. If there is none, returns the status with the
+/// fewest remaining hits. If several statuses have equally few, prefers OVER_LIMIT, then the first
+/// status.
+fn find_reported_status<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
     let refuses = |status: &&Status<'_>| status.code == Code::OverLimit && !status.quota;
     let shown = || statuses.iter().filter(|status| status.shown.is_some());
     shown().rfind(refuses).or_else(|| {
@@ -87,7 +87,7 @@ fn tightest_status<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>>
     })
 }
 
-/// Appends each configured set of limit headers, with the values of `status`.
+/// Appends all configured sets of limit headers, with the values of `status`.
 fn append_limit_headers(
     status: &Status<'_>,
     response_config: &ResponseConfig,
@@ -125,19 +125,18 @@ fn format_retry_after(format: RetryAfterFormat, wait: RetryWait) -> Option<Strin
     }
 }
 
-/// Builds a response header.
 pub(super) fn build_header(name: &str, value: impl Into<String>) -> HeaderValue {
     // Not `raw_value`, because Envoy ignores it here.
     HeaderValue { key: name.to_owned(), value: value.into(), raw_value: Vec::new() }
 }
 
-/// Percent-encodes everything but printable ASCII, so that a line break in a name cannot start a
-/// second header in Envoy. Truncates to [`NAME_VALUE_BYTES_MAX`].
+/// Percent-encodes all bytes except printable ASCII, so that a line break in the text cannot inject
+/// another header. Truncates the result to [`HEADER_VALUE_BYTES_MAX`].
 pub(super) fn percent_encode(text: &str) -> String {
     let mut value = String::with_capacity(text.len());
     for byte in text.bytes() {
         let width = if (b' '..=b'~').contains(&byte) { 1 } else { 3 };
-        if value.len() + width > NAME_VALUE_BYTES_MAX {
+        if value.len() + width > HEADER_VALUE_BYTES_MAX {
             break;
         }
         if width == 1 {

@@ -1,5 +1,5 @@
-//! Conversion of `google.protobuf.Struct` to JSON, for the metadata in `/json`,
-//! `tidegate ask`, and the policies of a control plane.
+//! Conversion of `google.protobuf.Struct` to JSON. Used for the metadata in `/json` and
+//! `tidegate ask`, and for policies from a control plane.
 //!
 //! Not here: conversion of JSON to a `Struct` (`dynamic_metadata`).
 
@@ -29,7 +29,7 @@ fn kind_to_json(value: &prost_types::Value) -> Value {
 /// Converts a double to a JSON number. An integer gets no decimal point, as in proto-JSON.
 #[allow(clippy::cast_possible_truncation, reason = "checked to be whole and in range")]
 fn number_to_json(number: f64) -> Value {
-    /// 2^53, the largest integer up to which a double represents all integers exactly.
+    /// 2^53: a double represents all integers up to this one exactly.
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     if number.fract() == 0.0 && number.abs() <= EXACT_MAX {
         Value::from(number as i64)

@@ -6,8 +6,7 @@ use http::{HeaderMap, HeaderName};
 
 use crate::domain::TraceParent;
 
-/// Name of the `traceparent` header. This is a static, so that the name is not parsed for each
-/// call.
+/// Name of the `traceparent` header. Declared as a static, so that it is not parsed for each call.
 static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Parses the `traceparent` header. Returns `None` if it is missing or malformed, because the W3C
@@ -16,8 +15,8 @@ pub(crate) fn parse_header(headers: &HeaderMap) -> Option<TraceParent> {
     parse(headers.get(&TRACEPARENT)?.as_bytes())
 }
 
-/// Parses `version-trace-span-flags`, all in lower-case hexadecimal. Versions after 00 may append
-/// fields. Returns `None` if the text is malformed or an id is zero.
+/// Parses `version-trace-span-flags` in lowercase hexadecimal. Versions after 00 may append fields.
+/// Returns `None` if the text is malformed or an id is zero.
 fn parse(text: &[u8]) -> Option<TraceParent> {
     let (head, rest) = text.split_at_checked(55)?;
     let version = decode_hex_byte(&head[..2])?;
@@ -34,8 +33,8 @@ fn parse(text: &[u8]) -> Option<TraceParent> {
     valid.then_some(TraceParent { trace, span, sampled: flags & 1 == 1 })
 }
 
-/// Decodes `2 * N` lower-case hexadecimal digits to `N` bytes. Returns `None` if any other
-/// character occurs.
+/// Decodes `2 * N` lowercase hexadecimal digits to `N` bytes. Returns `None` if any other character
+/// occurs.
 fn decode_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let mut all = [0; N];
     for (to, two) in all.iter_mut().zip(digits.chunks_exact(2)) {
@@ -44,7 +43,7 @@ fn decode_hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     Some(all)
 }
 
-/// Decodes two lower-case hexadecimal digits to a byte. Returns `None` if any other character
+/// Decodes two lowercase hexadecimal digits to a byte. Returns `None` if any other character
 /// occurs.
 fn decode_hex_byte(two: &[u8]) -> Option<u8> {
     let digit = |digit: u8| match digit {
@@ -59,32 +58,32 @@ fn decode_hex_byte(two: &[u8]) -> Option<u8> {
 mod tests {
     use super::*;
 
-    const VALID: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    const VALID_HEADER: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
     fn a_valid_parent_is_read() {
-        let parent = parse(VALID.as_bytes()).unwrap();
+        let parent = parse(VALID_HEADER.as_bytes()).unwrap();
         assert_eq!(parent.trace[..2], [0x4b, 0xf9]);
         assert_eq!(parent.span, [0x00, 0xf0, 0x67, 0xaa, 0x0b, 0xa9, 0x02, 0xb7]);
         assert!(parent.sampled);
-        let not = VALID.replace("-01", "-00");
+        let not = VALID_HEADER.replace("-01", "-00");
         assert!(!parse(not.as_bytes()).unwrap().sampled);
-        let later = VALID.replacen("00", "cc", 1) + "-what-the-future-brings";
+        let later = VALID_HEADER.replacen("00", "cc", 1) + "-what-the-future-brings";
         assert!(parse(later.as_bytes()).unwrap().sampled);
     }
 
     #[test]
     fn a_malformed_parent_is_ignored() {
-        let zeros = |from: &str| VALID.replace(from, &"0".repeat(from.len()));
+        let zeros = |from: &str| VALID_HEADER.replace(from, &"0".repeat(from.len()));
         for text in [
             String::new(),
-            VALID[..54].to_owned(),
-            format!("{VALID}0"),
-            format!("{VALID}-more"),
-            VALID.replacen("00", "ff", 1),
-            VALID.to_uppercase(),
-            VALID.replace('-', "_"),
-            VALID.replace("4bf9", "4bg9"),
+            VALID_HEADER[..54].to_owned(),
+            format!("{VALID_HEADER}0"),
+            format!("{VALID_HEADER}-more"),
+            VALID_HEADER.replacen("00", "ff", 1),
+            VALID_HEADER.to_uppercase(),
+            VALID_HEADER.replace('-', "_"),
+            VALID_HEADER.replace("4bf9", "4bg9"),
             zeros("4bf92f3577b34da6a3ce929d0e0e4736"),
             zeros("00f067aa0ba902b7"),
         ] {

@@ -1,6 +1,6 @@
 //! Arithmetic of a hybrid limit in credits and ticks: refill, admission, waits.
 //!
-//! Not here: the formulas and their explanation, operations and receipts (`hybrid`).
+//! Not here: an explanation of the formulas, and the operations on counters (`hybrid`).
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(crate) struct HybridCredits<'a> {
     pub(crate) limit: &'a Hybrid,
     /// Length of a tick, the time unit of the refill, in microseconds.
     pub(crate) tick: u64,
-    /// Credits that one hit costs.
+    /// Cost of one hit, in credits.
     pub(crate) unit: u64,
     /// Total capacity of all class buckets and the pool, in hits.
     pub(crate) burst: u64,
@@ -63,12 +63,12 @@ impl<'a> HybridCredits<'a> {
     fn full_state(&self, at: u64) -> State {
         let own: Arc<[u64]> = self.classes().map(|class| self.class_capacity(class)).collect();
         let pool = self.total.saturating_sub(own.iter().sum());
-        State { last: at, pool, own }
+        State { last_tick: at, pool, buckets: own }
     }
 
-    /// Returns the credits that `ticks` ticks add at `flow` credits per tick, capped at twice the
-    /// total capacity. More credits would have no effect, and the cap keeps sums exact as doubles
-    /// in Lua.
+    /// Returns the credits refilled in `ticks` ticks at `flow` credits per tick, capped at twice
+    /// the total capacity. More credits would have no effect, and the cap keeps sums exact as
+    /// doubles in Lua.
     fn inflow(&self, flow: u64, ticks: u64) -> u64 {
         let most = self.total * 2;
         if flow > 0 && ticks > most / flow { most } else { flow * ticks }
@@ -81,7 +81,7 @@ impl<'a> HybridCredits<'a> {
         let own = self
             .classes()
             .map(|class| {
-                let (had, cap) = (state.own[class], self.class_capacity(class));
+                let (had, cap) = (state.buckets[class], self.class_capacity(class));
                 let wants = had + self.inflow(self.class_flow(class), ticks);
                 pool = pool.min(self.total) + wants.saturating_sub(cap);
                 wants.min(cap)
@@ -94,7 +94,7 @@ impl<'a> HybridCredits<'a> {
     fn refill(&self, state: &State, ticks: u64) -> State {
         let (own, pool) = self.refill_unbounded(state, ticks);
         let pool = pool.min(self.pool_capacity(&own));
-        State { last: state.last.saturating_add(ticks), pool, own }
+        State { last_tick: state.last_tick.saturating_add(ticks), pool, buckets: own }
     }
 
     /// Returns the capacity of the pool, in credits, given the credits in the class buckets. The
@@ -107,24 +107,24 @@ impl<'a> HybridCredits<'a> {
     /// future and was clamped. Returns a full state if none is stored, or if the stored number of
     /// classes differs from the limit's.
     pub(super) fn read(&self, state: Option<&State>, at: u64) -> (State, bool) {
-        let Some(state) = state.filter(|state| state.own.len() == self.limit.shares.len()) else {
+        let Some(state) = state.filter(|state| state.buckets.len() == self.limit.shares.len())
+        else {
             return (self.full_state(at), false);
         };
         let fitting = State {
-            last: state.last,
+            last_tick: state.last_tick,
             pool: state.pool.min(self.total),
-            own: (0..state.own.len()).map(|c| state.own[c].min(self.class_capacity(c))).collect(),
+            buckets: self.classes().map(|c| state.buckets[c].min(self.class_capacity(c))).collect(),
         };
         // Further ahead than everything takes to fill: written by a wrong clock.
-        if state.last > at.saturating_add(self.refill_ticks_max()).saturating_add(1) {
-            let empty = fitting.own.iter().map(|_| 0).collect();
-            return (State { last: at, pool: 0, own: empty }, true);
+        if state.last_tick > at.saturating_add(self.refill_ticks_max()).saturating_add(1) {
+            let empty = fitting.buckets.iter().map(|_| 0).collect();
+            return (State { last_tick: at, pool: 0, buckets: empty }, true);
         }
-        (self.refill(&fitting, at.saturating_sub(state.last)), false)
+        (self.refill(&fitting, at.saturating_sub(state.last_tick)), false)
     }
 
-    /// Returns an upper bound on the number of ticks that a complete refill of an empty state
-    /// takes.
+    /// Returns an upper bound on the number of ticks until an empty state is full again.
     fn refill_ticks_max(&self) -> u64 {
         let slowest = self
             .classes()
@@ -135,9 +135,9 @@ impl<'a> HybridCredits<'a> {
         slowest.map_or(0, |flow| self.total.div_ceil(flow))
     }
 
-    /// Returns the credits that must be in the pool before a charge may use the pool. `own` has the
-    /// credits in the bucket of each class. The entry of the limit's class is ignored; its bucket
-    /// has `bucket` credits.
+    /// Returns the floor of the pool: the credits that must be in the pool before a hit may use it.
+    /// `own` lists the credits in the bucket of each class, except that the bucket of the limit's
+    /// class has `bucket` credits.
     fn pool_floor(&self, own: &[u64], bucket: u64) -> u64 {
         let room =
             self.pool_capacity(own).saturating_add(own[self.limit.class]).saturating_sub(bucket);
@@ -166,15 +166,15 @@ impl<'a> HybridCredits<'a> {
 
     /// Returns the state after a charge of `credits`, or `None` if the charge is rejected.
     pub(super) fn take(&self, state: &State, credits: u64) -> Option<State> {
-        if state.pool < self.pool_needed(&state.own, credits) {
+        if state.pool < self.pool_needed(&state.buckets, credits) {
             return None;
         }
         let class = self.limit.class;
-        let from_own = state.own[class].min(credits);
-        let mut own = state.own.to_vec();
+        let from_own = state.buckets[class].min(credits);
+        let mut own = state.buckets.to_vec();
         own[class] -= from_own;
         let pool = state.pool - (credits - from_own);
-        Some(State { last: state.last, pool, own: own.into() })
+        Some(State { last_tick: state.last_tick, pool, buckets: own.into() })
     }
 
     /// Returns the number of ticks until a rejected charge of `credits` passes, at least 1.
@@ -196,14 +196,14 @@ impl<'a> HybridCredits<'a> {
             if reached(middle) { passes = middle } else { fails = middle }
         }
         let after = self.refill(state, passes);
-        (after.pool >= self.pool_needed(&after.own, credits)).then_some(passes)
+        (after.pool >= self.pool_needed(&after.buckets, credits)).then_some(passes)
     }
 
-    /// Returns how many charges of one hit each would pass now, one after another.
+    /// Returns the number of single-hit charges that would pass now, one after another.
     pub(super) fn available(&self, state: &State) -> u64 {
         let class = self.limit.class;
-        let (whole, part) = (state.own[class] / self.unit, state.own[class] % self.unit);
-        let mut own = state.own.to_vec();
+        let (whole, part) = (state.buckets[class] / self.unit, state.buckets[class] % self.unit);
+        let mut own = state.buckets.to_vec();
         // After the whole hits of the own bucket, one hit takes the bucket's remainder and the rest
         // from the pool. All later hits come from the pool alone. Each one checks the floor first.
         own[class] = part;
@@ -218,25 +218,25 @@ impl<'a> HybridCredits<'a> {
         }
     }
 
-    /// Returns the state after a refund of `credits` to `class`. The refund first fills the bucket
-    /// of the class and then the pool. Credits that fit in neither are dropped.
+    /// Returns the state after a refund of `credits` to `class`. The refund fills the bucket of the
+    /// class first, and then the pool. Credits that fit in neither are dropped.
     pub(super) fn refund(&self, state: &State, class: usize, credits: u64) -> State {
-        let mut own = state.own.to_vec();
+        let mut own = state.buckets.to_vec();
         let to_own = credits.min(self.class_capacity(class).saturating_sub(own[class]));
         own[class] += to_own;
         let pool = (state.pool + credits - to_own).min(self.pool_capacity(&own));
-        State { last: state.last, pool, own: own.into() }
+        State { last_tick: state.last_tick, pool, buckets: own.into() }
     }
 
     /// Returns the number of ticks until the pool and all class buckets are full.
     pub(super) fn ticks_until_full(&self, state: &State) -> u64 {
-        let full = self.full_state(state.last);
+        let full = self.full_state(state.last_tick);
         let ticks_of_class = |nth: usize| {
-            let lacks = full.own[nth].saturating_sub(state.own[nth]);
+            let lacks = full.buckets[nth].saturating_sub(state.buckets[nth]);
             if lacks == 0 { 0 } else { lacks.div_ceil(self.class_flow(nth).max(1)) }
         };
-        let own = (0..state.own.len()).map(ticks_of_class).max().unwrap_or(0);
-        let held: u64 = state.pool + state.own.iter().sum::<u64>();
+        let own = (0..state.buckets.len()).map(ticks_of_class).max().unwrap_or(0);
+        let held: u64 = state.pool + state.buckets.iter().sum::<u64>();
         let all = self
             .total
             .saturating_sub(held)

@@ -41,8 +41,8 @@ pub(crate) struct AdminWiring<'a> {
 pub(crate) struct MetricsEndpoints {
     /// Metrics page of the HTTP port.
     pub(crate) public: Arc<MetricsEndpoint>,
-    /// Metrics page of the Prometheus port and of the debug port. The page also has the metric
-    /// names of envoyproxy/ratelimit.
+    /// Metrics page of the Prometheus port and of the debug port. Includes metrics with
+    /// envoyproxy/ratelimit names.
     pub(crate) with_ratelimit_names: Arc<MetricsEndpoint>,
 }
 
@@ -84,7 +84,7 @@ impl AdminWiring<'_> {
         let decider = Arc::clone(&self.decider);
         PublicHandlers {
             is_ready: Arc::new(move || health.is_serving()),
-            degraded: Arc::new(move || {
+            outage: Arc::new(move || {
                 let outage = decider.store().redis()?.outage(Clock::System.now())?;
                 Some(outage.to_string())
             }),

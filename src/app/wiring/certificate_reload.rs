@@ -24,11 +24,11 @@ use crate::wire::WireError;
 pub(crate) struct CertificateReloader {
     settings: Settings,
     tls: Tls,
-    /// State of the certificate files when certificates were last activated or rejected.
+    /// State of the certificate files when certificates from them were last activated or rejected.
     handled: FileState,
     /// State of the certificate files at the last poll. New certificates are activated only if two
     /// consecutive polls find the same state.
-    last: FileState,
+    last_poll: FileState,
 }
 
 /// State of the certificate files at one poll. Only a hash of the contents is kept, so that private
@@ -60,7 +60,7 @@ impl CertificateReloader {
         }
         let state = FileState::Content(hash(&material));
         let settings = settings.clone();
-        Ok(Some(CertificateReloader { settings, tls, handled: state, last: state }))
+        Ok(Some(CertificateReloader { settings, tls, handled: state, last_poll: state }))
     }
 
     pub(crate) fn tls(&self) -> Tls {
@@ -87,7 +87,7 @@ impl CertificateReloader {
             Ok(None) => return,
             Err(_) => FileState::Unreadable,
         };
-        let is_stable = std::mem::replace(&mut self.last, state) == state;
+        let is_stable = std::mem::replace(&mut self.last_poll, state) == state;
         if state == self.handled || !is_stable {
             return;
         }
@@ -116,7 +116,7 @@ impl CertificateReloader {
 }
 
 /// Reads a PEM file. An error names the flag that sets its path.
-fn read(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+fn read_pem(flag: &str, path: &Path) -> Result<Vec<u8>, Failure> {
     read_pem_file(path)
         .map_err(|error| Failure::Certificate { files: flag.to_owned(), error: Box::new(error) })
 }
@@ -160,12 +160,12 @@ fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
         callers: callers.clone(),
     };
     Ok(Some(TlsMaterial {
-        certificate: read("--grpc-server-tls-cert", certificate)?,
-        private_key: read("--grpc-server-tls-key", key)?,
+        certificate: read_pem("--grpc-server-tls-cert", certificate)?,
+        private_key: read_pem("--grpc-server-tls-key", key)?,
         client_authority: settings
             .grpc_client_tls_cacert
             .as_deref()
-            .map(|path| read("--grpc-client-tls-cacert", path))
+            .map(|path| read_pem("--grpc-client-tls-cacert", path))
             .transpose()?,
         allowed_callers: (!san.is_empty()).then(|| san.clone()).into_iter().collect(),
         grants: settings.grpc_client_domains.iter().map(grant).collect(),

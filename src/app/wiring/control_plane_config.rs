@@ -63,8 +63,9 @@ pub(crate) fn build_client(
     })
 }
 
-/// Starts a thread that reads the certificates every second. Returns a function that provides the
-/// result of the last read: the certificates, or `None` if the read failed.
+/// Starts a thread that reads the control plane client's certificates every second. Returns a
+/// function that provides the result of the last read: the certificates, or `None` if the read
+/// failed.
 fn watch_tls_material(
     settings: &Settings,
 ) -> Result<Arc<dyn Fn() -> Option<TlsMaterial> + Send + Sync>, Failure> {

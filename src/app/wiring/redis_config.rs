@@ -23,7 +23,7 @@ use crate::store::redis::client::config::{
 use crate::store::redis::keys::{Prefix, key_format};
 
 /// Returns the configuration of the Redis client. Connections run on `worker_runtimes`, so that
-/// each worker's calls can use a connection on its own runtime.
+/// each worker's calls can use a connection on the worker's own runtime.
 ///
 /// # Errors
 ///
@@ -90,8 +90,9 @@ fn fixed_password(password: &SecretText) -> Password {
 }
 
 /// Returns the Redis credentials. If they come from a password file, a background thread rereads
-/// the password every second, so that it can be rotated and a hanging file system delays no
-/// connection. The user name in the file is read only once, at startup.
+/// the password every second, so that the password can be rotated. New connections use the last
+/// password read, so a hanging file system does not delay them. The user name in the file is read
+/// only once, at startup.
 fn auth(settings: &RedisSettings) -> Result<Auth, Failure> {
     let Some(path) = settings.password_file.clone() else {
         return Ok(Auth {

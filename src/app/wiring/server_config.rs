@@ -137,8 +137,8 @@ pub(crate) fn resolve(
     })
 }
 
-/// Returns which of the `tidegate.v1.Limits` methods for single counters are allowed: none, those
-/// that only read counters, or all.
+/// Returns which `tidegate.v1.Limits` methods for single counters are allowed: none, those that
+/// only read counters, or all.
 pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
     match settings.counter_access {
         CounterAccessSetting::Off => CounterAccess::Off,

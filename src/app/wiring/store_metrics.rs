@@ -1,6 +1,7 @@
 //! Metric families of the stores, the gRPC listener and TLS, with one table for each.
 //!
-//! Metrics of decisions are in `telemetry::families`, and those of Redis nodes in `redis_metrics`.
+//! The metrics of decisions are in `telemetry::families`, and the metrics of Redis nodes in
+//! `redis_metrics`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

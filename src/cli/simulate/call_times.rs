@@ -11,8 +11,8 @@ use super::scenario::{Arrivals, Group, Phase};
 pub(super) struct Random(u64);
 
 impl Random {
-    /// Creates a generator. `stream` selects one of many sequences for the same seed, so that each
-    /// caller can have its own.
+    /// Creates a generator. `stream` selects one of many sequences for the same seed, so that
+    /// each caller gets different times.
     pub(super) fn new(seed: u64, stream: u64) -> Random {
         Random(seed ^ stream.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
@@ -42,12 +42,13 @@ pub(super) struct CallTimes {
     arrivals: Arrivals,
     /// Times at which the call rate changes, ascending, in seconds after the start of the
     /// scenario. The last time is the end of the scenario.
-    changes: Vec<f64>,
+    rate_changes: Vec<f64>,
     phases: Vec<Phase>,
     random: Random,
     now_s: f64,
-    /// Integral of the call rate from `now_s` until the next call, in calls.
-    remaining: f64,
+    /// Amount, in calls, by which the integral of the call rate must still grow before the next
+    /// call.
+    remaining_integral: f64,
     burst_left: u64,
 }
 
@@ -56,24 +57,24 @@ impl CallTimes {
     /// ends `lasts_s` seconds after the start of the scenario, except for a burst, which yields
     /// all of its calls.
     pub(super) fn new(group: &Group, client: u32, lasts_s: f64, mut random: Random) -> CallTimes {
-        let mut changes: Vec<f64> = vec![lasts_s];
+        let mut rate_changes: Vec<f64> = vec![lasts_s];
         for phase in &group.phases {
-            changes.extend([phase.from_s, phase.until_s].into_iter().filter(|&s| s < lasts_s));
+            rate_changes.extend([phase.from_s, phase.until_s].into_iter().filter(|&s| s < lasts_s));
         }
         if let Arrivals::OnOff { on_s, off_s, .. } = group.arrivals {
             let mut start = 0.0;
             while start < lasts_s {
-                changes.extend(
+                rate_changes.extend(
                     [start + on_s, start + on_s + off_s].into_iter().filter(|&s| s < lasts_s),
                 );
                 start += on_s + off_s;
             }
         }
-        changes.sort_by(f64::total_cmp);
+        rate_changes.sort_by(f64::total_cmp);
         // Shift the callers of a group evenly across one interval, so that they do not call in
         // lockstep.
         let offset = f64::from(client) / f64::from(group.clients);
-        let remaining = match group.arrivals {
+        let remaining_integral = match group.arrivals {
             Arrivals::Poisson { .. } => random.next_exponential(),
             Arrivals::Constant { .. } | Arrivals::OnOff { .. } | Arrivals::Burst { .. } => offset,
         };
@@ -83,7 +84,15 @@ impl CallTimes {
         };
         let phases = group.phases.clone();
         let arrivals = group.arrivals;
-        CallTimes { arrivals, changes, phases, random, now_s: 0.0, remaining, burst_left }
+        CallTimes {
+            arrivals,
+            rate_changes,
+            phases,
+            random,
+            now_s: 0.0,
+            remaining_integral,
+            burst_left,
+        }
     }
 
     fn rate_at(&self, at_s: f64) -> f64 {
@@ -120,14 +129,15 @@ impl Iterator for CallTimes {
             return self.next_burst_call(at_s, count, over_s);
         }
         loop {
-            let change = self.changes.iter().copied().find(|&change| change > self.now_s + 1e-9)?;
+            let change =
+                self.rate_changes.iter().copied().find(|&change| change > self.now_s + 1e-9)?;
             let rate = self.rate_at(self.now_s + 1e-9);
             let until_change = (change - self.now_s) * rate;
             // A call at the exact time of a rate change belongs to the new rate.
-            if self.remaining < until_change - 1e-9 {
-                self.now_s += self.remaining / rate;
+            if self.remaining_integral < until_change - 1e-9 {
+                self.now_s += self.remaining_integral / rate;
                 let at_s = self.now_s;
-                self.remaining = match self.arrivals {
+                self.remaining_integral = match self.arrivals {
                     Arrivals::Poisson { .. } => self.random.next_exponential(),
                     Arrivals::Constant { .. } | Arrivals::OnOff { .. } | Arrivals::Burst { .. } => {
                         1.0
@@ -135,7 +145,7 @@ impl Iterator for CallTimes {
                 };
                 return Some(at_s);
             }
-            self.remaining = (self.remaining - until_change).max(0.0);
+            self.remaining_integral = (self.remaining_integral - until_change).max(0.0);
             self.now_s = change;
         }
     }

@@ -44,7 +44,7 @@ pub(super) fn render_svg(scenario: &Scenario, results: &[LabeledResult]) -> Stri
     let width = (WIDTH_PX - MARGIN_LEFT_PX - PANEL_GAP_PX * columns) / columns;
 
     let mut out =
-        open_svg(scenario, MARGIN_TOP_PX + (PANEL_HEIGHT_PX + LABEL_HEIGHT_PX) * rows as f64);
+        svg_header(scenario, MARGIN_TOP_PX + (PANEL_HEIGHT_PX + LABEL_HEIGHT_PX) * rows as f64);
     for (column, run) in results.iter().enumerate() {
         for (row, group) in run.result.groups.iter().enumerate() {
             let x = MARGIN_LEFT_PX + (width + PANEL_GAP_PX) * column as f64;
@@ -60,7 +60,7 @@ pub(super) fn render_svg(scenario: &Scenario, results: &[LabeledResult]) -> Stri
     out
 }
 
-fn open_svg(scenario: &Scenario, height: f64) -> String {
+fn svg_header(scenario: &Scenario, height: f64) -> String {
     let title = escape_xml(scenario.about.lines().next().unwrap_or_default().trim());
     let (second, label, second_label) =
         (MARGIN_LEFT_PX + 160.0, MARGIN_LEFT_PX + 15.0, MARGIN_LEFT_PX + 175.0);

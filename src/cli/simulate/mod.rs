@@ -129,7 +129,7 @@ fn parse_sweep(text: &str) -> Result<(String, Vec<String>), &'static str> {
     Ok((name, values.split(',').map(str::to_owned).collect()))
 }
 
-/// Runs a scenario with a memory store of its own. Runs of the same scenario give the same result.
+/// Runs a scenario with a new memory store. Runs of the same scenario give the same result.
 ///
 /// # Errors
 ///

@@ -53,7 +53,7 @@ pub(super) fn format_sweep(
     format!("{}\n\n{}", scenario.about.trim(), format_table(&rows))
 }
 
-const COLUMNS: [&str; 8] = [
+const RESULT_COLUMNS: [&str; 8] = [
     "calls",
     "tries",
     "admitted",
@@ -65,7 +65,7 @@ const COLUMNS: [&str; 8] = [
 ];
 
 fn header_row(before: &[&str], after: &[&str]) -> Vec<String> {
-    [before, &COLUMNS, after].concat().iter().map(|&word| word.to_owned()).collect()
+    [before, &RESULT_COLUMNS, after].concat().iter().map(|&word| word.to_owned()).collect()
 }
 
 /// Formats the result columns of a group. The waits of admitted calls are measured from the first

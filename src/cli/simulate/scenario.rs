@@ -22,7 +22,7 @@ pub struct Scenario {
     /// Description of the scenario. Its first line is the title of the chart.
     pub about: String,
     /// Policy under test, as the text of a policy file. Begins with blank lines, so that line
-    /// numbers in error messages are those of the scenario file.
+    /// numbers in error messages match the scenario file.
     pub policy: String,
     /// Number of spaces by which the file indents the policy's lines. `None` if the policy is not
     /// a YAML literal block scalar (`policy: |`). In that case, positions in the policy cannot be
@@ -36,7 +36,7 @@ pub struct Scenario {
     /// windows begin.
     #[serde(default = "default_start")]
     pub starts_at_s: u64,
-    /// Period during which new calls are generated, in seconds.
+    /// Time during which new calls are generated, in seconds.
     pub lasts_s: f64,
     /// Length of a sliding window, in seconds. The report shows the maximum number of hits admitted
     /// in any window of this length.
@@ -66,7 +66,7 @@ pub struct Scenario {
 pub struct Group {
     /// Name of the group in tables and charts.
     pub name: String,
-    /// Descriptor of every call, as `key=value,key=value`. `{client}` stands for the caller's
+    /// Descriptor of every call, as `key=value,key=value`. `{client}` is replaced by the caller's
     /// index.
     pub descriptor: String,
     /// Number of callers in the group. Each caller makes calls at the full rate of `arrivals`.
@@ -78,7 +78,7 @@ pub struct Group {
     /// Arrival process of the calls of each caller.
     #[serde(with = "serde_yaml::with::singleton_map")]
     pub arrivals: Arrivals,
-    /// Periods during which the call rate is modified. Empty if there are none.
+    /// Phases of the scenario during which the call rate is modified. May be empty.
     #[serde(default)]
     pub phases: Vec<Phase>,
     /// Behavior of the callers after a call is rejected.
@@ -102,11 +102,11 @@ pub enum Arrivals {
     },
     /// Evenly spaced calls for `on_s` seconds, followed by a pause of `off_s` seconds, repeatedly.
     OnOff {
-        /// Calls per second between pauses.
+        /// Calls per second outside of the pauses.
         rate: f64,
-        /// Length of each period of calls, in seconds.
+        /// Time between two pauses, in seconds.
         on_s: f64,
-        /// Length of a pause, in seconds.
+        /// Length of each pause, in seconds.
         off_s: f64,
     },
     /// Single burst of calls, at once or spread evenly over a period.
@@ -121,13 +121,13 @@ pub enum Arrivals {
     },
 }
 
-/// Period of a scenario during which the call rate of [`Arrivals`] is modified.
+/// Phase of a scenario during which the call rate of [`Arrivals`] is modified.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Phase {
-    /// Start of the period, in seconds after the start of the scenario.
+    /// Start of the phase, in seconds after the start of the scenario.
     pub from_s: f64,
-    /// End of the period, in seconds after the start of the scenario.
+    /// End of the phase, in seconds after the start of the scenario.
     pub until_s: f64,
     /// Factor by which the call rate is multiplied.
     #[serde(default = "default_factor")]
@@ -261,7 +261,7 @@ fn replace_placeholders(text: &str) -> String {
 }
 
 /// Maximum duration of a scenario, one day in seconds.
-const LASTS_S_MAX: f64 = 86_400.0;
+const DURATION_S_MAX: f64 = 86_400.0;
 
 /// Maximum number of callers in a group. Limits the memory usage of a run.
 const CLIENTS_MAX: u32 = 1_000_000;
@@ -316,7 +316,7 @@ impl Scenario {
             if ok { Ok(()) } else { Err(ScenarioError::Range(what.to_owned())) }
         };
         range(
-            self.lasts_s > 0.0 && self.lasts_s <= LASTS_S_MAX,
+            self.lasts_s > 0.0 && self.lasts_s <= DURATION_S_MAX,
             "`lasts_s` must be above 0 and at most 86400 seconds",
         )?;
         range(self.window_s > 0.0, "`window_s` must be above 0 seconds")?;
@@ -347,7 +347,7 @@ impl Scenario {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "
+    const SCENARIO: &str = "
 about: a test
 policy: 'limit ${limit}'
 lasts_s: 10
@@ -358,46 +358,46 @@ groups:
 
     #[test]
     fn parameters_are_substituted_anywhere() {
-        assert_eq!(Scenario::parse(TEXT, &[]).unwrap().policy, "limit 7");
-        assert_eq!(Scenario::parse(TEXT, &[("limit", "9")]).unwrap().policy, "limit 9");
-        let error = Scenario::parse(TEXT, &[("other", "9")]).unwrap_err();
+        assert_eq!(Scenario::parse(SCENARIO, &[]).unwrap().policy, "limit 7");
+        assert_eq!(Scenario::parse(SCENARIO, &[("limit", "9")]).unwrap().policy, "limit 9");
+        let error = Scenario::parse(SCENARIO, &[("other", "9")]).unwrap_err();
         assert_eq!(error, ScenarioError::UnknownParameter("other".to_owned()));
-        let error = Scenario::parse(&TEXT.replace("${limit}", "${limt}"), &[]).unwrap_err();
+        let error = Scenario::parse(&SCENARIO.replace("${limit}", "${limt}"), &[]).unwrap_err();
         assert_eq!(error, ScenarioError::UnknownParameter("limt".to_owned()));
     }
 
     #[test]
-    fn a_parameter_can_stand_in_a_flow_map_without_quotes() {
-        let text = TEXT.replace("{rate: 2}", "{rate: ${limit}}");
+    fn a_placeholder_needs_no_quotes_in_a_flow_mapping() {
+        let text = SCENARIO.replace("{rate: 2}", "{rate: ${limit}}");
         let scenario = Scenario::parse(&text, &[("limit", "2.5")]).unwrap();
         assert!(matches!(scenario.groups[0].arrivals, Arrivals::Constant { rate: 2.5 }));
     }
 
     #[test]
-    fn an_error_has_its_position_and_a_suggestion_or_all_keys() {
+    fn an_unknown_key_is_reported_with_its_position_and_valid_keys() {
         let error = |text: &str| match Scenario::parse(text, &[]).unwrap_err() {
             ScenarioError::Format { position, reason } => (position, reason),
             other => panic!("{other}"),
         };
-        let (position, reason) = error(&TEXT.replace("lasts_s", "last_s"));
+        let (position, reason) = error(&SCENARIO.replace("lasts_s", "last_s"));
         assert_eq!(position, Some((4, 1)));
         assert_eq!(reason, "unknown key `last_s`; did you mean `lasts_s`?");
-        let (_, reason) = error(&TEXT.replace("lasts_s", "duration"));
+        let (_, reason) = error(&SCENARIO.replace("lasts_s", "duration"));
         assert!(reason.starts_with("unknown key `duration`, expected one of `about`"), "{reason}");
     }
 
     #[test]
-    fn the_policys_indentation_is_known_if_it_is_a_block() {
-        let block = TEXT.replace("policy: 'limit ${limit}'", "policy: |\n\n   a:\n     b");
+    fn the_indentation_is_known_if_the_policy_is_a_block_scalar() {
+        let block = SCENARIO.replace("policy: 'limit ${limit}'", "policy: |\n\n   a:\n     b");
         let scenario = Scenario::parse(&block, &[]).unwrap();
         assert_eq!((scenario.policy_indent, &*scenario.policy), (Some(3), "\n\n\n\na:\n  b\n"));
-        assert_eq!(Scenario::parse(TEXT, &[]).unwrap().policy_indent, None);
+        assert_eq!(Scenario::parse(SCENARIO, &[]).unwrap().policy_indent, None);
     }
 
     #[test]
     fn unknown_keys_and_numbers_out_of_range_are_errors() {
-        assert!(Scenario::parse(&TEXT.replace("about", "abuot"), &[]).is_err());
-        assert!(Scenario::parse(&TEXT.replace("lasts_s: 10", "lasts_s: 0"), &[]).is_err());
-        assert!(Scenario::parse(&TEXT.replace("rate: 2", "rate: -2"), &[]).is_err());
+        assert!(Scenario::parse(&SCENARIO.replace("about", "abuot"), &[]).is_err());
+        assert!(Scenario::parse(&SCENARIO.replace("lasts_s: 10", "lasts_s: 0"), &[]).is_err());
+        assert!(Scenario::parse(&SCENARIO.replace("rate: 2", "rate: -2"), &[]).is_err());
     }
 }

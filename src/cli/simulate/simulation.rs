@@ -8,7 +8,7 @@ use super::call_times::{CallTimes, Random};
 use super::scenario::{Group, Scenario, WhenRefused};
 use crate::domain::Micros;
 
-/// Decision on one attempt of a call.
+/// Decision on one attempt of a simulated call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttemptResult {
     /// Whether the attempt was admitted.
@@ -80,7 +80,7 @@ pub struct SimulationResult {
     /// Maximum number of calls admitted in any interval of one second.
     pub second_max: u64,
     /// Time of the last attempt, in seconds after the start of the scenario.
-    pub ended_s: f64,
+    pub last_attempt_s: f64,
 }
 
 /// Maximum number of hits or calls in any interval of a fixed length. Updated with one event at a
@@ -122,7 +122,7 @@ struct ScheduledAttempt {
     sequence: u64,
     group: usize,
     client: u32,
-    first_us: u64,
+    first_attempt_us: u64,
     retries_left: u32,
     is_first: bool,
 }
@@ -131,7 +131,7 @@ struct Simulation<'a> {
     scenario: &'a Scenario,
     schedule: BinaryHeap<Reverse<ScheduledAttempt>>,
     sequence: u64,
-    callers: Vec<Vec<CallTimes>>,
+    call_times: Vec<Vec<CallTimes>>,
     random: Random,
     result: SimulationResult,
 }
@@ -184,13 +184,13 @@ impl<'a> Simulation<'a> {
             slice_s,
             window_max: (0, 0.0),
             second_max: 0,
-            ended_s: 0.0,
+            last_attempt_s: 0.0,
         };
         let mut run = Simulation {
             scenario,
             schedule: BinaryHeap::new(),
             sequence: 0,
-            callers: Vec::new(),
+            call_times: Vec::new(),
             random: Random::new(scenario.seed, u64::MAX),
             result,
         };
@@ -199,7 +199,7 @@ impl<'a> Simulation<'a> {
                 let stream = ((nth as u64) << 32) | u64::from(client);
                 CallTimes::new(group, client, scenario.lasts_s, Random::new(scenario.seed, stream))
             };
-            run.callers.push((0..group.clients).map(caller).collect());
+            run.call_times.push((0..group.clients).map(caller).collect());
             for client in 0..group.clients {
                 run.schedule_call(nth, client);
             }
@@ -214,7 +214,7 @@ impl<'a> Simulation<'a> {
 
     /// Schedules the first attempt of a caller's next call.
     fn schedule_call(&mut self, group: usize, client: u32) {
-        let Some(at_s) = self.callers[group][client as usize].next() else { return };
+        let Some(at_s) = self.call_times[group][client as usize].next() else { return };
         let retries_left = match self.scenario.groups[group].when_refused {
             WhenRefused::GiveUp => 0,
             WhenRefused::Honour { tries } | WhenRefused::Insist { tries, .. } => tries,
@@ -225,7 +225,7 @@ impl<'a> Simulation<'a> {
             sequence: 0,
             group,
             client,
-            first_us: at_us,
+            first_attempt_us: at_us,
             retries_left,
             is_first: true,
         });
@@ -234,7 +234,7 @@ impl<'a> Simulation<'a> {
     fn record(&mut self, due: &ScheduledAttempt, outcome: AttemptResult) {
         let slice = (due.at_us as f64 / 1e6 / self.result.slice_s) as usize;
         let at_s = due.at_us as f64 / 1e6;
-        self.result.ended_s = self.result.ended_s.max(at_s);
+        self.result.last_attempt_s = self.result.last_attempt_s.max(at_s);
         let group = &mut self.result.groups[due.group];
         if group.slices.len() <= slice {
             group.slices.resize(slice + 1, TimeSlice::default());
@@ -245,7 +245,7 @@ impl<'a> Simulation<'a> {
             group.admitted += 1;
             group.slices[slice].admitted += 1;
             if !due.is_first {
-                group.waits_s.push((due.at_us - due.first_us) as f64 / 1e6);
+                group.waits_s.push((due.at_us - due.first_attempt_us) as f64 / 1e6);
             }
         } else {
             group.refused += 1;

@@ -24,7 +24,7 @@ fn descriptor(key: &str, below: &[RateLimitDescriptor]) -> RateLimitDescriptor {
     }
 }
 
-fn limited(key: &str, requests_per_unit: u32) -> RateLimitDescriptor {
+fn limited_descriptor(key: &str, requests_per_unit: u32) -> RateLimitDescriptor {
     RateLimitDescriptor { rate_limit: limit(requests_per_unit), ..descriptor(key, &[]) }
 }
 
@@ -38,13 +38,13 @@ fn resource(name: &str, domain: &str, descriptors: &[RateLimitDescriptor]) -> Ra
     RawResource { type_url: TYPE_URL.to_owned(), value: message.encode_to_vec() }
 }
 
-fn good(name: &str, requests_per_unit: u32) -> RawResource {
-    resource(name, name, &[limited("client", requests_per_unit)])
+fn valid_resource(name: &str, requests_per_unit: u32) -> RawResource {
+    resource(name, name, &[limited_descriptor("client", requests_per_unit)])
 }
 
 /// Returns a resource with an error: two sibling descriptors with the same key.
-fn bad(name: &str) -> RawResource {
-    resource(name, name, &[limited("client", 1), limited("client", 2)])
+fn invalid_resource(name: &str) -> RawResource {
+    resource(name, name, &[limited_descriptor("client", 1), limited_descriptor("client", 2)])
 }
 
 /// Returns the name of each active domain with the `requests_per_unit` of its first limit.
@@ -55,22 +55,22 @@ fn active_domains(last_good: &LastGood) -> Vec<(String, u32)> {
     domains.iter().map(|domain| (domain.name.to_string(), number(&domain.nodes[0]))).collect()
 }
 
-fn owned(domains: &[(&str, u32)]) -> Vec<(String, u32)> {
+fn to_owned_names(domains: &[(&str, u32)]) -> Vec<(String, u32)> {
     domains.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect()
 }
 
-fn reasons(update: &DomainUpdate) -> Vec<String> {
+fn rejection_messages(update: &DomainUpdate) -> Vec<String> {
     update.rejections.iter().map(ToString::to_string).collect()
 }
 
 #[test]
 fn a_response_is_the_state_of_the_world() {
     let mut last_good = LastGood::default();
-    let update = last_good.apply(vec![good("b", 2), good("a", 1)]);
+    let update = last_good.apply(vec![valid_resource("b", 2), valid_resource("a", 1)]);
     assert!(update.changed && update.rejections.is_empty(), "{update:?}");
-    assert_eq!(active_domains(&last_good), owned(&[("a", 1), ("b", 2)]));
-    last_good.apply(vec![good("b", 3)]);
-    assert_eq!(active_domains(&last_good), owned(&[("b", 3)]), "a was not sent again");
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 1), ("b", 2)]));
+    last_good.apply(vec![valid_resource("b", 3)]);
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("b", 3)]), "a was not sent again");
     let update = last_good.apply(Vec::new());
     assert!(
         update.changed && update.rejections.is_empty() && active_domains(&last_good).is_empty()
@@ -80,12 +80,20 @@ fn a_response_is_the_state_of_the_world() {
 #[test]
 fn a_resource_with_the_same_bytes_is_not_compiled_again_in_any_order() {
     let mut last_good = LastGood::default();
-    last_good.apply(vec![good("a", 1), good("b", 2), good("c", 3)]);
+    last_good.apply(vec![valid_resource("a", 1), valid_resource("b", 2), valid_resource("c", 3)]);
     let (before, hash) = (last_good.domains(), last_good.fingerprint());
-    let update = last_good.apply(vec![good("c", 3), good("a", 1), good("b", 2)]);
+    let update = last_good.apply(vec![
+        valid_resource("c", 3),
+        valid_resource("a", 1),
+        valid_resource("b", 2),
+    ]);
     assert!(!update.changed && update.compiled == 0, "{update:?}");
     assert_eq!(last_good.fingerprint(), hash);
-    let update = last_good.apply(vec![good("c", 3), good("b", 9), good("a", 1)]);
+    let update = last_good.apply(vec![
+        valid_resource("c", 3),
+        valid_resource("b", 9),
+        valid_resource("a", 1),
+    ]);
     assert_eq!((update.changed, update.compiled), (true, 1));
     let after = last_good.domains();
     let same = |at: usize| Arc::ptr_eq(&before[at], &after[at]);
@@ -95,20 +103,31 @@ fn a_resource_with_the_same_bytes_is_not_compiled_again_in_any_order() {
 #[test]
 fn an_invalid_resource_keeps_its_last_good_version_and_the_others_are_applied() {
     let mut last_good = LastGood::default();
-    last_good.apply(vec![good("a", 1), good("b", 2)]);
-    let update = last_good.apply(vec![bad("a"), good("b", 3), bad("new")]);
-    assert_eq!(active_domains(&last_good), owned(&[("a", 1), ("b", 3)]));
+    last_good.apply(vec![valid_resource("a", 1), valid_resource("b", 2)]);
+    let update = last_good.apply(vec![
+        invalid_resource("a"),
+        valid_resource("b", 3),
+        invalid_resource("new"),
+    ]);
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 1), ("b", 3)]));
     let duplicate = "a second descriptor with key \"client\" and no value; join or remove it; the \
                      first is descriptors[0]";
     let expected =
         [format!("a: descriptors[1]: {duplicate}"), format!("new: descriptors[1]: {duplicate}")];
-    assert_eq!(reasons(&update), expected);
+    assert_eq!(rejection_messages(&update), expected);
     // After a NACK, the same response comes again.
-    let again = last_good.apply(vec![good("b", 3), bad("new"), bad("a")]);
-    assert_eq!((again.changed, again.compiled, reasons(&again)), (false, 0, expected.into()));
-    let mended = last_good.apply(vec![good("a", 4), good("b", 3)]);
+    let again = last_good.apply(vec![
+        valid_resource("b", 3),
+        invalid_resource("new"),
+        invalid_resource("a"),
+    ]);
+    assert_eq!(
+        (again.changed, again.compiled, rejection_messages(&again)),
+        (false, 0, expected.into())
+    );
+    let mended = last_good.apply(vec![valid_resource("a", 4), valid_resource("b", 3)]);
     assert!(mended.changed && mended.rejections.is_empty());
-    assert_eq!(active_domains(&last_good), owned(&[("a", 4), ("b", 3)]));
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 4), ("b", 3)]));
 }
 
 #[test]
@@ -123,8 +142,8 @@ fn errors_that_ratelimit_rejects_are_reported_with_resource_and_path() {
         RateLimitPolicy { name: "x".to_owned(), replaces: vec![replaced], ..hourly() }
     };
     for (faulty, expected) in [
-        (resource("r", "", &[limited("a", 1)]), "r: domain: `domain` is empty"),
-        (resource("r", "d", &[limited("", 1)]), "r: descriptors[0].key: `key` is empty"),
+        (resource("r", "", &[limited_descriptor("a", 1)]), "r: domain: `domain` is empty"),
+        (resource("r", "d", &[limited_descriptor("", 1)]), "r: descriptors[0].key: `key` is empty"),
         (
             nested(RateLimitPolicy { unit: 0, ..hourly() }),
             "r: descriptors[0].descriptors[0].rate_limit.unit: `unit` must be one of",
@@ -144,7 +163,11 @@ fn errors_that_ratelimit_rejects_are_reported_with_resource_and_path() {
         (nested(replaces("")), "r: descriptors[0].descriptors[0].rate_limit.replaces[0]: an entry"),
     ] {
         let update = LastGood::default().apply(vec![faulty]);
-        assert!(reasons(&update)[0].starts_with(expected), "{:?}: {expected}", reasons(&update));
+        assert!(
+            rejection_messages(&update)[0].starts_with(expected),
+            "{:?}: {expected}",
+            rejection_messages(&update)
+        );
     }
 }
 
@@ -153,64 +176,79 @@ fn an_unlimited_rule_and_a_limit_of_zero_are_valid() {
     let unlimited = RateLimitPolicy { unlimited: true, ..RateLimitPolicy::default() };
     let unlimited = RateLimitDescriptor { rate_limit: Some(unlimited), ..descriptor("u", &[]) };
     let mut last_good = LastGood::default();
-    let update = last_good.apply(vec![resource("d", "d", &[limited("a", 0), unlimited])]);
-    assert_eq!(reasons(&update), Vec::<String>::new());
+    let update =
+        last_good.apply(vec![resource("d", "d", &[limited_descriptor("a", 0), unlimited])]);
+    assert_eq!(rejection_messages(&update), Vec::<String>::new());
     let domains = last_good.domains();
     assert!(domains[0].nodes[1].rule.as_ref().unwrap().unlimited);
-    assert_eq!(active_domains(&last_good), owned(&[("d", 0)]));
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("d", 0)]));
 }
 
 #[test]
 fn undecodable_bytes_remove_no_domain() {
     let mut last_good = LastGood::default();
-    last_good.apply(vec![good("a", 1), good("b", 2)]);
+    last_good.apply(vec![valid_resource("a", 1), valid_resource("b", 2)]);
     let broken = RawResource { type_url: TYPE_URL.to_owned(), value: vec![0xff; 3] };
-    let update = last_good.apply(vec![good("a", 5), broken.clone()]);
-    assert!(reasons(&update)[0].starts_with("resources[1]: the message cannot be decoded"));
-    assert_eq!(active_domains(&last_good), owned(&[("a", 5), ("b", 2)]), "it may have been b");
-    let other = RawResource { type_url: "type.googleapis.com/x".to_owned(), ..good("a", 1) };
+    let update = last_good.apply(vec![valid_resource("a", 5), broken.clone()]);
+    assert!(
+        rejection_messages(&update)[0].starts_with("resources[1]: the message cannot be decoded")
+    );
+    assert_eq!(
+        active_domains(&last_good),
+        to_owned_names(&[("a", 5), ("b", 2)]),
+        "it may have been b"
+    );
+    let other =
+        RawResource { type_url: "type.googleapis.com/x".to_owned(), ..valid_resource("a", 1) };
     let update = last_good.apply(vec![other]);
-    assert!(reasons(&update)[0].contains("its type is \"type.googleapis.com/x\""));
+    assert!(rejection_messages(&update)[0].contains("its type is \"type.googleapis.com/x\""));
     assert_eq!(active_domains(&last_good).len(), 2);
     // A descriptor that cannot be decoded spoils its resource only.
     let mut message = RateLimitConfig { name: "b".into(), domain: "b".into(), descriptors: vec![] };
-    message.descriptors = vec![limited("x", 1).encode_to_vec().into(), Bytes::from_static(b"\xff")];
+    message.descriptors =
+        vec![limited_descriptor("x", 1).encode_to_vec().into(), Bytes::from_static(b"\xff")];
     let value = message.encode_to_vec();
-    let update = last_good.apply(vec![good("a", 6), RawResource { value, ..broken }]);
-    assert!(reasons(&update)[0].starts_with("b: descriptors[1]: the descriptor cannot be decoded"));
-    assert_eq!(active_domains(&last_good), owned(&[("a", 6), ("b", 2)]));
+    let update = last_good.apply(vec![valid_resource("a", 6), RawResource { value, ..broken }]);
+    assert!(
+        rejection_messages(&update)[0]
+            .starts_with("b: descriptors[1]: the descriptor cannot be decoded")
+    );
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 6), ("b", 2)]));
 }
 
 #[test]
 fn a_resource_without_a_domain_keeps_its_last_good_domain() {
     let mut last_good = LastGood::default();
-    last_good.apply(vec![good("a", 1), good("b", 2)]);
-    let update = last_good.apply(vec![resource("a", "", &[limited("client", 9)])]);
+    last_good.apply(vec![valid_resource("a", 1), valid_resource("b", 2)]);
+    let update = last_good.apply(vec![resource("a", "", &[limited_descriptor("client", 9)])]);
     assert_eq!(update.rejections.len(), 1, "{update:?}");
-    assert_eq!(active_domains(&last_good), owned(&[("a", 1)]), "and b was removed");
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 1)]), "and b was removed");
 }
 
 #[test]
 fn a_domain_of_two_resources_belongs_to_the_active_one() {
-    let second = resource("a-second", "edge", &[limited("client", 9)]);
-    let first = resource("first", "edge", &[limited("client", 1)]);
+    let second = resource("a-second", "edge", &[limited_descriptor("client", 9)]);
+    let first = resource("first", "edge", &[limited_descriptor("client", 1)]);
     let mut last_good = LastGood::default();
     last_good.apply(vec![first.clone()]);
-    let update = last_good.apply(vec![second.clone(), first.clone(), good("other", 3)]);
-    assert!(reasons(&update)[0].starts_with("a-second: domain: the resource \"first\" has this"));
-    assert_eq!(active_domains(&last_good), owned(&[("edge", 1), ("other", 3)]));
+    let update = last_good.apply(vec![second.clone(), first.clone(), valid_resource("other", 3)]);
+    assert!(
+        rejection_messages(&update)[0]
+            .starts_with("a-second: domain: the resource \"first\" has this")
+    );
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("edge", 1), ("other", 3)]));
     let update = last_good.apply(vec![second.clone()]);
     assert!(update.rejections.is_empty());
-    assert_eq!(active_domains(&last_good), owned(&[("edge", 9)]));
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("edge", 9)]));
     // Merged, both count.
     let options = Options { merge_domains: true, ..Options::default() };
     let mut merged = LastGood::new(options, PolicyDefaults::default());
-    let more = resource("more", "edge", &[limited("tenant", 2)]);
+    let more = resource("more", "edge", &[limited_descriptor("tenant", 2)]);
     assert!(merged.apply(vec![more.clone(), first.clone()]).rejections.is_empty());
     assert_eq!(merged.domains()[0].nodes.len(), 2);
     let update = merged.apply(vec![second, first, more]);
     assert!(
-        reasons(&update)[0].contains("the first is in \"a-second\": descriptors[0]"),
+        rejection_messages(&update)[0].contains("the first is in \"a-second\": descriptors[0]"),
         "{update:?}"
     );
     assert_eq!(merged.domains()[0].nodes.len(), 2, "the last good version");
@@ -218,11 +256,12 @@ fn a_domain_of_two_resources_belongs_to_the_active_one() {
 
 #[test]
 fn a_duplicate_resource_name_is_rejected_in_any_order() {
-    let (one, other) = (good("a", 1), resource("a", "b", &[limited("client", 2)]));
+    let (one, other) =
+        (valid_resource("a", 1), resource("a", "b", &[limited_descriptor("client", 2)]));
     let rejected = |resources| {
         let mut last_good = LastGood::default();
         let update = last_good.apply(resources);
-        (reasons(&update), active_domains(&last_good))
+        (rejection_messages(&update), active_domains(&last_good))
     };
     let either = rejected(vec![one.clone(), other.clone()]);
     assert_eq!(either.0, ["a: name: a second resource of this name; rename it"]);
@@ -233,28 +272,28 @@ fn a_duplicate_resource_name_is_rejected_in_any_order() {
 #[test]
 fn a_response_with_too_many_resources_is_rejected_as_a_whole() {
     let mut last_good = LastGood::default();
-    last_good.apply(vec![good("a", 1)]);
+    last_good.apply(vec![valid_resource("a", 1)]);
     let many = (0..=RESOURCES_MAX).map(|_| RawResource::default()).collect();
     let update = last_good.apply(many);
-    assert_eq!(reasons(&update), ["the response has 10001 resources, more than 10000"]);
-    assert_eq!(active_domains(&last_good), owned(&[("a", 1)]));
+    assert_eq!(rejection_messages(&update), ["the response has 10001 resources, more than 10000"]);
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 1)]));
 }
 
 #[test]
 fn nesting_depth_is_limited_as_in_policy_files() {
     let nested = |levels| {
-        let leaf = limited("leaf", 1);
+        let leaf = limited_descriptor("leaf", 1);
         (1..levels).fold(leaf, |inner, _| descriptor("a", &[inner]))
     };
     let mut last_good = LastGood::default();
     // The file, `rate_limit`, and the rest are descriptors.
     let deepest = crate::policy::NESTING_MAX - 2;
     let update = last_good.apply(vec![resource("d", "d", &[nested(deepest)])]);
-    assert_eq!(reasons(&update), Vec::<String>::new());
+    assert_eq!(rejection_messages(&update), Vec::<String>::new());
     let update = last_good.apply(vec![resource("d", "d", &[nested(deepest + 1)])]);
-    assert!(reasons(&update)[0].contains("nested more than"), "{update:?}");
+    assert!(rejection_messages(&update)[0].contains("nested more than"), "{update:?}");
     let update = last_good.apply(vec![resource("d", "d", &[nested(5_000)])]);
-    assert!(reasons(&update)[0].contains("nested more than"), "{update:?}");
+    assert!(rejection_messages(&update)[0].contains("nested more than"), "{update:?}");
 }
 
 #[test]
@@ -271,10 +310,10 @@ fn new_defaults_may_make_a_rejected_resource_valid() {
     let source = Source { name: "defaults.yaml".to_owned(), text };
     let defaults = PolicyDefaults::read(&source, &Options::default()).unwrap();
     let mut last_good = LastGood::new(Options::default(), defaults);
-    let update = last_good.apply(vec![good("a", 10_001)]);
+    let update = last_good.apply(vec![valid_resource("a", 10_001)]);
     assert_eq!(update.rejections.len(), 1, "a log has at most 10,000 entries: {update:?}");
     last_good.set_defaults(PolicyDefaults::default());
-    let update = last_good.apply(vec![good("a", 10_001)]);
+    let update = last_good.apply(vec![valid_resource("a", 10_001)]);
     assert!(update.changed && update.rejections.is_empty(), "{update:?}");
-    assert_eq!(active_domains(&last_good), owned(&[("a", 10_001)]));
+    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 10_001)]));
 }

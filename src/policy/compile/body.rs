@@ -59,7 +59,7 @@ fn read_body_text<'d>(
         let message = "a body needs `text`".to_owned();
         return Err(reader.report(Target::Key, DiagnosticKind::Missing, message));
     };
-    match unknown_placeholder(&text) {
+    match find_unknown_placeholder(&text) {
         None => Ok(text),
         Some(unknown) => {
             let message =
@@ -71,7 +71,7 @@ fn read_body_text<'d>(
 
 /// Returns the first `{word}` that is not a known placeholder, or `None` if there is none. Braces
 /// around anything other than a single word are plain text, so that JSON needs no escaping.
-fn unknown_placeholder(text: &str) -> Option<&str> {
+fn find_unknown_placeholder(text: &str) -> Option<&str> {
     text.match_indices('{').find_map(|(from, _)| {
         let rest = &text[from + 1..];
         let word = rest.find(|c: char| !(c.is_ascii_lowercase() || c == '_'))?;
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn braces_around_anything_but_a_word_are_plain_text() {
-        assert_eq!(unknown_placeholder("{\"a\": {retry_after_seconds}}"), None);
-        assert_eq!(unknown_placeholder("{} { } {{name}} p{color:red}"), None);
-        assert_eq!(unknown_placeholder("wait {seconds} s"), Some("{seconds}"));
-        assert_eq!(unknown_placeholder("{é} {na"), None);
+        assert_eq!(find_unknown_placeholder("{\"a\": {retry_after_seconds}}"), None);
+        assert_eq!(find_unknown_placeholder("{} { } {{name}} p{color:red}"), None);
+        assert_eq!(find_unknown_placeholder("wait {seconds} s"), Some("{seconds}"));
+        assert_eq!(find_unknown_placeholder("{é} {na"), None);
     }
 }

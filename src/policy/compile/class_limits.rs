@@ -23,15 +23,15 @@ pub(crate) struct RawClass {
 
 /// Bucket that is divided among consumer classes, with the raw limit from which it was compiled.
 pub(crate) struct DividedBucket<'a> {
-    pub(crate) raw: &'a RawLimit,
+    pub(crate) raw_limit: &'a RawLimit,
     pub(crate) bucket: &'a Bucket,
 }
 
 /// Compiles one limit per consumer class, in class order. Returns an error if a limit is out of
 /// bounds.
 ///
-/// First appends the name of `method` to `identity`. The `limit_id` of each limit is a hash of the
-/// result, with the class name added if each class has a counter of its own.
+/// The `limit_id` of each limit is a hash of `identity`, the name of `method` and, if each class
+/// has a separate counter, the class name. Appends the name of `method` to `identity`.
 pub(crate) fn compile_class_limits(
     method: TierMethod,
     classes: &[RawClass],
@@ -50,7 +50,7 @@ pub(crate) fn compile_class_limits(
             }
             TierMethod::Hybrid => divided.compile_hybrid(class, at, &shares)?,
         };
-        let mut limit = divided.raw.with_algorithm(algorithm, rate, limit_id(identity));
+        let mut limit = divided.raw_limit.with_algorithm(algorithm, rate, limit_id(identity));
         if !limit.algorithm.keeps_debt() {
             // The default of a domain must not be an error for a limit that keeps no debt.
             limit.charge = Charge::Admitted;
@@ -58,7 +58,7 @@ pub(crate) fn compile_class_limits(
         if method == TierMethod::Separate {
             identity.pop();
         }
-        divided.raw.check_cost(&limit)?;
+        divided.raw_limit.check_cost(&limit)?;
         limits.push(limit);
     }
     Ok(limits)
@@ -72,15 +72,15 @@ impl DividedBucket<'_> {
         let floor = u128::from(burst.0) * u128::from(class.floor.unwrap_or(0));
         let floor = u64::try_from(floor.div_ceil(u128::from(HUNDRED_PERCENT))).unwrap_or(burst.0);
         let bucket = Bucket { floor: Hits(floor), ..self.bucket.clone() };
-        (Algorithm::Bucket(bucket), self.raw.rate)
+        (Algorithm::Bucket(bucket), self.raw_limit.rate)
     }
 
     /// Returns a bucket for this class alone. Its capacity is rounded down to a whole hit; its
-    /// refill rate is exact.
+    /// refill rate is not rounded.
     fn compile_separate(&self, class: &RawClass) -> Result<(Algorithm, Rate), BoundsError> {
-        let (window, charge) = (self.raw.rate.window(), self.raw.charge);
+        let (window, charge) = (self.raw_limit.rate.window(), self.raw_limit.charge);
         if let (Some(burst), Some(requests)) = (class.burst, class.requests) {
-            let rate = Rate { requests_per_unit: saturate_u32(requests), ..self.raw.rate };
+            let rate = Rate { requests_per_unit: saturate_u32(requests), ..self.raw_limit.rate };
             let bucket = compile_bucket(requests, window, Some(burst), charge)?;
             return Ok((Algorithm::Bucket(bucket), rate));
         }
@@ -88,7 +88,7 @@ impl DividedBucket<'_> {
         let burst = self.bucket.burst.0 / HUNDRED_PERCENT * share
             + self.bucket.burst.0 % HUNDRED_PERCENT * share / HUNDRED_PERCENT;
         // requests · share per 100 windows, in lowest terms.
-        let hits = u64::from(self.raw.rate.requests_per_unit) * share;
+        let hits = u64::from(self.raw_limit.rate.requests_per_unit) * share;
         let divisor = greatest_common_divisor(hits, HUNDRED_PERCENT);
         let window = Micros(window.0 * (HUNDRED_PERCENT / divisor));
         let bucket = compile_bucket(hits / divisor, window, Some(burst), charge)?;
@@ -103,14 +103,14 @@ impl DividedBucket<'_> {
         at: usize,
         shares: &Arc<[u32]>,
     ) -> Result<(Algorithm, Rate), BoundsError> {
-        let (burst, window) = (self.bucket.burst, self.raw.rate.window());
+        let (burst, window) = (self.bucket.burst, self.raw_limit.rate.window());
         let burst_max = hybrid_burst_max(window);
         if burst.0 > burst_max {
             return Err(BoundsError::BurstTooLarge { burst: burst.0, burst_max });
         }
         let hybrid = Hybrid {
             burst,
-            hits: Hits(self.raw.rate.requests_per_unit.into()),
+            hits: Hits(self.raw_limit.rate.requests_per_unit.into()),
             window,
             shares: Arc::clone(shares),
             class: at,
@@ -122,8 +122,8 @@ impl DividedBucket<'_> {
     /// Returns the rate that responses report for a class with a share of `share` percent, rounded
     /// down but at least 1.
     fn displayed_rate(&self, share: u64) -> Rate {
-        let requests = u64::from(self.raw.rate.requests_per_unit) * share / HUNDRED_PERCENT;
-        Rate { requests_per_unit: saturate_u32(requests.max(1)), ..self.raw.rate }
+        let requests = u64::from(self.raw_limit.rate.requests_per_unit) * share / HUNDRED_PERCENT;
+        Rate { requests_per_unit: saturate_u32(requests.max(1)), ..self.raw_limit.rate }
     }
 }
 
@@ -131,7 +131,7 @@ fn saturate_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Returns the greatest common divisor, by Euclid's algorithm; 1 if both numbers are 0.
+/// Returns the greatest common divisor; 1 if both numbers are 0.
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a.max(1) } else { greatest_common_divisor(b, a % b) }
 }

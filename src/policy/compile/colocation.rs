@@ -2,7 +2,7 @@
 //! their counters in one hash slot. Also counts the checks that one request can need.
 //!
 //! Envoy sends at most one descriptor per sequence of keys, because a rate limit action has fixed
-//! keys. Siblings that differ only in their values are therefore not reported as pairs, although
+//! keys. Limits whose paths differ only in values are therefore not reported as pairs, although
 //! other clients, such as Envoy AI Gateway, can hit several of them in one request. Two limits are
 //! colocated if both counter keys contain every `hash_tag` entry with the same values.
 //!
@@ -23,7 +23,7 @@ const LIMIT_PAIRS_MAX: usize = 1_000;
 pub struct LimitPair {
     /// Path of the limit that comes first in the policy, followed by its name if it has one.
     pub one: String,
-    /// Path of the other limit, followed by its name if it has one.
+    /// Path of the limit that comes second in the policy, followed by its name if it has one.
     pub other: String,
     /// Whether Redis Cluster stores both counters in the same hash slot.
     pub colocation: Colocation,
@@ -57,17 +57,16 @@ impl fmt::Display for LimitPair {
 
 /// Limit with its position in the domain and the entries of its counter key.
 pub(crate) struct LimitSite<'a> {
-    /// Path to the limit's node, with one index per level, from the first level down. Each index is
-    /// the position of a node among its siblings.
-    pub(crate) at: Vec<usize>,
+    /// Index of each node on the limit's path among its siblings, from the first level down.
+    pub(crate) indices: Vec<usize>,
     /// Index of the limit within its rule.
-    pub(crate) nth: usize,
+    pub(crate) index_in_rule: usize,
     /// Whether the limit is an entry of `rate_limits` rather than a single `rate_limit`.
     pub(crate) in_list: bool,
-    /// Keys of the limit's path, from the first level down.
-    keys: Vec<&'a str>,
-    /// Keys of the entries in the limit's counter key, each with its value if the policy fixes
-    /// one.
+    /// Entry keys on the limit's path, from the first level down.
+    path_keys: Vec<&'a str>,
+    /// Entries in the limit's counter key: the key of each entry, and its value if the policy
+    /// specifies one.
     key_entries: Vec<(&'a str, Option<&'a str>)>,
     /// Path and name of the limit as shown in messages, with control characters escaped.
     pub(crate) label: String,
@@ -80,12 +79,12 @@ impl LimitSite<'_> {
     }
 }
 
-/// Returns the limits of a domain. If several paths differ only in their values and their limits
-/// count by the same keys, returns only the limits of the first of these paths, because a
-/// descriptor matches at most one of them.
+/// Returns the limits of a domain. If several paths differ only in their values and the counter
+/// keys of their limits have the same entry keys, returns only the limits of the first of these
+/// paths, because a descriptor matches at most one of them.
 pub(crate) fn limit_sites(domain: &DomainSpec) -> Vec<LimitSite<'_>> {
     let mut limits = Vec::new();
-    walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |at, path| {
+    visit_paths(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |at, path| {
         let rule = path.last().and_then(|node| node.rule.as_ref());
         for (nth, spec) in rule.iter().flat_map(|rule| rule.limits.iter()).enumerate() {
             limits.push(limit_site(&domain.name, at, nth, path, spec));
@@ -95,9 +94,9 @@ pub(crate) fn limit_sites(domain: &DomainSpec) -> Vec<LimitSite<'_>> {
     limits.retain(|site| {
         let key_entries: Vec<&str> = site.key_entries.iter().map(|(key, _)| *key).collect();
         // One request hits all limits of a rule, whichever entries they count by.
-        let (at, nth) = (site.at.clone(), site.nth);
+        let (at, nth) = (site.indices.clone(), site.index_in_rule);
         let first =
-            seen.entry((site.keys.clone(), key_entries)).or_insert_with(|| (at.clone(), nth));
+            seen.entry((site.path_keys.clone(), key_entries)).or_insert_with(|| (at.clone(), nth));
         first.0 == at
     });
     limits
@@ -133,19 +132,19 @@ fn limit_site<'a>(
         label.push_str(&format!(" ({name})"));
     }
     LimitSite {
-        at: at.to_vec(),
-        nth,
+        indices: at.to_vec(),
+        index_in_rule: nth,
         in_list: spec.in_list,
-        keys: path.iter().map(|node| &*node.key).collect(),
+        path_keys: path.iter().map(|node| &*node.key).collect(),
         key_entries: (0..levels).filter(is_counted).map(|at| entry(&path[at])).collect(),
         // The label is printed to terminals.
         label: escaped(&label).into_owned(),
     }
 }
 
-/// Calls `visit` for the path to every node, parents first. The arguments of `visit` are the
-/// nodes' positions among their siblings, and the nodes themselves.
-fn walk<'a>(
+/// Calls `visit` once for each node, parents first. The arguments of `visit` describe the path to
+/// the node: the index of each node among its siblings, and the nodes themselves.
+fn visit_paths<'a>(
     nodes: &'a [NodeSpec],
     at: &mut Vec<usize>,
     path: &mut Vec<&'a NodeSpec>,
@@ -155,7 +154,7 @@ fn walk<'a>(
         at.push(position);
         path.push(node);
         visit(at, path);
-        walk(&node.children, at, path, visit);
+        visit_paths(&node.children, at, path, visit);
         at.pop();
         path.pop();
     }
@@ -170,7 +169,7 @@ pub(crate) fn find_pairs<'a>(
     let all = limits.iter().enumerate().flat_map(move |(later, other)| {
         limits[..later].iter().enumerate().map(move |(earlier, one)| (earlier, later, one, other))
     });
-    all.filter(|(.., one, other)| one.at == other.at || one.keys != other.keys)
+    all.filter(|(.., one, other)| one.indices == other.indices || one.path_keys != other.path_keys)
         .map(|(earlier, later, one, other)| (earlier, later, find_colocation(hash_tag, one, other)))
         .take(LIMIT_PAIRS_MAX)
 }
@@ -214,12 +213,13 @@ pub(crate) fn limit_pairs(domain: &DomainSpec) -> Vec<LimitPair> {
         .collect()
 }
 
-/// Returns the maximum number of checks that one request can need, or `None` if this number is
-/// within `bounds`. Assumes that a request has at most one descriptor for each sequence of keys.
-/// Other requests can need more checks, and are rejected on arrival if they exceed the bound.
-pub(crate) fn excessive_checks(domain: &DomainSpec, bounds: &Bounds) -> Option<usize> {
+/// Returns the maximum number of checks that one request can need if this number exceeds
+/// `bounds.checks_max`, otherwise `None`. Assumes that a request has at most one descriptor for
+/// each sequence of keys. Other requests can need more checks, and are rejected on arrival if they
+/// exceed the bound.
+pub(crate) fn excessive_check_count(domain: &DomainSpec, bounds: &Bounds) -> Option<usize> {
     let mut most: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
-    walk(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |_, path| {
+    visit_paths(&domain.nodes, &mut Vec::new(), &mut Vec::new(), &mut |_, path| {
         let limits = path.last().and_then(|node| node.rule.as_ref()).map_or(0, |r| r.limits.len());
         let keys = path.iter().map(|node| &*node.key).collect();
         let most = most.entry(keys).or_insert(0);

@@ -126,7 +126,7 @@ fn read_share_threshold<'d>(
 }
 
 /// Reads the rule of a descriptor: its limits, and other keys of the rule, such as `shadow_mode`
-/// and `body`. Returns `None` if the descriptor has no limit.
+/// and `body`. Returns `None` if the descriptor has neither `rate_limit` nor `rate_limits`.
 fn read_rule<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

@@ -1,4 +1,4 @@
-//! Reads `http`: the mapping by which `/authz` builds descriptors from the headers that a proxy
+//! Reads `http`, which configures how `/authz` builds descriptors from the requests that a proxy
 //! sends.
 //!
 //! Not here: building the descriptors (`wire::forward_auth`).
@@ -16,7 +16,8 @@ use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 pub(crate) const HTTP_DESCRIPTORS_MAX: usize = 16;
 
 /// Maximum number of entries per descriptor of an `http` mapping. With 16 descriptors of 16
-/// entries, a request can exceed its maximum size only if a header is longer than 4 KiB.
+/// entries, the resulting call can exceed its maximum size of 1 MiB only if a header is longer than
+/// 4 KiB.
 pub(crate) const HTTP_ENTRIES_MAX: usize = 16;
 
 /// Default number of trusted proxies (`trusted_hops`): only the proxy that calls `/authz`.
@@ -40,7 +41,7 @@ pub(crate) fn read<'d>(
     })
 }
 
-/// Reads a list of maps, and parses each map with `read`. Reports an error if the list is empty or
+/// Reads a list of maps, and reads each map with `read`. Reports an error if the list is empty or
 /// has more than `most` maps.
 fn read_list<'d, T>(
     reader: &mut Reader<'d>,

@@ -19,18 +19,17 @@ pub const WINDOW_MAX: Micros = Micros::from_secs(10 * 365 * 86_400);
 /// plus any timestamp of this century is an exact integer in Lua, whose numbers are doubles.
 const ARRIVAL_TIME_BOUND: u64 = 1 << 52;
 
-/// Exclusive upper bound of two products: `burst * window` for a bucket stored as credits (`window`
-/// is in microseconds), and `hits * ticks` for a sliding window. The bound is 2^53, the first
-/// integer that a double cannot distinguish from its successor.
+/// Exclusive upper bound of two products: `burst * window` for a bucket stored as credits, with the
+/// window in microseconds, and `hits * ticks` for a sliding window, with the window's length in
+/// ticks. The bound is 2^53, the first integer that a double cannot distinguish from its successor.
 const CREDITS_BOUND: u64 = 1 << 53;
 
-/// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. That format
-/// rounds the emission interval up to whole microseconds, which slows the refill. A bucket that
-/// would have a larger error is stored as credits, which are exact, but whose state takes more
-/// space.
+/// Reciprocal of the maximum rate error (0.1 %) of a bucket stored as an arrival time. Such a
+/// bucket rounds the time to refill one hit up to whole microseconds, which slows the refill. If
+/// the error would be larger, the bucket is stored as credits, which are exact but take more space.
 const RATE_ERROR_RECIPROCAL: u128 = 1_000;
 
-/// Exclusive upper bound of a hybrid limit's capacity, in credits. One hit is 100 credits for each
+/// Exclusive upper bound of a hybrid limit's capacity, in credits. One hit costs 100 credits per
 /// tick of the window. Below this bound, the sum of two capacities and a refill is exact in a
 /// double.
 const HYBRID_CAPACITY_BOUND: u64 = 1 << 51;
@@ -114,9 +113,10 @@ pub(crate) enum BoundsError {
     RateTooLargeForBurst { burst_max: u64 },
     /// `requests_per_unit` is more than the algorithm can count or store.
     TooManyHits { algorithm: AlgorithmName, hits_max: u64 },
-    /// `charge: billed` or `always` is set for concurrency, whose slots are either in use or free.
+    /// `charge: billed` or `always` is set for a concurrency limit, whose slots are either in use
+    /// or free.
     BilledConcurrency { charge: Charge },
-    /// The cost of one request exceeds the capacity.
+    /// The cost of one request exceeds the capacity of the limit.
     CostAboveCapacity { capacity: u64 },
 }
 
@@ -178,8 +178,8 @@ impl RawLimit {
         Ok(limit)
     }
 
-    /// Returns this limit with another algorithm and rate. Consumer classes derive their limits
-    /// this way.
+    /// Returns a limit with the given algorithm, rate, and id, and with the charge mode and
+    /// `on_store_failure` of this limit. Consumer classes also get their limits from this function.
     pub(crate) fn with_algorithm(&self, algorithm: Algorithm, rate: Rate, limit_id: u64) -> Limit {
         let (charge, on_store_failure) = (self.charge, self.on_store_failure);
         Limit { algorithm, rate, charge, on_store_failure, prepay: false, limit_id }

@@ -119,13 +119,13 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, 
     })
 }
 
-/// Compiles the resources of one domain of a control plane. Does not return warnings, because they
-/// are meant for the author of a policy file.
+/// Compiles the control plane resources of one domain. Does not return warnings, because they are
+/// meant for the author of a policy file.
 ///
 /// # Errors
 ///
-/// Returns the errors of all resources, each with its path. If converting a resource failed,
-/// returns only the errors of the conversions.
+/// Returns the errors of all resources, each with its path. If any resource cannot be converted,
+/// returns only the conversion errors.
 pub fn compile_resources(
     resources: Vec<Resource>,
     options: &Options,
@@ -160,7 +160,7 @@ fn too_many_checks_error(
     documents: &[Document<'_>],
     options: &Options,
 ) -> Option<Diagnostic> {
-    let worst = colocation::excessive_checks(&domain.spec, &options.bounds)?;
+    let worst = colocation::excessive_check_count(&domain.spec, &options.bounds)?;
     let checks_max = options.bounds.checks_max;
     let message = format!(
         "a call that meets a rule for each sequence of keys of this domain needs {worst} checks, \
@@ -259,7 +259,7 @@ fn compile_files(
         let defaults = LimitDefaults { domain: &name, on_store_failure, charge };
         let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
-            quota_group: quota_group::keys_or_default(&name, settings.quota_group),
+            quota_group: quota_group::group_keys_or_default(&name, settings.quota_group),
             name: name.into(),
             accounting: settings.accounting.unwrap_or_default(),
             charge,
@@ -352,8 +352,8 @@ fn group_by_domain(files: &mut [PolicyFile<'_>], options: &Options) -> Vec<Vec<u
     groups
 }
 
-/// Reports that a top-level key has different values in two files, given by their indexes. The
-/// error is reported in `file` and refers to the earlier file `first`.
+/// Reports a conflict between two files over a top-level key. The files are given by their indexes.
+/// The error is reported in `file` and refers to the earlier file `first`.
 fn report_conflict(
     files: &mut [PolicyFile<'_>],
     file: usize,
@@ -368,25 +368,25 @@ fn report_conflict(
 /// Merges the domain-wide settings of the files of one domain, and reports conflicts.
 fn merge_settings(files: &mut [PolicyFile<'_>], group: &[usize]) -> DomainSettings {
     DomainSettings {
-        accounting: agreed_value(files, group, &keywords::ACCOUNTING, |settings| {
+        accounting: merge_setting(files, group, &keywords::ACCOUNTING, |settings| {
             &settings.accounting
         }),
-        hash_tag: agreed_value(files, group, &keywords::HASH_TAG, |settings| &settings.hash_tag),
-        quota_group: agreed_value(files, group, &keywords::QUOTA_GROUP, |settings| {
+        hash_tag: merge_setting(files, group, &keywords::HASH_TAG, |settings| &settings.hash_tag),
+        quota_group: merge_setting(files, group, &keywords::QUOTA_GROUP, |settings| {
             &settings.quota_group
         }),
-        on_store_failure: agreed_value(files, group, &keywords::DOMAIN_FAILURE, |settings| {
+        on_store_failure: merge_setting(files, group, &keywords::DOMAIN_FAILURE, |settings| {
             &settings.on_store_failure
         }),
-        charge: agreed_value(files, group, &keywords::DOMAIN_CHARGE, |settings| &settings.charge),
-        body: agreed_value(files, group, &keywords::DOMAIN_BODY, |settings| &settings.body),
-        http: agreed_value(files, group, &keywords::DOMAIN_HTTP, |settings| &settings.http),
+        charge: merge_setting(files, group, &keywords::DOMAIN_CHARGE, |settings| &settings.charge),
+        body: merge_setting(files, group, &keywords::DOMAIN_BODY, |settings| &settings.body),
+        http: merge_setting(files, group, &keywords::DOMAIN_HTTP, |settings| &settings.http),
     }
 }
 
-/// Returns the value of `key` in the first file of a group that has the key, or `None` if no file
-/// has it. Reports later files with a different value.
-fn agreed_value<T: Clone + PartialEq>(
+/// Returns a domain-wide setting from the first file of a domain that sets it, or `None` if no file
+/// does. Reports later files that set a different value.
+fn merge_setting<T: Clone + PartialEq>(
     files: &mut [PolicyFile<'_>],
     group: &[usize],
     key: &Key,
@@ -412,7 +412,8 @@ fn agreed_value<T: Clone + PartialEq>(
     first_value.map(|(_, value)| value)
 }
 
-/// Merges the first-level nodes of all files of a domain, and returns them with their origins.
+/// Merges the first-level nodes of all files of a domain. Returns the nodes, and the file index and
+/// position of each.
 fn merge_nodes(
     files: &mut [PolicyFile<'_>],
     group: &[usize],

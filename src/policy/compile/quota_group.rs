@@ -8,7 +8,8 @@ use crate::policy::syntax::diagnostic::DiagnosticKind;
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{Fields, Reader};
 
-/// Maximum number of entry keys in a `quota_group`. No descriptor can have more entries.
+/// Maximum number of entry keys in a `quota_group`, the same as the maximum number of entries in a
+/// descriptor.
 const GROUP_KEYS_MAX: usize = Bounds::DEFAULT.entries_max;
 
 /// Domain that Envoy AI Gateway uses. The gateway sends one descriptor for each limit of each
@@ -16,10 +17,10 @@ const GROUP_KEYS_MAX: usize = Bounds::DEFAULT.entries_max;
 const AI_GATEWAY_DOMAIN: &str = "ai-gateway-quota";
 
 /// Default `quota_group` of [`AI_GATEWAY_DOMAIN`]: one group for each backend and model.
-const AI_GATEWAY_GROUP: [&str; 2] = ["backend_name", "model_name_override"];
+const AI_GATEWAY_QUOTA_GROUP: [&str; 2] = ["backend_name", "model_name_override"];
 
 /// Reads `quota_group`. Returns `None` if the key is absent, or if its value is invalid and an
-/// error was reported. An empty list makes every quota descriptor a group of its own, even in a
+/// error was reported. With an empty list, every quota descriptor forms a separate group, even in a
 /// domain that has a default.
 pub(crate) fn read<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Option<Vec<String>> {
     let names = reader.read_names(fields, &keywords::QUOTA_GROUP).ok().flatten()?;
@@ -31,13 +32,16 @@ pub(crate) fn read<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Option<V
     Some(names)
 }
 
-/// Returns the entry keys that form the quota groups of a domain: those in `quota_group` or, if
-/// the policy does not set it, the default. If the list is empty, every quota descriptor is a
-/// group of its own.
-pub(crate) fn keys_or_default(domain: &str, configured: Option<Vec<String>>) -> Box<[Box<str>]> {
+/// Returns the entry keys that form the quota groups of a domain: those in `quota_group` or, if the
+/// policy does not set it, the default. If the list is empty, every quota descriptor forms a
+/// separate group.
+pub(crate) fn group_keys_or_default(
+    domain: &str,
+    configured: Option<Vec<String>>,
+) -> Box<[Box<str>]> {
     match configured {
         Some(names) => names.into_iter().map(Into::into).collect(),
-        None if domain == AI_GATEWAY_DOMAIN => AI_GATEWAY_GROUP.map(Into::into).into(),
+        None if domain == AI_GATEWAY_DOMAIN => AI_GATEWAY_QUOTA_GROUP.map(Into::into).into(),
         None => Box::default(),
     }
 }

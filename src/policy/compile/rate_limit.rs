@@ -14,7 +14,8 @@ use crate::policy::syntax::diagnostic::{DiagnosticKind, PathStep, Target, quoted
 use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 
-/// Compiled `rate_limit` or entry of `rate_limits`. `limit` is `None` for `unlimited`.
+/// Compiled `rate_limit` or entry of `rate_limits`. `limit` is `None` if the key `unlimited` is
+/// true.
 #[derive(Debug)]
 pub(crate) struct RateLimit {
     pub(crate) unlimited: bool,
@@ -97,7 +98,7 @@ fn read_replaces<'d>(
 }
 
 /// Reports keys that conflict with `unlimited`. An unknown `unit` is only a warning, because
-/// envoyproxy/ratelimit accepts it beside `unlimited`.
+/// envoyproxy/ratelimit accepts it in combination with `unlimited`.
 fn check_unlimited_conflicts<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -241,8 +242,8 @@ fn read_raw_limit<'d>(
 }
 
 /// Reads `prepay`. Returns true for `auto`, and reports `auto` if it conflicts with the algorithm,
-/// with `tiers`, or with the charge mode. `raw` is the rest of the limit, or `None` if it contains
-/// errors.
+/// with `tiers`, or with the charge mode. `raw` contains the other keys of the limit, or is `None`
+/// if they contain errors.
 fn read_prepay<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -331,8 +332,8 @@ fn read_calendar<'d>(
     }
 }
 
-/// Reads `per`, a list of keys. Returns the sorted positions of these keys on the path, or `None`
-/// if `per` is absent.
+/// Reads `per`, a list of entry keys. Returns the sorted positions of these keys on the limit's
+/// path, or `None` if `per` is absent.
 fn read_per<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -369,7 +370,7 @@ fn read_per<'d>(
     reported.map_or(Ok(Some(positions.into())), Err)
 }
 
-/// Reads the charge mode of a limit or a domain; `None` if absent.
+/// Reads the charge mode of a limit or a domain. Returns `None` if it is absent.
 pub(crate) fn read_charge<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -383,7 +384,7 @@ pub(crate) fn read_charge<'d>(
     }))
 }
 
-/// Reads `on_store_failure` of a limit or a domain; `None` if absent.
+/// Reads `on_store_failure` of a limit or a domain. Returns `None` if it is absent.
 pub(crate) fn read_on_store_failure<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,

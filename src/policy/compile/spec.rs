@@ -1,6 +1,7 @@
-//! Compiled form of a policy: domains as trees of nodes with rules, all numbers checked.
+//! Compiled form of a policy. Each domain is a tree of nodes with rules, and all numbers are
+//! validated.
 //!
-//! `compile` builds it from YAML; `lookup::build` turns it into hash tables.
+//! `compile` builds this form from YAML, and `lookup::build` converts it to hash tables.
 
 use std::sync::Arc;
 
@@ -20,13 +21,13 @@ pub struct DomainSpec {
     /// each counter is its hash tag, which spreads counters over all hash slots.
     pub hash_tag: Box<[Box<str>]>,
     /// Entry keys of `quota_group`. The quota descriptors of a call that have the same values for
-    /// these keys form a group. If empty, every quota descriptor is a group of its own.
+    /// these keys form a group. If empty, every quota descriptor forms a separate group.
     pub quota_group: Box<[Box<str>]>,
-    /// Response body for rejections by rules that have no `body` of their own.
+    /// Response body for rejections by rules that do not set `body`.
     pub body: Option<Arc<Body>>,
-    /// Mapping by which `/authz` builds descriptors; `None` if the domain has none.
+    /// Mapping from HTTP requests to descriptors for `/authz`; `None` if the domain has no mapping.
     pub http: Option<Arc<HttpMapping>>,
-    /// First level of the tree, in file order.
+    /// Nodes on the first level of the descriptor tree, in file order.
     pub nodes: Vec<NodeSpec>,
 }
 
@@ -39,19 +40,20 @@ pub struct NodeSpec {
     pub value: ValueSpec,
     /// Whether all values that match the pattern share one counter.
     pub share_threshold: bool,
-    /// Whether metrics show the request's value for this node in the rule's path.
+    /// Whether the rule's path in metrics contains the request's value for this node.
     pub value_to_metric: bool,
     /// Rule for descriptors that end at this node. `None` if the node has neither `rate_limit` nor
     /// `rate_limits`; such descriptors are always allowed.
     pub rule: Option<RuleSpec>,
-    /// Next level, in file order.
+    /// Child nodes, in file order.
     pub children: Vec<NodeSpec>,
 }
 
 /// Values that a node matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ValueSpec {
-    /// Any value that matches no sibling with the same key. Such a node is a default node.
+    /// Any value that matches no sibling with the same key. A node with this variant is a default
+    /// node.
     Any,
     /// Exactly this value; not empty.
     Exact(Box<str>),
@@ -76,14 +78,14 @@ pub struct RuleSpec {
     pub shadow_mode: bool,
     /// Quota mode: a request is rejected only if all of its quota groups are over a limit.
     pub quota_mode: bool,
-    /// Whether metrics show the request's values on all levels of the rule's path.
+    /// Whether the rule's path in metrics contains the request's values on all levels.
     pub detailed_metric: bool,
     /// Dynamic metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// Response body for rejections by this rule. If `None`, the domain's body is used.
     pub body: Option<Arc<Body>>,
-    /// Position of the rule's descriptor in a file or resource; `None` if the rule comes from
-    /// neither.
+    /// Position of the rule's descriptor in a policy file or a resource; `None` if the rule comes
+    /// from neither.
     pub location: Option<SourceLocation>,
 }
 
@@ -103,26 +105,28 @@ pub struct SourceLocation {
 pub struct LimitSpec {
     /// Limit name. Required in a `rate_limits` list, where it is part of the counter key.
     pub name: Option<Box<str>>,
-    /// Whether the limit is an entry of `rate_limits`, whose counter keys contain the limit's name.
+    /// Whether the limit is an entry of `rate_limits`. If so, its counter keys contain its name.
     pub in_list: bool,
     /// Positions of the path entries that the counter key contains; `None` if it contains all.
     pub per: Option<Box<[usize]>>,
     /// Compiled limit. With `tiers`, this is the limit for the whole bucket that the classes
     /// divide.
     pub limit: Arc<Limit>,
-    /// Limit to which bills are charged. `None` if bills are charged like other hits; see
-    /// [`Limit::bill_limit`]. With `tiers`, each class has its own limit for bills.
+    /// Limit that bills (hits that the caller has already used) are charged against. `None` if
+    /// bills are charged like other hits; see [`Limit::bill_limit`]. With `tiers`, each class has
+    /// its own limit for bills.
     pub bill_limit: Option<Arc<Limit>>,
     /// Consumer classes, selected by the value of the path's last entry; `None` without `tiers`.
     pub tiers: Option<Arc<TiersSpec>>,
-    /// Hits charged per hit of the request; at least 1. Does not apply to bills, whose hits have
-    /// already been used (`charge: billed`).
+    /// Hits charged per hit of the request; at least 1. Does not apply to bills, which are hits
+    /// that the caller has already used (`charge: billed`).
     pub cost: u64,
 }
 
 impl LimitSpec {
-    /// Returns the consumer class that a value selects, with its position. Returns `None` if the
-    /// limit has no `tiers`, or if the value is unlisted and unlisted values are not limited.
+    /// Returns the consumer class that a value selects, with the position of the class. Returns
+    /// `None` if the limit has no `tiers`, or if the value is unlisted and unlisted values are not
+    /// limited.
     pub(crate) fn select_class(&self, value: &[u8]) -> Option<(usize, &ClassSpec)> {
         let tiers = self.tiers.as_ref()?;
         let listed = tiers.classes.iter().position(|class| class.name.as_bytes() == value);
@@ -141,11 +145,12 @@ impl LimitSpec {
 /// Compiled `tiers`: consumer classes that divide one bucket.
 #[derive(Clone, Debug)]
 pub struct TiersSpec {
-    /// How the classes divide the bucket.
+    /// Method by which the classes divide the bucket.
     pub method: TierMethod,
     /// Classes, highest priority first; at most [`CLASSES_MAX`].
     pub classes: Vec<ClassSpec>,
-    /// Position of the class for unlisted values; `None` if such values are not limited.
+    /// Position of the class that applies to unlisted values; `None` if such values are not
+    /// limited.
     pub default: Option<usize>,
 }
 
@@ -156,11 +161,13 @@ pub const CLASSES_MAX: usize = 16;
 /// Method by which consumer classes divide a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TierMethod {
-    /// One bucket for all classes, with a floor per class.
+    /// One bucket for all classes. A class may use the bucket only while it contains at least the
+    /// floor of the class.
     Shared,
-    /// One bucket per class.
+    /// A separate bucket for each class.
     Separate,
-    /// A guaranteed share per class, and a common pool with a floor per class.
+    /// A guaranteed share for each class, and a common pool that a class may use only while the
+    /// pool contains at least the floor of the class.
     Hybrid,
 }
 
@@ -178,12 +185,12 @@ impl TierMethod {
 /// Compiled consumer class.
 #[derive(Clone, Debug)]
 pub struct ClassSpec {
-    /// Class name, which is a value of the path's last entry.
+    /// Class name. The class applies if the last entry of the path has this value.
     pub name: Box<str>,
     /// Compiled limit of the class.
     pub limit: Arc<Limit>,
-    /// Limit to which bills of the class are charged. `None` if bills are charged like other hits;
-    /// see [`Limit::bill_limit`].
+    /// Limit that bills of this class (hits that the caller has already used) are charged against.
+    /// `None` if bills are charged like other hits; see [`Limit::bill_limit`].
     pub bill_limit: Option<Arc<Limit>>,
 }
 
@@ -205,7 +212,7 @@ pub struct HttpMapping {
     pub descriptors: Box<[Box<[HttpEntry]>]>,
 }
 
-/// Entry of a descriptor that is built from an HTTP request.
+/// Entry that an `http` mapping adds to a descriptor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpEntry {
     /// Key of the entry.
@@ -217,7 +224,7 @@ pub struct HttpEntry {
 /// Source of an entry's value: a property of the HTTP request, or fixed text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HttpSource {
-    /// First value of the header with this name, which is in lower case.
+    /// First value of the header with this name. The name is in lower case.
     Header(Box<str>),
     /// Fixed text from the policy.
     Value(Box<str>),

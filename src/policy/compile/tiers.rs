@@ -21,8 +21,8 @@ use crate::policy::syntax::reader::{ErrorReported, Fields, ReadResult, Reader};
 /// Value of the key `default` that leaves unlisted values unlimited.
 const NO_CLASS: &str = "none";
 
-/// Reads `tiers`. `whole` is the limit without classes. `identity` contains the parts of that
-/// limit's `limit_id`.
+/// Reads `tiers`. `whole` is the limit without classes. `identity` contains the parts that are
+/// hashed to form the `limit_id` of that limit.
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
@@ -35,7 +35,7 @@ pub(crate) fn read<'d>(
         return Ok(None);
     }
     let bucket = check_placement(reader, fields, context, raw, whole)?;
-    let whole = DividedBucket { raw, bucket };
+    let whole = DividedBucket { raw_limit: raw, bucket };
     let read = reader.read_map(fields, &keywords::TIERS, |reader, fields| {
         let method = read_method(reader, fields);
         let classes = read_classes(reader, fields);
@@ -153,8 +153,8 @@ fn read_classes<'d>(
     Ok(classes)
 }
 
-/// Reports the first error in the keys of a class, the floors, the totals of all classes, or the
-/// charge mode.
+/// Checks the keys of each class, the floors, the totals of all classes, and the charge mode.
+/// Reports the first error.
 fn check_classes(
     reader: &mut Reader<'_>,
     method: TierMethod,
@@ -167,8 +167,8 @@ fn check_classes(
         .or_else(|| check_floors(method, classes))
         .or_else(|| check_totals(classes, whole))
         .or_else(|| {
-            let charge = whole.raw.charge;
-            let is_debt = whole.raw.has_own_charge && charge.keeps_debt();
+            let charge = whole.raw_limit.charge;
+            let is_debt = whole.raw_limit.has_own_charge && charge.keeps_debt();
             (is_debt && method == TierMethod::Hybrid).then(|| {
                 let message = format!(
                     "`charge: {}` does not go with `method: hybrid`, which keeps no debt; remove \
@@ -187,8 +187,8 @@ fn check_classes(
 /// Kind and message of the diagnostic for a constraint that the classes violate.
 type Violation = (DiagnosticKind, String);
 
-/// Returns a violation if a class lacks a key that its method needs or has one that the method does
-/// not allow.
+/// Returns a violation if a class lacks a key that `method` requires or has a key that `method`
+/// does not allow.
 fn check_class_keys(method: TierMethod, class: &RawClass) -> Option<Violation> {
     let name = quoted(&class.name);
     let has_size = class.burst.is_some() || class.requests.is_some();
@@ -225,8 +225,8 @@ fn check_class_keys(method: TierMethod, class: &RawClass) -> Option<Violation> {
     Some((kind, message))
 }
 
-/// Returns a violation if a floor is 100 % or more, or is lower than the floor of the class before
-/// it. In a shared bucket, equal floors are also a violation.
+/// Returns a violation if a floor is 100 % or more, or is lower than the floor of the preceding
+/// class. In a shared bucket, equal floors are also a violation.
 fn check_floors(method: TierMethod, classes: &[RawClass]) -> Option<Violation> {
     let floor = |class: &RawClass| class.floor.unwrap_or(0);
     if let Some(class) = classes.iter().find(|class| u64::from(floor(class)) >= HUNDRED_PERCENT) {
@@ -270,7 +270,7 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
         classes.iter().map(part).sum::<u128>()
     };
     let burst = whole.bucket.burst.0;
-    let requests = u64::from(whole.raw.rate.requests_per_unit);
+    let requests = u64::from(whole.raw_limit.rate.requests_per_unit);
     for (name, sum, all) in [
         ("burst", sum(|class| class.burst, burst), burst),
         ("requests_per_unit", sum(|class| class.requests, requests), requests),
@@ -297,8 +297,8 @@ fn check_totals(classes: &[RawClass], whole: &DividedBucket<'_>) -> Option<Viola
     Some((DiagnosticKind::OutOfRange, message))
 }
 
-/// Reads `default`, and returns the position of the class for unlisted values, or `None` for
-/// `default: none`. If the key is absent, returns the class with the highest floor; ties go to the
+/// Reads `default`. Returns the position of the class for unlisted values, or `None` if the value
+/// is `none`. If the key is absent, returns the class with the highest floor; ties go to the
 /// smallest share, then to the last class.
 fn read_default_class<'d>(
     reader: &mut Reader<'d>,

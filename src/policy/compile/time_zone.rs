@@ -65,7 +65,7 @@ impl ZonedWindows {
         None
     }
 
-    /// Returns the first date of the window that contains a date; `None` if out of range.
+    /// Returns the first date of the window that contains `date`; `None` if it is out of range.
     fn first_date(&self, date: Date) -> Option<Date> {
         match self.unit {
             Unit::Week => {
@@ -78,8 +78,8 @@ impl ZonedWindows {
         }
     }
 
-    /// Returns the first date of the window after the one that starts on `first`; `None` if out of
-    /// range.
+    /// Returns the first date of the next window, given the first date of a window; `None` if it is
+    /// out of range.
     fn next_date(&self, first: Date) -> Option<Date> {
         let length = match self.unit {
             Unit::Week => Length::new().weeks(1),
@@ -90,8 +90,8 @@ impl ZonedWindows {
         first.checked_add(length).ok()
     }
 
-    /// Returns the first instant of a date: midnight, or the instant of the clock change if it
-    /// skips midnight. Returns `None` for instants before 1970 or out of range.
+    /// Returns the first instant of a date: midnight, or the instant of the clock change if the
+    /// change skips midnight. Returns `None` if the instant is before 1970 or out of range.
     fn first_instant(&self, date: Date) -> Option<Micros> {
         let midnight = date.at(0, 0, 0, 0);
         let instant = self.zone.to_ambiguous_timestamp(midnight).compatible().ok()?;
@@ -115,13 +115,13 @@ impl CalendarWindows for ZonedWindows {
 mod tests {
     use super::*;
 
-    fn at(text: &str) -> Micros {
+    fn parse_micros(text: &str) -> Micros {
         let instant: Timestamp = text.parse().unwrap();
         Micros(u64::try_from(instant.as_microsecond()).unwrap())
     }
 
-    fn window(unit: Unit, zone: &str, text: &str) -> [String; 2] {
-        let span = calendar(unit, zone).unwrap().window_at(at(text));
+    fn format_window(unit: Unit, zone: &str, text: &str) -> [String; 2] {
+        let span = calendar(unit, zone).unwrap().window_at(parse_micros(text));
         let text_of = |at: Micros| {
             Timestamp::from_microsecond(i64::try_from(at.0).unwrap()).unwrap().to_string()
         };
@@ -138,14 +138,14 @@ mod tests {
             (Unit::Month, "Asia/Kolkata", "2026-02-28T18:30:00Z", "2026-03-31T18:30:00Z"),
             (Unit::Year, "America/New_York", "2026-01-01T05:00:00Z", "2027-01-01T05:00:00Z"),
         ] {
-            assert_eq!(window(unit, zone, now), [start, end], "{unit:?} in {zone}");
+            assert_eq!(format_window(unit, zone, now), [start, end], "{unit:?} in {zone}");
         }
     }
 
     #[test]
     fn days_with_a_clock_change_are_longer_or_shorter() {
         let hours = |zone, text| {
-            let span = calendar(Unit::Day, zone).unwrap().window_at(at(text));
+            let span = calendar(Unit::Day, zone).unwrap().window_at(parse_micros(text));
             (span.end.0 - span.start.0) / 3_600_000_000
         };
         assert_eq!(hours("Europe/Berlin", "2026-03-29T12:00:00Z"), 23);
@@ -160,8 +160,8 @@ mod tests {
         for zone in ["America/Toronto", "America/Havana", "Africa/Cairo", "Pacific/Apia", "UTC"] {
             for unit in [Unit::Day, Unit::Week, Unit::Month, Unit::Year] {
                 let calendar = calendar(unit, zone).unwrap();
-                let mut span = calendar.window_at(at("1980-01-01T00:00:00Z"));
-                while span.end < at("2030-01-01T00:00:00Z") {
+                let mut span = calendar.window_at(parse_micros("1980-01-01T00:00:00Z"));
+                while span.end < parse_micros("2030-01-01T00:00:00Z") {
                     let next = calendar.window_at(span.end);
                     assert_eq!(next.start, span.end, "{unit:?} in {zone}");
                     assert_eq!(

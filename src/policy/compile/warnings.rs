@@ -1,5 +1,5 @@
-//! Warns about configuration that is valid but contradicts itself or has no effect. Notes give
-//! advice about configuration that works as written.
+//! Warns about configuration that is valid but contradicts itself or has no effect. Also adds
+//! notes, which give advice about configuration that works as written.
 //!
 //! Each check is a function over one domain; add new ones to [`CHECKS`]. Checks only run on a
 //! policy without errors, so a node's position in its list is its position in the file.
@@ -64,8 +64,8 @@ pub(crate) struct Findings {
     pub(crate) notes: Vec<Diagnostic>,
 }
 
-/// Returns the warnings and the notes about a domain: at most [`DIAGNOSTICS_MAX`] notes, as many
-/// warnings about descriptors, and as many warnings about the `hash_tag` of each file.
+/// Returns the warnings and notes about a domain, up to [`DIAGNOSTICS_MAX`] of each of these:
+/// notes, warnings about descriptors, and warnings about the `hash_tag` of each file.
 ///
 /// `files` contains the document index of each of the domain's files. `origins` contains the
 /// document index and the position of each first-level node.
@@ -83,7 +83,7 @@ pub(crate) fn find_warnings(
     }
     for document in files.iter().filter_map(|file| documents.get(*file)) {
         if document.root().get(keywords::HASH_TAG.name).is_some() {
-            linter.found.warnings.extend(unknown_hash_tags(domain, document));
+            linter.found.warnings.extend(find_unknown_hash_tags(domain, document));
         }
     }
     if let (Some(file), true) = (files.first(), !has_rule(&domain.nodes)) {
@@ -105,8 +105,8 @@ struct Linter<'a> {
     domain: &'a DomainSpec,
     origins: &'a [(usize, usize)],
     documents: &'a [Document<'a>],
-    /// Maximum number of entries of a descriptor, and therefore the maximum depth of a rule that
-    /// can match, in levels.
+    /// Maximum number of entries of a descriptor. A rule that is more than this many levels deep
+    /// never matches.
     entries_max: usize,
     found: Findings,
 }
@@ -114,30 +114,30 @@ struct Linter<'a> {
 /// Path from the root of the policy tree to a node. Contains the nodes on the path and the index
 /// of each among its siblings.
 struct NodePath<'a> {
-    at: Vec<usize>,
+    indices: Vec<usize>,
     nodes: Vec<&'a NodeSpec>,
 }
 
 impl<'a> Linter<'a> {
     /// Calls `visit` for every node, parents first.
     fn visit_nodes(&mut self, mut visit: impl FnMut(&mut Self, &NodePath<'a>, &'a NodeSpec)) {
-        let mut node_path = NodePath { at: Vec::new(), nodes: Vec::new() };
+        let mut node_path = NodePath { indices: Vec::new(), nodes: Vec::new() };
         let domain = self.domain;
-        self.walk(&domain.nodes, &mut node_path, &mut visit);
+        self.visit_subtrees(&domain.nodes, &mut node_path, &mut visit);
     }
 
-    fn walk(
+    fn visit_subtrees(
         &mut self,
         nodes: &'a [NodeSpec],
         node_path: &mut NodePath<'a>,
         visit: &mut impl FnMut(&mut Self, &NodePath<'a>, &'a NodeSpec),
     ) {
         for (at, node) in nodes.iter().enumerate() {
-            node_path.at.push(at);
+            node_path.indices.push(at);
             node_path.nodes.push(node);
             visit(self, node_path, node);
-            self.walk(&node.children, node_path, visit);
-            node_path.at.pop();
+            self.visit_subtrees(&node.children, node_path, visit);
+            node_path.indices.pop();
             node_path.nodes.pop();
         }
     }
@@ -173,21 +173,31 @@ fn check_keys_and_depth(linter: &mut Linter<'_>) {
     linter.visit_nodes(|linter, node_path, node| {
         if node.key.contains('*') {
             let message = "`*` in a key is a plain character; patterns go into `value`";
-            linter.add_finding(&node_path.at, |p| p.key("key"), DiagnosticKind::StarInKey, message);
+            linter.add_finding(
+                &node_path.indices,
+                |p| p.key("key"),
+                DiagnosticKind::StarInKey,
+                message,
+            );
         }
         if &*node.key == ":path" {
             let message = "`:path` carries the query string, so that a client gets a new counter \
                            with every `?`; send the route's name, or the path without its query";
-            linter.add_finding(&node_path.at, |p| p.key("key"), DiagnosticKind::PathAsKey, message);
+            linter.add_finding(
+                &node_path.indices,
+                |p| p.key("key"),
+                DiagnosticKind::PathAsKey,
+                message,
+            );
         }
-        if node.rule.is_some() && node_path.at.len() > linter.entries_max {
+        if node.rule.is_some() && node_path.indices.len() > linter.entries_max {
             let message = format!(
                 "this rule never matches: it is {} entries deep, and a request has at most \
                  {}",
-                node_path.at.len(),
+                node_path.indices.len(),
                 linter.entries_max
             );
-            linter.add_finding(&node_path.at, |p| p, DiagnosticKind::NeverMatches, message);
+            linter.add_finding(&node_path.indices, |p| p, DiagnosticKind::NeverMatches, message);
         }
     });
 }
@@ -199,7 +209,7 @@ fn check_leaves(linter: &mut Linter<'_>) {
     let domain = linter.domain;
     check_sibling_leaves(linter, &domain.nodes, &[]);
     linter.visit_nodes(|linter, node_path, node| {
-        check_sibling_leaves(linter, &node.children, &node_path.at)
+        check_sibling_leaves(linter, &node.children, &node_path.indices)
     });
 }
 
@@ -226,14 +236,19 @@ fn check_shared_counters(linter: &mut Linter<'_>) {
                 let message = "one counter for all callers: no entry of its key names a client; \
                                add one such as remote_address, unless that is meant";
                 let path = |p| limit_path(p, nth, limit.in_list);
-                linter.add_finding(&node_path.at, path, DiagnosticKind::OneCounterForAll, message);
+                linter.add_finding(
+                    &node_path.indices,
+                    path,
+                    DiagnosticKind::OneCounterForAll,
+                    message,
+                );
             }
         }
     });
 }
 
-/// Returns the path of a limit of the descriptor at `path`. The limit is entry `nth` of
-/// `rate_limits` if `in_list` is true, otherwise `rate_limit`.
+/// Returns the path of one limit of the descriptor at `path`: entry `nth` of `rate_limits` if
+/// `in_list` is true, otherwise `rate_limit`.
 fn limit_path(path: Path, nth: usize, in_list: bool) -> Path {
     if in_list { path.key("rate_limits").index(nth) } else { path.key("rate_limit") }
 }
@@ -246,7 +261,7 @@ fn distinguishes_clients(limit: &LimitSpec, path: &[&NodeSpec]) -> bool {
     (0..levels).filter(is_counted).any(|at| varies_by_client(path[at]))
 }
 
-/// Returns whether the node matches several values that differ by client, so that each client gets
+/// Returns whether a node matches different values for different clients, so that each client gets
 /// its own counter.
 fn varies_by_client(node: &NodeSpec) -> bool {
     let varies = match node.value {
@@ -263,7 +278,7 @@ fn check_unreachable_siblings(linter: &mut Linter<'_>) {
     let domain = linter.domain;
     check_covered_siblings(linter, &domain.nodes, &[]);
     linter.visit_nodes(|linter, node_path, node| {
-        check_covered_siblings(linter, &node.children, &node_path.at)
+        check_covered_siblings(linter, &node.children, &node_path.indices)
     });
 }
 
@@ -346,15 +361,15 @@ fn check_replaces(linter: &mut Linter<'_>) {
         for (at, name) in replaced.filter(|(_, name)| !names.contains(&***name)) {
             let message = format!("no limit of this domain has the name {}", quoted(name));
             let path = |p: Path| p.key("rate_limit").key("replaces").index(at).key("name");
-            linter.add_finding(&node_path.at, path, DiagnosticKind::UnknownReplaces, message);
+            linter.add_finding(&node_path.indices, path, DiagnosticKind::UnknownReplaces, message);
         }
     });
 }
 
-/// Adds notes if every limit of a domain needs an entry that can be absent. Envoy omits a
-/// descriptor if one of its entries is absent, so a request might not be limited at all. Takes the
-/// first such entry on the path of each limit, and adds one note for each distinct key among these
-/// entries.
+/// Adds notes if every limit of a domain requires an entry that can be absent. Envoy omits a
+/// descriptor if one of its entries is absent, so some requests might not be limited at all. Each
+/// note is about a key that is the first such entry on the path of a limit. There is one note per
+/// distinct key.
 fn check_absent_entries(linter: &mut Linter<'_>) {
     let can_be_absent = |node: &NodeSpec| !ALWAYS_PRESENT_KEYS.contains(&&*node.key);
     let mut is_safe = false;
@@ -369,7 +384,7 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
             Some(depth) => {
                 let key = &*node_path.nodes[depth].key;
                 if keys.insert(key) {
-                    found.push((node_path.at[..=depth].to_vec(), key));
+                    found.push((node_path.indices[..=depth].to_vec(), key));
                 }
             }
         }
@@ -387,9 +402,10 @@ fn check_absent_entries(linter: &mut Linter<'_>) {
     }
 }
 
-/// Returns a warning for each entry of `hash_tag` that is in no counter key of the domain and
-/// therefore colocates no counters.
-fn unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagnostic> {
+/// Returns a warning for each key in `hash_tag` that is in no counter key of the domain. Such a key
+/// prevents colocation, because a counter has a hash tag only if its key contains every entry in
+/// `hash_tag`.
+fn find_unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<Diagnostic> {
     let limits = colocation::limit_sites(domain);
     let known: HashSet<&str> = limits.iter().flat_map(|limit| limit.counted_keys()).collect();
     let keys = domain.hash_tag.iter().map(|key| &**key);
@@ -432,8 +448,8 @@ fn check_hash_slots(linter: &mut Linter<'_>) {
             limits[one].label,
             keys.join(", ")
         );
-        let path = |p| limit_path(p, site.nth, site.in_list);
-        linter.add_finding(&site.at, path, DiagnosticKind::SplitOverSlots, message);
+        let path = |p| limit_path(p, site.index_in_rule, site.in_list);
+        linter.add_finding(&site.indices, path, DiagnosticKind::SplitOverSlots, message);
     }
 }
 

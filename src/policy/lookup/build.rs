@@ -1,6 +1,6 @@
 //! Builds the lookup tree from the compiled spec.
 //!
-//! If a spec contains a duplicate domain or sibling, the first in file order wins; `compile`
+//! If a spec contains duplicate domains or sibling nodes, the first in file order wins; `compile`
 //! rejects such specs. Not here: diagnostics (`compile`).
 
 use std::borrow::Borrow;
@@ -39,19 +39,19 @@ impl Policy {
         secret: Secret,
         first: RuleId,
     ) -> Policy {
-        let mut builder = TreeBuilder { first: first.0, ..TreeBuilder::default() };
+        let mut builder = TreeBuilder { first_rule_id: first.0, ..TreeBuilder::default() };
         for domain in domains {
             builder.collect_replaced(&domain.borrow().nodes);
         }
         for domain in domains {
             builder.add_domain(domain.borrow());
         }
-        let mut replaced: Vec<(Box<str>, NameId)> = builder.replaced.into_iter().collect();
+        let mut replaced: Vec<(Box<str>, NameId)> = builder.replaced_names.into_iter().collect();
         replaced.sort_unstable_by_key(|(_, id)| id.0);
         let replaced_names = replaced.into_iter().map(|(name, _)| name).collect();
         Policy {
             rules: builder.rules,
-            first: first.0,
+            first_rule_id: first.0,
             tree: Arc::new(builder.tree),
             secret,
             replaced_names,
@@ -65,18 +65,18 @@ struct TreeBuilder {
     tree: DescriptorTree,
     rules: Vec<Rule>,
     /// Id of the first rule of the policy.
-    first: u32,
+    first_rule_id: u32,
     /// Id of each limit name that appears in the `replaces` of any rule. Limits with other names
     /// are never replaced.
-    replaced: HashMap<Box<str>, NameId>,
+    replaced_names: HashMap<Box<str>, NameId>,
 }
 
 impl TreeBuilder {
     fn collect_replaced(&mut self, nodes: &[NodeSpec]) {
         for node in nodes {
             for name in node.rule.iter().flat_map(|rule| &rule.replaces) {
-                let next = NameId(arena_index(self.replaced.len()));
-                self.replaced.entry(name.clone()).or_insert(next);
+                let next = NameId(arena_index(self.replaced_names.len()));
+                self.replaced_names.entry(name.clone()).or_insert(next);
             }
             self.collect_replaced(&node.children);
         }
@@ -111,11 +111,11 @@ impl TreeBuilder {
             let (hash, domains) = (&tree.hash, &tree.domains);
             |at| hash_with(hash, 0, domains[*at as usize].name.as_bytes())
         });
-        self.add_level(spec, root, spec.nodes.iter());
+        self.add_children(spec, root, spec.nodes.iter());
     }
 
     /// Adds the nodes and rules below a node, in file order.
-    fn add_level<'s>(
+    fn add_children<'s>(
         &mut self,
         domain: &DomainSpec,
         parent: NodeId,
@@ -126,13 +126,13 @@ impl TreeBuilder {
             let node = self.add_node(TreeNode {
                 parent: Some(parent),
                 key: spec.key.clone(),
-                value: exact_without_star(&spec.value),
+                value: literal_to_exact(&spec.value),
                 share_threshold: spec.share_threshold,
                 value_to_metric: spec.value_to_metric,
                 rule: None,
                 is_leaf: spec.children.is_empty(),
             });
-            let group = self.add_group(parent, &spec.key);
+            let group = self.find_or_add_group(parent, &spec.key);
             match &spec.value {
                 ValueSpec::Pattern(text) if text.contains('*') => {
                     let (texts, nodes) = patterns.entry(group).or_default();
@@ -140,7 +140,7 @@ impl TreeBuilder {
                     nodes.push(node);
                 }
                 ValueSpec::Exact(value) | ValueSpec::Pattern(value) => {
-                    self.add_exact(group, value, node);
+                    self.add_exact_child(group, value, node);
                 }
                 ValueSpec::Any => {
                     self.tree.groups[group as usize].default.get_or_insert(node);
@@ -149,7 +149,7 @@ impl TreeBuilder {
             if let Some(rule) = &spec.rule {
                 self.add_rule(domain, node, rule);
             }
-            self.add_level(domain, node, spec.children.iter());
+            self.add_children(domain, node, spec.children.iter());
         }
         for (group, (texts, nodes)) in patterns {
             self.tree.groups[group as usize].patterns =
@@ -162,7 +162,7 @@ impl TreeBuilder {
         NodeId(arena_index(self.tree.nodes.len() - 1))
     }
 
-    fn add_group(&mut self, parent: NodeId, key: &str) -> u32 {
+    fn find_or_add_group(&mut self, parent: NodeId, key: &str) -> u32 {
         if let Some(group) = self.tree.find_group(parent, key.as_bytes()) {
             return group;
         }
@@ -183,7 +183,7 @@ impl TreeBuilder {
         at
     }
 
-    fn add_exact(&mut self, group: u32, value: &str, node: NodeId) {
+    fn add_exact_child(&mut self, group: u32, value: &str, node: NodeId) {
         if self.tree.find_exact(group, value.as_bytes()).is_some() {
             return;
         }
@@ -201,7 +201,7 @@ impl TreeBuilder {
     }
 
     fn add_rule(&mut self, domain: &DomainSpec, node: NodeId, spec: &RuleSpec) {
-        let id = RuleId(self.first.wrapping_add(arena_index(self.rules.len())));
+        let id = RuleId(self.first_rule_id.wrapping_add(arena_index(self.rules.len())));
         self.tree.nodes[node.0 as usize].rule = Some(id);
         let path = self.tree.path_to(node);
         let key_templates =
@@ -242,14 +242,15 @@ impl TreeBuilder {
         // `per` is a set: its order does not change the counter.
         positions.sort_unstable();
         positions.dedup();
-        let key_entry = |at: usize| KeyEntry { at, shared: shared_pattern(path[at]) };
+        let key_entry =
+            |at: usize| KeyEntry { position: at, shared_pattern: shared_pattern(path[at]) };
         let entry_at =
             |key: &str| positions.iter().copied().find(|at| *path[*at].key == *key).map(key_entry);
         let tag =
             domain.hash_tag.iter().map(|key| entry_at(key)).collect::<Option<Box<[KeyEntry]>>>();
         let listed = name.filter(|_| spec.in_list);
         let prefix = |class: Option<&str>, limit: &Limit| {
-            counter_key::prefix(&domain.name, listed, class, limit)
+            counter_key::identity_prefix(&domain.name, listed, class, limit)
         };
         let classes = spec.tiers.iter().flat_map(|tiers| {
             let is_separate = tiers.method == TierMethod::Separate;
@@ -257,7 +258,7 @@ impl TreeBuilder {
         });
         KeyTemplate {
             prefix: prefix(None, &spec.limit),
-            classes: classes.map(|(name, class)| prefix(name, &class.limit)).collect(),
+            class_prefixes: classes.map(|(name, class)| prefix(name, &class.limit)).collect(),
             tag: tag.filter(|tag| !tag.is_empty()),
             entries: positions.iter().copied().map(key_entry).collect(),
             replaced_name: name.and_then(|name| self.replaced_name_id(name)),
@@ -265,20 +266,20 @@ impl TreeBuilder {
     }
 
     fn replaced_name_id(&self, name: &str) -> Option<NameId> {
-        self.replaced.get(name).copied()
+        self.replaced_names.get(name).copied()
     }
 }
 
 /// Converts a pattern without `*` to an exact value. Returns other values unchanged.
-fn exact_without_star(value: &ValueSpec) -> ValueSpec {
+fn literal_to_exact(value: &ValueSpec) -> ValueSpec {
     match value {
         ValueSpec::Pattern(text) if !text.contains('*') => ValueSpec::Exact(text.clone()),
         other => other.clone(),
     }
 }
 
-/// Returns whether a rule's printed path shows the request's value for this node even without
-/// `detailed_metric`.
+/// Returns whether the rule's path in metrics contains the request's value for this node even
+/// without `detailed_metric`.
 fn shows_value(node: &TreeNode) -> bool {
     let varies = match node.value {
         ValueSpec::Exact(_) => false,

@@ -26,26 +26,26 @@ const TAG_KIND: u8 = 3;
 /// First byte of the identity of a slot holder.
 const HOLDER_KIND: u8 = 4;
 
-/// Byte in an identity for a fixed window that is aligned to the Unix epoch. If an algorithm has a
-/// window, the window follows the algorithm's byte.
-const FIXED_WINDOW: u8 = 1;
-const SLIDING_WINDOW: u8 = 2;
-const SLIDING_LOG: u8 = 3;
-const TOKEN_BUCKET: u8 = 4;
-const LEAKY_BUCKET: u8 = 5;
-const HYBRID: u8 = 6;
-const CONCURRENCY: u8 = 7;
-const CALENDAR: u8 = 8;
+/// Byte in an identity for a fixed window that is aligned to the Unix epoch. The byte of an
+/// algorithm is followed by the window if the algorithm has one.
+const FIXED_WINDOW_MARKER: u8 = 1;
+const SLIDING_WINDOW_MARKER: u8 = 2;
+const SLIDING_LOG_MARKER: u8 = 3;
+const TOKEN_BUCKET_MARKER: u8 = 4;
+const LEAKY_BUCKET_MARKER: u8 = 5;
+const HYBRID_MARKER: u8 = 6;
+const CONCURRENCY_MARKER: u8 = 7;
+const CALENDAR_MARKER: u8 = 8;
 
-/// Byte for an absent optional part of an identity.
-const ABSENT: u8 = 0;
-/// Byte before an optional part that is present in an identity.
-const PRESENT: u8 = 1;
+/// Byte in an identity for an optional part that is absent.
+const ABSENT_MARKER: u8 = 0;
+/// Byte in an identity before an optional part that is present.
+const PRESENT_MARKER: u8 = 1;
 
 /// Byte before an entry's value in an identity. It differs from [`PATTERN_MARKER`], so that a
 /// caller cannot reach the shared counter of a pattern by sending the pattern's text as a value.
 const VALUE_MARKER: u8 = 0;
-/// Byte before a pattern that replaces an entry's value in an identity.
+/// Byte before the text of a pattern, which replaces an entry's value in an identity.
 const PATTERN_MARKER: u8 = 1;
 
 /// Maximum size of an identity that is stored without a heap allocation, in bytes. Envoy's
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Secret {
 /// Value that an entry contributes to a counter's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EntryValue<'a> {
-    /// Value from the request.
+    /// Value of the entry in the request.
     Request(&'a [u8]),
     /// Text of a pattern. All values that match the pattern share one counter.
     Pattern(&'a [u8]),
@@ -123,7 +123,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Starts an identity with the limit's prefix (see [`prefix`]).
+    /// Starts an identity with the limit's prefix (see [`identity_prefix`]).
     pub(crate) fn begin(&mut self, prefix: &[u8]) {
         self.bytes.clear();
         self.bytes.extend_from_slice(prefix);
@@ -165,20 +165,20 @@ impl Identity {
     fn push_algorithm(&mut self, limit: &Limit) {
         let (algorithm, window) = match &limit.algorithm {
             Algorithm::FixedWindow(fixed) => match &fixed.window {
-                Window::Epoch { length } => (FIXED_WINDOW, Some(*length)),
+                Window::Epoch { length } => (FIXED_WINDOW_MARKER, Some(*length)),
                 Window::Calendar(calendar) => {
-                    self.bytes.push(CALENDAR);
+                    self.bytes.push(CALENDAR_MARKER);
                     self.push_part(calendar.unit().as_str().as_bytes());
                     return self.push_part(calendar.zone().as_bytes());
                 }
             },
-            Algorithm::SlidingWindow(sliding) => (SLIDING_WINDOW, Some(sliding.length)),
-            Algorithm::SlidingLog(log) => (SLIDING_LOG, Some(log.length)),
-            Algorithm::Bucket(bucket) if bucket.leaky => (LEAKY_BUCKET, None),
-            Algorithm::Bucket(_) => (TOKEN_BUCKET, None),
+            Algorithm::SlidingWindow(sliding) => (SLIDING_WINDOW_MARKER, Some(sliding.length)),
+            Algorithm::SlidingLog(log) => (SLIDING_LOG_MARKER, Some(log.length)),
+            Algorithm::Bucket(bucket) if bucket.leaky => (LEAKY_BUCKET_MARKER, None),
+            Algorithm::Bucket(_) => (TOKEN_BUCKET_MARKER, None),
             // A hybrid's state counts in ticks of the window.
-            Algorithm::Hybrid(hybrid) => (HYBRID, Some(hybrid.window)),
-            Algorithm::Concurrency(_) => (CONCURRENCY, None),
+            Algorithm::Hybrid(hybrid) => (HYBRID_MARKER, Some(hybrid.window)),
+            Algorithm::Concurrency(_) => (CONCURRENCY_MARKER, None),
         };
         self.bytes.push(algorithm);
         if let Some(window) = window {
@@ -188,9 +188,9 @@ impl Identity {
 
     fn push_optional(&mut self, name: Option<&str>) {
         match name {
-            None => self.bytes.push(ABSENT),
+            None => self.bytes.push(ABSENT_MARKER),
             Some(name) => {
-                self.bytes.push(PRESENT);
+                self.bytes.push(PRESENT_MARKER);
                 self.push_part(name.as_bytes());
             }
         }
@@ -218,7 +218,7 @@ impl Identity {
 
 /// Returns the part of the identity that all counters of a limit share. `name` is set only for
 /// entries of `rate_limits`. `class` is set only if each consumer class has its own bucket.
-pub(crate) fn prefix(
+pub(crate) fn identity_prefix(
     domain: &str,
     name: Option<&str>,
     class: Option<&str>,
@@ -241,8 +241,9 @@ pub(crate) fn hash_holder(secret: &Secret, text: &[u8]) -> Holder {
     Holder(identity.hash(secret))
 }
 
-/// Formats a counter key for operators: `{identity}`, or `{tag}:identity` if the key has a hash
-/// tag. Each part is 22 characters of unpadded base64url over the 16 bytes in big-endian order.
+/// Formats a counter key for display to operators: `{identity}`, or `{tag}:identity` if the key has
+/// a hash tag. Each part is 22 characters of unpadded base64url over the 16 bytes in big-endian
+/// order.
 ///
 /// ```
 /// use tidegate::{domain::CounterKey, policy::key_text};

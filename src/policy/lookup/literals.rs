@@ -12,11 +12,11 @@ use aho_corasick::{Anchored, PatternID};
 #[derive(Debug)]
 pub(crate) struct LiteralSet {
     automaton: NFA,
-    start: StateID,
+    start_state: StateID,
     anchored: Anchored,
 }
 
-/// Occurrence of a literal in a value. Sorts by literal, then by position.
+/// Occurrence of a literal in a value. Occurrences are ordered by literal, then by offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Occurrence {
     pub literal: u32,
@@ -32,8 +32,8 @@ impl LiteralSet {
         literals.sort_unstable_by_key(|(_, id)| *id);
         let texts = literals.iter().map(|(text, _)| text);
         let automaton = NFA::builder().prefilter(false).build(texts).ok()?;
-        let start = automaton.start_state(anchored).ok()?;
-        Some(LiteralSet { automaton, start, anchored })
+        let start_state = automaton.start_state(anchored).ok()?;
+        Some(LiteralSet { automaton, start_state, anchored })
     }
 
     /// Calls `on` with the id of every literal that is a prefix of the bytes, shortest first.
@@ -43,7 +43,7 @@ impl LiteralSet {
         bytes: impl Iterator<Item = &'b u8>,
         mut on: impl FnMut(usize),
     ) {
-        let mut state = self.start;
+        let mut state = self.start_state;
         for (length, byte) in (1..).zip(bytes) {
             state = self.automaton.next_state(self.anchored, state, *byte);
             if self.automaton.is_dead(state) {
@@ -60,7 +60,7 @@ impl LiteralSet {
     /// Calls `on` with every occurrence of every literal in the value, in one pass, ordered by the
     /// end of the occurrence.
     pub(crate) fn for_each_occurrence(&self, value: &[u8], mut on: impl FnMut(Occurrence)) {
-        let mut state = self.start;
+        let mut state = self.start_state;
         for (end, byte) in (1..).zip(value) {
             state = self.automaton.next_state(self.anchored, state, *byte);
             for literal in self.literals_ending_at(state) {
@@ -77,7 +77,7 @@ impl LiteralSet {
     }
 }
 
-/// Ids of distinct literals, consecutive in order of first use.
+/// Map from distinct literals to their ids, which are consecutive from 0 in order of first use.
 #[derive(Debug, Default)]
 pub(crate) struct LiteralIds {
     ids: HashMap<Vec<u8>, u32>,

@@ -32,11 +32,11 @@ const DESCRIPTORS_INLINE: usize = 16;
 pub enum DescriptorMatch<'p> {
     /// No rule matches, or the policy does not contain the domain.
     NoRule,
-    /// Rule whose limits are all replaced by rules of other descriptors.
+    /// Rule with limits, all of which are replaced by rules that other descriptors match.
     Replaced(&'p Rule),
     /// Rule without limits, which allows every request.
     Unlimited(&'p Rule),
-    /// Rule with limits, at least one of them not replaced.
+    /// Rule with limits, of which at least one is not replaced.
     Limited(&'p Rule),
     /// Request override, as an index into [`Matches::overrides`].
     Override(usize),
@@ -47,9 +47,9 @@ pub enum DescriptorMatch<'p> {
 pub struct Matches<'p> {
     /// Accounting mode of the request's domain; the default if the domain is unknown.
     pub accounting: Accounting,
-    /// Results in the order of the descriptors.
+    /// Match result of each descriptor, in the order of the request.
     pub found: SmallVec<[DescriptorMatch<'p>; DESCRIPTORS_INLINE]>,
-    /// Compiled request overrides, in the order of their descriptors.
+    /// Limits compiled from request overrides, in the order of their descriptors.
     pub overrides: Vec<Arc<Limit>>,
     domain: Option<&'p Domain>,
     /// Limit names that the matched rules replace; sorted and without duplicates once all
@@ -63,14 +63,14 @@ impl Matches<'_> {
         self.domain.is_some()
     }
 
-    /// Returns the keys of the entries that group the quota descriptors of the request's domain. If
-    /// there are none, every quota descriptor is a group of its own.
+    /// Returns the keys of the entries by which the quota descriptors of the request's domain are
+    /// grouped. If there are none, each quota descriptor forms its own group.
     pub fn quota_group(&self) -> &[Box<str>] {
         self.domain.map_or(&[], |domain| &domain.quota_group)
     }
 }
 
-/// Limit name that a matched rule replaces for the whole request, with the id of that rule.
+/// Limit name that a matched rule replaces for the whole request, with the rule's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Replacement {
     name: NameId,
@@ -94,8 +94,8 @@ pub struct Checks<'m, 'p> {
 }
 
 impl Policy {
-    /// Finds the rule for each descriptor. This is the rule of the node at the end of the
-    /// descriptor's path.
+    /// Finds the rule for each descriptor: the rule of the tree node that the descriptor's last
+    /// entry matches.
     ///
     /// Matching never backtracks: if an entry matches no child of the node reached so far, the
     /// descriptor has no rule. A request override takes precedence over the tree if the policy
@@ -165,7 +165,8 @@ impl Policy {
     /// Returns the checks that a request must pass. `matches` is the result of [`Policy::find`] for
     /// the same request.
     ///
-    /// Does not allocate for up to four checks whose identities have at most 512 bytes.
+    /// Does not allocate for up to four checks whose encoded counter keys have at most 512 bytes
+    /// each.
     pub fn checks<'m, 'p: 'm>(
         &'p self,
         request: &Request<'_>,
@@ -187,7 +188,7 @@ impl Policy {
                             continue;
                         }
                         let entries = descriptor.entries;
-                        let Some(selected) = template.select(spec, entries) else { continue };
+                        let Some(selected) = template.select_limit(spec, entries) else { continue };
                         let key =
                             self.counter_key(&mut identity, selected.prefix, template, entries);
                         let (limit, op) = requested_op(descriptor, selected, spec.cost);
@@ -235,8 +236,8 @@ impl Policy {
         CounterKey { identity: identity.hash(&self.secret), tag }
     }
 
-    /// Sets the holder of the last check if the check's limit is a concurrency limit and the
-    /// caller names a holder.
+    /// Sets the slot holder of the last check if its limit is a concurrency limit and the
+    /// descriptor names a holder.
     fn set_holder(&self, checks: &mut Checks<'_, '_>, descriptor: &Descriptor<'_>) {
         if let (Some(check), Some(text)) = (checks.each.last_mut(), descriptor.holder)
             && matches!(check.limit.algorithm, Algorithm::Concurrency(_))
@@ -250,10 +251,10 @@ impl Policy {
         counter_key::hash_holder(&self.secret, text)
     }
 
-    /// Returns the counter key of a request override. If the rule at the end of the path has a
-    /// single limit that counts in the same windows, this is the counter key of that limit, as in
-    /// envoyproxy/ratelimit. Otherwise, overrides on the same path share a counter if their windows
-    /// have the same length.
+    /// Returns the counter key of a request override. If the rule that matches the entries has a
+    /// single limit with the same windows, the override shares the counter of that limit, as in
+    /// envoyproxy/ratelimit. Otherwise, overrides with the same entries share a counter if their
+    /// windows have the same length.
     fn override_key(
         &self,
         identity: &mut Identity,
@@ -285,15 +286,15 @@ impl Policy {
 }
 
 impl Rule {
-    /// Returns the index of this rule's limit called `name`, or 0, the first limit, if no limit has
-    /// that name. An empty `name` finds an unnamed limit.
+    /// Returns the index of this rule's limit called `name`, or 0 if no limit has that name. An
+    /// empty `name` finds an unnamed limit.
     pub fn limit_position(&self, name: &str) -> usize {
         let has_name = |spec: &LimitSpec| spec.name.as_deref().unwrap_or("") == name;
         self.limits.iter().position(has_name).unwrap_or(0)
     }
 
-    /// Returns the entries in the counter key of the limit at `position`. With `share_threshold`,
-    /// the pattern's text replaces the request's value.
+    /// Returns the descriptor entries that the counter key of the limit at `position` contains.
+    /// With `share_threshold`, the pattern's text replaces the request's value.
     ///
     /// Does not allocate for up to eight entries.
     pub fn counter_entries<'a>(
@@ -304,8 +305,8 @@ impl Rule {
         let key_entries =
             self.key_templates.get(position).map_or(&[][..], |template| &template.entries);
         let counted = key_entries.iter().filter_map(|key_entry| {
-            let entry = *entries.get(key_entry.at)?;
-            let shared = key_entry.shared.as_deref().map(str::as_bytes);
+            let entry = *entries.get(key_entry.position)?;
+            let shared = key_entry.shared_pattern.as_deref().map(str::as_bytes);
             Some(Entry { value: shared.unwrap_or(entry.value), ..entry })
         });
         counted.collect()
@@ -313,8 +314,8 @@ impl Rule {
 }
 
 impl Matches<'_> {
-    /// Returns whether a matched rule other than the limit's own rule replaces the limit. A
-    /// replacement applies to all descriptors of the request.
+    /// Returns whether a matched rule other than `rule` replaces the limit. A replacement applies
+    /// to all descriptors of the request.
     fn is_replaced(&self, rule: &Rule, template: &KeyTemplate) -> bool {
         template.replaced_name.is_some_and(|name| {
             let first = self.replaced.partition_point(|replaced| replaced.name < name);
@@ -358,13 +359,13 @@ impl<'m, 'p> Checks<'m, 'p> {
     }
 }
 
-/// Appends the entries of a counter key to an identity. Values come from the request; with
-/// `share_threshold`, the pattern's text replaces the request's value.
+/// Appends the descriptor entries that a counter key contains to the key's encoding. Values come
+/// from the request; with `share_threshold`, the pattern's text replaces the request's value.
 fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<'_>]) {
     for key_entry in key {
         // A path that matched a rule has as many entries as the rule has levels.
-        let Some(entry) = entries.get(key_entry.at) else { continue };
-        let value = match &key_entry.shared {
+        let Some(entry) = entries.get(key_entry.position) else { continue };
+        let value = match &key_entry.shared_pattern {
             Some(pattern) => EntryValue::Pattern(pattern.as_bytes()),
             None => EntryValue::Request(entry.value),
         };
@@ -393,9 +394,9 @@ fn requested_op<'a>(
     }
 }
 
-/// Returns the charge mode of a request override: that of the overridden rule if the rule has
-/// exactly one limit, otherwise that of the domain. Under `charge: billed`, an override whose
-/// descriptor sets its own `hits_addend` gets [`Charge::Always`].
+/// Returns the charge mode of a request override. If the overridden rule has exactly one limit, the
+/// override has the charge mode of that limit, otherwise that of the domain. If that mode is
+/// `billed` and the descriptor sets its own `hits_addend`, the result is [`Charge::Always`].
 fn override_charge(domain: &Domain, rule: Option<&Rule>, descriptor: &Descriptor<'_>) -> Charge {
     let charge = match rule.map(|rule| &*rule.limits) {
         Some([spec]) => spec.limit.charge,
@@ -415,7 +416,7 @@ fn have_same_windows(a: &Limit, b: &Limit) -> bool {
     }
 }
 
-/// Returns the role of a rule's checks. `quotas` is the number of earlier quota descriptors in the
+/// Returns the role of a rule's checks. `quotas` is the number of quota descriptors earlier in the
 /// call that have checks.
 fn role_of_rule(rule: &Rule, quotas: u16) -> Role {
     match (rule.shadow_mode, rule.quota_mode) {

@@ -1,9 +1,10 @@
-//! Operator overrides of rules: shadow, allow, deny, or scale limits down.
+//! Operator overrides of rules, which put a rule into shadow mode, allow or deny its requests, or
+//! scale its limits down.
 //!
 //! Applying overrides yields a new policy with the same rules, rule ids, and counters. Overrides
 //! therefore add no cost to requests. When the overrides end, the original policy is restored.
 //!
-//! Not here: duration, authorization, activation (`app`).
+//! Not here: how long overrides last, who may set them, when they take effect (`app`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,14 +18,14 @@ use crate::policy::compile::spec::{LimitSpec, TiersSpec};
 /// Effect of an operator override on a rule's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RuleOverride {
-    /// Count calls, but never reject any.
+    /// Counts calls but never rejects any.
     Shadow,
-    /// Allow every call without counting.
+    /// Allows every call without counting.
     Allow,
-    /// Reject every call without counting; counters keep their state. Invalid for rules without
+    /// Rejects every call without counting; counters keep their state. Invalid for rules without
     /// limits.
     Deny,
-    /// Scale limits to this percentage of their configured values, but not below one hit. The
+    /// Scales limits to this percentage of their configured values, but not below one hit. The
     /// percentage is 1 to 100.
     Scale(u32),
 }
@@ -34,7 +35,7 @@ pub enum RuleOverride {
 pub enum RuleOverrideError {
     /// The target is neither a rule's path nor a domain.
     UnknownTarget(String),
-    /// `deny` is set on a target whose rules are all unlimited.
+    /// The override is `deny`, but all rules of the target are unlimited.
     NoLimitToDeny(String),
     /// The text of the override is not `shadow`, `allow`, `deny`, or `1%` to `100%`.
     InvalidWord(String),
@@ -142,7 +143,7 @@ impl Policy {
         });
         Policy {
             rules: rules.collect(),
-            first: self.first,
+            first_rule_id: self.first_rule_id,
             tree: Arc::clone(&self.tree),
             secret: self.secret.clone(),
             replaced_names: self.replaced_names.clone(),

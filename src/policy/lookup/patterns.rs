@@ -27,10 +27,10 @@ use super::literals::{LiteralIds, LiteralSet, Occurrence};
 /// not be faster but would need more memory.
 const LINEAR_PATTERNS_MAX: usize = 8;
 
-/// Extra cost of indexing a pattern by an inner literal, as a number of patterns: an inner literal
-/// is preferred to a prefix or suffix only if at least this many fewer patterns share it. Finding
-/// an inner literal takes a pass over the whole value.
-const INNER_HANDICAP: usize = 16;
+/// Penalty for indexing a pattern by an inner literal, as a number of patterns. An inner literal is
+/// chosen instead of a prefix or suffix only if at least this many fewer patterns share it. The
+/// penalty exists because finding an inner literal takes a pass over the whole value.
+const INNER_LITERAL_PENALTY: usize = 16;
 
 /// Maximum capacity, in occurrences, of the buffer that a thread keeps between lookups. Such a
 /// buffer takes 1 MiB, enough for the typical number of occurrences in a value of 60 KiB (Envoy's
@@ -47,12 +47,13 @@ thread_local! {
 #[derive(Debug)]
 pub(crate) struct Patterns {
     /// Patterns in file order, up to and including the first one that matches every value. Later
-    /// patterns cannot match.
+    /// patterns are dropped, because they are never the first match.
     patterns: Box<[Pattern]>,
     /// Whether the last pattern matches every value.
-    ends_with_any: bool,
-    /// Index by literals. `None` if there are so few patterns that they are tried one by one.
-    index: Option<Index>,
+    last_matches_all: bool,
+    /// Index of the patterns by literal. `None` if the patterns are tried one by one, because they
+    /// are few or the index would be too large.
+    index: Option<PatternIndex>,
 }
 
 /// Pattern split at its stars: prefix, inner literals, suffix.
@@ -62,23 +63,24 @@ struct Pattern {
     inner: Box<[Box<[u8]>]>,
     suffix: Box<[u8]>,
     /// Ids of the inner literals; empty if the pattern is indexed by its prefix or suffix.
-    inner_ids: Box<[u32]>,
+    inner_literal_ids: Box<[u32]>,
 }
 
-/// Maps literals to the patterns that contain them, in a separate index for each position of a
-/// literal in a pattern. An index is `None` if it would be empty.
+/// Index of patterns by one literal of each pattern. Prefixes, suffixes, and inner literals have
+/// separate indexes, each `None` if it would be empty.
 #[derive(Debug)]
-struct Index {
-    prefix: Option<LiteralIndex>,
-    suffix: Option<LiteralIndex>,
-    inner: Option<LiteralIndex>,
+struct PatternIndex {
+    by_prefix: Option<LiteralIndex>,
+    by_suffix: Option<LiteralIndex>,
+    by_inner_literal: Option<LiteralIndex>,
 }
 
-/// Index of the literals at one position: maps each literal to the patterns that contain it.
+/// Index from literals to the patterns that are indexed by them. All literals are prefixes, all are
+/// suffixes, or all are inner literals.
 #[derive(Debug)]
 struct LiteralIndex {
     literals: LiteralSet,
-    /// For each literal id, the indices of its patterns, ascending.
+    /// For each literal id, the positions of its patterns in file order, ascending.
     patterns: Vec<Vec<u32>>,
 }
 
@@ -93,17 +95,18 @@ impl Patterns {
     /// Builds a matcher for patterns given in file order. Each must contain at least one `*`.
     pub(crate) fn new<'a>(texts: impl IntoIterator<Item = &'a str>) -> Self {
         let mut list = Vec::new();
-        let mut ends_with_any = false;
+        let mut last_matches_all = false;
         for text in texts {
             let pattern = Pattern::new(text);
-            ends_with_any = pattern.matches_everything();
+            last_matches_all = pattern.matches_everything();
             list.push(pattern);
-            if ends_with_any {
+            if last_matches_all {
                 break;
             }
         }
-        let index = if list.len() > LINEAR_PATTERNS_MAX { Index::new(&mut list) } else { None };
-        Patterns { patterns: list.into_boxed_slice(), ends_with_any, index }
+        let index =
+            if list.len() > LINEAR_PATTERNS_MAX { PatternIndex::new(&mut list) } else { None };
+        Patterns { patterns: list.into_boxed_slice(), last_matches_all, index }
     }
 
     /// Returns the position, in file order, of the first pattern that matches `value`; `None` if
@@ -113,27 +116,27 @@ impl Patterns {
             return self.patterns.iter().position(|pattern| pattern.matches(value));
         };
         let none = self.patterns.len();
-        let mut best = if self.ends_with_any { none - 1 } else { none } as u32;
-        if let Some(LiteralIndex { literals, patterns }) = &index.prefix {
+        let mut best = if self.last_matches_all { none - 1 } else { none } as u32;
+        if let Some(LiteralIndex { literals, patterns }) = &index.by_prefix {
             literals.for_each_prefix(value.iter(), |literal| {
                 best = self
                     .first_match_before(&patterns[literal], best, |pattern| pattern.matches(value));
             });
         }
-        if let Some(LiteralIndex { literals, patterns }) = &index.suffix {
+        if let Some(LiteralIndex { literals, patterns }) = &index.by_suffix {
             literals.for_each_prefix(value.iter().rev(), |literal| {
                 best = self
                     .first_match_before(&patterns[literal], best, |pattern| pattern.matches(value));
             });
         }
-        if let Some(inner) = &index.inner {
+        if let Some(inner) = &index.by_inner_literal {
             best = self.first_match_by_inner_literals(inner, value, best);
         }
         Some(best as usize).filter(|best| *best < none)
     }
 
-    /// Returns the first candidate whose pattern matches, if it is below `best`; otherwise `best`.
-    /// Candidates are ascending positions of patterns in file order.
+    /// Returns the first candidate that is below `best` and whose pattern matches, or `best` if
+    /// there is none. Candidates are ascending positions of patterns in file order.
     fn first_match_before(
         &self,
         candidates: &[u32],
@@ -174,7 +177,7 @@ impl Pattern {
         let prefix = boxed(literals.next().unwrap_or(""));
         let suffix = boxed(literals.next_back().unwrap_or(""));
         let inner = literals.filter(|literal| !literal.is_empty()).map(boxed).collect();
-        Pattern { prefix, inner, suffix, inner_ids: Box::default() }
+        Pattern { prefix, inner, suffix, inner_literal_ids: Box::default() }
     }
 
     fn matches_everything(&self) -> bool {
@@ -189,8 +192,9 @@ impl Pattern {
         (bytes_equal(&self.prefix, prefix) && bytes_equal(&self.suffix, suffix)).then_some(rest)
     }
 
-    /// Returns whether the value matches. For each inner literal, uses the earliest occurrence
-    /// after the previous literal. If these occurrences do not lead to a match, no others do.
+    /// Returns whether the value matches. For each inner literal, only the earliest occurrence
+    /// after the previous literal is tried, because later occurrences leave less of the value for
+    /// the literals that follow.
     fn matches(&self, value: &[u8]) -> bool {
         let Some(mut rest) = self.strip_ends(value) else { return false };
         self.inner.iter().all(|literal| match memmem::find(rest, literal) {
@@ -207,7 +211,7 @@ impl Pattern {
     fn matches_at(&self, positions: &[Occurrence], value: &[u8]) -> bool {
         let Some(rest) = self.strip_ends(value) else { return false };
         let mut from = self.prefix.len();
-        let has_all = self.inner_ids.iter().zip(&self.inner).all(|(id, literal)| {
+        let has_all = self.inner_literal_ids.iter().zip(&self.inner).all(|(id, literal)| {
             let earliest = Occurrence { literal: *id, start: from as u32 };
             match positions.get(positions.partition_point(|other| *other < earliest)) {
                 Some(occurrence) if occurrence.literal == *id => {
@@ -235,10 +239,10 @@ fn bytes_equal(literal: &[u8], value: &[u8]) -> bool {
     literal.is_empty() || literal == value
 }
 
-impl Index {
-    /// Builds the index. Returns `None` if an automaton would be too large. The patterns are then
+impl PatternIndex {
+    /// Builds the index. Returns `None` if an automaton would be too large; the patterns are then
     /// tried one by one.
-    fn new(patterns: &mut [Pattern]) -> Option<Index> {
+    fn new(patterns: &mut [Pattern]) -> Option<PatternIndex> {
         let (mut prefix, mut suffix, mut inner) = (Vec::new(), Vec::new(), Vec::new());
         for (at, choice) in (0..).zip(choose_literals(patterns)) {
             match choice {
@@ -254,30 +258,30 @@ impl Index {
         let mut numbering = LiteralIds::default();
         for (at, _) in &inner {
             let pattern = &mut patterns[*at as usize];
-            pattern.inner_ids =
+            pattern.inner_literal_ids =
                 pattern.inner.iter().map(|literal| numbering.intern(literal)).collect();
         }
-        Some(Index {
-            prefix: LiteralIndex::new(prefix, LiteralIds::default(), Anchored::Yes)?,
-            suffix: LiteralIndex::new(suffix, LiteralIds::default(), Anchored::Yes)?,
-            inner: LiteralIndex::new(inner, numbering, Anchored::No)?,
+        Some(PatternIndex {
+            by_prefix: LiteralIndex::new(prefix, LiteralIds::default(), Anchored::Yes)?,
+            by_suffix: LiteralIndex::new(suffix, LiteralIds::default(), Anchored::Yes)?,
+            by_inner_literal: LiteralIndex::new(inner, numbering, Anchored::No)?,
         })
     }
 }
 
 /// Chooses the literal by which each pattern is indexed: the literal with the lowest cost. The cost
-/// is the number of patterns that share the literal at the same position, plus [`INNER_HANDICAP`]
-/// for an inner literal. Ties go to the longest literal. Returns `None` for patterns that consist
-/// only of stars.
+/// is the number of patterns that share the literal at the same position, plus
+/// [`INNER_LITERAL_PENALTY`] for an inner literal. Ties go to the longest literal. Returns `None`
+/// for patterns that consist only of stars.
 fn choose_literals(patterns: &[Pattern]) -> Vec<Option<(LiteralPosition, &[u8])>> {
     let mut sharers: HashMap<(LiteralPosition, &[u8]), usize> = HashMap::new();
     for literal in patterns.iter().flat_map(Pattern::literals) {
         *sharers.entry(literal).or_default() += 1;
     }
     let cost = |literal: &(LiteralPosition, &[u8])| {
-        let handicap = if literal.0 == LiteralPosition::Inner { INNER_HANDICAP } else { 0 };
+        let penalty = if literal.0 == LiteralPosition::Inner { INNER_LITERAL_PENALTY } else { 0 };
         let sharers = sharers.get(literal).copied().unwrap_or_default();
-        (sharers + handicap, usize::MAX - literal.1.len())
+        (sharers + penalty, usize::MAX - literal.1.len())
     };
     patterns.iter().map(|pattern| pattern.literals().min_by_key(cost)).collect()
 }

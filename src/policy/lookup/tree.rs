@@ -26,8 +26,8 @@ use crate::policy::compile::spec::{Body, HttpMapping, LimitSpec, SourceLocation,
 pub struct Policy {
     pub(crate) rules: Vec<Rule>,
     /// Id of the first rule. The ids of later rules are consecutive.
-    pub(crate) first: u32,
-    /// Lookup tree, shared with the policies that result from applying operator overrides.
+    pub(crate) first_rule_id: u32,
+    /// Lookup tree. Policies that differ only in operator overrides share one tree.
     pub(crate) tree: Arc<DescriptorTree>,
     pub(crate) secret: Secret,
     /// Limit names that appear in the `replaces` of any rule, indexed by [`NameId`].
@@ -36,10 +36,10 @@ pub struct Policy {
     pub(crate) checks_max: usize,
 }
 
-/// Rule for descriptors whose path ends at the rule's node.
+/// Rule that applies to a descriptor whose last entry matches the rule's tree node.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Identifier, unique among all policies that the process has loaded.
+    /// Identifier of the rule, unique among all policies that the process has loaded.
     pub id: RuleId,
     /// Path as envoyproxy/ratelimit prints it: `domain.key_value.key`.
     pub path: Box<str>,
@@ -78,27 +78,28 @@ pub(crate) struct NodeId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NameId(pub u32);
 
-/// Parts of a limit's counter keys: constant prefixes, and the path entries to append to them.
+/// Template for the counter keys of a limit: constant prefixes, and the descriptor entries to
+/// append to them.
 #[derive(Debug)]
 pub(crate) struct KeyTemplate {
-    /// Identity prefix shared by all counters of the limit: domain, name, algorithm, window.
+    /// Encoded prefix shared by all counter keys of the limit: domain, name, algorithm, window.
     pub prefix: Box<[u8]>,
-    /// Identity prefix for each consumer class; empty if the limit has no `tiers`.
-    pub classes: Box<[Box<[u8]>]>,
-    /// Path entries that the identity contains, in path order.
+    /// Encoded key prefix for each consumer class; empty if the limit has no `tiers`.
+    pub class_prefixes: Box<[Box<[u8]>]>,
+    /// Descriptor entries that the counter key contains, in path order.
     pub entries: Box<[KeyEntry]>,
-    /// Path entries that the hash tag contains. `None` if the domain has no `hash_tag` or if the
-    /// counter key lacks an entry that `hash_tag` names.
+    /// Descriptor entries that the hash tag contains. `None` if the domain has no `hash_tag` or if
+    /// the counter key lacks an entry that `hash_tag` names.
     pub tag: Option<Box<[KeyEntry]>>,
     /// Id of the limit's name; `None` if no rule's `replaces` contains the name.
     pub replaced_name: Option<NameId>,
 }
 
 impl KeyTemplate {
-    /// Returns the limit and the identity prefix for a descriptor. With `tiers`, both are those of
-    /// the consumer class that the last entry's value selects. Returns `None` if that value is not
-    /// limited.
-    pub(crate) fn select<'a>(
+    /// Returns the limit that applies to a descriptor, and the limit's key prefix. With `tiers`,
+    /// the value of the last entry selects a consumer class, whose limit and prefix are returned.
+    /// Returns `None` if that value is not limited.
+    pub(crate) fn select_limit<'a>(
         &'a self,
         spec: &'a LimitSpec,
         entries: &[Entry<'_>],
@@ -107,32 +108,32 @@ impl KeyTemplate {
             None => (&spec.limit, &spec.bill_limit, &self.prefix),
             Some(_) => {
                 let (at, class) = spec.select_class(entries.last()?.value)?;
-                (&class.limit, &class.bill_limit, &self.classes[at])
+                (&class.limit, &class.bill_limit, &self.class_prefixes[at])
             }
         };
         Some(SelectedLimit { limit, bill_limit: bill_limit.as_ref(), prefix })
     }
 }
 
-/// Limit that applies to a descriptor, with the identity prefix of its counters.
+/// Limit that applies to a descriptor, with the prefix of its counter keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SelectedLimit<'a> {
     pub limit: &'a Arc<Limit>,
     /// Limit to which bills are charged. A bill consists of hits that a descriptor reports as
     /// already used. `None` if bills are charged like other hits.
     pub bill_limit: Option<&'a Arc<Limit>>,
-    /// Prefix of the counter's identity.
+    /// Encoded prefix of the limit's counter keys.
     pub prefix: &'a [u8],
 }
 
-/// Entry of a path that is part of a counter key.
+/// Descriptor entry that a counter key contains.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyEntry {
-    /// Position in the path, from 0.
-    pub at: usize,
-    /// Text of the node's pattern, which replaces the request's value; `None` without
+    /// Index of the entry in the descriptor, from 0.
+    pub position: usize,
+    /// Text of the pattern that replaces the request's value in the counter key; `None` without
     /// `share_threshold`.
-    pub shared: Option<Box<str>>,
+    pub shared_pattern: Option<Box<str>>,
 }
 
 /// Descriptor trees of all domains, in one arena.
@@ -182,21 +183,22 @@ pub(crate) struct KeyGroup {
     pub default: Option<NodeId>,
 }
 
-/// Child of a group that matches one exact value.
+/// Entry in the hash table of child nodes that match one exact value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExactChild {
     pub group: u32,
     pub node: NodeId,
 }
 
-/// Kind of match by which a child node was found.
+/// Kind of match between a descriptor entry and a tree node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchKind {
-    /// The key and the exact value match.
+    /// The node has the entry's key and exactly the entry's value.
     Exact,
-    /// A pattern matches. Contains its position among the patterns of the same key, from 0.
+    /// A pattern of the key matches the value. Contains the pattern's index among all patterns of
+    /// the key, from 0.
     Pattern(usize),
-    /// The key matches a node without a value, the default node of the key.
+    /// The node has the entry's key and no value. It is the key's default node.
     Default,
 }
 
@@ -220,7 +222,7 @@ impl Policy {
 
     /// Returns the rule with this id; `None` if the id belongs to another policy.
     pub fn rule(&self, id: RuleId) -> Option<&Rule> {
-        self.rules.get(id.0.wrapping_sub(self.first) as usize)
+        self.rules.get(id.0.wrapping_sub(self.first_rule_id) as usize)
     }
 
     /// Returns the rule whose limit has this [`limit_id`](crate::domain::Limit::limit_id); `None`

@@ -13,8 +13,8 @@ use crate::policy::lookup::tree::{Domain, MatchKind, NodeId, Policy, Rule, Selec
 /// Maximum number of known keys listed for an entry whose key is unknown.
 const LISTED_KEYS_MAX: usize = 8;
 
-/// Explanation of how a descriptor was matched. `Display` prints one line per step, then the rule
-/// and its limits.
+/// Explanation of how a descriptor was matched. `Display` prints one line per step, then the
+/// matched rule and its limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// Domain of the request.
@@ -25,7 +25,7 @@ pub struct Explanation {
     pub ending: MatchEnd,
 }
 
-/// One step down the descriptor tree, for one entry. In the key and value, control characters are
+/// Step down the descriptor tree for one entry. In the key and value, control characters are
 /// escaped, and invalid bytes are shown in the form `\xff`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainedStep {
@@ -40,7 +40,7 @@ pub struct ExplainedStep {
 /// Result of a step: how an entry matched, or why no node matches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepResult {
-    /// The key and the exact value match.
+    /// A node has the entry's key and exactly the entry's value.
     Exact,
     /// A pattern of the key matches the value.
     Pattern {
@@ -51,7 +51,8 @@ pub enum StepResult {
         /// Whether all values that match the pattern share one counter.
         shared: bool,
     },
-    /// The key matches a node without a value, the default node of the key.
+    /// No value or pattern of the key matches, but the key has a default node, which matches any
+    /// value.
     Default,
     /// No match: the previous node has no children.
     NoChildren,
@@ -71,9 +72,9 @@ pub enum MatchEnd {
     UnknownDomain,
     /// The descriptor has no entries.
     NoEntries,
-    /// The last step found no matching node.
+    /// An entry matches no node.
     NoMatch,
-    /// The last node has no rule.
+    /// The descriptor leads to a node that has no rule.
     NoRule {
         /// Whether the node has children, so that longer descriptors may match.
         has_children: bool,
@@ -87,7 +88,7 @@ pub enum MatchEnd {
 pub struct RuleExplanation {
     /// Identifier of the rule.
     pub rule: RuleId,
-    /// Configured path of the rule, without values of the request.
+    /// Path of the rule as configured, without values from the request.
     pub path: String,
     /// Path of the rule with the request's values where `value_to_metric` or `detailed_metric` is
     /// set.
@@ -98,9 +99,9 @@ pub struct RuleExplanation {
     pub limits: Vec<LimitExplanation>,
     /// Names of the limits that this rule replaces for the whole request.
     pub replaces: Vec<String>,
-    /// Entries that form the descriptor's quota group, each as `key=value`, or as `no KEY` if the
-    /// descriptor has no entry with this key. Empty if the descriptor is a group of its own or not
-    /// a quota descriptor.
+    /// Entries that determine the descriptor's quota group, each as `key=value`, or as `no KEY` if
+    /// the descriptor has no entry with this key. Empty if the descriptor forms its own group or is
+    /// not a quota descriptor.
     pub quota_group: Vec<String>,
 }
 
@@ -111,16 +112,16 @@ pub struct LimitExplanation {
     pub name: String,
     /// Consumer class of the request; `None` if the limit has no `tiers`.
     pub class: Option<String>,
-    /// Capacity in hits; with `tiers`, that of the class.
+    /// Capacity in hits; with `tiers`, the capacity for the request's consumer class.
     pub capacity: u64,
     /// Charge mode of the limit: when hits are charged.
     pub charge: Charge,
-    /// Limit in the format of `/rlconfig`.
+    /// Limit in the format of `/rlconfig`, without the rule's path.
     pub listing: String,
-    /// Counter key with its hash tag in braces: `{identity}` or `{tag}:identity`. The key in Redis
-    /// has the configured prefix and a letter for the algorithm before this text.
+    /// Counter key with its hash tag in braces: `{identity}` or `{tag}:identity`. In Redis, the key
+    /// starts with the configured prefix and a letter for the algorithm.
     pub key: String,
-    /// Identity of the counter, as 32 hexadecimal digits.
+    /// Hash that identifies the counter, as 32 hexadecimal digits.
     pub identity: String,
     /// Counter key as passed to stores.
     pub counter: CounterKey,
@@ -155,7 +156,7 @@ impl Policy {
         for entry in entries {
             let step = self.tree.find_child(at, entry);
             let how = match step {
-                None => self.explain_miss(at, entry),
+                None => self.explain_mismatch(at, entry),
                 Some((_, MatchKind::Exact)) => StepResult::Exact,
                 Some((_, MatchKind::Default)) => StepResult::Default,
                 Some((node, MatchKind::Pattern(position))) => self.explain_pattern(node, position),
@@ -189,7 +190,7 @@ impl Policy {
         StepResult::Pattern { number: position + 1, text, shared: node.share_threshold }
     }
 
-    fn explain_miss(&self, at: NodeId, entry: &Entry<'_>) -> StepResult {
+    fn explain_mismatch(&self, at: NodeId, entry: &Entry<'_>) -> StepResult {
         if self.tree.node(at).is_leaf {
             return StepResult::NoChildren;
         }
@@ -211,16 +212,16 @@ impl Policy {
         let limits =
             rule.limits.iter().zip(rule.key_templates.iter()).filter_map(|(spec, template)| {
                 // A value without a consumer class is not limited, so there is no limit to show.
-                let SelectedLimit { limit, prefix, .. } = template.select(spec, entries)?;
+                let SelectedLimit { limit, prefix, .. } = template.select_limit(spec, entries)?;
                 let key = self.counter_key(&mut identity, prefix, template, entries);
                 let class = spec.tiers.as_ref().and_then(|_| {
                     let (_, class) = spec.select_class(entries.last()?.value)?;
                     Some(class.name.to_string())
                 });
                 let counter_of = template.entries.iter().filter_map(|part| {
-                    let entry = entries.get(part.at)?;
+                    let entry = entries.get(part.position)?;
                     let value = part
-                        .shared
+                        .shared_pattern
                         .as_deref()
                         .map_or_else(|| display_bytes(entry.value), str::to_owned);
                     Some(format!("{}={value}", display_bytes(entry.key)))
@@ -250,8 +251,8 @@ impl Policy {
     }
 }
 
-/// Returns the entries that form the quota group of a descriptor with this rule, as described for
-/// [`RuleExplanation::quota_group`].
+/// Returns the entries that determine the quota group of a descriptor with this rule, as described
+/// for [`RuleExplanation::quota_group`].
 fn explain_quota_group(domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> Vec<String> {
     let group = domain.quota_group.iter().map(|key| &**key);
     let has = |key: &str| entries.iter().any(|entry| entry.key == key.as_bytes());

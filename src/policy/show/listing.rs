@@ -76,7 +76,7 @@ impl Policy {
         })
     }
 
-    /// Returns the name of the domain of a rule of this policy.
+    /// Returns the name of the domain that contains the rule.
     pub fn domain_name(&self, rule: &Rule) -> &str {
         let mut at = rule.node;
         while let Some(parent) = self.tree.node(at).parent {
@@ -86,7 +86,7 @@ impl Policy {
     }
 }
 
-/// Formats a limit for the listing; the caller adds the rule's path.
+/// Formats a limit for the listing, without the rule's path.
 pub(crate) fn format_limit(rule: &Rule, spec: &LimitSpec, with_name: bool) -> String {
     let limit = &spec.limit;
     let unit = limit.rate.unit.map_or("unknown", |unit| unit.as_str()).to_ascii_uppercase();

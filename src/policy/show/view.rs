@@ -14,17 +14,17 @@ use crate::policy::lookup::tree::{KeyTemplate, Policy, Rule};
 /// Rule in the JSON view of the policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RuleView<'p> {
-    /// Configured path of the rule, without values of requests.
+    /// Path of the rule as configured, without values from requests.
     pub rule: &'p str,
     /// Domain of the rule.
     pub domain: &'p str,
-    /// Name of the policy file, or of the resource of a control plane; absent for a rule that comes
-    /// from neither.
+    /// Name of the policy file or control-plane resource that contains the rule; absent if the rule
+    /// comes from neither.
     pub file: Option<&'p str>,
     /// Line of the rule's descriptor in its policy file, from 1; absent if the rule does not come
     /// from a policy file.
     pub line: Option<u32>,
-    /// Path of the rule's descriptor in its control plane resource; absent if the rule does not
+    /// Path of the rule's descriptor in its control-plane resource; absent if the rule does not
     /// come from a control plane.
     pub path: Option<&'p str>,
     /// Whether the rule allows every request without counting.
@@ -48,7 +48,7 @@ pub struct LimitView<'p> {
     pub requests_per_unit: u32,
     /// Unit of the window, `second` to `year`; absent for `concurrency`.
     pub unit: Option<&'static str>,
-    /// Length of the window, in units.
+    /// Length of the window, as a multiple of `unit`.
     pub unit_multiplier: u32,
     /// Algorithm, as spelled in policy files.
     pub algorithm: &'static str,
@@ -58,11 +58,11 @@ pub struct LimitView<'p> {
     pub time_zone: Option<&'p str>,
     /// Lease of a concurrency slot in seconds, rounded up; absent for other algorithms.
     pub lease: Option<u64>,
-    /// Hits charged per hit of the request.
+    /// Number of hits charged for each hit of the request.
     pub cost: u64,
     /// Charge mode of the limit: `admitted`, `billed`, or `always`.
     pub charge: &'static str,
-    /// Whether replicas take hits of a hot counter in advance: `auto` or `off`.
+    /// Whether replicas may take hits of a hot counter in advance: `auto` or `off`.
     pub prepay: &'static str,
     /// Action taken if the store is unavailable: `local`, `allow`, `deny`, or `error`.
     pub on_store_failure: &'static str,
@@ -77,7 +77,7 @@ pub struct LimitView<'p> {
 pub struct TiersView<'p> {
     /// Method by which classes divide the bucket: `shared`, `separate`, or `hybrid`.
     pub method: &'static str,
-    /// Name of the class for unlisted values; absent if such values are not limited.
+    /// Name of the class for values that name no class; absent if such values are not limited.
     pub default: Option<&'p str>,
     /// Consumer classes, highest priority first.
     pub classes: Vec<ClassView<'p>>,
@@ -120,8 +120,10 @@ impl Policy {
     ) -> LimitView<'p> {
         let limit: &Arc<Limit> = &spec.limit;
         let path = self.tree.path_to(rule.node);
-        let keys =
-            template.entries.iter().filter_map(|part| path.get(part.at).map(|node| &*node.key));
+        let keys = template
+            .entries
+            .iter()
+            .filter_map(|part| path.get(part.position).map(|node| &*node.key));
         LimitView {
             name: spec.name.as_deref(),
             requests_per_unit: limit.rate.requests_per_unit,

@@ -15,7 +15,7 @@ use crate::policy::syntax::keywords::{self, Key};
 use crate::policy::syntax::reader::Reader;
 use crate::policy::syntax::yaml::{Node, Value};
 
-/// Domain-wide keys that a defaults file can set.
+/// Keys of a domain that a defaults file can set.
 pub(crate) const DOMAIN_KEYS: [Key; 7] = [
     keywords::ACCOUNTING,
     keywords::HASH_TAG,
@@ -26,7 +26,7 @@ pub(crate) const DOMAIN_KEYS: [Key; 7] = [
     keywords::DOMAIN_HTTP,
 ];
 
-/// Limit keys that a defaults file can set for all limits of a domain.
+/// Keys of a limit that a defaults file can set for all limits of a domain.
 pub(crate) const LIMIT_KEYS: [Key; 2] = [keywords::ALGORITHM, keywords::BURST];
 
 /// Keys of a domain that the `metadata` of its first-level descriptors can set.
@@ -45,10 +45,10 @@ pub struct PolicyDefaults {
     entries: Vec<DefaultsEntry>,
 }
 
-/// Defaults for the domains that a name or pattern matches.
+/// Defaults for all domains that match one name or pattern.
 #[derive(Clone, Debug, PartialEq)]
 struct DefaultsEntry {
-    /// Name or pattern of domains; each `*` matches zero or more characters.
+    /// Domain name, or a pattern in which each `*` matches zero or more characters.
     domain: String,
     keys: Map<String, Json>,
 }
@@ -69,8 +69,8 @@ impl DefaultsEntry {
 pub struct DomainDefaults(Map<String, Json>);
 
 impl PolicyDefaults {
-    /// Reads a defaults file: a list `domains`, whose entries each have a name or pattern as
-    /// `domain`.
+    /// Reads a defaults file. Its `domains` list has one entry per set of defaults, each with a
+    /// domain name or pattern as `domain`.
     ///
     /// # Errors
     ///
@@ -117,12 +117,12 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<DefaultsEntry> {
         Value::Map(map) => map.entries().map(|(key, value)| (key.text(), value.value())).collect(),
         Value::Scalar(..) | Value::List(_) => Vec::new(),
     };
-    let [(LIST_KEY, Value::List(list))] = list[..] else {
+    let [(DOMAINS_KEY, Value::List(list))] = list[..] else {
         reader.report(target, kind, "a defaults file has one key, the list `domains`");
         return Vec::new();
     };
     let mut entries = Vec::new();
-    reader.descend(PathStep::Key(LIST_KEY.into()), |reader| {
+    reader.descend(PathStep::Key(DOMAINS_KEY.into()), |reader| {
         for (at, node) in list.nodes().enumerate() {
             if at == DEFAULTS_ENTRIES_MAX {
                 let message = format!("more than {DEFAULTS_ENTRIES_MAX} entries; use patterns");
@@ -136,9 +136,10 @@ fn read_entries(reader: &mut Reader<'_>, root: Node<'_>) -> Vec<DefaultsEntry> {
 }
 
 /// Top-level key of a defaults file, which contains the list of entries.
-const LIST_KEY: &str = "domains";
+const DOMAINS_KEY: &str = "domains";
 
-/// Reads an entry and reports its errors. Returns `None` if the entry has no `domain`.
+/// Reads an entry of a defaults file and reports its errors. Returns `None` if the entry has no
+/// `domain`.
 fn read_entry(reader: &mut Reader<'_>, node: Node<'_>) -> Option<DefaultsEntry> {
     let mut keys = metadata::read(reader, node).ok()?;
     let Some(Json::String(domain)) = keys.remove(keywords::DOMAIN.name) else {

@@ -18,7 +18,8 @@ use crate::policy::syntax::yaml::{DEPTH_MAX, Span, Tree, YamlError};
 pub struct Resource {
     /// Name of the resource, shown in diagnostics.
     pub(crate) name: String,
-    /// Content of the resource. Its `problems` are errors found before compilation.
+    /// Content of the resource as a syntax tree. Its `problems` are errors found before
+    /// compilation.
     pub(crate) tree: Tree,
 }
 
@@ -51,13 +52,13 @@ pub struct LimitFields<'a> {
     pub requests_per_unit: u32,
     /// Whether the limit allows every request without counting.
     pub unlimited: bool,
-    /// Name of the limit; may be empty.
+    /// Name of the limit; empty if unnamed.
     pub name: &'a str,
     /// Names of the limits that this limit replaces.
     pub replaces: Vec<&'a str>,
 }
 
-/// Writes a [`Resource`], one descriptor at a time, parents before children.
+/// Builder of a [`Resource`] that takes one descriptor at a time, parents before children.
 #[derive(Debug)]
 pub struct ResourceWriter {
     name: String,
@@ -65,7 +66,7 @@ pub struct ResourceWriter {
     defaults: DomainDefaults,
     /// Values of domain keys, as set by the `metadata` of first-level descriptors.
     domain_metadata: Map<String, Json>,
-    /// Path of the next descriptor, as one position per level, from the first level down.
+    /// Position of the next descriptor at each level, from 0, outermost level first.
     positions: Vec<usize>,
     problems: Vec<YamlError>,
 }
@@ -127,7 +128,7 @@ impl ResourceWriter {
         self.advance_position();
     }
 
-    /// Adds the keys of the domain, from `metadata` or the defaults, and returns the resource.
+    /// Adds the domain keys, as set by `metadata` or by the defaults, and returns the resource.
     pub fn finish(mut self) -> Resource {
         // The list of descriptors. The map of the domain is still open.
         self.tree.end();
@@ -211,8 +212,8 @@ impl ResourceWriter {
         Ok(())
     }
 
-    /// Returns whether the default `burst` applies to a limit. It applies only to buckets with a
-    /// `requests_per_unit` above 0.
+    /// Returns whether the default `burst` applies to a limit. It applies only to a `token_bucket`
+    /// or `leaky_bucket` with a `requests_per_unit` above 0.
     fn accepts_default_burst(&self, limit: &LimitFields<'_>, metadata: Option<&Json>) -> bool {
         let own = metadata.and_then(|metadata| metadata.get(keywords::ALGORITHM.name));
         let algorithm = own.or_else(|| self.defaults.get(&keywords::ALGORITHM));

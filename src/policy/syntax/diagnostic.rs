@@ -60,9 +60,9 @@ impl Diagnostic {
         self
     }
 
-    /// Formats the diagnostic with its source line, as rustc does. `severity` is the first word,
-    /// such as `error`. Text from the file is escaped. To get one line of text without the source
-    /// line, use `Display`.
+    /// Formats the diagnostic with its source line, as rustc does. `severity` is the first word of
+    /// the output, such as `error`. Text from the file is escaped. To get one line of text without
+    /// the source line, use `Display`.
     ///
     /// ```
     /// use tidegate::policy::{Options, Source, compile};
@@ -198,8 +198,8 @@ pub enum DiagnosticKind {
     UnknownHashTag,
     /// Warning: `requests_per_unit` is absent, so the limit is 0 and rejects every request.
     DeniesAll,
-    /// Warning: the descriptor has neither a limit nor children, and does not exempt its values
-    /// from a limit.
+    /// Warning: the descriptor has no effect. It has neither a limit nor children, and does not
+    /// exempt its values from a sibling's limit.
     NoLimit,
     /// Warning: the domain has no rules.
     NoRules,
@@ -284,7 +284,7 @@ impl DiagnosticKind {
         }
     }
 
-    /// Returns whether the kind is a warning. Warnings leave the policy valid.
+    /// Returns whether the kind is a warning. A policy with warnings is still valid.
     pub fn is_warning(self) -> bool {
         (DiagnosticKind::NeverMatches..DiagnosticKind::OneCounterForAll).contains(&self)
     }
@@ -295,25 +295,25 @@ impl DiagnosticKind {
     }
 }
 
-/// Maximum number of errors reported per file, and of warnings per file or domain. A file that is
-/// not a policy has an error on every line, and nobody reads more than a few hundred errors.
+/// Maximum number of errors reported per file, and of warnings per file or domain. If a file is not
+/// a policy, nearly every line has an error, and nobody reads more than a few hundred errors.
 pub(crate) const DIAGNOSTICS_MAX: usize = 1_000;
 
 /// Message of the final diagnostic of a file that has [`DIAGNOSTICS_MAX`] errors.
-pub(crate) const STOPPED_MESSAGE: &str =
+pub(crate) const TOO_MANY_ERRORS_MESSAGE: &str =
     "reading stopped here after 1,000 errors; mend those first";
 
 /// One step in the path to a value in a document: a map key or a list position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PathStep {
-    /// Step to the value of this key.
+    /// Step from a map to the value of this key.
     Key(Cow<'static, str>),
-    /// Step to the list item at this position, from 0.
+    /// Step from a list to the item at this position, from 0.
     Index(usize),
 }
 
 impl PathStep {
-    /// Returns the step from a map to the value of a key, given the key's node.
+    /// Returns the step from a map to the value of a key, given the key's node in the syntax tree.
     pub(crate) fn from_key_node(key: Node<'_>) -> Self {
         PathStep::Key(key.text().to_owned().into())
     }
@@ -329,7 +329,7 @@ impl From<&Key> for PathStep {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Path(pub(crate) Vec<PathStep>);
 
-/// Maximum number of characters that a message quotes from a text.
+/// Maximum number of characters quoted from a text in a message.
 const QUOTED_CHARS_MAX: usize = 64;
 
 impl Path {

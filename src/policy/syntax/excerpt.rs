@@ -33,8 +33,8 @@ impl Excerpt {
         [" ".repeat(indent), "^".repeat(width)].concat()
     }
 
-    /// Returns the excerpt with its line indented by `blanks` more spaces. Returns it unchanged if
-    /// the start of the line was cut.
+    /// Returns the excerpt with its line indented by `blanks` additional spaces. Returns the
+    /// excerpt unchanged if the start of the line was cut.
     pub(crate) fn indented_by(mut self, blanks: usize) -> Self {
         if !self.prefix.starts_with('…') {
             self.prefix.insert_str(0, &" ".repeat(blanks));
@@ -61,44 +61,45 @@ impl Excerpt {
     }
 }
 
-/// Returns the column of the start of a span, from 0.
+/// Returns the column at which a span starts, from 0.
 fn column(span: Span) -> usize {
     (span.column as usize).saturating_sub(1)
 }
 
-/// Index of the lines of a file, built when the first diagnostic needs it.
+/// Index of the lines of a file. The line offsets are computed for the first diagnostic that has an
+/// excerpt.
 #[derive(Debug)]
 pub(crate) struct LineIndex<'s> {
     text: &'s str,
     offsets: OnceCell<Offsets>,
 }
 
-/// Number of characters between two consecutive offsets in [`Offsets::bytes`]. Without these
+/// Number of characters between two consecutive offsets in [`Offsets::byte_offsets`]. Without these
 /// offsets, every diagnostic would scan its line from the start, which is slow if one long line has
 /// 1,000 diagnostics.
 const OFFSET_STRIDE: usize = 1_024;
 
 #[derive(Debug, Default)]
 struct Offsets {
-    /// Offset of the first character of each line from the start of the file, in characters.
-    lines: Vec<usize>,
+    /// Offset of the start of each line, in characters from the start of the file.
+    line_starts: Vec<usize>,
     /// Byte offset of every [`OFFSET_STRIDE`]th character.
-    bytes: Vec<usize>,
+    byte_offsets: Vec<usize>,
 }
 
 impl Offsets {
     fn new(text: &str) -> Self {
-        let mut offsets = Offsets { lines: vec![0], bytes: Vec::new() };
+        let mut offsets = Offsets { line_starts: vec![0], byte_offsets: Vec::new() };
         let mut chars = text.char_indices().enumerate().peekable();
         while let Some((at, (byte, c))) = chars.next() {
             if at % OFFSET_STRIDE == 0 {
-                offsets.bytes.push(byte);
+                offsets.byte_offsets.push(byte);
             }
             // `\r\n` counts as one line break.
             let is_break =
                 c == '\n' || (c == '\r' && !matches!(chars.peek(), Some((_, (_, '\n')))));
             if is_break {
-                offsets.lines.push(at + 1);
+                offsets.line_starts.push(at + 1);
             }
         }
         offsets
@@ -113,10 +114,11 @@ impl<'s> LineIndex<'s> {
     /// Returns an excerpt of the source line of a span; `None` if the file has no such line.
     pub(crate) fn excerpt(&self, span: Span) -> Option<Excerpt> {
         let offsets = self.offsets.get_or_init(|| Offsets::new(self.text));
-        let line = offsets.lines.get((span.line as usize).checked_sub(1)?)?;
+        let line = offsets.line_starts.get((span.line as usize).checked_sub(1)?)?;
         let skipped = column(span).saturating_sub(PREFIX_CHARS_MAX);
         let from = line + skipped;
-        let byte = offsets.bytes.get(from / OFFSET_STRIDE).copied().unwrap_or(self.text.len());
+        let byte =
+            offsets.byte_offsets.get(from / OFFSET_STRIDE).copied().unwrap_or(self.text.len());
         let chars = self.text[byte..].chars().skip(from % OFFSET_STRIDE);
         Some(Excerpt::new(chars.take_while(|c| !matches!(c, '\n' | '\r')), skipped, span))
     }

@@ -7,7 +7,7 @@
 use crate::domain::Micros;
 use crate::policy::compile::limit_numbers::WINDOW_MAX;
 
-/// Kind of map in a policy file; determines which keys are allowed.
+/// Kind of map in a policy file. The kind determines which keys are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Level {
     File,
@@ -99,12 +99,12 @@ pub(crate) enum ValueType {
         words: &'static [&'static str],
         any_case: bool,
     },
-    /// List of texts, each with the restrictions of `Name`.
+    /// List of names, each restricted like a [`ValueType::Name`].
     Names,
-    /// List of maps whose keys belong to this level.
+    /// List of maps with the keys of the given level.
     List(Level),
     Map(Level),
-    /// Map with arbitrary keys. Each value is a map with the keys of this level.
+    /// Map with arbitrary keys, whose values are maps with the keys of the given level.
     MapOf(Level),
     /// Whole percentage, such as `24%`.
     Percent,
@@ -136,7 +136,7 @@ pub(crate) const VALUE_BYTES_MAX: usize = 60 * 1024;
 /// every rejection.
 pub(crate) const BODY_BYTES_MAX: usize = 1024;
 
-/// Maximum for a numeric key that has no smaller maximum of its own. envoyproxy/ratelimit rejects
+/// Maximum of a numeric key, unless the key has a smaller maximum. envoyproxy/ratelimit rejects
 /// larger integers, and no algorithm supports numbers this large.
 const NUMBER_MAX: u64 = i64::MAX as u64;
 

@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 
 use super::diagnostic::{
-    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, STOPPED_MESSAGE, Target, quoted,
+    DIAGNOSTICS_MAX, Diagnostic, DiagnosticKind, Path, PathStep, TOO_MANY_ERRORS_MESSAGE, Target,
+    quoted,
 };
 use super::document::Document;
 use super::keywords::{Key, Level, NAME_BYTES_MAX, ValueType};
@@ -67,7 +68,7 @@ impl<'d> Reader<'d> {
                 &path,
                 Target::Value,
                 kind,
-                STOPPED_MESSAGE,
+                TOO_MANY_ERRORS_MESSAGE,
             ));
         }
         self.diagnostics
@@ -80,7 +81,7 @@ impl<'d> Reader<'d> {
         self.stopped
     }
 
-    /// Reports an error or a warning at the current path.
+    /// Reports an error or a warning about the current value or its key.
     pub(crate) fn report(
         &mut self,
         at: Target,
@@ -95,7 +96,7 @@ impl<'d> Reader<'d> {
         ErrorReported
     }
 
-    /// Reports an error or a warning at a key of the current map.
+    /// Reports an error or a warning about the value of `key` in the current map.
     pub(crate) fn report_key(
         &mut self,
         key: &Key,
@@ -128,7 +129,8 @@ impl<'d> Reader<'d> {
         self.document.location(&self.path)
     }
 
-    /// Returns whether the current value belongs to an entry of a list, such as `rate_limits`.
+    /// Returns whether the current value belongs to a map that is an item of a list, such as
+    /// `rate_limits`.
     pub(crate) fn is_in_list(&self) -> bool {
         matches!(self.path.0.as_slice(), [.., PathStep::Index(_), PathStep::Key(_)])
     }
@@ -255,8 +257,8 @@ impl<'d> Reader<'d> {
         result
     }
 
-    /// Returns the result of `read` for the value of a key. Returns `None` if the key is absent or
-    /// null.
+    /// Reads the value of a key by calling `read`, and returns its result. Returns `None` if the
+    /// key is absent or null.
     pub(crate) fn read_value<T>(
         &mut self,
         fields: &Fields<'d>,
@@ -369,11 +371,11 @@ impl<'d> Reader<'d> {
     }
 }
 
-/// Maximum number of characters of a scalar that a message shows without quotes.
+/// Maximum length, in characters, of a scalar that a message shows without quotes.
 const UNQUOTED_CHARS_MAX: usize = 64;
 
-/// Returns a scalar for display in a message, as it is spelled in the file. For a list or map,
-/// returns the name of its type.
+/// Returns a scalar as a message shows it: spelled as in the file. For a list or map, returns the
+/// name of its type.
 pub(crate) fn spelling(value: Node<'_>) -> Cow<'_, str> {
     let needs_quotes = |c| needs_escape(c) || matches!(c, '"' | '`' | ';');
     match value.value() {

@@ -9,8 +9,8 @@ use super::scalar::{self, Scalar};
 use super::suggestions::{number_hint, range_hint};
 use crate::domain::nearest_word;
 
-/// 2^63 as a float. The `scalar` module may parse whole numbers of at least this magnitude as
-/// floats.
+/// 2^63 as a float. The `scalar` module may parse a whole number of at least this magnitude as a
+/// float.
 const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
 
 impl<'d> Reader<'d> {

@@ -18,7 +18,9 @@ use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use self::errors::{alias_error, bracket_error, depth_error, empty_error, syntax_error};
 use self::input::{Input, PunctuationCounter};
-use super::diagnostic::{DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, STOPPED_MESSAGE, quoted};
+use super::diagnostic::{
+    DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, TOO_MANY_ERRORS_MESSAGE, quoted,
+};
 use super::scalar::{self, Scalar};
 
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
@@ -32,10 +34,10 @@ pub const DEPTH_MAX: usize = 160;
 /// files.
 pub(crate) const ALIASED_NODES_MAX: u64 = 1_000_000;
 
-/// Namespace of the standard YAML tags, abbreviated as `!!`.
-const YAML_TAGS: &str = "tag:yaml.org,2002:";
+/// Prefix of the standard YAML tags, which `!!` abbreviates.
+const YAML_TAG_PREFIX: &str = "tag:yaml.org,2002:";
 
-/// Maximum number of characters that a message shows from a tag.
+/// Maximum number of characters of a tag that a message shows.
 const TAG_CHARS_MAX: usize = 64;
 
 /// Source position of a node. Its fields have 32 bits to save memory, because the tree stores one
@@ -104,20 +106,20 @@ pub(crate) enum Style {
     Float,
 }
 
-/// Record of one node. It is kept to 24 bytes, because a file can have a node for every two bytes.
-/// Children and text are in buffers that all nodes of the tree share.
+/// Compact form of one node (24 bytes). The size matters, because a file can have a node for every
+/// two bytes. Children and text are in buffers that all nodes of the tree share.
 #[derive(Debug)]
 struct NodeRecord {
     span: Span,
-    /// Start of the node's range: a byte offset in [`Tree::text`] for a scalar, or an index in
-    /// [`Tree::children`] for a list or map.
-    from: u32,
-    to: u32,
-    kind: Kind,
+    /// Start of the node's text or children: a byte offset in [`Tree::text`] for a scalar, or an
+    /// index in [`Tree::children`] for a list or map.
+    start: u32,
+    end: u32,
+    kind: NodeKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum NodeKind {
     Scalar(Style),
     List,
     Map,
@@ -143,7 +145,7 @@ pub(crate) struct Node<'t> {
     record: &'t NodeRecord,
 }
 
-/// Value of a node.
+/// Value of a node: a scalar, a list, or a map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'t> {
     Scalar(&'t str, Style),
@@ -176,11 +178,11 @@ impl<'t> Node<'t> {
 
     pub(crate) fn value(self) -> Value<'t> {
         let Node { tree, record } = self;
-        let range = record.from as usize..record.to as usize;
+        let range = record.start as usize..record.end as usize;
         match record.kind {
-            Kind::Scalar(style) => Value::Scalar(&tree.text[range], style),
-            Kind::List => Value::List(Children { tree, ids: &tree.children[range] }),
-            Kind::Map => Value::Map(Children { tree, ids: &tree.children[range] }),
+            NodeKind::Scalar(style) => Value::Scalar(&tree.text[range], style),
+            NodeKind::List => Value::List(Children { tree, ids: &tree.children[range] }),
+            NodeKind::Map => Value::Map(Children { tree, ids: &tree.children[range] }),
         }
     }
 
@@ -189,7 +191,7 @@ impl<'t> Node<'t> {
     }
 
     pub(crate) fn is_collection(self) -> bool {
-        !matches!(self.record.kind, Kind::Scalar(_))
+        !matches!(self.record.kind, NodeKind::Scalar(_))
     }
 
     /// Returns the value of a key; `None` if the key is absent or the node is not a map.
@@ -240,7 +242,7 @@ impl<'t> Children<'t> {
         self.ids.get(index).map(|id| self.tree.node(*id))
     }
 
-    /// Returns the keys and values of a map.
+    /// Returns the entries of a map as pairs of key and value nodes.
     pub(crate) fn entries(self) -> impl Iterator<Item = (Node<'t>, Node<'t>)> {
         pairs(self.ids).map(move |(key, value)| (self.tree.node(key), self.tree.node(value)))
     }
@@ -288,7 +290,7 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
         builder.handle_event(event, &span).map_err(|problem| vec![problem])?;
         if builder.tree.problems.len() >= DIAGNOSTICS_MAX {
             let mut problems = builder.tree.problems;
-            problems.push(YamlError::new(DiagnosticKind::TooLarge, STOPPED_MESSAGE, last));
+            problems.push(YamlError::new(DiagnosticKind::TooLarge, TOO_MANY_ERRORS_MESSAGE, last));
             return Err(problems);
         }
     }
@@ -301,13 +303,13 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
 /// List or map that the parser has not finished reading.
 struct OpenCollection {
     span: Span,
-    anchor: usize,
-    kind: Kind,
+    anchor_id: usize,
+    kind: NodeKind,
     depth: usize,
     /// Number of nodes in the collection, including nodes that aliases add.
-    nodes: u64,
-    /// Index of the first child in [`Builder::pending`].
-    children: usize,
+    node_count: u64,
+    /// Index of the first child in [`Builder::pending_children`].
+    first_child: usize,
 }
 
 #[derive(Default)]
@@ -315,12 +317,12 @@ struct Builder {
     tree: Tree,
     open: Vec<OpenCollection>,
     /// Children of the open lists and maps, as node indices.
-    pending: Vec<u32>,
-    /// For each anchor id: the index of the anchored node, and the number of nodes below and
-    /// including it.
+    pending_children: Vec<u32>,
+    /// For each anchor id, the index of the anchored node and the number of nodes in its subtree,
+    /// including the anchored node.
     anchors: HashMap<usize, (u32, u64)>,
     /// Number of nodes read from the file so far, not counting nodes that aliases add.
-    own_nodes: u64,
+    parsed_nodes: u64,
     root: Option<u32>,
 }
 
@@ -332,19 +334,22 @@ impl Builder {
     ) -> Result<(), YamlError> {
         match event {
             Event::SequenceStart(anchor, tag) => {
-                self.begin_collection(Kind::List, anchor, tag, span)
+                self.begin_collection(NodeKind::List, anchor, tag, span)
             }
-            Event::MappingStart(anchor, tag) => self.begin_collection(Kind::Map, anchor, tag, span),
+            Event::MappingStart(anchor, tag) => {
+                self.begin_collection(NodeKind::Map, anchor, tag, span)
+            }
             Event::SequenceEnd | Event::MappingEnd => self.end_collection(Span::new(span, false)),
             Event::Scalar(text, style, anchor, tag) => {
                 let span = Span::new(span, true);
                 let style = self.style(&text, style, tag, span);
-                let from = to_u32(self.tree.text.len());
+                let start = to_u32(self.tree.text.len());
                 self.tree.text.push_str(&text);
-                let to = to_u32(self.tree.text.len());
-                self.own_nodes += 1;
-                let id = self.add(NodeRecord { span, from, to, kind: Kind::Scalar(style) });
-                self.attach(id, anchor, 1, span)
+                let end = to_u32(self.tree.text.len());
+                self.parsed_nodes += 1;
+                let id =
+                    self.add_record(NodeRecord { span, start, end, kind: NodeKind::Scalar(style) });
+                self.attach_node(id, anchor, 1, span)
             }
             Event::Alias(anchor) => {
                 let span = Span::new(span, true);
@@ -353,7 +358,7 @@ impl Builder {
                 let Some((id, nodes)) = self.anchors.get(&anchor) else {
                     return Err(alias_error(span));
                 };
-                self.attach(*id, 0, *nodes, span)
+                self.attach_node(*id, 0, *nodes, span)
             }
             Event::Nothing
             | Event::StreamStart
@@ -365,48 +370,62 @@ impl Builder {
 
     fn begin_collection(
         &mut self,
-        kind: Kind,
+        kind: NodeKind,
         anchor: usize,
         tag: Option<Cow<'_, Tag>>,
         span: &saphyr_parser::Span,
     ) -> Result<(), YamlError> {
         let span = Span::new(span, false);
-        let own_tag = if kind == Kind::List { "!!seq" } else { "!!map" };
+        let own_tag = if kind == NodeKind::List { "!!seq" } else { "!!map" };
         if let Some(tag) = tag.map(tag_text).filter(|tag| tag != own_tag) {
             self.report_tag(&tag, "means nothing in a policy", span);
         }
         let above = self.open.last();
-        let counts = kind == Kind::Map || above.is_some_and(|above| above.kind == Kind::List);
+        let counts =
+            kind == NodeKind::Map || above.is_some_and(|above| above.kind == NodeKind::List);
         let depth = above.map_or(0, |above| above.depth) + usize::from(counts);
         if depth > DEPTH_MAX {
             return Err(depth_error(span));
         }
-        self.own_nodes += 1;
-        let children = self.pending.len();
-        self.open.push(OpenCollection { span, anchor, kind, depth, nodes: 1, children });
+        self.parsed_nodes += 1;
+        let first_child = self.pending_children.len();
+        self.open.push(OpenCollection {
+            span,
+            anchor_id: anchor,
+            kind,
+            depth,
+            node_count: 1,
+            first_child,
+        });
         Ok(())
     }
 
-    fn end_collection(&mut self, end: Span) -> Result<(), YamlError> {
+    fn end_collection(&mut self, end_span: Span) -> Result<(), YamlError> {
         let Some(open) = self.open.pop() else { return Ok(()) };
-        let mut children = self.pending.split_off(open.children);
-        if open.kind == Kind::Map {
+        let mut children = self.pending_children.split_off(open.first_child);
+        if open.kind == NodeKind::Map {
             children = self.resolve_entries(&children);
         }
-        let from = to_u32(self.tree.children.len());
+        let start = to_u32(self.tree.children.len());
         self.tree.children.extend(children);
-        let to = to_u32(self.tree.children.len());
-        let id = self.add(NodeRecord { span: open.span, from, to, kind: open.kind });
-        self.attach(id, open.anchor, open.nodes, end)
+        let end = to_u32(self.tree.children.len());
+        let id = self.add_record(NodeRecord { span: open.span, start, end, kind: open.kind });
+        self.attach_node(id, open.anchor_id, open.node_count, end_span)
     }
 
-    fn add(&mut self, record: NodeRecord) -> u32 {
+    fn add_record(&mut self, record: NodeRecord) -> u32 {
         self.tree.records.push(record);
         to_u32(self.tree.records.len() - 1)
     }
 
     /// Adds a complete node to the innermost open list or map.
-    fn attach(&mut self, id: u32, anchor: usize, nodes: u64, span: Span) -> Result<(), YamlError> {
+    fn attach_node(
+        &mut self,
+        id: u32,
+        anchor: usize,
+        nodes: u64,
+        span: Span,
+    ) -> Result<(), YamlError> {
         if anchor != 0 {
             self.anchors.insert(anchor, (id, nodes));
         }
@@ -414,9 +433,9 @@ impl Builder {
             self.root = Some(id);
             return Ok(());
         };
-        self.pending.push(id);
-        open.nodes = open.nodes.saturating_add(nodes);
-        if open.nodes > self.own_nodes.saturating_add(ALIASED_NODES_MAX) {
+        self.pending_children.push(id);
+        open.node_count = open.node_count.saturating_add(nodes);
+        if open.node_count > self.parsed_nodes.saturating_add(ALIASED_NODES_MAX) {
             return Err(alias_error(span));
         }
         Ok(())
@@ -462,8 +481,8 @@ impl Builder {
         entries.into_iter().flat_map(|(key, value)| [key, value]).collect()
     }
 
-    /// Removes entries whose key occurs earlier in the map. For each removed entry, returns the key
-    /// node of the kept entry, then that of the removed entry.
+    /// Removes entries whose key occurs earlier in the map. For each removed entry, returns two key
+    /// nodes: the first occurrence of the key, and the removed one.
     fn remove_duplicates(&self, entries: &mut Vec<(u32, u32)>) -> Vec<(u32, u32)> {
         let (mut first_of, mut removed) = (HashMap::new(), Vec::new());
         entries.retain(|(key, _)| match first_of.entry(self.tree.node(*key).text()) {
@@ -504,13 +523,18 @@ impl Builder {
         written
     }
 
-    /// Returns the path of the node that will be added next.
+    /// Returns the path of the next node to be added.
     fn next_path(&self) -> Path {
-        let ends = self.open.iter().skip(1).map(|open| open.children).chain([self.pending.len()]);
+        let ends = self
+            .open
+            .iter()
+            .skip(1)
+            .map(|open| open.first_child)
+            .chain([self.pending_children.len()]);
         let steps = self.open.iter().zip(ends).filter_map(|(open, end)| {
-            let children = &self.pending[open.children..end];
+            let children = &self.pending_children[open.first_child..end];
             match (open.kind, children) {
-                (Kind::List, _) => Some(PathStep::Index(children.len())),
+                (NodeKind::List, _) => Some(PathStep::Index(children.len())),
                 // The key was read, but not its value.
                 (_, [.., key]) if children.len() % 2 == 1 => {
                     Some(PathStep::from_key_node(self.tree.node(*key)))
@@ -544,7 +568,9 @@ impl Builder {
 /// Returns a tag in its short form: `!foo` or `!!foo`.
 fn tag_text(tag: Cow<'_, Tag>) -> String {
     match [tag.handle.as_str(), &tag.suffix].concat() {
-        whole if whole.starts_with(YAML_TAGS) => format!("!!{}", &whole[YAML_TAGS.len()..]),
+        whole if whole.starts_with(YAML_TAG_PREFIX) => {
+            format!("!!{}", &whole[YAML_TAG_PREFIX.len()..])
+        }
         whole => whole,
     }
 }

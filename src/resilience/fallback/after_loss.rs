@@ -26,33 +26,37 @@ use crate::domain::{
 };
 use crate::store::{LocalStore, Store};
 
-/// Outcomes of a call's checks against this replica's own charges; `None` for checks to which these
-/// charges do not apply.
-type OwnOutcomes = SmallVec<[Option<Outcome>; 4]>;
+/// Outcome of each check of a call against the hits charged by this replica alone; `None` for
+/// checks that are not decided against these hits.
+type OwnChargeOutcomes = SmallVec<[Option<Outcome>; 4]>;
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Records new counter losses. Returns whether the remote store has ever lost counters. If the
-    /// store never has, the call costs only one atomic read.
-    pub(super) fn notice_losses(&self, now: Micros) -> bool {
+    /// Records counter losses that the remote store has newly reported. Returns whether the store
+    /// has lost counters since startup. If it has not, the call costs only one atomic read.
+    pub(super) fn record_new_losses(&self, now: Micros) -> bool {
         let losses = self.remote.counter_losses();
-        if losses > 0 && self.losses.observe(losses, now) {
+        if losses > 0 && self.counter_losses.record(losses, now) {
             self.over_admission.record_loss(now);
         }
         losses > 0
     }
 
-    /// Returns whether any check of a call must also pass against this replica's own charges.
+    /// Returns whether any check of a call must also pass against the hits charged by this replica
+    /// alone, because the remote store may have lost charges.
     pub(super) fn is_affected_by_loss(&self, call: &Call<'_>) -> bool {
         call.checks.iter().any(|check| self.must_fit_own_charges(check, call.now))
     }
 
     fn must_fit_own_charges(&self, check: &Check<'_>, now: Micros) -> bool {
-        !check.is_refund() && counts_hits(check.limit) && self.losses.affects(check.limit, now)
+        !check.is_refund()
+            && counts_hits(check.limit)
+            && self.counter_losses.affects(check.limit, now)
     }
 
-    /// Decides a call in which some checks must also pass against this replica's own charges.
+    /// Decides a call in which some checks must pass both on the remote store and against the hits
+    /// charged by this replica alone.
     pub(super) async fn apply_after_loss(&self, call: &Call<'_>) -> Answers {
-        let own: OwnOutcomes = call
+        let own: OwnChargeOutcomes = call
             .checks
             .iter()
             .map(|check| {
@@ -68,7 +72,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         let reason = self.send_remaining(call, &remaining, &own, &mut answers).await;
         let is_counted = self.refund_unconfirmed(call, &own, &answers.each).await;
         if !remaining.positions.is_empty() {
-            answers = self.complete(call, answers, reason, &is_counted);
+            answers = self.complete_answers(call, answers, reason, &is_counted);
         }
         for ((own, is_counted), answer) in own.iter().zip(is_counted).zip(&mut answers.each) {
             if let (Some(own), Answer::Decided(outcome)) = (own, answer) {
@@ -81,13 +85,13 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         answers
     }
 
-    /// Sends the remaining checks to the remote store, and adds the answers to `answers`. Returns
+    /// Sends the remaining checks to the remote store, and adds the results to `answers`. Returns
     /// the reason if some checks were not answered, otherwise `None`.
     async fn send_remaining(
         &self,
         call: &Call<'_>,
         remaining: &RemainingChecks<'_>,
-        own: &OwnOutcomes,
+        own: &OwnChargeOutcomes,
         answers: &mut Answers,
     ) -> Option<FallbackReason> {
         if remaining.positions.is_empty() {
@@ -108,12 +112,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         reason
     }
 
-    /// Refunds this replica's own charges for checks that the remote store did not charge. Returns,
-    /// for each check, whether a charge of this replica remains.
+    /// Refunds the local charges of checks that the remote store did not charge. Returns, for each
+    /// check, whether its local charge remains.
     async fn refund_unconfirmed(
         &self,
         call: &Call<'_>,
-        own: &OwnOutcomes,
+        own: &OwnChargeOutcomes,
         answers: &[Answer],
     ) -> SmallVec<[bool; 4]> {
         let mut receipts = Vec::new();
@@ -137,13 +141,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     }
 }
 
-/// Returns the checks to send to the remote store. If this replica's own charges already reject an
-/// all-or-nothing call, these are the checks that change their counters even if the call is
-/// rejected. Otherwise, these are the checks that are not refused so far, and the refused checks
-/// that are charged nevertheless.
+/// Returns the checks to send to the remote store. If checks refused against this replica's own
+/// charges already reject an all-or-nothing call, these are only the checks that apply even to a
+/// rejected call. Otherwise, these are all checks except the refused ones that charge nothing.
 fn remaining_checks<'a>(
     call: &Call<'a>,
-    own: &OwnOutcomes,
+    own: &OwnChargeOutcomes,
     answers: &[Answer],
 ) -> RemainingChecks<'a> {
     let mut remaining = RemainingChecks::new(call, answers);
@@ -157,7 +160,7 @@ fn remaining_checks<'a>(
     remaining
 }
 
-/// Returns a refusal if a check was refused against this replica's own charges, otherwise
+/// Returns the refusal if the check was refused against this replica's own charges, otherwise
 /// `NotAsked`.
 fn refusal_answer(own: &Option<Outcome>) -> Answer {
     match own {

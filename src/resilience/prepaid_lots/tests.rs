@@ -13,8 +13,9 @@ fn limit(hits: u64) -> Arc<Limit> {
     Arc::new(Limit { prepay: true, ..fixed_window(hits, Micros(WINDOW_MICROS)) })
 }
 
-/// Returns the store's outcome of a successful charge at the replica time `at`, in microseconds.
-fn charged(hits: u64, available: u64, at: u64) -> Outcome {
+/// Returns the outcome that the store reports for a successful charge. `at` is the time of the
+/// charge by the clocks of the replicas, in microseconds.
+fn charged_outcome(hits: u64, available: u64, at: u64) -> Outcome {
     let at = SERVER_TIME_AT_ZERO + at;
     let window = Micros(at / WINDOW_MICROS * WINDOW_MICROS);
     let taken = ChargeRecord { hits: Hits(hits), at: Micros(at), window, entry: 0 };
@@ -23,23 +24,28 @@ fn charged(hits: u64, available: u64, at: u64) -> Outcome {
     Outcome { charged: Hits(hits), taken: Some(taken), ..passed }
 }
 
-/// Charges 100 hits, one per millisecond from `start` on, so that the counter is hot. Returns the
-/// time after the last charge.
-fn warm(lots: &PrepaidLots, check: &Check<'_>, available: u64, start: u64) -> u64 {
+/// Makes the counter hot: charges 100 hits, one per millisecond from `start` on. Returns the time
+/// of the last charge plus one millisecond, in microseconds.
+fn make_hot(lots: &PrepaidLots, check: &Check<'_>, available: u64, start: u64) -> u64 {
     for at in (start..start + 100_000).step_by(1_000) {
-        assert_eq!(lots.spend(check, false, SESSION, Micros(at)), SpendResult::Ask { lot: 0 });
-        lots.record(check, &charged(1, available, at), Micros(at));
+        assert_eq!(
+            lots.spend(check, false, SESSION, Micros(at)),
+            SpendResult::NotSpent { lot_size: 0 }
+        );
+        lots.record_outcome(check, &charged_outcome(1, available, at), Micros(at));
     }
     start + 100_000
 }
 
-/// Charges the next lot of the counter and adds it to the table. Returns its size and the lot.
+/// Charges the next lot of the counter and adds it to the table. Returns the number of hits in the
+/// lot, and the added lot.
 fn refill(lots: &PrepaidLots, check: &Check<'_>, now: u64) -> (u64, AddedLot) {
-    let SpendResult::Ask { lot } = lots.spend(check, true, SESSION, Micros(now)) else {
+    let SpendResult::NotSpent { lot_size: lot } = lots.spend(check, true, SESSION, Micros(now))
+    else {
         panic!("there are hits")
     };
-    let outcome = charged(lot + check.cost().0, 100_000, now);
-    let added = lots.add(check, &outcome, SESSION, Micros(now)).unwrap();
+    let outcome = charged_outcome(lot + check.cost().0, 100_000, now);
+    let added = lots.add_lot(check, &outcome, SESSION, Micros(now)).unwrap();
     lots.end_refill(check);
     (lot, added)
 }
@@ -49,16 +55,19 @@ fn is_spent(lots: &PrepaidLots, check: &Check<'_>, session: u64, now: u64) -> bo
 }
 
 #[test]
-fn a_lot_is_50_ms_of_the_rate_and_a_quarter_of_the_rest_per_replica() {
+fn a_lot_covers_50_ms_up_to_a_quarter_of_the_available_hits() {
     for (replicas, available, expected) in
         [(1, 100_000, 50), (1, 160, 40), (4, 160, 10), (4, 32, 2), (4, 31, 0), (1, 0, 0)]
     {
         let (lots, limit) = (PrepaidLots::new(replicas), limit(100_000));
         let check = take(1, 1, &limit);
-        assert_eq!(lots.spend(&check, true, SESSION, Micros(0)), SpendResult::Ask { lot: 0 });
-        let now = warm(&lots, &check, available, 0);
+        assert_eq!(
+            lots.spend(&check, true, SESSION, Micros(0)),
+            SpendResult::NotSpent { lot_size: 0 }
+        );
+        let now = make_hot(&lots, &check, available, 0);
         let asked = lots.spend(&check, true, SESSION, Micros(now));
-        assert_eq!(asked, SpendResult::Ask { lot: expected }, "{replicas} {available}");
+        assert_eq!(asked, SpendResult::NotSpent { lot_size: expected }, "{replicas} {available}");
     }
 }
 
@@ -67,26 +76,29 @@ fn a_counter_that_is_not_hot_gets_no_lot() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     let check = take(1, 1, &limit);
     for at in (0..1_000_000).step_by(50_000) {
-        assert_eq!(lots.spend(&check, true, SESSION, Micros(at)), SpendResult::Ask { lot: 0 });
-        lots.record(&check, &charged(1, 90_000, 0), Micros(at));
+        assert_eq!(
+            lots.spend(&check, true, SESSION, Micros(at)),
+            SpendResult::NotSpent { lot_size: 0 }
+        );
+        lots.record_outcome(&check, &charged_outcome(1, 90_000, 0), Micros(at));
     }
 }
 
 #[test]
-fn one_call_takes_the_next_lot_while_others_spend_the_second_half() {
+fn one_call_charges_the_next_lot_while_others_spend_the_current_one() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     let check = take(1, 1, &limit);
-    let now = warm(&lots, &check, 90_000, 0);
+    let now = make_hot(&lots, &check, 90_000, 0);
     let (lot, _) = refill(&lots, &check, now);
     assert_eq!(lot, 50);
     let spend = |may_take| lots.spend(&check, may_take, SESSION, Micros(now + 1_000));
     for _ in 0..25 {
         assert!(matches!(spend(true), SpendResult::Spent(..)));
     }
-    assert_eq!(spend(true), SpendResult::Ask { lot: 25 }, "25 of 50 are left");
+    assert_eq!(spend(true), SpendResult::NotSpent { lot_size: 25 }, "25 of 50 are left");
     assert!(matches!(spend(true), SpendResult::Spent(..)), "another call takes it");
-    let outcome = charged(26, 90_000, now + 1_000);
-    lots.add(&check, &outcome, SESSION, Micros(now + 1_000)).unwrap();
+    let outcome = charged_outcome(26, 90_000, now + 1_000);
+    lots.add_lot(&check, &outcome, SESSION, Micros(now + 1_000)).unwrap();
     lots.end_refill(&check);
     let spent = (0..).take_while(|_| matches!(spend(false), SpendResult::Spent(..))).count();
     assert_eq!(spent, 24 + 25);
@@ -98,7 +110,7 @@ fn a_lot_expires_with_its_lifetime_window_session_or_policy() {
     let check = take(1, 1, &limit);
     let with_lot = |start| {
         let lots = PrepaidLots::new(1);
-        let now = warm(&lots, &check, 90_000, start);
+        let now = make_hot(&lots, &check, 90_000, start);
         let (_, added) = refill(&lots, &check, now);
         (lots, now, added)
     };
@@ -107,30 +119,30 @@ fn a_lot_expires_with_its_lifetime_window_session_or_policy() {
     assert!(is_spent(&lots, &check, SESSION, now + LOT_LIFETIME_MAX.0 - 1));
     assert!(!is_spent(&lots, &check, SESSION, now + LOT_LIFETIME_MAX.0));
     assert!(!is_spent(&lots, &check, SESSION + 1, now), "another session");
-    assert_eq!(lots.remove(&added, SESSION).unwrap().taken.hits, Hits(49));
-    assert_eq!(lots.remove(&added, SESSION).map(|receipt| receipt.taken), None, "once");
+    assert_eq!(lots.remove_lot(&added, SESSION).unwrap().taken.hits, Hits(49));
+    assert_eq!(lots.remove_lot(&added, SESSION).map(|receipt| receipt.taken), None, "once");
 
     // The window ends half a second after zero.
     let (lots, now, added) = with_lot(350_000);
     assert_eq!(now, 450_000);
-    assert_eq!(added.spend_until, Micros(500_000 - DRIFT_MAX.0));
-    assert!(lots.remove(&added, SESSION).is_none(), "its window is over");
+    assert_eq!(added.spend_until, Micros(500_000 - CLOCK_DRIFT_MAX.0));
+    assert!(lots.remove_lot(&added, SESSION).is_none(), "its window is over");
 
     let (lots, now, added) = with_lot(0);
     lots.stop_spending();
     assert!(!is_spent(&lots, &check, SESSION, now));
-    assert_eq!(lots.remove(&added, SESSION).unwrap().taken.hits, Hits(50));
+    assert_eq!(lots.remove_lot(&added, SESSION).unwrap().taken.hits, Hits(50));
 
     let (lots, _, added) = with_lot(0);
-    assert!(lots.remove(&added, SESSION + 1).is_none(), "the server may be another one");
+    assert!(lots.remove_lot(&added, SESSION + 1).is_none(), "the server may be another one");
 }
 
 #[test]
-fn the_next_lot_before_the_end_of_a_window_replaces_no_lot_with_hits() {
+fn a_new_lot_never_replaces_a_lot_with_unspent_hits() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     let check = take(1, 1, &limit);
     // Shortly before the end of the window, so that no lot lives for its whole lifetime.
-    let now = warm(&lots, &check, 90_000, 350_000);
+    let now = make_hot(&lots, &check, 90_000, 350_000);
     let (first, added) = refill(&lots, &check, now);
     assert!(added.spend_until < Micros(now + LOT_LIFETIME_MAX.0));
     let spent = first / 2 + 1;
@@ -144,33 +156,33 @@ fn the_next_lot_before_the_end_of_a_window_replaces_no_lot_with_hits() {
 fn a_lot_of_a_window_that_has_not_begun_is_never_spent() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     let check = take(1, 1, &limit);
-    let now = warm(&lots, &check, 90_000, 0);
-    let mut outcome = charged(50, 90_000, now);
+    let now = make_hot(&lots, &check, 90_000, 0);
+    let mut outcome = charged_outcome(50, 90_000, now);
     if let Some(taken) = &mut outcome.taken {
         taken.window = Micros(taken.window.0 + WINDOW_MICROS);
     }
-    assert_eq!(lots.add(&check, &outcome, SESSION, Micros(now)), None);
+    assert_eq!(lots.add_lot(&check, &outcome, SESSION, Micros(now)), None);
 }
 
 #[test]
 fn hits_are_put_back_into_their_lot_unless_it_is_removed() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     let check = take(1, 3, &limit);
-    let now = warm(&lots, &take(1, 1, &limit), 90_000, 0);
+    let now = make_hot(&lots, &take(1, 1, &limit), 90_000, 0);
     let (lot, added) = refill(&lots, &check, now);
     let SpendResult::Spent(id, outcome) = lots.spend(&check, false, SESSION, Micros(now)) else {
         panic!("there are hits")
     };
     assert_eq!((outcome.charged, outcome.taken.unwrap().hits), (Hits(3), Hits(3)));
     assert!(lots.put_back(&check, id));
-    assert_eq!(lots.remove(&added, SESSION).unwrap().taken.hits, Hits(lot));
+    assert_eq!(lots.remove_lot(&added, SESSION).unwrap().taken.hits, Hits(lot));
     assert!(!lots.put_back(&check, id));
 }
 
 #[test]
 fn a_lot_is_not_spent_under_a_new_policy_or_for_another_counter() {
     let (lots, old) = (PrepaidLots::new(1), limit(100_000));
-    let now = warm(&lots, &take(1, 1, &old), 90_000, 0);
+    let now = make_hot(&lots, &take(1, 1, &old), 90_000, 0);
     refill(&lots, &take(1, 1, &old), now);
     let new = limit(100_000);
     assert!(!is_spent(&lots, &take(1, 1, &new), SESSION, now));
@@ -182,13 +194,13 @@ fn a_lot_is_not_spent_under_a_new_policy_or_for_another_counter() {
 fn the_number_of_accounts_is_bounded() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     for identity in 0..100_000_u128 {
-        lots.record(&take(identity, 1, &limit), &charged(1, 90_000, 0), Micros(0));
+        lots.record_outcome(&take(identity, 1, &limit), &charged_outcome(1, 90_000, 0), Micros(0));
     }
     let held: usize = lots.sets.iter().map(|set| set.lock().unwrap().len()).sum();
     assert_eq!(held, SET_COUNT * ACCOUNTS_PER_SET);
     // An idle counter gives its place to one that is hot.
     let hot = take(200_000, 1, &limit);
-    let now = warm(&lots, &hot, 90_000, ACCOUNT_IDLE_MAX.0);
+    let now = make_hot(&lots, &hot, 90_000, ACCOUNT_IDLE_MAX.0);
     refill(&lots, &hot, now);
 }
 
@@ -196,7 +208,7 @@ fn the_number_of_accounts_is_bounded() {
 struct Random(u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    fn next_below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -204,12 +216,13 @@ impl Random {
     }
 }
 
-/// Call on its way to the store or back. Times are in microseconds of the replicas' clocks.
+/// Simulated call that waits for the store's answer. Times are in microseconds of the replicas'
+/// clocks.
 struct InFlightCall {
     replica: usize,
     cost: u64,
-    lot: u64,
-    sent: u64,
+    lot_size: u64,
+    sent_at: u64,
     executes_at: u64,
     answers_at: u64,
     outcome: Option<Outcome>,
@@ -225,9 +238,9 @@ struct ReplicaSimulation {
     /// Lots to be refunded, as tuples of the replica's index, the time of the refund, and the lot.
     refunds: Vec<(usize, u64, AddedLot)>,
     /// Number of hits that the store has counted, by window.
-    counts: [u64; 6],
-    admitted: [u64; 6],
-    lots: u64,
+    counted_hits: [u64; 6],
+    admitted_hits: [u64; 6],
+    lot_count: u64,
 }
 
 /// Returns the index of a window, counted from the first window of the simulation.
@@ -235,8 +248,8 @@ fn window_index(window: Micros) -> usize {
     ((window.0 - SERVER_TIME_AT_ZERO) / WINDOW_MICROS) as usize
 }
 
-/// Returns the start, on the Redis server's clock, of the window that contains the replica time
-/// `now`.
+/// Returns the start of the window that contains the replica time `now`. The start is a time of the
+/// server's clock.
 fn window_at(now: u64) -> Micros {
     Micros((SERVER_TIME_AT_ZERO + now) / WINDOW_MICROS * WINDOW_MICROS)
 }
@@ -249,9 +262,9 @@ impl ReplicaSimulation {
             replicas: (0..3).map(|_| PrepaidLots::new(3)).collect(),
             in_flight: Vec::new(),
             refunds: Vec::new(),
-            counts: [0; 6],
-            admitted: [0; 6],
-            lots: 0,
+            counted_hits: [0; 6],
+            admitted_hits: [0; 6],
+            lot_count: 0,
         }
     }
 
@@ -266,25 +279,25 @@ impl ReplicaSimulation {
     }
 
     fn call(&mut self, replica: usize, now: u64) {
-        let cost = 1 + self.random.below(3);
+        let cost = 1 + self.random.next_below(3);
         let check = take(1, cost, &self.limit);
         match self.replicas[replica].spend(&check, true, SESSION, Micros(now)) {
             SpendResult::Spent(_, outcome) => {
                 let window = outcome.taken.unwrap().window;
                 assert_eq!(window, window_at(now), "spent in another window");
-                self.admitted[window_index(window)] += cost;
+                self.admitted_hits[window_index(window)] += cost;
             }
-            SpendResult::Ask { lot } => {
+            SpendResult::NotSpent { lot_size: lot } => {
                 assert!(lot <= self.limit.capacity().0 / 12);
-                self.lots += u64::from(lot > 0);
-                let executes_at = now + self.random.below(3_000);
-                let answers_at = executes_at + self.random.below(3_000);
+                self.lot_count += u64::from(lot > 0);
+                let executes_at = now + self.random.next_below(3_000);
+                let answers_at = executes_at + self.random.next_below(3_000);
                 let outcome = None;
                 self.in_flight.push(InFlightCall {
                     replica,
                     cost,
-                    lot,
-                    sent: now,
+                    lot_size: lot,
+                    sent_at: now,
                     executes_at,
                     answers_at,
                     outcome,
@@ -293,14 +306,14 @@ impl ReplicaSimulation {
         }
     }
 
-    /// Charges a call in the store if its command has arrived there.
+    /// Charges a call in the store if its command has reached the store by `now`.
     fn execute(&mut self, call: &mut InFlightCall, now: u64) {
         if call.outcome.is_some() || call.executes_at > now {
             return;
         }
-        let (hits, needed) = (self.limit.capacity().0, call.cost + call.lot);
-        let count = &mut self.counts[window_index(window_at(call.executes_at))];
-        let mut outcome = charged(needed, 0, call.executes_at);
+        let (hits, needed) = (self.limit.capacity().0, call.cost + call.lot_size);
+        let count = &mut self.counted_hits[window_index(window_at(call.executes_at))];
+        let mut outcome = charged_outcome(needed, 0, call.executes_at);
         if *count + needed <= hits {
             *count += needed;
         } else {
@@ -317,16 +330,16 @@ impl ReplicaSimulation {
         let Some(outcome) = call.outcome.filter(|_| call.answers_at <= now) else { return false };
         let (lots, check) = (&self.replicas[call.replica], take(1, call.cost, &self.limit));
         let own = Hits(outcome.charged.0.min(call.cost));
-        lots.record(&check, &Outcome { charged: own, ..outcome }, Micros(now));
+        lots.record_outcome(&check, &Outcome { charged: own, ..outcome }, Micros(now));
         if let Some(taken) = outcome.taken {
-            self.admitted[window_index(taken.window)] += call.cost;
-            if call.lot > 0 {
-                let added = lots.add(&check, &outcome, SESSION, Micros(call.sent)).unwrap();
-                let late = added.spend_until.0.max(now) + self.random.below(2_000);
+            self.admitted_hits[window_index(taken.window)] += call.cost;
+            if call.lot_size > 0 {
+                let added = lots.add_lot(&check, &outcome, SESSION, Micros(call.sent_at)).unwrap();
+                let late = added.spend_until.0.max(now) + self.random.next_below(2_000);
                 self.refunds.push((call.replica, late, added));
             }
         }
-        if call.lot > 0 {
+        if call.lot_size > 0 {
             lots.end_refill(&check);
         }
         true
@@ -337,29 +350,29 @@ impl ReplicaSimulation {
         if *at > now {
             return false;
         }
-        if let Some(Receipt { taken, .. }) = self.replicas[*replica].remove(lot, SESSION)
+        if let Some(Receipt { taken, .. }) = self.replicas[*replica].remove_lot(lot, SESSION)
             && taken.window == window_at(now)
         {
-            self.counts[window_index(taken.window)] -= taken.hits.0;
+            self.counted_hits[window_index(taken.window)] -= taken.hits.0;
         }
         true
     }
 }
 
 #[test]
-fn three_replicas_never_exceed_a_window_and_admit_all_of_it() {
+fn three_replicas_use_up_each_window_without_exceeding_it() {
     // The last limit is never reached, so that lots are held when a window ends.
     let limits = [40, 1_000, 20_000, 1_000_000];
     for (seed, hits) in (1..=6).flat_map(|seed| limits.map(|hits| (seed, hits))) {
         let mut world = ReplicaSimulation::new(seed, hits);
         (WINDOW_MICROS / 2..4 * WINDOW_MICROS).step_by(100).for_each(|now| world.step(now));
-        let ReplicaSimulation { counts, admitted, lots, .. } = world;
-        for (admitted, count) in admitted.into_iter().zip(counts) {
+        let ReplicaSimulation { counted_hits, admitted_hits, lot_count, .. } = world;
+        for (admitted, count) in admitted_hits.into_iter().zip(counted_hits) {
             assert!(admitted <= count && count <= hits, "{seed}: {admitted} {count} {hits}");
         }
         // The first three windows are whole.
         let is_full = |sum: &u64| hits > 20_000 || *sum + 3 >= hits;
-        assert!(admitted[..3].iter().all(is_full), "{seed}: {admitted:?} of {hits}");
-        assert!(hits < 100 || lots > 10, "{seed}: {lots} lots");
+        assert!(admitted_hits[..3].iter().all(is_full), "{seed}: {admitted_hits:?} of {hits}");
+        assert!(hits < 100 || lot_count > 10, "{seed}: {lot_count} lots");
     }
 }

@@ -5,7 +5,7 @@
 //! loses precision, but no hits: afterwards, the key may be refused too early, but it is never
 //! admitted too often.
 //!
-//! Not here: the cells of a sketch (`sketch`), the weight of each rule (`rules`).
+//! Not here: the cells of a sketch (`sketch`), the capacity that each rule uses (`rules`).
 
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
@@ -28,9 +28,9 @@ const RECLAIM_SHARDS: usize = 4;
 /// ns.
 const FOLD_SLOTS: usize = 32;
 
-/// Maximum number of entries that are folded to make room for one entry. More than a few are
-/// needed only when a concurrency counter's table of slots grows.
-const FOLDS_MAX: usize = 32;
+/// Maximum number of entries that are folded into sketches to make room for one entry. More than a
+/// few are needed only when a concurrency counter's table of slots grows.
+const FOLDED_ENTRIES_MAX: usize = 32;
 
 /// Maximum number of cells per row of a rule's sketch, summed over all shards. Four rows with 16
 /// bytes per cell use 4 MiB.
@@ -46,8 +46,8 @@ const KEYS_PER_CELL: usize = 16;
 /// MiB.
 const SKETCHES_PER_SHARD_MAX: usize = 8;
 
-/// Minimum time between a failed attempt to make room for a sketch in a shard and the next attempt.
-/// Each attempt searches the whole shard.
+/// Minimum time between a failed attempt to make room for a sketch in a shard and the next attempt,
+/// because each attempt searches the whole shard.
 const SKETCH_RETRY: Micros = Micros::SECOND;
 
 /// Returns the number of cells per row of a sketch in one shard, for a store of `max_keys` keys.
@@ -55,27 +55,29 @@ pub(super) fn sketch_width(max_keys: usize, shards: usize) -> usize {
     ((max_keys / KEYS_PER_CELL).next_power_of_two().min(SKETCH_WIDTH_MAX) / shards).max(1)
 }
 
-/// Returns the weight reserved for sketches, in keys: enough for one sketch in every shard, but at
-/// most a sixteenth of the store's capacity. Further sketches displace entries.
+/// Returns the part of the store's capacity that is reserved for sketches, in keys: enough for one
+/// sketch in every shard, but at most a sixteenth of the capacity. Further sketches displace
+/// entries.
 pub(super) fn sketch_reserve(max_keys: usize, shards: usize) -> usize {
     (shards * sketch_weight(sketch_width(max_keys, shards))).min(max_keys / 16)
 }
 
-/// Returns the weight of a sketch in one shard, in keys. `width` is the number of cells per row.
+/// Returns the capacity that a sketch uses in one shard, in keys. `width` is the number of cells
+/// per row.
 pub(super) fn sketch_weight(width: usize) -> usize {
     Sketch::bytes(width).div_ceil(HEAP_BYTES_PER_KEY)
 }
 
 impl MemoryStore {
-    /// Returns the total weight of entries and sketches, in keys, at which the store has no room
-    /// for new entries: the capacity minus the unused part of the sketch reserve.
+    /// Returns the capacity in use, in keys, at which the store has no room for new entries:
+    /// `max_keys` minus the unused part of the sketch reserve.
     fn full_weight(&self) -> u64 {
         let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
         self.max_keys - self.sketch_reserve.saturating_sub(sketches)
     }
 
-    /// Returns the maximum total weight of all entries, in keys: the capacity minus all sketches
-    /// and the unused part of the sketch reserve.
+    /// Returns the capacity that entries can use, in keys: `max_keys` minus the capacity that
+    /// sketches use and the unused part of the sketch reserve.
     fn entry_capacity(&self) -> u64 {
         self.full_weight().saturating_sub(self.stats.sketch_weight.load(Ordering::Relaxed))
     }
@@ -85,21 +87,21 @@ impl MemoryStore {
         self.stats.live.load(Ordering::Relaxed) >= self.full_weight()
     }
 
-    /// Claims `weight` keys of the capacity, unless the store's total weight would then exceed
-    /// `max`. In that case, claims nothing and returns false.
+    /// Claims `weight` keys of the store's capacity. If more than `max` keys would then be in use,
+    /// claims nothing and returns false.
     fn claim(&self, weight: usize, max: u64) -> bool {
         let weight = weight as u64;
         let more = |live: u64| (live + weight <= max).then_some(live + weight);
         self.stats.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Releases claimed weight, in keys.
+    /// Releases `weight` keys of the store's capacity.
     pub(super) fn release(&self, weight: usize) {
         self.stats.live.fetch_sub(weight as u64, Ordering::Relaxed);
     }
 
-    /// Releases the weight of expired entries and adds it to the evicted weight. `weight` is in
-    /// keys.
+    /// Releases the capacity that expired entries used, and adds it to the eviction statistics.
+    /// `weight` is in keys.
     pub(super) fn release_expired(&self, weight: usize) {
         if weight > 0 {
             self.release(weight);
@@ -109,8 +111,8 @@ impl MemoryStore {
 
     /// Removes a few expired entries from a shard before an insertion. If the store is full,
     /// searches more slots of the shard. If no entry in them has expired, searches other shards.
-    /// Skips locked shards, so that a caller that holds locks cannot deadlock. Keeps any entry of
-    /// `shard` for which `in_use` returns true.
+    /// Skips other shards that are locked, so that a caller that holds locks cannot deadlock. Keeps
+    /// any entry of `shard` for which `in_use` returns true.
     pub(super) fn reclaim_expired(
         &self,
         shard: &mut Shard,
@@ -126,7 +128,7 @@ impl MemoryStore {
             if freed > 0 {
                 break;
             }
-            let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let at = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
             freed = match self.shards[at].0.try_lock() {
                 Ok(mut other) => {
                     other.reclaim(now, SLOTS_SEARCHED_WHEN_FULL, &self.rules, |_| false)
@@ -137,9 +139,9 @@ impl MemoryStore {
         self.release_expired(freed);
     }
 
-    /// Claims weight for a new entry of a rule and returns the rule's slot. In a full store, a rule
-    /// below its fair share displaces entries of rules above theirs. Returns `None` if there is no
-    /// room for the entry.
+    /// Claims capacity for a new entry of a rule and returns the rule's slot. In a full store, a
+    /// rule below its fair share displaces entries of rules above their fair share. Returns `None`
+    /// if there is no room for the entry.
     pub(super) fn claim_entry(
         &self,
         shard: &mut Shard,
@@ -163,10 +165,10 @@ impl MemoryStore {
         is_claimed.then(|| self.rules.add(rule, weight))
     }
 
-    /// Claims or releases the difference in weight when an entry grows or shrinks. If the store is
-    /// full, makes room by folding other entries. If that fails, claims nothing and returns false
-    /// for an [`Op::Take`]. For other operations, exceeds the capacity instead, by no more than the
-    /// rounding of the entry's buffer size.
+    /// Claims or releases the difference in capacity when an entry grows or shrinks. If the store
+    /// is full, makes room by folding other entries. If that fails, claims nothing and returns
+    /// false for an [`Op::Take`]. For other operations, exceeds the store's capacity instead, by no
+    /// more than the rounding of the entry's buffer size.
     pub(super) fn resize(
         &self,
         shard: &mut Shard,
@@ -197,9 +199,9 @@ impl MemoryStore {
         true
     }
 
-    /// Folds up to [`FOLDS_MAX`] entries until `weight` can be claimed. Only folds entries of
-    /// `resized_rule` and of rules whose weight exceeds `share`, the fair share of each rule.
-    /// Returns false if there is still no room.
+    /// Folds up to [`FOLDED_ENTRIES_MAX`] entries until `weight` keys of capacity can be claimed.
+    /// Folds only entries of `resized_rule` and of rules that use more than `share`, the fair share
+    /// of each rule. Returns false if there is still no room.
     fn fold_until_claimed(
         &self,
         shard: &mut Shard,
@@ -209,7 +211,7 @@ impl MemoryStore {
         now: Micros,
         in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
-        for _ in 0..FOLDS_MAX {
+        for _ in 0..FOLDED_ENTRIES_MAX {
             if !self.fold_one(shard, share, resized_rule, now, in_use) {
                 return false;
             }
@@ -220,9 +222,9 @@ impl MemoryStore {
         false
     }
 
-    /// Folds one entry into the sketch of its rule. Chooses the entry among the next
-    /// [`FOLD_SLOTS`] slots of the shard, from the rule that holds the most weight. Only considers
-    /// `resized_rule` and rules above the fair share. Returns false if no entry can be folded.
+    /// Folds one entry into the sketch of its rule. Chooses the entry among the next [`FOLD_SLOTS`]
+    /// slots of the shard, from the rule that uses the most capacity. Considers only `resized_rule`
+    /// and rules above their fair share. Returns false if no entry can be folded.
     fn fold_one(
         &self,
         shard: &mut Shard,
@@ -260,9 +262,9 @@ impl MemoryStore {
         true
     }
 
-    /// Returns the index of the rule's sketch in the shard, creating the sketch if necessary.
-    /// Returns `None` if the rule cannot have a sketch. Keeps the sketch until at least the end of
-    /// the call.
+    /// Returns the index of the rule's sketch in the shard. Creates the sketch if it does not
+    /// exist, and returns `None` if the rule cannot have one. The sketch does not expire before the
+    /// call ends.
     pub(super) fn find_or_create_sketch(
         &self,
         shard: &mut Shard,
@@ -296,8 +298,8 @@ impl MemoryStore {
         Some(at)
     }
 
-    /// Creates the sketch of a rule by folding enough of the rule's entries to make room for it.
-    /// If the rule has too few entries in this shard, folds none and returns false.
+    /// Creates the sketch of a rule, and makes room for it by folding entries of the rule. If the
+    /// rule has too few entries in this shard, folds none and returns false.
     fn replace_entries_with_sketch(
         &self,
         shard: &mut Shard,
@@ -332,7 +334,7 @@ impl MemoryStore {
         true
     }
 
-    /// Removes each sketch of a shard if all cells of the sketch have expired.
+    /// Removes the sketches of a shard in which all cells have expired.
     pub(super) fn remove_expired_sketches(&self, shard: &mut Shard, now: Micros) {
         let weight = shard.remove_expired_sketches(now) * self.sketch_weight;
         if weight > 0 {
@@ -342,8 +344,8 @@ impl MemoryStore {
     }
 }
 
-/// Returns whether entries of the rule can be folded. The rule's algorithm must fit into a sketch,
-/// and the shard must have a sketch of the rule or room for one.
+/// Returns whether entries of the rule can be folded into a sketch. The state of the rule's
+/// algorithm must fit into a cell, and the shard must have a sketch of the rule or room for one.
 fn can_fold(shard: &Shard, rule: &RuleIdentity) -> bool {
     rule.format != CellFormat::None
         && (shard.sketches.len() < SKETCHES_PER_SHARD_MAX || shard.find_sketch(rule.key).is_some())

@@ -14,10 +14,11 @@
 //!
 //! # When the store is full
 //!
-//! `max_keys` bounds the total weight of all shards, in keys. This weight includes the sketches,
-//! which hold approximate counters for keys without an entry. An entry is reclaimed once its
-//! counter is equivalent to an unused one (a full bucket, a past window). Every insertion reclaims
-//! a few entries, more if the store is full, and [`MemoryStore::sweep`] reclaims the rest.
+//! `max_keys` is the capacity of the store: it bounds the total weight of all shards, in keys. This
+//! weight includes the sketches, which hold approximate counters for keys without an entry. An
+//! entry is reclaimed once its counter is equivalent to an unused one (a full bucket, a past
+//! window). Every insertion reclaims a few entries, more if the store is full, and
+//! [`MemoryStore::sweep`] reclaims the rest.
 //!
 //! If the store is full of live entries, every rule has a fair share: the maximum weight of all
 //! entries, divided by the number of rules that hold entries.
@@ -68,11 +69,12 @@ const SHARDS_MAX: usize = 256;
 /// sketch.
 const KEYS_PER_SHARD_MIN: usize = 64;
 
-/// Number of slots that are searched for expired entries on every insertion. More than one, so
-/// that entries are reclaimed faster than they are added.
+/// Number of slots that every insertion searches for expired entries. More than one, so that
+/// entries are reclaimed faster than they are added.
 const RECLAIM_SLOTS: usize = 2;
 
-/// Number of slots that a sweep checks each time it locks a shard. Checking them takes about 10 µs.
+/// Number of slots that a sweep searches for expired entries each time it locks a shard. Searching
+/// them takes about 10 µs.
 const SWEEP_SLOTS: usize = 1_024;
 
 /// Maximum number of entries that a sweep moves to shrink a shard, while it holds the shard's lock.
@@ -83,22 +85,22 @@ const SWEEP_MOVES: usize = 256;
 /// rule has no sketch. The next sweep may make room.
 const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
-/// Statistics of a memory store, with weights in keys. `live` and `sketch_weight` are current
-/// values; all others are totals since startup.
+/// Statistics of a memory store. `live` and `sketch_weight` are current values; all others are
+/// totals since startup.
 #[derive(Debug, Default)]
 pub struct MemoryStats {
-    /// Weight of all entries, including expired ones, and of all sketches, in keys. At most
+    /// Capacity that all entries, including expired ones, and all sketches use, in keys. At most
     /// `max_keys`, apart from the rounding of buffer sizes.
     pub live: AtomicU64,
-    /// Weight of all sketches, in keys.
+    /// Capacity that all sketches use, in keys.
     pub sketch_weight: AtomicU64,
-    /// Total weight of entries that were removed because they had expired, in keys.
+    /// Capacity freed by removing expired entries, in keys.
     pub evicted: AtomicU64,
     /// Number of entries folded into a sketch to make room.
     pub folded: AtomicU64,
-    /// Number of charges made to a sketch because the store was full.
+    /// Number of charges that were counted in a sketch because the store had no room for an entry.
     pub overflowed: AtomicU64,
-    /// Number of checks refused because their counter had no room in the store, not even in a
+    /// Number of checks refused because the full store had no room for their counter, not even in a
     /// sketch.
     pub no_room: AtomicU64,
     /// Number of checks whose counter had a state from the future, because the clock was set back
@@ -119,17 +121,18 @@ pub struct MemoryStats {
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[PaddedShard]>,
-    /// Maximum total weight of entries and sketches, in keys.
+    /// Capacity of the store, in keys, for entries and sketches together.
     max_keys: u64,
-    /// Weight reserved for sketches, in keys.
+    /// Part of the capacity that is reserved for sketches, in keys.
     sketch_reserve: u64,
     /// Number of cells per row of a sketch in one shard.
     sketch_width: usize,
-    /// Weight of a sketch in one shard, in keys.
+    /// Capacity that a sketch uses in one shard, in keys.
     sketch_weight: usize,
     rules: RuleTable,
-    /// Index of the next shard to sweep or search, to be taken modulo the number of shards.
-    next: AtomicUsize,
+    /// Counter whose value modulo the number of shards is the index of the next shard to sweep or
+    /// to search for expired entries.
+    next_shard: AtomicUsize,
     stats: MemoryStats,
 }
 
@@ -162,12 +165,13 @@ impl MemoryStore {
             sketch_width,
             sketch_weight: eviction::sketch_weight(sketch_width),
             rules: RuleTable::new(),
-            next: AtomicUsize::new(0),
+            next_shard: AtomicUsize::new(0),
             stats: MemoryStats::default(),
         }
     }
 
-    /// Returns the weight of all entries, including expired ones, and of all sketches, in keys.
+    /// Returns the capacity that all entries, including expired ones, and all sketches use, in
+    /// keys.
     pub fn len(&self) -> usize {
         usize::try_from(self.stats.live.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
     }
@@ -190,8 +194,8 @@ impl MemoryStore {
     }
 
     /// Removes expired entries and frees unused memory. Checks at most `budget` slots, starting at
-    /// the shard after the last one that was swept or searched. Returns the weight of the removed
-    /// entries, in keys. Call this every second.
+    /// the shard after the last one that was swept or searched. Returns the freed capacity, in
+    /// keys. Call this every second.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
         let mut left = budget;
@@ -199,7 +203,7 @@ impl MemoryStore {
             if left == 0 {
                 break;
             }
-            let at = self.next.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+            let at = self.next_shard.fetch_add(1, Ordering::Relaxed) % self.shards.len();
             let slots = self.lock(at).slot_count().min(left);
             for done in (0..slots).step_by(SWEEP_SLOTS) {
                 let slots = SWEEP_SLOTS.min(slots - done);
@@ -216,8 +220,8 @@ impl MemoryStore {
         removed
     }
 
-    /// Returns the rules whose new keys have started to share counters or to be refused since the
-    /// last call. Call this every second.
+    /// Returns the rules that have started to overflow since the last call: their new keys are
+    /// counted in a sketch or refused, because the store is full. Call this every second.
     pub fn new_overflows(&self) -> Vec<Overflow> {
         let has_sketches = self.stats.sketch_weight.load(Ordering::Relaxed) > 0;
         self.rules.new_overflows(has_sketches || self.is_full())
@@ -234,7 +238,8 @@ impl MemoryStore {
         self.shards[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Updates the statistics for clock regressions and for costs that exceed the capacity.
+    /// Updates the statistics for clock regressions and for costs that exceed the capacity of a
+    /// limit.
     fn record_stats(&self, step: &algorithm::Step, check: &Check<'_>) {
         if step.stepped_back {
             self.stats.clock_regressions.fetch_add(1, Ordering::Relaxed);
@@ -274,7 +279,7 @@ impl MemoryStore {
         step.outcome
     }
 
-    /// Decides a call with a single check whose key has no entry.
+    /// Decides a call with a single check whose key has no entry in the store.
     fn decide_new_key(
         &self,
         check: &Check<'_>,
@@ -303,15 +308,15 @@ impl MemoryStore {
         remove_log_entry_number(step.outcome)
     }
 
-    /// Counts a charge to a rule's sketch in the statistics. Also records the overflow of the rule,
-    /// which [`new_overflows`](Self::new_overflows) reports.
+    /// Counts a charge to a rule's sketch in the statistics. Also records that the rule has
+    /// overflowed, so that [`new_overflows`](Self::new_overflows) reports the rule.
     fn count_overflow(&self, rule: &RuleIdentity) {
         self.stats.overflowed.fetch_add(1, Ordering::Relaxed);
         self.rules.record_overflow(rule, false);
     }
 
-    /// Records and returns the refusal of a check whose key has no room in the store, neither as an
-    /// entry nor in a sketch.
+    /// Refuses a check because the full store has no room for its key, neither as an entry nor in a
+    /// sketch. Updates the statistics and returns the outcome.
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         self.rules.record_overflow(&RuleIdentity::for_limit(limit), true);
@@ -347,9 +352,9 @@ fn cancel_refund(op: Op) -> Op {
     }
 }
 
-/// Removes the number of the sliding log entry from the receipt of a charge to a sketch. Once the
-/// key has its own log, another charge could get the same number, and refunding the receipt would
-/// remove that charge instead.
+/// Removes the log entry number from the receipt of a charge that was counted in a sketch. Once the
+/// key has a sliding log of its own, another charge could get the same number, and refunding the
+/// receipt would remove that charge instead.
 fn remove_log_entry_number(outcome: Outcome) -> Outcome {
     let taken = outcome.taken.map(|taken| ChargeRecord { entry: u128::MAX, ..taken });
     Outcome { taken, ..outcome }
@@ -369,8 +374,8 @@ impl LocalStore for MemoryStore {
 }
 
 impl Store for MemoryStore {
-    /// Decides a call without suspending. Waits only for locks. Another call holds a lock for well
-    /// under a microsecond. A sweep holds a lock for tens of microseconds.
+    /// Decides a call without suspending. Waits only for locks. Other calls hold a lock for well
+    /// under a microsecond, and a sweep holds one for tens of microseconds.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         Answers { each: self.decide(call), source: Source::Memory }
     }

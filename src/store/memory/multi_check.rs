@@ -16,8 +16,8 @@ use super::{MemoryStore, SHARDS_MAX, cancel_refund, remove_log_entry_number};
 use crate::algorithm::{self, State};
 use crate::domain::{Accounting, Admission, Answer, Check, Limit, Micros, Op, Outcome};
 
-/// Number of counters of a call that are kept on the stack and searched linearly. Calls with more
-/// counters are rare; they allocate and use a hash table.
+/// Maximum number of counters of a call that are kept on the stack and searched linearly. Calls
+/// with more counters are rare, so they may allocate and use a hash table.
 const COUNTERS_INLINE: usize = 16;
 
 const SHARD_SET_WORDS: usize = SHARDS_MAX / 64;
@@ -28,16 +28,17 @@ struct ShardSet([u64; SHARD_SET_WORDS]);
 
 /// Lock guards of the shards that hold a call's counters.
 struct LockedShards<'a> {
-    set: ShardSet,
+    shard_set: ShardSet,
     guards: SmallVec<[MutexGuard<'a, Shard>; COUNTERS_INLINE]>,
 }
 
 /// Location of a counter in the store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Location {
-    /// The counter is stored in the entry with this index.
+    /// The counter is stored in the entry in this slot of the shard.
     Entry(EntryIndex),
-    /// The counter is new, and weight for an entry of this rule has been claimed.
+    /// The counter is new. Capacity for its entry has been claimed for the rule in this slot of the
+    /// rule table.
     Claimed(RuleSlot),
     /// The counter has no entry. Its hits are counted in the sketch of the rule with this key.
     Sketch(u64),
@@ -50,9 +51,9 @@ struct WorkingCounter<'a> {
     guard: usize,
     key: EntryKey,
     location: Location,
-    /// Weight of the counter's stored entry, in keys; 0 if there is none.
+    /// Capacity that the counter's stored entry uses, in keys; 0 if the counter has no entry.
     stored_weight: usize,
-    /// Weight that this counter has claimed from the store's capacity, in keys.
+    /// Part of the store's capacity that is claimed for this counter, in keys.
     claimed_weight: usize,
     /// Whether a check was refused because the store had no room for the counter's larger state.
     is_out_of_room: bool,
@@ -62,25 +63,26 @@ struct WorkingCounter<'a> {
     state_after_refunds: Option<State>,
     /// State of the counter after the checks decided so far.
     state: Option<State>,
-    /// Limit of the latest check that changed the state; determines when the entry expires.
+    /// Limit of the latest check that changed the state. Determines when the entry expires.
     limit: &'a Limit,
 }
 
 /// Working counters of a call, in the order in which the checks first use them.
 #[derive(Default)]
 struct WorkingCounters<'a> {
-    each: SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>,
-    /// Positions of the counters after the first [`COUNTERS_INLINE`], by key.
+    counters: SmallVec<[WorkingCounter<'a>; COUNTERS_INLINE]>,
+    /// Positions in `counters` of the counters after the first [`COUNTERS_INLINE`], by key.
     positions: HashMap<EntryKey, usize>,
     /// Entries of the counters after the first [`COUNTERS_INLINE`]. Each entry is identified by the
-    /// index of its shard's guard and its own index in the shard.
+    /// index of its shard's guard and by its slot in the shard.
     entries: HashSet<(usize, EntryIndex)>,
 }
 
 impl<'a> WorkingCounters<'a> {
-    /// Returns the position of the counter with this key, or `None` if no earlier check uses it.
+    /// Returns the position of the counter with the given key, or `None` if no earlier check uses
+    /// this counter.
     fn position(&self, key: EntryKey) -> Option<usize> {
-        let mut searched = self.each.iter().take(COUNTERS_INLINE);
+        let mut searched = self.counters.iter().take(COUNTERS_INLINE);
         let found = searched.position(|counter| counter.key == key);
         if self.positions.is_empty() {
             return found;
@@ -90,29 +92,31 @@ impl<'a> WorkingCounters<'a> {
 
     /// Appends a counter and returns its position.
     fn push(&mut self, counter: WorkingCounter<'a>) -> usize {
-        let position = self.each.len();
+        let position = self.counters.len();
         if position >= COUNTERS_INLINE {
             self.positions.insert(counter.key, position);
             if let Location::Entry(entry) = counter.location {
                 self.entries.insert((counter.guard, entry));
             }
         }
-        self.each.push(counter);
+        self.counters.push(counter);
         position
     }
 
-    /// Returns whether the call has a working copy of `entry` in the shard locked by `guard`.
+    /// Returns whether the call has a working copy of `entry`, which is in the shard whose lock
+    /// guard has the index `guard`.
     fn is_in_use(&self, guard: usize, entry: EntryIndex) -> bool {
         let is_there = |counter: &WorkingCounter<'_>| {
             counter.guard == guard && counter.location == Location::Entry(entry)
         };
-        self.each.iter().take(COUNTERS_INLINE).any(is_there)
+        self.counters.iter().take(COUNTERS_INLINE).any(is_there)
             || !self.entries.is_empty() && self.entries.contains(&(guard, entry))
     }
 }
 
 impl MemoryStore {
-    /// Decides a call with several checks. Returns one answer per check, in order.
+    /// Decides a call with several checks. Returns one answer per check, in the order of the
+    /// checks.
     pub(super) fn decide_all(
         &self,
         checks: &[Check<'_>],
@@ -121,15 +125,17 @@ impl MemoryStore {
     ) -> Vec<Answer> {
         let mut shards = self.lock_all(checks, now);
         let mut counters = WorkingCounters::default();
-        let at: SmallVec<[usize; COUNTERS_INLINE]> =
-            checks.iter().map(|check| self.load(check, &mut shards, &mut counters, now)).collect();
+        let at: SmallVec<[usize; COUNTERS_INLINE]> = checks
+            .iter()
+            .map(|check| self.load_counter(check, &mut shards, &mut counters, now))
+            .collect();
         let mut answers = vec![Answer::NotAsked; checks.len()];
 
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| check.is_refund()) {
             answers[i] =
                 Answer::Decided(self.apply_check(&mut counters, at[i], check, &mut shards, now));
         }
-        for counter in &mut counters.each {
+        for counter in &mut counters.counters {
             counter.state_after_refunds.clone_from(&counter.state);
         }
         for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
@@ -141,11 +147,11 @@ impl MemoryStore {
         if is_rejected {
             undo_rejected_charges(checks, &mut answers, &mut counters, &at, now);
         }
-        if is_rejected || counters.each.len() < checks.len() {
+        if is_rejected || counters.counters.len() < checks.len() {
             update_availability(checks, &mut answers, &counters, &at, now);
         }
-        for counter in counters.each {
-            self.save(counter, &mut shards, now);
+        for counter in counters.counters {
+            self.save_counter(counter, &mut shards, now);
         }
         answers
     }
@@ -161,12 +167,12 @@ impl MemoryStore {
             guard.record_call_time(now);
             guards.push(guard);
         });
-        LockedShards { set, guards }
+        LockedShards { shard_set: set, guards }
     }
 
     /// Returns the index of the working counter for a check. Loads the counter if no earlier check
-    /// of the call has done so.
-    fn load<'a>(
+    /// of the call has loaded it.
+    fn load_counter<'a>(
         &self,
         check: &Check<'a>,
         shards: &mut LockedShards<'_>,
@@ -177,7 +183,7 @@ impl MemoryStore {
         if let Some(at) = counters.position(key) {
             return at;
         }
-        let guard = shards.set.shards_before(self.shard_of(key));
+        let guard = shards.shard_set.shards_before(self.shard_of(key));
         let shard = &mut *shards.guards[guard];
         // The weight of the entry itself: its copy may have less spare capacity.
         let (location, weight, state) = match shard.find(key) {
@@ -212,7 +218,7 @@ impl MemoryStore {
         })
     }
 
-    /// Claims weight for an entry of a new key and returns the key's location. If the store is
+    /// Claims capacity for an entry of a new key and returns the key's location. If the store is
     /// full, the location is the sketch of the rule, or [`Location::NoRoom`] if the rule cannot
     /// have a sketch.
     fn claim_location(
@@ -240,7 +246,7 @@ impl MemoryStore {
         shards: &mut LockedShards<'_>,
         now: Micros,
     ) -> Outcome {
-        let counter = &counters.each[at];
+        let counter = &counters.counters[at];
         if counter.location == Location::NoRoom && matches!(check.op, Op::Take { .. }) {
             return self.refuse_when_full(check.limit, now);
         }
@@ -262,13 +268,13 @@ impl MemoryStore {
             let in_use = |slot| counters.is_in_use(guard, slot);
             let shard = &mut *shards.guards[guard];
             if !self.resize(shard, rule, op, (claimed, weight), now, &in_use) {
-                counters.each[at].is_out_of_room = true;
+                counters.counters[at].is_out_of_room = true;
                 return self.refuse_when_full(check.limit, now);
             }
-            counters.each[at].claimed_weight = weight;
+            counters.counters[at].claimed_weight = weight;
         }
-        let counter = &mut counters.each[at];
-        counter.write(step.write, check.limit);
+        let counter = &mut counters.counters[at];
+        counter.set_state(step.write, check.limit);
         if let Location::Sketch(_) = counter.location {
             if step.outcome.charged.0 > 0 {
                 self.count_overflow(&RuleIdentity::for_limit(check.limit));
@@ -278,9 +284,14 @@ impl MemoryStore {
         step.outcome
     }
 
-    /// Stores a counter if it has changed. Releases the claimed weight that the counter does not
+    /// Stores a counter if it has changed. Releases the claimed capacity that the counter does not
     /// need.
-    fn save(&self, counter: WorkingCounter<'_>, shards: &mut LockedShards<'_>, now: Micros) {
+    fn save_counter(
+        &self,
+        counter: WorkingCounter<'_>,
+        shards: &mut LockedShards<'_>,
+        now: Micros,
+    ) {
         let is_changed = counter.state != counter.stored_state;
         let shard = &mut *shards.guards[counter.guard];
         let mut stored_weight = counter.stored_weight;
@@ -324,11 +335,11 @@ fn undo_rejected_charges<'a>(
     at: &[usize],
     now: Micros,
 ) {
-    for counter in &mut counters.each {
+    for counter in &mut counters.counters {
         counter.state = counter.state_after_refunds.take();
     }
     for (i, check) in checks.iter().enumerate().filter(|(_, check)| !check.is_refund()) {
-        let (counter, Answer::Decided(outcome)) = (&mut counters.each[at[i]], &mut answers[i])
+        let (counter, Answer::Decided(outcome)) = (&mut counters.counters[at[i]], &mut answers[i])
         else {
             continue;
         };
@@ -341,7 +352,7 @@ fn undo_rejected_charges<'a>(
         let step = algorithm::apply_for(counter.state.as_ref(), check.limit, op, check.holder, now);
         outcome.charged = step.outcome.charged;
         outcome.taken = step.outcome.taken;
-        counter.write(step.write, check.limit);
+        counter.set_state(step.write, check.limit);
     }
 }
 
@@ -356,7 +367,7 @@ fn update_availability(
     now: Micros,
 ) {
     for (i, check) in checks.iter().enumerate() {
-        let counter = &counters.each[at[i]];
+        let counter = &counters.counters[at[i]];
         if let Answer::Decided(outcome) = &mut answers[i]
             && counter.location != Location::NoRoom
         {
@@ -368,7 +379,7 @@ fn update_availability(
 }
 
 impl<'a> WorkingCounter<'a> {
-    fn write(&mut self, state: Option<State>, limit: &'a Limit) {
+    fn set_state(&mut self, state: Option<State>, limit: &'a Limit) {
         if let Some(state) = state {
             self.state = Some(state);
             self.limit = limit;

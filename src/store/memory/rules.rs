@@ -1,8 +1,9 @@
-//! Weight that each rule holds in the memory store, and the fair share of a rule.
+//! Table of the rules in the memory store: how much capacity the entries of each rule use, and the
+//! fair share of a rule.
 //!
 //! In this module, a rule is one limit of a policy rule, with its algorithm and window, so that all
-//! counters of a rule have states of the same kind. The fair share is the maximum weight of all
-//! entries, divided by the number of rules that hold entries.
+//! counters of a rule have states of the same kind. The fair share is the capacity that entries can
+//! use, divided by the number of rules that have entries.
 //!
 //! Not here: the entries (`shard`), the counters of keys without an entry (`sketch`).
 
@@ -12,37 +13,36 @@ use std::sync::{Mutex, PoisonError};
 use super::sketch::CellFormat;
 use crate::domain::Limit;
 
-/// Number of slots in the rule table, which takes 160 KiB. Rules that cannot get their own slot
-/// share slot 0, and their entries are never folded into a sketch.
+/// Number of slots in the rule table, which takes 160 KiB. Rules that cannot get a slot of their
+/// own share slot 0, and their entries are never folded into a sketch.
 const RULES_MAX: usize = 4_096;
 
-/// Maximum number of slots that a lookup of a rule probes. If other rules use all of these slots,
-/// the rule uses slot 0.
+/// Maximum number of slots that a lookup in the rule table probes. If other rules use all of these
+/// slots, the rule uses the shared slot 0.
 const PROBES_MAX: usize = 8;
 
-/// Slot shared by all rules that could not get their own slot.
+/// Slot of the rule table that all rules without a slot of their own share.
 const SHARED_SLOT: RuleSlot = RuleSlot(0);
 
-/// Key of a slot while the slot is being reassigned. No rule has this key.
+/// Key of a slot of the rule table while the slot is being reassigned. No rule has this key.
 const REASSIGNING_KEY: u64 = u64::MAX;
 
-/// Index of a rule's slot in the [`RuleTable`]. Every entry of the memory store contains the index
-/// of its rule.
+/// Index of a rule's slot in the [`RuleTable`]. Every entry of the memory store contains this
+/// index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleSlot(pub(super) u16);
 
-/// Identity of the rule that an entry belongs to: the id of its limit and the format of its sketch
-/// cells.
+/// Identity of a rule in the memory store: the id of its limit and the format of its sketch cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RuleIdentity {
-    /// Hash of the limit's id and the cell format; never 0.
+    /// Hash of the limit's id and the format of the sketch cells; never 0.
     pub(super) key: u64,
     limit_id: u64,
     pub(super) format: CellFormat,
 }
 
 impl RuleIdentity {
-    /// Returns the identity of the rule that the counters of a limit belong to.
+    /// Returns the identity of the rule to which the counters of a limit belong.
     pub(super) fn for_limit(limit: &Limit) -> RuleIdentity {
         RuleIdentity::new(limit.limit_id, CellFormat::for_limit(limit))
     }
@@ -55,7 +55,7 @@ impl RuleIdentity {
     }
 }
 
-/// Report that new keys of a rule did not get an entry of their own, because the store was full.
+/// Report that new keys of a rule got no entry, because the memory store was full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow {
     /// Id of the rule's limit, as in [`Limit::limit_id`].
@@ -64,50 +64,49 @@ pub struct Overflow {
     pub is_refusing: bool,
 }
 
-/// Slot of the rule table. Holds a rule and the total weight of its entries.
+/// Slot of the rule table, with the identity of a rule and the capacity that its entries use.
 #[derive(Debug, Default)]
 struct RuleUsage {
-    /// Key of the rule; 0 if the slot has never been used.
+    /// Key that identifies the rule; 0 if the slot has never been used.
     key: AtomicU64,
     limit_id: AtomicU64,
     format: AtomicU64,
-    /// Total weight of the rule's entries, in keys.
+    /// Capacity that the rule's entries use, in keys.
     weight: AtomicU64,
-    /// Overflows of the rule, as bits [`SKETCHED_BIT`] and [`REFUSED_BIT`]: new overflows in the
-    /// low four bits, overflows that have been reported in the high four bits.
+    /// Overflow bits of the rule, [`SKETCHED_BIT`] and [`REFUSED_BIT`]. The low four bits contain
+    /// overflows that have not been reported yet, and the high four bits those that have.
     overflow: AtomicU8,
 }
 
-/// Overflow bit of a rule; set when a new key of the rule has been counted in a sketch.
+/// Bit of [`RuleUsage::overflow`] that is set when a new key of the rule is counted in a sketch.
 const SKETCHED_BIT: u8 = 1;
-/// Overflow bit of a rule; set when a new key of the rule has been refused.
+/// Bit of [`RuleUsage::overflow`] that is set when a new key of the rule is refused.
 const REFUSED_BIT: u8 = 2;
-/// Position of the lowest bit that marks a reported overflow in [`RuleUsage::overflow`]. The bits
-/// below this position mark new overflows.
+/// Number of bits by which the bits of reported overflows are shifted in [`RuleUsage::overflow`].
 const REPORTED_SHIFT: u8 = 4;
 
-/// Hash table of the total weight of each rule's entries. Lock-free, except that assigning a slot
-/// to a rule takes a lock.
+/// Hash table from each rule to the capacity that its entries use. Lock-free, except that assigning
+/// a slot to a rule takes a lock.
 #[derive(Debug)]
 pub(super) struct RuleTable {
     slots: Box<[RuleUsage]>,
-    /// Approximate number of rules that hold entries, corrected by [`recount`](Self::recount).
+    /// Approximate number of rules that have entries, corrected by [`recount`](Self::recount).
     active_rules: AtomicU64,
-    assignment: Mutex<()>,
+    assignment_lock: Mutex<()>,
 }
 
 impl RuleTable {
-    /// Creates a table in which no rule has a slot.
+    /// Creates an empty table.
     pub(super) fn new() -> RuleTable {
         RuleTable {
             slots: (0..RULES_MAX).map(|_| RuleUsage::default()).collect(),
             active_rules: AtomicU64::new(0),
-            assignment: Mutex::default(),
+            assignment_lock: Mutex::default(),
         }
     }
 
-    /// Adds `weight` to the number of keys that a rule holds, and returns the rule's slot. Assigns a
-    /// slot if the rule has none.
+    /// Adds `weight` keys to the capacity that a rule's entries use, and returns the rule's slot.
+    /// Assigns a slot if the rule has none.
     pub(super) fn add(&self, rule: &RuleIdentity, weight: usize) -> RuleSlot {
         loop {
             let slot = self.find_or_assign_slot(rule);
@@ -125,13 +124,13 @@ impl RuleTable {
         }
     }
 
-    /// Adds `weight` to the number of keys that the rule in `slot` holds. The rule must already hold
-    /// an entry.
+    /// Adds `weight` keys to the capacity that the entries of the rule in `slot` use. The rule must
+    /// already have an entry.
     pub(super) fn add_to_slot(&self, slot: RuleSlot, weight: usize) {
         self.slots[usize::from(slot.0)].weight.fetch_add(weight as u64, Ordering::SeqCst);
     }
 
-    /// Subtracts weight, in keys, after an entry of the rule in `slot` has shrunk or been removed.
+    /// Subtracts `weight` keys from the capacity that the entries of the rule in `slot` use.
     pub(super) fn subtract(&self, slot: RuleSlot, weight: usize) {
         let weight = weight as u64;
         if self.slots[usize::from(slot.0)].weight.fetch_sub(weight, Ordering::SeqCst) == weight {
@@ -140,18 +139,18 @@ impl RuleTable {
         }
     }
 
-    /// Returns the total weight of the entries of the rule in `slot`, in keys.
+    /// Returns the capacity that the entries of the rule in `slot` use, in keys.
     pub(super) fn weight(&self, slot: RuleSlot) -> u64 {
         self.slots[usize::from(slot.0)].weight.load(Ordering::Relaxed)
     }
 
-    /// Returns the total weight of a rule's entries, in keys; 0 if the rule has no slot yet.
+    /// Returns the capacity that a rule's entries use, in keys; 0 if the rule has no slot yet.
     pub(super) fn weight_of(&self, rule: &RuleIdentity) -> u64 {
-        self.find(rule).map_or(0, |slot| self.weight(slot))
+        self.find_slot(rule).map_or(0, |slot| self.weight(slot))
     }
 
-    /// Returns the rule in a slot, or `None` for the shared slot. Call this only while the rule
-    /// holds an entry, because otherwise the slot may be reassigned.
+    /// Returns the rule in a slot, or `None` for the shared slot. Call this only while the rule has
+    /// an entry, because otherwise the slot may be reassigned.
     pub(super) fn rule(&self, slot: RuleSlot) -> Option<RuleIdentity> {
         if slot == SHARED_SLOT {
             return None;
@@ -161,7 +160,7 @@ impl RuleTable {
         Some(RuleIdentity::new(usage.limit_id.load(Ordering::Relaxed), format))
     }
 
-    /// Returns the fair share of a rule, in keys: `total` divided by the number of rules that hold
+    /// Returns the fair share of a rule, in keys: `total` divided by the number of rules that have
     /// entries. If `holds_entries` is false, the rule is about to get its first entry and is
     /// counted too.
     pub(super) fn share(&self, total: u64, holds_entries: bool) -> u64 {
@@ -169,15 +168,15 @@ impl RuleTable {
         total / rules.max(1)
     }
 
-    /// Recounts the rules that hold entries. Called every second, because the running count can
-    /// drift when a slot is reassigned while weight is added to it.
+    /// Recounts the rules that have entries. Called every second, because the running count can
+    /// drift when a slot is reassigned while an entry is added.
     pub(super) fn recount(&self) {
         let holds = |usage: &&RuleUsage| usage.weight.load(Ordering::Relaxed) > 0;
         self.active_rules.store(self.slots.iter().filter(holds).count() as u64, Ordering::Relaxed);
     }
 
-    /// Records that a new key of the rule got no entry because the store is full: its hits were
-    /// counted in a sketch, or its check was refused.
+    /// Records that a new key of the rule got no entry because the store is full. `is_refusing` is
+    /// true if the check was refused, and false if its hits were counted in a sketch.
     pub(super) fn record_overflow(&self, rule: &RuleIdentity, is_refusing: bool) {
         let bit = if is_refusing { REFUSED_BIT } else { SKETCHED_BIT };
         let usage = &self.slots[usize::from(self.find_or_assign_slot(rule).0)];
@@ -186,9 +185,9 @@ impl RuleTable {
         }
     }
 
-    /// Returns the overflows since the last call: at most one per rule for each kind of overflow.
-    /// While the store stays full (`is_full`), an overflow that has been reported is not reported
-    /// again.
+    /// Returns the overflows recorded since the last call: at most one per rule for each kind of
+    /// overflow (counted in a sketch, refused). While the store stays full (`is_full`), an overflow
+    /// that has been reported is not reported again.
     pub(super) fn new_overflows(&self, is_full: bool) -> Vec<Overflow> {
         let mut begun = Vec::new();
         for usage in &self.slots {
@@ -210,30 +209,30 @@ impl RuleTable {
         begun
     }
 
-    fn probes(rule: &RuleIdentity) -> impl Iterator<Item = usize> {
+    fn probe_sequence(rule: &RuleIdentity) -> impl Iterator<Item = usize> {
         let first = (rule.key >> 32) as usize;
         (0..PROBES_MAX).map(move |step| 1 + (first + step) % (RULES_MAX - 1))
     }
 
-    fn find(&self, rule: &RuleIdentity) -> Option<RuleSlot> {
-        let at =
-            Self::probes(rule).find(|at| self.slots[*at].key.load(Ordering::SeqCst) == rule.key)?;
+    fn find_slot(&self, rule: &RuleIdentity) -> Option<RuleSlot> {
+        let at = Self::probe_sequence(rule)
+            .find(|at| self.slots[*at].key.load(Ordering::SeqCst) == rule.key)?;
         u16::try_from(at).ok().map(RuleSlot)
     }
 
     /// Returns the slot of a rule. If the rule has no slot, assigns one.
     fn find_or_assign_slot(&self, rule: &RuleIdentity) -> RuleSlot {
-        self.find(rule).unwrap_or_else(|| self.assign(rule))
+        self.find_slot(rule).unwrap_or_else(|| self.assign(rule))
     }
 
-    /// Assigns a rule a slot that has never been used or whose former rule holds no entries.
-    /// Returns [`SHARED_SLOT`] if there is no such slot.
+    /// Assigns a slot to a rule. The slot must be unused, or its former rule must have no entries
+    /// left. Returns [`SHARED_SLOT`] if there is no such slot.
     fn assign(&self, rule: &RuleIdentity) -> RuleSlot {
-        let _assigning = self.assignment.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(slot) = self.find(rule) {
+        let _assigning = self.assignment_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(slot) = self.find_slot(rule) {
             return slot;
         }
-        for at in Self::probes(rule) {
+        for at in Self::probe_sequence(rule) {
             let usage = &self.slots[at];
             let former = usage.key.swap(REASSIGNING_KEY, Ordering::SeqCst);
             if usage.weight.load(Ordering::SeqCst) > 0 {
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_hold_entries_divide_the_store() {
+    fn rules_that_have_entries_share_the_store_equally() {
         let table = RuleTable::new();
         assert_eq!(table.share(900, false), 900);
         let first = table.add(&rule(1), 10);
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_changes_hands_only_when_its_rule_holds_nothing() {
+    fn a_slot_is_reassigned_only_when_its_rule_has_no_entries() {
         let table = RuleTable::new();
         let slots: Vec<_> = (0..50_000).map(|id| table.add(&rule(id), 1)).collect();
         let own = slots.iter().filter(|slot| **slot != SHARED_SLOT).count();

@@ -17,13 +17,13 @@ use crate::domain::Micros;
 /// partly used last chunks of all shards waste less than one byte per key.
 const ENTRIES_PER_CHUNK: usize = 128;
 
-/// Maximum step back in time between two calls that is attributed to reordering: threads read the
+/// Maximum step back in time between two calls that is attributed to reordering. Threads read the
 /// clock before they lock the shard, so a later call may have an earlier time. A larger step means
 /// that the clock was set back.
 const REORDERING_MAX: Micros = Micros::SECOND;
 
-/// Key of an entry: the counter's identity as two 64-bit words, so that an entry is aligned to 8
-/// bytes.
+/// Key of an entry: the counter's 128-bit identity as two 64-bit words, so that an entry is aligned
+/// to 8 bytes rather than 16.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct EntryKey([u64; 2]);
 
@@ -35,8 +35,8 @@ impl EntryKey {
         EntryKey([u64::try_from(low).unwrap_or(0), u64::try_from(identity >> 64).unwrap_or(0)])
     }
 
-    /// Returns the half of the key that serves as the hash in the index; the other half selects
-    /// the shard. The identity is already a keyed hash, so nobody without the hash key can choose
+    /// Returns the half of the key that serves as the hash in the index. The other half selects the
+    /// shard. The identity is already a keyed hash, so nobody without the hash key can choose
     /// identities whose bits collide.
     fn hash(self) -> u64 {
         self.0[0]
@@ -102,11 +102,11 @@ struct Entry {
 pub(super) const ENTRY_BYTES: usize = size_of::<Entry>();
 const _: () = assert!(ENTRY_BYTES <= 48, "an entry and its index stay within 64 bytes");
 
-/// Number of heap bytes of a state that count as one key. Equals the size of an entry, so
+/// Number of heap bytes of a counter's state that count as one key. Equals the size of an entry, so
 /// that `max_keys` bounds the memory regardless of the algorithms in use.
 pub(super) const HEAP_BYTES_PER_KEY: usize = 48;
 
-const VACANT: Entry = Entry {
+const VACANT_ENTRY: Entry = Entry {
     key: EntryKey([0, 0]),
     expires: Expiry::NEVER,
     state: State::FixedWindow(fixed_window::State { start: Micros::ZERO, count: 0 }),
@@ -118,30 +118,30 @@ pub(super) struct Shard {
     index: HashTable<EntryIndex>,
     chunks: Vec<Box<[Entry]>>,
     free: Vec<EntryIndex>,
-    /// Number of slots that are occupied or in `free`. Slots from this number on are unused.
+    /// Number of slots that are occupied or listed in `free`. Slots from this index on are unused.
     end: EntryIndex,
     /// Slot at which the next call to [`reclaim`](Self::reclaim) starts.
-    cursor: EntryIndex,
+    reclaim_cursor: EntryIndex,
     /// Slot at which the next call to [`visit_entries`](Self::visit_entries) starts.
     fold_cursor: EntryIndex,
-    /// Sketches of the rules that have keys without their own entry in this shard.
+    /// Sketches of the rules that have keys without an entry in this shard.
     pub(super) sketches: Vec<Sketch>,
     /// Time until which the shard creates no sketch, because it has recently found no room for one.
     pub(super) sketch_denied_until: Micros,
-    /// Number of heap bytes used by all states in this shard.
+    /// Number of heap bytes used by all counter states in this shard.
     heap_bytes: usize,
     /// Time of the latest call that used this shard, in microseconds since the Unix epoch.
     latest_call: Micros,
 }
 
-/// Returns the weight of a state, in keys: 1 for its entry, plus 1 for every
-/// [`HEAP_BYTES_PER_KEY`] bytes that the state has on the heap, rounded up.
+/// Returns the weight of a counter's state, which is the capacity that it uses, in keys: 1 for its
+/// entry, plus 1 for every [`HEAP_BYTES_PER_KEY`] bytes of heap memory, rounded up.
 pub(super) fn weight(state: &State) -> usize {
     1 + state.heap_bytes().div_ceil(HEAP_BYTES_PER_KEY)
 }
 
 impl Shard {
-    /// Returns the slot of the entry with this key, or `None` if there is none.
+    /// Returns the slot of the entry with the given key, or `None` if there is no such entry.
     pub(super) fn find(&self, key: EntryKey) -> Option<EntryIndex> {
         self.index.find(key.hash(), |slot| self.entry(*slot).key == key).copied()
     }
@@ -156,7 +156,7 @@ impl Shard {
         self.entry(slot).key
     }
 
-    /// Returns the rule of the entry in a slot, as an index into the [`RuleTable`].
+    /// Returns the rule of the entry in a slot, as a slot of the [`RuleTable`].
     pub(super) fn rule(&self, slot: EntryIndex) -> RuleSlot {
         self.entry(slot).expires.rule()
     }
@@ -174,7 +174,7 @@ impl Shard {
     pub(super) fn insert(&mut self, key: EntryKey, state: State, expires: Micros, rule: RuleSlot) {
         let slot = match self.free.pop() {
             Some(slot) => slot,
-            None => self.grow(),
+            None => self.add_slot(),
         };
         self.heap_bytes += state.heap_bytes();
         *self.entry_mut(slot) = Entry { key, expires: Expiry::new(expires, rule), state };
@@ -183,7 +183,7 @@ impl Shard {
     }
 
     /// Checks up to `slots` slots, starting where the last call stopped. Removes each expired entry
-    /// for which `in_use` returns false. Returns the weight of the removed entries, in keys.
+    /// for which `in_use` returns false. Returns the freed capacity, in keys.
     pub(super) fn reclaim(
         &mut self,
         now: Micros,
@@ -193,8 +193,8 @@ impl Shard {
     ) -> usize {
         let mut removed = 0;
         for _ in 0..slots.min(self.end as usize) {
-            let slot = if self.cursor < self.end { self.cursor } else { 0 };
-            self.cursor = slot + 1;
+            let slot = if self.reclaim_cursor < self.end { self.reclaim_cursor } else { 0 };
+            self.reclaim_cursor = slot + 1;
             if self.entry(slot).expires.has_passed(now) && !in_use(slot) {
                 removed += self.remove(slot, rules);
             }
@@ -218,14 +218,14 @@ impl Shard {
         }
     }
 
-    /// Returns the index in `sketches` of the sketch for the rule with this key, or `None` if
-    /// there is none.
+    /// Returns the index in `sketches` of the sketch for the rule with the given key, or `None` if
+    /// there is no such sketch.
     pub(super) fn find_sketch(&self, rule: u64) -> Option<usize> {
         self.sketches.iter().position(|sketch| sketch.belongs_to(rule))
     }
 
     /// Merges the entry in a slot into the sketch at index `sketch`. Removes the entry and returns
-    /// its weight, in keys.
+    /// the freed capacity, in keys.
     pub(super) fn fold(
         &mut self,
         slot: EntryIndex,
@@ -238,7 +238,7 @@ impl Shard {
         self.remove(slot, rules)
     }
 
-    /// Removes the expired sketches. Returns the number of sketches removed.
+    /// Removes the expired sketches and returns their number.
     pub(super) fn remove_expired_sketches(&mut self, now: Micros) -> usize {
         let before = self.sketches.len();
         self.sketches.retain(|sketch| sketch.expires() > now);
@@ -279,7 +279,7 @@ impl Shard {
 
     /// Moves an entry to a vacant slot and updates the index.
     fn relocate(&mut self, from: EntryIndex, to: EntryIndex) {
-        let entry = std::mem::replace(self.entry_mut(from), VACANT);
+        let entry = std::mem::replace(self.entry_mut(from), VACANT_ENTRY);
         let hash = entry.key.hash();
         *self.entry_mut(to) = entry;
         if let Some(slot) = self.index.find_mut(hash, |slot| *slot == from) {
@@ -317,9 +317,9 @@ impl Shard {
             + self.heap_bytes
     }
 
-    /// Removes the entry in a slot and returns its weight, in keys.
+    /// Removes the entry in a slot and returns the freed capacity, in keys.
     pub(super) fn remove(&mut self, slot: EntryIndex, rules: &RuleTable) -> usize {
-        let entry = std::mem::replace(self.entry_mut(slot), VACANT);
+        let entry = std::mem::replace(self.entry_mut(slot), VACANT_ENTRY);
         if let Ok(found) = self.index.find_entry(entry.key.hash(), |at| *at == slot) {
             found.remove();
         }
@@ -330,10 +330,10 @@ impl Shard {
         weight
     }
 
-    fn grow(&mut self) -> EntryIndex {
+    fn add_slot(&mut self) -> EntryIndex {
         let slot = self.end;
         if slot as usize == self.chunks.len() * ENTRIES_PER_CHUNK {
-            self.chunks.push(vec![VACANT; ENTRIES_PER_CHUNK].into_boxed_slice());
+            self.chunks.push(vec![VACANT_ENTRY; ENTRIES_PER_CHUNK].into_boxed_slice());
         }
         self.end += 1;
         slot

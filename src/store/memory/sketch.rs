@@ -35,13 +35,14 @@ const ROWS: usize = 4;
 pub(super) enum CellFormat {
     /// No format: the states of hybrid and concurrency counters do not fit into a cell.
     None,
-    /// Start of a window and number of hits in it.
+    /// Start of a fixed window, and the number of hits in it.
     FixedWindow,
     /// Theoretical arrival time (TAT) of a token or leaky bucket.
     Bucket,
     /// Numbers of hits in two adjacent windows.
     SlidingWindow { length: Micros },
-    /// Numbers of hits in two adjacent windows. A cell has no room for the time of every hit.
+    /// Numbers of hits in two adjacent windows, because a cell has no room for the time of every
+    /// hit.
     SlidingLog { length: Micros },
 }
 
@@ -73,7 +74,7 @@ impl CellFormat {
         }
     }
 
-    /// Decodes a format that [`encode`](Self::encode) returned.
+    /// Decodes a format from the bits that [`encode`](Self::encode) returned.
     pub(super) fn decode(word: u64) -> CellFormat {
         let length = Micros(word >> 3);
         match word & 7 {
@@ -85,7 +86,8 @@ impl CellFormat {
         }
     }
 
-    /// Converts a state to a cell. Returns `None` if the state belongs to a different algorithm.
+    /// Converts a counter's state to a cell. Returns `None` if the state belongs to a different
+    /// algorithm.
     fn to_cell(self, state: &State, now: Micros) -> Option<Cell> {
         match (self, state) {
             (CellFormat::FixedWindow, State::FixedWindow(state)) => {
@@ -106,7 +108,7 @@ impl CellFormat {
         }
     }
 
-    /// Converts a cell to the state that it represents at `now`. Returns `None` for
+    /// Converts a cell to the counter state that it represents at `now`. Returns `None` for
     /// [`CellFormat::None`].
     fn to_state(self, cell: Cell, now: Micros) -> Option<State> {
         let Cell { time, present, previous } = cell;
@@ -129,7 +131,8 @@ impl CellFormat {
         }
     }
 
-    /// Returns the window length if the format has two windows per cell, and otherwise `None`.
+    /// Returns the window length if a cell of this format contains two windows, and otherwise
+    /// `None`.
     fn window_length(self) -> Option<Micros> {
         match self {
             CellFormat::SlidingWindow { length } | CellFormat::SlidingLog { length } => {
@@ -207,7 +210,7 @@ impl Cell {
 /// Approximate counters of one rule within one shard. Protected by the shard's lock.
 #[derive(Debug)]
 pub(super) struct Sketch {
-    /// Key of the rule that the sketch belongs to.
+    /// Key of the rule whose counters this sketch contains.
     rule: u64,
     format: CellFormat,
     cells: Box<[Cell]>,
@@ -232,7 +235,7 @@ impl Sketch {
         Sketch { rule, format, cells, expires: Micros::ZERO }
     }
 
-    /// Returns whether this sketch belongs to the rule whose key is `rule`.
+    /// Returns whether this sketch contains the counters of the rule with the key `rule`.
     pub(super) fn belongs_to(&self, rule: u64) -> bool {
         self.rule == rule
     }
@@ -253,32 +256,32 @@ impl Sketch {
         self.format.to_state(self.min_cell(key, now)?, now)
     }
 
-    /// Raises the cells of a key to `state`, the state after a charge. The caller must have charged
-    /// the state that [`state`](Self::state) returned. Keeps the sketch at least until `expires`.
+    /// Raises the cells of a key to `state`. The caller must have obtained `state` by charging the
+    /// state that [`state`](Self::state) returned. Keeps the sketch at least until `expires`.
     pub(super) fn charge(&mut self, key: EntryKey, state: &State, expires: Micros, now: Micros) {
         let Some(new) = self.format.to_cell(state, now) else { return };
         // A charge moves a state back in time only if it was clamped because it came from the far
         // future. Then the cells that are further in the future come from the same wrong clock.
         let is_clamped = self.min_cell(key, now).is_some_and(|least| new.time < least.time);
-        for at in self.positions(key) {
+        for at in self.cell_indices(key) {
             if is_clamped && self.cells[at].time > new.time {
                 self.cells[at] = Cell::default();
             }
         }
-        self.raise(key, new, expires);
+        self.raise_cells(key, new, expires);
     }
 
-    /// Raises the cells of a key to the state of its entry. Keeps the sketch at least until
-    /// `expires`.
+    /// Raises the cells of a key to the state of its entry, which is about to be removed. Keeps the
+    /// sketch at least until `expires`.
     pub(super) fn fold(&mut self, key: EntryKey, state: &State, expires: Micros, now: Micros) {
         if let Some(new) = self.format.to_cell(state, now) {
-            self.raise(key, new, expires);
+            self.raise_cells(key, new, expires);
         }
     }
 
-    fn raise(&mut self, key: EntryKey, new: Cell, expires: Micros) {
+    fn raise_cells(&mut self, key: EntryKey, new: Cell, expires: Micros) {
         let window = self.format.window_length();
-        for at in self.positions(key) {
+        for at in self.cell_indices(key) {
             self.cells[at] = self.cells[at].max(new, window);
         }
         self.keep_until(expires);
@@ -286,7 +289,7 @@ impl Sketch {
 
     fn min_cell(&self, key: EntryKey, now: Micros) -> Option<Cell> {
         let window = self.format.window_length();
-        let mut cells = self.positions(key).map(|at| self.cells[at]).into_iter();
+        let mut cells = self.cell_indices(key).map(|at| self.cells[at]).into_iter();
         let first = cells.next().filter(|cell| !cell.is_empty())?;
         let first = match window {
             Some(length) => first.advance_to(start_of_window(now, length), length),
@@ -295,7 +298,7 @@ impl Sketch {
         cells.try_fold(first, |least, cell| (!cell.is_empty()).then(|| least.min(cell, window)))
     }
 
-    fn positions(&self, key: EntryKey) -> [usize; ROWS] {
+    fn cell_indices(&self, key: EntryKey) -> [usize; ROWS] {
         let width = self.cells.len() / ROWS;
         let hash = key.sketch_bits();
         // 16 bits per row, scaled to the width, which is at most 256 in a store of many shards.
@@ -314,8 +317,8 @@ fn start_of_window(at: Micros, length: Micros) -> Micros {
 mod tests {
     use super::*;
 
-    const START: Micros = Micros(1_763_596_800_000_000);
-    const LENGTH: Micros = Micros::from_secs(60);
+    const WINDOW_START: Micros = Micros(1_763_596_800_000_000);
+    const WINDOW_LENGTH: Micros = Micros::from_secs(60);
 
     fn key(n: u128) -> EntryKey {
         EntryKey::for_counter(n.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
@@ -326,12 +329,12 @@ mod tests {
     }
 
     #[test]
-    fn a_format_survives_its_encoding() {
+    fn an_encoded_format_decodes_to_the_same_format() {
         for format in [
             CellFormat::None,
             CellFormat::FixedWindow,
             CellFormat::Bucket,
-            CellFormat::SlidingWindow { length: LENGTH },
+            CellFormat::SlidingWindow { length: WINDOW_LENGTH },
             CellFormat::SlidingLog { length: Micros::from_secs(1) },
         ] {
             assert_eq!(CellFormat::decode(format.encode()), format);
@@ -339,45 +342,47 @@ mod tests {
     }
 
     #[test]
-    fn a_key_reads_at_least_what_was_counted_for_it() {
+    fn a_key_has_at_least_the_hits_that_were_counted_for_it() {
         let mut sketch = Sketch::new(1, CellFormat::FixedWindow, 4);
-        let state = |count| State::FixedWindow(fixed_window::State { start: START, count });
+        let state = |count| State::FixedWindow(fixed_window::State { start: WINDOW_START, count });
         for n in 0..100 {
-            sketch.charge(key(n), &state(u32::try_from(n).unwrap()), START, START);
+            sketch.charge(key(n), &state(u32::try_from(n).unwrap()), WINDOW_START, WINDOW_START);
         }
         for n in 0..100 {
-            let Some(State::FixedWindow(read)) = sketch.state(key(n), START) else { panic!() };
+            let Some(State::FixedWindow(read)) = sketch.state(key(n), WINDOW_START) else {
+                panic!()
+            };
             assert!(u128::from(read.count) >= n, "{n}: {read:?}");
         }
     }
 
     #[test]
     fn cells_of_adjacent_windows_are_compared_in_the_later_one() {
-        let mut sketch = Sketch::new(1, CellFormat::SlidingWindow { length: LENGTH }, 1);
-        let next = START.saturating_add(LENGTH);
-        sketch.charge(key(1), &window(START, 1, 5), next, START);
+        let mut sketch = Sketch::new(1, CellFormat::SlidingWindow { length: WINDOW_LENGTH }, 1);
+        let next = WINDOW_START.saturating_add(WINDOW_LENGTH);
+        sketch.charge(key(1), &window(WINDOW_START, 1, 5), next, WINDOW_START);
         sketch.charge(key(2), &window(next, 2, 3), next, next);
         assert_eq!(sketch.state(key(1), next), Some(window(next, 5, 3)));
-        let third = next.saturating_add(LENGTH);
+        let third = next.saturating_add(WINDOW_LENGTH);
         assert_eq!(sketch.state(key(1), third), Some(window(third, 3, 0)));
     }
 
     #[test]
     fn folding_an_old_entry_lowers_no_cell() {
-        let mut sketch = Sketch::new(1, CellFormat::SlidingWindow { length: LENGTH }, 1);
-        let next = START.saturating_add(LENGTH);
+        let mut sketch = Sketch::new(1, CellFormat::SlidingWindow { length: WINDOW_LENGTH }, 1);
+        let next = WINDOW_START.saturating_add(WINDOW_LENGTH);
         sketch.charge(key(1), &window(next, 1, 3), next, next);
-        sketch.fold(key(2), &window(START, 9, 2), next, next);
+        sketch.fold(key(2), &window(WINDOW_START, 9, 2), next, next);
         assert_eq!(sketch.state(key(1), next), Some(window(next, 2, 3)));
     }
 
     #[test]
-    fn a_clamp_brings_back_cells_from_the_far_future() {
+    fn a_clamped_charge_resets_cells_from_the_far_future() {
         let mut sketch = Sketch::new(1, CellFormat::FixedWindow, 1);
         let state = |start| State::FixedWindow(fixed_window::State { start, count: 5 });
-        let far = START.saturating_add(Micros::from_secs(86_400));
+        let far = WINDOW_START.saturating_add(Micros::from_secs(86_400));
         sketch.charge(key(1), &state(far), far, far);
-        sketch.charge(key(1), &state(START), START, START);
-        assert_eq!(sketch.state(key(2), START), Some(state(START)));
+        sketch.charge(key(1), &state(WINDOW_START), WINDOW_START, WINDOW_START);
+        assert_eq!(sketch.state(key(2), WINDOW_START), Some(state(WINDOW_START)));
     }
 }

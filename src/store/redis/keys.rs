@@ -28,8 +28,8 @@ const HASH_CHARS: usize = 22;
 /// an identity.
 const TAIL_BYTES_MAX: usize = 3 + 1 + 2 + HASH_CHARS + 2 + HASH_CHARS;
 
-/// Maximum length of the key prefix in bytes. Bounded because each counter's key repeats the
-/// prefix.
+/// Maximum length of the key prefix in bytes. The length is bounded because every counter's key
+/// contains the prefix.
 pub const PREFIX_BYTES_MAX: usize = 64;
 
 /// Text of a Redis key. Stays on the stack, because no key is longer than the inline capacity.

@@ -8,8 +8,8 @@
 //! |---|---|
 //! | [`store`] | sends calls as plain commands or script calls, and decodes the replies |
 //! | [`keys`] | the key of a counter, and its cluster slot |
-//! | `multi_slot`, `near_limit_hints` | calls over several slots of a cluster |
-//! | `node_scripts` | one script per node of a cluster, and when it is used |
+//! | `multi_slot`, `near_limit_hints` | calls whose counters are in several slots of a cluster |
+//! | `node_scripts` | scripts that decide all checks on one cluster node, and when they are used |
 //! | `plain_calls`, `plain_hints` | calls far from every limit, which need no script |
 //! | [`script`] | chooses a script, encodes its arguments, decodes its reply |
 //! | [`client`] | connections, topologies, circuit breakers |

@@ -4,12 +4,12 @@
 //! Each group is one atomic script call. Normally, all groups are sent at once. If a check that can
 //! reject the call was near its limit when last seen, the group of the nearest such check is sent
 //! alone first, so that a refusal there leaves no charges in other slots. If one slot rejects the
-//! call, the charges in the other slots are refunded by receipt. No limit ever admits too many
-//! hits, but near a limit, a call may be rejected because of charges that another call refunds one
-//! round trip later. If a slot does not reply, the charges in the other slots are kept. The
-//! fallback then either admits the call or refunds those charges.
+//! call, the charges in the other slots are refunded, using their receipts. No limit ever admits
+//! too many hits, but near a limit, a call may be rejected because of charges that another call
+//! refunds one round trip later. If a slot does not reply, the charges in the other slots are kept.
+//! The fallback then either admits the call or refunds those charges.
 //!
-//! All functions are pure. Not here: sending the groups (`store`).
+//! No function here does I/O. Not here: sending the groups (`store`).
 
 use std::collections::HashMap;
 
@@ -67,7 +67,7 @@ const LINEAR_SEARCH_MAX: usize = 16;
 /// Index of the groups of a call by hash slot or by node. A lookup takes constant time.
 #[derive(Debug, Default)]
 pub(super) struct GroupIndex {
-    hashed: HashMap<u16, usize>,
+    positions: HashMap<u16, usize>,
     group_count: usize,
 }
 
@@ -83,10 +83,10 @@ impl GroupIndex {
         let searched = self.group_count.min(LINEAR_SEARCH_MAX);
         let found = (0..searched)
             .find(|place| slot_at(*place) == Some(slot))
-            .or_else(|| self.hashed.get(&slot).copied());
+            .or_else(|| self.positions.get(&slot).copied());
         if found.is_none() {
             if self.group_count >= LINEAR_SEARCH_MAX {
-                self.hashed.insert(slot, self.group_count);
+                self.positions.insert(slot, self.group_count);
             }
             self.group_count += 1;
         }
@@ -124,11 +124,12 @@ pub(super) fn first_group(
     near_groups.min().map(|(_, number)| number)
 }
 
-/// Returns the check as it is sent to its hash slot.
+/// Returns the check in the form in which it is sent to its hash slot.
 ///
 /// Under all-or-nothing accounting, quota checks are sent as shadow checks, because a script
-/// receives only the checks of one slot. The script charges these checks unless a required check
-/// refuses, and [`is_rejected`] then decides the whole call.
+/// receives only the checks of one slot and cannot decide a quota whose checks are in several
+/// slots. The script charges these checks unless a required check refuses, and [`is_rejected`] then
+/// decides the whole call.
 pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
         (Accounting::AllOrNothing, Role::Quota(_)) => Role::Shadow,
@@ -168,8 +169,8 @@ pub(super) fn is_rejected(checks: &[Check<'_>], answers: &[Answer]) -> bool {
     Admission::from_answers(checks, answers).is_rejected()
 }
 
-/// Returns the groups to send after the group `first`: all others. If the call has ended, these
-/// groups contain only refunds and checks with `charge: always`, and empty groups are left out.
+/// Returns all groups except `first`, to be sent after it. If the call has ended, the groups
+/// contain only refunds and checks with `charge: always`, and empty groups are left out.
 pub(super) fn other_groups(
     checks: &[Check<'_>],
     groups: SlotGroups,
@@ -216,7 +217,7 @@ mod tests {
         u16::try_from(check.key.identity / 10).unwrap()
     }
 
-    fn decided(verdict: Verdict, charged: u64, available: u64) -> Answer {
+    fn decided_answer(verdict: Verdict, charged: u64, available: u64) -> Answer {
         let (retry_after, reset_after) = (None, Micros::ZERO);
         let (hits, at, window) = (Hits(charged), Micros(1), Micros::ZERO);
         let taken = (charged > 0).then_some(ChargeRecord { hits, at, window, entry: 0 });
@@ -224,7 +225,7 @@ mod tests {
         Answer::Decided(Outcome { verdict, charged, available, retry_after, reset_after, taken })
     }
 
-    fn numbers(groups: &SlotGroups) -> Vec<Vec<usize>> {
+    fn check_indices(groups: &SlotGroups) -> Vec<Vec<usize>> {
         groups.iter().map(|group| group.checks.to_vec()).collect()
     }
 
@@ -233,7 +234,7 @@ mod tests {
         let limit = limit(9, Charge::Admitted);
         let checks = [21, 11, 22, 31, 12].map(|identity| take(identity, &limit));
         let groups = group_by_slot(&checks, slot_by_tens);
-        assert_eq!(numbers(&groups), [vec![0, 2], vec![1, 4], vec![3]]);
+        assert_eq!(check_indices(&groups), [vec![0, 2], vec![1, 4], vec![3]]);
     }
 
     #[test]
@@ -298,7 +299,8 @@ mod tests {
             Check { role: Role::Quota(number), ..take(identity, &limit) }
         };
         let checks = [quota(0), quota(1), take(30, &limit)];
-        let (no, yes) = (decided(Verdict::Refuse, 0, 0), decided(Verdict::Pass, 1, 4));
+        let (no, yes) =
+            (decided_answer(Verdict::Refuse, 0, 0), decided_answer(Verdict::Pass, 1, 4));
         assert!(!is_rejected(&checks, &[no, yes, yes]));
         assert!(!is_rejected(&checks, &[no, Answer::NotAsked, yes]), "not known yet");
         assert!(is_rejected(&checks, &[no, no, yes]));
@@ -319,7 +321,7 @@ mod tests {
         let mut late = [unanswered(ExecutionStatus::Unknown), Answer::NotAsked];
         assert!(first_group_ends_call(&checks, &groups[0], &mut late));
         assert_eq!(late[1], unanswered(ExecutionStatus::NotExecuted), "it was never sent");
-        let mut refusal = [decided(Verdict::Refuse, 0, 0), Answer::NotAsked];
+        let mut refusal = [decided_answer(Verdict::Refuse, 0, 0), Answer::NotAsked];
         assert!(first_group_ends_call(&checks, &groups[0], &mut refusal));
         assert_eq!(refusal[1], Answer::NotAsked);
     }
@@ -329,17 +331,20 @@ mod tests {
         let (plain, debt) = (limit(5, Charge::Admitted), limit(5, Charge::Always));
         let checks = [take(10, &plain), take(20, &debt), take(30, &plain)];
         let mut answers = [
-            decided(Verdict::Pass, 1, 4),
-            decided(Verdict::Pass, 1, 4),
-            decided(Verdict::Refuse, 0, 0),
+            decided_answer(Verdict::Pass, 1, 4),
+            decided_answer(Verdict::Pass, 1, 4),
+            decided_answer(Verdict::Refuse, 0, 0),
         ];
         let groups = group_by_slot(&checks, slot_by_tens);
-        assert_eq!(numbers(&other_groups(&checks, groups.clone(), 2, false)), [vec![0], vec![1]]);
-        assert_eq!(numbers(&other_groups(&checks, groups, 2, true)), [vec![1]]);
+        assert_eq!(
+            check_indices(&other_groups(&checks, groups.clone(), 2, false)),
+            [vec![0], vec![1]]
+        );
+        assert_eq!(check_indices(&other_groups(&checks, groups, 2, true)), [vec![1]]);
         let receipts = Receipt::for_rejected_call(&checks, &mut answers);
         assert_eq!(receipts.len(), 1);
         assert_eq!(receipts[0].key, checks[0].key);
-        assert_eq!(answers[0], decided(Verdict::Pass, 0, 5));
-        assert_eq!(answers[1], decided(Verdict::Pass, 1, 4));
+        assert_eq!(answers[0], decided_answer(Verdict::Pass, 0, 5));
+        assert_eq!(answers[1], decided_answer(Verdict::Pass, 1, 4));
     }
 }

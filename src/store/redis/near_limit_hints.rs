@@ -15,8 +15,8 @@ use crate::domain::{Check, Hits, Micros, Outcome, Verdict};
 /// The next multi-slot call on the other counter records the lost hint again.
 const HINT_COUNT: usize = 4_096;
 
-/// Time after a refusal during which a counter counts as near its limit, in milliseconds.
-const REFUSED_FOR_MS: u32 = 1_000;
+/// Time after a refusal during which a counter is considered near its limit, in milliseconds.
+const REFUSAL_AGE_MAX_MS: u32 = 1_000;
 
 /// Factor for near-limit hints: a counter is near its limit if its available hits are less than
 /// this many times the cost of the check.
@@ -35,7 +35,7 @@ struct Hint {
     counter: AtomicU64,
     /// High 32 bits: the available hits, at most 2^32 - 1. Low 32 bits: 0 if the last check passed;
     /// otherwise the time of the refusal in milliseconds, wrapping after 49 days.
-    last_seen: AtomicU64,
+    available_and_refusal: AtomicU64,
 }
 
 /// Distance of a counter from its limit: 0 after a recent refusal; otherwise, one more than the
@@ -56,7 +56,7 @@ impl NearLimitHints {
             Verdict::Pass => 0,
         };
         hint.counter.store(counter, Ordering::Relaxed);
-        hint.last_seen.store(available << 32 | refused, Ordering::Relaxed);
+        hint.available_and_refusal.store(available << 32 | refused, Ordering::Relaxed);
     }
 
     /// Returns the distance of the check's counter from its limit, according to the counter's hint.
@@ -68,9 +68,9 @@ impl NearLimitHints {
             return None;
         }
         let cost = check.hits_needed().0;
-        let seen = hint.last_seen.load(Ordering::Relaxed);
+        let seen = hint.available_and_refusal.load(Ordering::Relaxed);
         let (available, refused) = (seen >> 32, seen as u32);
-        if refused != 0 && millis_u32(now).wrapping_sub(refused) < REFUSED_FOR_MS {
+        if refused != 0 && millis_u32(now).wrapping_sub(refused) < REFUSAL_AGE_MAX_MS {
             return Some(0);
         }
         (available < cost.saturating_mul(NEAR_LIMIT_FACTOR)).then(|| 1 + available / cost)
@@ -82,7 +82,7 @@ impl NearLimitHints {
     pub(super) fn last_available(&self, check: &Check<'_>) -> Option<Hits> {
         let (counter, hint) = self.entry(check);
         let is_own = hint.counter.load(Ordering::Relaxed) == counter;
-        is_own.then(|| Hits(hint.last_seen.load(Ordering::Relaxed) >> 32))
+        is_own.then(|| Hits(hint.available_and_refusal.load(Ordering::Relaxed) >> 32))
     }
 
     fn entry(&self, check: &Check<'_>) -> (u64, &Hint) {

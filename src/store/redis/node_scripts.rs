@@ -3,10 +3,10 @@
 //!
 //! Redis requires the declared keys of a script to be in one slot. A script that declares none may
 //! use every slot of its node, so one script call decides all checks on that node atomically. The
-//! script first reads every key. If a key cannot be read on the node, because its slot has moved
-//! or is moving, the script writes nothing and replies `not here`. The checks are then sent slot
-//! by slot, so that Redis redirects them to the right node, and no node script is used for their
-//! slots for [`SLOT_EXCLUSION_MS`].
+//! script first reads every key. If a key cannot be read on the node, because its slot has moved or
+//! is moving, the script writes nothing and replies `not here`. The checks are then sent in one
+//! script call per slot, so that Redis redirects them to the right node, and no node script is used
+//! for their slots for [`SLOT_EXCLUSION_MS`].
 //!
 //! Some managed Redis services route a script call without keys to any node. Node scripts then
 //! keep replying `not here` for slots that the intended node serves, and are turned off for
@@ -34,7 +34,7 @@ const SLOT_EXCLUSION_MS: u32 = 1_000;
 const UNEXPLAINED_POINTS: u32 = 4;
 /// Failure score at which node scripts are turned off. Eight unexplained `not here` replies in a
 /// row reach it.
-const SCORE_MAX: u32 = 32;
+const FAILURE_SCORE_MAX: u32 = 32;
 /// Time for which node scripts stay turned off, 10 minutes. Afterwards they are used again, but if
 /// the first reply is an unexplained `not here`, they are turned off again.
 const SCRIPT_DISABLE_DURATION: Micros = Micros(600_000_000);
@@ -45,7 +45,7 @@ pub(super) struct NodeScriptSwitch {
     /// Time of the last `not here` reply for each slot, in milliseconds, wrapping after 49 days; 0
     /// if there was none. Empty if node scripts are disabled. Takes 64 KiB.
     last_not_here: Box<[AtomicU32]>,
-    score: AtomicU32,
+    failure_score: AtomicU32,
     /// Time until which node scripts are off, in microseconds since the Unix epoch.
     off_until: AtomicU64,
     /// Number of times that node scripts were turned off.
@@ -53,12 +53,12 @@ pub(super) struct NodeScriptSwitch {
 }
 
 impl NodeScriptSwitch {
-    /// Creates a switch that is on or, if `enabled` is false, one that is always off.
+    /// Creates a switch that is on. If `enabled` is false, the switch is off and stays off.
     pub(super) fn new(enabled: bool) -> NodeScriptSwitch {
         let slots = if enabled { usize::from(SLOTS) } else { 0 };
         NodeScriptSwitch {
             last_not_here: (0..slots).map(|_| AtomicU32::new(0)).collect(),
-            score: AtomicU32::new(0),
+            failure_score: AtomicU32::new(0),
             off_until: AtomicU64::new(0),
             times_off: AtomicU64::new(0),
         }
@@ -84,14 +84,14 @@ impl NodeScriptSwitch {
         last_not_here == 0 || millis_u32(now).wrapping_sub(last_not_here) >= SLOT_EXCLUSION_MS
     }
 
-    /// Records any reply of a node script except `not here`: lowers the failure score by one, but
-    /// not below zero.
+    /// Records a reply from a node script other than `not here`: lowers the failure score by one,
+    /// but not below zero.
     pub(super) fn record_reply(&self) {
         // Usually there are no points, and nothing is written.
-        if self.score.load(Ordering::Relaxed) > 0 {
+        if self.failure_score.load(Ordering::Relaxed) > 0 {
             let less = |points: u32| Some(points.saturating_sub(1));
             // Never fails: the closure always returns a value.
-            let _ = self.score.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            let _ = self.failure_score.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
 
@@ -107,12 +107,12 @@ impl NodeScriptSwitch {
     /// Records an unexplained `not here` reply: the node then served all slots of the call without
     /// a redirect. Returns whether this reply turned node scripts off.
     pub(super) fn record_unexplained(&self, now: Micros) -> bool {
-        let points = self.score.fetch_add(UNEXPLAINED_POINTS, Ordering::Relaxed);
-        if points + UNEXPLAINED_POINTS < SCORE_MAX {
+        let points = self.failure_score.fetch_add(UNEXPLAINED_POINTS, Ordering::Relaxed);
+        if points + UNEXPLAINED_POINTS < FAILURE_SCORE_MAX {
             return false;
         }
         // One more unexplained answer after the pause is enough.
-        self.score.store(SCORE_MAX - UNEXPLAINED_POINTS, Ordering::Relaxed);
+        self.failure_score.store(FAILURE_SCORE_MAX - UNEXPLAINED_POINTS, Ordering::Relaxed);
         self.off_until.store(now.saturating_add(SCRIPT_DISABLE_DURATION).0, Ordering::Relaxed);
         self.times_off.fetch_add(1, Ordering::Relaxed);
         true

@@ -10,10 +10,10 @@
 //! reduce the count of the next window. A charge whose outcome is unknown is never sent again and
 //! never refunded.
 //!
-//! A call that is not admitted stays counted until its refund, for one round trip. During that
-//! time, it may cause another call to be rejected. Every admitted call was counted together with
-//! all calls admitted before it, so no limit is exceeded, with one exception: a client refunds more
-//! than it was charged while calls that are not admitted are still counted.
+//! A call that is not admitted stays counted until its refund, one round trip later. Until then, it
+//! may cause another call to be rejected. Each admitted call was counted on top of all calls
+//! admitted before it, so no limit is exceeded. There is one exception: a client refunds more than
+//! it was charged while calls that are not admitted are still counted.
 //!
 //! Not here: writing the commands (`client::plain_charge`), the hints (`plain_hints`).
 
@@ -62,24 +62,24 @@ pub(super) struct PlainStats {
     pub(super) refunded: AtomicU64,
 }
 
-/// Component that selects the calls to charge with plain commands, and evaluates the Redis replies.
+/// Selects the calls to charge with plain commands, and evaluates the replies from Redis.
 #[derive(Debug)]
 pub(super) struct PlainCalls {
     prefix: Prefix,
     is_cluster: bool,
     hints: FarFromLimitHints,
-    /// For tests: one call in this many is charged with plain commands even if it is near a limit;
-    /// 0 means none.
+    /// Test setting: one in every `forced_interval` calls is charged with plain commands even if a
+    /// counter may be near its limit. 0 means none.
     forced_interval: u64,
-    calls: AtomicU64,
+    call_count: AtomicU64,
     pub(super) stats: PlainStats,
 }
 
 /// Result of a call that was sent as plain charges, derived from the Redis replies.
 pub(super) enum PlainResult {
-    /// The charges decided the call, with these answers.
+    /// The replies decided the call. Contains the answers.
     Decided(Answers),
-    /// The charges did not decide the call. They must be refunded with these receipts before
+    /// The replies did not decide the call. The charges must be refunded with these receipts before
     /// scripts decide the call.
     Refund(Vec<Receipt>),
     /// Some charges have an unknown outcome, so scripts must not repeat the call. Contains the
@@ -90,8 +90,8 @@ pub(super) enum PlainResult {
 /// Result of one plain charge.
 enum ChargeResult {
     Passed(Outcome),
-    /// The charge did not decide the call, so scripts must decide it. If there is a record, the
-    /// charge must be refunded first.
+    /// The reply does not decide the check, so scripts must decide the call. If there is a charge
+    /// record, the charge must be refunded first.
     Undecided(Option<ChargeRecord>),
     /// The command may or may not have run.
     Unknown,
@@ -104,12 +104,12 @@ impl PlainCalls {
             is_cluster,
             hints: FarFromLimitHints::new(),
             forced_interval: 0,
-            calls: AtomicU64::new(0),
+            call_count: AtomicU64::new(0),
             stats: PlainStats::default(),
         }
     }
 
-    /// Makes one out of every `interval` calls use plain commands even if the hints say that a
+    /// Charges one in every `interval` calls with plain commands even if the hints say that a
     /// counter may be near its limit, so that tests cover wrong hints.
     pub(super) fn set_forced_interval(&mut self, interval: u64) {
         self.forced_interval = interval;
@@ -122,7 +122,7 @@ impl PlainCalls {
             return None;
         }
         let is_forced = self.forced_interval > 0
-            && self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.forced_interval);
+            && self.call_count.fetch_add(1, Ordering::Relaxed).is_multiple_of(self.forced_interval);
         let is_far = |check: &Check<'_>| self.hints.is_far(check, capacity(check), call.now);
         if !is_forced && !checks.iter().all(is_far) {
             return None;
@@ -223,7 +223,8 @@ impl PlainCalls {
         if !span.is_certain || span.earliest < start || span.latest >= end {
             return ChargeResult::Undecided(Some(window));
         }
-        let state = fixed_window::State { start, count: saturate(count - cost.0.min(count)) };
+        let state =
+            fixed_window::State { start, count: saturate_to_u32(count - cost.0.min(count)) };
         let state = State::FixedWindow(state);
         let outcome = algorithm::apply(Some(&state), check.limit, check.op, span.earliest).outcome;
         if count > capacity(check) || outcome.verdict == Verdict::Refuse {
@@ -295,7 +296,7 @@ fn capacity(check: &Check<'_>) -> u64 {
     check.limit.capacity().0.min(COUNT_MAX)
 }
 
-fn saturate(count: u64) -> u32 {
+fn saturate_to_u32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
@@ -330,8 +331,8 @@ mod tests {
         fixtures::take(identity, 1, limit)
     }
 
-    /// Reply of a server that has `count` hits in the window of `START`, and whose time is between
-    /// `earliest` and `latest`.
+    /// Builds the reply of a server that counts `count` hits in the window starting at `START`, and
+    /// whose time is between `earliest` and `latest`.
     fn reply_with_count(count: u64, earliest: Micros, latest: Micros) -> ChargeReply {
         let number = START.0 / LENGTH.0 % WINDOW_MODULUS;
         let value = i64::try_from(number * COUNT_SPAN + count).unwrap();
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_1_the_window_counts_only_if_the_server_was_in_it_all_the_time() {
+    fn a_reply_decides_only_if_the_servers_time_stayed_within_its_window() {
         let limit = limit();
         let check = [take(1, &limit)];
         let (before, end) = (Micros(START.0 - 1), Micros(START.0 + LENGTH.0));
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_9_next_to_an_unknown_charge_only_refused_charges_are_refunded() {
+    fn if_one_charge_is_unknown_only_undecided_charges_are_refunded() {
         let limit = limit();
         let checks = [take(1, &limit), take(2, &limit), take(3, &limit)];
         let reply = |count| reply_with_count(count, START, START);

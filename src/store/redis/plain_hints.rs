@@ -5,8 +5,8 @@
 //! call; the counter's value does. The table therefore has a fixed size and no locks, counters may
 //! overwrite each other's entries, and the fields of one entry may come from different calls.
 //!
-//! Not here: which checks use a hint (`plain_calls`); hints of counters near their limit, for calls
-//! over several slots (`near_limit_hints`).
+//! Not here: which checks use a hint (`plain_calls`), and hints about counters near their limit
+//! (`near_limit_hints`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -90,10 +90,9 @@ impl FarFromLimitHints {
         hint.counts.store(u64::from(count) << 32 | u64::from(growth), Ordering::Relaxed);
     }
 
-    /// Returns whether the check's counter is far from its limit of `hits_max` per window. This is
-    /// so if the counter's hint is at most 100 ms old and belongs to the current window, and if
-    /// twice the count plus four times the last growth is within the limit. The count includes the
-    /// cost of the check.
+    /// Returns whether the check's counter is far from its limit of `hits_max` per window. Requires
+    /// a hint that is at most 100 ms old and belongs to the current window. Twice the count,
+    /// including the cost of the check, plus four times the last growth must not exceed the limit.
     pub(super) fn is_far(&self, check: &Check<'_>, hits_max: u64, now: Micros) -> bool {
         let (counter, hint) = self.entry(check);
         if hint.counter.load(Ordering::Relaxed) != counter {
@@ -147,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_6_far_means_well_within_the_limit_in_the_last_100_ms() {
+    fn a_counter_is_far_if_it_was_well_within_its_limit_in_the_last_100_ms() {
         let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let is_far = |millis| hints.is_far(&check, HITS, after(millis));
@@ -169,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_6_a_hint_from_another_window_is_ignored() {
+    fn a_hint_from_another_window_is_ignored() {
         let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         let outcome = Outcome { reset_after: Micros(50_000), ..Outcome::pass(Hits(HITS - 1)) };
@@ -179,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn rule_8_a_counter_above_its_limit_is_never_far_in_that_window() {
+    fn a_counter_above_its_limit_is_not_far_until_its_window_ends() {
         let (hints, limit) = (FarFromLimitHints::new(), limit());
         let check = take(7, 1, &limit);
         hints.record_above_limit(&check, Micros(30_000_000), NOW);

@@ -32,7 +32,7 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 /// call first, and these charges would never be refunded.
 const DEADLINE_MARGIN: Duration = Duration::from_millis(1);
 
-/// Clock that the scripts use.
+/// Clock from which the scripts read the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimeSource {
     /// Clock of the Redis server, which all replicas share. Used in production.
@@ -74,12 +74,12 @@ pub struct RedisStore<T> {
     transport: T,
     encoder: Encoder,
     time_source: TimeSource,
-    /// Time of the latest call, in microseconds since the Unix epoch. With [`TimeSource::Call`],
-    /// this is also the time of refunds.
+    /// Time of the latest call, in microseconds since the Unix epoch, which is also the time of
+    /// refunds. Used only with [`TimeSource::Call`].
     latest: AtomicU64,
     hints: NearLimitHints,
     node_scripts: NodeScriptSwitch,
-    /// Decides which calls need no script; `None` if plain commands are disabled.
+    /// Selects the calls that need no script; `None` if plain commands are disabled.
     plain: Option<PlainCalls>,
     stats: RedisStats,
 }
@@ -164,7 +164,7 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { node_scripts, ..self }
     }
 
-    /// Makes one out of every `interval` calls use plain commands even if the hints say that a
+    /// Charges one in every `interval` calls with plain commands even if the hints say that a
     /// counter may be near its limit, so that tests cover wrong hints.
     #[doc(hidden)]
     #[must_use]

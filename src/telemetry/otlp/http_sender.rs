@@ -1,7 +1,7 @@
 //! OTLP over HTTP/1.1: sends protobuf messages in POST requests.
 //!
-//! Each request opens a new connection, because exports are seconds apart, and a collector behind
-//! a load balancer may be replaced in between.
+//! Each request opens a new connection. Exports are seconds apart, and a load balancer may have
+//! replaced the collector in the meantime.
 
 use std::fmt;
 use std::pin::pin;
@@ -29,12 +29,12 @@ use crate::pem::trusted_certificates;
 /// read.
 const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 
-/// Client of one OTLP endpoint. Clones share their configuration.
+/// HTTP client for one OTLP endpoint. Clones share their configuration.
 #[derive(Clone)]
 pub(super) struct HttpSender {
     endpoint: Arc<HttpEndpoint>,
     timeout: Duration,
-    /// Tokio runtime that runs the requests, so that callers need not run in a Tokio runtime.
+    /// Tokio runtime that runs the requests, so that callers need not be in a Tokio runtime.
     runtime: Handle,
 }
 
@@ -52,10 +52,10 @@ impl fmt::Debug for HttpSender {
     }
 }
 
-/// Error of one export over HTTP. The next export may succeed.
+/// Reason why an export over HTTP failed. The next export may succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HttpSendError {
-    /// No response within the timeout.
+    /// The collector did not respond within the timeout.
     Timeout,
     /// The connection failed. Contains the reason.
     Connection(String),

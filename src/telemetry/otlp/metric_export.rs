@@ -28,11 +28,11 @@ use crate::domain::Micros;
 use crate::telemetry::metric::{
     Labels, MetricFamily, MetricKind, MetricSink, MetricUnit, MetricValue, SeriesEmitter,
 };
-use crate::telemetry::prometheus::{AllMetrics, PREFIX};
+use crate::telemetry::prometheus::{AllMetrics, METRIC_PREFIX};
 
 /// Maximum number of data points per message. A message with 5,000 points takes about 1 MB, a
 /// quarter of what collectors accept by default.
-const POINTS_MAX: usize = 5_000;
+const MESSAGE_POINTS_MAX: usize = 5_000;
 const CUMULATIVE: i32 = AggregationTemporality::Cumulative as i32;
 const MICROS_PER_SECOND: f64 = 1e6;
 
@@ -46,14 +46,14 @@ impl MetricClient {
     fn new(target: &OtlpTarget) -> Result<MetricClient, OtlpError> {
         Ok(match target.transport {
             Transport::Grpc => MetricClient::Grpc {
-                client: Box::new(MetricsServiceClient::new(target.channel()?)),
-                metadata: target.metadata()?,
+                client: Box::new(MetricsServiceClient::new(target.build_channel()?)),
+                metadata: target.build_metadata()?,
             },
             Transport::HttpProtobuf => MetricClient::Http(HttpSender::new(target)?),
         })
     }
 
-    /// Sends one message. On failure, returns the reason as text.
+    /// Sends one message. Returns the reason as text if sending fails.
     async fn send(&mut self, message: ExportMetricsServiceRequest) -> Result<(), String> {
         match self {
             MetricClient::Grpc { client, metadata } => {
@@ -67,7 +67,7 @@ impl MetricClient {
     }
 }
 
-/// Background task that exports all metrics to a collector at a fixed interval.
+/// Exporter that sends all metrics to a collector at a fixed interval.
 pub struct MetricsExporter {
     client: MetricClient,
     resource: Resource,
@@ -97,8 +97,9 @@ impl MetricsExporter {
         now: fn() -> Micros,
         stats: &Arc<ExportStats>,
     ) -> Result<MetricsExporter, OtlpError> {
-        let attributes = identity.attributes();
-        let attributes = attributes.iter().map(|(name, value)| attribute(name, value)).collect();
+        let attributes = identity.resource_attributes();
+        let attributes =
+            attributes.iter().map(|(name, value)| build_attribute(name, value)).collect();
         Ok(MetricsExporter {
             client: MetricClient::new(target)?,
             resource: Resource { attributes, ..Resource::default() },
@@ -109,7 +110,8 @@ impl MetricsExporter {
         })
     }
 
-    /// Exports all metrics at every interval until `stop` is true, then one last time.
+    /// Exports all metrics once per `interval` until `stop` becomes true, then exports one last
+    /// time.
     pub async fn run(mut self, interval: Duration, mut stop: watch::Receiver<bool>) {
         loop {
             // A closed channel also means stop.
@@ -128,8 +130,11 @@ impl MetricsExporter {
             return;
         }
         for metrics in writer.into_messages() {
-            let scope_metrics =
-                vec![ScopeMetrics { scope: Some(scope()), metrics, ..ScopeMetrics::default() }];
+            let scope_metrics = vec![ScopeMetrics {
+                scope: Some(build_scope()),
+                metrics,
+                ..ScopeMetrics::default()
+            }];
             let resource = Some(self.resource.clone());
             let resource_metrics =
                 ResourceMetrics { resource, scope_metrics, ..ResourceMetrics::default() };
@@ -140,12 +145,12 @@ impl MetricsExporter {
     }
 }
 
-fn scope() -> InstrumentationScope {
-    let (name, version) = (PREFIX.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
+fn build_scope() -> InstrumentationScope {
+    let (name, version) = (METRIC_PREFIX.to_owned(), env!("CARGO_PKG_VERSION").to_owned());
     InstrumentationScope { name, version, ..InstrumentationScope::default() }
 }
 
-fn attribute(name: &str, value: &str) -> KeyValue {
+fn build_attribute(name: &str, value: &str) -> KeyValue {
     let value = AnyValue { value: Some(any_value::Value::StringValue(value.to_owned())) };
     KeyValue { key: name.to_owned(), value: Some(value), ..KeyValue::default() }
 }
@@ -154,36 +159,42 @@ fn attribute(name: &str, value: &str) -> KeyValue {
 struct OtlpWriter {
     start_nanos: u64,
     now_nanos: u64,
-    full: Vec<Vec<Metric>>,
-    current: Vec<Metric>,
-    /// Number of data points in `current`, the message being filled.
-    points: usize,
+    full_messages: Vec<Vec<Metric>>,
+    current_message: Vec<Metric>,
+    /// Number of data points in `current_message`.
+    point_count: usize,
 }
 
 impl OtlpWriter {
     fn new(start: Micros, now: Micros) -> Self {
         let nanos = |at: Micros| at.0.saturating_mul(1_000);
         let (start_nanos, now_nanos) = (nanos(start), nanos(now));
-        OtlpWriter { start_nanos, now_nanos, full: Vec::new(), current: Vec::new(), points: 0 }
+        OtlpWriter {
+            start_nanos,
+            now_nanos,
+            full_messages: Vec::new(),
+            current_message: Vec::new(),
+            point_count: 0,
+        }
     }
 
     fn into_messages(mut self) -> Vec<Vec<Metric>> {
-        self.full.push(self.current);
-        self.full.retain(|metrics| !metrics.is_empty());
-        self.full
+        self.full_messages.push(self.current_message);
+        self.full_messages.retain(|metrics| !metrics.is_empty());
+        self.full_messages
     }
 
-    /// Adds data points of a metric to the current message. If that message is now full, starts a
-    /// new one.
+    /// Adds data points of a metric to the current message. Starts a new message if this one is
+    /// full.
     fn add(&mut self, family: &MetricFamily, points: MetricPoints) {
         if points.is_empty() {
             return;
         }
-        self.points += points.len();
-        self.current.push(metric(family, points));
-        if self.points >= POINTS_MAX {
-            self.points = 0;
-            self.full.push(mem::take(&mut self.current));
+        self.point_count += points.len();
+        self.current_message.push(build_metric(family, points));
+        if self.point_count >= MESSAGE_POINTS_MAX {
+            self.point_count = 0;
+            self.full_messages.push(mem::take(&mut self.current_message));
         }
     }
 
@@ -194,7 +205,7 @@ impl OtlpWriter {
         value: MetricValue,
         points: &mut MetricPoints,
     ) {
-        let attributes = labels.iter().map(|(name, value)| attribute(name, value)).collect();
+        let attributes = labels.iter().map(|(name, value)| build_attribute(name, value)).collect();
         let (start_time_unix_nano, time_unix_nano) = (self.start_nanos, self.now_nanos);
         match value {
             MetricValue::Number(number) => {
@@ -257,7 +268,7 @@ impl MetricSink for OtlpWriter {
         let mut points = MetricPoints::default();
         fill(&mut |labels, value| {
             self.push_point(scale, labels, value, &mut points);
-            if self.points + points.len() >= POINTS_MAX {
+            if self.point_count + points.len() >= MESSAGE_POINTS_MAX {
                 self.add(family, mem::take(&mut points));
             }
             Ok(())
@@ -267,7 +278,7 @@ impl MetricSink for OtlpWriter {
     }
 }
 
-fn metric(family: &MetricFamily, points: MetricPoints) -> Metric {
+fn build_metric(family: &MetricFamily, points: MetricPoints) -> Metric {
     let MetricPoints { numbers, histograms } = points;
     let data = match family.kind {
         MetricKind::Gauge => metric::Data::Gauge(Gauge { data_points: numbers }),
@@ -287,7 +298,7 @@ fn metric(family: &MetricFamily, points: MetricPoints) -> Metric {
         Some(MetricUnit::Bytes) => "By",
     };
     Metric {
-        name: format!("{PREFIX}_{}", family.full_name()),
+        name: format!("{METRIC_PREFIX}_{}", family.full_name()),
         description: family.help.to_owned(),
         unit: unit.to_owned(),
         data: Some(data),
@@ -304,7 +315,7 @@ mod tests {
     fn a_metric_with_many_series_is_split_into_several_messages_without_loss() {
         let mut writer = OtlpWriter::new(Micros(1), Micros(2));
         let family = counter("hits", "Hits");
-        let names: Vec<String> = (0..2 * POINTS_MAX + 1).map(|n| n.to_string()).collect();
+        let names: Vec<String> = (0..2 * MESSAGE_POINTS_MAX + 1).map(|n| n.to_string()).collect();
         let fill = &mut |emit: SeriesEmitter<'_>| {
             names.iter().try_for_each(|name| emit(&[("rule", name)], MetricValue::Number(1)))
         };
@@ -319,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_converted_to_seconds_and_the_unit_is_in_the_name_and_in_its_own_field() {
+    fn values_are_exported_in_seconds_and_the_unit_is_in_the_name_and_the_unit_field() {
         let mut writer = OtlpWriter::new(Micros(1), Micros(2));
         let family = gauge("busy", "Busy").in_unit(MetricUnit::Seconds);
         writer

@@ -32,15 +32,15 @@ pub enum Transport {
     HttpProtobuf,
 }
 
-/// Collector to which metrics or traces are exported, with the parameters of the connection.
+/// OTLP collector for metrics or traces, and the settings of the connection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpTarget {
-    /// Protocol in which the collector receives data.
+    /// Protocol for sending data to the collector.
     pub transport: Transport,
     /// Endpoint URL, such as `http://host:4317` for gRPC. For HTTP, it includes the full path, as
     /// in `https://host:4318/v1/traces`. The default scheme is `http`.
     pub endpoint: String,
-    /// Headers sent with every request, for example a token.
+    /// Headers sent with every request, for example an API token.
     pub headers: Vec<(String, String)>,
     /// Timeout for connecting and for each request.
     pub timeout: Duration,
@@ -49,7 +49,7 @@ pub struct OtlpTarget {
     pub ca: Option<Vec<u8>>,
 }
 
-/// OpenTelemetry resource: identifies this process to the collector.
+/// OpenTelemetry resource attributes that identify this process to the collector.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceIdentity {
     /// Value of `service.name`.
@@ -69,7 +69,7 @@ pub enum OtlpError {
     Header(String),
     /// A CA certificate that cannot be parsed.
     Tls(String),
-    /// Any other configuration that the exporter library rejects.
+    /// Any other configuration error that the exporter library reports.
     Exporter(String),
 }
 
@@ -96,7 +96,7 @@ impl OtlpTarget {
 
     /// Creates a gRPC channel on the current Tokio runtime. The channel connects at the first
     /// request. Returns an error for an invalid endpoint or CA.
-    fn channel(&self) -> Result<Channel, OtlpError> {
+    fn build_channel(&self) -> Result<Channel, OtlpError> {
         let invalid = |reason: &dyn fmt::Display| OtlpError::Endpoint(reason.to_string());
         let endpoint = Endpoint::from_shared(self.endpoint_with_scheme())
             .map_err(|error| invalid(&format!("{:?} is not an address ({error})", self.endpoint)))?
@@ -115,7 +115,7 @@ impl OtlpTarget {
         Ok(endpoint.connect_lazy())
     }
 
-    fn metadata(&self) -> Result<MetadataMap, OtlpError> {
+    fn build_metadata(&self) -> Result<MetadataMap, OtlpError> {
         let mut map = MetadataMap::new();
         for (name, value) in &self.headers {
             let invalid = || OtlpError::Header(name.clone());
@@ -129,7 +129,7 @@ impl OtlpTarget {
 
 impl ServiceIdentity {
     /// Returns all resource attributes. Attributes set by the operator take precedence.
-    fn attributes(&self) -> Vec<(String, String)> {
+    fn resource_attributes(&self) -> Vec<(String, String)> {
         let defaults = [
             ("service.name", self.service.as_str()),
             ("service.version", env!("CARGO_PKG_VERSION")),
@@ -145,27 +145,27 @@ impl ServiceIdentity {
     }
 }
 
-/// Counters of the exports of one OTLP signal. Logs when exports start to fail and when they
-/// recover.
+/// Export counters of one OTLP signal, metrics or traces. Logs when exports start to fail and when
+/// they recover.
 #[derive(Debug)]
 pub struct ExportStats {
     signal: &'static str,
     succeeded: AtomicU64,
     failed: AtomicU64,
-    failing: AtomicBool,
+    is_failing: AtomicBool,
 }
 
 impl ExportStats {
-    /// Creates statistics for a signal, `metrics` or `traces`.
+    /// Creates export counters for a signal, `metrics` or `traces`.
     pub const fn new(signal: &'static str) -> Self {
         let (succeeded, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        ExportStats { signal, succeeded, failed, failing: AtomicBool::new(false) }
+        ExportStats { signal, succeeded, failed, is_failing: AtomicBool::new(false) }
     }
 
     fn record(&self, result: Result<(), impl fmt::Display>) {
         let counter = if result.is_ok() { &self.succeeded } else { &self.failed };
         counter.fetch_add(1, Ordering::Relaxed);
-        let was_failing = self.failing.swap(result.is_err(), Ordering::Relaxed);
+        let was_failing = self.is_failing.swap(result.is_err(), Ordering::Relaxed);
         match result {
             Err(error) if !was_failing => {
                 tracing::warn!(signal = self.signal, %error, "OTLP export failed");
@@ -183,7 +183,7 @@ pub(crate) const EXPORTS: MetricFamily =
     counter("otlp_exports", "OTLP exports per signal and result")
         .with_labels(&["signal", "result"]);
 
-/// Returns a source of metrics that count the OTLP exports of these signals.
+/// Returns a metric source that reports the numbers of OTLP exports of these signals.
 pub fn export_metrics(signals: Vec<std::sync::Arc<ExportStats>>) -> MetricSource {
     Box::new(move |sink| {
         sink.write_family(&EXPORTS, &mut |emit| {
@@ -202,31 +202,37 @@ mod tests {
     use super::http_sender::HttpSender;
     use super::*;
 
-    fn target(endpoint: &str) -> OtlpTarget {
+    fn otlp_target(endpoint: &str) -> OtlpTarget {
         let timeout = Duration::from_secs(1);
         OtlpTarget { endpoint: endpoint.to_owned(), timeout, ..OtlpTarget::default() }
     }
 
     #[tokio::test]
-    async fn an_endpoint_that_cannot_be_connected_to_is_rejected() {
+    async fn an_invalid_endpoint_is_rejected() {
         for good in ["http://localhost:4317", "localhost:4317", "https://collector:4317"] {
-            assert!(target(good).channel().is_ok(), "{good}");
+            assert!(otlp_target(good).build_channel().is_ok(), "{good}");
         }
         for bad in ["", "http://", "ftp://h:1", "a b"] {
-            assert!(matches!(target(bad).channel(), Err(OtlpError::Endpoint(_))), "{bad}");
-            assert!(matches!(HttpSender::new(&target(bad)), Err(OtlpError::Endpoint(_))), "{bad}");
+            assert!(
+                matches!(otlp_target(bad).build_channel(), Err(OtlpError::Endpoint(_))),
+                "{bad}"
+            );
+            assert!(
+                matches!(HttpSender::new(&otlp_target(bad)), Err(OtlpError::Endpoint(_))),
+                "{bad}"
+            );
         }
         for good in ["http://[::1]:4318/v1/traces", "collector:4318/x", "https://c/v1/metrics"] {
-            assert!(HttpSender::new(&target(good)).is_ok(), "{good}");
+            assert!(HttpSender::new(&otlp_target(good)).is_ok(), "{good}");
         }
     }
 
     #[test]
     fn a_header_that_cannot_be_sent_is_named_without_its_value() {
         let headers = vec![("api-key".to_owned(), "secret\n".to_owned())];
-        let target = OtlpTarget { headers, ..target("h:1") };
+        let target = OtlpTarget { headers, ..otlp_target("h:1") };
         let expected = "header \"api-key\" cannot be sent";
-        assert_eq!(target.metadata().unwrap_err().to_string(), expected);
+        assert_eq!(target.build_metadata().unwrap_err().to_string(), expected);
         assert_eq!(HttpSender::new(&target).unwrap_err().to_string(), expected);
     }
 
@@ -235,7 +241,7 @@ mod tests {
         let attributes = vec![("service.name".to_owned(), "mine".to_owned())];
         let identity =
             ServiceIdentity { service: "tidegate".into(), instance: "1".into(), attributes };
-        let all = identity.attributes();
+        let all = identity.resource_attributes();
         assert_eq!(all[0].1, "mine");
         assert_eq!(all.len(), 3, "{all:?}");
     }

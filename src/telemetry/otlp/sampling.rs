@@ -15,7 +15,8 @@ pub struct SamplingRule {
     /// Sampling ratio times 2⁶⁴. A call is sampled if its random 64-bit number is below this
     /// threshold.
     threshold: u64,
-    /// Whether all calls are sampled, regardless of `threshold`.
+    /// Whether the sampling ratio is 1. Needed because a random number can equal the largest
+    /// possible `threshold`.
     samples_all: bool,
 }
 
@@ -34,7 +35,7 @@ impl SamplingRule {
         SamplingRule { parent_based, threshold, samples_all: ratio >= 1.0 }
     }
 
-    /// Returns whether any call may be sampled.
+    /// Returns whether this rule can sample any call.
     pub(super) fn is_enabled(&self) -> bool {
         self.parent_based || self.threshold > 0
     }
@@ -44,14 +45,14 @@ impl SamplingRule {
     pub(super) fn should_sample(&self, parent: Option<&TraceParent>) -> bool {
         match parent {
             Some(parent) if self.parent_based => parent.sampled,
-            Some(_) | None => self.samples_all || random() < self.threshold,
+            Some(_) | None => self.samples_all || next_random() < self.threshold,
         }
     }
 }
 
 /// Returns a random number from a xorshift generator (Marsaglia 2003), which takes one nanosecond
 /// per number and is random enough for sampling.
-fn random() -> u64 {
+fn next_random() -> u64 {
     RANDOM_STATE.with(|state| {
         let mut x = state.get();
         if x == 0 {
@@ -69,7 +70,7 @@ fn random() -> u64 {
 mod tests {
     use super::*;
 
-    fn parent(sampled: bool) -> TraceParent {
+    fn trace_parent(sampled: bool) -> TraceParent {
         TraceParent { trace: [1; 16], span: [1; 8], sampled }
     }
 
@@ -77,16 +78,16 @@ mod tests {
     fn the_callers_decision_applies_if_parent_based() {
         for ratio in [0.0, 1.0] {
             let sampling = SamplingRule::new(true, ratio);
-            assert!(sampling.should_sample(Some(&parent(true))));
-            assert!(!sampling.should_sample(Some(&parent(false))));
+            assert!(sampling.should_sample(Some(&trace_parent(true))));
+            assert!(!sampling.should_sample(Some(&trace_parent(false))));
             assert_eq!(sampling.should_sample(None), ratio == 1.0);
         }
         let sampling = SamplingRule::new(false, 0.0);
-        assert!(!sampling.should_sample(Some(&parent(true))) && !sampling.is_enabled());
+        assert!(!sampling.should_sample(Some(&trace_parent(true))) && !sampling.is_enabled());
     }
 
     #[test]
-    fn a_fraction_of_the_other_calls_is_sampled() {
+    fn a_fraction_of_the_calls_without_a_parent_is_sampled() {
         let sampling = SamplingRule::new(true, 0.1);
         let sampled = (0..100_000).filter(|_| sampling.should_sample(None)).count();
         // Ten thousand expected, a standard deviation of 95: ten of them.

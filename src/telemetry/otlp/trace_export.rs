@@ -1,4 +1,5 @@
-//! Exports the spans of sampled calls: one for the decision, one for each call to a Redis node.
+//! Exports the spans of sampled calls: one span for the decision, and one for each call to a Redis
+//! node.
 //!
 //! Spans are built from the recorded trace after the call has ended, so calls that are not sampled
 //! cost nothing. `sampling` decides which calls are sampled.
@@ -34,7 +35,7 @@ use crate::domain::{
 /// spans.
 const RPC_SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const RPC_METHOD: &str = "ShouldRateLimit";
-/// Name of the span of a decision: the gRPC service and method.
+/// Name of the span of a decision, composed of the gRPC service and method.
 const DECISION_SPAN: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// Span name and `db.operation.name` of every call to a Redis node: the command that runs a script.
 /// Also used for calls that send plain commands instead.
@@ -64,7 +65,7 @@ impl TraceExporter {
         stats: &Arc<ExportStats>,
     ) -> Result<TraceExporter, OtlpError> {
         let exporter = SpanClient::new(target)?;
-        let attributes = identity.attributes().into_iter();
+        let attributes = identity.resource_attributes().into_iter();
         let resource = Resource::builder_empty()
             .with_attributes(attributes.map(|(name, value)| KeyValue::new(name, value)))
             .build();
@@ -78,7 +79,7 @@ impl TraceExporter {
         Ok(TraceExporter { sampling, tracer: provider.tracer("tidegate"), provider })
     }
 
-    /// Returns whether any call may be sampled.
+    /// Returns whether the sampling rule can sample any call.
     pub(in crate::telemetry) fn is_enabled(&self) -> bool {
         self.sampling.is_enabled()
     }
@@ -93,7 +94,7 @@ impl TraceExporter {
     /// full.
     pub(in crate::telemetry) fn record(&self, trace: &Trace, outcome: RpcOutcome) {
         let parent = trace.parent().map_or_else(Context::new, |parent| {
-            Context::new().with_remote_span_context(remote_context(&parent))
+            Context::new().with_remote_span_context(build_remote_context(&parent))
         });
         let TraceRecord { decision: recorded, node_calls } = trace.snapshot();
         let decision = SpanBuilder::from_name(DECISION_SPAN)
@@ -139,7 +140,7 @@ impl fmt::Debug for TraceExporter {
     }
 }
 
-fn remote_context(parent: &TraceParent) -> SpanContext {
+fn build_remote_context(parent: &TraceParent) -> SpanContext {
     let (trace, span) = (TraceId::from_bytes(parent.trace), SpanId::from_bytes(parent.span));
     let flags = TraceFlags::default().with_sampled(parent.sampled);
     // Tidegate does not propagate the trace, so the caller's tracestate is not needed.
@@ -150,8 +151,8 @@ fn to_system_time(at: Micros) -> SystemTime {
     UNIX_EPOCH + Duration::from_micros(at.0)
 }
 
-/// Returns the attributes of a decision's span: names from the policy, and numbers. They contain
-/// nothing that the caller sent.
+/// Returns the attributes of a decision's span: numbers, and names from the policy. They contain no
+/// data that the caller sent.
 fn decision_attributes(recorded: Option<&TracedDecision>, outcome: RpcOutcome) -> Vec<KeyValue> {
     let status = match outcome {
         RpcOutcome::Decided => 0,
@@ -216,8 +217,8 @@ impl SpanClient {
         match target.transport {
             Transport::Grpc => SpanExporter::builder()
                 .with_tonic()
-                .with_channel(target.channel()?)
-                .with_metadata(target.metadata()?)
+                .with_channel(target.build_channel()?)
+                .with_metadata(target.build_metadata()?)
                 .with_timeout(target.timeout)
                 .build()
                 .map(|exporter| SpanClient::Grpc(Box::new(exporter)))

@@ -1,11 +1,11 @@
-//! Statistics of the keys that each limit rejects most, over the last ten seconds, the last hour,
-//! and the last day.
+//! Statistics of the keys (descriptor entries) that each limit rejects most, over the last ten
+//! seconds, the last hour, and the last day.
 //!
-//! On the request path, a rejected check only sends a note of fixed size to a bounded channel,
-//! without locking or waiting. If the channel is full, the note is dropped and counted. A
-//! background task drains the channel twenty times per second into sketches of bounded size.
+//! On the request path, a rejected check sends a record of fixed size to a bounded channel, without
+//! locking or waiting. If the channel is full, the record is dropped and counted. A background task
+//! drains the channel twenty times per second into sketches of bounded size.
 
-mod refusal_note;
+mod refusal_record;
 mod space_saving;
 mod top_report;
 
@@ -16,16 +16,16 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use self::refusal_note::RefusalNote;
+use self::refusal_record::RefusalRecord;
 use self::space_saving::KeyWindows;
 use crate::domain::{Micros, RefusalEvent, RuleId};
 
-pub use self::refusal_note::ValueDisplay;
+pub use self::refusal_record::ValueDisplay;
 pub use self::top_report::{TopKey, TopLimit, TopReport, TopWindow};
 
-/// Capacity of the channel from the request path to the statistics, in notes. The channel takes a
+/// Capacity of the channel from the request path to the statistics, in records. The channel takes a
 /// little over 1 MB. At 20 drains per second, it can carry up to 160,000 rejections per second.
-const NOTES_MAX: usize = 8_192;
+const CHANNEL_CAPACITY: usize = 8_192;
 
 /// Interval at which [`TopRefusals::drain`] must be called.
 pub const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
@@ -33,40 +33,40 @@ pub const DRAIN_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum number of limits whose rejected keys are tracked. Their sketches take less than 20 MB
 /// in total, no matter how many keys an attacker sends. A further limit replaces the one that has
 /// been idle longest.
-const LIMITS_MAX: usize = 64;
+const TRACKED_LIMITS_MAX: usize = 64;
 
-/// Minimum time without rejections before a limit's sketch may be replaced, 10 s.
+/// Minimum time without rejections after which another limit may replace a limit's sketch: 10 s.
 const IDLE_MIN: Micros = Micros::from_secs(10);
 
-/// Domain, rule and name that identify a limit in listings.
+/// Domain, rule and name that identify a limit in reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitName {
     /// Domain of the limit.
     pub domain: Box<str>,
-    /// Path of the limit's rule.
+    /// Path of the limit's rule in the policy.
     pub rule: Box<str>,
     /// Name of the limit within its rule; empty if unnamed.
     pub limit: Box<str>,
 }
 
-/// Function that returns the name of the limit at a position within a rule. Returns `None` if the
-/// active policy has no such rule, because the rule's id belongs to an earlier policy.
-pub type ResolveLimit<'a> = &'a dyn Fn(RuleId, usize) -> Option<LimitName>;
+/// Function that returns the name of a limit, given the id of its rule and its position within the
+/// rule. Returns `None` if the active policy has no rule with this id.
+pub type LimitResolver<'a> = &'a dyn Fn(RuleId, usize) -> Option<LimitName>;
 
-/// Statistics of the most rejected keys.
+/// Statistics of the keys that each limit rejects most.
 pub struct TopRefusals {
-    values: ValueDisplay,
-    notes: SyncSender<RefusalNote>,
+    value_display: ValueDisplay,
+    sender: SyncSender<RefusalRecord>,
     dropped: AtomicU64,
     limits: Mutex<TopLimits>,
 }
 
 struct TopLimits {
-    notes: Receiver<RefusalNote>,
+    receiver: Receiver<RefusalRecord>,
     entries: Vec<LimitEntry>,
     /// Index of each limit in `entries`.
     indices: HashMap<LimitId, usize>,
-    /// Number of notes dropped because no entry was free or the rule no longer exists.
+    /// Number of records dropped because all entries were in use or the rule no longer exists.
     unplaced: u64,
 }
 
@@ -76,33 +76,35 @@ type LimitId = Option<(RuleId, u16)>;
 
 struct LimitEntry {
     name: LimitName,
-    latest: Micros,
+    latest_refusal: Micros,
     /// Whether the limit's latest refusal did not affect admission, because the rule is in shadow
-    /// mode or the call has a quota group to which no enforced limit applies.
+    /// mode or because no enforced limit applies to a quota group of the call.
     shadow: bool,
     windows: KeyWindows,
 }
 
 impl fmt::Debug for TopRefusals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TopRefusals").field("values", &self.values).finish_non_exhaustive()
+        f.debug_struct("TopRefusals")
+            .field("value_display", &self.value_display)
+            .finish_non_exhaustive()
     }
 }
 
-/// Rule name under which request overrides are listed.
-const OVERRIDES: &str = "(override)";
+/// Rule path under which reports list request overrides.
+const OVERRIDES_PATH: &str = "(override)";
 
 impl TopRefusals {
-    /// Creates empty statistics. `values` determines how the descriptor values of keys are
+    /// Creates empty statistics. `value_display` determines how the descriptor values of keys are
     /// displayed.
-    pub fn new(values: ValueDisplay) -> Self {
-        let (sender, receiver) = sync_channel(NOTES_MAX);
+    pub fn new(value_display: ValueDisplay) -> Self {
+        let (sender, receiver) = sync_channel(CHANNEL_CAPACITY);
         TopRefusals {
-            values,
-            notes: sender,
+            value_display,
+            sender,
             dropped: AtomicU64::new(0),
             limits: Mutex::new(TopLimits {
-                notes: receiver,
+                receiver,
                 entries: Vec::new(),
                 indices: HashMap::new(),
                 unplaced: 0,
@@ -110,28 +112,28 @@ impl TopRefusals {
         }
     }
 
-    /// Records a rejected check. Called on the request path: copies at most 170 bytes into the
-    /// channel without locking, allocating or waiting.
+    /// Records a rejected check. Safe to call on the request path: copies at most 170 bytes into
+    /// the channel without locking, allocating or waiting.
     pub(super) fn record(&self, refused: &RefusalEvent<'_>) {
-        if self.notes.try_send(RefusalNote::new(refused, self.values)).is_err() {
+        if self.sender.try_send(RefusalRecord::new(refused, self.value_display)).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Moves notes from the channel into the sketches. Takes a lock, so it must not be called on
+    /// Moves records from the channel into the sketches. Takes a lock, so it must not be called on
     /// the request path.
-    pub fn drain(&self, now: Micros, resolve: ResolveLimit<'_>) {
+    pub fn drain(&self, now: Micros, resolve: LimitResolver<'_>) {
         let limits = &mut *self.lock();
         // Drain at most one full channel, so that rejections which arrive faster than they are
         // drained cannot keep this loop running forever with the lock held.
-        for _ in 0..NOTES_MAX {
-            let Ok(note) = limits.notes.try_recv() else { break };
-            match limits.find_or_add_entry(note.limit, now, resolve) {
+        for _ in 0..CHANNEL_CAPACITY {
+            let Ok(record) = limits.receiver.try_recv() else { break };
+            match limits.find_or_add_entry(record.limit, now, resolve) {
                 Some(at) => {
                     let entry = &mut limits.entries[at];
-                    entry.latest = now;
-                    entry.shadow = note.shadow;
-                    entry.windows.add(now, &note);
+                    entry.latest_refusal = now;
+                    entry.shadow = record.shadow;
+                    entry.windows.add(now, &record);
                 }
                 None => limits.unplaced += 1,
             }
@@ -139,11 +141,16 @@ impl TopRefusals {
     }
 
     /// Returns a report of the most rejected keys, as of `now`.
-    pub fn report(&self, now: Micros, resolve: ResolveLimit<'_>) -> TopReport {
+    pub fn report(&self, now: Micros, resolve: LimitResolver<'_>) -> TopReport {
         self.drain(now, resolve);
         let limits = self.lock();
         let dropped = self.dropped.load(Ordering::Relaxed);
-        top_report::report(&limits.entries, self.values, dropped + limits.unplaced, now)
+        top_report::build_report(
+            &limits.entries,
+            self.value_display,
+            dropped + limits.unplaced,
+            now,
+        )
     }
 
     /// Locks the sketches. Never called on the request path.
@@ -160,13 +167,13 @@ impl TopLimits {
         &mut self,
         id: LimitId,
         now: Micros,
-        resolve: ResolveLimit<'_>,
+        resolve: LimitResolver<'_>,
     ) -> Option<usize> {
         if let Some(at) = self.indices.get(&id) {
             return Some(*at);
         }
         let name = match id {
-            None => LimitName { rule: OVERRIDES.into(), ..LimitName::default() },
+            None => LimitName { rule: OVERRIDES_PATH.into(), ..LimitName::default() },
             Some((rule, limit)) => resolve(rule, usize::from(limit))?,
         };
         // The limit may have an entry from an earlier policy, in which its rule had another number.
@@ -176,7 +183,7 @@ impl TopLimits {
             None => self.add_entry(name, now)?,
         };
         // Drop the indices of earlier policies, whose rule numbers are never looked up again.
-        if self.indices.len() >= 4 * LIMITS_MAX {
+        if self.indices.len() >= 4 * TRACKED_LIMITS_MAX {
             self.indices.clear();
         }
         self.indices.insert(id, at);
@@ -184,14 +191,15 @@ impl TopLimits {
     }
 
     fn add_entry(&mut self, name: LimitName, now: Micros) -> Option<usize> {
-        let entry = LimitEntry { name, latest: now, shadow: false, windows: KeyWindows::default() };
-        if self.entries.len() < LIMITS_MAX {
+        let entry =
+            LimitEntry { name, latest_refusal: now, shadow: false, windows: KeyWindows::default() };
+        if self.entries.len() < TRACKED_LIMITS_MAX {
             self.entries.push(entry);
             return Some(self.entries.len() - 1);
         }
         let (at, idlest) =
-            self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.latest.0)?;
-        if now.saturating_sub(idlest.latest) < IDLE_MIN {
+            self.entries.iter().enumerate().min_by_key(|(_, entry)| entry.latest_refusal.0)?;
+        if now.saturating_sub(idlest.latest_refusal) < IDLE_MIN {
             return None;
         }
         self.indices.retain(|_, index| *index != at);

@@ -1,6 +1,6 @@
 //! Tests of the report of the most rejected keys, through its public API.
 
-use super::refusal_note::truncate_utf8;
+use super::refusal_record::truncate_utf8;
 use super::*;
 use crate::domain::{CounterKey, Entry};
 
@@ -12,9 +12,9 @@ fn limit_name(rule: RuleId, limit: usize) -> Option<LimitName> {
     known.then(|| LimitName { domain: "d".into(), rule: name.into(), limit: "".into() })
 }
 
-/// Records that `rule` rejected a descriptor with this value. The identity of the counter is a
+/// Records a rejection of a descriptor with this value by `rule`. The identity of the counter is a
 /// hash of the rule and the value.
-fn refuse(top: &TopRefusals, rule: u32, value: &str) {
+fn record_rejection(top: &TopRefusals, rule: u32, value: &str) {
     let hash = blake3::hash(format!("{rule} {value}").as_bytes());
     let mut identity = [0; 16];
     identity.copy_from_slice(&hash.as_bytes()[..16]);
@@ -29,7 +29,7 @@ fn refuse(top: &TopRefusals, rule: u32, value: &str) {
     });
 }
 
-fn later(seconds: u64) -> Micros {
+fn seconds_later(seconds: u64) -> Micros {
     NOW.saturating_add(Micros::from_secs(seconds))
 }
 
@@ -37,9 +37,9 @@ fn later(seconds: u64) -> Micros {
 fn a_rejected_key_is_listed_with_its_count() {
     let top = TopRefusals::new(ValueDisplay::Shortened);
     for _ in 0..3 {
-        refuse(&top, 1, "ann");
+        record_rejection(&top, 1, "ann");
     }
-    refuse(&top, 1, "bob");
+    record_rejection(&top, 1, "bob");
     let report = top.report(NOW, &limit_name);
     let [limit] = &report.now.limits[..] else { panic!("{report:?}") };
     assert_eq!((&*limit.rule, limit.refused, &limit.limit), ("d.rule1", 4, &None));
@@ -52,34 +52,34 @@ fn a_rejected_key_is_listed_with_its_count() {
 }
 
 #[test]
-fn a_key_leaves_each_window_when_its_time_is_over() {
+fn a_key_leaves_each_window_when_it_is_too_old() {
     let top = TopRefusals::new(ValueDisplay::Shortened);
-    refuse(&top, 1, "ann");
+    record_rejection(&top, 1, "ann");
     let windows = |now| {
         let report = top.report(now, &limit_name);
         [report.now, report.last_hour, report.last_day].map(|window| window.limits.len())
     };
     assert_eq!(windows(NOW), [1, 1, 1]);
-    assert_eq!(windows(later(11)), [0, 1, 1]);
-    assert_eq!(windows(later(3_601)), [0, 0, 1]);
-    assert_eq!(windows(later(86_401)), [0, 0, 0]);
+    assert_eq!(windows(seconds_later(11)), [0, 1, 1]);
+    assert_eq!(windows(seconds_later(3_601)), [0, 0, 1]);
+    assert_eq!(windows(seconds_later(86_401)), [0, 0, 0]);
 }
 
 #[test]
-fn a_heavy_key_is_found_among_a_flood_of_fresh_ones_and_its_bounds_hold() {
+fn a_heavy_key_is_found_in_a_flood_of_new_keys_and_its_bounds_hold() {
     let top = TopRefusals::new(ValueDisplay::Shortened);
     let mut heavy = 0;
     for round in 0..20 {
         for at in 0..200 {
-            refuse(&top, 1, &format!("fresh-{round}-{at}"));
+            record_rejection(&top, 1, &format!("fresh-{round}-{at}"));
             if at % 10 == 0 {
-                refuse(&top, 1, "heavy");
+                record_rejection(&top, 1, "heavy");
                 heavy += 1;
             }
         }
-        top.drain(later(round), &limit_name);
+        top.drain(seconds_later(round), &limit_name);
     }
-    let report = top.report(later(20), &limit_name);
+    let report = top.report(seconds_later(20), &limit_name);
     let limit = &report.last_hour.limits[0];
     assert_eq!(limit.refused, 20 * 200 + heavy);
     let first = &limit.keys[0];
@@ -97,48 +97,48 @@ fn recording_a_rejection_allocates_nothing_even_if_the_channel_is_full() {
         RefusalEvent { rule: Some(RuleId(1)), limit: 0, counter, entries: &entries, shadow: false };
     for _ in 0..2 {
         let noted = allocation_counter::measure(|| {
-            (0..NOTES_MAX).for_each(|_| top.record(&refused));
+            (0..CHANNEL_CAPACITY).for_each(|_| top.record(&refused));
         });
         assert_eq!(noted.count_total, 0);
     }
 }
 
 #[test]
-fn a_full_channel_drops_and_counts_and_never_waits() {
+fn a_full_channel_drops_and_counts_records_without_waiting() {
     let top = TopRefusals::new(ValueDisplay::Shortened);
-    for _ in 0..NOTES_MAX + 5 {
-        refuse(&top, 1, "ann");
+    for _ in 0..CHANNEL_CAPACITY + 5 {
+        record_rejection(&top, 1, "ann");
     }
     let report = top.report(NOW, &limit_name);
     assert_eq!(report.unrecorded, 5);
-    assert_eq!(report.now.limits[0].refused, NOTES_MAX as u64);
+    assert_eq!(report.now.limits[0].refused, CHANNEL_CAPACITY as u64);
 }
 
 #[test]
-fn further_limits_replace_only_idle_ones() {
+fn a_new_limit_replaces_only_an_idle_limit() {
     let top = TopRefusals::new(ValueDisplay::Shortened);
-    for rule in 0..=LIMITS_MAX as u32 {
-        refuse(&top, rule, "ann");
+    for rule in 0..=TRACKED_LIMITS_MAX as u32 {
+        record_rejection(&top, rule, "ann");
     }
     let report = top.report(NOW, &limit_name);
-    assert_eq!((report.now.limits.len(), report.unrecorded), (LIMITS_MAX, 1));
-    refuse(&top, 500, "ann");
-    let report = top.report(later(60), &limit_name);
+    assert_eq!((report.now.limits.len(), report.unrecorded), (TRACKED_LIMITS_MAX, 1));
+    record_rejection(&top, 500, "ann");
+    let report = top.report(seconds_later(60), &limit_name);
     assert_eq!(report.now.limits.len(), 1);
-    assert_eq!((report.last_hour.limits.len(), report.unrecorded), (LIMITS_MAX, 1));
+    assert_eq!((report.last_hour.limits.len(), report.unrecorded), (TRACKED_LIMITS_MAX, 1));
 }
 
 #[test]
 fn a_limit_keeps_its_keys_over_a_reload_that_changes_its_id() {
     let top = TopRefusals::new(ValueDisplay::Shortened);
-    refuse(&top, 1, "ann");
+    record_rejection(&top, 1, "ann");
     top.drain(NOW, &limit_name);
     let after = |rule: RuleId, limit| limit_name(RuleId(rule.0 - 100), limit);
-    refuse(&top, 101, "ann");
+    record_rejection(&top, 101, "ann");
     let report = top.report(NOW, &after);
     assert_eq!(report.now.limits.len(), 1);
     assert_eq!(report.now.limits[0].refused, 2);
-    refuse(&top, 5_000, "ann");
+    record_rejection(&top, 5_000, "ann");
     assert_eq!(top.report(NOW, &limit_name).unrecorded, 1, "a rule that is gone");
 }
 
@@ -147,7 +147,7 @@ fn values_are_shortened_or_hidden() {
     let secret = "a-secret-token-of-some-length";
     let shown = |values| {
         let top = TopRefusals::new(values);
-        refuse(&top, 1, secret);
+        record_rejection(&top, 1, secret);
         let report = top.report(NOW, &limit_name);
         let key = &report.now.limits[0].keys[0];
         (key.key.clone(), key.counter.len(), report.values)
@@ -166,7 +166,7 @@ fn any_bytes_of_a_value_are_displayed_as_printable_bounded_text() {
         let counter = CounterKey { identity: 1, tag: None };
         let of = |entries: &[Entry<'_>]| {
             let refused = RefusalEvent { rule: None, limit: 0, counter, entries, shadow: false };
-            RefusalNote::new(&refused, ValueDisplay::Shortened).display()
+            RefusalRecord::new(&refused, ValueDisplay::Shortened).display()
         };
         if let Some(expected) = expected.get(at) {
             assert_eq!(of(&entries[..1]), *expected);
@@ -177,7 +177,7 @@ fn any_bytes_of_a_value_are_displayed_as_printable_bounded_text() {
 }
 
 #[test]
-fn a_text_is_truncated_between_characters() {
+fn text_is_truncated_between_characters() {
     let text = "xxxxxxxxxxxxxxxxxxxxxxx\u{20ac}".as_bytes();
     assert_eq!(truncate_utf8(text, 24), &text[..23]);
     assert_eq!(truncate_utf8(text, 26), text);

@@ -4,14 +4,14 @@
 use serde::Serialize;
 
 use super::LimitEntry;
-use super::refusal_note::ValueDisplay;
+use super::refusal_record::ValueDisplay;
 use super::space_saving::{
     KeyWindow, KeyWindows, LAST_DAY, LAST_HOUR, LAST_TEN_SECONDS, WindowShape,
 };
 use crate::domain::Micros;
 
 /// Maximum number of keys listed per limit.
-const LISTED_MAX: usize = 10;
+const LISTED_KEYS_MAX: usize = 10;
 
 /// Response of `/top`: the most rejected keys of each limit in three windows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -35,7 +35,7 @@ pub struct TopReport {
 pub struct TopWindow {
     /// Maximum length of the window in seconds. Because the newest bucket is still filling, the
     /// window can be shorter by up to one bucket: a tenth of the window for `now`, a twelfth for
-    /// the others.
+    /// the other windows.
     pub seconds: u64,
     /// Limits with rejections, most rejections first.
     pub limits: Vec<TopLimit>,
@@ -51,7 +51,7 @@ pub struct TopLimit {
     /// Name of the limit within its rule; `None` if unnamed.
     pub limit: Option<String>,
     /// Whether the limit's latest refusal did not affect admission, because the rule is in shadow
-    /// mode or the call has a quota group to which no enforced limit applies.
+    /// mode or because no enforced limit applies to a quota group of the call.
     pub shadow: bool,
     /// Number of refused checks in the window, including those that did not affect admission.
     pub refused: u64,
@@ -62,8 +62,8 @@ pub struct TopLimit {
 /// Rejections of one key within a window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopKey {
-    /// Descriptor entries of the counter; with hashed values, only the keys of the entries.
-    /// Control characters and invalid UTF-8 are escaped.
+    /// Descriptor entries of the counter, with control characters and invalid UTF-8 escaped. If
+    /// values are hashed, contains only the keys of the entries.
     pub key: String,
     /// Identity of the counter, 32 hexadecimal digits, as printed by `tidegate explain`.
     pub counter: String,
@@ -73,35 +73,35 @@ pub struct TopKey {
     pub refused_at_most: u64,
 }
 
-pub(super) fn report(
+pub(super) fn build_report(
     limits: &[LimitEntry],
     values: ValueDisplay,
     unrecorded: u64,
     now: Micros,
 ) -> TopReport {
-    let window = |shape, select| window(limits, shape, select, now);
+    let window = |shape, select| build_window(limits, shape, select, now);
     TopReport {
         values: values.as_str(),
         unrecorded,
-        now: window(LAST_TEN_SECONDS, |windows| &windows.now),
+        now: window(LAST_TEN_SECONDS, |windows| &windows.ten_seconds),
         last_hour: window(LAST_HOUR, |windows| &windows.hour),
         last_day: window(LAST_DAY, |windows| &windows.day),
     }
 }
 
-fn window(
+fn build_window(
     limits: &[LimitEntry],
     shape: WindowShape,
     select: fn(&KeyWindows) -> &KeyWindow,
     now: Micros,
 ) -> TopWindow {
     let listed = limits.iter().filter_map(|limit| {
-        let (refused, keys) = select(&limit.windows).top(now, LISTED_MAX);
+        let (refused, keys) = select(&limit.windows).top(now, LISTED_KEYS_MAX);
         let keys = keys.into_iter().map(|key| TopKey {
             key: key.text.to_string(),
             counter: format!("{:032x}", key.counter),
-            refused: key.least,
-            refused_at_most: key.most,
+            refused: key.lower_bound,
+            refused_at_most: key.upper_bound,
         });
         (refused > 0).then(|| TopLimit {
             domain: limit.name.domain.to_string(),

@@ -23,7 +23,7 @@ fn ip_descriptor() -> RateLimitDescriptor {
     descriptor(vec![entry("ip", "192.0.2.1")])
 }
 
-/// Bounds that a small request exceeds.
+/// Bounds that are low enough for a small request to exceed them.
 const SMALL_BOUNDS: Bounds = Bounds { descriptors_max: 2, entries_max: 2, ..Bounds::DEFAULT };
 
 fn decode(encoded: Vec<u8>) -> Result<RateLimitRequest, DecodeError> {
@@ -38,7 +38,7 @@ fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, 
         (decoded.domain.as_bytes(), decoded.hits_addend),
         (&*message.domain, message.hits_addend)
     );
-    assert_eq!(decoded.heads.len(), message.descriptors.len());
+    assert_eq!(decoded.descriptor_heads.len(), message.descriptors.len());
     for (at, (got, sent)) in decoded.descriptors().iter().zip(&message.descriptors).enumerate() {
         let is_slot = |entry: &&WireEntry| entry.key == SLOT_KEY;
         let path = sent.entries.iter().filter(|entry| !is_slot(entry));
@@ -48,7 +48,7 @@ fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, 
         let holder = sent.entries.iter().rfind(is_slot).map(|entry| &*entry.value);
         assert_eq!(got.holder, holder.filter(|holder| !holder.is_empty()));
         assert_eq!(
-            (decoded.heads[at].hits_addend, got.refund),
+            (decoded.descriptor_heads[at].hits_addend, got.refund),
             (sent.hits_addend, sent.is_negative_hits)
         );
         assert_eq!(got.limit, sent.limit.map(|limit| decode_override(limit, at).unwrap()));
@@ -66,7 +66,7 @@ fn an_empty_domain_or_no_descriptor_is_invalid() {
     assert_eq!(decode_error(&nameless), DecodeError::DomainEmpty);
     assert_eq!(decode_error(&request(vec![])), DecodeError::NoDescriptors);
     assert_eq!(decode(vec![]).unwrap_err(), DecodeError::DomainEmpty);
-    assert_eq!(decode(b"\x0a\x01\xff".to_vec()).unwrap_err(), DecodeError::DomainNotText);
+    assert_eq!(decode(b"\x0a\x01\xff".to_vec()).unwrap_err(), DecodeError::DomainNotUtf8);
     let status = Status::from(DecodeError::NoDescriptors);
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(status.message(), "descriptors must not be empty");
@@ -115,7 +115,7 @@ fn an_empty_key_is_invalid_an_empty_value_and_an_empty_descriptor_are_not() {
 }
 
 #[test]
-fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
+fn a_value_of_any_bytes_and_length_is_unchanged() {
     let odd: [&[u8]; 8] = [
         b"\xff\xfe",
         b"a_b:c|d{e}%f\n\0g",
@@ -133,7 +133,7 @@ fn a_value_of_any_bytes_and_length_is_kept_as_it_is() {
     }
 }
 
-fn hits(of_request: u32, of_descriptor: Option<u64>) -> u64 {
+fn decode_hits(of_request: u32, of_descriptor: Option<u64>) -> u64 {
     let descriptor = RateLimitDescriptor { hits_addend: of_descriptor, ..ip_descriptor() };
     let message = RateLimitRequest { hits_addend: of_request, ..request(vec![descriptor]) };
     let message = message.encode_to_vec();
@@ -142,13 +142,13 @@ fn hits(of_request: u32, of_descriptor: Option<u64>) -> u64 {
 
 #[test]
 fn no_hits_of_the_request_mean_one_and_no_hits_of_a_descriptor_mean_a_peek() {
-    assert_eq!(hits(0, None), 1);
-    assert_eq!(hits(7, None), 7);
-    assert_eq!(hits(u32::MAX, None), u64::from(u32::MAX));
-    assert_eq!(hits(0, Some(0)), 0);
-    assert_eq!(hits(7, Some(0)), 0);
-    assert_eq!(hits(7, Some(3)), 3);
-    assert_eq!(hits(7, Some(u64::MAX)), u64::MAX);
+    assert_eq!(decode_hits(0, None), 1);
+    assert_eq!(decode_hits(7, None), 7);
+    assert_eq!(decode_hits(u32::MAX, None), u64::from(u32::MAX));
+    assert_eq!(decode_hits(0, Some(0)), 0);
+    assert_eq!(decode_hits(7, Some(0)), 0);
+    assert_eq!(decode_hits(7, Some(3)), 3);
+    assert_eq!(decode_hits(7, Some(u64::MAX)), u64::MAX);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn an_override_of_an_unknown_unit_is_invalid() {
         let limit = RateLimitOverride { requests_per_unit: 1, unit, unit_multiplier: None };
         assert_eq!(
             decode_error(&request_with_override(limit)),
-            DecodeError::OverrideUnit { descriptor: 0, unit }
+            DecodeError::UnknownOverrideUnit { descriptor: 0, unit }
         );
     }
 }
@@ -272,7 +272,7 @@ fn a_request_of_2_048_descriptors_of_ten_entries_has_fewer_fields_than_the_bound
     assert_eq!(FIELDS_MAX - left, 1 + 2_048 * (1 + 10 * 3));
 }
 
-/// Bounds that some random requests exceed.
+/// Bounds that some of the generated requests exceed.
 const PROPTEST_BOUNDS: Bounds = Bounds { descriptors_max: 64, entries_max: 16, ..Bounds::DEFAULT };
 
 fn any_entry() -> impl Strategy<Value = WireEntry> {
@@ -281,7 +281,7 @@ fn any_entry() -> impl Strategy<Value = WireEntry> {
     (key, value).prop_map(|(key, value)| WireEntry { key: key.into(), value: value.into() })
 }
 
-fn any_limit() -> impl Strategy<Value = RateLimitOverride> {
+fn any_override() -> impl Strategy<Value = RateLimitOverride> {
     (any::<u32>(), 0..8, any::<Option<u32>>()).prop_map(
         |(requests_per_unit, unit, unit_multiplier)| RateLimitOverride {
             requests_per_unit,
@@ -294,7 +294,7 @@ fn any_limit() -> impl Strategy<Value = RateLimitOverride> {
 prop_compose! {
     fn any_descriptor()(
         entries in prop::collection::vec(any_entry(), 0..4),
-        limit in prop::option::weighted(0.1, any_limit()),
+        limit in prop::option::weighted(0.1, any_override()),
         hits_addend in any::<Option<u64>>(),
         is_negative_hits in any::<bool>(),
     ) -> RateLimitDescriptor {
@@ -312,8 +312,8 @@ fn any_request() -> impl Strategy<Value = RateLimitRequest> {
     })
 }
 
-/// Covers a case for which `a_message_whose_fields_are_counted_is_decoded_like_any_other` once
-/// failed.
+/// Regression test for a request that once failed
+/// `a_message_whose_fields_are_counted_is_decoded_like_any_other`.
 #[test]
 fn too_many_descriptors_are_reported_before_too_many_entries() {
     let mut descriptors = vec![RateLimitDescriptor::default(); DESCRIPTORS_MAX + 1];
@@ -344,10 +344,10 @@ proptest! {
         let _ = decode([bytes, pad].concat());
     }
 
-    /// The expected values are those that prost decodes. If a field occurs twice, prost merges a
-    /// message field and uses the last value of any other field.
+    /// Compares the decoder with prost. If a field occurs twice, prost merges messages and keeps
+    /// the last value of any other field.
     #[test]
-    fn fields_that_occur_twice_and_damaged_ones_are_decoded_as_by_prost(
+    fn duplicate_and_damaged_fields_are_decoded_as_by_prost(
         twice in (any_descriptor(), any_descriptor(), any_request(), any_request()),
         damage in prop::option::of((any::<prop::sample::Index>(), any::<u8>())),
     ) {

@@ -20,8 +20,8 @@ use crate::wire::struct_json::struct_to_json;
 
 const NOW: Micros = Micros(1_000_000_500_000);
 
-/// Returns a policy with these rules, whose ids are consecutive in this order.
-fn table(rules: Vec<RuleSpec>) -> Policy {
+/// Builds a policy with these rules, which get consecutive ids in the given order.
+fn build_policy(rules: Vec<RuleSpec>) -> Policy {
     let node = |(at, rule): (usize, RuleSpec)| NodeSpec {
         key: format!("key{at}").into(),
         value: ValueSpec::Any,
@@ -65,7 +65,7 @@ fn minute_limit(requests_per_unit: u32, capacity: u64) -> StatusLimit<'static> {
     StatusLimit { rate, name: "per-ip", capacity: Hits(capacity) }
 }
 
-fn passing(limit: u32, remaining: u32, reset: u64) -> Status<'static> {
+fn ok_status(limit: u32, remaining: u32, reset: u64) -> Status<'static> {
     Status {
         code: Code::Ok,
         shown: Some(minute_limit(limit, u64::from(limit))),
@@ -77,13 +77,13 @@ fn passing(limit: u32, remaining: u32, reset: u64) -> Status<'static> {
     }
 }
 
-fn refusing(limit: u32, wait: Option<u64>) -> Status<'static> {
+fn over_limit_status(limit: u32, wait: Option<u64>) -> Status<'static> {
     let reset = wait.map(Micros);
-    Status { code: Code::OverLimit, remaining: 0, reset, ..passing(limit, 0, 0) }
+    Status { code: Code::OverLimit, remaining: 0, reset, ..ok_status(limit, 0, 0) }
 }
 
 fn unmatched_status() -> Status<'static> {
-    Status { shown: None, rule: None, reset: None, ..passing(0, 0, 0) }
+    Status { shown: None, rule: None, reset: None, ..ok_status(0, 0, 0) }
 }
 
 fn decision(statuses: Vec<Status<'static>>) -> Decision<'static> {
@@ -122,7 +122,7 @@ fn encode_response(
     let request = DecodedRequest::decode(&encoded, &Bounds::DEFAULT).unwrap();
     let descriptors = request.descriptors();
     let response_config = &ResponseConfig::new(settings).unwrap();
-    let (request, rules) = (&request, &table(rules));
+    let (request, rules) = (&request, &build_policy(rules));
     let descriptors = &*descriptors;
     let mut encoded = Vec::new();
     ResponseInput { request, descriptors, decision, rules, response_config, now: NOW, random }
@@ -137,7 +137,7 @@ fn headers(settings: ResponseSettings, decision: &Decision<'_>) -> Vec<(String, 
     answer.response_headers_to_add.into_iter().map(|header| (header.key, header.value)).collect()
 }
 
-fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+fn header_pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
@@ -147,8 +147,11 @@ fn x_rate_limit_settings() -> ResponseSettings {
 
 #[test]
 fn there_is_one_status_per_descriptor_in_order() {
-    let decision =
-        decision(vec![unmatched_status(), passing(5, 4, 1), refusing(9, Some(30_000_001))]);
+    let decision = decision(vec![
+        unmatched_status(),
+        ok_status(5, 4, 1),
+        over_limit_status(9, Some(30_000_001)),
+    ]);
     let answer = encode_response(ResponseSettings::default(), &decision, vec![], 0);
     assert_eq!(answer.overall_code(), wire::Code::OverLimit);
     let codes: Vec<_> = answer.statuses.iter().map(wire::DescriptorStatus::code).collect();
@@ -164,8 +167,12 @@ fn there_is_one_status_per_descriptor_in_order() {
 
 #[test]
 fn a_reset_is_whole_seconds_rounded_up_and_at_least_one() {
-    let statuses =
-        vec![passing(5, 5, 0), passing(5, 4, 1_000_001), refusing(5, Some(1)), refusing(5, None)];
+    let statuses = vec![
+        ok_status(5, 5, 0),
+        ok_status(5, 4, 1_000_001),
+        over_limit_status(5, Some(1)),
+        over_limit_status(5, None),
+    ];
     let answer = encode_response(ResponseSettings::default(), &decision(statuses), vec![], 0);
     let seconds = |status: &wire::DescriptorStatus| status.duration_until_reset.map(|d| d.seconds);
     let seconds: Vec<_> = answer.statuses.iter().map(seconds).collect();
@@ -173,12 +180,12 @@ fn a_reset_is_whole_seconds_rounded_up_and_at_least_one() {
 }
 
 #[test]
-fn a_unit_multiplier_is_shown_where_it_is_not_one() {
-    let mut status = passing(5, 4, 1);
+fn a_unit_multiplier_is_sent_only_if_it_is_not_one() {
+    let mut status = ok_status(5, 4, 1);
     status.shown.as_mut().unwrap().rate.unit_multiplier = 15;
     let answer = encode_response(
         ResponseSettings::default(),
-        &decision(vec![status, passing(5, 4, 1)]),
+        &decision(vec![status, ok_status(5, 4, 1)]),
         vec![],
         0,
     );
@@ -188,9 +195,9 @@ fn a_unit_multiplier_is_shown_where_it_is_not_one() {
 
 #[test]
 fn a_week_is_seven_and_a_rate_without_a_unit_is_unknown() {
-    let mut week = passing(5, 4, 1);
+    let mut week = ok_status(5, 4, 1);
     week.shown.as_mut().unwrap().rate.unit = Some(Unit::Week);
-    let mut slots = passing(5, 4, 1);
+    let mut slots = ok_status(5, 4, 1);
     slots.shown.as_mut().unwrap().rate.unit = None;
     let answer =
         encode_response(ResponseSettings::default(), &decision(vec![week, slots]), vec![], 0);
@@ -201,10 +208,10 @@ fn a_week_is_seven_and_a_rate_without_a_unit_is_unknown() {
 #[test]
 fn the_name_of_a_limit_may_have_any_length() {
     for length in [1, 90, 110, 127, 128, 300, 20_000] {
-        let mut status = passing(5, 4, 1);
+        let mut status = ok_status(5, 4, 1);
         let name: &'static str = "n".repeat(length).leak();
         status.shown.as_mut().unwrap().name = name;
-        let statuses = vec![status, passing(5, 3, 1)];
+        let statuses = vec![status, ok_status(5, 3, 1)];
         let answer = encode_response(ResponseSettings::default(), &decision(statuses), vec![], 0);
         assert_eq!(answer.statuses[0].current_limit.as_ref().unwrap().name, name);
         assert_eq!(answer.statuses[1].limit_remaining, 3);
@@ -213,7 +220,7 @@ fn the_name_of_a_limit_may_have_any_length() {
 
 #[test]
 fn refusal_metadata_names_the_limit() {
-    let refused = decision(vec![refusing(5, Some(1_500_001))]);
+    let refused = decision(vec![over_limit_status(5, Some(1_500_001))]);
     let metadata = |decision: &Decision<'_>| {
         let answer = encode_response(ResponseSettings::default(), decision, vec![], 0);
         answer.dynamic_metadata.as_ref().map(struct_to_json)
@@ -221,10 +228,10 @@ fn refusal_metadata_names_the_limit() {
     let expected =
         json!({"tidegate": {"limited_by": "per-ip", "retry_after_ms": 1501, "source": "memory"}});
     assert_eq!(metadata(&refused), Some(expected));
-    let never = decision(vec![refusing(5, None)]);
+    let never = decision(vec![over_limit_status(5, None)]);
     let expected = json!({"tidegate": {"limited_by": "per-ip", "source": "memory"}});
     assert_eq!(metadata(&never), Some(expected));
-    assert_eq!(metadata(&decision(vec![passing(5, 4, 1)])), None);
+    assert_eq!(metadata(&decision(vec![ok_status(5, 4, 1)])), None);
     let mut brought_along = refused.clone();
     brought_along.limited_by.as_mut().unwrap().name = "";
     assert_eq!(metadata(&brought_along).unwrap()["tidegate"]["limited_by"], "override");
@@ -232,7 +239,8 @@ fn refusal_metadata_names_the_limit() {
 
 #[test]
 fn holder_of_acquired_slots_is_in_the_metadata_with_any_settings() {
-    let taken = || Decision { slot: Some(HolderToken::new(7)), ..decision(vec![passing(5, 4, 1)]) };
+    let taken =
+        || Decision { slot: Some(HolderToken::new(7)), ..decision(vec![ok_status(5, 4, 1)]) };
     let slot = format!("{:032x}", 7);
     let metadata = |settings| {
         let answer = encode_response(settings, &taken(), vec![], 0);
@@ -245,14 +253,14 @@ fn holder_of_acquired_slots_is_in_the_metadata_with_any_settings() {
 }
 
 #[test]
-fn request_metadata_is_that_of_envoyproxy_ratelimit_and_not_shared_between_requests() {
+fn request_metadata_matches_envoyproxy_ratelimit_and_is_not_shared_between_requests() {
     let settings = || ResponseSettings { request_metadata: true, ..ResponseSettings::default() };
     let rules = vec![
         rule(Some(json!({"a": 1, "m": {"x": 1}})), None),
         rule(Some(json!({"a": 2, "m": {"x": 2, "y": [true, null]}})), None),
     ];
-    let second = Status { rule: Some(RuleId(1)), ..passing(5, 4, 1) };
-    let both = decision(vec![passing(5, 4, 1), second]);
+    let second = Status { rule: Some(RuleId(1)), ..ok_status(5, 4, 1) };
+    let both = decision(vec![ok_status(5, 4, 1), second]);
     let answer = encode_response(settings(), &both, rules, 0);
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(
@@ -265,18 +273,18 @@ fn request_metadata_is_that_of_envoyproxy_ratelimit_and_not_shared_between_reque
         })
     );
     let rules = vec![rule(Some(json!({"a": 1, "m": {"x": 1}})), None)];
-    let answer = encode_response(settings(), &decision(vec![passing(5, 4, 1)]), rules, 0);
+    let answer = encode_response(settings(), &decision(vec![ok_status(5, 4, 1)]), rules, 0);
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata["metadata"], json!({"a": 1, "m": {"x": 1}}));
     let rules = vec![rule(Some(json!({"a": 1})), None)];
-    let answer = encode_response(settings(), &decision(vec![refusing(5, None)]), rules, 0);
+    let answer = encode_response(settings(), &decision(vec![over_limit_status(5, None)]), rules, 0);
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata.get("metadata"), None);
     assert_eq!(metadata["tidegate"]["limited_by"], "per-ip");
 }
 
 #[test]
-fn a_quota_group_that_does_not_pass_returns_no_metadata() {
+fn a_refused_quota_group_returns_no_metadata() {
     let settings = ResponseSettings { request_metadata: true, ..ResponseSettings::default() };
     let rules = [json!({"over": 1}), json!({"of_that_group": 1}), json!({"passes": 1})];
     let rules = rules.map(|metadata| rule(Some(metadata), None));
@@ -285,9 +293,9 @@ fn a_quota_group_that_does_not_pass_returns_no_metadata() {
         code: Code::Ok,
         limited_by: None,
         ..decision(vec![
-            of_group(refusing(5, None)),
-            of_group(Status { rule: Some(RuleId(1)), ..passing(5, 4, 1) }),
-            Status { rule: Some(RuleId(2)), quota: true, ..passing(5, 4, 1) },
+            of_group(over_limit_status(5, None)),
+            of_group(Status { rule: Some(RuleId(1)), ..ok_status(5, 4, 1) }),
+            Status { rule: Some(RuleId(2)), quota: true, ..ok_status(5, 4, 1) },
         ])
     };
     let answer = encode_response(settings, &decision, rules.to_vec(), 0);
@@ -296,7 +304,7 @@ fn a_quota_group_that_does_not_pass_returns_no_metadata() {
 }
 
 #[test]
-fn a_response_merges_64_kib_of_metadata_and_leaves_out_what_does_not_fit() {
+fn a_response_merges_up_to_64_kib_of_metadata_and_omits_values_that_do_not_fit() {
     let settings = ResponseSettings { request_metadata: true, ..ResponseSettings::default() };
     let large = "x".repeat(30_000);
     let rules = [
@@ -305,7 +313,7 @@ fn a_response_merges_64_kib_of_metadata_and_leaves_out_what_does_not_fit() {
         json!({"c": large, "m": {"l": 3}}),
     ];
     let rules = rules.map(|metadata| rule(Some(metadata), None));
-    let statuses = (0..3).map(|at| Status { rule: Some(RuleId(at)), ..passing(5, 4, 1) });
+    let statuses = (0..3).map(|at| Status { rule: Some(RuleId(at)), ..ok_status(5, 4, 1) });
     let answer = encode_response(settings, &decision(statuses.collect()), rules.to_vec(), 0);
     let metadata = struct_to_json(&answer.dynamic_metadata.unwrap());
     assert_eq!(metadata["metadata"], json!({"a": large, "b": large, "m": {"k": 1, "l": 3}}));
@@ -313,20 +321,20 @@ fn a_response_merges_64_kib_of_metadata_and_leaves_out_what_does_not_fit() {
 
 #[test]
 fn limit_headers_are_sent_for_each_configured_set_and_only_with_a_limit() {
-    let decision = decision(vec![unmatched_status(), passing(5, 4, 41_000_001)]);
+    let decision = decision(vec![unmatched_status(), ok_status(5, 4, 41_000_001)]);
     assert_eq!(headers(ResponseSettings::default(), &decision), []);
     let x =
         [("X-RateLimit-Limit", "5"), ("X-RateLimit-Remaining", "4"), ("X-RateLimit-Reset", "42")];
-    assert_eq!(headers(x_rate_limit_settings(), &decision), pairs(&x));
+    assert_eq!(headers(x_rate_limit_settings(), &decision), header_pairs(&x));
     let ietf = [("RateLimit-Limit", "5"), ("RateLimit-Remaining", "4"), ("RateLimit-Reset", "42")];
     let settings =
         ResponseSettings { rate_limit: Some(LimitHeaderNames::default()), ..Default::default() };
-    assert_eq!(headers(settings.clone(), &decision), pairs(&ietf));
+    assert_eq!(headers(settings.clone(), &decision), header_pairs(&ietf));
     let both = ResponseSettings { x_rate_limit: true, ..settings };
-    assert_eq!(headers(both, &decision), pairs(&[ietf, x].concat()));
+    assert_eq!(headers(both, &decision), header_pairs(&[ietf, x].concat()));
     let named = LimitHeaderNames { limit: "l".into(), remaining: "r".into(), reset: "t".into() };
     let named = ResponseSettings { rate_limit: Some(named), ..Default::default() };
-    assert_eq!(headers(named, &decision), pairs(&[("l", "5"), ("r", "4"), ("t", "42")]));
+    assert_eq!(headers(named, &decision), header_pairs(&[("l", "5"), ("r", "4"), ("t", "42")]));
     assert_eq!(
         headers(x_rate_limit_settings(), &super::tests::decision(vec![unmatched_status()])),
         []
@@ -336,28 +344,33 @@ fn limit_headers_are_sent_for_each_configured_set_and_only_with_a_limit() {
 #[test]
 fn limit_headers_show_the_last_non_quota_refusal_or_the_fewest_remaining_hits() {
     let shown = |statuses| headers(x_rate_limit_settings(), &decision(statuses))[0].1.clone();
-    assert_eq!(shown(vec![passing(5, 4, 1), passing(6, 2, 1), passing(7, 2, 1)]), "6");
+    assert_eq!(shown(vec![ok_status(5, 4, 1), ok_status(6, 2, 1), ok_status(7, 2, 1)]), "6");
     assert_eq!(
-        shown(vec![refusing(5, None), passing(6, 0, 1), refusing(7, None), passing(8, 0, 1)]),
+        shown(vec![
+            over_limit_status(5, None),
+            ok_status(6, 0, 1),
+            over_limit_status(7, None),
+            ok_status(8, 0, 1)
+        ]),
         "7"
     );
-    let quota = Status { quota: true, ..refusing(9, None) };
-    assert_eq!(shown(vec![passing(6, 1, 1), quota, passing(8, 0, 1)]), "9", "it refuses");
-    assert_eq!(shown(vec![passing(6, 0, 1), quota]), "9", "it refuses");
+    let quota = Status { quota: true, ..over_limit_status(9, None) };
+    assert_eq!(shown(vec![ok_status(6, 1, 1), quota, ok_status(8, 0, 1)]), "9", "it refuses");
+    assert_eq!(shown(vec![ok_status(6, 0, 1), quota]), "9", "it refuses");
 }
 
 #[test]
 fn limit_header_shows_the_burst_if_it_exceeds_the_rate() {
-    let burst = Status { shown: Some(minute_limit(10, 20)), ..passing(10, 19, 1) };
+    let burst = Status { shown: Some(minute_limit(10, 20)), ..ok_status(10, 19, 1) };
     assert_eq!(headers(x_rate_limit_settings(), &decision(vec![burst]))[0].1, "20");
-    let paced = Status { shown: Some(minute_limit(10, 1)), ..passing(10, 1, 1) };
+    let paced = Status { shown: Some(minute_limit(10, 1)), ..ok_status(10, 1, 1) };
     assert_eq!(headers(x_rate_limit_settings(), &decision(vec![paced]))[0].1, "10");
 }
 
 #[test]
 fn a_reset_can_be_unix_time_and_is_rounded_up() {
     let settings = ResponseSettings { reset: ResetFormat::UnixTime, ..x_rate_limit_settings() };
-    let headers = headers(settings, &decision(vec![passing(5, 4, 500_001)]));
+    let headers = headers(settings, &decision(vec![ok_status(5, 4, 500_001)]));
     assert_eq!(headers[2], ("X-RateLimit-Reset".to_owned(), "1000002".to_owned()));
     // The IETF draft defines RateLimit-Reset in seconds.
     for reset in ["RateLimit-Reset", "ratelimit-reset"] {
@@ -367,12 +380,12 @@ fn a_reset_can_be_unix_time_and_is_rounded_up() {
             rate_limit: Some(names),
             ..ResponseSettings::default()
         };
-        let headers = self::headers(standard, &decision(vec![passing(5, 4, 500_001)]));
+        let headers = self::headers(standard, &decision(vec![ok_status(5, 4, 500_001)]));
         assert_eq!(headers[2], (reset.to_owned(), "1".to_owned()));
     }
 }
 
-fn retry_after(
+fn retry_after_headers(
     format: RetryAfterFormat,
     percent: u8,
     random: u64,
@@ -390,17 +403,20 @@ fn retry_after(
 
 #[test]
 fn retry_after_is_rounded_up_to_at_least_one_second() {
-    let seconds = |wait| retry_after(RetryAfterFormat::Seconds, 0, 0, refusing(5, wait));
+    let seconds =
+        |wait| retry_after_headers(RetryAfterFormat::Seconds, 0, 0, over_limit_status(5, wait));
     assert_eq!(seconds(Some(1)), ["1"]);
     assert_eq!(seconds(Some(1_000_000)), ["1"]);
     assert_eq!(seconds(Some(1_000_001)), ["2"]);
     assert_eq!(seconds(None), [""; 0]);
-    assert_eq!(retry_after(RetryAfterFormat::Seconds, 0, 0, passing(5, 4, 1)), [""; 0]);
+    assert_eq!(retry_after_headers(RetryAfterFormat::Seconds, 0, 0, ok_status(5, 4, 1)), [""; 0]);
 }
 
 #[test]
 fn retry_after_can_be_an_http_date() {
-    let date = |wait| retry_after(RetryAfterFormat::HttpDate, 0, 0, refusing(5, Some(wait)));
+    let date = |wait| {
+        retry_after_headers(RetryAfterFormat::HttpDate, 0, 0, over_limit_status(5, Some(wait)))
+    };
     assert_eq!(date(500_000), ["Mon, 12 Jan 1970 13:46:41 GMT"]);
     assert_eq!(date(500_001), ["Mon, 12 Jan 1970 13:46:42 GMT"]);
     assert_eq!(date(u64::MAX), [""; 0]);
@@ -409,7 +425,12 @@ fn retry_after_can_be_an_http_date() {
 #[test]
 fn retry_after_jitter_adds_at_most_the_configured_percentage() {
     let spread = |percent, random| {
-        retry_after(RetryAfterFormat::Seconds, percent, random, refusing(5, Some(100_000_000)))
+        retry_after_headers(
+            RetryAfterFormat::Seconds,
+            percent,
+            random,
+            over_limit_status(5, Some(100_000_000)),
+        )
     };
     assert_eq!(spread(20, 0), ["100"]);
     assert_eq!(spread(20, u64::MAX / 2), ["110"]);
@@ -418,20 +439,20 @@ fn retry_after_jitter_adds_at_most_the_configured_percentage() {
 }
 
 #[test]
-fn a_header_names_the_limit_on_refusals_in_visible_ascii() {
+fn a_header_names_the_limit_of_a_rejection_in_printable_ascii() {
     let settings =
         || ResponseSettings { limited_by: Some("x-limited-by".into()), ..Default::default() };
-    let mut refused = decision(vec![refusing(5, None)]);
-    assert_eq!(headers(settings(), &refused), pairs(&[("x-limited-by", "per-ip")]));
+    let mut refused = decision(vec![over_limit_status(5, None)]);
+    assert_eq!(headers(settings(), &refused), header_pairs(&[("x-limited-by", "per-ip")]));
     refused.limited_by.as_mut().unwrap().name = "ü\r\nx";
-    assert_eq!(headers(settings(), &refused), pairs(&[("x-limited-by", "%C3%BC%0D%0Ax")]));
+    assert_eq!(headers(settings(), &refused), header_pairs(&[("x-limited-by", "%C3%BC%0D%0Ax")]));
     let long = "€".repeat(200);
     refused.limited_by.as_mut().unwrap().name = &long;
     assert!(headers(settings(), &refused)[0].1.len() <= 255);
-    assert_eq!(headers(settings(), &decision(vec![passing(5, 4, 1)])), []);
+    assert_eq!(headers(settings(), &decision(vec![ok_status(5, 4, 1)])), []);
 }
 
-fn body(
+fn response_body(
     settings: ResponseSettings,
     decision: &Decision<'_>,
     text: Option<(&str, &str)>,
@@ -444,17 +465,20 @@ fn body(
 
 #[test]
 fn rejection_has_the_body_of_the_rule_or_the_json_default_if_enabled() {
-    let refused = decision(vec![refusing(5, Some(2_500_000))]);
+    let refused = decision(vec![over_limit_status(5, Some(2_500_000))]);
     let with_body = || ResponseSettings { body: true, ..ResponseSettings::default() };
-    let (text, content_type) = body(with_body(), &refused, None);
+    let (text, content_type) = response_body(with_body(), &refused, None);
     let expected = json!({"error": "too_many_requests", "message": "too many requests", "limit": "per-ip", "retry_after_seconds": 3});
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
     assert_eq!(content_type.as_deref(), Some("application/json"));
     let own = Some(("text/plain", "slow down: {name}, {retry_after_seconds} {other} {"));
     let expected = ("slow down: per-ip, 3 {other} {".to_owned(), Some("text/plain".to_owned()));
-    assert_eq!(body(ResponseSettings::default(), &refused, own), expected);
-    assert_eq!(body(ResponseSettings::default(), &refused, None), (String::new(), None));
-    assert_eq!(body(with_body(), &decision(vec![passing(5, 4, 1)]), own), (String::new(), None));
+    assert_eq!(response_body(ResponseSettings::default(), &refused, own), expected);
+    assert_eq!(response_body(ResponseSettings::default(), &refused, None), (String::new(), None));
+    assert_eq!(
+        response_body(with_body(), &decision(vec![ok_status(5, 4, 1)]), own),
+        (String::new(), None)
+    );
 }
 
 #[test]
@@ -465,7 +489,7 @@ fn unavailable_body_is_sent_only_for_denials_without_the_store() {
         let limit =
             LimitSpec { name, in_list: false, per: None, limit, bill_limit, tiers: None, cost: 1 };
         let rule = RuleSpec { unlimited: false, limits: vec![limit], ..rule(None, None) };
-        let refused = Decision { source, ..decision(vec![refusing(5, Some(1))]) };
+        let refused = Decision { source, ..decision(vec![over_limit_status(5, Some(1))]) };
         let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
         let body = encode_response(settings, &refused, vec![rule], 0).raw_body;
         serde_json::from_slice::<Value>(&body).unwrap()["error"].clone()
@@ -481,10 +505,10 @@ fn unavailable_body_is_sent_only_for_denials_without_the_store() {
 
 #[test]
 fn placeholders_are_escaped_and_a_missing_wait_is_null() {
-    let mut refused = decision(vec![refusing(5, None)]);
+    let mut refused = decision(vec![over_limit_status(5, None)]);
     refused.limited_by.as_mut().unwrap().name = "a\"b\\{retry_after_seconds}";
     let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
-    let (text, _) = body(settings, &refused, None);
+    let (text, _) = response_body(settings, &refused, None);
     let value: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(value["limit"], "a\"b\\{retry_after_seconds}");
     assert_eq!(value["retry_after_seconds"], Value::Null);
@@ -493,13 +517,16 @@ fn placeholders_are_escaped_and_a_missing_wait_is_null() {
 #[test]
 fn a_body_never_exceeds_its_bound() {
     let long = "\"".repeat(2_000);
-    let mut refused = decision(vec![refusing(5, None)]);
+    let mut refused = decision(vec![over_limit_status(5, None)]);
     refused.limited_by.as_mut().unwrap().name = &long;
     let settings = || ResponseSettings { body: true, ..ResponseSettings::default() };
-    let (text, _) = body(settings(), &refused, None);
+    let (text, _) = response_body(settings(), &refused, None);
     assert_eq!(serde_json::from_str::<Value>(&text).unwrap()["limit"], "");
     let huge = "x".repeat(1_025);
-    assert_eq!(body(settings(), &refused, Some(("text/plain", &huge))), (String::new(), None));
+    assert_eq!(
+        response_body(settings(), &refused, Some(("text/plain", &huge))),
+        (String::new(), None)
+    );
     let fits = "x".repeat(1_024);
-    assert_eq!(body(settings(), &refused, Some(("text/plain", &fits))).0.len(), 1_024);
+    assert_eq!(response_body(settings(), &refused, Some(("text/plain", &fits))).0.len(), 1_024);
 }

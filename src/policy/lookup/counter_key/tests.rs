@@ -1,4 +1,5 @@
-//! Tests that the identity encoding is injective: a decoder recovers every part of an identity.
+//! Tests that the encoding of counter identities is injective: a decoder recovers every part of an
+//! identity.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::domain::{
     SlidingLog, SlidingWindow, Unit,
 };
 
-/// Parts of an identity, before encoding or after decoding.
+/// Parts of a counter identity, before encoding or after decoding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct IdentityParts {
     kind: u8,
@@ -55,7 +56,7 @@ fn encode_parts(parts: &IdentityParts) -> Identity {
             let text =
                 |part: &Option<Vec<u8>>| part.clone().map(|part| String::from_utf8(part).unwrap());
             let (name, class) = (text(&parts.name), text(&parts.class));
-            identity.begin(&prefix(
+            identity.begin(&identity_prefix(
                 &domain,
                 name.as_deref(),
                 class.as_deref(),
@@ -74,7 +75,7 @@ fn encode_parts(parts: &IdentityParts) -> Identity {
     identity
 }
 
-/// Decoder of an encoded identity. Contains the bytes that are not decoded yet.
+/// Decoder of an encoded counter identity. Contains the bytes that are not decoded yet.
 struct IdentityDecoder<'a>(&'a [u8]);
 
 impl IdentityDecoder<'_> {
@@ -106,10 +107,12 @@ impl IdentityDecoder<'_> {
     fn decode(mut self) -> IdentityParts {
         let kind = self.read_byte();
         let domain = (kind != TAG_KIND).then(|| self.read_part());
-        let name = (kind == LIMIT_KIND && self.read_byte() == PRESENT).then(|| self.read_part());
-        let window =
-            (kind != TAG_KIND && self.read_byte() == FIXED_WINDOW).then(|| self.read_varint());
-        let class = (kind == LIMIT_KIND && self.read_byte() == PRESENT).then(|| self.read_part());
+        let name =
+            (kind == LIMIT_KIND && self.read_byte() == PRESENT_MARKER).then(|| self.read_part());
+        let window = (kind != TAG_KIND && self.read_byte() == FIXED_WINDOW_MARKER)
+            .then(|| self.read_varint());
+        let class =
+            (kind == LIMIT_KIND && self.read_byte() == PRESENT_MARKER).then(|| self.read_part());
         let mut entries = Vec::new();
         while !self.0.is_empty() {
             let key = self.read_part();
@@ -191,7 +194,7 @@ fn similar_values_get_different_counters() {
     ];
     for entries in lookalikes {
         let mut identity = Identity::default();
-        identity.begin(&prefix("d", None, None, &limit(Some(1_000_000))));
+        identity.begin(&identity_prefix("d", None, None, &limit(Some(1_000_000))));
         for (key, value) in entries {
             identity.push_entry(key, EntryValue::Request(value));
         }
@@ -208,8 +211,14 @@ fn rate_and_limit_id_are_not_part_of_counter_keys() {
     });
     raised.rate.requests_per_unit = 70_000;
     raised.limit_id = 9;
-    assert_eq!(prefix("d", None, None, &limit(Some(1_000_000))), prefix("d", None, None, &raised));
-    assert_ne!(prefix("d", None, None, &limit(Some(2_000_000))), prefix("d", None, None, &raised));
+    assert_eq!(
+        identity_prefix("d", None, None, &limit(Some(1_000_000))),
+        identity_prefix("d", None, None, &raised)
+    );
+    assert_ne!(
+        identity_prefix("d", None, None, &limit(Some(2_000_000))),
+        identity_prefix("d", None, None, &raised)
+    );
 }
 
 #[test]
@@ -222,7 +231,12 @@ fn different_secrets_make_different_keys() {
 #[test]
 fn typical_identity_needs_no_heap_allocation() {
     let mut identity = Identity::default();
-    identity.begin(&prefix("a-domain-of-ordinary-size", Some("per-token"), None, &limit(None)));
+    identity.begin(&identity_prefix(
+        "a-domain-of-ordinary-size",
+        Some("per-token"),
+        None,
+        &limit(None),
+    ));
     identity.push_entry(
         b"remote_address",
         EntryValue::Request(b"2001:0db8:85a3:0000:0000:8a2e:0370:7334"),
@@ -258,7 +272,7 @@ fn no_two_algorithms_share_a_counter() {
         .into_iter()
         .map(|algorithm| {
             let limit = Limit { algorithm, ..Limit::clone(&limit(None)) };
-            prefix("d", None, None, &limit)
+            identity_prefix("d", None, None, &limit)
         })
         .collect();
     assert_eq!(prefixes.len(), 9);

@@ -1,6 +1,6 @@
 //! Errors that stop the YAML parser, worded for the author of a policy.
 //!
-//! Not here: errors that leave the rest of the file readable (`yaml`).
+//! Not here: errors after which parsing continues (`yaml`).
 
 use saphyr_parser::ScanError;
 
@@ -41,7 +41,7 @@ pub(super) fn syntax_error(text: &str, input: &Input<'_>, error: &ScanError) -> 
     YamlError::new(DiagnosticKind::Syntax, message, Span::at(line, column + 1))
 }
 
-/// Rewords a parser error. For a common mistake, suggests the fix; otherwise, moves the context
+/// Rewords a parser error. Suggests the fix for a common mistake. Otherwise, moves the context
 /// ("while parsing …") to the end of the message.
 fn reword_error(info: &str) -> String {
     match info {

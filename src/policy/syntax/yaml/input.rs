@@ -23,44 +23,51 @@ const DOCUMENT_START: &str = "--- ";
 /// [`DOCUMENT_START`] is inserted before it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Input<'t> {
-    /// Blank lines and comments before the inserted marker.
+    /// Blank lines and comments before the inserted [`DOCUMENT_START`]; empty if none was inserted.
     preamble: &'t str,
-    start: &'static str,
-    rest: &'t str,
-    /// Line of the inserted marker, from 1; 0 if none was inserted.
-    line: usize,
-    /// Width of the first bracket's indentation, in bytes. The indentation is not passed to the
-    /// parser.
-    indent: usize,
+    marker: &'static str,
+    content: &'t str,
+    /// Line at which [`DOCUMENT_START`] was inserted, from 1; 0 if none was inserted.
+    marker_line: usize,
+    /// Width of the indentation before the first bracket, in bytes. The indentation is not passed
+    /// to the parser.
+    bracket_indent: usize,
 }
 
 impl<'t> Input<'t> {
     pub(crate) fn new(text: &'t str) -> Self {
         let mut at = 0;
         for (nth, line) in (1..).zip(text.split_inclusive('\n')) {
-            let content = line.trim_start_matches([' ', '\t']);
-            if content.starts_with(['{', '[']) {
-                let indent = line.len() - content.len();
-                let (preamble, rest) = (&text[..at], &text[at + indent..]);
-                return Input { preamble, start: DOCUMENT_START, rest, line: nth, indent };
+            let trimmed = line.trim_start_matches([' ', '\t']);
+            if trimmed.starts_with(['{', '[']) {
+                let indent = line.len() - trimmed.len();
+                let (preamble, content) = (&text[..at], &text[at + indent..]);
+                return Input {
+                    preamble,
+                    marker: DOCUMENT_START,
+                    content,
+                    marker_line: nth,
+                    bracket_indent: indent,
+                };
             }
-            if !(content.trim_end().is_empty() || content.starts_with('#')) {
+            if !(trimmed.trim_end().is_empty() || trimmed.starts_with('#')) {
                 break;
             }
             at += line.len();
         }
-        Input { preamble: "", start: "", rest: text, line: 0, indent: 0 }
+        Input { preamble: "", marker: "", content: text, marker_line: 0, bracket_indent: 0 }
     }
 
     pub(crate) fn chars(&self) -> impl Iterator<Item = char> + use<'t> {
         let chars: fn(&'t str) -> Chars<'t> = str::chars;
-        chars(self.preamble).chain(self.start.chars()).chain(self.rest.chars())
+        chars(self.preamble).chain(self.marker.chars()).chain(self.content.chars())
     }
 
-    /// Converts a column reported by the parser to the column in the file, both from 0.
+    /// Converts a column reported by the parser to the corresponding column in the file. Both count
+    /// from 0.
     pub(crate) fn column(&self, line: usize, column: usize) -> usize {
-        if line == self.line {
-            (column + self.indent).saturating_sub(self.start.len())
+        if line == self.marker_line {
+            (column + self.bracket_indent).saturating_sub(self.marker.len())
         } else {
             column
         }
@@ -79,7 +86,7 @@ impl<'t> Input<'t> {
 /// restarts on each line: a key must end on its line, so the parser does not buffer beyond it.
 #[derive(Debug, Default)]
 pub(crate) struct PunctuationCounter {
-    punctuation: Cell<usize>,
+    count: Cell<usize>,
     in_brackets: Cell<bool>,
 }
 
@@ -98,7 +105,7 @@ impl PunctuationCounter {
             if c == '\n' && !self.in_brackets.get() {
                 self.restart();
             } else if c.is_ascii_punctuation() {
-                self.punctuation.set(self.punctuation.get() + 1);
+                self.count.set(self.count.get() + 1);
                 self.in_brackets.set(self.in_brackets.get() || matches!(c, '[' | '{'));
             }
             Some(c)
@@ -106,12 +113,12 @@ impl PunctuationCounter {
     }
 
     pub(crate) fn is_exceeded(&self) -> bool {
-        self.punctuation.get() > LOOKAHEAD_PUNCTUATION_MAX
+        self.count.get() > LOOKAHEAD_PUNCTUATION_MAX
     }
 
     /// Resets the count. Called after each parser event.
     pub(crate) fn restart(&self) {
-        self.punctuation.set(0);
+        self.count.set(0);
         self.in_brackets.set(false);
     }
 }

@@ -5,27 +5,27 @@
 
 use serde_json::Value as Json;
 
-use super::{DEPTH_MAX, Kind, NodeRecord, Span, Style, Tree, to_u32};
+use super::{DEPTH_MAX, NodeKind, NodeRecord, Span, Style, Tree, to_u32};
 
 /// Error for a value that is nested deeper than [`DEPTH_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep;
 
-/// Builds a syntax tree, one value at a time.
+/// Builder of a syntax tree that takes one value at a time.
 #[derive(Debug, Default)]
 pub(crate) struct TreeWriter {
     tree: Tree,
     open: Vec<UnfinishedCollection>,
     /// Children of the open lists and maps, as node indices.
-    pending: Vec<u32>,
+    pending_children: Vec<u32>,
 }
 
 /// List or map whose end has not been written yet.
 #[derive(Debug)]
 struct UnfinishedCollection {
-    kind: Kind,
-    /// Index of the first child in [`TreeWriter::pending`].
-    children: usize,
+    kind: NodeKind,
+    /// Index of the first child in [`TreeWriter::pending_children`].
+    first_child: usize,
     depth: usize,
 }
 
@@ -36,7 +36,7 @@ impl TreeWriter {
     ///
     /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
     pub(crate) fn begin_map(&mut self) -> Result<(), TooDeep> {
-        self.begin(Kind::Map)
+        self.begin(NodeKind::Map)
     }
 
     /// Begins a list. The caller then writes its items and ends the list.
@@ -45,38 +45,43 @@ impl TreeWriter {
     ///
     /// Returns [`TooDeep`] if the value would be nested deeper than [`DEPTH_MAX`].
     pub(crate) fn begin_list(&mut self) -> Result<(), TooDeep> {
-        self.begin(Kind::List)
+        self.begin(NodeKind::List)
     }
 
-    fn begin(&mut self, kind: Kind) -> Result<(), TooDeep> {
+    fn begin(&mut self, kind: NodeKind) -> Result<(), TooDeep> {
         let above = self.open.last();
-        let counts = kind == Kind::Map || above.is_some_and(|above| above.kind == Kind::List);
+        let counts =
+            kind == NodeKind::Map || above.is_some_and(|above| above.kind == NodeKind::List);
         let depth = above.map_or(0, |above| above.depth) + usize::from(counts);
         if depth > DEPTH_MAX {
             return Err(TooDeep);
         }
-        self.open.push(UnfinishedCollection { kind, children: self.pending.len(), depth });
+        self.open.push(UnfinishedCollection {
+            kind,
+            first_child: self.pending_children.len(),
+            depth,
+        });
         Ok(())
     }
 
     /// Ends the innermost list or map.
     pub(crate) fn end(&mut self) {
         let Some(open) = self.open.pop() else { return };
-        let from = to_u32(self.tree.children.len());
-        self.tree.children.extend(self.pending.drain(open.children..));
-        let to = to_u32(self.tree.children.len());
-        self.add(NodeRecord { span: Span::NONE, from, to, kind: open.kind });
+        let start = to_u32(self.tree.children.len());
+        self.tree.children.extend(self.pending_children.drain(open.first_child..));
+        let end = to_u32(self.tree.children.len());
+        self.add_node(NodeRecord { span: Span::NONE, start, end, kind: open.kind });
     }
 
     /// Returns the current position, to which [`rewind`](Self::rewind) can return.
     pub(crate) fn position(&self) -> (usize, usize) {
-        (self.open.len(), self.pending.len())
+        (self.open.len(), self.pending_children.len())
     }
 
     /// Removes everything that was written after the given [`position`](Self::position).
-    pub(crate) fn rewind(&mut self, (open, pending): (usize, usize)) {
+    pub(crate) fn rewind(&mut self, (open, pending_children): (usize, usize)) {
         self.open.truncate(open);
-        self.pending.truncate(pending);
+        self.pending_children.truncate(pending_children);
     }
 
     /// Writes a text value, which is never interpreted as a number or a boolean.
@@ -121,19 +126,19 @@ impl TreeWriter {
     }
 
     fn write_scalar(&mut self, text: &str, style: Style) {
-        let from = to_u32(self.tree.text.len());
+        let start = to_u32(self.tree.text.len());
         self.tree.text.push_str(text);
-        let to = to_u32(self.tree.text.len());
-        self.add(NodeRecord { span: Span::NONE, from, to, kind: Kind::Scalar(style) });
+        let end = to_u32(self.tree.text.len());
+        self.add_node(NodeRecord { span: Span::NONE, start, end, kind: NodeKind::Scalar(style) });
     }
 
-    fn add(&mut self, record: NodeRecord) {
+    fn add_node(&mut self, record: NodeRecord) {
         let id = to_u32(self.tree.records.len());
         self.tree.records.push(record);
         if self.open.is_empty() {
             self.tree.root = id;
         } else {
-            self.pending.push(id);
+            self.pending_children.push(id);
         }
     }
 

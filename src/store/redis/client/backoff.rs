@@ -5,13 +5,13 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Wait after the first failure, doubled with each further failure. Short enough to reach a
+/// Wait after the first failure. Doubles with each further failure. Short enough to reach a
 /// restarted server within 100 ms of its start.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 /// Maximum wait after a failure, except for a denied login. A recovering Redis server easily
 /// handles a hundred processes that each try to connect once a second.
 const WAIT_MAX: Duration = Duration::from_secs(1);
-/// Wait after a denied login. Longer than after other failures, because only an operator can solve
+/// Wait after a denied login. Longer than after other failures, because only an operator can fix
 /// the problem and every attempt adds a line to the server's log.
 const WAIT_AFTER_DENIED_LOGIN: Duration = Duration::from_secs(2);
 
@@ -22,24 +22,24 @@ pub(crate) struct Backoff {
     /// Number of consecutive failed connection attempts.
     failures: u32,
     /// Whether the last connection attempt failed because the server denied the login.
-    denied: bool,
-    /// Whether no reply has arrived yet on the current connection. If the connection breaks before
-    /// its first reply, this counts as a failure. Otherwise the client would reconnect in a tight
+    login_denied: bool,
+    /// Whether no reply has arrived yet on the current connection. A connection that breaks before
+    /// its first reply counts as a failed attempt. Otherwise the client would reconnect in a tight
     /// loop to a server that accepts connections and then drops them.
-    unproven: bool,
+    awaits_first_reply: bool,
 }
 
 impl Backoff {
     /// Returns how long to wait before the next attempt, or `None` to connect immediately. Call
     /// this once per attempt.
     pub(crate) fn next_wait(&mut self) -> Option<Duration> {
-        if std::mem::replace(&mut self.unproven, true) {
+        if std::mem::replace(&mut self.awaits_first_reply, true) {
             self.failures = self.failures.saturating_add(1);
         }
         if self.failures == 0 {
             return None;
         }
-        if self.denied {
+        if self.login_denied {
             return Some(with_jitter(WAIT_AFTER_DENIED_LOGIN));
         }
         // 20 ms × 2^10 exceeds `WAIT_MAX`.
@@ -49,7 +49,7 @@ impl Backoff {
 
     /// Records a failed connection attempt. `denied` is true if the server denied the login.
     pub(crate) fn record_failure(&mut self, denied: bool) {
-        self.denied = denied;
+        self.login_denied = denied;
     }
 
     /// Resets the backoff, because the server has replied to a command.

@@ -21,23 +21,24 @@ use crate::domain::Micros;
 /// Number of consecutive failed connection attempts after which the breaker opens if no connection
 /// is open.
 const CONNECT_FAILURES_MAX: u32 = 2;
-/// Minimum number of replies in a window for error replies to open the breaker.
+/// Minimum number of replies within [`ERROR_WINDOW`] before error replies can open the breaker.
 const REPLIES_MIN: u64 = 20;
 /// Length of the window over which replies and error replies are counted.
 const ERROR_WINDOW: Micros = Micros::SECOND;
 /// Interval between PINGs on each connection while the breaker is open.
 pub(crate) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum round trip of a PING that closes the breaker. Equals Envoy's default timeout, because a
-/// slower node would reply to calls too late.
+/// Maximum round-trip time of a PING that closes the breaker. Equals Envoy's default timeout,
+/// because a slower node would reply to calls too late.
 pub(crate) const PROBE_TIMEOUT: Micros = Micros(20_000);
 
 /// State of a circuit breaker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BreakerState {
-    /// Calls are sent to the node.
+    /// The breaker is closed: calls are sent to the node.
     #[default]
     Closed,
-    /// Calls are rejected without being sent. Each connection sends a PING every 100 ms.
+    /// The breaker is open: calls are rejected without being sent. Each connection sends a PING
+    /// every 100 ms.
     Open,
 }
 
@@ -45,7 +46,7 @@ impl BreakerState {
     /// All states, in the order in which the metrics export them.
     pub const ALL: [BreakerState; 2] = [BreakerState::Closed, BreakerState::Open];
 
-    /// Returns the name of the state, as used in metrics.
+    /// Returns the name of the state, as it appears in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             BreakerState::Closed => "closed",
@@ -61,12 +62,12 @@ pub(crate) enum OpenReason {
     ConnectFailures,
     /// The node sent no data although a command was waiting for a reply.
     Silence,
-    /// At least half of the node's recent replies were errors saying that it cannot serve.
+    /// At least half of the node's recent replies were errors that say that it cannot serve calls.
     ErrorReplies,
 }
 
 impl OpenReason {
-    /// Returns the name of the reason, as used in logs.
+    /// Returns the name of the reason, as it appears in logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             OpenReason::ConnectFailures => "connect_failures",
@@ -84,8 +85,8 @@ pub(crate) struct CircuitBreaker {
     window_start: Micros,
     /// Number of replies that the node had sent before the window started.
     replies_before: u64,
-    /// Number of error replies since the window started. Counts only errors saying that the node
-    /// cannot serve.
+    /// Number of error replies since the window started. Counts only errors that say that the node
+    /// cannot serve calls.
     errors: u64,
 }
 
@@ -117,9 +118,9 @@ impl CircuitBreaker {
     }
 
     /// Records a batch of replies that contains errors. `replies` is the number of replies in the
-    /// batch, and `errors` is how many of them say that the node cannot serve. `replies_total` is
-    /// the number of replies from the node so far, including this batch. Returns whether the
-    /// breaker must open.
+    /// batch. `errors` is the number of those replies that say that the node cannot serve calls.
+    /// `replies_total` is the number of replies from the node so far, including this batch. Returns
+    /// whether the breaker must open.
     pub(crate) fn record_errors(
         &mut self,
         errors: u64,

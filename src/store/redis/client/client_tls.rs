@@ -1,4 +1,4 @@
-//! TLS for connections to Redis: certificates, their reload, and the handshake.
+//! TLS for connections to Redis: loads and reloads the certificates, and performs the handshake.
 //!
 //! Replaces the TLS of the `redis` crate, which rejects a self-signed server certificate that is
 //! marked as a CA, as created with `openssl req -x509`, even if that certificate is in the CA file.
@@ -31,17 +31,17 @@ pub(crate) struct ClientTls {
     loaded: Mutex<LoadedTls>,
 }
 
-/// Certificates that were read last, and the TLS configuration in use. If the certificates that
-/// were read last are invalid, the configuration still contains the previous valid ones.
+/// Most recently read certificates, and the TLS configuration in use. If these certificates are
+/// invalid, the configuration still contains the previous valid ones.
 #[derive(Debug)]
 struct LoadedTls {
-    /// Certificates that were read last, valid or not.
+    /// Most recently read certificates, valid or not.
     latest: Arc<Tls>,
     config: Arc<ClientConfig>,
 }
 
 impl ClientTls {
-    /// Creates a TLS configuration from these certificates. New connections use it until the
+    /// Creates a TLS configuration from the certificates in `tls`. New connections use it until the
     /// certificates are reloaded.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! Redis Cluster topology: sends script calls in parallel, each to the node that owns its hash
-//! slot, and follows redirects.
+//! Redis Cluster client: sends script calls in parallel, each to the node that owns its hash slot,
+//! and follows redirects.
 //!
 //! Script calls never wait for the slot table, which is refreshed in the background
 //! (`slot_refresh`). Not here: connections (`connection`), classifying error replies
@@ -30,7 +30,7 @@ use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKin
 const REDIRECTS_MAX: u32 = 3;
 /// Maximum number of retries per call after TRYAGAIN. A node replies TRYAGAIN while only some of
 /// the call's keys have moved to the new node. That can last until all keys of the slot have moved,
-/// so if one retry is not enough, the fallback decides the call.
+/// so if one retry is not enough, the call is decided without Redis.
 const RETRIES_MAX: u32 = 1;
 /// Time to wait before the retry after a TRYAGAIN reply. MIGRATE moves a batch of keys in about
 /// this time.
@@ -48,11 +48,12 @@ pub(crate) struct Cluster {
     /// Origin of the slot table. The mutex serializes replacements of the table; script calls lock
     /// it only to find the target of a redirect.
     origin: Mutex<TableOrigin>,
-    /// Notified when the slot table may be stale.
+    /// Notification that the slot table may be stale and must be refreshed.
     pub(crate) refresh_needed: Arc<Notify>,
-    /// Node to query first at the next refresh: the target of the last MOVED redirect.
+    /// Node to query first at the next refresh of the slot table: the target of the last MOVED
+    /// redirect.
     refresh_hint: Mutex<Option<Address>>,
-    /// Number of redirects that were followed.
+    /// Number of MOVED, ASK, and TRYAGAIN replies to script calls.
     redirects: AtomicU64,
 }
 
@@ -62,8 +63,8 @@ pub(crate) struct Cluster {
 struct TableOrigin {
     /// Node ids and config epoch of the cluster when the slot table was read; `None` if unknown.
     membership: Option<Membership>,
-    /// Addresses that redirects have pointed to since the last update of the slot table and that
-    /// the cluster did not list.
+    /// Addresses that redirects have pointed to since the last update of the slot table, and that
+    /// were missing from the table that the cluster returned.
     redirect_targets: Vec<Address>,
 }
 
@@ -76,7 +77,7 @@ pub(crate) enum TableUpdate {
     Unchanged,
     /// The node returned a slot table with a lower config epoch, which was ignored.
     Older,
-    /// The node belongs to a different cluster than the current slot table, so its table was
+    /// The node that returned the slot table belongs to a different cluster, so the table was
     /// ignored.
     OtherCluster,
 }
@@ -180,7 +181,7 @@ impl Cluster {
     }
 
     /// Follows the redirects of a script call and returns its final reply. A redirected call has
-    /// not run yet, so it can be sent again.
+    /// not been executed yet, so it is safe to resend.
     async fn follow_redirects(
         &self,
         mut node: Arc<Node>,
@@ -235,8 +236,8 @@ impl Cluster {
 
     /// Returns the node that a redirect points to. If the slot table does not contain the node,
     /// opens connections to it and adds it to the table. Returns `None` if the cluster does not
-    /// list the address and redirects have already pointed to [`REDIRECT_TARGETS_MAX`] other such
-    /// addresses since the last update.
+    /// list the address and, since the last update, redirects have already pointed to
+    /// [`REDIRECT_TARGETS_MAX`] other unlisted addresses.
     fn redirect_target(&self, address: &Address) -> Option<Arc<Node>> {
         let mut origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
         let table = self.table.load();
@@ -276,8 +277,8 @@ impl Cluster {
     }
 
     /// Replaces the slot table with the one that a node returned. Ignores a table that is older,
-    /// and one from another cluster unless `adopt` is true. Nodes that are in both tables keep
-    /// their connections. Connections to removed nodes are closed once they are idle.
+    /// and ignores a table from another cluster unless `adopt` is true. Nodes that are in both
+    /// tables keep their connections. Connections to removed nodes are closed once they are idle.
     ///
     /// Also keeps the nodes that were added by redirects since the last update. Otherwise, if a
     /// MOVED pointed to an address where nothing listens, every update would be followed by another
@@ -322,7 +323,7 @@ impl Cluster {
         TableUpdate::Replaced
     }
 
-    /// Returns whether a node that reported `membership` belongs to a different cluster than the
+    /// Returns whether `membership`, as reported by a node, belongs to a different cluster than the
     /// slot table.
     pub(crate) fn is_other_cluster(&self, membership: &Membership) -> bool {
         let origin = self.origin.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,14 +341,14 @@ impl Cluster {
         self.table.load().nodes().to_vec()
     }
 
-    /// Returns the index of the node that owns a hash slot, or `None` if no node does.
+    /// Returns the index of the node that owns a hash slot, or `None` if no known node owns it.
     pub(crate) fn node_of(&self, slot: u16) -> Option<u16> {
         let table = self.table.load();
         let owner = table.owner(Some(slot));
         table.node(owner).map(|_| owner)
     }
 
-    /// Returns the number of redirects that were followed.
+    /// Returns the number of MOVED, ASK, and TRYAGAIN replies to script calls.
     pub(crate) fn redirects(&self) -> u64 {
         self.redirects.load(Ordering::Relaxed)
     }
@@ -376,7 +377,7 @@ mod tests {
         Address::Tcp("127.0.0.1".to_owned(), port)
     }
 
-    /// Returns a client of a cluster to which all connection attempts fail.
+    /// Returns a client of a cluster in which no node accepts connections.
     fn cluster() -> Cluster {
         let topology = TopologyConfig::Cluster;
         let config =
@@ -385,8 +386,8 @@ mod tests {
         Cluster::new(Arc::new(context), Arc::default())
     }
 
-    /// Replaces the slot table with one that assigns these slot ranges to the nodes at these ports.
-    /// Returns the number of recorded counter losses.
+    /// Replaces the slot table. `owners` lists the port and the slot ranges of each node. Returns
+    /// the number of counter losses recorded so far.
     fn update(cluster: &Cluster, owners: &[(u16, &[(u16, u16)])]) -> u64 {
         let owners: Vec<SlotOwner> = owners
             .iter()
@@ -396,25 +397,37 @@ mod tests {
         cluster.context.losses.get()
     }
 
-    const ALL: &[(u16, u16)] = &[(0, 16_383)];
-    const LOWER: &[(u16, u16)] = &[(0, 8_000)];
-    const UPPER: &[(u16, u16)] = &[(8_001, 16_383)];
+    const ALL_SLOTS: &[(u16, u16)] = &[(0, 16_383)];
+    const LOWER_SLOTS: &[(u16, u16)] = &[(0, 8_000)];
+    const UPPER_SLOTS: &[(u16, u16)] = &[(8_001, 16_383)];
 
     #[tokio::test]
     async fn a_new_owner_of_hash_slots_counts_as_a_loss_and_a_master_without_them_does_not() {
         let cluster = cluster();
-        assert_eq!(update(&cluster, &[(1, ALL)]), 0, "the first table");
-        assert_eq!(update(&cluster, &[(2, ALL)]), 1, "a failover");
-        assert_eq!(update(&cluster, &[(2, ALL), (1, &[])]), 1, "a node still lists the former");
-        assert_eq!(update(&cluster, &[(2, ALL)]), 1);
-        assert_eq!(update(&cluster, &[(2, ALL), (1, &[])]), 1);
-        assert_eq!(update(&cluster, &[(1, ALL)]), 2, "a failover back");
-        assert_eq!(update(&cluster, &[(1, LOWER), (3, UPPER)]), 3, "it may be a failover");
-        assert_eq!(update(&cluster, &[(1, &[]), (3, ALL)]), 3, "slots move with their counters");
-        assert_eq!(update(&cluster, &[(1, LOWER), (3, UPPER)]), 3, "and back");
+        assert_eq!(update(&cluster, &[(1, ALL_SLOTS)]), 0, "the first table");
+        assert_eq!(update(&cluster, &[(2, ALL_SLOTS)]), 1, "a failover");
+        assert_eq!(
+            update(&cluster, &[(2, ALL_SLOTS), (1, &[])]),
+            1,
+            "a node still lists the former"
+        );
+        assert_eq!(update(&cluster, &[(2, ALL_SLOTS)]), 1);
+        assert_eq!(update(&cluster, &[(2, ALL_SLOTS), (1, &[])]), 1);
+        assert_eq!(update(&cluster, &[(1, ALL_SLOTS)]), 2, "a failover back");
+        assert_eq!(
+            update(&cluster, &[(1, LOWER_SLOTS), (3, UPPER_SLOTS)]),
+            3,
+            "it may be a failover"
+        );
+        assert_eq!(
+            update(&cluster, &[(1, &[]), (3, ALL_SLOTS)]),
+            3,
+            "slots move with their counters"
+        );
+        assert_eq!(update(&cluster, &[(1, LOWER_SLOTS), (3, UPPER_SLOTS)]), 3, "and back");
     }
 
-    /// Membership of a cluster with a single node, as that node reports it.
+    /// Returns the membership of a cluster with a single node, as that node reports it.
     fn membership(node_id: &str) -> Option<Membership> {
         let line = format!("{node_id} 127.0.0.1:1@2 master - 0 0 1 connected 0-16383\n");
         parse_nodes(Value::BulkString(line.into_bytes()))
@@ -423,7 +436,7 @@ mod tests {
     #[tokio::test]
     async fn a_table_without_membership_leaves_the_known_membership() {
         let cluster = cluster();
-        let owner = |port| [SlotOwner { master: address(port), slots: ALL.to_vec() }];
+        let owner = |port| [SlotOwner { master: address(port), slots: ALL_SLOTS.to_vec() }];
         cluster.update_table(&owner(1), membership("a"), false);
         // The ACL of this node denies CLUSTER NODES.
         cluster.update_table(&owner(1), None, false);
@@ -435,9 +448,9 @@ mod tests {
     async fn the_target_of_a_redirect_counts_as_a_loss_once() {
         let cluster = cluster();
         assert!(cluster.redirect_target(&address(1)).is_some());
-        assert_eq!(update(&cluster, &[(1, ALL)]), 0, "the first table");
+        assert_eq!(update(&cluster, &[(1, ALL_SLOTS)]), 0, "the first table");
         assert!(cluster.redirect_target(&address(2)).is_some());
         assert_eq!(cluster.context.losses.get(), 1);
-        assert_eq!(update(&cluster, &[(1, &[]), (2, ALL)]), 1);
+        assert_eq!(update(&cluster, &[(1, &[]), (2, ALL_SLOTS)]), 1);
     }
 }

@@ -13,7 +13,7 @@ use super::pending_command::NodeCommand;
 use super::plain_charge::{ChargeReplies, ChargeReply, PlainCharges, into_charge_replies};
 use super::transport::SendError;
 
-/// Charges to send to one node, with their indices in the call.
+/// Plain charges to send to one node, with their indices in the call.
 struct NodeCharges {
     owner: u16,
     indices: SmallVec<[usize; 4]>,
@@ -21,9 +21,9 @@ struct NodeCharges {
 }
 
 impl Cluster {
-    /// Sends each charge to the node that owns its hash slot, and waits for the replies until the
-    /// deadline. Sends nothing and returns `None` unless the server time of each of these nodes is
-    /// known.
+    /// Sends each plain charge (INCRBY) to the node that owns its hash slot, and waits for the
+    /// replies until the deadline. Sends nothing and returns `None` unless the server time of each
+    /// of these nodes is known.
     pub(crate) async fn charge(
         &self,
         charges: PlainCharges,

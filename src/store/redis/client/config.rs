@@ -1,4 +1,4 @@
-//! Configuration of the Redis client: plain values, filled in from the settings.
+//! Configuration of the Redis client, as plain values that are derived from the settings.
 //!
 //! Not here: reading flags, the environment or files (`app`); opening connections (`dialer`).
 
@@ -17,21 +17,22 @@ pub const CONNECTIONS_PER_NODE: usize = 2;
 /// connecting takes a few milliseconds.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Default timeout for the reply to a command, after which the connection is closed. By then,
-/// callers have long given up, and a longer wait would only delay the reconnect.
+/// callers have long since timed out, and a longer wait would only delay the reconnect.
 pub const REPLY_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Default time for which a node may stay silent while a command is waiting, before its circuit
-/// breaker opens. A fork, a slow script, or an `fsync` rarely stops a healthy Redis server for
+/// breaker opens. A fork, a slow script, or an `fsync` rarely blocks a healthy Redis server for
 /// longer.
 pub const SILENCE_MAX: Duration = Duration::from_millis(50);
 
 /// Topology of the Redis deployment: a single server, a master behind sentinels, or a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TopologyConfig {
-    /// A single server, or an address that always leads to the master, such as that of a proxy.
+    /// Single Redis server, or an address that always leads to the master, such as a proxy's
+    /// address.
     #[default]
     Single,
-    /// A master whose address the sentinels report. The configured addresses are those of the
+    /// Master whose address the sentinels report. The configured addresses are the addresses of the
     /// sentinels.
     Sentinel {
         /// Name under which the sentinels monitor the master.
@@ -39,8 +40,8 @@ pub enum TopologyConfig {
         /// Credentials for the sentinels, independent of those for the Redis servers.
         auth: Auth,
     },
-    /// A Redis Cluster. The configured addresses are those of some nodes; the remaining nodes are
-    /// discovered.
+    /// Redis Cluster. The configured addresses belong to some of the nodes, and the client
+    /// discovers the other nodes.
     Cluster,
 }
 
@@ -68,7 +69,7 @@ impl fmt::Display for Address {
 pub struct Auth {
     /// ACL user; `None` means the server's default user.
     pub user: Option<String>,
-    /// Password, or the function that reads it.
+    /// Password, or a function that returns it.
     pub password: Password,
 }
 
@@ -80,14 +81,14 @@ pub enum Password {
     None,
     /// Password that does not change while the process runs.
     Fixed(String),
-    /// Function that returns the password and is called before each new connection, so that a
+    /// Function that returns the password. It is called before each new connection, so that a
     /// rotated password file takes effect. Open connections stay open. If the function returns
     /// `None`, the connection attempt fails and is retried.
     Reloaded(Arc<dyn Fn() -> Option<String> + Send + Sync>),
 }
 
 impl fmt::Debug for Password {
-    /// Prints only the variant, never the password.
+    /// Prints only the name of the variant, never the password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Password::None => "None",
@@ -113,7 +114,8 @@ impl Eq for Password {}
 /// TLS configuration for connections to Redis servers and sentinels.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Trusted certificate authorities as PEM text; `None` means those of the operating system.
+    /// Trusted certificate authorities as PEM text; `None` means the operating system's certificate
+    /// authorities.
     pub ca: Option<Vec<u8>>,
     /// Client certificate chain and private key as PEM text; `None` means no client certificate.
     pub client: Option<(Vec<u8>, Vec<u8>)>,
@@ -132,7 +134,7 @@ impl fmt::Debug for Tls {
     }
 }
 
-/// Function that returns the certificates and is called before each new connection, so that
+/// Function that returns the certificates. It is called before each new connection, so that
 /// replaced files take effect. Open connections stay open. If the function returns `None`, the
 /// previous certificates are used.
 #[derive(Clone)]
@@ -162,16 +164,16 @@ pub struct RedisConfig {
     pub topology: TopologyConfig,
     /// Addresses of the server, of the sentinels, or of some cluster nodes; at least one.
     pub addresses: Vec<Address>,
-    /// Credentials for the Redis servers. Those for the sentinels are part of `topology`.
+    /// Credentials for the Redis servers. The credentials for the sentinels are part of `topology`.
     pub auth: Auth,
     /// TLS configuration; `None` means plaintext.
     pub tls: Option<Tls>,
     /// Function that rereads the certificates before each new connection; `None` if the
     /// certificates never change.
     pub tls_reloader: Option<TlsReloader>,
-    /// Database number for SELECT. A cluster has only database 0.
+    /// Database number for SELECT. Redis Cluster supports only database 0.
     pub db: i64,
-    /// Prefix of every Redis key, from the setting `CACHE_KEY_PREFIX`.
+    /// Prefix of every Redis key, from the setting `--cache-key-prefix`.
     pub prefix: Prefix,
     /// Version of the key format and fingerprint of the key secret, joined in one string. Each new
     /// connection compares this string with the one that another replica stored under
@@ -196,13 +198,13 @@ pub struct RedisConfig {
     pub worker_runtimes: Vec<tokio::runtime::Handle>,
     /// Interval between INFO polls of each node; `None` disables polling.
     pub info_interval: Option<Duration>,
-    /// Whether counters far from their limit are charged by plain commands, without a script. Needs
-    /// `breaker_clock`.
+    /// Whether counters far from their limit are charged by plain commands (INCRBY) instead of a
+    /// script. Requires `breaker_clock`.
     pub plain_commands: bool,
 }
 
-/// Monotonic clock that counts microseconds since its creation. Reads the time from a given
-/// function, because only `src/clock.rs` may read the operating system's clock.
+/// Monotonic clock that counts microseconds since its creation. Reads the time from a function that
+/// the caller provides, because only `src/clock.rs` may read the operating system's clock.
 #[derive(Clone)]
 pub struct MonotonicClock {
     read: Arc<dyn Fn() -> Instant + Send + Sync>,
@@ -283,7 +285,7 @@ impl Default for RedisConfig {
 pub enum RedisConfigError {
     /// The list of addresses is empty.
     NoAddress,
-    /// A certificate or private key cannot be parsed. Contains the reason.
+    /// A certificate or private key cannot be parsed. Contains the reason as text.
     Tls(String),
 }
 

@@ -1,8 +1,8 @@
 //! One pipelined connection to a Redis node, and its queue of commands.
 //!
-//! Each write contains all commands queued since the previous write; there is no timer. While the
-//! connection is down, queued commands fail immediately, so no caller waits for a reconnect. Not
-//! here: building a write (`connection_write`), choosing a connection (`node`), following
+//! Each write contains all commands queued since the previous write. No timer delays a write. While
+//! the connection is down, queued commands fail immediately, so no caller waits for a reconnect.
+//! Not here: building a write (`connection_write`), choosing a connection (`node`), following
 //! redirects (`cluster`), connecting (`dialer`).
 //!
 //! Invariant: a command is written a second time only if the server replied that it did not run.
@@ -31,25 +31,25 @@ use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::plain_charge::is_denied;
-use super::server_time::{ServerTime, ServerTimeKnownUntil};
+use super::server_time::{ServerTime, ServerTimeExpiry};
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::{Bounds, Micros};
 use crate::store::redis::script::reply::server_time;
 
 /// Maximum number of commands in one write. Redis executes a batch of 128 in about 0.5 ms. A batch
 /// of 1024 takes 8 ms, which is half of the budget that Envoy's default timeout allows.
-pub(super) const COMMANDS_MAX: usize = 128;
+pub(super) const WRITE_COMMANDS_MAX: usize = 128;
 /// Maximum number of writes in flight per connection. Two writes keep the server busy while a reply
 /// is on the way. More writes would make the batches smaller, and a command sent alone costs Redis
 /// twice as much as one in a batch of sixteen.
 const BATCHES_IN_FLIGHT_MAX: usize = 2;
 /// Maximum number of calls in the queue of a connection: four full batches of `tidegate.v1.Limits`,
-/// whose calls are queued all at once. Bounds memory only; whether a call can get its reply in time
-/// is decided by the load estimate (`connection_load`).
+/// because the calls of a batch are queued all at once. This limit only bounds memory. The load
+/// estimate (`connection_load`) decides whether a call can get its reply in time.
 pub(crate) const QUEUE_MAX: usize = 4 * Bounds::DEFAULT.batch_requests_max;
 /// Maximum number of times that a command is resent after NOSCRIPT. If three attempts are not
 /// enough, the server apparently loses its scripts as soon as they are loaded.
-const RELOADS_MAX: u8 = 3;
+const SCRIPT_RELOADS_MAX: u8 = 3;
 
 /// Minimum age of a connection whose loss resets the backoff, even if no reply has arrived on it.
 /// Equal to the maximum backoff, so that the client reconnects at most once in that time.
@@ -70,12 +70,12 @@ pub(crate) struct Connection {
     /// Whether the connection is open and accepts commands.
     pub(crate) ready: Arc<AtomicBool>,
     pub(crate) load: Arc<ConnectionLoad>,
-    /// Time until which the server's time is known, so that plain charges may be written.
-    pub(crate) server_time_known_until: Arc<ServerTimeKnownUntil>,
+    /// Time until which the server's time is known, so that plain charges (INCRBY) may be written.
+    pub(crate) server_time_expiry: Arc<ServerTimeExpiry>,
     pub(crate) meter: LoadMeter,
     pub(crate) stats: Arc<NodeStats>,
-    /// Notified when the connection fails or when an error reply suggests that the topology has
-    /// changed.
+    /// Notification that the connection has failed or that an error reply suggests a change of
+    /// topology.
     pub(crate) refresh_needed: Arc<Notify>,
     /// Circuit breaker of the node, which also provides the clock. `None` disables the breaker and
     /// all measurements.
@@ -85,7 +85,7 @@ pub(crate) struct Connection {
 /// Reason why a connection stopped sending commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
-    /// The node was dropped, so the task does not reconnect.
+    /// The client no longer uses the node, so the task does not reconnect.
     NodeClosed,
     /// The connection broke, or its oldest command got no reply within the reply timeout.
     Lost,
@@ -99,12 +99,14 @@ pub(super) enum CloseReason {
 pub(super) struct InFlightBatch {
     pub(super) pipeline: Pipeline,
     pub(super) commands: Vec<InFlight>,
-    /// Time at which the batch was written, by the breaker's clock; `None` without a breaker.
+    /// Time at which the batch was written, according to the circuit breaker's clock; `None` if the
+    /// node has no circuit breaker.
     pub(super) sent: Option<Micros>,
 }
 
 impl Connection {
-    /// Connects, sends queued commands, and reconnects after a failure, until the node is dropped.
+    /// Connects, sends queued commands, and reconnects after a failure, until the client no longer
+    /// uses the node.
     pub(crate) async fn run(mut self) {
         let mut backoff = Backoff::default();
         while let Some(connection) = self.connect(&mut backoff).await {
@@ -142,13 +144,14 @@ impl Connection {
         self.refresh_needed.notify_one();
     }
 
-    /// Returns the time of the breaker's clock; zero without a breaker.
+    /// Returns the current time of the circuit breaker's clock, or zero if the node has no circuit
+    /// breaker.
     fn now(&self) -> Micros {
         self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now())
     }
 
     /// Tries to connect until an attempt succeeds. Rejects commands that are queued in the
-    /// meantime. Returns `None` if the node is dropped.
+    /// meantime. Returns `None` if the client no longer uses the node.
     async fn connect(&mut self, backoff: &mut Backoff) -> Option<MultiplexedConnection> {
         let Connection { dialer, queue, load, stats, refresh_needed, breaker, .. } = self;
         let dial = dial(dialer, stats, breaker.as_deref(), refresh_needed, backoff);
@@ -168,8 +171,8 @@ impl Connection {
         }
     }
 
-    /// Uses a connection until it must be reopened or the node is dropped. Sends commands or,
-    /// while the circuit breaker is open, PINGs.
+    /// Sends commands or, while the circuit breaker is open, PINGs over a connection, until the
+    /// connection must be reopened or the client no longer uses the node.
     async fn serve_until_closed(
         &mut self,
         mut connection: MultiplexedConnection,
@@ -210,7 +213,7 @@ impl Connection {
     ) -> CloseReason {
         let signal = Arc::clone(&self.signal);
         let mut batches = FuturesUnordered::new();
-        let (mut incoming, mut closed) = (Vec::<Batch>::with_capacity(COMMANDS_MAX), false);
+        let (mut incoming, mut closed) = (Vec::<Batch>::with_capacity(WRITE_COMMANDS_MAX), false);
         let mut outstanding = OutstandingCommands::default();
         let mut silence = SilenceTimer::new(self.dialer.config().silence_max);
         let reason = loop {
@@ -221,7 +224,7 @@ impl Connection {
                 if batch.sent.is_some() && !silence.is_set {
                     silence.reset(Some(silence.interval));
                 }
-                batches.push(send(connection.clone(), batch));
+                batches.push(send_batch(connection.clone(), batch));
             }
             if closed && batches.is_empty() {
                 break CloseReason::NodeClosed;
@@ -266,7 +269,7 @@ impl Connection {
                         self.record_silence(&outstanding);
                     }
                 }
-                received = self.queue.recv_many(&mut incoming, COMMANDS_MAX),
+                received = self.queue.recv_many(&mut incoming, WRITE_COMMANDS_MAX),
                     if !closed
                         && outstanding.pending.is_empty()
                         && batches.len() < BATCHES_IN_FLIGHT_MAX =>
@@ -285,7 +288,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Returns the reason for closing the connection.
+    /// Returns the reason if the connection must be closed.
     fn complete(
         &mut self,
         batch: InFlightBatch,
@@ -297,13 +300,14 @@ impl Connection {
         self.dispatch_replies(batch, result, outstanding)
     }
 
-    /// Rejects the commands that were not written, and discards the bounds on the server's time.
-    /// Counts the commands that were written but got no reply as having an unknown outcome.
+    /// Cleans up when the connection stops sending commands. Rejects the commands that were not
+    /// written, and discards the bounds on the server's time. Counts the commands that were written
+    /// but got no reply as having an unknown outcome.
     fn abandon(&self, outstanding: OutstandingCommands, reason: CloseReason) {
         let OutstandingCommands { in_flight, pending, .. } = outstanding;
         self.load.remove(in_flight + pending.len());
         // The next connection may lead to another server, and this one may have lost its role.
-        self.server_time_known_until.set(Micros::ZERO);
+        self.server_time_expiry.set(Micros::ZERO);
         self.stats.unknown.add(in_flight as u64);
         let kind = match reason {
             CloseReason::BreakerOpened => SendErrorKind::BreakerOpen,
@@ -325,7 +329,7 @@ impl Connection {
         self.stats.answers.get() == before
     }
 
-    /// Records in the load estimate by how much the replies in flight are overdue.
+    /// Updates the load estimate with the time by which replies are overdue.
     fn record_silence(&self, outstanding: &OutstandingCommands) {
         if let Some(sent) = outstanding.sent.front() {
             self.meter.record_silence(&self.load, *sent, outstanding.in_flight, self.now());
@@ -355,7 +359,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Returns the reason for closing the connection.
+    /// Returns the reason if the connection must be closed.
     fn dispatch_replies(
         &mut self,
         batch: InFlightBatch,
@@ -388,18 +392,18 @@ impl Connection {
         let (mut demoted, mut denied) = (false, false);
         let mut errors = 0;
         for in_flight in commands {
-            if in_flight.charges > 0 {
+            if in_flight.charge_count > 0 {
                 let span = sent.and_then(|sent| outstanding.server_time.span(sent, now));
-                let charged = replies.by_ref().take(in_flight.charges);
-                at += in_flight.charges;
+                let charged = replies.by_ref().take(in_flight.charge_count);
+                at += in_flight.charge_count;
                 let failures = self.complete_charges(in_flight, charged, span);
                 demoted |= failures.is_demoted;
                 errors += u64::from(failures.is_out_of_service);
                 denied |= failures.is_denied;
                 continue;
             }
-            at += in_flight.skip;
-            let reply = replies.by_ref().nth(in_flight.skip).unwrap_or_default();
+            at += in_flight.preceding_replies;
+            let reply = replies.by_ref().nth(in_flight.preceding_replies).unwrap_or_default();
             let Value::ServerError(error) = reply else {
                 if let (Some(sent), Some(server)) = (sent, server_time(&reply)) {
                     self.record_server_time(&mut outstanding.server_time, server, sent, now);
@@ -428,8 +432,8 @@ impl Connection {
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
 
-    /// Handles the error reply to a command. Returns the command if it must be resent; otherwise
-    /// passes the error to its caller.
+    /// Handles the error reply to a command. Returns the command if it must be resent. Otherwise,
+    /// passes the error to the caller of the command.
     fn handle_error(
         &self,
         reply: ErrorReply,
@@ -440,7 +444,7 @@ impl Connection {
         let error = match reply {
             ErrorReply::NoScript => {
                 stats.noscript.add(1);
-                if in_flight.loads < RELOADS_MAX
+                if in_flight.noscript_count < SCRIPT_RELOADS_MAX
                     && let Some(command) = command()
                 {
                     return in_flight.reload(command);
@@ -479,8 +483,8 @@ impl Connection {
     }
 }
 
-/// Tries to connect until an attempt succeeds, and waits before each attempt as `backoff` requires.
-/// Returns the connection.
+/// Tries to connect until an attempt succeeds, and waits before each attempt for as long as
+/// `backoff` requires. Returns the connection.
 pub(super) async fn dial(
     dialer: &mut Dialer,
     stats: &NodeStats,
@@ -512,9 +516,9 @@ pub(super) async fn dial(
 /// Commands that a connection has removed from its queue and that have no reply yet, with the
 /// bounds on the server's time.
 pub(super) struct OutstandingCommands {
-    /// Commands that have not been written yet.
+    /// Commands that have not been written to the connection yet.
     pub(super) pending: VecDeque<PendingCommand>,
-    /// Bounds on the server's time. Valid only for this connection.
+    /// Lower and upper bounds on the server's current time. Valid only for this connection.
     pub(super) server_time: ServerTime,
     /// Number of commands that have been written and have no reply yet.
     in_flight: usize,
@@ -525,7 +529,7 @@ pub(super) struct OutstandingCommands {
 impl Default for OutstandingCommands {
     fn default() -> Self {
         OutstandingCommands {
-            pending: VecDeque::with_capacity(COMMANDS_MAX),
+            pending: VecDeque::with_capacity(WRITE_COMMANDS_MAX),
             server_time: ServerTime::default(),
             in_flight: 0,
             sent: VecDeque::with_capacity(BATCHES_IN_FLIGHT_MAX),
@@ -557,9 +561,9 @@ impl SilenceTimer {
         SilenceTimer { sleep: Box::pin(tokio::time::sleep(interval)), interval, is_set: false }
     }
 
-    /// Restarts the timer. The timer fires after one interval, or after `left` if `left` is shorter
-    /// than an interval but not zero. `left` is how much longer the node may stay silent; `None`
-    /// stops the timer.
+    /// Restarts the timer. `left` is how much longer the node may stay silent; `None` stops the
+    /// timer. The timer fires after `left` or after one interval, whichever is shorter. If `left`
+    /// is zero, the timer fires after one interval.
     fn reset(&mut self, left: Option<Duration>) {
         self.is_set = left.is_some();
         if let Some(left) = left {
@@ -582,7 +586,7 @@ async fn yield_to_reader(must_wait: bool) {
     }
 }
 
-async fn send(
+async fn send_batch(
     mut connection: MultiplexedConnection,
     batch: InFlightBatch,
 ) -> (InFlightBatch, RedisResult<Vec<Value>>) {

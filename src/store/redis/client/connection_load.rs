@@ -1,10 +1,11 @@
-//! Load of one connection. Estimates how long a new call would wait, given the commands that are
-//! outstanding.
+//! Load of one connection. Estimates how long a new call would wait for its reply, given the
+//! commands that are outstanding.
 //!
 //! A call whose reply cannot arrive in time is rejected immediately. If it were written, it would
-//! delay the calls behind it, and the fallback would decide it anyway. Callers read four atomics.
-//! The connection's task updates the measurements once per batch of replies, and every few
-//! milliseconds while the node is silent. Not here: the fallback (`resilience`).
+//! delay the calls behind it and would then be decided by the fallback anyway. To check the load, a
+//! caller reads only four atomics. The connection's task updates the measurements once per batch of
+//! replies, and every few milliseconds while the node is silent. Not here: the fallback
+//! (`resilience`).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -12,10 +13,10 @@ use crate::domain::Micros;
 
 /// Length of each of the two windows over which the mean service time is computed.
 const SERVICE_WINDOW: Micros = Micros(50_000);
-/// Age, in milliseconds, after which the mean service time is ignored. By then, the connection has
-/// been idle or the circuit breaker is about to open.
+/// Age, in milliseconds, after which a measurement of the mean service time is ignored. By then,
+/// the connection has been idle or the circuit breaker is about to open.
 const SERVICE_TIME_AGE_MAX_MS: i32 = 100;
-/// Age, in milliseconds, after which the smallest round trip is ignored.
+/// Age, in milliseconds, after which a measurement of the smallest round trip is ignored.
 const ROUND_TRIP_AGE_MAX_MS: i32 = 1_000;
 /// Length of each of the two windows over which the smallest round trip is computed.
 const ROUND_TRIP_WINDOW: Micros = Micros(500_000);
@@ -26,15 +27,15 @@ pub(crate) struct ConnectionLoad {
     /// Number of commands that are queued or in flight.
     outstanding: AtomicU32,
     /// Mean service time of a command, in nanoseconds.
-    service: Measurement,
+    service_time: Measurement,
     /// Time by which the replies to the commands in flight are overdue, in microseconds.
     overdue: Measurement,
     /// Smallest round trip of the last second, in microseconds.
     round_trip_min: Measurement,
 }
 
-/// Measured value and the time of the measurement, packed into one word: the value in the low 32
-/// bits, and the time, in milliseconds, in the high 32 bits.
+/// Measured value and the time of the measurement, packed into 64 bits. The low 32 bits hold the
+/// value, and the high 32 bits hold the time in milliseconds.
 #[derive(Debug, Default)]
 struct Measurement(AtomicU64);
 
@@ -66,16 +67,16 @@ impl ConnectionLoad {
 
     /// Returns whether a mean service time above 0 was measured recently.
     pub(crate) fn is_measured(&self, now: Micros) -> bool {
-        self.service.get(now, SERVICE_TIME_AGE_MAX_MS) > 0
+        self.service_time.get(now, SERVICE_TIME_AGE_MAX_MS) > 0
     }
 
     /// Returns whether a call that is queued now can get its reply by `deadline`. The outstanding
-    /// commands may take at most half of the time left; the other half is a margin for variance.
-    /// If replies are overdue, the node is assumed to stay silent for as long again before it
-    /// replies. The smallest round trip must also fit into the time left.
+    /// commands may take at most half of the time left. The other half is a margin for variance. If
+    /// replies are overdue, the node is assumed to stay silent for as long again before it replies.
+    /// The smallest round trip must also fit into the time left.
     pub(crate) fn can_reply_by(&self, now: Micros, deadline: Micros) -> bool {
         let left = deadline.saturating_sub(now).0;
-        let service_ns = self.service.get(now, SERVICE_TIME_AGE_MAX_MS);
+        let service_ns = self.service_time.get(now, SERVICE_TIME_AGE_MAX_MS);
         let outstanding = u64::from(self.outstanding.load(Ordering::Relaxed));
         let overdue_ns = self.overdue.get(now, SERVICE_TIME_AGE_MAX_MS) * 1_000;
         // Nanoseconds against half of 1,000 times as many microseconds.
@@ -84,12 +85,12 @@ impl ConnectionLoad {
     }
 }
 
-/// Meter of a connection's mean service time and smallest round trip, both computed from the
-/// replies, and of the time by which replies are overdue. Owned by the connection's task.
+/// Meter of a connection. Measures the mean service time and the smallest round trip from the
+/// replies, and how long replies are overdue. Owned by the connection's task.
 #[derive(Debug, Default)]
 pub(crate) struct LoadMeter {
-    service: [ServiceWindow; 2],
-    round_trips: [RoundTripWindow; 2],
+    service_windows: [ServiceWindow; 2],
+    round_trip_windows: [RoundTripWindow; 2],
     /// Time at which the latest batch of replies arrived.
     last_reply: Micros,
 }
@@ -98,11 +99,11 @@ pub(crate) struct LoadMeter {
 #[derive(Clone, Copy, Debug, Default)]
 struct ServiceWindow {
     start: Micros,
-    busy: Micros,
+    busy_time: Micros,
     commands: u64,
 }
 
-/// Smallest round trip in one window, if any round trip was measured.
+/// Smallest round trip in one window; `None` if no round trip was measured.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTripWindow {
     start: Micros,
@@ -115,7 +116,7 @@ impl LoadMeter {
         let is_recent = |window: &&RoundTripWindow| {
             now.saturating_sub(window.start) < Micros(2 * ROUND_TRIP_WINDOW.0)
         };
-        let recent = self.round_trips.iter().filter(is_recent);
+        let recent = self.round_trip_windows.iter().filter(is_recent);
         recent.filter_map(|window| window.smallest).min().unwrap_or_default()
     }
 
@@ -127,8 +128,8 @@ impl LoadMeter {
         silence.saturating_sub(self.round_trip_min(now))
     }
 
-    /// Stores in `load` by how much the silence of the node exceeds the service time of the
-    /// `in_flight` commands. Otherwise, calls would be sent to a frozen node until its circuit
+    /// Updates `load` with the time by which the silence of the node exceeds the service time of
+    /// the `in_flight` commands. Otherwise, calls would be sent to a frozen node until its circuit
     /// breaker opens. `sent` is the time at which the oldest batch in flight was written. Does
     /// nothing if no round trip was measured recently, because the silence may be network latency.
     pub(crate) fn record_silence(
@@ -146,9 +147,9 @@ impl LoadMeter {
 
     /// Returns the mean service time of a command in the two latest windows, in nanoseconds.
     fn service_mean_ns(&self) -> u64 {
-        let [current, previous] = &self.service;
+        let [current, previous] = &self.service_windows;
         let commands = current.commands + previous.commands;
-        (current.busy.0 + previous.busy.0).saturating_mul(1_000) / commands.max(1)
+        (current.busy_time.0 + previous.busy_time.0).saturating_mul(1_000) / commands.max(1)
     }
 
     /// Records that the replies to a batch of `commands` commands, written at `sent`, arrived at
@@ -172,21 +173,22 @@ impl LoadMeter {
             now.saturating_sub(self.last_reply)
         };
         self.last_reply = now;
-        if now.saturating_sub(self.round_trips[0].start) >= ROUND_TRIP_WINDOW {
-            self.round_trips[1] = self.round_trips[0];
-            self.round_trips[0] = RoundTripWindow { start: now, smallest: None };
+        if now.saturating_sub(self.round_trip_windows[0].start) >= ROUND_TRIP_WINDOW {
+            self.round_trip_windows[1] = self.round_trip_windows[0];
+            self.round_trip_windows[0] = RoundTripWindow { start: now, smallest: None };
         }
-        let smallest = &mut self.round_trips[0].smallest;
+        let smallest = &mut self.round_trip_windows[0].smallest;
         *smallest = Some(smallest.map_or(round_trip, |known| known.min(round_trip)));
-        if now.saturating_sub(self.service[0].start) >= SERVICE_WINDOW {
+        if now.saturating_sub(self.service_windows[0].start) >= SERVICE_WINDOW {
             let is_recent =
-                now.saturating_sub(self.service[0].start) < Micros(2 * SERVICE_WINDOW.0);
-            self.service[1] = if is_recent { self.service[0] } else { Default::default() };
-            self.service[0] = ServiceWindow { start: now, ..ServiceWindow::default() };
+                now.saturating_sub(self.service_windows[0].start) < Micros(2 * SERVICE_WINDOW.0);
+            self.service_windows[1] =
+                if is_recent { self.service_windows[0] } else { Default::default() };
+            self.service_windows[0] = ServiceWindow { start: now, ..ServiceWindow::default() };
         }
-        self.service[0].busy = self.service[0].busy.saturating_add(busy);
-        self.service[0].commands += commands as u64;
-        load.service.set(self.service_mean_ns(), now);
+        self.service_windows[0].busy_time = self.service_windows[0].busy_time.saturating_add(busy);
+        self.service_windows[0].commands += commands as u64;
+        load.service_time.set(self.service_mean_ns(), now);
         load.overdue.set(0, now);
         load.round_trip_min.set(self.round_trip_min(now).0, now);
     }
@@ -211,9 +213,10 @@ mod tests {
         Micros(NOW.0 + micros)
     }
 
-    /// Returns the load of a connection that replies to a batch of 10 commands every millisecond, 2
-    /// ms after it was written.
-    fn busy() -> (ConnectionLoad, LoadMeter, Micros) {
+    /// Returns the load and the meter of a connection that gets the replies to a batch of 10
+    /// commands every millisecond, 2 ms after the batch was written. Also returns the time 1 ms
+    /// after the last reply.
+    fn busy_connection() -> (ConnectionLoad, LoadMeter, Micros) {
         let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
         let mut now = NOW;
         for _ in 0..200 {
@@ -226,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_call_fits_if_outstanding_commands_take_at_most_half_of_its_time() {
-        let (load, _, now) = busy();
+        let (load, _, now) = busy_connection();
         let deadline = now.saturating_add(Micros(16_000));
         load.add(79);
         assert!(load.can_reply_by(now, deadline), "79 commands take 7.9 ms of 16");
@@ -243,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_call_without_a_deadline_always_fits() {
-        let (load, _, now) = busy();
+        let (load, _, now) = busy_connection();
         load.add(1_000_000);
         assert!(load.can_reply_by(now, Micros(u64::MAX)));
     }
@@ -289,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_large_batch_may_take_its_time() {
-        let (load, meter, now) = busy();
+        let (load, meter, now) = busy_connection();
         load.add(80);
         // 80 commands at 0.1 ms each take 8 ms.
         let sent = now.saturating_sub(Micros(1_000));
@@ -315,7 +318,7 @@ mod tests {
 
     #[test]
     fn silence_after_a_long_pause_is_not_recorded() {
-        let (load, meter, now) = busy();
+        let (load, meter, now) = busy_connection();
         load.add(1_000_000);
         let sent = now.saturating_add(Micros(1_000_000));
         let later = sent.saturating_add(Micros(50_000));
@@ -325,7 +328,7 @@ mod tests {
 
     #[test]
     fn an_old_measurement_does_not_count() {
-        let (load, meter, now) = busy();
+        let (load, meter, now) = busy_connection();
         load.add(1_000_000);
         let later = |micros| now.saturating_add(Micros(micros));
         assert!(!load.can_reply_by(later(98_000), later(114_000)));

@@ -1,8 +1,8 @@
 //! Probes a node while its circuit breaker is open: sends one PING every 100 ms over the open
 //! connection, with or without traffic.
 //!
-//! A script call goes in front of each PING, because a node whose writes are paused (CLIENT PAUSE
-//! WRITE) still replies to a PING. The script does not exist, so the call has no effect.
+//! A script call precedes each PING, because a node whose writes are paused (CLIENT PAUSE WRITE)
+//! still replies to a PING. The script does not exist, so the call has no effect.
 //!
 //! A node that was frozen replies over the open connection as soon as it resumes. If probing takes
 //! longer than the reply timeout, a new connection is opened, in case the open one is dead. Not
@@ -26,21 +26,21 @@ use super::transport::SendErrorKind;
 pub(super) enum ProbeResult {
     /// The node replied to a PING in time.
     Replied,
-    /// The node sent nothing over the old connection, and this new one was opened.
+    /// No PING got a timely reply over the old connection, so this new connection was opened.
     Replaced(MultiplexedConnection),
-    /// The connection broke, or the node was dropped.
+    /// The connection broke, or the client no longer uses the node.
     Closed(CloseReason),
 }
 
-/// Future that resolves to the replies to a script call and the PING behind it.
-type Ping = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>;
+/// Future that resolves to the replies to a script call and to the PING that follows it.
+type PingFuture = Pin<Box<dyn Future<Output = RedisResult<Vec<Value>>> + Send>>;
 
-/// SHA-1 hash that no script has.
+/// SHA-1 hash of a script that does not exist.
 const ABSENT_SCRIPT: &str = "0000000000000000000000000000000000000000";
 
 impl Connection {
-    /// Sends PINGs until the reply to a PING arrives in time, the connection breaks, the connection
-    /// is replaced, or the node is dropped. Rejects commands that are queued in the meantime.
+    /// Sends PINGs until a reply to a PING arrives in time, the connection breaks or is replaced,
+    /// or the client no longer uses the node. Rejects commands that are queued in the meantime.
     /// `first_ping` is the delay before the first PING.
     ///
     /// Replies are matched to commands by their order. After a lost reply, a PING completes only
@@ -57,7 +57,7 @@ impl Connection {
         let address = dialer.address().clone();
         let next_ping = tokio::time::sleep(first_ping);
         tokio::pin!(next_ping);
-        let mut ping: Option<Ping> = None;
+        let mut ping: Option<PingFuture> = None;
         let mut sent = breaker.clock.now();
         let reply_timeout = dialer.config().reply_timeout;
         let redial = async {
@@ -124,7 +124,7 @@ fn is_out_of_service(replies: &[Value], node: &Address) -> bool {
 }
 
 /// Waits for the reply to the PING in flight. Never completes if no PING is in flight.
-async fn next_reply(ping: &mut Option<Ping>) -> RedisResult<Vec<Value>> {
+async fn next_reply(ping: &mut Option<PingFuture>) -> RedisResult<Vec<Value>> {
     match ping {
         Some(ping) => ping.await,
         None => std::future::pending().await,

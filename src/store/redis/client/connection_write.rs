@@ -1,11 +1,11 @@
-//! Builds the writes of a connection. For plain charges, also tracks the server's time and adds an
-//! expiry for each key.
+//! Builds the batches that a connection writes. For plain charges (INCRBY), also tracks the
+//! server's time and sets an expiry on each key.
 //!
 //! Not here: when to write, and replies to script calls (`connection`).
 
 use redis::{Arg, Cmd, Pipeline, Value};
 
-use super::connection::{COMMANDS_MAX, Connection, InFlightBatch, OutstandingCommands};
+use super::connection::{Connection, InFlightBatch, OutstandingCommands, WRITE_COMMANDS_MAX};
 use super::dialer::script_load;
 use super::error_reply::{ErrorReply, Redirect};
 use super::pending_command::{
@@ -19,11 +19,11 @@ use crate::domain::Micros;
 /// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
 /// before it serves the next connection.
 const WRITE_BYTES_MAX: usize = 16 * 1024;
-/// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two line
-/// endings.
+/// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two CRLFs.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// Problems with a node, as reported by the error replies to one call's plain charges.
+/// Problems with a node that were reported by the error replies to one call's plain charges
+/// (INCRBY).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
@@ -41,8 +41,8 @@ impl Connection {
         outstanding: &mut OutstandingCommands,
     ) -> Option<InFlightBatch> {
         let OutstandingCommands { pending, server_time, .. } = outstanding;
-        let mut pipeline = Pipeline::with_capacity(pending.len().min(COMMANDS_MAX));
-        let mut commands = Vec::with_capacity(pending.len().min(COMMANDS_MAX));
+        let mut pipeline = Pipeline::with_capacity(pending.len().min(WRITE_COMMANDS_MAX));
+        let mut commands = Vec::with_capacity(pending.len().min(WRITE_COMMANDS_MAX));
         let mut bytes = 0;
         let mut loaded = Vec::new();
         let mut expiries = Expiries::default();
@@ -52,7 +52,7 @@ impl Connection {
         let earliest_reply =
             now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
         let is_time_known = now.is_some_and(|now| server_time.is_known_at(now));
-        while pipeline.len() + expiries.len() < COMMANDS_MAX && bytes < WRITE_BYTES_MAX {
+        while pipeline.len() + expiries.len() < WRITE_COMMANDS_MAX && bytes < WRITE_BYTES_MAX {
             let Some(command) = pending.pop_front() else { break };
             let Some(command) = self.reject_unless_writable(command, earliest_reply, is_time_known)
             else {
@@ -60,7 +60,7 @@ impl Connection {
             };
             let before = pipeline.len();
             if let Some(script) = command.script()
-                && command.loads > 0
+                && command.noscript_count > 0
                 && !loaded.iter().any(|held| std::ptr::eq(*held, script))
             {
                 pipeline.add_command(script_load(script));
@@ -124,8 +124,8 @@ impl Connection {
         Some(command)
     }
 
-    /// Records the server time that a script's reply contains, if the server can execute plain
-    /// charges.
+    /// Records the server time that a script's reply contains, if the server supports plain charges
+    /// (INCRBY).
     pub(super) fn record_server_time(
         &self,
         server_time: &mut ServerTime,
@@ -135,19 +135,19 @@ impl Connection {
     ) {
         if self.dialer.supports_charges() {
             server_time.record(script_time, sent, received);
-            self.server_time_known_until.set(server_time.valid_until());
+            self.server_time_expiry.set(server_time.valid_until());
         }
     }
 
-    /// Stops plain charges on this connection until it is reopened.
+    /// Stops plain charges (INCRBY) on this connection until it is reopened.
     pub(super) fn forbid_charges(&self, server_time: &mut ServerTime) {
         self.dialer.forbid_charges();
         *server_time = ServerTime::default();
-        self.server_time_known_until.set(Micros::ZERO);
+        self.server_time_expiry.set(Micros::ZERO);
     }
 
-    /// Delivers the replies for plain charges to the waiting caller. Returns the
-    /// problems with the node that error replies report.
+    /// Passes the replies to plain charges (INCRBY) to the waiting caller. Returns the problems
+    /// with the node that the error replies report.
     pub(super) fn complete_charges(
         &self,
         in_flight: InFlight,

@@ -1,4 +1,4 @@
-//! Opens connections to Redis: address, TLS, login, and loading scripts.
+//! Opens connections to Redis: connects, logs in, and loads the scripts.
 //!
 //! Not here: sending script calls (`connection`), finding nodes (`sentinel`, `slot_refresh`).
 
@@ -53,7 +53,7 @@ pub(crate) struct ClientContext {
     pub(crate) losses: Arc<LossCount>,
     /// Number of connections to any node that were lost since the client was opened.
     pub(crate) lost_connections: AtomicU64,
-    /// Latest logged reason why a node could not be used; `None` if nothing was logged.
+    /// Latest logged reason why a node could not be used; `None` if no reason was logged.
     failure: Mutex<Option<String>>,
 }
 
@@ -77,7 +77,7 @@ impl ClientContext {
         Ok(ClientContext { config, scripts, tls, log_limiter, losses, lost_connections, failure })
     }
 
-    /// Stores the reason why a node cannot be used. [`failure`](Self::failure) returns it.
+    /// Stores the reason why a node cannot be used, for [`failure`](Self::failure) to return.
     pub(crate) fn set_failure(&self, node: &Address, reason: &str, advice: Option<&str>) {
         let text = match advice {
             Some(advice) => format!("{node}: {reason}; {advice}"),
@@ -185,7 +185,7 @@ fn keepalive() -> TcpKeepalive {
         .with_retries(KEEPALIVE_RETRIES)
 }
 
-/// Returns the parameters of a connection without TLS.
+/// Returns the address, login and TCP parameters of a connection without TLS.
 fn connection_info(
     address: &Address,
     login: RedisConnectionInfo,
@@ -220,9 +220,9 @@ pub(crate) enum ConnectError {
     IsReplica,
     /// The server requires a password, and none is set.
     PasswordRequired,
-    /// The server denied the login or a command, which only an operator can fix.
+    /// The server denied the login or a command. Only an operator can fix this.
     Denied(String),
-    /// Connecting failed for any other reason. A retry may help.
+    /// Connecting failed for a reason that may be temporary, so a retry may help.
     Failed(String),
 }
 
@@ -279,7 +279,7 @@ impl From<RedisError> for ConnectError {
 /// identified, because the callback for broken connections is part of the pool's configuration.
 ///
 /// INFO and CLUSTER queries do not use a pool: before each reuse, a pool sends UNWATCH, which the
-/// documented ACL does not permit and sentinels do not support.
+/// ACL in the documentation does not permit and sentinels do not support.
 pub(crate) struct Dialer {
     context: Arc<ClientContext>,
     address: Address,
@@ -287,7 +287,7 @@ pub(crate) struct Dialer {
     stats: Arc<NodeStats>,
     signal: Arc<ConnectionSignal>,
     loss_detector: Arc<LossDetector>,
-    /// Whether the server of the latest connection can execute plain charges.
+    /// Whether the server of the latest connection supports plain charges (INCRBY).
     supports_charges: AtomicBool,
 }
 
@@ -339,18 +339,17 @@ impl Dialer {
         Dialer { context, address, pool: None, stats, signal, loss_detector, supports_charges }
     }
 
-    /// Returns whether the server of the latest connection can execute plain charges.
+    /// Returns whether the server of the latest connection supports plain charges (INCRBY).
     pub(crate) fn supports_charges(&self) -> bool {
         self.supports_charges.load(Ordering::Relaxed)
     }
 
-    /// Records that the server denied a command of a plain charge. The record applies until the
-    /// next connection is opened.
+    /// Records that the server denied a command of a plain charge (INCRBY). The record applies
+    /// until the next connection is opened.
     pub(crate) fn forbid_charges(&self) {
         self.supports_charges.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the client's configuration.
     pub(crate) fn config(&self) -> &RedisConfig {
         &self.context.config
     }
@@ -359,12 +358,11 @@ impl Dialer {
         &self.address
     }
 
-    /// Counts a connection that was lost.
+    /// Counts a lost connection.
     pub(crate) fn record_lost_connection(&self) {
         self.context.lost_connections.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns the log limiter that all connections of the client share.
     pub(crate) fn log_limiter(&self) -> &LogLimiter {
         &self.context.log_limiter
     }
@@ -436,7 +434,8 @@ impl Dialer {
         login_parameters(&config.auth, password, config.db)
     }
 
-    /// Returns the configuration of a connection: timeouts, and the callback for when it breaks.
+    /// Returns the configuration of a connection: its timeouts, and the callback for when it
+    /// breaks.
     fn connection_config(&self) -> AsyncConnectionConfig {
         let config = &self.context.config;
         let signal = Arc::clone(&self.signal);
@@ -524,9 +523,9 @@ impl Dialer {
         Ok(())
     }
 
-    /// Returns an error if the settings name a single server, but it is one of several masters of a
-    /// cluster. Such a server would redirect the calls for most keys. Does nothing if the ACL does
-    /// not permit INFO or CLUSTER INFO.
+    /// Returns an error if the configured topology is a single server, but the server is one of
+    /// several masters of a cluster. Such a server would redirect the calls for most keys. Does
+    /// nothing if the ACL does not permit INFO or CLUSTER INFO.
     async fn require_all_slots(
         &self,
         connection: &mut MultiplexedConnection,
@@ -555,9 +554,10 @@ impl Dialer {
         }
     }
 
-    /// Compares `stored`, the value of `tg1meta`, with `config.meta`, and stores the latter. Warns
-    /// if they differ: replicas whose Redis keys differ each admit the full limit. Does nothing
-    /// after an error reply: on a cluster, only one node holds the key.
+    /// Compares `stored`, the value of the key `tg1meta`, with `config.meta`, and overwrites the
+    /// key with `config.meta`. Logs a warning if the values differ, because replicas with different
+    /// key formats or key secrets do not share counters. Does nothing after an error reply, because
+    /// on a cluster only one node holds the key.
     async fn compare_meta(&self, connection: &mut MultiplexedConnection, key: &str, stored: Value) {
         let meta = &self.context.config.meta;
         match stored {

@@ -27,7 +27,7 @@ pub enum Redirect {
     Moved(Address),
     /// ASK: the hash slot is being migrated, and the key is already on the node at this address.
     Ask(Address),
-    /// TRYAGAIN: some of the keys are being migrated. Send the call to the same node again.
+    /// TRYAGAIN: some of the keys are being migrated. The call must be sent to the same node again.
     TryAgain,
 }
 

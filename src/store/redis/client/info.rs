@@ -2,8 +2,7 @@
 //!
 //! Not here: sending INFO (`info_poll`; `dialer` in the handshake), names of the metrics (`app`).
 
-/// Values that a Redis server reported in INFO. The command counts include the commands of all
-/// clients of the server.
+/// Values that a Redis server reported in INFO. The command counts cover all clients of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
     /// Commands per second at the time of the report (`instantaneous_ops_per_sec`).
@@ -45,12 +44,12 @@ impl NodeInfo {
                 "maxmemory_policy" => info.eviction_policy = value.trim().to_owned(),
                 "evicted_keys" => info.evicted_keys = number(),
                 "cmdstat_evalsha" | "cmdstat_eval" => {
-                    info.script_calls += field(value, "calls");
-                    info.script_us += field(value, "usec");
+                    info.script_calls += parse_field(value, "calls");
+                    info.script_us += parse_field(value, "usec");
                 }
                 _ if name == our_db => {
-                    info.keys = field(value, "keys");
-                    info.keys_expiring = field(value, "expires");
+                    info.keys = parse_field(value, "keys");
+                    info.keys_expiring = parse_field(value, "expires");
                 }
                 _ => {}
             }
@@ -67,7 +66,7 @@ impl NodeInfo {
 
 /// Returns the value of the field `name` in a line such as `calls=12,usec=340`; 0 if the field is
 /// missing.
-fn field(line: &str, name: &str) -> u64 {
+fn parse_field(line: &str, name: &str) -> u64 {
     let value = |pair: &str| {
         let (key, number) = pair.split_once('=')?;
         (key == name).then(|| number.trim().parse().ok()).flatten()

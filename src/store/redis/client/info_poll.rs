@@ -13,8 +13,8 @@ use super::info::NodeInfo;
 use super::node::Node;
 use super::topology::Topology;
 
-/// Interval between INFO polls until the first reply from any node. Short, because nodes are
-/// connected soon after startup.
+/// Interval between INFO polls until the first reply from any node. It is short because the nodes
+/// are usually connected soon after startup.
 const INTERVAL_AT_START: Duration = Duration::from_millis(500);
 
 /// Polls INFO on every node until the client is dropped.

@@ -12,18 +12,18 @@ use crate::domain::Micros;
 
 /// Minimum time between two log lines with the same message and subject.
 const LOG_LINE_INTERVAL_MIN: Micros = Micros(60_000_000);
-/// Maximum number of tracked log lines, each identified by its message and subject. Further lines
-/// are suppressed. A cluster has at most 1,000 nodes, and few of them fail at the same time.
+/// Maximum number of tracked pairs of message and subject. Lines of any further pair are
+/// suppressed. A cluster has at most 1,000 nodes, and few of them fail at the same time.
 const TRACKED_LINES_MAX: usize = 1_024;
 
-/// Number of log lines with the same message and subject that were suppressed since such a line was
-/// last written; `None` if there were none, so that the log line has no field `suppressed`.
+/// Number of log lines suppressed since a line with the same message and subject was last written.
+/// `None` instead of 0, so that the log line omits the field `suppressed`.
 pub(crate) type SuppressedLines = Option<NonZeroU64>;
 
 /// Limiter that suppresses repeated log lines. Not used on the request path.
 #[derive(Debug)]
 pub(crate) struct LogLimiter {
-    /// Clock that measures the time between lines; `None` lets every line through.
+    /// Clock that measures the time between lines; `None` if no line is to be suppressed.
     clock: Option<MonotonicClock>,
     lines: Mutex<HashMap<(&'static str, String), LoggedLine>>,
 }
@@ -32,7 +32,7 @@ pub(crate) struct LogLimiter {
 /// subject that were suppressed since then.
 #[derive(Debug)]
 struct LoggedLine {
-    logged: Micros,
+    logged_at: Micros,
     suppressed: u64,
 }
 
@@ -43,7 +43,7 @@ impl LogLimiter {
     }
 
     /// Returns `None` if a line with this message and subject must be suppressed. Otherwise,
-    /// returns how many such lines were suppressed since the last one that was logged.
+    /// returns the number of such lines suppressed since the last one was logged.
     pub(crate) fn admit(
         &self,
         message: &'static str,
@@ -51,7 +51,8 @@ impl LogLimiter {
     ) -> Option<SuppressedLines> {
         let Some(clock) = &self.clock else { return Some(None) };
         let now = clock.now();
-        let is_recent = |line: &LoggedLine| now.saturating_sub(line.logged) < LOG_LINE_INTERVAL_MIN;
+        let is_recent =
+            |line: &LoggedLine| now.saturating_sub(line.logged_at) < LOG_LINE_INTERVAL_MIN;
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (message, subject.to_string());
         if let Some(line) = lines.get_mut(&key) {
@@ -59,7 +60,7 @@ impl LogLimiter {
                 line.suppressed += 1;
                 return None;
             }
-            line.logged = now;
+            line.logged_at = now;
             return Some(NonZeroU64::new(std::mem::take(&mut line.suppressed)));
         }
         if lines.len() >= TRACKED_LINES_MAX {
@@ -68,7 +69,7 @@ impl LogLimiter {
         if lines.len() >= TRACKED_LINES_MAX {
             return None;
         }
-        lines.insert(key, LoggedLine { logged: now, suppressed: 0 });
+        lines.insert(key, LoggedLine { logged_at: now, suppressed: 0 });
         Some(None)
     }
 }

@@ -1,11 +1,11 @@
-//! Detects that Redis may have lost counters. The signs are a new server process, a missing stored
-//! key, and a new master.
+//! Detects that Redis may have lost counters. The signs are a new server process, a stored key that
+//! has disappeared, and a new master.
 //!
-//! A server that was restarted has a new run id. A server that was emptied lacks the key `tg1meta`,
-//! which every connection writes. The handshake of every connection reads the run id and the key,
-//! before the connection sends script calls. A new master may lack charges that had not been
-//! replicated to it. A false alarm does little harm: for one charge lifetime, each check must also
-//! fit within the full limit when only this replica's own charges are counted.
+//! A restarted server has a new run id. A flushed server lacks the key `tg1meta`, which every
+//! connection writes. The handshake of every connection reads the run id and the key, before the
+//! connection sends script calls. A new master may lack charges that had not been replicated to it.
+//! A false alarm does little harm: until all charges made before it have expired, a check must also
+//! fit within the limit as counted from this replica's own charges.
 //!
 //! Not here: the consequences of a loss (`resilience`).
 
@@ -36,7 +36,7 @@ impl LossCount {
 /// read in the handshakes of the node's connections.
 #[derive(Debug, Default)]
 pub(crate) struct LossDetector {
-    known: Mutex<KnownServer>,
+    known_server: Mutex<KnownServer>,
 }
 
 #[derive(Debug, Default)]
@@ -92,9 +92,8 @@ impl LossDetector {
     }
 
     /// Compares the replies in a handshake with the known state of the server. Returns the sign of
-    /// a counter loss. Returns `None` if there is no sign, or if another connection has already
-    /// detected this loss. `before` is the result of [`known_meta`](Self::known_meta) before the
-    /// handshake.
+    /// a counter loss, or `None` if there is no sign or another connection has already detected
+    /// this loss. `before` is the result of [`known_meta`](Self::known_meta) before the handshake.
     pub(crate) fn compare(&self, before: KnownMeta, replies: ServerReplies) -> Option<LossSign> {
         let mut known = self.lock();
         let is_restarted = match (&known.run_id, &replies.run_id) {
@@ -124,7 +123,7 @@ impl LossDetector {
     }
 
     fn lock(&self) -> MutexGuard<'_, KnownServer> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known_server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Detects settings that do not fit the Redis server: address, TLS, credentials, deployment mode,
 //! master name. Returns advice for the log, which usually names the flag to change.
 //!
-//! Runs in a task of its own, and only for failures that are logged. It therefore runs at most once
-//! a minute for each kind of failure and node. Not here: connecting (`dialer`).
+//! Runs in a separate task, and only for failures that are logged: at most once a minute for each
+//! kind of failure and node. Not here: connecting (`dialer`).
 
 use redis::Value;
 
@@ -10,7 +10,7 @@ use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::ClientContext;
 use crate::peer_protocol::{Peer, detect_peer};
 
-/// Maximum number of master names of a sentinel that the advice lists.
+/// Maximum number of a sentinel's master names that are listed in advice.
 const LISTED_MASTERS_MAX: usize = 5;
 
 /// Returns advice on which setting to change so that the server can be used, or `None` if no wrong
@@ -66,7 +66,7 @@ pub(crate) fn server_mode(info: Value) -> Option<String> {
     Some(mode.trim().to_owned())
 }
 
-/// Returns whether a reply to CLUSTER INFO says that several masters share the slots.
+/// Returns whether a reply to CLUSTER INFO reports more than one master with hash slots.
 pub(crate) fn has_several_masters(info: Value) -> bool {
     let Ok(info) = redis::from_redis_value::<String>(info) else { return false };
     let size = info.lines().find_map(|line| line.strip_prefix("cluster_size:"));
@@ -122,9 +122,9 @@ enum TrustedCas {
     SystemCas,
 }
 
-/// Returns advice on a failure whose message states the cause, or `None` if no cause is recognized.
-/// `text` contains the messages of the failure and of a second attempt. `trust` is `None` without
-/// TLS.
+/// Returns advice on a failure whose cause can be recognized from its message, otherwise `None`.
+/// `text` contains the messages of the failure and of a second attempt. `trust` is `None` if the
+/// connection does not use TLS.
 fn advice_on_error(text: &str, trust: Option<TrustedCas>) -> Option<&'static str> {
     let says = |word: &str| text.contains(word);
     Some(match () {
@@ -161,7 +161,7 @@ fn advice_on_error(text: &str, trust: Option<TrustedCas>) -> Option<&'static str
 }
 
 /// Returns advice on a certificate that was issued for a different DNS name than the host in
-/// `address`. Returns `None` for any other failure. `configured` are the addresses from the
+/// `address`. Returns `None` for any other failure. `configured` contains the addresses from the
 /// settings.
 fn advice_on_hostname(text: &str, address: &Address, configured: &[Address]) -> Option<String> {
     let Address::Tcp(_, port) = address else { return None };
@@ -178,7 +178,7 @@ fn advice_on_hostname(text: &str, address: &Address, configured: &[Address]) -> 
     ))
 }
 
-/// Maximum length of a master's name in advice, in bytes. Longer names are left out.
+/// Maximum length in bytes of a master's name that is quoted in advice. Longer names are left out.
 const MASTER_NAME_BYTES_MAX: usize = 255;
 
 /// Returns the names of the masters that a sentinel monitors, or `None` if the sentinel
@@ -197,7 +197,7 @@ async fn query_master_names(
     Some(names.filter(|name| name.len() <= MASTER_NAME_BYTES_MAX).collect())
 }
 
-/// Returns advice on a sentinel whose address was configured as that of a Redis server.
+/// Returns advice for a sentinel whose address was configured as the address of a Redis server.
 fn advice_on_sentinel(masters: &[String], address: &Address) -> String {
     let master = match masters {
         [master] => master,
@@ -227,7 +227,7 @@ fn advice_on_master(known: &[String], master: &str) -> Option<String> {
 }
 
 /// Returns the name in an entry of the reply to SENTINEL MASTERS, or `None` if there is none. The
-/// entry is a map or, before RESP3, a list of names and values.
+/// entry is a map in RESP3, and a flat list of names and values in RESP2.
 fn master_name(entry: Value) -> Option<String> {
     let text = |value: Value| redis::from_redis_value::<String>(value).ok();
     match entry {

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | [`transport`] | the trait through which the store sends script calls |
 //! | [`topology`] | [`RedisClient`](topology::RedisClient), which implements that trait over one topology |
-//! | `single_master`, `sentinel` | one server; following the master that the sentinels name |
+//! | `single_master`, `sentinel` | one server; following the master that the sentinels report |
 //! | `cluster`, [`slot_table`], `slot_refresh` | Redis Cluster: routing, the slot table, its refresh |
 //! | `cluster_charge` | plain charges on a cluster |
 //! | `node` | one Redis server: its connections, circuit breaker, and statistics |
 //! | `connection`, `pending_command` | one pipelined connection; commands queued for it and in flight |
-//! | `connection_write` | building a write |
+//! | `connection_write` | encoding queued commands into one socket write |
 //! | [`plain_charge`], [`server_time`] | charges without a script; bounds on the server's time |
 //! | `connection_probe` | PINGs while the circuit breaker is open |
 //! | `connection_load` | estimate of whether a reply can arrive in time |

@@ -1,6 +1,6 @@
 //! One Redis node: its address, connections, circuit breaker, and statistics.
 //!
-//! Not here: what a connection does (`connection`), which node holds a key (`cluster`).
+//! Not here: the connection task (`connection`), finding the node that holds a key (`cluster`).
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use super::loss_detector::LossDetector;
 use super::node_breaker::NodeBreaker;
 use super::node_stats::{NodeReport, NodeStats};
 use super::pending_command::{Batch, NodeCommand, PendingCommand, PendingReply};
-use super::server_time::ServerTimeKnownUntil;
+use super::server_time::ServerTimeExpiry;
 use super::transport::{ScriptCall, SendErrorKind};
 use crate::domain::Micros;
 
-/// Interval at which one call is sent even if the estimated load is too high for its deadline.
+/// Interval at which one call is sent even if, by the load estimate, it would miss its deadline.
 const LOAD_PROBE_INTERVAL: Micros = Micros(100_000);
 
 thread_local! {
@@ -33,13 +33,13 @@ thread_local! {
     static WORKER_INDEX: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// One Redis server with its connections, which are opened in the background and closed when the
-/// node is dropped.
+/// One Redis server and the connections to it, which are opened in the background and closed when
+/// the node is dropped.
 #[derive(Debug)]
 pub(crate) struct Node {
     address: Address,
     connections: Box<[ConnectionHandle]>,
-    /// Round-robin position among the connections, used by callers outside the worker runtimes.
+    /// Round-robin counter that picks a connection for callers outside the worker runtimes.
     next_connection: AtomicUsize,
     stats: Arc<NodeStats>,
     refresh_needed: Arc<Notify>,
@@ -47,7 +47,7 @@ pub(crate) struct Node {
     /// Time from which the next call is sent regardless of the load estimate, in microseconds of
     /// the breaker's clock.
     next_load_probe: AtomicU64,
-    /// Whether the node has owned hash slots since it was opened.
+    /// Whether the node has owned hash slots at any time since this client began to connect to it.
     has_owned_slots: AtomicBool,
     info: ArcSwapOption<NodeInfo>,
 }
@@ -59,7 +59,7 @@ struct ConnectionHandle {
     /// Whether the connection is open and accepts commands.
     ready: Arc<AtomicBool>,
     load: Arc<ConnectionLoad>,
-    server_time_known_until: Arc<ServerTimeKnownUntil>,
+    server_time_expiry: Arc<ServerTimeExpiry>,
 }
 
 impl Node {
@@ -86,7 +86,7 @@ impl Node {
         let open_connection = |(index, signal): (usize, Arc<ConnectionSignal>)| {
             let (sender, queue) = mpsc::channel(QUEUE_MAX);
             let (ready, load): (Arc<AtomicBool>, Arc<ConnectionLoad>) = Default::default();
-            let server_time_known_until: Arc<ServerTimeKnownUntil> = Arc::default();
+            let server_time_expiry: Arc<ServerTimeExpiry> = Arc::default();
             let stats = Arc::clone(&stats);
             let dialer = Dialer::new(
                 Arc::clone(context),
@@ -101,7 +101,7 @@ impl Node {
                 signal,
                 ready: Arc::clone(&ready),
                 load: Arc::clone(&load),
-                server_time_known_until: Arc::clone(&server_time_known_until),
+                server_time_expiry: Arc::clone(&server_time_expiry),
                 meter: LoadMeter::default(),
                 stats,
                 refresh_needed: Arc::clone(refresh_needed),
@@ -114,7 +114,7 @@ impl Node {
                     connection.run().await;
                 })),
             }
-            ConnectionHandle { queue: sender, ready, load, server_time_known_until }
+            ConnectionHandle { queue: sender, ready, load, server_time_expiry }
         };
         let connections = signals.into_iter().enumerate().map(open_connection).collect();
         Node {
@@ -208,8 +208,8 @@ impl Node {
         }
     }
 
-    /// Returns whether to send a call regardless of the load estimate. Returns true once per
-    /// [`LOAD_PROBE_INTERVAL`], so that the estimate recovers even if all other calls are
+    /// Returns whether to send a call regardless of the load estimate. Returns true at most once
+    /// per [`LOAD_PROBE_INTERVAL`], so that the estimate recovers even if all other calls are
     /// rejected.
     fn claim_load_probe(&self, now: Micros) -> bool {
         let due = self.next_load_probe.load(Ordering::Relaxed);
@@ -232,8 +232,8 @@ impl Node {
     }
 
     /// Returns whether plain charges can be sent now. On a worker thread, the server's time must be
-    /// known on the preferred connection. On any other thread, it must be known on every open
-    /// connection.
+    /// known on the connection that the thread prefers. On any other thread, it must be known on
+    /// every open connection.
     pub(crate) fn can_charge(&self) -> bool {
         let Some(breaker) = &self.breaker else { return false };
         let now = breaker.clock.now();
@@ -242,11 +242,11 @@ impl Node {
             let preferred = self.connections.get(worker % self.connections.len().max(1));
             return preferred
                 .filter(is_ready)
-                .is_some_and(|connection| connection.server_time_known_until.is_known_at(now));
+                .is_some_and(|connection| connection.server_time_expiry.is_known_at(now));
         }
         let mut ready = self.connections.iter().filter(is_ready).peekable();
         ready.peek().is_some()
-            && ready.all(|connection| connection.server_time_known_until.is_known_at(now))
+            && ready.all(|connection| connection.server_time_expiry.is_known_at(now))
     }
 
     /// Queues one script call and returns its pending reply. If `asking` is true, sends ASKING

@@ -27,7 +27,7 @@ pub(crate) struct NodeBreaker {
     pub(crate) clock: MonotonicClock,
     breaker: Mutex<LoggedBreaker>,
     is_open: AtomicBool,
-    /// Number of replies from the node on all connections since the start.
+    /// Number of replies received from the node so far, on all connections.
     replies: AtomicU64,
     /// Time of the latest reply on any connection, in microseconds of `clock`.
     last_reply_at: AtomicU64,
@@ -38,7 +38,7 @@ pub(crate) struct NodeBreaker {
     signals: Vec<Arc<ConnectionSignal>>,
 }
 
-/// Circuit breaker, with a record of what was logged about it.
+/// Circuit breaker, with the state that rate-limits its log lines.
 #[derive(Debug, Default)]
 struct LoggedBreaker {
     breaker: CircuitBreaker,
@@ -55,8 +55,8 @@ impl std::fmt::Debug for NodeBreaker {
     }
 }
 
-/// Timer of a call that was sent, for the node's statistics and the call's trace. If the timer is
-/// dropped without a report, the call counts as timed out.
+/// Timer of one call, which records the call's wait in the node's statistics and in the call's
+/// trace. If dropped before [`report`](Self::report), the timer records a timeout.
 #[derive(Debug)]
 pub(crate) struct CallTracker {
     breaker: Arc<NodeBreaker>,
@@ -95,7 +95,7 @@ impl NodeBreaker {
         if self.is_open() { BreakerState::Open } else { BreakerState::Closed }
     }
 
-    /// Starts the timer of a call that was sent at `sent`.
+    /// Creates the timer of a call that was queued at `sent`.
     pub(crate) fn track(self: &Arc<Self>, sent: Micros) -> CallTracker {
         CallTracker { breaker: Arc::clone(self), sent, reported: false }
     }
@@ -105,8 +105,9 @@ impl NodeBreaker {
         Micros(self.last_reply_at.load(Ordering::Relaxed))
     }
 
-    /// Records a batch of replies. `replies` is their number, and `errors` is how many of them say
-    /// that the node cannot serve. Opens the breaker if there were too many errors.
+    /// Records a batch of replies. `replies` is the number of replies, and `errors` is the number
+    /// of those that are errors from a node that cannot serve calls. Opens the breaker if there are
+    /// too many errors.
     pub(crate) fn record_replies(&self, replies: usize, errors: u64, now: Micros) {
         let replies = replies as u64;
         let total = self.replies.fetch_add(replies, Ordering::Relaxed) + replies;
@@ -136,12 +137,12 @@ impl NodeBreaker {
         self.lock().breaker.record_connected();
     }
 
-    /// Opens the breaker, because the node sent nothing while a command awaited its reply.
+    /// Opens the breaker because the node sent nothing while a command was waiting for its reply.
     pub(crate) fn record_silence(&self) {
         self.open(&mut self.lock(), OpenReason::Silence);
     }
 
-    /// Closes the breaker, because the node replied to a PING in time.
+    /// Closes the breaker after the node has replied to a PING in time.
     pub(crate) fn close(&self) {
         let mut breaker = self.lock();
         if breaker.breaker.close() {
@@ -189,7 +190,7 @@ impl CallTracker {
         self.breaker.clock.now().saturating_sub(self.sent)
     }
 
-    /// Records in the node's statistics how long the caller waited, and returns that time.
+    /// Adds the time that the caller waited to the node's statistics, and returns that time.
     fn record_wait(&self) -> Micros {
         let waited = self.elapsed();
         self.breaker.stats.wait_times.record(waited.0);

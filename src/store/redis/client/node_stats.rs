@@ -62,7 +62,8 @@ pub struct NodeStats {
     pub not_connected: Counter,
     /// Number of calls rejected because the queues were full.
     pub queue_full: Counter,
-    /// Number of calls rejected because no reply could arrive before their deadline.
+    /// Number of calls rejected because their replies were not expected to arrive before their
+    /// deadlines.
     pub shed: Counter,
     /// Number of calls rejected by the circuit breaker.
     pub breaker_rejected: Counter,

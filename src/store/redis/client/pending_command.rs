@@ -1,6 +1,6 @@
 //! Commands queued for a connection or in flight, and the channels that carry their replies.
 //!
-//! Not here: writing and reading (`connection`).
+//! Not here: writing commands and reading replies (`connection`).
 
 use std::time::Instant;
 
@@ -15,7 +15,8 @@ use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::redis::script::library::Script;
 
-/// Commands of one call to one node, queued together so that one write contains all of them.
+/// Commands that one call sends to one node, queued together so that a single write contains all of
+/// them.
 pub(crate) type Batch = SmallVec<[PendingCommand; 1]>;
 
 /// Result of a command: the reply, a redirect, or an error.
@@ -37,7 +38,7 @@ pub(crate) enum CommandReply {
 pub(crate) enum NodeCommand {
     /// Call to a Lua script.
     Script(ScriptCall),
-    /// INCRBY commands, which are written together and completed together.
+    /// INCRBY commands, written and completed together.
     Charges(PlainCharges),
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct PendingCommand {
     pub(crate) asking: bool,
     /// Number of times that the server replied NOSCRIPT. If above 0, SCRIPT LOAD is sent before
     /// the command.
-    pub(crate) loads: u8,
+    pub(crate) noscript_count: u8,
     /// Time at which the command was queued.
     pub(crate) queued_at: Micros,
     /// Time by which the caller needs the reply; `Micros(u64::MAX)` if there is no deadline.
@@ -63,10 +64,10 @@ pub(crate) struct PendingCommand {
 #[derive(Debug)]
 pub(crate) struct InFlight {
     /// Number of replies (to SCRIPT LOAD and ASKING) that precede the command's own reply.
-    pub(crate) skip: usize,
+    pub(crate) preceding_replies: usize,
     /// Number of replies to plain charges; 0 for a script call, which has one reply.
-    pub(crate) charges: usize,
-    pub(crate) loads: u8,
+    pub(crate) charge_count: usize,
+    pub(crate) noscript_count: u8,
     /// Script of the call; `None` for plain charges, which are never sent again.
     script: Option<&'static Script>,
     slot: Option<u16>,
@@ -99,7 +100,7 @@ impl PendingCommand {
         PendingCommand {
             call: command,
             asking: false,
-            loads: 0,
+            noscript_count: 0,
             queued_at: Micros::ZERO,
             deadline: Micros(u64::MAX),
             reply: None,
@@ -132,14 +133,14 @@ impl PendingCommand {
         }
     }
 
-    /// Splits the command into the part to write and the state for handling its reply. `skip` is
-    /// the number of replies that precede the command's own.
-    pub(crate) fn split(self, skip: usize) -> (EncodedCommands, InFlight) {
-        let PendingCommand { call, asking, loads, queued_at, deadline, reply } = self;
+    /// Splits the command into the encoded Redis commands and the state needed to handle the reply.
+    /// `preceding_replies` is the number of replies that precede the command's own.
+    pub(crate) fn split(self, preceding_replies: usize) -> (EncodedCommands, InFlight) {
+        let PendingCommand { call, asking, noscript_count, queued_at, deadline, reply } = self;
         let mut in_flight = InFlight {
-            skip,
-            charges: 0,
-            loads,
+            preceding_replies,
+            charge_count: 0,
+            noscript_count,
             script: None,
             slot: None,
             call_deadline: None,
@@ -155,14 +156,14 @@ impl PendingCommand {
                 (EncodedCommands::Script(command), in_flight)
             }
             NodeCommand::Charges(charges) => {
-                in_flight.charges = charges.len();
+                in_flight.charge_count = charges.len();
                 (EncodedCommands::Charges(charges), in_flight)
             }
         }
     }
 }
 
-/// Redis commands that a [`PendingCommand`] adds to a write.
+/// Encoded Redis commands of a [`PendingCommand`], ready to be written.
 pub(crate) enum EncodedCommands {
     Script(Cmd),
     Charges(PlainCharges),
@@ -177,16 +178,31 @@ impl InFlight {
         }
     }
 
-    /// Converts a script call back into a pending command, which is sent after a SCRIPT LOAD.
-    /// Returns `None` for plain charges, which are never sent again; their caller receives
-    /// [`SendError::LOST`].
+    /// Converts a script call that got NOSCRIPT back into a pending command, to be sent again after
+    /// SCRIPT LOAD. Returns `None` for plain charges, which are never sent again; their caller
+    /// receives [`SendError::LOST`].
     pub(crate) fn reload(self, command: Cmd) -> Option<PendingCommand> {
         let InFlight {
-            loads, script, slot, call_deadline, queued_at, deadline, asking, reply, ..
+            noscript_count,
+            script,
+            slot,
+            call_deadline,
+            queued_at,
+            deadline,
+            asking,
+            reply,
+            ..
         } = self;
         let call = ScriptCall { script: script?, command, slot, deadline: call_deadline };
         let call = NodeCommand::Script(call);
-        Some(PendingCommand { call, asking, loads: loads + 1, queued_at, deadline, reply })
+        Some(PendingCommand {
+            call,
+            asking,
+            noscript_count: noscript_count + 1,
+            queued_at,
+            deadline,
+            reply,
+        })
     }
 
     /// Passes the redirect and the script call to the caller, which follows the redirect.
@@ -199,7 +215,7 @@ impl InFlight {
     }
 }
 
-/// Reply that a caller waits for, with the timer of the call.
+/// Reply that a caller is waiting for, with a timer that measures the wait.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
     pub(crate) receiver: oneshot::Receiver<CommandReply>,

@@ -1,8 +1,8 @@
 //! Plain charges: the INCRBY commands of one call, which need no script.
 //!
-//! The value of a fixed window contains the window's number and the count, so INCRBY returns both.
-//! If the counter was flushed or has expired, INCRBY creates a key without an expiry. Each write
-//! therefore ends with one `EXPIRE … NX` per counter that it charged.
+//! The stored value of a fixed window contains the window's number and its hit count, so INCRBY
+//! returns both. If the counter was flushed or has expired, INCRBY creates a key without an expiry.
+//! Each write therefore ends with one `EXPIRE … NX` per counter that it charged.
 //!
 //! A charge is written only while the server's time is known on the connection (`server_time`). A
 //! charge is never written twice and never redirected; if it fails, scripts decide the call. Not
@@ -17,16 +17,16 @@ use super::pending_command::CommandReply;
 use super::server_time::ServerTimeSpan;
 use super::transport::{SendError, SendErrorKind};
 
-/// Charge of one counter by one INCRBY.
+/// Charge to one counter, made with one INCRBY.
 #[derive(Clone, Debug)]
 pub struct PlainCharge {
     /// Identity of the counter. Charges with the same value in one write charge the same counter.
     pub counter: u128,
     /// Encoded command: `INCRBY <key> <cost>`.
     pub command: Cmd,
-    /// Time to live in seconds, set on the key if it has none. At least one window.
+    /// TTL in seconds, set on the key if it has none. At least one window length.
     pub expire_s: u64,
-    /// Hash slot of the key; `None` unless the transport is a cluster.
+    /// Hash slot of the key; `None` if Redis is not a cluster.
     pub slot: Option<u16>,
 }
 
@@ -36,8 +36,8 @@ pub type PlainCharges = SmallVec<[PlainCharge; 1]>;
 /// Reply to one plain charge.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargeReply {
-    /// Value of the counter after the charge, or an error, which also states whether the charge may
-    /// have been made.
+    /// Value of the counter after the charge, or an error that includes whether the charge may have
+    /// been made.
     pub value: Result<i64, SendError>,
     /// Bounds on the server's time during the charge; `None` if they are not known.
     pub span: Option<ServerTimeSpan>,
@@ -49,7 +49,7 @@ impl ChargeReply {
         ChargeReply { value: Err(error), span: None }
     }
 
-    /// Returns whether the charge failed for this reason.
+    /// Returns whether the charge failed with an error of this kind.
     pub(crate) fn is_error(&self, kind: SendErrorKind) -> bool {
         self.value.is_err_and(|error| error.kind == kind)
     }
@@ -59,7 +59,7 @@ impl ChargeReply {
 pub type ChargeReplies = SmallVec<[ChargeReply; 1]>;
 
 /// Converts an INCRBY reply into a charge reply. For an error reply, also returns the error's
-/// classification. An error means that nothing was charged: a single command fails before it
+/// classification. An error reply means that nothing was charged: a single command fails before it
 /// writes.
 pub(crate) fn decode_charge_reply(
     reply: &Value,
@@ -135,7 +135,7 @@ impl Expiries {
 }
 
 /// Returns whether the reply to an EXPIRE shows that the server will never execute EXPIRE. Returns
-/// false for a redirect or a temporary error, because the same error prevents the INCRBY too.
+/// false for a redirect or a temporary error, because either would also prevent the INCRBY.
 pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
     let Value::ServerError(error) = expire else { return false };
     match ErrorReply::classify(error, node) {
@@ -149,9 +149,9 @@ pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
 /// Oldest major version of Redis that supports `EXPIRE … NX`.
 const REDIS_MAJOR_MIN: u32 = 7;
 
-/// Returns whether a server can execute plain charges. `info` is the server's reply to
-/// `INFO server`, and `expire` is its reply to an `EXPIRE … NX` of any key. A redirect by a cluster
-/// node also shows that the ACL permits EXPIRE.
+/// Returns whether a server can execute plain charges. The server replied `info` to `INFO server`
+/// and `expire` to `EXPIRE … NX` on any key. A redirect from a cluster node also shows that the ACL
+/// permits EXPIRE.
 pub(crate) fn is_supported(info: Option<&str>, expire: &Value, node: &Address) -> bool {
     let is_permitted = match expire {
         Value::Int(_) => true,

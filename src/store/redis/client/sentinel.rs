@@ -1,4 +1,4 @@
-//! Sentinel topology: connects to the master that the sentinels name.
+//! Sentinel topology: connects to the master that the sentinels report.
 //!
 //! The sentinels are queried after every connection failure and every two seconds. Each handshake
 //! then verifies the node's role with ROLE (`dialer`). There is no subscription to
@@ -22,19 +22,19 @@ use super::node::Node;
 use super::single_master::SingleMaster;
 
 /// Interval between queries of the sentinels while no connection fails. If a network partition
-/// separates the master from the sentinels but not from Tidegate, the switch to the new master
-/// happens at most this long after the failover.
+/// separates the master from the sentinels but not from Tidegate, Tidegate switches to the new
+/// master at most this long after the failover.
 const QUERY_INTERVAL: Duration = Duration::from_secs(2);
-/// Minimum time between queries of the sentinels. More frequent queries would not help, because an
-/// election takes seconds.
+/// Minimum time between queries of the sentinels. More frequent queries would not help, because a
+/// failover takes seconds.
 const QUERY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Number of consecutive sentinel queries without a connection to the master after which a new
-/// master no longer needs the votes of a majority. While the master is unreachable, queries are
-/// 0.1 s to 2 s apart.
+/// Number of consecutive sentinel queries without a connection to the master before a new master
+/// needs only the most votes, not a majority. While the master is unreachable, queries are 0.1 s to
+/// 2 s apart.
 const QUERIES_WITHOUT_MASTER: u32 = 5;
 
-/// Replaces the node of `master` whenever the sentinels name a new master, until `master` is
+/// Replaces the node of `master` whenever the sentinels report a new master, until `master` is
 /// dropped.
 pub(crate) async fn follow_master(
     context: Arc<ClientContext>,
@@ -73,7 +73,8 @@ pub(crate) async fn follow_master(
     }
 }
 
-/// Logs that no sentinel names a master. Queries the first configured sentinel for the reason.
+/// Logs that no sentinel reports a master. Queries the first configured sentinel to find the
+/// reason.
 async fn log_missing_master(context: Arc<ClientContext>, suppressed: SuppressedLines) {
     let TopologyConfig::Sentinel { master, auth } = &context.config.topology else { return };
     let Some(node) = context.config.addresses.first() else { return };
@@ -88,13 +89,14 @@ async fn log_missing_master(context: Arc<ClientContext>, suppressed: SuppressedL
     tracing::warn!(master, %node, advice, reason, suppressed, "no sentinel names a master");
 }
 
-/// Votes of the sentinels: each address that was named as the master, with the number of sentinels
-/// that named it.
+/// Votes of the sentinels: each address reported for the master, with the number of sentinels that
+/// reported it.
 type Votes = Vec<(Address, usize)>;
 
-/// Returns the master to use, which may be the known one, or `None` to change nothing.
+/// Returns the address of the master to use, which may be the known one. Returns `None` to change
+/// nothing.
 ///
-/// A reply can be stale if the sentinel is cut off from the others or an election is in progress.
+/// A reply can be stale if the sentinel is cut off from the others or a failover is in progress.
 /// The new master therefore needs the votes of a majority of the configured sentinels, even if some
 /// do not reply. Without a majority, the known master stays. If no master is known, or none has
 /// been connected for a while (`needs_majority` is false), the address with the most votes wins,

@@ -2,7 +2,7 @@
 //!
 //! A script returns the time at which it ran. It ran after its command was written and before its
 //! reply was read, which bounds the difference between the server's clock and ours. Plain commands
-//! return no time, so these bounds show in which window they ran.
+//! return no time, so these bounds show in which rate limit window they ran.
 //!
 //! The bounds belong to one connection: a new connection may lead to another server. Not here: how
 //! the bounds are used (`plain_charge`, `plain_calls`).
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::domain::Micros;
 
-/// Maximum age of a script's reply from which the bounds on the server's time are computed. In this
-/// time, two clocks that are slewed by 500 ppm in opposite directions drift apart by [`DRIFT_MAX`].
+/// Maximum age of the script reply from which bounds on the server's time are computed. Within this
+/// time, two clocks slewed by 500 ppm in opposite directions drift apart by [`DRIFT_MAX`].
 const AGE_MAX: Micros = Micros::SECOND;
 
 /// Maximum drift between the server's clock and this process's clock within [`AGE_MAX`].
@@ -30,7 +30,8 @@ pub struct ServerTimeSpan {
     pub earliest: Micros,
     /// Upper bound on the server's time when it executed the command.
     pub latest: Micros,
-    /// Whether the bounds are guaranteed. If false, they are too old and only an estimate.
+    /// Whether the bounds are guaranteed. If false, the server's time was last read too long ago,
+    /// and the bounds are only an estimate.
     pub is_certain: bool,
 }
 
@@ -51,7 +52,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Returns the lower and upper bound on the server's time at `now`. Does not check the age of
+    /// Returns the lower and upper bounds on the server's time at `now`. Does not check the age of
     /// the sample.
     fn bounds_at(&self, now: Micros) -> (Micros, Micros) {
         let at_script = |ours: Micros| now.saturating_add(self.script_time).saturating_sub(ours);
@@ -59,7 +60,7 @@ impl Sample {
         (earliest.saturating_sub(DRIFT_MAX), latest.saturating_add(DRIFT_MAX))
     }
 
-    fn width(&self) -> Micros {
+    fn round_trip_time(&self) -> Micros {
         self.received.saturating_sub(self.sent)
     }
 
@@ -79,7 +80,7 @@ impl ServerTime {
             // Bounds that contradict each other mean that the server's clock was set.
             let agrees = new_earliest <= latest && earliest <= new_latest;
             let is_recent = received.saturating_sub(held.sent) < REFRESH_AGE;
-            agrees && is_recent && held.width() < new.width()
+            agrees && is_recent && held.round_trip_time() < new.round_trip_time()
         });
         if !keeps {
             self.sample = Some(new);
@@ -110,9 +111,9 @@ impl ServerTime {
 /// Time until which the server's time is known on a connection, so that callers can send plain
 /// commands. In microseconds of the breaker's clock; zero if the server's time is unknown.
 #[derive(Debug, Default)]
-pub(crate) struct ServerTimeKnownUntil(AtomicU64);
+pub(crate) struct ServerTimeExpiry(AtomicU64);
 
-impl ServerTimeKnownUntil {
+impl ServerTimeExpiry {
     pub(crate) fn set(&self, until: Micros) {
         self.0.store(until.0, Ordering::Relaxed);
     }

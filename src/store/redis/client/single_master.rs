@@ -1,5 +1,5 @@
 //! Topology with one master for every key: a standalone server, or the master that the sentinels
-//! name.
+//! report.
 //!
 //! Not here: finding the master and replacing its node (`sentinel`).
 
@@ -33,7 +33,7 @@ impl SingleMaster {
         self.node.load_full()
     }
 
-    /// Sends script calls to the master and waits for all replies, without a deadline.
+    /// Sends script calls to the master and waits for all replies, with no deadline for the wait.
     pub(crate) async fn send(&self, calls: ScriptCalls) -> Replies {
         let mut pending: SmallVec<[PendingReply; 1]> = SmallVec::new();
         match &*self.node.load() {
@@ -85,8 +85,8 @@ impl SingleMaster {
     }
 }
 
-/// Converts a reply from a single master into a result. A redirect becomes an error: it shows that
-/// the server is part of a cluster, which contradicts the settings.
+/// Converts a reply from a single master into a result. A redirect becomes an error, because it
+/// shows that the server is a cluster node, contrary to the settings.
 fn reject_redirect(reply: CommandReply) -> Result<Value, SendError> {
     match reply {
         CommandReply::Value(value) => Ok(value),

@@ -60,7 +60,7 @@ pub(crate) async fn refresh_slot_table(cluster: Weak<Cluster>) {
     }
 }
 
-/// Logs that no node returned the slot table. Queries the first configured node for the reason.
+/// Logs that no node returned the slot table. Queries the first configured node to find the reason.
 async fn log_missing_table(context: Arc<ClientContext>, suppressed: SuppressedLines) {
     let Some(node) = context.config.addresses.first() else { return };
     let auth = &context.config.auth;

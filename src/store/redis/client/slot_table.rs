@@ -21,14 +21,15 @@ pub(crate) struct SlotTable {
     /// For each hash slot, the index of its owner in `nodes`, or [`NO_NODE`].
     owners: Box<[u16]>,
     nodes: Vec<Arc<Node>>,
-    /// Number of nodes that the cluster itself listed. Any further nodes were added by redirects.
-    listed: usize,
+    /// Number of nodes that the cluster itself listed. These come first in `nodes`; any further
+    /// nodes were added by redirects.
+    listed_count: usize,
 }
 
 impl Default for SlotTable {
     fn default() -> Self {
         let owners = vec![NO_NODE; usize::from(SLOTS)].into_boxed_slice();
-        SlotTable { owners, nodes: Vec::new(), listed: 0 }
+        SlotTable { owners, nodes: Vec::new(), listed_count: 0 }
     }
 }
 
@@ -43,7 +44,7 @@ impl SlotTable {
                 table.owners[usize::from(*first)..=usize::from(*last)].fill(index);
             }
         }
-        table.listed = table.nodes.len();
+        table.listed_count = table.nodes.len();
         table
     }
 
@@ -51,7 +52,7 @@ impl SlotTable {
     pub(crate) fn with_node(&self, node: Arc<Node>) -> SlotTable {
         let mut nodes = self.nodes.clone();
         nodes.push(node);
-        SlotTable { owners: self.owners.clone(), nodes, listed: self.listed }
+        SlotTable { owners: self.owners.clone(), nodes, listed_count: self.listed_count }
     }
 
     /// Returns the index of the node that owns a hash slot, or [`NO_NODE`].
@@ -71,7 +72,7 @@ impl SlotTable {
 
     /// Returns the node at an address if the cluster listed it; `None` if only a redirect added it.
     pub(crate) fn listed_node(&self, address: &Address) -> Option<Arc<Node>> {
-        self.nodes[..self.listed].iter().find(|node| node.address() == address).cloned()
+        self.nodes[..self.listed_count].iter().find(|node| node.address() == address).cloned()
     }
 
     pub(crate) fn nodes(&self) -> &[Arc<Node>] {
@@ -87,13 +88,13 @@ impl SlotTable {
     /// Returns whether both tables consist of the same nodes, each with the same hash slots.
     pub(crate) fn is_same(&self, other: &SlotTable) -> bool {
         self.owners == other.owners
-            && self.listed == other.listed
+            && self.listed_count == other.listed_count
             && self.nodes.len() == other.nodes.len()
             && self.nodes.iter().zip(&other.nodes).all(|(one, other)| Arc::ptr_eq(one, other))
     }
 }
 
-/// Master of a cluster and the hash slots that it owns. A master without slots is listed too,
+/// Master of a cluster and the hash slots that it owns. A master without slots is included too,
 /// because calls are redirected to it as soon as a slot is migrated to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotOwner {
@@ -104,8 +105,8 @@ pub struct SlotOwner {
     pub slots: Vec<(u16, u16)>,
 }
 
-/// Parses a reply to CLUSTER SHARDS from `node`, whose host replaces unknown hosts. Returns `None`
-/// if the reply is malformed or no hash slot has a master.
+/// Parses a reply to CLUSTER SHARDS from `node`. A master without a known host gets the host of
+/// `node`. Returns `None` if the reply is malformed or no hash slot has a master.
 pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<SlotOwner>> {
     let mut owners = Vec::new();
     for shard in as_array(reply)? {
@@ -134,9 +135,9 @@ pub fn parse_shards(reply: &Value, node: &Address, tls: bool) -> Option<Vec<Slot
     validate(owners)
 }
 
-/// Parses a reply to CLUSTER SLOTS from `node`, whose host replaces unknown hosts. Used for Redis
-/// before 7.0 and some proxies, which do not support CLUSTER SHARDS. Returns `None` if the reply is
-/// malformed or no hash slot has a master.
+/// Parses a reply to CLUSTER SLOTS from `node`. A master without a known host gets the host of
+/// `node`. Used for Redis before 7.0 and some proxies, which do not support CLUSTER SHARDS. Returns
+/// `None` if the reply is malformed or no hash slot has a master.
 pub fn parse_slots(reply: &Value, node: &Address) -> Option<Vec<SlotOwner>> {
     let mut owners: Vec<SlotOwner> = Vec::new();
     for range in as_array(reply)? {
@@ -166,8 +167,8 @@ fn validate(owners: Vec<SlotOwner>) -> Option<Vec<SlotOwner>> {
     (any && all_valid).then_some(owners)
 }
 
-/// Builds the address of a master. The host of `node` replaces an unknown host. Returns `None` for
-/// port 0, which nothing can listen on.
+/// Builds the address of a master. If its host is unknown, uses the host of `node`. Returns `None`
+/// for port 0, which no server can listen on.
 fn master_address(host: Option<&str>, port: u16, node: &Address) -> Option<Address> {
     match (host, node) {
         (_, _) if port == 0 => None,
@@ -193,14 +194,14 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Returns whether the two memberships have no node in common.
+    /// Returns whether the two node lists have no node in common.
     pub fn is_other_cluster(&self, other: &Membership) -> bool {
         !self.node_ids.iter().any(|id| other.node_ids.contains(id))
     }
 }
 
-/// Parses a reply to CLUSTER NODES: a line per node with ID, address, flags, master, two times,
-/// config epoch, link state, and slots. Returns `None` if the reply is malformed.
+/// Parses a reply to CLUSTER NODES: one line per node with ID, address, flags, master, ping and
+/// pong times, config epoch, link state, and slots. Returns `None` if the reply is malformed.
 pub fn parse_nodes(reply: Value) -> Option<Membership> {
     let text: String = redis::from_redis_value(reply).ok()?;
     let (mut node_ids, mut config_epoch) = (Vec::new(), 0);

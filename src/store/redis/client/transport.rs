@@ -1,7 +1,7 @@
 //! Trait through which the store sends script calls to Redis.
 //!
-//! Not here: its implementation ([`RedisClient`](super::topology::RedisClient)), how calls are
-//! encoded and replies decoded (`script`).
+//! Not here: the implementation ([`RedisClient`](super::topology::RedisClient)), encoding calls and
+//! decoding replies (`script`).
 
 use std::future::Future;
 use std::time::Instant;
@@ -29,21 +29,22 @@ pub struct ScriptCall {
     pub script: &'static Script,
     /// Encoded command: `EVALSHA <sha> <number of keys> <keys…> <arguments…>`.
     pub command: Cmd,
-    /// Hash slot of the keys. `None` unless the transport [is a cluster](Transport::is_cluster),
-    /// because computing the slot requires a checksum of the key.
+    /// Hash slot of the keys. `None` if Redis is not [a cluster](Transport::is_cluster), because
+    /// computing the slot costs a checksum of the key.
     pub slot: Option<u16>,
     /// Time by which the caller needs the reply; `None` means no deadline. A connection that cannot
     /// deliver the reply in time rejects the call.
     pub deadline: Option<Instant>,
 }
 
-/// Script calls that are sent together. Usually there is one, which needs no allocation.
+/// Script calls that are sent together. Usually there is only one call, which is stored without a
+/// heap allocation.
 pub type ScriptCalls = SmallVec<[ScriptCall; 1]>;
 
 /// Replies to script calls, one per call and in the same order.
 pub type Replies = SmallVec<[Result<Value, SendError>; 1]>;
 
-/// Error of a script call or a plain charge, which also states whether the command may have run.
+/// Error of a script call or a plain charge, including whether the command may have run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendError {
     /// Whether the command may have run. If so, a call that charges must not be sent again.
@@ -53,12 +54,12 @@ pub struct SendError {
 }
 
 impl SendError {
-    /// Creates the error of a call whose script has not run.
+    /// Creates an error for a call whose script has not run.
     pub(crate) const fn not_executed(kind: SendErrorKind) -> SendError {
         SendError { executed: ExecutionStatus::NotExecuted, kind }
     }
 
-    /// Error of a call that was written and never got a reply.
+    /// Error for a call that was written to a connection but never got a reply.
     pub(crate) const LOST: SendError =
         SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
 }
@@ -72,7 +73,7 @@ pub enum SendErrorKind {
     QueueFull,
     /// The node was not expected to reply before the caller's deadline.
     Overload,
-    /// The server's time is not known on the connection, so plain charges were not sent.
+    /// The connection has no valid bounds on the server's time, so plain charges were not sent.
     UnknownTime,
     /// The node's circuit breaker is open.
     BreakerOpen,
@@ -120,8 +121,8 @@ impl SendErrorKind {
 
 /// Transport that sends script calls to the servers that hold their keys.
 pub trait Transport: Send + Sync + 'static {
-    /// Returns whether Redis is a cluster. If so, the store splits calls by hash slot, and sets the
-    /// slot of every script call.
+    /// Returns whether the transport connects to a Redis Cluster. If so, the store splits calls by
+    /// hash slot, and sets the slot of every script call.
     fn is_cluster(&self) -> bool;
 
     /// Sends script calls to their nodes in parallel, and waits for all replies. Calls to the same
@@ -132,8 +133,8 @@ pub trait Transport: Send + Sync + 'static {
     fn send(&self, calls: ScriptCalls) -> impl Future<Output = Replies> + Send;
 
     /// Sends script calls like [`send`](Self::send), but waits only until `deadline`, if there is
-    /// one. Returns the replies that have arrived by then. The other calls fail as
-    /// [`Lost`](SendErrorKind::Lost), with an unknown outcome.
+    /// one. Calls without a reply by then fail as [`Lost`](SendErrorKind::Lost), because their
+    /// scripts may have run. The default implementation then reports every call as lost.
     fn send_until(
         &self,
         calls: ScriptCalls,
@@ -147,8 +148,8 @@ pub trait Transport: Send + Sync + 'static {
         }
     }
 
-    /// Returns whether plain charges are supported. If not, [`charge`](Self::charge) always returns
-    /// `None`.
+    /// Returns whether counters can be charged with plain commands. If not,
+    /// [`charge`](Self::charge) always returns `None`.
     fn can_charge(&self) -> bool {
         false
     }
@@ -178,7 +179,7 @@ pub trait Transport: Send + Sync + 'static {
         None
     }
 
-    /// Returns the number of redirects that were followed.
+    /// Returns the number of redirects followed so far.
     fn redirects(&self) -> u64 {
         0
     }
@@ -188,7 +189,7 @@ pub trait Transport: Send + Sync + 'static {
         0
     }
 
-    /// Returns the number of connections that were lost.
+    /// Returns the number of connections lost so far.
     fn lost_connections(&self) -> u64 {
         0
     }

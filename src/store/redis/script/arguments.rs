@@ -1,4 +1,4 @@
-//! Encodes checks and receipts as script calls.
+//! Encodes checks and refund receipts as script calls.
 //!
 //! The header of each file in `lua/` lists the script's arguments, and a test compares that list
 //! with this encoder. The encoder does the multiplications for the fast-path scripts, so that those
@@ -12,7 +12,8 @@ use smallvec::SmallVec;
 use super::library::{Script, Scripts};
 use super::msgpack::Packed;
 use super::selection::{
-    FastPath, MultiKind, ScriptSelection, is_credit_bucket, multi_kind, needs_extra_numbers,
+    FastPath, MultiCheckKind, ScriptSelection, is_credit_bucket, multi_check_kind,
+    needs_extra_numbers,
 };
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::fixed_window;
@@ -41,7 +42,7 @@ const CALENDAR_UNIT_US: u64 = 1_000_000;
 /// bytes, and four to six numbers of up to 16 digits.
 const BYTES_PER_CHECK: usize = 160;
 
-/// Encoder that turns checks and receipts into script calls.
+/// Encoder that turns checks and refund receipts into script calls.
 #[derive(Clone, Debug)]
 pub struct Encoder {
     prefix: Prefix,
@@ -226,8 +227,9 @@ fn pack_role(packed: &mut Packed, role: Role) {
     }
 }
 
-/// Returns the number of hits that a check charges, refunds, or needs. Caps the number at a value
-/// above which more hits have no further effect, so that the scripts' arithmetic stays exact.
+/// Returns the number of hits that a check charges, refunds, or requires to be available. Caps the
+/// number at a value above which more hits have no further effect, so that the scripts' arithmetic
+/// stays exact.
 fn capped_cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.charges_always();
@@ -259,9 +261,10 @@ fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>
             }
         }
         FastPath::Bucket(bucket) => {
-            let BucketArguments { credits, need, kept } = BucketArguments::new(check, bucket, cost);
-            command.arg(need).arg(credits.capacity - kept);
-            let has_cap = kept > 0 || !is_take || keeps_debt;
+            let BucketArguments { credits, needed, reserved } =
+                BucketArguments::new(check, bucket, cost);
+            command.arg(needed).arg(credits.capacity - reserved);
+            let has_cap = reserved > 0 || !is_take || keeps_debt;
             if is_credit_bucket(check) {
                 command.arg(credits.flow);
             } else if has_cap {
@@ -288,17 +291,17 @@ struct BucketArguments {
     credits: BucketCredits,
     /// Credits to charge; one more than the capacity if the cost exceeds the burst, so that the
     /// check never passes.
-    need: u64,
+    needed: u64,
     /// Credits that must remain after the charge, as the floor of the consumer class requires.
-    kept: u64,
+    reserved: u64,
 }
 
 impl BucketArguments {
     fn new(check: &Check<'_>, bucket: &Bucket, cost: u64) -> BucketArguments {
         let credits = BucketCredits::new(bucket, check.limit.charge);
-        let need = if cost > credits.burst { credits.capacity + 1 } else { cost * credits.unit };
-        let kept = credits.floor.saturating_sub(1) * credits.unit;
-        BucketArguments { credits, need, kept }
+        let needed = if cost > credits.burst { credits.capacity + 1 } else { cost * credits.unit };
+        let reserved = credits.floor.saturating_sub(1) * credits.unit;
+        BucketArguments { credits, needed, reserved }
     }
 }
 
@@ -307,15 +310,21 @@ fn pack_multi<'a>(
     checks: impl Iterator<Item = &'a Check<'a>> + Clone,
     accounting: Accounting,
 ) -> Packed {
-    let of =
-        |wanted| checks.clone().filter(|check| multi_kind(check) == Some(wanted)).count() as u64;
+    let of = |wanted| {
+        checks.clone().filter(|check| multi_check_kind(check) == Some(wanted)).count() as u64
+    };
     // Usually all limits of a call have the same charge. Then none needs a cap of its own.
     let all_keep_debt = checks.clone().all(|check| check.limit.charge.keeps_debt());
     let is_special = |check: &&Check<'_>| needs_extra_numbers(check, accounting, all_keep_debt);
     let special = checks.clone().filter(is_special).count() as u64;
     let (mut packed, mut listed) = (Packed::default(), Packed::default());
     let all_or_nothing = u64::from(accounting == Accounting::AllOrNothing);
-    packed.push_numbers([all_or_nothing, of(MultiKind::Window), of(MultiKind::Arrival), special]);
+    packed.push_numbers([
+        all_or_nothing,
+        of(MultiCheckKind::FixedWindow),
+        of(MultiCheckKind::ArrivalBucket),
+        special,
+    ]);
     packed.push_number(u64::from(all_keep_debt));
     for (place, check) in (1..).zip(checks) {
         let cost = capped_cost(check);
@@ -326,9 +335,9 @@ fn pack_multi<'a>(
                 (fixed_window::count_max(hits, check.limit.charge), [0; 4])
             }
             Some(FastPath::Bucket(bucket)) => {
-                let BucketArguments { credits, need, kept } =
+                let BucketArguments { credits, needed, reserved } =
                     BucketArguments::new(check, bucket, cost);
-                packed.push_numbers([need, credits.capacity - kept]);
+                packed.push_numbers([needed, credits.capacity - reserved]);
                 if is_credit_bucket(check) {
                     packed.push_number(credits.flow);
                 }
@@ -350,7 +359,7 @@ fn pack_multi<'a>(
 }
 
 /// Maximum number of MessagePack values that are sent separately rather than in one array. Lua's
-/// stack has room for 8,000 values in one call. An array has no such bound, but costs Redis more to
+/// stack has room for 8,000 values in one call. An array has no such limit, but costs Redis more to
 /// fill.
 const VALUES_MAX: usize = 4_000;
 

@@ -1,7 +1,7 @@
 //! Bundles the files of `lua/` into the scripts that Redis runs.
 //!
 //! A file includes another file with `loadfile('path')`, as in stock Lua. Redis has no `loadfile`,
-//! so `bundle_file` replaces the call with a function that has the text of the included file.
+//! so `bundle_file` replaces the call with a function whose body is the included file.
 //!
 //! Each file starts with the line `#!lua`. With this line, Redis 7 or newer runs the script in
 //! strict mode and rejects keys in two cluster slots. Tests use strict mode. Production drops the
@@ -13,7 +13,7 @@
 
 use std::sync::LazyLock;
 
-/// Lua script with the SHA1 by which EVALSHA calls it.
+/// Lua script, with the SHA1 that EVALSHA uses to refer to it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Script {
     /// File name in `lua/` without the extension, for logs.
@@ -40,7 +40,7 @@ macro_rules! lua {
     };
 }
 
-/// Paths below `lua/` and unmodified contents of all Lua files.
+/// Path relative to `lua/` and unmodified text of every Lua file.
 pub const LUA_FILES: &[(&str, &str)] = lua![
     "single_fixed_window.lua",
     "single_bucket.lua",
@@ -73,7 +73,7 @@ const SHEBANG: &str = "#!lua\n";
 /// slots.
 const NODE_SHEBANG: &str = "#!lua flags=allow-cross-slot-keys\n";
 
-/// All scripts that the store calls, for one mode: production or strict.
+/// All scripts that the store calls, bundled for either production or strict mode.
 #[derive(Debug)]
 pub struct Scripts {
     /// Script for a call with a single check whose limit is a fixed window.
@@ -131,15 +131,15 @@ impl Scripts {
     }
 }
 
-/// Scripts in production mode, without a first line `#!lua`.
+/// Scripts in production mode, without the line `#!lua`.
 pub static PRODUCTION: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle("", ""));
 
 /// Scripts in strict mode, for tests. Needs Redis 7 or newer.
 pub static STRICT: LazyLock<Scripts> = LazyLock::new(|| Scripts::bundle(SHEBANG, NODE_SHEBANG));
 
 /// Returns the text of a Lua file without its first line and its comments. Replaces each
-/// `loadfile('path')` with a function that has the text of that file, because Redis has no
-/// `loadfile`. An unknown path is not replaced, so that Redis rejects the script.
+/// `loadfile('path')` with a function whose body is that file, because Redis has no `loadfile`. An
+/// unknown path is not replaced, so that Redis rejects the script.
 fn bundle_file(path: &str) -> String {
     let file = LUA_FILES.iter().find(|(name, _)| *name == path);
     let (_, text) = file.copied().unwrap_or_default();

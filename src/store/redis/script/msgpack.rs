@@ -65,7 +65,7 @@ impl Packed {
         self.bytes.extend_from_slice(text);
     }
 
-    /// Appends nil, which stands for an absent optional value.
+    /// Appends nil, which represents an absent optional value.
     pub fn push_nil(&mut self) {
         self.values += 1;
         self.bytes.push(0xc0);

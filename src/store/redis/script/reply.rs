@@ -258,8 +258,8 @@ fn decode_multi(
     Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
-/// Returns the status that a check's counter has if the call is rejected. `state` is the counter's
-/// state before the call.
+/// Returns the status that a check's counter will have if the call is rejected. `state` is the
+/// counter's state before the call.
 fn uncharged_status(
     state: &State,
     check: &Check<'_>,
@@ -311,7 +311,7 @@ fn decode_apply(
 /// microseconds. The numbers are, in this order:
 ///
 /// - the available hits, or −1 − available hits if the check was refused
-/// - the wait, or 0 if there is none
+/// - the time until the check could pass, or 0 if there is none
 /// - the time until reset
 /// - the charged hits
 /// - the time or the window of the charge
@@ -433,7 +433,7 @@ fn next_number(
     numbers.next().unwrap_or(Err(ReplyError::Length))
 }
 
-/// Splits a number of a reply into the verdict (true for a pass) and the value. A refusal is
+/// Splits a number from a reply into the verdict (true for a pass) and the value. A refusal is
 /// encoded as −1 − value.
 fn split_verdict(number: i64) -> Result<(bool, u64), ReplyError> {
     let passes = number >= 0;

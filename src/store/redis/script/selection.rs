@@ -47,13 +47,13 @@ impl<'a> FastPath<'a> {
         }
     }
 
-    /// Returns the kind of a check of this limit in `multi_check.lua`, or `None` if that script
+    /// Returns how `multi_check.lua` classifies a check of this limit, or `None` if that script
     /// cannot decide the check.
-    fn multi_kind(&self, check: &Check<'_>) -> Option<MultiKind> {
+    fn multi_check_kind(&self, check: &Check<'_>) -> Option<MultiCheckKind> {
         match self {
-            FastPath::FixedWindow(..) => Some(MultiKind::Window),
-            FastPath::Bucket(_) if is_credit_bucket(check) => Some(MultiKind::Credits),
-            FastPath::Bucket(_) => Some(MultiKind::Arrival),
+            FastPath::FixedWindow(..) => Some(MultiCheckKind::FixedWindow),
+            FastPath::Bucket(_) if is_credit_bucket(check) => Some(MultiCheckKind::CreditBucket),
+            FastPath::Bucket(_) => Some(MultiCheckKind::ArrivalBucket),
             FastPath::SlidingWindow(_) => None,
         }
     }
@@ -62,10 +62,10 @@ impl<'a> FastPath<'a> {
 /// Kind of a check that `multi_check.lua` decides. The variants are in the order in which the
 /// script expects the checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MultiKind {
-    Window,
-    Arrival,
-    Credits,
+pub(crate) enum MultiCheckKind {
+    FixedWindow,
+    ArrivalBucket,
+    CreditBucket,
 }
 
 impl<'a> ScriptSelection<'a> {
@@ -75,7 +75,7 @@ impl<'a> ScriptSelection<'a> {
                 FastPath::for_check(check).map_or(ScriptSelection::Apply, ScriptSelection::Single)
             }
             [_, _, ..]
-                if checks.iter().all(|check| multi_kind(check).is_some())
+                if checks.iter().all(|check| multi_check_kind(check).is_some())
                     && RepeatedCounters::from_checks(checks).is_empty() =>
             {
                 ScriptSelection::Multi
@@ -88,17 +88,18 @@ impl<'a> ScriptSelection<'a> {
     pub(crate) fn order(self, checks: &[Check<'_>]) -> impl Iterator<Item = usize> + Clone {
         let place = move |check: &Check<'_>| match self {
             ScriptSelection::Single(_) => 0,
-            ScriptSelection::Multi => multi_kind(check).map_or(0, |multi_kind| multi_kind as u8),
+            ScriptSelection::Multi => {
+                multi_check_kind(check).map_or(0, |multi_check_kind| multi_check_kind as u8)
+            }
             ScriptSelection::Apply => u8::from(!check.is_refund()),
         };
         (0..3).flat_map(move |nth| (0..checks.len()).filter(move |at| place(&checks[*at]) == nth))
     }
 }
 
-/// Returns the kind of a check in `multi_check.lua`, or `None` if that script cannot decide the
-/// check.
-pub(crate) fn multi_kind(check: &Check<'_>) -> Option<MultiKind> {
-    FastPath::for_check(check).and_then(|path| path.multi_kind(check))
+/// Returns how `multi_check.lua` classifies a check, or `None` if that script cannot decide it.
+pub(crate) fn multi_check_kind(check: &Check<'_>) -> Option<MultiCheckKind> {
+    FastPath::for_check(check).and_then(|path| path.multi_check_kind(check))
 }
 
 /// Returns whether the check's limit is a bucket with [`Refill::Credits`], whose debt may include a
@@ -110,8 +111,8 @@ pub(crate) fn is_credit_bucket(check: &Check<'_>) -> bool {
     )
 }
 
-/// Returns whether `multi_check.lua` needs additional arguments for the check. It does in any of
-/// these cases:
+/// Returns whether `multi_check.lua` needs additional arguments for the check, which is true in any
+/// of these cases:
 ///
 /// - The check is not a take of at least one hit, or charges its hits even if it is refused.
 /// - The check is a quota or shadow check of an all-or-nothing call.

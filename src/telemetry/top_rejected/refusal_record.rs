@@ -1,4 +1,4 @@
-//! Fixed-size note about a rejected check: the check's limit and counter, and the displayable part
+//! Fixed-size record of a rejected check: the check's limit and counter, and the displayable part
 //! of the descriptor entries that identify the counter.
 
 use crate::domain::{Entry, RefusalEvent, RuleId, escaped};
@@ -24,42 +24,43 @@ impl ValueDisplay {
     }
 }
 
-/// Maximum number of displayed bytes of a value: enough for an IPv4 address or the /64 of an IPv6
-/// address, but only part of a token, which usually has 32 or more characters.
+/// Maximum number of displayed bytes of a descriptor value. Enough for an IPv4 address or the /64
+/// prefix of an IPv6 address, but only part of a token, which usually has 32 or more characters.
 const VALUE_BYTES_MAX: usize = 24;
 
-/// Maximum length of a note's text in bytes. Four typical descriptor entries fit.
+/// Maximum length of a record's text in bytes. Four typical descriptor entries fit.
 const TEXT_BYTES_MAX: usize = 120;
 
-/// Maximum length of a displayed key after escaping, in bytes, without the ellipsis that marks
+/// Maximum length of a displayed key in bytes, after escaping. Excludes the ellipsis that marks
 /// truncation.
 const DISPLAY_BYTES_MAX: usize = 240;
 
 /// Suffix that marks truncated text.
 const ELLIPSIS: &[u8] = "…".as_bytes();
 
-/// Note about a rejected check, copied through the channel to the statistics.
+/// Fixed-size record of a rejected check, sent from the request path to the statistics of the most
+/// rejected keys.
 #[derive(Clone, Debug)]
-pub(super) struct RefusalNote {
+pub(super) struct RefusalRecord {
     /// Id of the rule and position of the limit within the rule; `None` for a request override.
     pub(super) limit: Option<(RuleId, u16)>,
     /// Keyed hash that identifies the counter.
     pub(super) counter: u128,
-    /// Whether the refusal did not affect admission, because the rule is in shadow mode or the call
-    /// has a quota group to which no enforced limit applies.
+    /// Whether the refusal did not affect admission, because the rule is in shadow mode or because
+    /// no enforced limit applies to a quota group of the call.
     pub(super) shadow: bool,
     length: u8,
     is_truncated: bool,
     text: [u8; TEXT_BYTES_MAX],
 }
 
-impl RefusalNote {
-    /// Creates a note. Called on the request path, so it does not allocate.
-    pub(super) fn new(refused: &RefusalEvent<'_>, values: ValueDisplay) -> RefusalNote {
+impl RefusalRecord {
+    /// Creates a record. Called on the request path, so it does not allocate.
+    pub(super) fn new(refused: &RefusalEvent<'_>, values: ValueDisplay) -> RefusalRecord {
         let limit =
             refused.rule.map(|rule| (rule, u16::try_from(refused.limit).unwrap_or(u16::MAX)));
         let (counter, shadow) = (refused.counter.identity, refused.shadow);
-        let mut note = RefusalNote {
+        let mut record = RefusalRecord {
             limit,
             counter,
             shadow,
@@ -69,23 +70,23 @@ impl RefusalNote {
         };
         for (at, Entry { key, value }) in refused.entries.iter().enumerate() {
             if at > 0 {
-                note.push(b", ");
+                record.push(b", ");
             }
-            note.push(key);
+            record.push(key);
             if values == ValueDisplay::Shortened {
-                note.push(b"=");
+                record.push(b"=");
                 let prefix = truncate_utf8(value, VALUE_BYTES_MAX);
-                note.push(prefix);
+                record.push(prefix);
                 if prefix.len() < value.len() {
-                    note.push(ELLIPSIS);
+                    record.push(ELLIPSIS);
                 }
             }
         }
-        note
+        record
     }
 
-    /// Appends as many of the bytes to the note's text as fit. A truncated text ends with an
-    /// ellipsis and accepts no further bytes.
+    /// Appends as many bytes to the record's text as fit. If the bytes do not fit, marks the text
+    /// as truncated with an ellipsis; further calls then have no effect.
     fn push(&mut self, bytes: &[u8]) {
         if self.is_truncated {
             return;
@@ -109,8 +110,8 @@ impl RefusalNote {
         }
     }
 
-    /// Returns the note's descriptor entries as text. Escapes invalid UTF-8 and control
-    /// characters.
+    /// Returns the record's descriptor entries as text, with invalid UTF-8 and control characters
+    /// escaped.
     pub(super) fn display(&self) -> String {
         let mut text = String::new();
         for chunk in self.text[..usize::from(self.length)].utf8_chunks() {
