@@ -33,10 +33,10 @@ impl Clock {
         }
     }
 
-    /// Returns the monotonic time. It is used for deadlines, because the wall clock may be set
+    /// Returns the current monotonic time. It is used for deadlines, because the wall clock may be set
     /// back.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
-    pub fn monotonic(&self) -> Instant {
+    pub fn monotonic_now(&self) -> Instant {
         Instant::now()
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn admin_handlers(
         token: Arc::new(token),
         run_action: Arc::new(move |action| run_action(&service.0, &service.1, &service.2, action)),
         overrides: Arc::new(move || list_overrides(&listed.0, &listed.1)),
-        log_level: Arc::new(move || level.describe(Clock::System.monotonic())),
+        log_level: Arc::new(move || level.describe(Clock::System.monotonic_now())),
         inspect_counters: Arc::new(move |domain, descriptor| Box::pin(counter(domain, descriptor))),
         reset_counters: Arc::new(move |domain, descriptor| Box::pin(reset(domain, descriptor))),
     })
@@ -72,7 +72,7 @@ fn run_action(
     log_level: &LogLevelControl,
     action: AdminAction,
 ) -> TextResult {
-    let now = Clock::System.monotonic();
+    let now = Clock::System.monotonic_now();
     let redis = || decider.store().redis().ok_or("this service does not use Redis");
     match action {
         AdminAction::SetOverride { target, to, lifetime } => {
@@ -113,7 +113,7 @@ fn describe_lifetime(lifetime: Option<Duration>) -> String {
 }
 
 fn list_overrides(decider: &ServiceDecider, overrides: &RuntimeOverrides) -> String {
-    let mut text = overrides.describe(Clock::System.monotonic());
+    let mut text = overrides.describe(Clock::System.monotonic_now());
     if decider.store().redis().is_some_and(|redis| redis.store_override().is_disabled()) {
         text.push_str("(store): away\n");
     }

@@ -41,7 +41,7 @@ pub(super) fn build_live_page_handlers(
     LivePageHandlers {
         policy: Arc::new(move |query| {
             let (decider, overrides) = &policy_parts;
-            let overrides = overrides.list(Clock::System.monotonic());
+            let overrides = overrides.list(Clock::System.monotonic_now());
             to_json(&list_rules(&decider.policy(), &overrides, query))
         }),
         top: Arc::new(move || {
@@ -112,8 +112,8 @@ fn list_rules<'p>(
     RuleListing { rules_total, rules_found, switches: overrides, rules }
 }
 
-/// Returns whether the path, the file name or a limit name of a rule contains a text, ignoring
-/// case. The text must be in lower case.
+/// Returns whether the path, the file name, or a limit name of a rule contains `lowercase_text`,
+/// ignoring the case of the rule's text.
 fn matches_search(view: &RuleView<'_>, lowercase_text: &str) -> bool {
     let names = view.limits.iter().filter_map(|limit| limit.name);
     let mut texts = [view.rule].into_iter().chain(view.file).chain(names);

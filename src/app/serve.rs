@@ -215,7 +215,7 @@ async fn sweep(
             redis.outage(now);
         }
         log_overflows(&decider);
-        let now = Clock::System.monotonic();
+        let now = Clock::System.monotonic_now();
         overrides.expire(now);
         log_level.expire(now);
         decider.observer().log_refusals();

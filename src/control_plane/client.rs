@@ -270,7 +270,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         if !is_repeated {
             log_rejections(&update.rejections);
         }
-        let now = Clock::System.monotonic();
+        let now = Clock::System.monotonic_now();
         let answer = self.exchange.ack_or_nack(&version, &nonce, &update.rejections, now);
         status.update(|state| {
             self.exchange.acknowledged_version().clone_into(&mut state.version);

@@ -204,7 +204,7 @@ impl RedisOptions {
             db,
             prefix,
             meta: key_format(&secret.fingerprint()),
-            breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic())),
+            breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic_now())),
             ..RedisConfig::with_budget(self.budget)
         };
         let stack = RedisStackConfig {

@@ -99,7 +99,7 @@ impl<S: Store> Store for Deadline<S> {
     /// not yet written are then never sent. Commands that are already written still run, but their
     /// replies are discarded.
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        let now = self.clock.monotonic();
+        let now = self.clock.monotonic_now();
         let budget = self.budget(now, call.deadline);
         if budget.is_zero() {
             let answers = self.record_overrun(call, ExecutionStatus::NotExecuted);
@@ -148,7 +148,7 @@ mod tests {
 
     async fn answer_after(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
         let clock = Clock::default();
-        let deadline = deadline.map(|left| clock.monotonic() + Duration::from_millis(left));
+        let deadline = deadline.map(|left| clock.monotonic_now() + Duration::from_millis(left));
         let limit = Arc::new(fixed_window(1, Micros::SECOND));
         let check = Check {
             key: CounterKey { identity: 1, tag: None },

@@ -108,7 +108,7 @@ impl Default for OutageTracker {
         OutageTracker {
             calls: Default::default(),
             recent: RecentCalls::default(),
-            origin: clock.monotonic(),
+            origin: clock.monotonic_now(),
             clock,
             start: AtomicU64::new(0),
             reason: AtomicU64::new(0),
@@ -137,14 +137,14 @@ impl OutageTracker {
         if !is_degraded {
             let since = self.start.swap(0, Ordering::Relaxed);
             if self.is_logged.swap(false, Ordering::Relaxed) {
-                let lasted_ms = self.monotonic().saturating_sub(Micros(since)).ceil_millis();
+                let lasted_ms = self.elapsed().saturating_sub(Micros(since)).ceil_millis();
                 tracing::info!(lasted_ms, "the store answers again");
             }
             return None;
         }
         let latest = FallbackReason::ALL.get(self.reason.load(Ordering::Relaxed) as usize).copied();
         let outage = Outage {
-            duration: self.monotonic().saturating_sub(self.ensure_started()),
+            duration: self.elapsed().saturating_sub(self.ensure_started()),
             undecided_percent: (undecided * 100).div_ceil(calls.max(1)),
             reason: match unavailable {
                 Some(reason) if undecided == 0 => reason,
@@ -152,7 +152,7 @@ impl OutageTracker {
             },
         };
         if self.is_log_due() && !self.is_logged.swap(true, Ordering::Relaxed) {
-            let next = self.monotonic().saturating_add(LOG_INTERVAL);
+            let next = self.elapsed().saturating_add(LOG_INTERVAL);
             self.next_log_at.store(next.0, Ordering::Relaxed);
             let (reason, undecided_percent) = (outage.reason.as_str(), outage.undecided_percent);
             tracing::warn!(reason, undecided_percent, "answering without the store");
@@ -183,7 +183,7 @@ impl OutageTracker {
     /// outage that outlasts the interval is logged when the interval ends.
     fn is_log_due(&self) -> bool {
         !self.is_logged.load(Ordering::Relaxed)
-            && self.monotonic().0 >= self.next_log_at.load(Ordering::Relaxed)
+            && self.elapsed().0 >= self.next_log_at.load(Ordering::Relaxed)
     }
 
     /// Records a call that the store answered. Does not end an outage by itself.
@@ -198,15 +198,15 @@ impl OutageTracker {
         if since > 0 {
             return Micros(since);
         }
-        let now = Micros(self.monotonic().0.max(1));
+        let now = Micros(self.elapsed().0.max(1));
         let known = self.start.compare_exchange(0, now.0, Ordering::Relaxed, Ordering::Relaxed);
         known.map_or_else(Micros, |_| now)
     }
 
     /// Returns the time since the tracker was created. Uses the monotonic clock, because the wall
     /// clock can jump.
-    fn monotonic(&self) -> Micros {
-        let since = self.clock.monotonic().saturating_duration_since(self.origin);
+    fn elapsed(&self) -> Micros {
+        let since = self.clock.monotonic_now().saturating_duration_since(self.origin);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     }
 }

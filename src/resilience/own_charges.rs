@@ -29,8 +29,8 @@ impl OwnCharges {
         OwnCharges { has_separate_counters: !share.is_whole() }
     }
 
-    /// Converts a check of a call into a shadow check of the counter for this replica's own
-    /// charges.
+    /// Returns a shadow copy of `check`, which never causes a rejection. Its counter contains only
+    /// the hits that this replica has charged.
     pub(super) fn to_shadow<'a>(self, check: &Check<'a>) -> Check<'a> {
         let identity = match self.has_separate_counters {
             true => check.key.identity ^ SECOND_COUNTER_MASK,

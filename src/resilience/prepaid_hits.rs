@@ -105,14 +105,14 @@ impl<S: Store> PrepaidHits<S> {
     /// Wraps a store. `replicas` is the number of replicas that share the limits.
     pub fn new(store: S, replicas: u32, clock: Clock) -> Self {
         let (lots, stats) = (PrepaidLots::new(replicas), PrepaidStats::default());
-        let started = clock.monotonic();
+        let started = clock.monotonic_now();
         let shared = Arc::new(SharedState { store, lots, stats });
         PrepaidHits { shared, clock, started, background_refunds: BackgroundRefunds::default() }
     }
 
     /// Returns the time since the wrapper was created.
     fn now(&self) -> Micros {
-        let since = self.clock.monotonic().saturating_duration_since(self.started);
+        let since = self.clock.monotonic_now().saturating_duration_since(self.started);
         Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
     }
 

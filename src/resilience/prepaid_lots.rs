@@ -2,10 +2,10 @@
 //! charge in advance, and holds the lots until they are spent or expire.
 //!
 //! A lot covers [`LOT_DURATION`] at the counter's current rate on this replica. After a lot is
-//! charged, a replica holds at most [a quarter](AVAILABLE_DIVISOR) of the hits that the limit had
-//! left at the store's last answer, divided by the number of replicas. Therefore, no lot is charged
-//! near the limit. A lot expires after [`LOT_LIFETIME_MAX`], or earlier if its window may have
-//! ended by the server's clock.
+//! charged, the prepaid hits of the counter on this replica are at most [a
+//! quarter](AVAILABLE_DIVISOR) of the hits that the limit had left at the store's last answer,
+//! divided by the number of replicas. Therefore, no lot is charged near the limit. A lot expires
+//! after [`LOT_LIFETIME_MAX`], or earlier if its window may have ended by the server's clock.
 //!
 //! All times are in microseconds of a monotonic clock of this process, except in a charge record,
 //! which uses the store's clock.
@@ -153,7 +153,7 @@ impl RateMeter {
         let elapsed = now.saturating_sub(self.period_start);
         if elapsed >= LOT_DURATION {
             let hits = u128::from(self.hits) * u128::from(LOT_DURATION.0) / u128::from(elapsed.0);
-            // Fits: the period is at least as long as the lot's time.
+            // Fits: the period is at least as long as `LOT_DURATION`.
             self.hits_per_lot_duration = u64::try_from(hits).unwrap_or(u64::MAX);
             (self.period_start, self.hits) = (now, 0);
         }
@@ -253,8 +253,9 @@ impl PrepaidLots {
         true
     }
 
-    /// Records the outcome of a check that the store decided, without the charge of a lot. Adds an
-    /// account for the counter if hits were charged and the counter's set has room.
+    /// Records the outcome of a check that the store decided. If the call also charged a lot, the
+    /// caller must first subtract the lot from `outcome`. Adds an account for the counter if hits
+    /// were charged and the counter's set has room.
     pub(super) fn record_outcome(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
         let mut set = self.lock_set(&check.key);
         if find_account(&mut set, check).is_none() {
@@ -303,7 +304,8 @@ impl PrepaidLots {
         Some(AddedLot { counter: check.key, id, spend_until })
     }
 
-    /// Allows another call to charge the next lot of the check's counter.
+    /// Records that the call has finished charging a lot to the check's counter, so that another
+    /// call may charge the next one.
     pub(super) fn end_refill(&self, check: &Check<'_>) {
         if let Some(account) = find_account(&mut self.lock_set(&check.key), check) {
             account.is_refilling = false;

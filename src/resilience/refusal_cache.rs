@@ -1,9 +1,11 @@
 //! Cache of refusals: repeats the refusal of a check without calling the store, until its
-//! `retry_after` has passed, but for at most one second. A hot key over its limit therefore costs
-//! the store at most one call per second and process.
+//! `retry_after` has passed, but for at most one second. After one second, a single call checks
+//! with the store again, and the refusal is repeated to other calls for at most another 100 ms
+//! meanwhile. A hot key over its limit therefore causes about one store call per second in each
+//! process.
 //!
 //! The cache never admits a call. If another process refunds hits, the cache may still refuse calls
-//! for up to one second.
+//! for up to 1.1 seconds.
 //!
 //! An entry is keyed by counter, limit and cost. A refusal is not cached if it does not predict the
 //! result of the next call. This applies to the refusals of:
@@ -32,12 +34,12 @@ use crate::domain::{
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
-/// Maximum lifetime of a cached refusal. A refund made by another process may take this long to
-/// become visible in this one.
+/// Maximum age at which a cached refusal becomes stale. A refund made by another process may take
+/// this long, plus [`REVALIDATION_MAX`], to become visible in this one.
 const TTL_MAX: Micros = Micros::SECOND;
 
-/// Lifetime of the first refusal of a counter whose refusals may be [transient]: other calls may
-/// refund hits within a round trip, so that the next call passes.
+/// Maximum age at which the first refusal of a counter becomes stale if the counter's refusals may
+/// be [transient]: other calls may refund hits within a round trip, so that the next call passes.
 ///
 /// [transient]: Store::may_refuse_transiently
 const TRANSIENT_TTL: Micros = Micros(50_000);
@@ -55,8 +57,8 @@ const SET_COUNT: usize = 512;
 /// Maximum number of entries per set. A lookup compares all of them.
 const ENTRIES_PER_SET: usize = 8;
 
-/// Store wrapper that caches refusals and repeats them until a retry could be admitted, but for at
-/// most one second.
+/// Store wrapper that caches refusals and repeats them until a retry could be admitted. Checks with
+/// the store again after at most one second.
 #[derive(Debug)]
 pub struct RefusalCache<S> {
     inner: S,

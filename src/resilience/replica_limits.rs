@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_each_limit_is_computed_once() {
+    fn each_limit_gets_its_own_share_from_the_table() {
         let shares = ReplicaLimits::new(Fraction::one_of(4));
         let limits: Vec<_> = (1..50_000).map(limit).collect();
         for limit in &limits {

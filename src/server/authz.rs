@@ -33,8 +33,9 @@ pub enum CounterAccess {
     Write,
 }
 
-/// Permission for callers to use a domain. If at least one grant is configured, callers may use
-/// only the domains that are granted to them.
+/// Permission for callers to use a domain. If at least one grant is configured, callers over TLS
+/// may use only the domains that are granted to them. Callers over a Unix socket may use every
+/// domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Name of the rate limit domain, or [`EVERY_DOMAIN`].
@@ -62,7 +63,8 @@ pub struct TlsCounters {
 /// Client of a connection, with the domains that it may use.
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
-    /// Caller that may use every domain, because no grants are configured.
+    /// Caller that may use every domain, because no grants are configured or because the connection
+    /// does not use TLS, such as a connection over a Unix socket.
     Unrestricted,
     /// Caller that may use the domains that are granted to a name in its certificate.
     Restricted(Arc<GrantedDomains>),

@@ -238,7 +238,7 @@ impl<D: Decide> Worker<D> {
         reason: &dyn std::fmt::Display,
     ) {
         self.stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
-        self.handshake_log.record_failure(Clock::System.monotonic(), peer, reason);
+        self.handshake_log.record_failure(Clock::System.monotonic_now(), peer, reason);
     }
 
     /// Runs a step of the connection setup. Returns `None` if the server starts to drain or the

@@ -1,6 +1,6 @@
-//! Registry of open connections. When the maximum number of connections is open, the registry
-//! evicts the one that has been idle longest, so that a client with many connections cannot lock
-//! out others.
+//! Registry of open connections. When a new connection would exceed the maximum number, the
+//! registry evicts the connection that has been idle longest, so that a client with many
+//! connections cannot lock out others.
 //!
 //! Not here: accepting connections (`listener`), closing a connection (`connection`).
 
@@ -45,8 +45,9 @@ impl Activity {
 /// Registry of the open connections of all workers.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionRegistry {
-    /// Number of ticks since startup, multiplied by two. In a connection's time of last activity,
-    /// the lowest bit distinguishes a call from an accept in the same tick.
+    /// Number of ticks since startup, shifted left by one bit. In a connection's time of last
+    /// activity, the free bit is 1 for a call and 0 for an accept, so that a call counts as later
+    /// than an accept in the same tick.
     half_ticks: Arc<AtomicU64>,
     connections: Mutex<Connections>,
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Minimum time between two log lines about failed handshakes.
+/// Minimum time between two log lines about failed handshakes: 60 s.
 const HANDSHAKE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Rate-limited log of failed TLS handshakes. Each line reports how many have failed since the
@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn one_line_per_minute_reports_the_failures_since_the_previous_line() {
         let log = HandshakeLog::default();
-        let start = Clock::System.monotonic();
+        let start = Clock::System.monotonic_now();
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(log.count_failure(at(0)), Some(1));
         assert_eq!(log.count_failure(at(1)), None);

@@ -110,7 +110,7 @@ impl<D: Decide> RlsService<D> {
         caller: &Caller,
     ) -> Vec<u8> {
         let observer = self.decider.observer();
-        let started = observer.wants_timing().then(|| self.clock.monotonic());
+        let started = observer.wants_timing().then(|| self.clock.monotonic_now());
         let times = CallTimestamps { now: self.clock.now(), started };
         let next = AtomicUsize::new(0);
         let decide_in_turn = || async {
@@ -142,7 +142,7 @@ impl<D: Decide> RlsService<D> {
             parts.push(part);
         }
         if let Some(started) = started {
-            let took = self.clock.monotonic() - started;
+            let took = self.clock.monotonic_now() - started;
             for outcome in RpcOutcome::ALL {
                 let count: usize = parts.iter().map(|part| part.outcomes[outcome as usize]).sum();
                 (0..count).for_each(|_| observer.on_response(outcome, took));

@@ -84,7 +84,7 @@ pub enum Drain {
     /// Starts to drain after the drain delay. Until then, the server accepts connections and serves
     /// calls, so that load balancers notice the failing health check.
     AfterDelay,
-    /// Starts to drain immediately, with GOAWAY on every connection.
+    /// Starts to drain immediately: sends GOAWAY on every connection without the drain delay.
     AtOnce,
 }
 

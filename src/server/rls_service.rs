@@ -226,7 +226,7 @@ impl<D: Decide> RlsService<D> {
             self.decide_encoded(&message, deadline, times, caller, None, &mut response).await?;
             return Ok(response);
         }
-        let started = self.clock.monotonic();
+        let started = self.clock.monotonic_now();
         let times = CallTimestamps { now, started: Some(started) };
         let out = &mut response;
         let answered = match &trace {
@@ -239,7 +239,7 @@ impl<D: Decide> RlsService<D> {
             }
         };
         let outcome = classify_outcome(&answered);
-        observer.on_response(outcome, self.clock.monotonic() - started);
+        observer.on_response(outcome, self.clock.monotonic_now() - started);
         if let Some(trace) = &trace {
             observer.on_trace(trace, outcome);
         }
@@ -285,7 +285,7 @@ impl<D: Decide> RlsService<D> {
         let random = self.random(encoded, now);
         let response_config = &self.response_config;
         // Reuses the start of a timed call, because reading the clock is the main cost of timing.
-        let start = || started.unwrap_or_else(|| self.clock.monotonic());
+        let start = || started.unwrap_or_else(|| self.clock.monotonic_now());
         let until = deadline.and_then(|left| start().checked_add(left));
         // Pinned here, because a future that is passed on by value is copied.
         let decision = pin!(self.decider.decide(&request, now, until, |decision, rules| {

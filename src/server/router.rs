@@ -184,11 +184,11 @@ impl<D: Decide> Router<D> {
         };
         let timeout = deadline.unwrap_or(limits.timeout).min(limits.timeout);
         let clock = self.rls_service.clock();
-        let start = clock.monotonic();
+        let start = clock.monotonic_now();
         // Boxed, so that the future of a call whose body has arrived stays small.
         let rest = Box::pin(receive::read_rest(body, arrived, bounds, timeout)).await;
         let body = rest.map_err(invalid)?;
-        let waited = clock.monotonic() - start;
+        let waited = clock.monotonic_now() - start;
         Ok((body, deadline.map(|deadline| deadline.saturating_sub(waited))))
     }
 

@@ -42,8 +42,8 @@ pub struct TlsMaterial {
     pub client_authority: Option<Vec<u8>>,
     /// Subject alternative names (DNS names and URIs) of accepted clients. A client certificate
     /// must contain at least one of these names. If empty, names are not checked, and any
-    /// certificate that is in `client_authority` or is signed by a CA in `client_authority` is
-    /// accepted.
+    /// valid certificate that is in `client_authority` or is signed by a CA in `client_authority`
+    /// is accepted.
     pub allowed_callers: Vec<String>,
     /// Grants of domains to callers. If empty, every caller may use every domain.
     pub grants: Vec<Grant>,

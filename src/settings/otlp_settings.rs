@@ -91,7 +91,7 @@ pub enum TraceSampler {
 }
 
 impl TraceSampler {
-    pub(super) fn read(text: &str) -> Result<Self, ValueError> {
+    pub(super) fn parse(text: &str) -> Result<Self, ValueError> {
         Ok(match text.to_ascii_lowercase().as_str() {
             "always_on" => TraceSampler::AlwaysOn,
             "always_off" => TraceSampler::AlwaysOff,

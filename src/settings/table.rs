@@ -30,7 +30,7 @@ pub enum Redaction {
     Plain,
     /// The value is an address and is displayed with any password masked.
     Address,
-    /// The value is never displayed; a placeholder is shown instead.
+    /// The value is never displayed. Unless it is empty, `(hidden)` is shown instead.
     Hidden,
 }
 
@@ -417,7 +417,7 @@ settings! {
     traces_exporter "traces-exporter" ["otlp|none"]: bool = "otlp", parse_exporter, Plain, ["OTEL_TRACES_EXPORTER"];
     /// Trace sampler; the default follows the sampling decision of the caller's trace context, and
     /// samples --traces-ratio of the calls without one.
-    traces_sampler "traces-sampler" ["SAMPLER"]: TraceSampler = "parentbased_traceidratio", TraceSampler::read, Plain, ["OTEL_TRACES_SAMPLER"];
+    traces_sampler "traces-sampler" ["SAMPLER"]: TraceSampler = "parentbased_traceidratio", TraceSampler::parse, Plain, ["OTEL_TRACES_SAMPLER"];
     /// Fraction of calls that are traced, 0 to 1.
     traces_ratio "traces-ratio" ["RATIO"]: f64 = "0.01", parse_ratio, Plain, ["OTEL_TRACES_SAMPLER_ARG", "TRACING_SAMPLING_RATE"];
     /// Service name in metrics and traces.

@@ -19,7 +19,7 @@ use super::metric::{
     unsuffixed_counter as counter,
 };
 use super::prometheus_writer::PrometheusWriter;
-use super::rule_rows::OVERRIDES;
+use super::rule_rows::OVERRIDES_PATH;
 use crate::domain::RpcOutcome;
 
 const fn rule_counter(name: &'static str, help: &'static str) -> MetricFamily {
@@ -95,7 +95,8 @@ pub(crate) fn compat_families() -> Vec<MetricFamily> {
 /// Prometheus collector that encodes Tidegate's counters under the names of envoyproxy/ratelimit.
 pub(super) struct CompatMetrics {
     pub(super) telemetry: Arc<Telemetry>,
-    /// Source of the Go memory and garbage collection metrics that envoyproxy/ratelimit exports.
+    /// Source of the process's memory metrics and of `go_memstats_gc_cpu_fraction`, which
+    /// envoyproxy/ratelimit also exports.
     pub(super) process: MetricSource,
 }
 
@@ -167,11 +168,11 @@ fn emit_all(telemetry: &Telemetry, sink: &mut dyn MetricSink) -> fmt::Result {
     PROCESS_METRICS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(&totals)))
 }
 
-/// Returns the statsd name of a row of the per-rule metrics. `path` is [`OVERRIDES`], a rule's
+/// Returns the statsd name of a row of the per-rule metrics. `path` is [`OVERRIDES_PATH`], a rule's
 /// path, or a detailed path. The latter two begin with the domain.
 fn row_statsd_name(domain: &str, path: &str) -> String {
     let path = match path {
-        OVERRIDES => format!("{domain}.{OVERRIDES}"),
+        OVERRIDES_PATH => format!("{domain}.{OVERRIDES_PATH}"),
         path => path.to_owned(),
     };
     to_statsd_name(&path)
@@ -246,7 +247,7 @@ mod tests {
             "as envoyproxy/ratelimit does"
         );
         assert_eq!(split("a.test", "a.test.client"), ["a", "test", "client"], "the same");
-        assert_eq!(split("edge", OVERRIDES), ["edge", "(override)", ""]);
+        assert_eq!(split("edge", OVERRIDES_PATH), ["edge", "(override)", ""]);
         assert_eq!(to_statsd_name("d.ip_192.168.0.1.x"), "d.ip_192_168_0_1.x");
         assert_eq!(to_statsd_name("d.ip_999.168.0.1"), "d.ip_999.168.0.1");
         assert_eq!(to_statsd_name("d.v_1.2.3"), "d.v_1.2.3");

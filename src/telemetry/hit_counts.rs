@@ -8,11 +8,11 @@ use crate::domain::{CheckEvent, Verdict};
 /// categories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HitCounts {
-    /// Requested hits, excluding refunded hits.
+    /// Hits of all checks except refunds.
     pub(super) total: u64,
     /// Hits of checks that passed, except those in `uncharged`.
     pub(super) within: u64,
-    /// Hits of rejected checks, as far as they exceeded the limit's capacity.
+    /// Hits by which rejected checks exceeded the limit's capacity.
     pub(super) over: u64,
     /// Hits between the near-limit threshold and the limit. A rejected check adds only the hits in
     /// this range that were still available.

@@ -98,7 +98,7 @@ pub(super) const fn unsuffixed_counter(name: &'static str, help: &'static str) -
 pub enum MetricValue {
     /// Value of a counter or gauge.
     Number(u64),
-    /// Bucket counts and sum of a histogram.
+    /// Bucket bounds, bucket counts and sum of a histogram.
     Histogram(HistogramSnapshot),
 }
 

@@ -9,12 +9,12 @@
 //! |---|---|
 //! | `counters`, `rule_counters`, `hit_counts` | the counters of the process and of each rule |
 //! | `detailed_counters`, `rule_rows` | counters by request values; rows of the per-rule metrics |
-//! | `metric`, `families`, `compat_names` | metric families of Tidegate and of envoyproxy/ratelimit |
+//! | `metric`, `families`, `compat_names` | metric families of Tidegate and envoyproxy/ratelimit |
 //! | `prometheus`, `prometheus_writer` | the metrics page |
 //! | [`otlp`] | export of metrics and traces, sampling |
 //! | `top_rejected` | statistics of the keys that each limit rejects most |
 //! | `snapshot` | snapshot of the counters for the live page |
-//! | `lost_bills` | bills that were not charged, and the warning about them |
+//! | `lost_bills` | bills not charged in full, and the warning about them |
 //! | `logging`, `refusal_log` | log output; log of rejected calls |
 
 mod compat_names;

@@ -9,8 +9,8 @@ use super::detailed_counters::DetailedRow;
 use super::hit_counts::HitCounts;
 use super::rule_counters::{CountsByCode, RuleCounters, RuleTables};
 
-/// Rule path under which metrics and statistics list request overrides.
-pub(super) const OVERRIDES: &str = "(override)";
+/// Rule path under which metrics list request overrides.
+pub(super) const OVERRIDES_PATH: &str = "(override)";
 
 /// Hits and checks counted in one row of the per-rule metrics.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,9 +58,9 @@ impl RowSources<'_> {
         let overrides = current
             .overrides
             .iter()
-            .map(|(domain, counters)| ((&**domain, OVERRIDES), &**counters))
+            .map(|(domain, counters)| ((&**domain, OVERRIDES_PATH), &**counters))
             .filter(|(_, counters)| counters.hits().total > 0);
-        let other_overrides = [(("", OVERRIDES), &self.telemetry.overrides)];
+        let other_overrides = [(("", OVERRIDES_PATH), &self.telemetry.overrides)];
         let detailed = self.detailed.iter().map(|row| {
             let name: (&str, &str) = (&row.rule.domain, &row.path);
             (name, &*row.counters)

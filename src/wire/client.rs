@@ -138,7 +138,8 @@ impl BatchRequest {
     ///
     /// # Errors
     ///
-    /// Returns a message that names the invalid field.
+    /// Returns the reason as text if `text` is too long, is not JSON, or has an unknown or invalid
+    /// field.
     pub fn from_json(text: &str) -> Result<Self, String> {
         let request = proto_json::parse_request(text.as_bytes(), Bounds::DEFAULT.message_bytes_max);
         request.map(BatchRequest).map_err(|error| error.to_string())

@@ -341,14 +341,14 @@ pub(crate) struct DecodedRequest<'b> {
     /// `hits_addend` of the request; 0 if the field is absent.
     pub(crate) hits_addend: u32,
     /// Fields of each descriptor except its entries, in the order of the request.
-    pub(crate) descriptor_heads: SmallVec<[DescriptorHead<'b>; DESCRIPTORS_INLINE]>,
+    pub(crate) decoded_descriptors: SmallVec<[DecodedDescriptor<'b>; DESCRIPTORS_INLINE]>,
     /// Entries of all descriptors, in the order of the descriptors.
     entries: SmallVec<[Entry<'b>; ENTRIES_INLINE]>,
 }
 
 /// Fields of a descriptor, with the index range of its entries in [`DecodedRequest`].
 #[derive(Debug)]
-pub(crate) struct DescriptorHead<'b> {
+pub(crate) struct DecodedDescriptor<'b> {
     entries: Range<usize>,
     /// `hits_addend` of the descriptor, which overrides the request's; `None` if the field is
     /// absent.
@@ -370,7 +370,7 @@ impl<'b> DecodedRequest<'b> {
         let mut request = DecodedRequest {
             domain: "",
             hits_addend: 0,
-            descriptor_heads: SmallVec::new(),
+            decoded_descriptors: SmallVec::new(),
             entries: SmallVec::new(),
         };
         let mut domain: &[u8] = b"";
@@ -387,16 +387,16 @@ impl<'b> DecodedRequest<'b> {
         if domain.is_empty() {
             return Err(DecodeError::DomainEmpty);
         }
-        if request.descriptor_heads.is_empty() {
+        if request.decoded_descriptors.is_empty() {
             return Err(DecodeError::NoDescriptors);
         }
         Ok(request)
     }
 
     fn add_descriptor(&mut self, encoded: &'b [u8], entries_max: usize) -> Result<(), DecodeError> {
-        let descriptor = self.descriptor_heads.len();
+        let descriptor = self.decoded_descriptors.len();
         let begin = self.entries.len();
-        let mut head = DescriptorHead {
+        let mut head = DecodedDescriptor {
             entries: begin..begin,
             hits_addend: None,
             refund: false,
@@ -432,7 +432,7 @@ impl<'b> DecodedRequest<'b> {
         }
         head.entries.end = self.entries.len();
         head.limit = limit.map(|limit| decode_override(limit, descriptor)).transpose()?;
-        self.descriptor_heads.push(head);
+        self.decoded_descriptors.push(head);
         Ok(())
     }
 
@@ -440,7 +440,7 @@ impl<'b> DecodedRequest<'b> {
     pub(crate) fn descriptors(&self) -> SmallVec<[Descriptor<'_>; DESCRIPTORS_INLINE]> {
         // On the request, a `hits_addend` of 0 means one hit; only a descriptor can peek.
         let of_request = u64::from(self.hits_addend.max(1));
-        self.descriptor_heads
+        self.decoded_descriptors
             .iter()
             .map(|head| Descriptor {
                 entries: &self.entries[head.entries.clone()],
@@ -550,8 +550,8 @@ impl<'b> FieldValue<'b> {
         }
     }
 
-    /// Returns the low 32 bits of an integer, because protobuf decoders truncate values of 32-bit
-    /// fields. Returns an error if the value is not an integer.
+    /// Returns the low 32 bits of an integer, as protobuf decoders do for 32-bit fields. Returns an
+    /// error if the value is not an integer.
     fn into_u32(self) -> Result<u32, DecodeError> {
         self.into_u64().map(|number| number as u32)
     }

@@ -2,8 +2,9 @@
 //! filters.
 //!
 //! On a rejection, the metadata names the limit that rejected the call and the source of the
-//! decision. If the call acquired concurrency slots, the metadata contains the token of their
-//! holder. If enabled, it also repeats the request under the keys of envoyproxy/ratelimit.
+//! decision. If the call acquired concurrency slots without naming a holder, the metadata contains
+//! the token that Tidegate generated for the holder. If enabled, it also repeats the request under
+//! the keys of envoyproxy/ratelimit.
 //!
 //! Not here: the settings that enable each part of the metadata (`response_config`).
 
@@ -16,7 +17,7 @@ use super::response_headers::limit_name;
 use crate::domain::{Code, Decision, Descriptor, HolderToken, Override, WaitPrecision};
 use crate::policy::Policy;
 
-/// Metadata key of the object that contains Tidegate's own fields.
+/// Metadata key of the object that describes a rejection.
 const TIDEGATE_KEY: &str = "tidegate";
 
 /// Metadata key of the token that names the holder of concurrency slots. The key is at the top
@@ -67,7 +68,7 @@ pub(super) fn add_request(
 ) {
     insert_field(target, "domain", string_kind(request.domain));
     let listed = request
-        .descriptor_heads
+        .decoded_descriptors
         .iter()
         .zip(descriptors)
         .map(|(head, descriptor)| {

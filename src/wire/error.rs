@@ -33,7 +33,7 @@ pub enum WireError {
         /// Jitter in percent, as configured.
         percent: u8,
     },
-    /// The server certificate file is not PEM or contains no certificate.
+    /// The server certificate file is not PEM, or contains no certificate or a malformed one.
     Certificate,
     /// The server key file is not a PEM private key.
     PrivateKey,
@@ -65,9 +65,10 @@ pub enum WireError {
         /// Error of the HTTP/2 transport.
         source: tonic::transport::Error,
     },
-    /// The server responded with a gRPC error. Whether retrying helps depends on the status code.
+    /// The gRPC call failed, because the server returned an error or because of the transport.
+    /// Whether retrying helps depends on the status code.
     Refused {
-        /// gRPC status of the response.
+        /// gRPC status of the failed call.
         status: Box<tonic::Status>,
     },
 }
@@ -85,7 +86,7 @@ pub enum HeaderNameError {
     /// The name belongs to a header that describes or addresses the message, such as
     /// `content-length` or `host`.
     Reserved,
-    /// Another setting already configures a header with this name.
+    /// Another setting already configures a header with this name, or the name is `Retry-After`.
     Duplicate,
 }
 

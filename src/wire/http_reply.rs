@@ -23,8 +23,8 @@ pub struct HttpReply {
 
 impl HttpReply {
     /// Converts an encoded `RateLimitResponse` to proto-JSON. The HTTP status is 200 for OK and 429
-    /// for OVER_LIMIT. The headers are those that Envoy would add. They exclude the content type of
-    /// the policy's body, because the body is a field of the JSON.
+    /// for OVER_LIMIT. The headers are those that Envoy would add, except for the content type of
+    /// the rejection's body, because that body is a field of the JSON.
     pub(crate) fn json(encoded: &[u8]) -> Self {
         let response = decode_response(encoded);
         let mut headers =

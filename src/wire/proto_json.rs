@@ -1,4 +1,5 @@
-//! Conversion of requests from proto-JSON and of responses to proto-JSON, for `/json`.
+//! Conversion of requests from proto-JSON and of responses to proto-JSON, for `/json` and
+//! `tidegate ask`.
 //!
 //! Accepts field names in camelCase and snake_case; writes camelCase. Enums are written as names,
 //! bytes as base64, and protobuf wrapper types as plain values. Fields with default values are

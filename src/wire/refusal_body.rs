@@ -1,5 +1,5 @@
 //! Response body of a rejection: the body that the policy defines for the rule or its domain. If
-//! the policy defines none, a default JSON body if enabled.
+//! the policy defines none, the default JSON body is used, provided that it is enabled.
 //!
 //! Not here: reading the text from the policy (`policy::compile::body`).
 

@@ -9,8 +9,9 @@ use http::HeaderName;
 
 use super::error::{HeaderNameError, WireError};
 
-/// Settings of rate limit responses. By default, a response contains only the overall code and one
-/// status per descriptor, and an OVER_LIMIT response also contains dynamic metadata.
+/// Settings of rate limit responses. By default, a response contains the overall code and one
+/// status per descriptor. An OVER_LIMIT response also contains dynamic metadata and, if the policy
+/// defines one, a body.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResponseSettings {
     /// Whether to send `X-RateLimit-Limit`, `X-RateLimit-Remaining`, and `X-RateLimit-Reset`.
@@ -40,7 +41,7 @@ pub struct ResponseSettings {
 /// Names of one set of limit headers: limit, remaining hits and reset time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LimitHeaderNames {
-    /// Name of the header for the limit, in hits per window.
+    /// Name of the header for the limit, in hits: `requests_per_unit` or, if larger, the capacity.
     pub limit: String,
     /// Name of the header for the number of remaining hits.
     pub remaining: String,

@@ -11,8 +11,8 @@ use super::response_config::{
 };
 use crate::domain::{Code, Decision, LimitedBy, Micros, Status};
 
-/// Maximum length in bytes of a limit name in a header, after percent-encoding. A limit without a
-/// name appears with its path in the policy, which may be longer and is then truncated.
+/// Maximum length of a percent-encoded header value, in bytes. A limit without a name appears with
+/// its path in the policy, which may be longer and is then truncated.
 const HEADER_VALUE_BYTES_MAX: usize = 255;
 
 /// Time until a rejected request may be retried, including jitter, as a duration and as a point in
@@ -75,9 +75,9 @@ pub(super) fn limit_name<'p>(limited_by: &LimitedBy<'p>) -> &'p str {
 }
 
 /// Returns the status that the limit headers report, as in envoyproxy/ratelimit: the last
-/// OVER_LIMIT status that is not in quota mode. If there is none, returns the status with the
-/// fewest remaining hits. If several statuses have equally few, prefers OVER_LIMIT, then the first
-/// status.
+/// OVER_LIMIT status that does not belong to a quota descriptor. If there is none, returns the
+/// status with the fewest remaining hits. If several statuses have equally few, prefers OVER_LIMIT,
+/// then the first status.
 fn find_reported_status<'d, 'p>(statuses: &'d [Status<'p>]) -> Option<&'d Status<'p>> {
     let refuses = |status: &&Status<'_>| status.code == Code::OverLimit && !status.quota;
     let shown = || statuses.iter().filter(|status| status.shown.is_some());

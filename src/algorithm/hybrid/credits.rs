@@ -11,7 +11,7 @@ use crate::domain::{Hits, Hybrid, Micros};
 /// whole percentages.
 pub(super) const SHARES_TOTAL_PERCENT: u64 = 100;
 
-/// Upper bound on credit counts: 2^51. Sums of up to four counts stay below 2^53, so doubles,
+/// Upper bound on credit counts: 2^51. Sums of up to four counts are at most 2^53, so doubles,
 /// Lua's only number type, represent them exactly.
 const CREDITS_MAX: u64 = 1 << 51;
 

@@ -64,7 +64,7 @@ impl AdminWiring<'_> {
         let metrics = Arc::new(AllMetrics::new(Arc::clone(&self.telemetry), metrics));
         let settings = &self.configuration.settings;
         let endpoint = |page: MetricsPage| {
-            Arc::new(MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic()))
+            Arc::new(MetricsEndpoint::new(Arc::new(page), || Clock::System.monotonic_now()))
         };
         let page = || MetricsPage::new(Arc::clone(&metrics));
         let with_ratelimit_names = endpoint(

@@ -72,7 +72,7 @@ pub(crate) fn redis_config(
 /// Returns a monotonic clock for the circuit breakers. Its time starts at zero when this function
 /// is called.
 fn monotonic_clock() -> MonotonicClock {
-    MonotonicClock::new(|| Clock::System.monotonic())
+    MonotonicClock::new(|| Clock::System.monotonic_now())
 }
 
 fn address(configured: &RedisAddress) -> Address {

@@ -60,7 +60,7 @@ metrics! { COUNTERS: NodeStats,
     node_gauge "redis_breakers_open" "1 while the circuit breaker is open", |node| node.breaker_open.get();
     node_counter "redis_breaker_opened" "Times that the circuit breaker opened", |node| node.breaker_opened.get();
     node_counter "redis_breaker_rejected" "Script calls not sent because the circuit breaker was open", |node| node.breaker_rejected.get();
-    node_counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_differs.get();
+    node_counter "redis_meta_differs" "Connections that found another key secret or format in Redis", |node| node.meta_mismatches.get();
 }
 
 /// Histogram metric of a Redis node, and the function that reads its value.

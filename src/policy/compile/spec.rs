@@ -161,13 +161,13 @@ pub const CLASSES_MAX: usize = 16;
 /// Method by which consumer classes divide a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TierMethod {
-    /// One bucket for all classes. A class may use the bucket only while it contains at least the
-    /// floor of the class.
+    /// One bucket for all classes. A class may use the bucket only while at least the class's floor
+    /// is left in it.
     Shared,
     /// A separate bucket for each class.
     Separate,
-    /// A guaranteed share for each class, and a common pool that a class may use only while the
-    /// pool contains at least the floor of the class.
+    /// A guaranteed share for each class, and a common pool. A class may use the pool only while at
+    /// least the class's floor is left in it.
     Hybrid,
 }
 

@@ -138,7 +138,7 @@ fn a_lot_expires_with_its_lifetime_window_session_or_policy() {
 }
 
 #[test]
-fn a_new_lot_never_replaces_a_lot_with_unspent_hits() {
+fn a_new_lot_does_not_replace_a_lot_with_spendable_hits() {
     let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
     let check = take(1, 1, &limit);
     // Shortly before the end of the window, so that no lot lives for its whole lifetime.
@@ -306,7 +306,7 @@ impl ReplicaSimulation {
         }
     }
 
-    /// Charges a call in the store if its command has reached the store by `now`.
+    /// Decides a call in the store if its command has reached the store by `now`.
     fn execute(&mut self, call: &mut InFlightCall, now: u64) {
         if call.outcome.is_some() || call.executes_at > now {
             return;

@@ -5,7 +5,7 @@
 //! loses precision, but no hits: afterwards, the key may be refused too early, but it is never
 //! admitted too often.
 //!
-//! Not here: the cells of a sketch (`sketch`), the capacity that each rule uses (`rules`).
+//! Not here: the cells of a sketch (`sketch`), the capacity that each rule's entries use (`rules`).
 
 use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
@@ -28,8 +28,9 @@ const RECLAIM_SHARDS: usize = 4;
 /// ns.
 const FOLD_SLOTS: usize = 32;
 
-/// Maximum number of entries that are folded into sketches to make room for one entry. More than a
-/// few are needed only when a concurrency counter's table of slots grows.
+/// Maximum number of entries that are folded into sketches to make room for one entry, not counting
+/// those that a new sketch replaces. More than a few are needed only when a concurrency counter's
+/// table of slots grows.
 const FOLDED_ENTRIES_MAX: usize = 32;
 
 /// Maximum number of cells per row of a rule's sketch, summed over all shards. Four rows with 16
@@ -263,8 +264,8 @@ impl MemoryStore {
     }
 
     /// Returns the index of the rule's sketch in the shard. Creates the sketch if it does not
-    /// exist, and returns `None` if the rule cannot have one. The sketch does not expire before the
-    /// call ends.
+    /// exist, and returns `None` if there is no room for it or the rule's states do not fit into a
+    /// sketch. The sketch does not expire before the call ends.
     pub(super) fn find_or_create_sketch(
         &self,
         shard: &mut Shard,
@@ -298,8 +299,8 @@ impl MemoryStore {
         Some(at)
     }
 
-    /// Creates the sketch of a rule, and makes room for it by folding entries of the rule. If the
-    /// rule has too few entries in this shard, folds none and returns false.
+    /// Folds entries of a rule to make room for a sketch, then creates the sketch. Returns false and
+    /// changes nothing if the rule has too few entries in this shard.
     fn replace_entries_with_sketch(
         &self,
         shard: &mut Shard,
@@ -334,7 +335,7 @@ impl MemoryStore {
         true
     }
 
-    /// Removes the sketches of a shard in which all cells have expired.
+    /// Removes those sketches of a shard whose cells have all expired.
     pub(super) fn remove_expired_sketches(&self, shard: &mut Shard, now: Micros) {
         let weight = shard.remove_expired_sketches(now) * self.sketch_weight;
         if weight > 0 {

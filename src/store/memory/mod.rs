@@ -81,8 +81,8 @@ const SWEEP_SLOTS: usize = 1_024;
 /// Moving them takes about 25 µs.
 const SWEEP_MOVES: usize = 256;
 
-/// Wait reported as `retry_after` for a new key that is refused because the store is full and its
-/// rule has no sketch. The next sweep may make room.
+/// Wait reported as `retry_after` for a check that is refused because the store has no room for its
+/// counter. The next sweep may make room.
 const NO_ROOM_WAIT: Micros = Micros::SECOND;
 
 /// Statistics of a memory store. `live` and `sketch_weight` are current values; all others are
@@ -101,7 +101,7 @@ pub struct MemoryStats {
     /// Number of charges that were counted in a sketch because the store had no room for an entry.
     pub overflowed: AtomicU64,
     /// Number of checks refused because the full store had no room for their counter, not even in a
-    /// sketch.
+    /// sketch, or no room for a counter to grow.
     pub no_room: AtomicU64,
     /// Number of checks whose counter had a state from the future, because the clock was set back
     /// or the capacity of a bucket was lowered.
@@ -194,8 +194,8 @@ impl MemoryStore {
     }
 
     /// Removes expired entries and frees unused memory. Checks at most `budget` slots, starting at
-    /// the shard after the last one that was swept or searched. Returns the freed capacity, in
-    /// keys. Call this every second.
+    /// the shard after the last one that was swept or searched. Returns the capacity freed by
+    /// removing expired entries, in keys. Call this every second.
     pub fn sweep(&self, now: Micros, budget: usize) -> usize {
         let mut removed = 0;
         let mut left = budget;
@@ -315,8 +315,9 @@ impl MemoryStore {
         self.rules.record_overflow(rule, false);
     }
 
-    /// Refuses a check because the full store has no room for its key, neither as an entry nor in a
-    /// sketch. Updates the statistics and returns the outcome.
+    /// Refuses a check because the full store has no room for its counter, neither as an entry nor
+    /// in a sketch, or no room for the larger state of an existing entry. Updates the statistics
+    /// and returns the outcome.
     fn refuse_when_full(&self, limit: &Limit, now: Micros) -> Outcome {
         self.stats.no_room.fetch_add(1, Ordering::Relaxed);
         self.rules.record_overflow(&RuleIdentity::for_limit(limit), true);

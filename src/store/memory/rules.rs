@@ -82,7 +82,8 @@ struct RuleUsage {
 const SKETCHED_BIT: u8 = 1;
 /// Bit of [`RuleUsage::overflow`] that is set when a new key of the rule is refused.
 const REFUSED_BIT: u8 = 2;
-/// Number of bits by which the bits of reported overflows are shifted in [`RuleUsage::overflow`].
+/// Position of the first bit of [`RuleUsage::overflow`] that records a reported overflow. The bits
+/// below it record overflows that are not reported yet.
 const REPORTED_SHIFT: u8 = 4;
 
 /// Hash table from each rule to the capacity that its entries use. Lock-free, except that assigning

@@ -293,8 +293,9 @@ impl Shard {
         self.end as usize
     }
 
-    /// Records the time of a call that uses this shard. Ignores a time that is at most
-    /// [`REORDERING_MAX`] before the latest recorded time.
+    /// Records the time of a call that uses this shard. Ignores a time up to [`REORDERING_MAX`]
+    /// before the latest recorded time, because concurrent calls can arrive out of order. Records
+    /// an even earlier time, which means that the clock was set back.
     pub(super) fn record_call_time(&mut self, now: Micros) {
         if now > self.latest_call || now.saturating_add(REORDERING_MAX) < self.latest_call {
             self.latest_call = now;

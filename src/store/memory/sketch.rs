@@ -39,10 +39,9 @@ pub(super) enum CellFormat {
     FixedWindow,
     /// Theoretical arrival time (TAT) of a token or leaky bucket.
     Bucket,
-    /// Numbers of hits in two adjacent windows.
+    /// Hit counts of two adjacent windows.
     SlidingWindow { length: Micros },
-    /// Numbers of hits in two adjacent windows, because a cell has no room for the time of every
-    /// hit.
+    /// Hit counts of two adjacent windows. A cell is too small to store the time of each hit.
     SlidingLog { length: Micros },
 }
 

@@ -124,12 +124,12 @@ pub(super) fn first_group(
     near_groups.min().map(|(_, number)| number)
 }
 
-/// Returns the check in the form in which it is sent to its hash slot.
+/// Returns the check as it is passed to the script for its hash slot.
 ///
-/// Under all-or-nothing accounting, quota checks are sent as shadow checks, because a script
-/// receives only the checks of one slot and cannot decide a quota whose checks are in several
-/// slots. The script charges these checks unless a required check refuses, and [`is_rejected`] then
-/// decides the whole call.
+/// Under all-or-nothing accounting, quota checks are passed as shadow checks. Each script receives
+/// only the checks of one slot, so it cannot decide a quota that spans several slots. The script
+/// charges the shadow checks unless a required check in the same slot refuses. [`is_rejected`] then
+/// combines the answers of all slots.
 pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
         (Accounting::AllOrNothing, Role::Quota(_)) => Role::Shadow,

@@ -1,7 +1,7 @@
 //! OTLP over HTTP/1.1: sends protobuf messages in POST requests.
 //!
-//! Each request opens a new connection. Exports are seconds apart, and a load balancer may have
-//! replaced the collector in the meantime.
+//! Each request opens a new connection. Exports are seconds apart, and a collector behind a load
+//! balancer may have been replaced in the meantime.
 
 use std::fmt;
 use std::pin::pin;
@@ -55,7 +55,7 @@ impl fmt::Debug for HttpSender {
 /// Reason why an export over HTTP failed. The next export may succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HttpSendError {
-    /// The collector did not respond within the timeout.
+    /// The collector did not respond within the timeout, or this process is shutting down.
     Timeout,
     /// The connection failed. Contains the reason.
     Connection(String),

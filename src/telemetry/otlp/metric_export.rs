@@ -184,8 +184,8 @@ impl OtlpWriter {
         self.full_messages
     }
 
-    /// Adds data points of a metric to the current message. Starts a new message if this one is
-    /// full.
+    /// Adds data points of a metric to the current message, and starts a new message if the current
+    /// one is then full.
     fn add(&mut self, family: &MetricFamily, points: MetricPoints) {
         if points.is_empty() {
             return;

@@ -1,6 +1,6 @@
 //! OTLP export of metrics and traces, over gRPC or HTTP.
 //!
-//! Exports run in the background with bounded memory. Data that cannot be sent is counted and
+//! Exports run in the background with bounded memory. A failed export is counted, and its data is
 //! dropped.
 
 mod http_sender;

@@ -38,7 +38,7 @@ fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, 
         (decoded.domain.as_bytes(), decoded.hits_addend),
         (&*message.domain, message.hits_addend)
     );
-    assert_eq!(decoded.descriptor_heads.len(), message.descriptors.len());
+    assert_eq!(decoded.decoded_descriptors.len(), message.descriptors.len());
     for (at, (got, sent)) in decoded.descriptors().iter().zip(&message.descriptors).enumerate() {
         let is_slot = |entry: &&WireEntry| entry.key == SLOT_KEY;
         let path = sent.entries.iter().filter(|entry| !is_slot(entry));
@@ -48,7 +48,7 @@ fn decode_within(encoded: Vec<u8>, bounds: &Bounds) -> Result<RateLimitRequest, 
         let holder = sent.entries.iter().rfind(is_slot).map(|entry| &*entry.value);
         assert_eq!(got.holder, holder.filter(|holder| !holder.is_empty()));
         assert_eq!(
-            (decoded.descriptor_heads[at].hits_addend, got.refund),
+            (decoded.decoded_descriptors[at].hits_addend, got.refund),
             (sent.hits_addend, sent.is_negative_hits)
         );
         assert_eq!(got.limit, sent.limit.map(|limit| decode_override(limit, at).unwrap()));

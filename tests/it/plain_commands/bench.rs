@@ -35,7 +35,7 @@ pub fn config(topology: TopologyConfig, ports: &[u16]) -> RedisConfig {
         connections_per_node: 1,
         reply_timeout: PATIENCE,
         silence_max: PATIENCE,
-        breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic())),
+        breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic_now())),
         ..RedisConfig::default()
     }
 }

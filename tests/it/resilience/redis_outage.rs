@@ -54,7 +54,7 @@ fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
         // As the service does.
         silence_max: SILENCE_MAX.max(budget / 2),
         reply_timeout: REPLY_TIMEOUT.max(budget * 2),
-        breaker_clock: Some(MonotonicClock::new(|| Clock::default().monotonic())),
+        breaker_clock: Some(MonotonicClock::new(|| Clock::default().monotonic_now())),
         ..RedisConfig::default()
     };
     let connections = RedisClient::open(config, PRODUCTION.all().to_vec()).unwrap();
@@ -346,7 +346,7 @@ async fn a_call_that_cannot_be_answered_in_time_is_not_written() {
     let written =
         || -> u64 { stack.remote().nodes().iter().map(|node| node.stats.calls.get()).sum() };
     let before = written();
-    let soon = Clock::default().monotonic() + Duration::from_millis(1);
+    let soon = Clock::default().monotonic_now() + Duration::from_millis(1);
     assert_eq!(answer_to(&stack, 1, &limit, Some(soon)).await.1, Source::Shed);
     assert_eq!(written(), before);
 }
@@ -367,7 +367,7 @@ async fn few_calls_wait_for_a_frozen_redis_before_its_breaker_opens() {
     let mut calls = JoinSet::new();
     for _ in 0..200 {
         let (stack, limit) = (Arc::clone(&stack), Arc::clone(&limit));
-        let soon = Clock::default().monotonic() + Duration::from_millis(20);
+        let soon = Clock::default().monotonic_now() + Duration::from_millis(20);
         calls.spawn(async move { answer_to(&stack, 1, &limit, Some(soon)).await.1 });
         pause().await;
     }

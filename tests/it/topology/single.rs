@@ -244,17 +244,17 @@ async fn replicas_with_different_secrets_are_detected() {
     let server = server();
     let one = open(single(&server)).await;
     let same = open(single(&server)).await;
-    assert_eq!(total(&one, |node| &node.meta_differs), 0);
-    assert_eq!(total(&same, |node| &node.meta_differs), 0);
+    assert_eq!(total(&one, |node| &node.meta_mismatches), 0);
+    assert_eq!(total(&same, |node| &node.meta_mismatches), 0);
     let other = open(RedisConfig { meta: "secret 2, format 1".into(), ..single(&server) }).await;
-    assert!(total(&other, |node| &node.meta_differs) > 0);
+    assert!(total(&other, |node| &node.meta_mismatches) > 0);
     let lasts: i64 = redis::from_redis_value(server.ask(&["TTL", "tg1meta"])).unwrap();
     assert!(lasts > 0, "it expires: {lasts}");
 }
 
 /// Both connections to the server, with a circuit breaker.
 async fn open_with_breaker(server: &Server) -> RedisClient {
-    let clock = MonotonicClock::new(|| Clock::default().monotonic());
+    let clock = MonotonicClock::new(|| Clock::default().monotonic_now());
     let connections = open(RedisConfig { breaker_clock: Some(clock), ..single(server) }).await;
     until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
     connections
@@ -294,7 +294,7 @@ struct TestClock {
 
 impl TestClock {
     fn monotonic(&self) -> MonotonicClock {
-        let (clock, began) = (self.clone(), Clock::default().monotonic());
+        let (clock, began) = (self.clone(), Clock::default().monotonic_now());
         MonotonicClock::new(move || {
             let step = clock.step_ms.load(Ordering::SeqCst);
             began + Duration::from_millis(clock.now_ms.fetch_add(step, Ordering::SeqCst))
@@ -384,7 +384,7 @@ async fn a_breaker_opens_once_while_writes_are_paused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_in_flight_when_a_breaker_opens_are_no_load_once_it_closes() {
     let server = server();
-    let (clock, began) = (TestClock::default(), Clock::default().monotonic());
+    let (clock, began) = (TestClock::default(), Clock::default().monotonic_now());
     let connections = open(RedisConfig {
         breaker_clock: Some(clock.monotonic()),
         connections_per_node: 1,

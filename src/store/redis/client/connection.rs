@@ -398,7 +398,7 @@ impl Connection {
                 at += in_flight.charge_count;
                 let failures = self.complete_charges(in_flight, charged, span);
                 demoted |= failures.is_demoted;
-                errors += u64::from(failures.is_out_of_service);
+                errors += u64::from(failures.is_node_unavailable);
                 denied |= failures.is_denied;
                 continue;
             }
@@ -414,7 +414,7 @@ impl Connection {
             };
             let reply = ErrorReply::classify(&error, self.dialer.address());
             demoted |= error.code() == "READONLY";
-            errors += u64::from(reply.is_out_of_service());
+            errors += u64::from(reply.means_unavailable_node());
             let command = || pipeline.cmd_iter().nth(at).cloned();
             if let Some(command) = self.handle_error(reply, in_flight, command) {
                 self.load.add(1);

@@ -72,7 +72,7 @@ impl Connection {
                     ping = None;
                     let is_in_time = breaker.clock.now().saturating_sub(sent) <= PROBE_TIMEOUT;
                     match reply {
-                        Ok(replies) if is_out_of_service(&replies, &address) => {}
+                        Ok(replies) if means_unavailable_node(&replies, &address) => {}
                         // A node whose ACL does not permit PING still replies.
                         Ok(_) if is_in_time => break ProbeResult::Replied,
                         Ok(_) => {}
@@ -116,9 +116,9 @@ async fn send_ping(mut connection: MultiplexedConnection) -> RedisResult<Vec<Val
     connection.req_packed_commands(&commands, 0, 2).await
 }
 
-fn is_out_of_service(replies: &[Value], node: &Address) -> bool {
+fn means_unavailable_node(replies: &[Value], node: &Address) -> bool {
     replies.iter().any(|reply| match reply {
-        Value::ServerError(error) => ErrorReply::classify(error, node).is_out_of_service(),
+        Value::ServerError(error) => ErrorReply::classify(error, node).means_unavailable_node(),
         _ => false,
     })
 }

@@ -27,7 +27,7 @@ const ARGUMENT_OVERHEAD: usize = 8;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
-    pub(super) is_out_of_service: bool,
+    pub(super) is_node_unavailable: bool,
     /// Whether the ACL denied INCRBY.
     pub(super) is_denied: bool,
 }
@@ -160,7 +160,7 @@ impl Connection {
             let (reply, error) = decode_charge_reply(&reply, self.dialer.address(), span);
             charged.push(reply);
             let Some(error) = error else { continue };
-            failures.is_out_of_service |= error.is_out_of_service();
+            failures.is_node_unavailable |= error.means_unavailable_node();
             failures.is_demoted |= reply.is_error(SendErrorKind::LoadingOrReplica);
             failures.is_denied |= reply.is_error(SendErrorKind::Denied);
             match error {

@@ -563,7 +563,7 @@ impl Dialer {
         match stored {
             Value::ServerError(_) => return,
             Value::BulkString(stored) if stored != meta.as_bytes() => {
-                self.stats.meta_differs.add(1);
+                self.stats.meta_mismatches.add(1);
                 tracing::warn!(
                     node = %self.address,
                     "another replica uses a different key secret or format: counters are not shared"

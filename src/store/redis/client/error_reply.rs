@@ -58,7 +58,7 @@ impl ErrorReply {
 
     /// Returns whether the reply means that the node currently cannot serve calls. Returns false
     /// for a redirect.
-    pub(crate) fn is_out_of_service(&self) -> bool {
+    pub(crate) fn means_unavailable_node(&self) -> bool {
         let ErrorReply::Failed(error) = self else { return false };
         matches!(
             error.kind,

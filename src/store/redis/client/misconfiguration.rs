@@ -53,7 +53,7 @@ pub(crate) async fn find_advice(
         }
         TopologyConfig::Single | TopologyConfig::Cluster => {
             let masters = query_master_names(context, address, auth).await.unwrap_or_default();
-            Some(advice_on_sentinel(&masters, address))
+            Some(format_sentinel_advice(&masters, address))
         }
     }
 }
@@ -198,7 +198,7 @@ async fn query_master_names(
 }
 
 /// Returns advice for a sentinel whose address was configured as the address of a Redis server.
-fn advice_on_sentinel(masters: &[String], address: &Address) -> String {
+fn format_sentinel_advice(masters: &[String], address: &Address) -> String {
     let master = match masters {
         [master] => master,
         _ => "MASTER",
@@ -277,9 +277,9 @@ mod tests {
     #[test]
     fn sentinel_advice_names_the_master_if_there_is_only_one() {
         let address = Address::Tcp("10.0.0.1".to_owned(), 26_379);
-        let one = advice_on_sentinel(&["counters".to_owned()], &address);
+        let one = format_sentinel_advice(&["counters".to_owned()], &address);
         assert!(one.contains("--redis-url counters,10.0.0.1:26379 ("), "{one}");
-        let two = advice_on_sentinel(&["a".to_owned(), "b".to_owned()], &address);
+        let two = format_sentinel_advice(&["a".to_owned(), "b".to_owned()], &address);
         assert!(two.contains("--redis-url MASTER,10.0.0.1:26379 ("), "{two}");
     }
 

@@ -90,7 +90,7 @@ pub struct NodeStats {
     pub unknown: Counter,
     /// Number of connections on which another replica's key secret or key format differed from
     /// ours.
-    pub meta_differs: Counter,
+    pub meta_mismatches: Counter,
     /// Histogram of the time that callers waited for a reply, in microseconds, including the time
     /// in the queue. For a caller that timed out, the time until its timeout is recorded.
     pub wait_times: DurationHistogram,

@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::domain::Micros;
 
 /// Maximum age of the script reply from which bounds on the server's time are computed. Within this
-/// time, two clocks slewed by 500 ppm in opposite directions drift apart by [`DRIFT_MAX`].
+/// time, two clocks slewed by 500 ppm in opposite directions drift apart by [`CLOCK_DRIFT_MAX`].
 const AGE_MAX: Micros = Micros::SECOND;
 
 /// Maximum drift between the server's clock and this process's clock within [`AGE_MAX`].
-const DRIFT_MAX: Micros = Micros(1_000);
+const CLOCK_DRIFT_MAX: Micros = Micros(1_000);
 
 /// Age at which the stored sample of the server's time is replaced even if the new sample has wider
 /// bounds. Before that age, the stored sample is kept if its bounds are narrower and do not
@@ -57,7 +57,7 @@ impl Sample {
     fn bounds_at(&self, now: Micros) -> (Micros, Micros) {
         let at_script = |ours: Micros| now.saturating_add(self.script_time).saturating_sub(ours);
         let (earliest, latest) = (at_script(self.received), at_script(self.sent));
-        (earliest.saturating_sub(DRIFT_MAX), latest.saturating_add(DRIFT_MAX))
+        (earliest.saturating_sub(CLOCK_DRIFT_MAX), latest.saturating_add(CLOCK_DRIFT_MAX))
     }
 
     fn round_trip_time(&self) -> Micros {
