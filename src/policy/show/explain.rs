@@ -118,14 +118,14 @@ pub struct LimitExplanation {
     pub charge: Charge,
     /// Limit in the format of `/rlconfig`, without the rule's path.
     pub listing: String,
-    /// Counter key with its hash tag in braces: `{identity}` or `{tag}:identity`. In Redis, the key
-    /// starts with the configured prefix and a letter for the algorithm.
+    /// Counter key with its hash tag in braces: `{identity}` or `{tag}:identity`. In Redis, this
+    /// text follows the configured prefix, `tg1`, a letter for the algorithm, and a colon.
     pub key: String,
     /// Hash that identifies the counter, as 32 hexadecimal digits.
     pub identity: String,
     /// Counter key as passed to stores.
     pub counter: CounterKey,
-    /// Compiled algorithm with its parameters.
+    /// Compiled algorithm with its parameters; with `tiers`, that of the request's consumer class.
     pub algorithm: Algorithm,
     /// Entries that the counter key contains, each as `key=value`.
     pub counter_of: Vec<String>,
@@ -235,7 +235,7 @@ impl Policy {
                     key: key_text(key),
                     identity: format!("{:032x}", key.identity),
                     counter: key,
-                    algorithm: spec.limit.algorithm.clone(),
+                    algorithm: limit.algorithm.clone(),
                     counter_of: counter_of.collect(),
                 })
             });

@@ -1,6 +1,7 @@
 //! Settings: their sources and precedence, how they are printed, what warnings they cause.
 
 use crate::support::http::get;
+use crate::support::redis_server::{Server, redis_cli};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate, directory, ran, run, tidegate};
 
 fn printed(arguments: &[&str], environment: &[(&str, &str)]) -> String {
@@ -263,5 +264,46 @@ fn explain_names_the_same_keys_as_the_service() {
         (&["--settings", "s.yaml", "--cache-key-prefix", ""], &[]),
     ] {
         assert_eq!(explained(flags, environment), secret, "{flags:?} {environment:?}");
+    }
+}
+
+#[test]
+fn explain_names_the_key_that_redis_has_after_a_call() {
+    let limit = |name: &str, lines: &str| {
+        format!(
+            "  - key: {name}\n    rate_limit: {{unit: hour, requests_per_unit: 100, {lines}}}\n"
+        )
+    };
+    let tiers = |method: &str| {
+        let classes = match method {
+            "shared" => "{gold: {floor: 0%}, free: {floor: 50%}}",
+            _ => "{gold: {share: 30%}, free: {share: 20%}}",
+        };
+        let tiers = format!("tiers: {{method: {method}, classes: {classes}}}");
+        limit(method, &format!("algorithm: token_bucket, burst: 100, {tiers}"))
+    };
+    let algorithms =
+        ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket"];
+    let mut policy = "domain: edge\ndescriptors:\n".to_owned();
+    algorithms.iter().for_each(|name| policy += &limit(name, &format!("algorithm: {name}")));
+    policy += "  - key: calendar\n    rate_limit: {unit: day, requests_per_unit: 100, \
+               align: calendar, time_zone: Europe/Paris}\n";
+    policy += "  - key: concurrency\n    rate_limit: {algorithm: concurrency, \
+               requests_per_unit: 5, lease: 60}\n";
+    let methods = ["shared", "separate", "hybrid"];
+    methods.iter().for_each(|method| policy += &tiers(method));
+    let server = Server::start(&[]);
+    let url = format!("127.0.0.1:{}", server.port);
+    let serving = Tidegate::policy(&policy, &["--redis-url", &url, "--store-budget", "2s"]);
+    let files = directory(&[("p.yaml", policy.as_str())]);
+    let path = files.path().join("p.yaml").display().to_string();
+    for name in [&algorithms[..], &["calendar", "concurrency"], &methods].concat() {
+        let descriptor = format!("{name}=gold");
+        run(&["ask", &serving.port("grpc").to_string(), "edge", &descriptor]).with_code(0);
+        let told = run(&["explain", "--policy", &path, "edge", &descriptor]).with_code(0).out;
+        let key = told.lines().find_map(|line| line.trim().strip_prefix("in Redis "));
+        let key = key.unwrap_or_else(|| panic!("{told}"));
+        let found = redis_cli(&["-p", &server.port.to_string(), "EXISTS", key]);
+        assert_eq!(found.trim(), "1", "{key} of {name}");
     }
 }
