@@ -64,8 +64,8 @@ pub struct FallbackStats {
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
-    /// Number of checks refused after the remote store lost its counters, because the hits charged
-    /// by this replica alone already reach the limit.
+    /// Number of checks refused after the remote store lost its counters, because their hits and
+    /// the hits charged by this replica alone exceed the limit.
     pub refused_after_loss: AtomicU64,
     /// Number of calls that failed with an error, because the remote store did not answer a check
     /// whose limit has `on_store_failure: error`.

@@ -19,7 +19,7 @@ pub(super) struct OverAdmission {
     /// of counters, whichever is later.
     charged_in_generation: AtomicU64,
     /// Number of hits charged to the remote store in the previous generation, which ended at
-    /// `generation_start`.
+    /// `generation_start`. Excludes hits charged before the latest loss of counters.
     charged_in_previous_generation: AtomicU64,
     /// Start of the current generation, in microseconds since the Unix epoch. Charges are counted
     /// per generation, a period at least as long as the longest charge lifetime.
@@ -44,7 +44,7 @@ impl OverAdmission {
         self.extend_lifetime(limit);
     }
 
-    /// Delays the expiry of the upper bound for hits under `limit` that the remote store may not
+    /// Extends the common expiry time to cover hits under `limit` that the remote store may not
     /// have charged. Must be called before the hits are added to the total that is passed to
     /// [`update_hits_max`](Self::update_hits_max).
     pub(super) fn record_unconfirmed(&self, limit: &Limit, now: Micros) {

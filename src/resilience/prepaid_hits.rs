@@ -229,8 +229,8 @@ impl<S: Store> PrepaidHits<S> {
     }
 
     /// Adds a lot with the hits that were charged beyond the cost of a check, or refunds these hits
-    /// if they can never be spent. Also subtracts them from the charge in `outcome`. Does nothing
-    /// if no such hits were charged.
+    /// if they can never be spent. In `outcome`, moves these hits from the charge to the available
+    /// hits. Does nothing if no such hits were charged.
     fn add_charged_lot(&self, check: &Check<'_>, outcome: &mut Outcome, start: CallStart) {
         let taken = outcome.charged.0.saturating_sub(check.cost().0);
         if taken == 0 {

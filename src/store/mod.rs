@@ -38,13 +38,15 @@
 //!     passes if no other call charges the counter. One tick earlier, the check is refused. (A tick
 //!     is 1 µs, or longer for sliding windows of a minute or more.)
 //! 12. **Reset.** `reset_after` is the time until the counter is equivalent to an unused one: until
-//!     its window ends, or until its bucket is full (zero for a full bucket).
+//!     its window ends, until its hits no longer count in any sliding window, or until its bucket
+//!     is full (zero for a full bucket).
 //! 13. **Available** is the number of single hits that could be charged next, rounded down.
 //!     `available` and `reset_after` describe the counter after the whole call. `retry_after`
 //!     describes the counter at the moment of the refusal (for `Charge::Always`: after that
 //!     charge).
 //! 14. **Changed limits.** A counter survives a change of its limit's numbers: a window keeps its
-//!     count, and a bucket keeps the time at which it is full. Both are clamped to the new capacity.
+//!     count, and a bucket keeps the time at which it is full. Both are clamped to the new
+//!     capacity.
 //! 15. **Clock steps back.** While the clock is behind the time at which a counter was last
 //!     written, the counter's time does not advance, so nothing refills twice. A state from the far
 //!     future is clamped, so that no counter freezes: a bucket whose debt exceeds its maximum debt
@@ -52,9 +54,8 @@
 //!     now.
 //! 16. **Receipts.** `refund` returns the hits of a receipt to the counter, once. For a window, the
 //!     hits return to the window that they were charged to, if that window is still the current or
-//!     the previous one.
-//!     For a bucket, all hits return except those that may have refilled since the charge (by the
-//!     store's clock; a store without a clock uses the time of its latest call).
+//!     the previous one. For a bucket, all hits return except those that may have refilled since
+//!     the charge (by the store's clock; a store without a clock uses the time of its latest call).
 //! 17. **Expiry.** A counter expires once a missing counter is equivalent to it, and never earlier.
 
 use std::future::Future;
@@ -156,8 +157,8 @@ pub struct SharedStoreStats {
     pub clamped: u64,
     /// Number of script replies that could not be decoded.
     pub unreadable: u64,
-    /// Number of calls on a Redis Cluster whose checks were split into groups by hash slot, with one
-    /// script call per group.
+    /// Number of calls on a Redis Cluster whose checks were split into groups by hash slot, with
+    /// one script call per group.
     pub multi_slot_calls: u64,
     /// Number of multi-slot calls that were sent in up to two round trips. The first round trip
     /// sends the group that contains the counter nearest to its limit. The second sends the other
@@ -180,8 +181,8 @@ pub struct SharedStoreStats {
     pub plain_calls: u64,
     /// Number of calls decided by scripts.
     pub script_calls: u64,
-    /// Number of calls that plain Redis commands charged but could not decide. Scripts then decided
-    /// these calls, unless the outcome of a charge was unknown.
+    /// Number of calls that were sent as plain Redis commands but not decided by them. Scripts then
+    /// decided these calls, unless the outcome of a charge was unknown.
     pub plain_undecided: u64,
     /// Number of charges by plain Redis commands that were refunded, because the plain commands
     /// could not decide the call.

@@ -16,8 +16,8 @@ use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
 pub(crate) const HTTP_DESCRIPTORS_MAX: usize = 16;
 
 /// Maximum number of entries per descriptor of an `http` mapping. With 16 descriptors of 16
-/// entries, the resulting call can exceed its maximum size of 1 MiB only if a header is longer than
-/// 4 KiB.
+/// entries, the resulting call can exceed its default maximum size of 1 MiB only if an entry takes
+/// more than about 4 KiB.
 pub(crate) const HTTP_ENTRIES_MAX: usize = 16;
 
 /// Default number of trusted proxies (`trusted_hops`): only the proxy that calls `/authz`.

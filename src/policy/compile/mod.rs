@@ -119,7 +119,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, 
     })
 }
 
-/// Compiles the control plane resources of one domain. Does not return warnings, because they are
+/// Compiles the control-plane resources of one domain. Does not return warnings, because they are
 /// meant for the author of a policy file.
 ///
 /// # Errors

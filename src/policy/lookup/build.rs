@@ -1,7 +1,7 @@
 //! Builds the lookup tree from the compiled spec.
 //!
-//! If a spec contains duplicate domains or sibling nodes, the first in file order wins; `compile`
-//! rejects such specs. Not here: diagnostics (`compile`).
+//! If a spec contains duplicate domains or duplicate sibling nodes, the first in file order wins;
+//! `compile` rejects such specs. Not here: diagnostics (`compile`).
 
 use std::borrow::Borrow;
 use std::collections::HashMap;

@@ -165,7 +165,7 @@ impl Policy {
     /// Returns the checks that a request must pass. `matches` is the result of [`Policy::find`] for
     /// the same request.
     ///
-    /// Does not allocate for up to four checks whose encoded counter keys have at most 512 bytes
+    /// Does not allocate for up to four checks whose counter identities have at most 512 bytes
     /// each.
     pub fn checks<'m, 'p: 'm>(
         &'p self,
@@ -359,8 +359,9 @@ impl<'m, 'p> Checks<'m, 'p> {
     }
 }
 
-/// Appends the descriptor entries that a counter key contains to the key's encoding. Values come
-/// from the request; with `share_threshold`, the pattern's text replaces the request's value.
+/// Appends the descriptor entries of a counter key or a hash tag to the identity that is hashed.
+/// Values come from the request; with `share_threshold`, the pattern's text replaces the request's
+/// value.
 fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<'_>]) {
     for key_entry in key {
         // A path that matched a rule has as many entries as the rule has levels.

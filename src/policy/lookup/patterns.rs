@@ -62,7 +62,7 @@ struct Pattern {
     prefix: Box<[u8]>,
     inner: Box<[Box<[u8]>]>,
     suffix: Box<[u8]>,
-    /// Ids of the inner literals; empty if the pattern is indexed by its prefix or suffix.
+    /// Ids of the inner literals; empty unless the pattern is indexed by an inner literal.
     inner_literal_ids: Box<[u32]>,
 }
 

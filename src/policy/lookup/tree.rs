@@ -78,13 +78,13 @@ pub(crate) struct NodeId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NameId(pub u32);
 
-/// Template for the counter keys of a limit: constant prefixes, and the descriptor entries to
-/// append to them.
+/// Template for the counter identities of a limit, which are hashed to counter keys: constant
+/// prefixes, and the descriptor entries to append to them.
 #[derive(Debug)]
 pub(crate) struct KeyTemplate {
-    /// Encoded prefix shared by all counter keys of the limit: domain, name, algorithm, window.
+    /// Identity prefix shared by all counters of the limit: domain, name, algorithm, window.
     pub prefix: Box<[u8]>,
-    /// Encoded key prefix for each consumer class; empty if the limit has no `tiers`.
+    /// Identity prefix for each consumer class; empty if the limit has no `tiers`.
     pub class_prefixes: Box<[Box<[u8]>]>,
     /// Descriptor entries that the counter key contains, in path order.
     pub entries: Box<[KeyEntry]>,
@@ -96,9 +96,9 @@ pub(crate) struct KeyTemplate {
 }
 
 impl KeyTemplate {
-    /// Returns the limit that applies to a descriptor, and the limit's key prefix. With `tiers`,
-    /// the value of the last entry selects a consumer class, whose limit and prefix are returned.
-    /// Returns `None` if that value is not limited.
+    /// Returns the limit that applies to a descriptor, and the identity prefix of its counters.
+    /// With `tiers`, the value of the last entry selects a consumer class, whose limit and prefix
+    /// are returned. Returns `None` if that value is not limited.
     pub(crate) fn select_limit<'a>(
         &'a self,
         spec: &'a LimitSpec,
@@ -115,14 +115,14 @@ impl KeyTemplate {
     }
 }
 
-/// Limit that applies to a descriptor, with the prefix of its counter keys.
+/// Limit that applies to a descriptor, with the identity prefix of its counters.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SelectedLimit<'a> {
     pub limit: &'a Arc<Limit>,
     /// Limit to which bills are charged. A bill consists of hits that a descriptor reports as
     /// already used. `None` if bills are charged like other hits.
     pub bill_limit: Option<&'a Arc<Limit>>,
-    /// Encoded prefix of the limit's counter keys.
+    /// Identity prefix of the limit's counters.
     pub prefix: &'a [u8],
 }
 

@@ -39,7 +39,7 @@ pub struct DescriptorFields<'a> {
     /// Whether metrics show the request's values on all levels of the path.
     pub detailed_metric: bool,
     /// JSON object that is returned as dynamic metadata if the descriptor passes. Its members also
-    /// set policy keys for which control plane messages have no field.
+    /// set policy keys for which control-plane messages have no field.
     pub metadata: Option<Json>,
 }
 

@@ -194,7 +194,8 @@ pub enum DiagnosticKind {
     StarInKey,
     /// Warning: `replaces` names a limit that does not exist.
     UnknownReplaces,
-    /// Warning: `hash_tag` names an entry that no rule has, so it colocates no counters.
+    /// Warning: `hash_tag` names an entry that no counter key contains, so no counters are
+    /// colocated.
     UnknownHashTag,
     /// Warning: `requests_per_unit` is absent, so the limit is 0 and rejects every request.
     DeniesAll,

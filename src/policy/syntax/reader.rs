@@ -374,8 +374,9 @@ impl<'d> Reader<'d> {
 /// Maximum length, in characters, of a scalar that a message shows without quotes.
 const UNQUOTED_CHARS_MAX: usize = 64;
 
-/// Returns a scalar as a message shows it: spelled as in the file. For a list or map, returns the
-/// name of its type.
+/// Returns a scalar as a message shows it: as spelled in the file, or escaped and in quotes if it
+/// is quoted in the file, is long, or contains special characters. For a list, a map, or an empty
+/// unquoted scalar, returns the name of its type.
 pub(crate) fn spelling(value: Node<'_>) -> Cow<'_, str> {
     let needs_quotes = |c| needs_escape(c) || matches!(c, '"' | '`' | ';');
     match value.value() {

@@ -74,7 +74,8 @@ struct RuleUsage {
     /// Capacity that the rule's entries use, in keys.
     weight: AtomicU64,
     /// Overflow bits of the rule, [`SKETCHED_BIT`] and [`REFUSED_BIT`]. The low four bits contain
-    /// overflows that have not been reported yet, and the high four bits those that have.
+    /// the overflows since the last call of [`RuleTable::new_overflows`]. The high four bits
+    /// contain those that have been reported since the store became full.
     overflow: AtomicU8,
 }
 

@@ -302,8 +302,8 @@ impl Shard {
         }
     }
 
-    /// Returns the time of the latest call that used this shard. Refunds by receipt use it as the
-    /// current time, because a receipt does not contain a time.
+    /// Returns the time of the latest call that used this shard. Refunds use it as the current
+    /// time, because a receipt contains only the time of its charge.
     pub(super) fn latest_call_time(&self) -> Micros {
         self.latest_call
     }

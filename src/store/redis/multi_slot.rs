@@ -127,9 +127,9 @@ pub(super) fn first_group(
 /// Returns the check as it is passed to the script for its hash slot.
 ///
 /// Under all-or-nothing accounting, quota checks are passed as shadow checks. Each script receives
-/// only the checks of one slot, so it cannot decide a quota that spans several slots. The script
-/// charges the shadow checks unless a required check in the same slot refuses. [`is_rejected`] then
-/// combines the answers of all slots.
+/// only the checks of one slot, so it cannot decide a quota group that spans several slots. The
+/// script charges the shadow checks unless a required check in the same slot refuses.
+/// [`is_rejected`] then combines the answers of all slots.
 pub(super) fn check_to_send<'a>(check: &Check<'a>, accounting: Accounting) -> Check<'a> {
     let role = match (accounting, check.role) {
         (Accounting::AllOrNothing, Role::Quota(_)) => Role::Shadow,

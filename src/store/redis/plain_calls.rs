@@ -68,8 +68,8 @@ pub(super) struct PlainCalls {
     prefix: Prefix,
     is_cluster: bool,
     hints: FarFromLimitHints,
-    /// Test setting: one in every `forced_interval` calls is charged with plain commands even if a
-    /// counter may be near its limit. 0 means none.
+    /// Test setting: one in every `forced_interval` eligible calls is charged with plain commands
+    /// even if a counter may be near its limit. 0 means none.
     forced_interval: u64,
     call_count: AtomicU64,
     pub(super) stats: PlainStats,
@@ -109,8 +109,8 @@ impl PlainCalls {
         }
     }
 
-    /// Charges one in every `interval` calls with plain commands even if the hints say that a
-    /// counter may be near its limit, so that tests cover wrong hints.
+    /// Sets how often a call is charged with plain commands even if a hint says that a counter may
+    /// be near its limit: one in every `interval` eligible calls. Tests thereby cover wrong hints.
     pub(super) fn set_forced_interval(&mut self, interval: u64) {
         self.forced_interval = interval;
     }

@@ -164,8 +164,8 @@ impl<T: Transport> RedisStore<T> {
         RedisStore { node_scripts, ..self }
     }
 
-    /// Charges one in every `interval` calls with plain commands even if the hints say that a
-    /// counter may be near its limit, so that tests cover wrong hints.
+    /// Configures the store to charge one in every `interval` calls with plain commands even if a
+    /// hint says that a counter may be near its limit, so that tests cover wrong hints.
     #[doc(hidden)]
     #[must_use]
     pub fn with_wrong_hints(mut self, interval: u64) -> Self {

@@ -5,8 +5,8 @@
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-/// Wait after the first failure. Doubles with each further failure. Short enough to reach a
-/// restarted server within 100 ms of its start.
+/// Wait after the first failure. Doubles with each further failure. Short enough to reach a server
+/// that restarts quickly within 100 ms of its start.
 const WAIT_MIN: Duration = Duration::from_millis(20);
 /// Maximum wait after a failure, except for a denied login. A recovering Redis server easily
 /// handles a hundred processes that each try to connect once a second.

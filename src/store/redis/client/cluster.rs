@@ -53,7 +53,7 @@ pub(crate) struct Cluster {
     /// Node to query first at the next refresh of the slot table: the target of the last MOVED
     /// redirect.
     refresh_hint: Mutex<Option<Address>>,
-    /// Number of MOVED, ASK, and TRYAGAIN replies to script calls.
+    /// Number of MOVED, ASK, and TRYAGAIN replies to script calls whose callers waited for a reply.
     redirects: AtomicU64,
 }
 
@@ -348,7 +348,8 @@ impl Cluster {
         table.node(owner).map(|_| owner)
     }
 
-    /// Returns the number of MOVED, ASK, and TRYAGAIN replies to script calls.
+    /// Returns the number of MOVED, ASK, and TRYAGAIN replies to script calls whose callers waited
+    /// for a reply.
     pub(crate) fn redirects(&self) -> u64 {
         self.redirects.load(Ordering::Relaxed)
     }

@@ -188,8 +188,9 @@ pub struct RedisConfig {
     /// Time for which a node may stay silent while a command is waiting, before its circuit
     /// breaker opens.
     pub silence_max: Duration,
-    /// Clock for the circuit breakers, the load estimates, and the duration metrics. `None`
-    /// disables all of them, so calls are sent whenever a connection is open.
+    /// Clock for the circuit breakers, the load estimates, the duration metrics, the log limiter,
+    /// and plain commands. `None` disables all of them, so calls are sent whenever a connection is
+    /// open, and no log line is suppressed.
     pub breaker_clock: Option<MonotonicClock>,
     /// Single-threaded runtimes of the workers. Connections are distributed over these runtimes
     /// round-robin. A worker prefers a connection on its own runtime, because waking another

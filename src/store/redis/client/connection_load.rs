@@ -13,8 +13,8 @@ use crate::domain::Micros;
 
 /// Length of each of the two windows over which the mean service time is computed.
 const SERVICE_WINDOW: Micros = Micros(50_000);
-/// Age, in milliseconds, after which a measurement of the mean service time is ignored. By then,
-/// the connection has been idle or the circuit breaker is about to open.
+/// Age, in milliseconds, after which measurements of the mean service time and of overdue replies
+/// are ignored. By then, the connection has been idle or the circuit breaker is about to open.
 const SERVICE_TIME_AGE_MAX_MS: i32 = 100;
 /// Age, in milliseconds, after which a measurement of the smallest round trip is ignored.
 const ROUND_TRIP_AGE_MAX_MS: i32 = 1_000;
@@ -103,7 +103,7 @@ struct ServiceWindow {
     commands: u64,
 }
 
-/// Smallest round trip in one window; `None` if no round trip was measured.
+/// Smallest round trip in one window. `smallest` is `None` if no round trip was measured.
 #[derive(Clone, Copy, Debug, Default)]
 struct RoundTripWindow {
     start: Micros,

@@ -26,7 +26,7 @@ use super::transport::SendErrorKind;
 pub(super) enum ProbeResult {
     /// The node replied to a PING in time.
     Replied,
-    /// No PING got a timely reply over the old connection, so this new connection was opened.
+    /// Probing took longer than the reply timeout, so this new connection was opened.
     Replaced(MultiplexedConnection),
     /// The connection broke, or the client no longer uses the node.
     Closed(CloseReason),

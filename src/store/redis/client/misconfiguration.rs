@@ -181,8 +181,8 @@ fn advice_on_hostname(text: &str, address: &Address, configured: &[Address]) -> 
 /// Maximum length in bytes of a master's name that is quoted in advice. Longer names are left out.
 const MASTER_NAME_BYTES_MAX: usize = 255;
 
-/// Returns the names of the masters that a sentinel monitors, or `None` if the sentinel
-/// does not reply.
+/// Returns the names of the masters that a sentinel monitors, or `None` if the query fails or the
+/// reply is malformed. Leaves out names longer than [`MASTER_NAME_BYTES_MAX`].
 async fn query_master_names(
     context: &ClientContext,
     address: &Address,

@@ -56,7 +56,8 @@ impl std::fmt::Debug for NodeBreaker {
 }
 
 /// Timer of one call, which records the call's wait in the node's statistics and in the call's
-/// trace. If dropped before [`report`](Self::report), the timer records a timeout.
+/// trace. If dropped before [`report`](Self::report), the timer records the wait so far, with the
+/// error `timeout` in the trace.
 #[derive(Debug)]
 pub(crate) struct CallTracker {
     breaker: Arc<NodeBreaker>,

@@ -134,7 +134,10 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Sends script calls like [`send`](Self::send), but waits only until `deadline`, if there is
     /// one. Calls without a reply by then fail as [`Lost`](SendErrorKind::Lost), because their
-    /// scripts may have run. The default implementation then reports every call as lost.
+    /// scripts may have run. A transport that is not a cluster may ignore the deadline, because the
+    /// store sends it a single call, whose future the caller can drop.
+    ///
+    /// The default implementation reports every call as lost if any reply is missing at `deadline`.
     fn send_until(
         &self,
         calls: ScriptCalls,
@@ -154,11 +157,11 @@ pub trait Transport: Send + Sync + 'static {
         false
     }
 
-    /// Charges counters with plain commands, without a script, and waits for the replies. Charges
-    /// without a reply by `deadline` fail as [`Lost`](SendErrorKind::Lost).
+    /// Charges counters with plain commands, without a script, and waits for the replies. On a
+    /// cluster, charges without a reply by `deadline` fail as [`Lost`](SendErrorKind::Lost).
     ///
-    /// Sends nothing and returns `None` unless the server time of every node is known. A charge is
-    /// sent at most once and never redirected to another node.
+    /// Sends nothing and returns `None` unless the server time of each node that owns one of the
+    /// counters is known. A charge is sent at most once and never redirected to another node.
     fn charge(
         &self,
         charges: PlainCharges,
@@ -179,7 +182,7 @@ pub trait Transport: Send + Sync + 'static {
         None
     }
 
-    /// Returns the number of redirects followed so far.
+    /// Returns the number of redirects (MOVED, ASK, TRYAGAIN) that script calls have received.
     fn redirects(&self) -> u64 {
         0
     }

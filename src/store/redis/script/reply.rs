@@ -311,7 +311,7 @@ fn decode_apply(
 /// microseconds. The numbers are, in this order:
 ///
 /// - the available hits, or −1 − available hits if the check was refused
-/// - the time until the check could pass, or 0 if there is none
+/// - the time until the same check would pass, or 0 if it passed or can never pass
 /// - the time until reset
 /// - the charged hits
 /// - the time or the window of the charge
