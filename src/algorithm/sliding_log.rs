@@ -223,8 +223,8 @@ impl State {
 /// Refunds a recorded charge by removing its log entry. Returns `None` if the entry has expired or
 /// was already removed.
 ///
-/// Also removes expired entries. Otherwise, they would count again if the refunded entry was the
-/// newest and the clock has stepped back.
+/// Also removes expired entries. Entries expire by the time of the newest entry, which may be later
+/// than `now` if the clock was set back. Without that entry, expired entries would count again.
 pub fn refund(
     state: &State,
     limit: &SlidingLog,

@@ -100,7 +100,7 @@ impl ControlPlanePolicy {
         latest.unwrap_or_else(|| Arc::new(Policy::build(Vec::new(), secret.clone())))
     }
 
-    /// Makes each later policy from the control plane replace the policy of `service`. If a policy
+    /// Applies each later policy from the control plane to `service`. If a policy
     /// newer than `policy`, with which the service was started, has already arrived, it takes
     /// effect immediately.
     pub(super) fn attach(&self, service: Arc<RuntimeOverrides>, policy: &Arc<Policy>) {

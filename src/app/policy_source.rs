@@ -90,8 +90,8 @@ impl InitialPolicy {
         }
     }
 
-    /// Makes each later policy replace the policy of `service`. Returns the thread that watches the
-    /// policy files, or `None` if a control plane sends the policy.
+    /// Keeps the policy of `service` up to date. Returns the thread that watches the policy files,
+    /// or `None` if a control plane sends the policy.
     ///
     /// # Errors
     ///

@@ -61,16 +61,16 @@ mod tests {
         connect_retry: None,
     };
 
-    fn waits(backoff: &mut Backoff, random: f64) -> Vec<u128> {
+    fn next_waits(backoff: &mut Backoff, random: f64) -> Vec<u128> {
         (0..6).map(|_| backoff.next_wait(true, random).as_millis()).collect()
     }
 
     #[test]
     fn waits_double_from_half_a_second_to_five_seconds() {
         let mut backoff = Backoff::new(CONFIG);
-        assert_eq!(waits(&mut backoff, 0.0), [500, 1_000, 2_000, 4_000, 5_000, 5_000]);
+        assert_eq!(next_waits(&mut backoff, 0.0), [500, 1_000, 2_000, 4_000, 5_000, 5_000]);
         backoff.reset();
-        assert_eq!(waits(&mut backoff, 1.0), [250, 500, 1_000, 2_000, 2_500, 2_500]);
+        assert_eq!(next_waits(&mut backoff, 1.0), [250, 500, 1_000, 2_000, 2_500, 2_500]);
         for _ in 0..100 {
             assert!(backoff.next_wait(true, 0.0) <= CONFIG.max);
         }

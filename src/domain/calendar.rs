@@ -45,7 +45,7 @@ impl Calendar {
     }
 
     /// Returns the IANA name of the time zone, such as `Europe/Berlin`.
-    pub fn zone(&self) -> &str {
+    pub fn time_zone(&self) -> &str {
         &self.zone
     }
 

@@ -56,7 +56,7 @@ pub(super) struct ProcessTotals {
     pub(super) loads: u64,
     pub(super) load_errors: u64,
     pub(super) last_load_succeeded: bool,
-    pub(super) last_load_us: u64,
+    pub(super) last_policy_load_at_us: u64,
     pub(super) detailed_overflows: u64,
 }
 
@@ -80,7 +80,7 @@ pub struct Telemetry {
     /// also set to true when the files match the active policy again.
     last_load_succeeded: AtomicBool,
     /// Time of the last successful policy load, in microseconds since the Unix epoch.
-    last_load_us: AtomicU64,
+    last_policy_load_at_us: AtomicU64,
     trace_exporter: OnceLock<TraceExporter>,
     refusal_log: RefusalLog,
     top_rejected: TopRefusals,
@@ -111,7 +111,7 @@ impl Telemetry {
             loads: AtomicU64::new(0),
             load_errors: AtomicU64::new(0),
             last_load_succeeded: AtomicBool::new(false),
-            last_load_us: AtomicU64::new(0),
+            last_policy_load_at_us: AtomicU64::new(0),
             trace_exporter: OnceLock::new(),
             refusal_log: RefusalLog::default(),
         }
@@ -171,7 +171,7 @@ impl Telemetry {
         self.detailed_counters.retain_rules_of(&current);
         self.rule_tables.store(Arc::new(RuleTables { current, previous }));
         self.loads.fetch_add(1, Ordering::Relaxed);
-        self.last_load_us.store(now.0, Ordering::Relaxed);
+        self.last_policy_load_at_us.store(now.0, Ordering::Relaxed);
         self.last_load_succeeded.store(true, Ordering::Relaxed);
     }
 
@@ -217,7 +217,7 @@ impl Telemetry {
             loads: self.loads.load(Ordering::Relaxed),
             load_errors: self.load_errors.load(Ordering::Relaxed),
             last_load_succeeded: self.last_load_succeeded.load(Ordering::Relaxed),
-            last_load_us: self.last_load_us.load(Ordering::Relaxed),
+            last_policy_load_at_us: self.last_policy_load_at_us.load(Ordering::Relaxed),
             detailed_overflows: self.detailed_counters.overflows(),
         };
         let add = |sum: &mut u64, counter: &AtomicU64| *sum += counter.load(Ordering::Relaxed);

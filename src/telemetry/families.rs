@@ -104,7 +104,7 @@ const PROCESS_METRICS: [ProcessMetric; 8] = [
             "Time of the last successful policy load, since the Unix epoch",
         )
         .in_unit(MetricUnit::Seconds),
-        |totals| totals.last_load_us,
+        |totals| totals.last_policy_load_at_us,
     ),
 ];
 

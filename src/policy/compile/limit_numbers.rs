@@ -113,8 +113,8 @@ pub(crate) enum BoundsError {
     RateTooLargeForBurst { burst_max: u64 },
     /// `requests_per_unit` is more than the algorithm can count or store.
     TooManyHits { algorithm: AlgorithmName, hits_max: u64 },
-    /// `charge: billed` or `always` is set for a concurrency limit, whose slots are either in use
-    /// or free.
+    /// `charge: billed` or `charge: always` is set for a concurrency limit, which cannot charge a
+    /// rejected call, because its slots are either in use or free.
     BilledConcurrency { charge: Charge },
     /// The cost of one request exceeds the capacity of the limit.
     CostAboveCapacity { capacity: u64 },

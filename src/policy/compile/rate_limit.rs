@@ -148,7 +148,7 @@ fn read_limit<'d>(
         name.into(),
         window.into(),
         raw.algorithm.as_str().into(),
-        raw.calendar.iter().flat_map(|c| c.zone().bytes()).collect(),
+        raw.calendar.iter().flat_map(|c| c.time_zone().bytes()).collect(),
         per.iter().flatten().flat_map(|at| at.to_be_bytes()).collect(),
     ];
     identity.extend(context.path.iter().map(|part| part.clone().into_bytes()));

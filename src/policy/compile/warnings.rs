@@ -422,9 +422,9 @@ fn find_unknown_hash_tags(domain: &DomainSpec, document: &Document<'_>) -> Vec<D
     unknown.map(warning).take(DIAGNOSTICS_MAX).collect()
 }
 
-/// Adds a note about limits that one request can hit and whose counters Redis Cluster may store in
-/// different hash slots, although a `hash_tag` could colocate them. Adds at most one note per
-/// limit; the note names only the first of the other limits.
+/// Adds a note to each limit whose counter Redis Cluster may store in a different hash slot than
+/// that of another limit of the same request, although a `hash_tag` could colocate the two. If
+/// there are several such other limits, the note names only the first.
 ///
 /// Adds no note about limits that no `hash_tag` can colocate, because the only fix would be to
 /// remove a limit. Adds no notes if `hash_tag` already colocates some limits, because a different

@@ -169,7 +169,7 @@ impl Identity {
                 Window::Calendar(calendar) => {
                     self.bytes.push(CALENDAR_MARKER);
                     self.push_part(calendar.unit().as_str().as_bytes());
-                    return self.push_part(calendar.zone().as_bytes());
+                    return self.push_part(calendar.time_zone().as_bytes());
                 }
             },
             Algorithm::SlidingWindow(sliding) => (SLIDING_WINDOW_MARKER, Some(sliding.length)),

@@ -97,8 +97,8 @@ pub(crate) struct KeyTemplate {
 
 impl KeyTemplate {
     /// Returns the limit that applies to a descriptor, and the identity prefix of its counters.
-    /// With `tiers`, the value of the last entry selects a consumer class, whose limit and prefix
-    /// are returned. Returns `None` if that value is not limited.
+    /// With `tiers`, they are those of the consumer class that the value of the last entry selects.
+    /// Returns `None` if the value selects no class, so that no limit applies.
     pub(crate) fn select_limit<'a>(
         &'a self,
         spec: &'a LimitSpec,

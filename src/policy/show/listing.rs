@@ -123,7 +123,7 @@ fn push_algorithm(text: &mut String, limit: &Limit) {
         Algorithm::FixedWindow(fixed) => match &fixed.window {
             Window::Epoch { .. } => Ok(()),
             Window::Calendar(calendar) => {
-                write!(text, ", align: calendar, time_zone: {}", calendar.zone())
+                write!(text, ", align: calendar, time_zone: {}", calendar.time_zone())
             }
         },
         Algorithm::SlidingWindow(_) => write!(text, ", algorithm: sliding_window"),

@@ -176,7 +176,7 @@ fn algorithm_name(algorithm: &Algorithm) -> &'static str {
 fn time_zone_name(algorithm: &Algorithm) -> Option<&str> {
     match algorithm {
         Algorithm::FixedWindow(fixed) => match &fixed.window {
-            Window::Calendar(calendar) => Some(calendar.zone()),
+            Window::Calendar(calendar) => Some(calendar.time_zone()),
             Window::Epoch { .. } => None,
         },
         _ => None,

@@ -241,7 +241,7 @@ impl Shard {
     /// Removes the expired sketches and returns their number.
     pub(super) fn remove_expired_sketches(&mut self, now: Micros) -> usize {
         let before = self.sketches.len();
-        self.sketches.retain(|sketch| sketch.expires() > now);
+        self.sketches.retain(|sketch| sketch.expires_at() > now);
         before - self.sketches.len()
     }
 

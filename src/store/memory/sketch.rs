@@ -169,10 +169,11 @@ impl Cell {
         }
     }
 
-    /// Returns a cell that is at least as full as each of the two cells. Of two fixed windows, the
-    /// later one counts as fuller, because the other has ended. Of two buckets, the one with the
-    /// later theoretical arrival time is fuller. If `window`, a window length, is given, advances
-    /// both cells to the later window and returns the higher count of each window.
+    /// Merges two cells into one that is at least as full as either. Of two fixed windows, the later
+    /// one counts as fuller, because the other has ended. Of two buckets, the one with the later
+    /// theoretical arrival time is fuller. For sliding algorithms, `window` is the window length:
+    /// both cells are first advanced to the later of their windows, and the result has the higher
+    /// count of each window.
     fn max(self, other: Cell, window: Option<Micros>) -> Cell {
         let is_fuller = (self.time, self.present) >= (other.time, other.present);
         match window {
@@ -182,8 +183,9 @@ impl Cell {
         }
     }
 
-    /// Returns the less full of the two cells. If `window`, a window length, is given, advances
-    /// both cells to the later window and returns the lower count of each window.
+    /// Returns the less full of two cells. For sliding algorithms, `window` is the window length:
+    /// both cells are first advanced to the later of their windows, and the result has the lower
+    /// count of each window.
     fn min(self, other: Cell, window: Option<Micros>) -> Cell {
         let is_emptier = (self.time, self.present) <= (other.time, other.present);
         match window {
@@ -240,7 +242,7 @@ impl Sketch {
     }
 
     /// Returns the time at which the last cell expires.
-    pub(super) fn expires(&self) -> Micros {
+    pub(super) fn expires_at(&self) -> Micros {
         self.expires
     }
 

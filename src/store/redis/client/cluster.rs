@@ -45,8 +45,8 @@ const REDIRECT_TARGETS_MAX: usize = 16;
 pub(crate) struct Cluster {
     pub(crate) context: Arc<ClientContext>,
     pub(super) table: ArcSwap<SlotTable>,
-    /// Origin of the slot table. The mutex serializes replacements of the table; script calls lock
-    /// it only to find the target of a redirect.
+    /// Nodes that belong to the cluster. The mutex serializes replacements of the slot table. Script
+    /// calls lock it only to check that the target of a redirect belongs to the cluster.
     origin: Mutex<TableOrigin>,
     /// Notification that the slot table may be stale and must be refreshed.
     pub(crate) refresh_needed: Arc<Notify>,

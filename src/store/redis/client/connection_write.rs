@@ -139,7 +139,8 @@ impl Connection {
         }
     }
 
-    /// Stops plain charges (INCRBY) on this connection until it is reopened.
+    /// Disables plain charges (INCRBY) on this connection until it reconnects. Until then, scripts
+    /// decide all calls.
     pub(super) fn forbid_charges(&self, server_time: &mut ServerTime) {
         self.dialer.forbid_charges();
         *server_time = ServerTime::default();

@@ -10,7 +10,7 @@ use super::config::{Address, Auth, TopologyConfig};
 use super::dialer::ClientContext;
 use crate::peer_protocol::{Peer, detect_peer};
 
-/// Maximum number of a sentinel's master names that are listed in advice.
+/// Maximum number of master names, as reported by a sentinel, that a hint in the log lists.
 const LISTED_MASTERS_MAX: usize = 5;
 
 /// Returns advice on which setting to change so that the server can be used, or `None` if no wrong

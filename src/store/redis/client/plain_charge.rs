@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_expires_each_counter_once() {
+    fn a_write_sends_one_expire_per_counter() {
         let charge = |counter: u128, cost: u64| {
             let mut command = redis::cmd("INCRBY");
             command.arg(format!("tg1w:{{{counter}}}")).arg(cost);

@@ -1,5 +1,5 @@
-//! Topology with one master for every key: a standalone server, or the master that the sentinels
-//! report.
+//! Topology in which a single master holds all keys: a standalone server, or the master that the
+//! sentinels report.
 //!
 //! Not here: finding the master and replacing its node (`sentinel`).
 

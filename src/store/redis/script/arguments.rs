@@ -261,10 +261,10 @@ fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>
             }
         }
         FastPath::Bucket(bucket) => {
-            let BucketArguments { credits, needed, reserved } =
+            let BucketArguments { credits, needed_credits, reserved_credits } =
                 BucketArguments::new(check, bucket, cost);
-            command.arg(needed).arg(credits.capacity - reserved);
-            let has_cap = reserved > 0 || !is_take || keeps_debt;
+            command.arg(needed_credits).arg(credits.capacity - reserved_credits);
+            let has_cap = reserved_credits > 0 || !is_take || keeps_debt;
             if is_credit_bucket(check) {
                 command.arg(credits.flow);
             } else if has_cap {
@@ -291,17 +291,18 @@ struct BucketArguments {
     credits: BucketCredits,
     /// Credits to charge; one more than the capacity if the cost exceeds the burst, so that the
     /// check never passes.
-    needed: u64,
+    needed_credits: u64,
     /// Credits that must remain after the charge, as the floor of the consumer class requires.
-    reserved: u64,
+    reserved_credits: u64,
 }
 
 impl BucketArguments {
     fn new(check: &Check<'_>, bucket: &Bucket, cost: u64) -> BucketArguments {
         let credits = BucketCredits::new(bucket, check.limit.charge);
-        let needed = if cost > credits.burst { credits.capacity + 1 } else { cost * credits.unit };
-        let reserved = credits.floor.saturating_sub(1) * credits.unit;
-        BucketArguments { credits, needed, reserved }
+        let needed_credits =
+            if cost > credits.burst { credits.capacity + 1 } else { cost * credits.unit };
+        let reserved_credits = credits.floor.saturating_sub(1) * credits.unit;
+        BucketArguments { credits, needed_credits, reserved_credits }
     }
 }
 
@@ -335,9 +336,9 @@ fn pack_multi<'a>(
                 (fixed_window::count_max(hits, check.limit.charge), [0; 4])
             }
             Some(FastPath::Bucket(bucket)) => {
-                let BucketArguments { credits, needed, reserved } =
+                let BucketArguments { credits, needed_credits, reserved_credits } =
                     BucketArguments::new(check, bucket, cost);
-                packed.push_numbers([needed, credits.capacity - reserved]);
+                packed.push_numbers([needed_credits, credits.capacity - reserved_credits]);
                 if is_credit_bucket(check) {
                     packed.push_number(credits.flow);
                 }
@@ -355,7 +356,7 @@ fn pack_multi<'a>(
         }
     }
     packed.extend(&listed);
-    fit_lua_stack(packed)
+    pack_into_array_if_too_many(packed)
 }
 
 /// Maximum number of MessagePack values that are sent separately rather than in one array. Lua's
@@ -365,7 +366,7 @@ const VALUES_MAX: usize = 4_000;
 
 /// Packs the values into one array if there are too many for Lua's stack; otherwise returns them
 /// unchanged.
-fn fit_lua_stack(packed: Packed) -> Packed {
+fn pack_into_array_if_too_many(packed: Packed) -> Packed {
     if packed.len() <= VALUES_MAX {
         return packed;
     }
@@ -384,7 +385,7 @@ fn add_lists(command: &mut Cmd, lists: impl Iterator<Item = Packed>) {
         all.extend(list);
         all.pad_to(nth * stride);
     }
-    command.arg(stride).arg(fit_lua_stack(all).as_slice());
+    command.arg(stride).arg(pack_into_array_if_too_many(all).as_slice());
 }
 
 /// Packs a check in the format that `apply.lua` expects.
