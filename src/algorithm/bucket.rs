@@ -45,7 +45,7 @@ use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Ref
 
 /// Maximum excess of stored debt over the bucket's maximum debt, as refill time: 1 s. A larger
 /// excess means that the debt was stored by a clock that ran ahead, or before the capacity was
-/// lowered. Such debt is clamped to the maximum debt.
+/// lowered or the refill rate was raised. Such debt is clamped to the maximum debt.
 ///
 /// This tolerance covers the usual clock differences: NTP slews offsets below 128 ms and steps
 /// larger ones, and clocks of Redis replicas are expected to differ by less than a second.
@@ -204,7 +204,7 @@ impl BucketCredits {
         };
         let mut debt = Debt { ahead: state.tat.0 - now.0, rem: u64::from(state.rem) };
         if debt.rem >= self.flow {
-            // Written under another rate or refill form: round the remainder up to a microsecond.
+            // Written under another rate or `Refill` variant: round the remainder up to 1 µs.
             debt = Debt { ahead: debt.ahead.saturating_add(1), rem: 0 };
         }
         let full = Debt { ahead: self.cap / self.flow, rem: self.cap % self.flow };

@@ -57,9 +57,9 @@ impl State {
 
     /// Returns the leases that have not expired at `now`, and whether any of them was clamped.
     ///
-    /// A lease that ends more than two lease lengths from now was stored by a clock that ran ahead.
-    /// It is clamped to a lease that starts now. The returned state has capacity for `spare` more
-    /// leases.
+    /// A lease that ends more than two lease lengths from now was stored by a clock that ran ahead,
+    /// or before the lease length was reduced. It is clamped to a lease that starts now. The
+    /// returned state has capacity for `spare` more leases.
     fn without_expired(&self, limit: &Concurrency, now: Micros, spare: usize) -> (State, bool) {
         let latest = now.saturating_add(limit.lease).saturating_add(limit.lease);
         let mut clamped = false;

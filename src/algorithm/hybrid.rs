@@ -22,8 +22,8 @@
 //! floor    ⌈floor% of P⌉ in whole hits; if P is room, at most room
 //! wait     the first tick at which the refilled pool suffices; none if the pool's room is too
 //!          small at that tick, because the check then passes only after other classes take hits
-//! refund   by a caller: c·u credits; of a recorded charge: c·u − 100·L·(ticks since it) credits;
-//!          into the own bucket first, the rest into the pool
+//! refund   by a caller: c·u credits; of a recorded charge: c·u − 100·L·(ticks since the charge)
+//!          credits; into the own bucket first, the rest into the pool
 //! available  number of single hits that would pass, one after another
 //! reset    time until every own bucket and the total are full
 //! ```

@@ -106,8 +106,8 @@ pub struct Step<S = State> {
     /// the clamped state were not stored, every operation would clamp again and the counter would
     /// stay frozen.
     pub write: Option<S>,
-    /// Whether the stored state indicates that the clock has stepped back. A bucket whose capacity
-    /// was lowered can look the same.
+    /// Whether the stored state indicates that the clock has stepped back. The same can happen
+    /// after a policy change: a lower bucket capacity, a faster refill, or a shorter lease.
     pub stepped_back: bool,
 }
 

@@ -70,10 +70,10 @@ impl State {
         (sum(start.saturating_sub(length), start), sum(start, Micros(u64::MAX)))
     }
 
-    /// Creates a log from the hit counts of two windows, because the memory store's sketch keeps no
-    /// single charges: `earlier` for the window that ended at `start`, and `later` for the window
-    /// that began then. The entries get the latest possible times, so that the log never admits too
-    /// many hits.
+    /// Creates a log from the hit counts of two windows: `earlier` for the window that ended at
+    /// `start`, and `later` for the window that began then. Used because the memory store's sketch
+    /// does not record individual charges. The entries get the latest possible times, so that the
+    /// log never admits too many hits.
     pub(crate) fn from_two_windows(start: Micros, earlier: u32, later: u32, now: Micros) -> State {
         // No charge record has these numbers, so no refund removes more than its own hits.
         let earlier =

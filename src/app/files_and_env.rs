@@ -127,9 +127,9 @@ pub fn read_settings_file(path: &Path) -> Result<(TextMap, TextMap), FileError> 
     Ok((values, places))
 }
 
-/// Returns the number of the line, from 1, on which a setting's name occurs in a settings file.
-/// Needed because the parser does not report positions. Returns `None` if the file uses flow style,
-/// like JSON.
+/// Returns the number of the line, from 1, that begins with a setting's name and a colon in a
+/// settings file. Needed because the parser does not report positions. Returns `None` if there is
+/// no such line, for example because the file uses flow style, like JSON.
 fn find_line(text: &str, name: &str) -> Option<usize> {
     let begins = |line: &str| {
         let line = line.trim_start().trim_start_matches(['"', '\'']);
@@ -171,7 +171,7 @@ fn yaml_error(text: &str, error: &serde_yaml::Error) -> (Option<(usize, Option<u
     (position, "this is not YAML: write `name: value` on each line".to_owned())
 }
 
-/// Finds the first line on which a setting's name is followed by `=`, or by `:` without a space.
+/// Finds the first line that begins with a setting's name and `=`, or `:` without a space.
 /// Returns the position of that separator (line and column, from 1) and an error message that
 /// suggests the correct line, or `None` if there is no such line.
 fn find_wrong_separator(text: &str) -> Option<((usize, usize), String)> {

@@ -35,8 +35,8 @@ pub(super) struct PolicyFileTracker {
 
 #[derive(Debug, Default)]
 struct TrackedFile {
-    /// Device, inode, size and timestamps at the last poll, or `None` if the file changed while it
-    /// was being read or could not be read.
+    /// Device, inode, size and timestamps at the last poll. `None` before the first poll, or if the
+    /// file was missing, could not be read, or changed while it was being read.
     stamp: Option<FileStamp>,
     is_complete: bool,
     /// Whether the file was missing at the last poll.

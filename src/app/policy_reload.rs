@@ -122,8 +122,8 @@ impl PolicyReloader {
         Arc::new(loaded.policy)
     }
 
-    /// Logs a failure to read the files. Further failures are not logged until a poll succeeds. Until
-    /// then, every poll rereads all files, even those that have not changed.
+    /// Logs a failure to read the files. Further failures are not logged until a poll succeeds.
+    /// Until then, every poll rereads all files, even those that have not changed.
     fn report_unreadable(&mut self, failure: &Failure) {
         self.files.discard_stamps();
         if !self.is_unreadable {

@@ -196,9 +196,9 @@ fn exit_at_hard_limit(hard_limit: Duration) {
     });
 }
 
-/// Removes expired counters, ends expired overrides, and restores the configured log level after a
-/// temporary change, once a second. Also logs Redis outages, rejections, and rules for which the
-/// memory store is full.
+/// Runs once a second. Removes expired counters, ends expired overrides, and restores the
+/// configured log level after a temporary change. Also logs Redis outages, rejections, bills that
+/// were not charged, and rules for which the memory store is full.
 async fn sweep(
     decider: Arc<ServiceDecider>,
     overrides: Arc<RuntimeOverrides>,

@@ -8,8 +8,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::exit_codes::Failure;
 use crate::server::Drain;
 
-/// Installed signal handlers. While they are installed, SIGTERM, SIGINT and SIGHUP do not terminate
-/// the process by default.
+/// Installed signal handlers. They replace the default action of SIGTERM, SIGINT and SIGHUP, which
+/// is to terminate the process.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,

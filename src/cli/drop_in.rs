@@ -28,8 +28,8 @@ pub(super) struct CommandLine {
 
 impl CommandLine {
     /// Creates the command line. In drop-in mode, inserts the `serve` subcommand and removes
-    /// unknown arguments. Otherwise, keeps the arguments unchanged. `has_runtime_root` must be true
-    /// if RUNTIME_ROOT is set.
+    /// unknown arguments. Otherwise, keeps the arguments unchanged. `has_runtime_root` states
+    /// whether RUNTIME_ROOT is set.
     pub(super) fn new(arguments: Vec<OsString>, has_runtime_root: bool) -> CommandLine {
         let name = arguments.first().and_then(|name| Path::new(name).file_name());
         let is_ratelimit = name.is_some_and(|name| name == "ratelimit");

@@ -11,7 +11,7 @@ use super::last_good::Rejection;
 /// Minimum time between two NACKs. Also the wait before the second NACK for the same version. The
 /// wait doubles with each further NACK for this version.
 const NACK_WAIT_MIN: Duration = Duration::from_secs(1);
-/// Maximum wait before a NACK. A corrected policy can be delayed by the same time, because the
+/// Maximum wait before a NACK. A corrected policy can be delayed by up to this time, because the
 /// control plane sends nothing until it receives the NACK.
 const NACK_WAIT_MAX: Duration = Duration::from_secs(30);
 

@@ -23,7 +23,7 @@ enum QuotaEffect {
     /// quota mode, the effect of replaced limits is [`AlwaysPasses`](Self::AlwaysPasses) instead.
     None,
     /// The descriptor always passes, because its rule is in shadow mode or, in global quota mode,
-    /// because no limit applies to it.
+    /// because no rule matches it or rules of other descriptors replace its limits.
     AlwaysPasses,
     /// The descriptor passes if all of its checks pass.
     DependsOnChecks,

@@ -13,9 +13,9 @@ pub struct Bounds {
     pub message_bytes_max: usize,
     /// Maximum number of fields in the encoded request, including those in nested messages.
     pub fields_max: usize,
-    /// Maximum number of checks per request, because one Redis script decides all of them. A policy
-    /// is rejected if a request could exceed this maximum although each of its descriptors has a
-    /// different sequence of keys.
+    /// Maximum number of checks per request. It is bounded because one Redis script decides all of
+    /// them. A policy is rejected if a request could exceed this maximum even though each of its
+    /// descriptors has a different sequence of keys.
     pub checks_max: usize,
     /// Maximum number of requests per batch. `message_bytes_max` and `fields_max` also apply to a
     /// batch as a whole.

@@ -22,7 +22,7 @@ pub struct CounterKey {
 /// Operation that a check performs on its counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Charges the hits if enough are available.
+    /// Charges the hits if enough are available, or in any case under [`Charge::Always`].
     Take {
         /// Hits to charge, at least 1: the descriptor's hits times the rule's `cost`, or only the
         /// descriptor's hits for a bill under [`Charge::Billed`].

@@ -177,9 +177,10 @@ pub struct LostBill {
 /// Reason why a bill was not charged in full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossCause {
-    /// The bill was rejected, because the rule has `charge: admitted`. Metrics count such bills
-    /// only for rules that have also received descriptors with `hits_addend: 0`. For other rules,
-    /// the hits may be charged before they are used, and a rejection loses nothing.
+    /// The bill was rejected, and a rejected bill is not charged under `charge: admitted`. Metrics
+    /// count such bills only for rules that have also received descriptors with `hits_addend: 0`.
+    /// For other rules, the hits may be charged before they are used, and a rejection loses
+    /// nothing.
     Rejected,
     /// The hits charged beyond the limit have reached their maximum. For example, a bucket can be
     /// charged at most twice its capacity.

@@ -75,8 +75,8 @@ impl Rate {
     }
 }
 
-/// Maximum time by which a calendar window can exceed the length of its [`Unit`], for example in a
-/// month of 31 days, a leap year, or a day of 25 hours.
+/// Upper bound on the time by which a calendar window can exceed the length of its [`Unit`], for
+/// example in a month of 31 days, a leap year, or a day of 25 hours.
 const CALENDAR_MARGIN: Micros = Micros::from_secs(2 * 86_400);
 
 /// Compiled limit: an algorithm with its parameters, and the options common to all algorithms.
@@ -90,8 +90,9 @@ pub struct Limit {
     pub charge: Charge,
     /// Action taken on the limit's checks if the store does not respond in time.
     pub on_store_failure: OnStoreFailure,
-    /// Whether a replica may take hits from a hot counter in the remote store in advance. The
-    /// policy key is `prepay`. True only for windows and buckets with [`Charge::Admitted`].
+    /// Whether a replica may take hits from a hot counter in the remote store in advance (`prepay:
+    /// auto` in the policy). True only for fixed windows, sliding windows and token buckets with
+    /// [`Charge::Admitted`].
     pub prepay: bool,
     /// Hash that identifies the limit. It is the same on every replica and for all counters of the
     /// limit. Its highest bit marks a [request override](Self::is_override). When the memory store
@@ -103,8 +104,8 @@ impl Limit {
     /// Bit of a [`limit_id`](Self::limit_id) that is set for request overrides only.
     pub const OVERRIDE_BIT: u64 = 1 << 63;
 
-    /// Returns whether the limit is a request override. An override with the same window as a rule
-    /// may use the counter of that rule.
+    /// Returns whether the limit is a request override. An override may use the counter of the
+    /// matching rule's limit if both have the same window.
     pub fn is_override(&self) -> bool {
         self.limit_id & Limit::OVERRIDE_BIT != 0
     }

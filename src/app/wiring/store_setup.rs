@@ -26,7 +26,8 @@ const REQUIRED_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl AnyStore {
     /// Opens the configured store. Connections to Redis are opened in the background and run on the
-    /// `workers` runtimes, so that the calls of a worker can use a connection on its runtime.
+    /// `workers` runtimes, so that each worker's calls can use a connection on the worker's own
+    /// runtime.
     pub(crate) fn open(
         settings: &Settings,
         secret: &Secret,

@@ -55,7 +55,7 @@ fn active_domains(last_good: &LastGood) -> Vec<(String, u32)> {
     domains.iter().map(|domain| (domain.name.to_string(), number(&domain.nodes[0]))).collect()
 }
 
-fn to_owned_names(domains: &[(&str, u32)]) -> Vec<(String, u32)> {
+fn to_owned_pairs(domains: &[(&str, u32)]) -> Vec<(String, u32)> {
     domains.iter().map(|(name, number)| ((*name).to_owned(), *number)).collect()
 }
 
@@ -68,9 +68,9 @@ fn a_response_is_the_state_of_the_world() {
     let mut last_good = LastGood::default();
     let update = last_good.apply(vec![valid_resource("b", 2), valid_resource("a", 1)]);
     assert!(update.changed && update.rejections.is_empty(), "{update:?}");
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 1), ("b", 2)]));
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 1), ("b", 2)]));
     last_good.apply(vec![valid_resource("b", 3)]);
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("b", 3)]), "a was not sent again");
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("b", 3)]), "a was not sent again");
     let update = last_good.apply(Vec::new());
     assert!(
         update.changed && update.rejections.is_empty() && active_domains(&last_good).is_empty()
@@ -109,7 +109,7 @@ fn an_invalid_resource_keeps_its_last_good_version_and_the_others_are_applied() 
         valid_resource("b", 3),
         invalid_resource("new"),
     ]);
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 1), ("b", 3)]));
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 1), ("b", 3)]));
     let duplicate = "a second descriptor with key \"client\" and no value; join or remove it; the \
                      first is descriptors[0]";
     let expected =
@@ -127,7 +127,7 @@ fn an_invalid_resource_keeps_its_last_good_version_and_the_others_are_applied() 
     );
     let mended = last_good.apply(vec![valid_resource("a", 4), valid_resource("b", 3)]);
     assert!(mended.changed && mended.rejections.is_empty());
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 4), ("b", 3)]));
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 4), ("b", 3)]));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn an_unlimited_rule_and_a_limit_of_zero_are_valid() {
     assert_eq!(rejection_messages(&update), Vec::<String>::new());
     let domains = last_good.domains();
     assert!(domains[0].nodes[1].rule.as_ref().unwrap().unlimited);
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("d", 0)]));
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("d", 0)]));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn undecodable_bytes_remove_no_domain() {
     );
     assert_eq!(
         active_domains(&last_good),
-        to_owned_names(&[("a", 5), ("b", 2)]),
+        to_owned_pairs(&[("a", 5), ("b", 2)]),
         "it may have been b"
     );
     let other =
@@ -213,7 +213,7 @@ fn undecodable_bytes_remove_no_domain() {
         rejection_messages(&update)[0]
             .starts_with("b: descriptors[1]: the descriptor cannot be decoded")
     );
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 6), ("b", 2)]));
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 6), ("b", 2)]));
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn a_resource_without_a_domain_keeps_its_last_good_domain() {
     last_good.apply(vec![valid_resource("a", 1), valid_resource("b", 2)]);
     let update = last_good.apply(vec![resource("a", "", &[limited_descriptor("client", 9)])]);
     assert_eq!(update.rejections.len(), 1, "{update:?}");
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 1)]), "and b was removed");
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 1)]), "and b was removed");
 }
 
 #[test]
@@ -236,10 +236,10 @@ fn a_domain_of_two_resources_belongs_to_the_active_one() {
         rejection_messages(&update)[0]
             .starts_with("a-second: domain: the resource \"first\" has this")
     );
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("edge", 1), ("other", 3)]));
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("edge", 1), ("other", 3)]));
     let update = last_good.apply(vec![second.clone()]);
     assert!(update.rejections.is_empty());
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("edge", 9)]));
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("edge", 9)]));
     // Merged, both count.
     let options = Options { merge_domains: true, ..Options::default() };
     let mut merged = LastGood::new(options, PolicyDefaults::default());
@@ -276,7 +276,7 @@ fn a_response_with_too_many_resources_is_rejected_as_a_whole() {
     let many = (0..=RESOURCES_MAX).map(|_| RawResource::default()).collect();
     let update = last_good.apply(many);
     assert_eq!(rejection_messages(&update), ["the response has 10001 resources, more than 10000"]);
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 1)]));
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 1)]));
 }
 
 #[test]
@@ -315,5 +315,5 @@ fn new_defaults_may_make_a_rejected_resource_valid() {
     last_good.set_defaults(PolicyDefaults::default());
     let update = last_good.apply(vec![valid_resource("a", 10_001)]);
     assert!(update.changed && update.rejections.is_empty(), "{update:?}");
-    assert_eq!(active_domains(&last_good), to_owned_names(&[("a", 10_001)]));
+    assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 10_001)]));
 }
