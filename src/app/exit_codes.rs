@@ -61,7 +61,7 @@ pub enum Failure {
         /// Advice for the operator; `None` if the cause is unknown.
         advice: Option<&'static str>,
     },
-    /// The debug port of a service could not be reached or rejected the request.
+    /// The debug port of a service was unreachable or rejected the request.
     AdminRequest {
         /// Address of the debug port.
         endpoint: String,

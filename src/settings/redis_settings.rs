@@ -234,9 +234,9 @@ pub fn parse_login(auth: &str) -> (Option<String>, SecretText) {
     }
 }
 
-/// Parses `item`, one entry of the `--redis-url` list. `masked` is the same entry with its password
-/// masked. If `unix` is true, an entry without a scheme is the path of a Unix socket. On failure,
-/// returns an error message, which quotes no part of `item` that is missing from `masked`.
+/// Parses `item`, one entry of the `--redis-url` list. If `unix` is true, an entry without a scheme
+/// is the path of a Unix socket. On failure, returns an error message. The message quotes only
+/// `masked`, the same entry with its password masked, so it never contains the password.
 fn parse_url(
     item: &str,
     masked: &str,

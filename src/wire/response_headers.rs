@@ -11,8 +11,8 @@ use super::response_config::{
 };
 use crate::domain::{Code, Decision, LimitedBy, Micros, Status};
 
-/// Maximum length of a percent-encoded header value, in bytes. A limit without a name appears with
-/// its path in the policy, which may be longer and is then truncated.
+/// Maximum length of a percent-encoded header value, in bytes. A longer value, such as the path of
+/// an unnamed limit, is truncated.
 const HEADER_VALUE_BYTES_MAX: usize = 255;
 
 /// Time until a rejected request may be retried, including jitter, as a duration and as a point in

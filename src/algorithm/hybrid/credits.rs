@@ -1,6 +1,6 @@
 //! Arithmetic of a hybrid limit in credits and ticks: refill, admission, waits.
 //!
-//! Not here: an explanation of the formulas, and the operations on counters (`hybrid`).
+//! Not here: the operations on counters and an explanation of the formulas (both in `hybrid`).
 
 use std::sync::Arc;
 

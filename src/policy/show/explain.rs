@@ -44,7 +44,7 @@ pub enum StepResult {
     Exact,
     /// A pattern of the key matches the value.
     Pattern {
-        /// Position of the pattern among the patterns of the key, in file order, from 1.
+        /// Position of the pattern among the patterns of the key, in file order. The first is 1.
         number: usize,
         /// Text of the pattern.
         text: String,

@@ -44,9 +44,9 @@ const TAG_CHARS_MAX: usize = 64;
 /// span per node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
-    /// Line, from 1.
+    /// Line number. The first line is 1.
     pub(crate) line: u32,
-    /// Column in characters, from 1.
+    /// Column in characters. The first column is 1.
     pub(crate) column: u32,
     /// Length in characters. It is 0 for lists, maps, and empty scalars, and `u32::MAX` if the
     /// span extends to the end of the line.
