@@ -228,13 +228,14 @@ local function save(key, state, limit, at)
   redis.call('SET', key, table.concat(text, ':'), 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
 end
 
--- Refunds the hits minus those that may have refilled since the charge.
+-- Refunds the hits minus those that may have refilled since the charge. Refunds nothing if the number of classes has
+-- changed since then, because the counter then started anew.
 local function refund(key, limit, at, hits, taken_at)
   local terms = terms_of(limit, at)
   local state, err = load(key)
   local ticks = math.max(terms.now - div_floor(taken_at, terms.tick), 0)
   local credits = hits * terms.unit - ticks * 100 * terms.hits
-  if not state or credits <= 0 then
+  if not state or #state.own ~= #terms.cap or credits <= 0 then
     return false, err
   end
   local present = read(terms, state)

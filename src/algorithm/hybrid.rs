@@ -124,8 +124,12 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
 }
 
 /// Refunds a recorded charge, minus the hits that may have refilled since the charge. Returns the
-/// new state, or `None` if nothing is left to refund.
+/// new state, or `None` if nothing is left to refund or if the number of classes has changed since
+/// the charge, because the counter then started anew.
 pub fn refund(state: &State, limit: &Hybrid, record: &ChargeRecord, now: Micros) -> Option<State> {
+    if state.buckets.len() != limit.shares.len() {
+        return None;
+    }
     let credits = HybridCredits::new(limit);
     let at = now.0 / credits.tick;
     let (read, _) = credits.read(Some(state), at);
