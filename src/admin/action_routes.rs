@@ -191,9 +191,24 @@ impl IntoResponse for AuthError {
     }
 }
 
+/// Parses the parameters of an action, none of which may be repeated or empty. If empty values were
+/// treated as absent, `for=` would set an override that never expires, and `target=` would remove
+/// every override.
+fn parse_parameters<'a>(
+    query: Option<&'a str>,
+    names: &[&str],
+    usage: &str,
+) -> Result<Query<'a>, String> {
+    let query = Query::parse(query, names, &[], usage)?;
+    match names.iter().find(|name| query.values(name).any(str::is_empty)) {
+        Some(name) => Err(format!("{name}= is empty; {usage}")),
+        None => Ok(query),
+    }
+}
+
 async fn handle_counters(handler: &CounterHandler, query: Option<&str>) -> TextResult {
     let usage = "usage: domain=D&descriptor=k=v,k2=v2";
-    let query = Query::parse(query, &["domain", "descriptor"], &[], usage)?;
+    let query = parse_parameters(query, &["domain", "descriptor"], usage)?;
     match (query.value("domain"), query.value("descriptor")) {
         (Some(domain), Some(descriptor)) => handler(domain.to_owned(), descriptor.to_owned()).await,
         _ => Err(usage.to_owned()),
@@ -202,7 +217,7 @@ async fn handle_counters(handler: &CounterHandler, query: Option<&str>) -> TextR
 
 fn parse_set_override(query: Option<&str>) -> Result<AdminAction, String> {
     let usage = "usage: target=DOMAIN_OR_PATH&to=shadow|allow|deny|20%25, optionally &for=SECONDS";
-    let query = Query::parse(query, &["target", "to", "for"], &[], usage)?;
+    let query = parse_parameters(query, &["target", "to", "for"], usage)?;
     let (target, to) = query.value("target").zip(query.value("to")).ok_or(usage)?;
     let (target, to) = (target.to_owned(), to.to_owned());
     Ok(AdminAction::SetOverride { target, to, lifetime: parse_lifetime(&query)? })
@@ -210,19 +225,19 @@ fn parse_set_override(query: Option<&str>) -> Result<AdminAction, String> {
 
 fn parse_remove_overrides(query: Option<&str>) -> Result<AdminAction, String> {
     let usage = "usage: target=DOMAIN_OR_PATH, or no parameter for every override";
-    let query = Query::parse(query, &["target"], &[], usage)?;
+    let query = parse_parameters(query, &["target"], usage)?;
     Ok(AdminAction::RemoveOverrides { target: query.value("target").map(str::to_owned) })
 }
 
 fn parse_disable_store(query: Option<&str>) -> Result<AdminAction, String> {
     let usage = "usage: for=SECONDS, or no parameter to stay until /return-to-store";
-    let query = Query::parse(query, &["for"], &[], usage)?;
+    let query = parse_parameters(query, &["for"], usage)?;
     Ok(AdminAction::DisableStore { lifetime: parse_lifetime(&query)? })
 }
 
 fn parse_log_level(query: Option<&str>) -> Result<AdminAction, String> {
     let usage = "usage: to=off|error|warn|info|debug, optionally &for=SECONDS";
-    let query = Query::parse(query, &["to", "for"], &[], usage)?;
+    let query = parse_parameters(query, &["to", "for"], usage)?;
     let level = query.value("to").ok_or(usage)?.to_owned();
     Ok(AdminAction::SetLogLevel { level, lifetime: parse_lifetime(&query)? })
 }
@@ -252,6 +267,16 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_parameter_is_an_error_and_not_an_absent_one() {
+        let error = parse_set_override(Some("target=a&to=deny&for=")).unwrap_err();
+        assert!(error.starts_with("for= is empty"), "{error}");
+        assert!(parse_remove_overrides(Some("target=")).is_err());
+        assert!(parse_remove_overrides(None).is_ok());
+        assert!(parse_disable_store(Some("for=")).is_err());
+        assert!(parse_log_level(Some("to=debug&for=")).is_err());
+    }
+
+    #[test]
     fn a_change_needs_the_token() {
         let token = |text: &str| OperatorToken::Text(text.to_owned());
         let mut headers = HeaderMap::new();
@@ -270,5 +295,19 @@ mod tests {
         }
         let unreadable = authorize(&headers, &OperatorToken::Unreadable);
         assert!(matches!(unreadable, Err(AuthError::TokenUnreadable)));
+    }
+
+    #[test]
+    fn a_change_lasts_as_long_as_requested_and_at_most_thirty_days() {
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let disable = |lifetime| Ok(AdminAction::DisableStore { lifetime });
+        assert_eq!(parse_disable_store(Some("for=2592000")), disable(seconds(2_592_000)));
+        assert_eq!(parse_disable_store(None), disable(None));
+        for bad in ["for=2592001", "for=0", "for=-1", "to=1"] {
+            assert!(parse_disable_store(Some(bad)).is_err(), "{bad}");
+        }
+        let (level, lifetime) = ("debug".to_owned(), seconds(1));
+        let action = AdminAction::SetLogLevel { level, lifetime };
+        assert_eq!(parse_log_level(Some("to=debug&for=1")), Ok(action));
     }
 }
