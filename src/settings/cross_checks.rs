@@ -1,10 +1,22 @@
 //! Validation of settings that depend on one another.
 
+use std::time::Duration;
+
 use super::SettingError;
 use super::table::Settings;
 use super::value_types::{OnOff, PolicySourceKind, StoreKind};
 
+/// Maximum time reserved at the end of `--hard-limit` for the steps after the gRPC drain: closing
+/// the HTTP ports and exiting. If `--hard-limit` is below 10 s, only a tenth of it is reserved.
+const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
+
 impl Settings {
+    /// Returns the maximum duration of the gRPC drain, including its delay: `--hard-limit` less the
+    /// time reserved for the exit.
+    pub(crate) fn drain_limit(&self) -> Duration {
+        self.hard_limit - EXIT_TIME_MAX.min(self.hard_limit / 10)
+    }
+
     /// Returns one error for each conflict between settings.
     pub(super) fn find_conflicts(&self) -> Vec<SettingError> {
         let mut errors = Vec::new();
@@ -45,8 +57,9 @@ impl Settings {
         let advice = "the HTTP port has no client certificates: leave --json at auto";
         conflict(has_domains && self.json == OnOff::On, names, advice);
         let names = "--hard-limit, --drain-delay";
-        let advice = "the hard limit ends the drain: it must be longer than the delay";
-        conflict(self.hard_limit <= self.drain_delay, names, advice);
+        let advice = "the hard limit ends the drain: it must be longer than the delay, by a second or a \
+                      tenth of it";
+        conflict(self.drain_limit() <= self.drain_delay, names, advice);
         let names = "--policy-size, --policy-file-size";
         let advice = "the size of all files must be at least the size of one";
         conflict(self.policy_size < self.policy_file_size, names, advice);
@@ -139,6 +152,61 @@ impl Settings {
             StoreKind::Auto => !self.redis_url.is_empty(),
             StoreKind::Memory => false,
             StoreKind::Redis => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Sources;
+
+    /// Returns the names in the conflicts between these flags.
+    fn conflicts(flags: &[(&str, &str)]) -> Vec<&'static str> {
+        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+        let flags = flags.iter().map(owned).collect();
+        let names = |error: SettingError| match error {
+            SettingError::Conflict { names, .. } => names,
+            other => panic!("{other}"),
+        };
+        match Settings::read(&Sources { flags, ..Sources::default() }) {
+            Ok(_) => Vec::new(),
+            Err(errors) => errors.into_iter().map(names).collect(),
+        }
+    }
+
+    #[test]
+    fn settings_that_cannot_work_together_are_conflicts() {
+        let cases: [(&[(&str, &str)], &str); 9] = [
+            (&[("drain-delay", "9s"), ("hard-limit", "10s")], "--hard-limit, --drain-delay"),
+            (&[("drain-delay", "24500ms"), ("hard-limit", "25s")], "--hard-limit, --drain-delay"),
+            (
+                &[("policy-size", "2047"), ("policy-file-size", "2048")],
+                "--policy-size, --policy-file-size",
+            ),
+            (&[("key-secret", "a"), ("key-secret-file", "/b")], "--key-secret, --key-secret-file"),
+            (&[("prometheus-path", "metrics")], "--prometheus-path"),
+            (&[("grpc-client-tls-san", "a")], "--grpc-client-tls-san"),
+            (&[("redis-tls-client-key", "/k")], "--redis-tls-client-cert, --redis-tls-client-key"),
+            (
+                &[("config-type", "grpc_xds_sotw"), ("xds-tls", "true"), ("xds-tls-cert", "/c")],
+                "--xds-tls-cert, --xds-tls-key",
+            ),
+            (&[("config-type", "grpc_xds_sotw"), ("xds-tls-cacert", "/ca")], "--xds-tls-…"),
+        ];
+        for (flags, names) in cases {
+            assert_eq!(conflicts(flags), [names]);
+        }
+    }
+
+    #[test]
+    fn settings_at_the_bound_of_another_are_no_conflict() {
+        for flags in [
+            &[("drain-delay", "8999ms"), ("hard-limit", "10s")][..],
+            &[("policy-size", "2048"), ("policy-file-size", "2048")],
+            &[("config-type", "grpc_xds_sotw"), ("xds-tls", "true"), ("xds-tls-cacert", "/ca")],
+        ] {
+            assert!(conflicts(flags).is_empty(), "{flags:?}");
         }
     }
 }

@@ -45,6 +45,7 @@ TOGETHER = [
     ({"tls": {"enabled": True, "existingSecret": "t", "clientName": "n"}}, "tls.requireClientCertificate"),
     ({"tls": {"enabled": True, "existingSecret": "t"}, "probes": {"type": "grpc"}}, "use http"),
     ({"drain": {"delaySeconds": 25}}, "drain.hardLimitSeconds (25)"),
+    ({"drain": {"delaySeconds": 24}}, "drain.hardLimitSeconds (25)"),
     ({"terminationGracePeriodSeconds": 25}, "terminationGracePeriodSeconds (25)"),
     ({**REDIS, "autoscaling": {"enabled": True, "minReplicas": 9, "maxReplicas": 3}}, "autoscaling.minReplicas"),
     ({**REDIS, "autoscaling": {"enabled": True}, "resources": {"requests": {"cpu": None}}}, "resources.requests.cpu"),

@@ -15,10 +15,6 @@ use crate::wire::{
     LimitHeaderNames, ResetFormat, ResponseConfig, ResponseSettings, RetryAfterFormat, WireError,
 };
 
-/// Maximum time reserved at the end of `--hard-limit` for the steps after the gRPC drain: closing
-/// the HTTP ports and exiting. If `--hard-limit` is below 10 s, only a tenth of it is reserved.
-const EXIT_TIME_MAX: Duration = Duration::from_secs(1);
-
 /// Flags that set the host and the port of the gRPC listener.
 const GRPC_FLAGS: [&str; 2] = ["--grpc-host", "--grpc-port"];
 
@@ -56,7 +52,6 @@ fn listen_settings(settings: &Settings, tls: Option<Tls>) -> Result<ListenSettin
 
 fn server_limits(settings: &Settings) -> ServerLimits {
     let unless_zero = |duration: Duration| (!duration.is_zero()).then_some(duration);
-    let exit_time = EXIT_TIME_MAX.min(settings.hard_limit / 10);
     ServerLimits {
         streams_max: settings.streams,
         connection_window_bytes: settings.connection_window,
@@ -70,7 +65,7 @@ fn server_limits(settings: &Settings) -> ServerLimits {
         keepalive_timeout: settings.keepalive_timeout,
         connection_age_max: unless_zero(settings.grpc_max_connection_age),
         drain_delay: settings.drain_delay,
-        hard_limit: settings.hard_limit - exit_time,
+        hard_limit: settings.drain_limit(),
         ..ServerLimits::default()
     }
 }
@@ -155,5 +150,78 @@ pub(crate) fn bounds(settings: &Settings) -> Bounds {
         message_bytes_max: settings.message_size,
         checks_max: settings.checks,
         ..Bounds::DEFAULT
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Sources;
+
+    fn settings(flags: &[(&str, &str)]) -> Settings {
+        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+        let sources = Sources { flags: flags.iter().map(owned).collect(), ..Sources::default() };
+        Settings::read(&sources).unwrap().0
+    }
+
+    #[test]
+    fn each_limit_of_the_server_is_that_of_its_setting() {
+        let limits = server_limits(&settings(&[
+            ("streams", "7"),
+            ("connection-window", "70000"),
+            ("pending-resets", "21"),
+            ("local-error-resets", "22"),
+            ("header-size", "2048"),
+            ("connections", "23"),
+            ("preface-timeout", "11ms"),
+            ("handshake-timeout", "12ms"),
+            ("keepalive-timeout", "13ms"),
+            ("drain-delay", "14ms"),
+        ]));
+        let bounds =
+            [limits.streams_max, limits.connection_window_bytes, limits.header_list_bytes_max];
+        assert_eq!(bounds, [7, 70_000, 2_048]);
+        let resets = (limits.pending_resets_max, limits.local_error_resets_max);
+        assert_eq!((resets, limits.connections_max), ((21, 22), 23));
+        let waits = [
+            limits.preface_timeout,
+            limits.handshake_timeout,
+            limits.keepalive_timeout,
+            limits.drain_delay,
+        ];
+        assert_eq!(waits.map(|wait| wait.as_millis()), [11, 12, 13, 14]);
+    }
+
+    #[test]
+    fn a_tenth_of_the_hard_limit_and_at_most_a_second_is_left_for_the_exit() {
+        let flags = |hard_limit| [("drain-delay", "0s"), ("hard-limit", hard_limit)];
+        let drain_ms =
+            |hard_limit| server_limits(&settings(&flags(hard_limit))).hard_limit.as_millis();
+        assert_eq!((drain_ms("5s"), drain_ms("60s")), (4_500, 59_000));
+    }
+
+    #[test]
+    fn an_interval_of_zero_is_none() {
+        let flags = [("keepalive-interval", "0s"), ("grpc-max-connection-age", "0s")];
+        let off = server_limits(&settings(&flags));
+        assert_eq!((off.keepalive_interval, off.connection_age_max), (None, None));
+        let on = server_limits(&settings(&[]));
+        assert_eq!(on.keepalive_interval, Some(Duration::from_secs(30)));
+        assert_eq!(on.connection_age_max, Some(Duration::from_secs(86_400)));
+    }
+
+    #[test]
+    fn formats_of_times_in_headers_are_those_of_the_settings() {
+        let formats = |flags: &[(&str, &str)]| {
+            let config = response_config(&settings(flags)).unwrap();
+            (config.reset, config.retry_after, config.retry_jitter_percent)
+        };
+        let default = (ResetFormat::Seconds, Some(RetryAfterFormat::Seconds), 0);
+        assert_eq!(formats(&[]), default);
+        let flags =
+            [("header-reset", "unix"), ("retry-after", "date"), ("retry-after-spread", "20")];
+        let changed = (ResetFormat::UnixTime, Some(RetryAfterFormat::HttpDate), 20);
+        assert_eq!(formats(&flags), changed);
+        assert_eq!(formats(&[("retry-after", "off")]).1, None);
     }
 }
