@@ -150,10 +150,28 @@ impl MemoryStore {
         if is_rejected || counters.counters.len() < checks.len() {
             update_availability(checks, &mut answers, &counters, &at, now);
         }
+        self.count_overflows(checks, &answers, &counters, &at);
         for counter in counters.counters {
             self.save_counter(counter, &mut shards, now);
         }
         answers
+    }
+
+    /// Counts the charges of a call to sketches, after a rejected call's charges are undone.
+    fn count_overflows(
+        &self,
+        checks: &[Check<'_>],
+        answers: &[Answer],
+        counters: &WorkingCounters<'_>,
+        at: &[usize],
+    ) {
+        for (i, check) in checks.iter().enumerate() {
+            if matches!(counters.counters[at[i]].location, Location::Sketch(_))
+                && matches!(answers[i], Answer::Decided(outcome) if outcome.charged.0 > 0)
+            {
+                self.count_overflow(&RuleIdentity::for_limit(check.limit));
+            }
+        }
     }
 
     fn lock_all(&self, checks: &[Check<'_>], now: Micros) -> LockedShards<'_> {
@@ -275,13 +293,10 @@ impl MemoryStore {
         }
         let counter = &mut counters.counters[at];
         counter.set_state(step.write, check.limit);
-        if let Location::Sketch(_) = counter.location {
-            if step.outcome.charged.0 > 0 {
-                self.count_overflow(&RuleIdentity::for_limit(check.limit));
-            }
-            return remove_log_entry_number(step.outcome);
+        match counter.location {
+            Location::Sketch(_) => remove_log_entry_number(step.outcome),
+            Location::Entry(_) | Location::Claimed(_) | Location::NoRoom => step.outcome,
         }
-        step.outcome
     }
 
     /// Stores a counter if it has changed. Releases the claimed capacity that the counter does not

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::domain::{
     Accounting, Algorithm, Call, Charge, Check, CounterKey, Hits, Holder, Limit, Micros, Op,
-    Receipt,
+    Outcome, Receipt,
 };
 use tidegate::store::memory::{MemoryStore, Overflow};
 use tidegate::store::{LocalStore, Store};
@@ -184,6 +184,117 @@ async fn beyond_eight_rules_with_a_sketch_new_keys_are_refused() {
     assert!(warned.iter().any(|overflow| overflow.is_refusing), "{warned:?}");
     assert!(warned.iter().any(|overflow| !overflow.is_refusing), "{warned:?}");
     assert_eq!(bench.store.new_overflows(), [], "once");
+}
+
+#[test]
+fn a_full_store_searches_34_slots_for_an_expired_entry() {
+    let (short, long) = (bucket(1, SECOND), bucket(1, 60 * MINUTE));
+    let mut reclaimed = 0;
+    // One shard, with room for 60 entries: four of the 64 keys are reserved for a sketch.
+    for expired in 0..60 {
+        let store = MemoryStore::new(64);
+        flood(&store, 0..expired, &long, START);
+        flood(&store, expired..expired + 1, &short, START);
+        flood(&store, expired + 1..60, &long, START);
+        flood(&store, 60..61, &long, Micros(START.0 + SECOND));
+        let stats = store.stats();
+        assert_eq!(count(&stats.evicted) + count(&stats.overflowed), 1, "{expired}");
+        reclaimed += count(&stats.evicted);
+    }
+    // Two as for every new key, and 32 because the store is full.
+    assert_eq!(reclaimed, 34);
+}
+
+#[test]
+fn room_for_a_new_rule_is_made_by_the_rule_that_holds_the_most() {
+    // One shard, with room for 120 entries. Two rules hold more than a third of it.
+    let store = MemoryStore::new(127);
+    let [most, less, new] = [1, 2, 3].map(|id| family(id, &bucket(5, MINUTE)));
+    for n in 0..50 {
+        flood(&store, n..n + 1, &most, START);
+        flood(&store, 1_000 + n..1_001 + n, &less, START);
+    }
+    flood(&store, 50..70, &most, START);
+    assert_eq!((store.len(), count(&store.stats().folded)), (120, 0));
+    flood(&store, 2_000..2_010, &new, START);
+    assert!(count(&store.stats().folded) > 0);
+    // A refund has an effect only if the key still has an entry.
+    for n in 1_000..1_050 {
+        let outcome = store.decide_one(&refund(flood_key(n), &less, 1), START);
+        assert_eq!(outcome.available, Hits(5), "{n}");
+    }
+}
+
+#[tokio::test]
+async fn released_slots_no_longer_count_against_their_rule() {
+    let bench = MemoryBench::new(1_000);
+    let (key, limit) = (bench.key(1), slots(1_000, MINUTE));
+    // 20 times 68 keys' worth, of which the entries of a rule that cannot be folded may hold 819.
+    for _ in 0..20 {
+        for holder in 1..=100 {
+            assert!(passes(&one(&bench, held(holder, take(key, &limit, 1))).await));
+        }
+        for holder in 1..=100 {
+            one(&bench, held(holder, refund(key, &limit, 1))).await;
+        }
+    }
+    assert!(passes(&one(&bench, held(1, take(bench.key(2), &limit, 1))).await));
+}
+
+#[test]
+fn a_key_without_room_is_refused_for_a_second_and_counted() {
+    let store = MemoryStore::new(64);
+    let in_flight = family(1, &slots(1, MINUTE));
+    let first = |n| store.decide_one(&held(1, take(flood_key(n), &in_flight, 1)), START);
+    let refused: Vec<_> = (0..20).map(first).filter(|outcome| !passes(outcome)).collect();
+    assert!(!refused.is_empty() && refused.len() < 20, "{}", refused.len());
+    assert!(refused.iter().all(|outcome| *outcome == Outcome::refuse_for(Micros(SECOND))));
+    let before = count(&store.stats().no_room);
+    assert_eq!(before, refused.len() as u64);
+    // Slots cannot be folded, and a third rule has no entries to replace with a sketch.
+    flood(&store, 100..200, &family(2, &window(1_000, MINUTE)), START);
+    let outcome = store.decide_one(&take(flood_key(300), &family(3, &window(3, MINUTE)), 1), START);
+    let reset_after = Micros(MINUTE);
+    assert_eq!(outcome, Outcome { reset_after, ..Outcome::refuse_for(Micros(SECOND)) });
+    assert_eq!(count(&store.stats().no_room), before + 1);
+}
+
+#[tokio::test]
+async fn each_charge_to_a_sketch_is_counted_in_a_call_of_several_checks() {
+    let bench = MemoryBench::new(64);
+    let limit = window(50, MINUTE);
+    flood(&bench.store, 0..80, &limit, START);
+    let before = count(&bench.store.stats().overflowed);
+    let checks =
+        [take(bench.key(1), &limit, 3), take(bench.key(2), &limit, 3), peek(bench.key(3), &limit)];
+    assert_eq!(charged(&apply(&bench, &checks).await), [3, 3, 0]);
+    assert_eq!(count(&bench.store.stats().overflowed), before + 2);
+    let rejected = [take(bench.key(4), &limit, 3), take(bench.key(5), &limit, 51)];
+    assert_eq!(charged(&apply(&bench, &rejected).await), [0, 0]);
+    assert_eq!(count(&bench.store.stats().overflowed), before + 2, "charged nothing");
+}
+
+#[test]
+fn an_overflow_lasts_until_the_store_has_no_sketch() {
+    let store = MemoryStore::new(64);
+    let (flooded, brief) = (family(1, &window(1_000, MINUTE)), family(2, &bucket(1, SECOND)));
+    let overflow = Overflow { limit_id: 1, is_refusing: false };
+    flood(&store, 0..40, &brief, START);
+    flood(&store, 100..200, &flooded, START);
+    assert_eq!(store.new_overflows(), [overflow]);
+    // The entries of the other rule expire, so that the store is no longer full.
+    let later = Micros(START.0 + 2 * SECOND);
+    store.sweep(later, usize::MAX);
+    assert!(store.len() < 60 && count(&store.stats().sketch_weight) > 0);
+    assert_eq!(store.new_overflows(), []);
+    flood(&store, 200..300, &flooded, later);
+    assert_eq!(store.new_overflows(), [], "the same overflow");
+    let much_later = Micros(START.0 + 2 * MINUTE);
+    store.sweep(much_later, usize::MAX);
+    assert_eq!((store.len(), count(&store.stats().sketch_weight)), (0, 0));
+    assert_eq!(store.new_overflows(), []);
+    flood(&store, 300..400, &flooded, much_later);
+    assert_eq!(store.new_overflows(), [overflow], "another overflow");
 }
 
 #[tokio::test]
