@@ -211,7 +211,9 @@ fn combine<'p>(
     };
     let mut statuses = Vec::with_capacity(matches.found.len());
     for (found, span) in matches.found.iter().zip(&checks.spans) {
-        statuses.push(status::descriptor_status(found, span.clone(), checks, &answers.each));
+        let is_quota = quota_roles::is_quota(found, modes);
+        let span = span.clone();
+        statuses.push(status::descriptor_status(found, is_quota, span, checks, &answers.each));
     }
     quotas.mark_refused(&mut statuses);
     let limited_by =

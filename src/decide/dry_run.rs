@@ -47,7 +47,9 @@ impl<S: Store, O: Observer> Decider<S, O> {
     /// If a refused check costs more than one hit, its wait is unknown. In that case,
     /// `retry_after` is `None`, and `limited_by` may differ from the one in the real decision. On a
     /// limit with hybrid tiers, a request of several hits may pass although the dry run predicts a
-    /// rejection, because a peek does not distinguish the class's guaranteed share from the pool.
+    /// rejection, because a peek does not distinguish the class's guaranteed share from the pool. The
+    /// dry run also leaves out refunds in the request itself, which the store makes before it checks
+    /// the charges.
     ///
     /// # Errors
     ///

@@ -148,7 +148,9 @@ fn group_key<'a>(keys: &[Box<str>], descriptor: &Descriptor<'a>) -> Option<Group
     values.iter().any(Option::is_some).then_some(values)
 }
 
-fn is_quota(found: &DescriptorMatch<'_>, modes: GlobalModes) -> bool {
+/// Returns whether a descriptor is a quota descriptor: because of its rule, or because global quota
+/// mode is on.
+pub(super) fn is_quota(found: &DescriptorMatch<'_>, modes: GlobalModes) -> bool {
     modes.quota || matched_rule(found).is_some_and(|rule| rule.quota_mode)
 }
 

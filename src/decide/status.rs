@@ -23,6 +23,7 @@ struct CounterState {
 /// available hits or, if none is known, the full capacity of the limit.
 pub(super) fn descriptor_status<'p>(
     found: &DescriptorMatch<'p>,
+    is_quota: bool,
     span: Range<usize>,
     checks: &Checks<'_, 'p>,
     answers: &[Answer],
@@ -30,6 +31,7 @@ pub(super) fn descriptor_status<'p>(
     let rule = matched_rule(found);
     let shadow = rule.is_some_and(|rule| rule.shadow_mode);
     let mut status = status_without_limit(found, rule, span.is_empty());
+    status.quota = is_quota;
     let mut strictest: Option<(usize, CounterState)> = None;
     for at in span {
         let Some(answer) = answers.get(at) else { continue };
@@ -119,7 +121,7 @@ fn status_without_limit<'p>(
         remaining: if is_unlimited { REMAINING_UNLIMITED } else { 0 },
         reset: None,
         rule: rule.map(|rule| rule.id),
-        quota: rule.is_some_and(|rule| rule.quota_mode),
+        quota: false,
         group_refused: false,
     }
 }

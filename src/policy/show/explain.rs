@@ -256,7 +256,7 @@ impl Policy {
 fn explain_quota_group(domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> Vec<String> {
     let group = domain.quota_group.iter().map(|key| &**key);
     let has = |key: &str| entries.iter().any(|entry| entry.key == key.as_bytes());
-    if !rule.quota_mode || !group.clone().any(has) {
+    if !rule.quota_mode || rule.limits.is_empty() || !group.clone().any(has) {
         return Vec::new();
     }
     let member = |key: &str| match entries.iter().find(|entry| entry.key == key.as_bytes()) {

@@ -449,6 +449,9 @@ descriptors:
         quota_mode: true
       - key: plain
         rate_limit: {unit: hour, requests_per_unit: 3}
+      - key: free
+        quota_mode: true
+        rate_limit: {unlimited: true}
   - key: tenant
     quota_mode: true
     rate_limit: {unit: hour, requests_per_unit: 3}
@@ -464,5 +467,6 @@ descriptors:
     };
     assert_eq!(group("backend=b1,tenant=ann").as_deref(), Some("backend=b1, no model"));
     assert_eq!(group("backend=b1,plain=x"), None, "no quota");
+    assert_eq!(group("backend=b1,free=x"), None, "no limit, so no effect on a group");
     assert_eq!(group("tenant=ann"), None, "a group of its own");
 }
