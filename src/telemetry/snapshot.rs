@@ -37,7 +37,8 @@ impl RuleSnapshot {
 }
 
 /// Latency percentiles since the process started. Latency is the time from receiving a call to
-/// sending its response.
+/// sending its response. A percentile above the histogram's last bound, 1 s, is reported as that
+/// bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
     /// 50th percentile (median).
@@ -95,7 +96,87 @@ impl Telemetry {
     /// Returns latency percentiles since the process started; `None` before the first call.
     pub fn latency(&self) -> Option<Latency> {
         let durations = self.sum_workers().durations;
-        let percentile = |fraction| durations.quantile(fraction).map(Duration::from_micros);
-        Some(Latency { p50: percentile(0.5)?, p99: percentile(0.99)?, p999: percentile(0.999)? })
+        let bound_max = durations.bounds.last().copied().unwrap_or_default();
+        let percentile =
+            |fraction| Duration::from_micros(durations.quantile(fraction).unwrap_or(bound_max));
+        (durations.count() > 0).then(|| Latency {
+            p50: percentile(0.5),
+            p99: percentile(0.99),
+            p999: percentile(0.999),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{
+        CheckEvent, Code, Decision, DetailedCheck, Hits, Micros, Observer, Outcome, RpcOutcome,
+        RuleId, Source,
+    };
+
+    #[test]
+    fn a_snapshot_adds_the_checks_of_detailed_paths_to_those_of_their_rule() {
+        let telemetry = Telemetry::new(0.8);
+        let name = RuleName { domain: "d".into(), path: "d.a".into() };
+        telemetry.record_policy_load(RuleId(0), [name.clone()], "1", Micros(1));
+        for code in [Code::Ok, Code::Ok, Code::OverLimit] {
+            telemetry.on_decision(&Decision {
+                code,
+                statuses: Vec::new(),
+                limited_by: None,
+                source: Source::Memory,
+                shadowed: false,
+                domain_known: true,
+                slot: None,
+            });
+        }
+        let check = |outcome| CheckEvent {
+            rule: Some(RuleId(0)),
+            hits: Hits(1),
+            capacity: Hits(10),
+            outcome,
+            decided: true,
+            shadow: false,
+            admitted: true,
+            is_refund: false,
+            is_peek: false,
+            lost_bill: None,
+            source: Source::Memory,
+        };
+        let passed = check(Outcome::pass(Hits(9)));
+        let refused = check(Outcome::refuse_for(Micros::SECOND));
+        telemetry.on_check(&passed);
+        telemetry.on_check(&refused);
+        let detailed_path = || "d.a_x".to_owned();
+        let detailed =
+            DetailedCheck { domain: "d", rule_path: "d.a", detailed_path: &detailed_path };
+        for event in [passed, refused, refused] {
+            telemetry.on_detailed_check(&event, &detailed);
+        }
+        let rules = vec![(name, RuleSnapshot { checks: 5, refused: 3 })];
+        assert_eq!(telemetry.snapshot(), Snapshot { admitted: 2, refused: 1, rules });
+    }
+
+    #[test]
+    fn latency_is_reported_as_three_percentiles() {
+        let telemetry = Telemetry::new(0.8);
+        assert_eq!(telemetry.latency(), None);
+        for (calls, took_us) in [(400, 25), (560, 100), (38, 1_000), (2, 10_000)] {
+            for _ in 0..calls {
+                telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(took_us));
+            }
+        }
+        let expected = Latency {
+            p50: Duration::from_micros(100),
+            p99: Duration::from_millis(1),
+            p999: Duration::from_millis(10),
+        };
+        assert_eq!(telemetry.latency(), Some(expected));
+        for _ in 0..10 {
+            telemetry.on_response(RpcOutcome::Decided, Duration::from_secs(2));
+        }
+        let slow = telemetry.latency().map(|latency| latency.p999);
+        assert_eq!(slow, Some(Duration::from_secs(1)), "the last bound");
     }
 }
