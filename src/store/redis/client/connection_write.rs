@@ -158,11 +158,12 @@ impl Connection {
         let mut failures = ChargeFailures::default();
         let mut charged = ChargeReplies::new();
         for reply in replies {
+            failures.is_demoted |=
+                matches!(&reply, Value::ServerError(error) if error.code() == "READONLY");
             let (reply, error) = decode_charge_reply(&reply, self.dialer.address(), span);
             charged.push(reply);
             let Some(error) = error else { continue };
             failures.is_node_unavailable |= error.means_unavailable_node();
-            failures.is_demoted |= reply.is_error(SendErrorKind::LoadingOrReplica);
             failures.is_denied |= reply.is_error(SendErrorKind::Denied);
             match error {
                 ErrorReply::Redirect(redirect) => {
