@@ -418,6 +418,20 @@ async fn a_moved_slot_is_redirected_until_the_slot_table_is_refreshed_at_once() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_two_nodes_redirect_to_each_other_is_given_up_after_three_redirects() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let call = item_on(&cluster, 1);
+    let (slot, id) = (call.slot.unwrap().to_string(), cluster.id(2));
+    // The other master still takes the slot for this one's.
+    cluster.nodes[1].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
+    let replies = connections.send(ScriptCalls::from_iter([call])).await;
+    let circling =
+        SendError { kind: SendErrorKind::Reconfiguring, executed: ExecutionStatus::NotExecuted };
+    assert_eq!(replies.as_slice(), [Err(circling)]);
+    assert_eq!(total(&connections, |node| &node.moved), 4, "sent once and redirected thrice");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_asks_still_asks_when_its_script_had_to_be_loaded() {
     let Bench { cluster, connections, _turn } = bench(false).await;
     let call = item_on(&cluster, 1);

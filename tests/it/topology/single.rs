@@ -249,7 +249,7 @@ async fn replicas_with_different_secrets_are_detected() {
     let other = open(RedisConfig { meta: "secret 2, format 1".into(), ..single(&server) }).await;
     assert!(total(&other, |node| &node.meta_mismatches) > 0);
     let lasts: i64 = redis::from_redis_value(server.ask(&["TTL", "tg1meta"])).unwrap();
-    assert!(lasts > 0, "it expires: {lasts}");
+    assert!((604_000..=604_800).contains(&lasts), "it expires in a week: {lasts} s");
 }
 
 /// Both connections to the server, with a circuit breaker.
@@ -336,10 +336,14 @@ async fn a_breaker_stays_open_while_every_ping_is_answered_late() {
     let server = server();
     let clock = TestClock::default();
     let patient = Duration::from_secs(60);
-    let breaker_clock = Some(clock.monotonic());
-    let connections =
-        open(RedisConfig { breaker_clock, reply_timeout: patient, ..single(&server) }).await;
-    until("both connections are there", || total(&connections, |node| &node.connected) == 2).await;
+    // One connection, so that nothing else looks at the clock during a PING.
+    let connections = open(RedisConfig {
+        breaker_clock: Some(clock.monotonic()),
+        connections_per_node: 1,
+        reply_timeout: patient,
+        ..single(&server)
+    })
+    .await;
     let state = || connections.report()[0].breaker;
     server.freeze();
     connections.send_in_background(item(&COUNT, "tg1z:{a}"));
@@ -357,7 +361,8 @@ async fn a_breaker_stays_open_while_every_ping_is_answered_late() {
     let before = pings();
     until("PINGs are answered", || pings() >= before + 6).await;
     assert_eq!(state(), Some(BreakerState::Open));
-    clock.step_ms.store(0, Ordering::SeqCst);
+    // 20 ms are in time.
+    clock.step_ms.store(20, Ordering::SeqCst);
     until("the breaker closes", || state() == Some(BreakerState::Closed)).await;
 }
 
@@ -377,7 +382,9 @@ async fn a_breaker_opens_once_while_writes_are_paused() {
     assert_eq!(total(&connections, |node| &node.breaker_opened), 1);
     server.ask(&["CLIENT", "UNPAUSE"]);
     until("the breaker closes", || state() == Some(BreakerState::Closed)).await;
-    assert!(count_one(&connections, "tg1z:{b}").await.is_ok());
+    // On a busy machine, the breaker may open and close once more.
+    let answered = async { while count_one(&connections, "tg1z:{b}").await.is_err() {} };
+    tokio::time::timeout(Duration::from_secs(30), answered).await.expect("a call is answered");
 }
 
 /// Otherwise each opening of a breaker would leave some load behind, until all calls are shed.
@@ -404,6 +411,7 @@ async fn calls_in_flight_when_a_breaker_opens_are_no_load_once_it_closes() {
     for reply in replies {
         assert_eq!(reply.map_err(|error| error.executed), Err(ExecutionStatus::Unknown));
     }
+    assert_eq!(total(&connections, |node| &node.unknown), 100);
     server.thaw();
     until("the breaker closes", || state() == Some(BreakerState::Closed)).await;
     // A round trip of 1 ms, then one of 14 ms: a command takes several milliseconds of service.

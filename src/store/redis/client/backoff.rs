@@ -115,4 +115,26 @@ mod tests {
         backoff.record_failure(false);
         assert!(backoff.next_wait().unwrap() < WAIT_AFTER_DENIED_LOGIN / 2);
     }
+
+    #[test]
+    fn waits_double_from_20_ms_to_a_second_and_are_shortened_by_up_to_half() {
+        let mut backoff = Backoff::default();
+        assert_eq!(backoff.next_wait(), None);
+        assert!(!backoff.has_failed_before());
+        let mut next_wait = |is_denied| {
+            backoff.record_failure(is_denied);
+            let wait = backoff.next_wait().unwrap();
+            assert!(backoff.has_failed_before());
+            wait
+        };
+        for longest in [20, 40, 80, 160, 320, 640].into_iter().chain([1_000; 40]) {
+            let longest = Duration::from_millis(longest);
+            let wait = next_wait(false);
+            assert!((longest / 2..=longest).contains(&wait), "{wait:?} of {longest:?}");
+        }
+        let wait = next_wait(true);
+        assert!((Duration::from_secs(1)..=Duration::from_secs(2)).contains(&wait), "{wait:?}");
+        let waits: Vec<Duration> = (0..40).map(|_| next_wait(false)).collect();
+        assert!(waits.iter().any(|wait| *wait != waits[0]), "{waits:?}");
+    }
 }

@@ -167,7 +167,7 @@ mod tests {
             breaker.record_errors(errors, replies, total, now)
         };
         assert!(!reply(9, 19, NOW), "nineteen replies are too few");
-        assert!(reply(1, 1, NOW));
+        assert!(reply(1, 1, NOW.saturating_add(Micros(999_999))));
         // A window later, the same errors no longer count.
         let later = NOW.saturating_add(Micros::SECOND);
         assert!(!reply(19, 19, later));

@@ -429,8 +429,8 @@ mod tests {
     }
 
     /// Returns the membership of a cluster with a single node, as that node reports it.
-    fn membership(node_id: &str) -> Option<Membership> {
-        let line = format!("{node_id} 127.0.0.1:1@2 master - 0 0 1 connected 0-16383\n");
+    fn membership(node_id: &str, epoch: u64) -> Option<Membership> {
+        let line = format!("{node_id} 127.0.0.1:1@2 master - 0 0 {epoch} connected 0-16383\n");
         parse_nodes(Value::BulkString(line.into_bytes()))
     }
 
@@ -438,10 +438,10 @@ mod tests {
     async fn a_table_without_membership_leaves_the_known_membership() {
         let cluster = cluster();
         let owner = |port| [SlotOwner { master: address(port), slots: ALL_SLOTS.to_vec() }];
-        cluster.update_table(&owner(1), membership("a"), false);
+        cluster.update_table(&owner(1), membership("a", 1), false);
         // The ACL of this node denies CLUSTER NODES.
         cluster.update_table(&owner(1), None, false);
-        let other = cluster.update_table(&owner(2), membership("b"), false);
+        let other = cluster.update_table(&owner(2), membership("b", 1), false);
         assert_eq!(other, TableUpdate::OtherCluster);
     }
 
@@ -453,5 +453,38 @@ mod tests {
         assert!(cluster.redirect_target(&address(2)).is_some());
         assert_eq!(cluster.context.losses.get(), 1);
         assert_eq!(update(&cluster, &[(1, &[]), (2, ALL_SLOTS)]), 1);
+    }
+
+    #[tokio::test]
+    async fn a_table_is_ignored_if_it_has_a_lower_epoch_or_is_of_another_cluster() {
+        let cluster = cluster();
+        let offer = |port, node_id, epoch, adopt| {
+            let owners = [SlotOwner { master: address(port), slots: ALL_SLOTS.to_vec() }];
+            cluster.update_table(&owners, membership(node_id, epoch), adopt)
+        };
+        assert_eq!(offer(1, "a", 5, false), TableUpdate::Replaced);
+        assert_eq!(offer(2, "a", 4, false), TableUpdate::Older);
+        assert_eq!(offer(2, "a", 5, false), TableUpdate::Replaced, "the same epoch");
+        assert_eq!(offer(2, "a", 5, false), TableUpdate::Unchanged);
+        assert_eq!(offer(3, "b", 9, false), TableUpdate::OtherCluster);
+        assert_eq!(offer(3, "b", 1, true), TableUpdate::Replaced, "it is adopted");
+        assert_eq!(offer(2, "a", 9, false), TableUpdate::OtherCluster);
+    }
+
+    #[tokio::test]
+    async fn redirects_lead_to_at_most_16_unlisted_nodes_between_two_tables() {
+        let cluster = cluster();
+        let follow = |port| cluster.redirect_target(&address(port)).is_some();
+        update(&cluster, &[(1, ALL_SLOTS)]);
+        for port in 2..18 {
+            assert!(follow(port), "{port}");
+        }
+        assert!(!follow(18));
+        assert!(follow(1) && follow(17), "a listed node, and one that is known already");
+        update(&cluster, &[(1, ALL_SLOTS)]);
+        assert_eq!(cluster.nodes().len(), 17, "they are kept until the next table");
+        assert!(follow(18), "each table makes room");
+        update(&cluster, &[(1, ALL_SLOTS)]);
+        assert_eq!(cluster.nodes().len(), 2);
     }
 }

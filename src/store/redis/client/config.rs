@@ -300,3 +300,34 @@ impl fmt::Display for RedisConfigError {
 }
 
 impl std::error::Error for RedisConfigError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_budget_raises_the_reply_timeout_and_the_permitted_silence() {
+        let millis = |budget| {
+            let config = RedisConfig::with_budget(Duration::from_millis(budget));
+            (config.reply_timeout.as_millis(), config.silence_max.as_millis())
+        };
+        assert_eq!(millis(100), (250, 50));
+        assert_eq!(millis(126), (252, 63));
+        assert_eq!(millis(2_000), (4_000, 1_000));
+    }
+
+    #[test]
+    fn credentials_are_not_printed() {
+        let password = Password::Fixed("hunter2".to_owned());
+        let auth = Auth { user: Some("ann".to_owned()), password };
+        assert_eq!(format!("{auth:?}"), "Auth { user: Some(\"ann\"), password: Fixed(…) }");
+        let reloaded = Password::Reloaded(Arc::new(|| Some("hunter2".to_owned())));
+        assert_eq!(format!("{reloaded:?}"), "Reloaded(…)");
+        let client = Some((b"chain".to_vec(), b"key".to_vec()));
+        let tls = Tls { client, ..Tls::default() };
+        assert_eq!(
+            format!("{tls:?}"),
+            "Tls { own_ca: false, client_certificate: true, skip_hostname: false }"
+        );
+    }
+}

@@ -594,3 +594,6 @@ async fn send_batch(
     let result = connection.req_packed_commands(&batch.pipeline, 0, count).await;
     (batch, result)
 }
+
+#[cfg(test)]
+mod tests;

@@ -231,12 +231,12 @@ mod tests {
     fn a_call_fits_if_outstanding_commands_take_at_most_half_of_its_time() {
         let (load, _, now) = busy_connection();
         let deadline = now.saturating_add(Micros(16_000));
-        load.add(79);
-        assert!(load.can_reply_by(now, deadline), "79 commands take 7.9 ms of 16");
-        load.add(3);
-        assert!(!load.can_reply_by(now, deadline), "82 commands take 8.2 ms");
-        assert!(load.can_reply_by(now, deadline.saturating_add(Micros(2_000))));
-        load.remove(82);
+        load.add(80);
+        assert!(load.can_reply_by(now, deadline), "80 commands take 8 ms of 16");
+        load.add(1);
+        assert!(!load.can_reply_by(now, deadline), "81 commands take 8.1 ms");
+        assert!(load.can_reply_by(now, deadline.saturating_add(Micros(200))));
+        load.remove(81);
         assert!(load.can_reply_by(now, now.saturating_add(Micros(2_000))), "one round trip");
         assert!(
             !load.can_reply_by(now, now.saturating_add(Micros(1_900))),
@@ -341,14 +341,38 @@ mod tests {
     #[test]
     fn network_latency_does_not_count_as_service_time() {
         let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
-        // One call at a time, 5 ms away: the node is idle.
+        // One call at a time, 5 ms away, each as soon as the last is answered: the node is idle.
         for call in 0..100 {
-            meter.record(&load, after(call * 10_000), after(call * 10_000 + 5_000), 1);
+            meter.record(&load, after(call * 5_000), after(call * 5_000 + 5_000), 1);
         }
         load.add(100);
-        let now = after(1_000_000);
+        let now = after(500_000);
+        assert!(!load.is_measured(now));
         assert!(load.can_reply_by(now, now.saturating_add(Micros(16_000))));
         assert_eq!(meter.round_trip_min(now), Micros(5_000));
         assert!(!load.can_reply_by(now, now.saturating_add(Micros(4_000))), "it is too far away");
+    }
+
+    #[test]
+    fn the_smallest_round_trip_of_the_two_latest_half_seconds_counts() {
+        let (load, mut meter) = (ConnectionLoad::default(), LoadMeter::default());
+        meter.record(&load, after(0), after(1_000), 1);
+        meter.record(&load, after(100_000), after(105_000), 1);
+        assert_eq!(meter.round_trip_min(after(105_000)), Micros(1_000));
+        meter.record(&load, after(500_000), after(503_000), 1);
+        assert_eq!(meter.round_trip_min(after(1_000_999)), Micros(1_000));
+        assert_eq!(meter.round_trip_min(after(1_001_000)), Micros(3_000), "a second after it");
+        meter.record(&load, after(1_001_000), after(1_006_000), 1);
+        assert_eq!(meter.round_trip_min(after(1_502_999)), Micros(3_000));
+        assert_eq!(meter.round_trip_min(after(1_503_000)), Micros(5_000));
+    }
+
+    #[test]
+    fn service_times_before_a_pause_do_not_count() {
+        let (load, mut meter, now) = busy_connection();
+        assert!(load.is_measured(now));
+        let later = now.saturating_add(Micros(2_000_000));
+        meter.record(&load, later.saturating_sub(Micros(2_000)), later, 1);
+        assert!(!load.is_measured(later));
     }
 }

@@ -130,3 +130,23 @@ async fn next_reply(ping: &mut Option<PingFuture>) -> RedisResult<Vec<Value>> {
         None => std::future::pending().await,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_answers_but_cannot_serve_does_not_pass_the_probe() {
+        let node = Address::Tcp("10.0.0.1".to_owned(), 6379);
+        let is_unavailable = |line: &str| {
+            let error = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+            means_unavailable_node(&[error, Value::SimpleString("PONG".to_owned())], &node)
+        };
+        for line in ["LOADING data", "BUSY running a script", "READONLY replica", "CLUSTERDOWN"] {
+            assert!(is_unavailable(line), "{line}");
+        }
+        for line in ["NOSCRIPT No matching script.", "NOPERM no permissions"] {
+            assert!(!is_unavailable(line), "{line}");
+        }
+    }
+}

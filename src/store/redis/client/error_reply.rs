@@ -123,6 +123,7 @@ mod tests {
         assert_eq!(classify("MOVED 3999 127.0.0.1:6381"), moved(tcp("127.0.0.1", 6381)));
         assert_eq!(classify("MOVED 3999 ::1:6381"), moved(tcp("::1", 6381)));
         assert_eq!(classify("MOVED 3999 :6381"), moved(tcp("10.0.0.1", 6381)));
+        assert_eq!(classify("MOVED 3999 ?:6381"), moved(tcp("10.0.0.1", 6381)));
         assert_eq!(
             classify("ASK 1 node.example:7000"),
             ErrorReply::Redirect(Redirect::Ask(tcp("node.example", 7000)))
@@ -149,6 +150,7 @@ mod tests {
             ("NOREPLICAS Not enough good replicas to write.", SendErrorKind::NotWritable),
             ("BUSY Redis is busy running a script.", SendErrorKind::Busy),
             ("NOAUTH Authentication required.", SendErrorKind::Denied),
+            ("WRONGPASS invalid username-password pair", SendErrorKind::Denied),
             ("NOPERM this user has no permissions", SendErrorKind::Denied),
         ] {
             assert_eq!(classify(line), not_executed(expected), "{line}");
@@ -162,6 +164,24 @@ mod tests {
             let expected =
                 SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
             assert_eq!(classify(line), ErrorReply::Failed(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn only_errors_of_the_node_itself_mean_that_it_cannot_serve() {
+        for (line, expected) in [
+            ("CLUSTERDOWN Hash slot not served", true),
+            ("MASTERDOWN Link with MASTER is down", true),
+            ("LOADING Redis is loading the dataset in memory", true),
+            ("READONLY You can't write against a read only replica.", true),
+            ("BUSY Redis is busy running a script.", true),
+            ("OOM command not allowed when used memory > 'maxmemory'.", false),
+            ("NOPERM this user has no permissions", false),
+            ("NOSCRIPT No matching script.", false),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", false),
+            ("ERR user_script:1: boom", false),
+        ] {
+            assert_eq!(classify(line).means_unavailable_node(), expected, "{line}");
         }
     }
 }

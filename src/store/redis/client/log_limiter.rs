@@ -106,10 +106,15 @@ mod tests {
 
     #[test]
     fn unbounded_subjects_do_not_exhaust_memory() {
-        let limiter = LogLimiter::new(Some(MonotonicClock::new(Instant::now)));
+        let minutes = Arc::new(AtomicU64::new(0));
+        let (read, began) = (Arc::clone(&minutes), Instant::now());
+        let passed = move || Duration::from_secs(60 * read.load(Ordering::Relaxed));
+        let limiter = LogLimiter::new(Some(MonotonicClock::new(move || began + passed())));
         for subject in 0..2 * TRACKED_LINES_MAX {
             let expected = if subject < TRACKED_LINES_MAX { Some(None) } else { None };
             assert_eq!(limiter.admit("lost", &subject), expected);
         }
+        minutes.store(1, Ordering::Relaxed);
+        assert_eq!(limiter.admit("lost", &"new"), Some(None), "the others are forgotten");
     }
 }

@@ -189,4 +189,19 @@ mod tests {
         assert_eq!(run_id("# Server\r\nrun_id:\r\n"), None);
         assert_eq!(run_id(""), None);
     }
+
+    /// Redis may be full, so that the key cannot be stored.
+    #[test]
+    fn the_loss_of_a_key_that_only_others_stored_is_found_once() {
+        let detector = LossDetector::default();
+        let handshake = |run_id: Option<&str>, has_meta| {
+            let replies = ServerReplies { run_id: run_id.map(str::to_owned), has_meta };
+            detector.compare(detector.known_meta(), replies)
+        };
+        assert_eq!(handshake(Some("a"), Some(true)), None);
+        assert_eq!(handshake(None, Some(false)), Some(LossSign::KeyGone));
+        assert_eq!(handshake(None, Some(false)), None, "it is gone already");
+        assert_eq!(handshake(Some("b"), Some(false)), Some(LossSign::Restarted));
+        assert_eq!(handshake(Some("b"), Some(false)), None);
+    }
 }

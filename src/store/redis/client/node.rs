@@ -294,3 +294,233 @@ impl Node {
         (Some(command), PendingReply { receiver, tracker })
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the clock's origin is a real instant")]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use tokio::sync::mpsc::Receiver;
+
+    use super::*;
+    use crate::store::redis::client::config::MonotonicClock;
+    use crate::store::redis::client::node_stats::BreakerState;
+    use crate::store::redis::client::pending_command::CommandReply;
+    use crate::store::redis::client::transport::SendError;
+    use crate::store::redis::script::library::Script;
+
+    static SCRIPT: Script = Script { name: "count", text: String::new(), sha: String::new() };
+
+    /// Node with two connections, whose queues the test reads.
+    struct Bench {
+        node: Node,
+        queues: [Receiver<Batch>; 2],
+        /// Time of the circuit breaker's clock, in microseconds, which starts at `origin`.
+        time: Arc<AtomicU64>,
+        origin: Instant,
+    }
+
+    impl Bench {
+        /// Opens both connections. Each queue has room for `capacity` calls.
+        fn new(capacity: usize) -> Bench {
+            let (time, origin) = (Arc::<AtomicU64>::default(), Instant::now());
+            let read = Arc::clone(&time);
+            let elapsed = move || Duration::from_micros(read.load(Ordering::Relaxed));
+            let clock = MonotonicClock::new(move || origin + elapsed());
+            let (stats, refresh_needed) = (Arc::<NodeStats>::default(), Arc::<Notify>::default());
+            let address = Address::Tcp("10.0.0.1".to_owned(), 6379);
+            let breaker = NodeBreaker::new(
+                clock,
+                address.to_string(),
+                Arc::clone(&stats),
+                Arc::clone(&refresh_needed),
+                Vec::new(),
+            );
+            let [(first, one), (second, other)] = [(); 2].map(|()| mpsc::channel(capacity));
+            let open = |queue| ConnectionHandle {
+                queue,
+                ready: Arc::new(AtomicBool::new(true)),
+                load: Arc::default(),
+                server_time_expiry: Arc::default(),
+            };
+            let node = Node {
+                address,
+                connections: [first, second].map(open).into(),
+                next_connection: AtomicUsize::new(0),
+                stats,
+                refresh_needed,
+                breaker: Some(Arc::new(breaker)),
+                next_load_probe: AtomicU64::new(0),
+                has_owned_slots: AtomicBool::new(false),
+                info: ArcSwapOption::empty(),
+            };
+            Bench { node, queues: [one, other], time, origin }
+        }
+
+        fn set_time(&self, micros: u64) {
+            self.time.store(micros, Ordering::Relaxed);
+        }
+
+        fn set_ready(&self, ready: [bool; 2]) {
+            for (connection, ready) in self.node.connections.iter().zip(ready) {
+                connection.ready.store(ready, Ordering::Relaxed);
+            }
+        }
+
+        /// Sends a call whose caller waits until `deadline`, in microseconds of the clock.
+        fn send_until(&self, deadline: u64) -> PendingReply {
+            let deadline = Some(self.origin + Duration::from_micros(deadline));
+            self.node.send_one(ScriptCall { deadline, ..call() }, false)
+        }
+
+        /// Returns the deadlines of the commands queued on each connection since the last call.
+        fn queued(&mut self) -> [Vec<u64>; 2] {
+            self.queues.each_mut().map(|queue| {
+                let batches = std::iter::from_fn(|| queue.try_recv().ok());
+                batches.flatten().map(|command| command.deadline.0).collect()
+            })
+        }
+
+        fn can_charge_on(&self, worker: usize) -> bool {
+            let ask = || {
+                WORKER_INDEX.set(Some(worker));
+                self.node.can_charge()
+            };
+            std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
+        }
+    }
+
+    fn call() -> ScriptCall {
+        ScriptCall { script: &SCRIPT, command: redis::cmd("EVALSHA"), slot: None, deadline: None }
+    }
+
+    fn kind(reply: PendingReply) -> SendErrorKind {
+        let PendingReply { mut receiver, .. } = reply;
+        match receiver.try_recv() {
+            Ok(CommandReply::Failed(error)) => {
+                assert_eq!(error, SendError::not_executed(error.kind));
+                error.kind
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const NEVER: u64 = u64::MAX;
+
+    #[test]
+    fn calls_take_turns_among_the_open_connections_or_use_their_workers_own() {
+        let mut bench = Bench::new(8);
+        let send = |bench: &Bench| [(); 4].map(|()| bench.node.send_one(call(), false));
+        let _replies = send(&bench);
+        assert_eq!(bench.queued(), [vec![NEVER; 2], vec![NEVER; 2]]);
+        bench.set_ready([false, true]);
+        assert!(bench.node.is_connected());
+        let _replies = send(&bench);
+        assert_eq!(bench.queued(), [vec![], vec![NEVER; 4]]);
+        bench.set_ready([true, true]);
+        let on_worker = || {
+            WORKER_INDEX.set(Some(3));
+            send(&bench)
+        };
+        let _replies = std::thread::scope(|scope| scope.spawn(on_worker).join().unwrap());
+        assert_eq!(bench.queued(), [vec![], vec![NEVER; 4]]);
+    }
+
+    #[test]
+    fn a_call_without_an_open_connection_is_rejected_and_requests_a_refresh() {
+        let mut bench = Bench::new(8);
+        bench.set_ready([false, false]);
+        assert!(!bench.node.is_connected());
+        let [(one, first), (other, second)] = [(); 2].map(|()| bench.node.prepare_script(call()));
+        bench.node.enqueue(one.into_iter().chain(other).collect());
+        assert_eq!([first, second].map(kind), [SendErrorKind::NotConnected; 2]);
+        assert!(bench.queued().iter().all(Vec::is_empty));
+        assert_eq!(bench.node.stats.not_connected.get(), 2);
+        assert!(bench.node.refresh_needed.notified().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_call_beyond_both_queues_is_rejected_and_is_no_load() {
+        let mut bench = Bench::new(1);
+        let _queued = [(); 2].map(|()| bench.node.send_one(call(), false));
+        let [(one, first), (other, second)] = [(); 2].map(|()| bench.node.prepare_script(call()));
+        bench.node.enqueue(one.into_iter().chain(other).collect());
+        assert_eq!([first, second].map(kind), [SendErrorKind::QueueFull; 2]);
+        let stats = &bench.node.stats;
+        assert_eq!((stats.queue_full.get(), stats.not_connected.get()), (2, 0));
+        assert!(bench.node.refresh_needed.notified().now_or_never().is_none());
+        for connection in bench.node.connections.iter() {
+            // Two commands take 1 ms, so the outstanding one needs 1 ms of the time left.
+            let (load, mut meter) = (&connection.load, LoadMeter::default());
+            meter.record(load, Micros(10_000), Micros(10_000), 1);
+            meter.record(load, Micros(9_000), Micros(11_000), 1);
+            assert!(load.can_reply_by(Micros(11_000), Micros(12_000)));
+            assert!(!load.can_reply_by(Micros(11_000), Micros(11_999)));
+        }
+        assert_eq!(bench.queued(), [vec![NEVER], vec![NEVER]]);
+    }
+
+    #[test]
+    fn a_slow_node_gets_one_call_per_100_ms_that_would_miss_its_deadline() {
+        let mut bench = Bench::new(8);
+        // A round trip on the first connection takes 50 ms.
+        let slow = Arc::clone(&bench.node.connections[0].load);
+        LoadMeter::default().record(&slow, Micros(0), Micros(50_000), 1);
+        bench.set_time(50_000);
+        let _probe = bench.send_until(60_000);
+        assert_eq!(bench.queued(), [vec![NEVER], vec![]]);
+        let _unmeasured = bench.send_until(60_000);
+        assert_eq!(bench.queued(), [vec![], vec![60_000]], "the turn of the other connection");
+        let rejected = bench.send_until(60_000);
+        assert_eq!(kind(rejected), SendErrorKind::Overload, "both lead to the same node");
+        bench.set_ready([true, false]);
+        let _in_time = bench.send_until(100_000);
+        assert_eq!(bench.queued(), [vec![100_000], vec![]], "the round trip fits");
+        bench.set_time(149_999);
+        assert_eq!(kind(bench.send_until(159_999)), SendErrorKind::Overload);
+        bench.set_time(150_000);
+        let _probe = bench.send_until(160_000);
+        assert_eq!(bench.queued(), [vec![NEVER], vec![]]);
+        let stats = &bench.node.stats;
+        assert_eq!((stats.shed.get(), stats.not_connected.get()), (2, 0));
+    }
+
+    #[test]
+    fn an_open_breaker_rejects_calls_with_and_without_a_waiting_caller() {
+        let mut bench = Bench::new(8);
+        let breaker = Arc::clone(bench.node.breaker.as_ref().unwrap());
+        breaker.record_silence();
+        assert_eq!(bench.node.report().breaker, Some(BreakerState::Open));
+        assert_eq!(kind(bench.node.send_one(call(), false)), SendErrorKind::BreakerOpen);
+        bench.node.send_in_background(call());
+        assert!(bench.queued().iter().all(Vec::is_empty));
+        assert_eq!(bench.node.stats.breaker_rejected.get(), 2);
+        breaker.close();
+        bench.node.send_in_background(call());
+        assert_eq!(bench.queued(), [vec![NEVER], vec![]]);
+        assert_eq!(bench.node.stats.breaker_rejected.get(), 2);
+    }
+
+    #[test]
+    fn plain_charges_need_the_servers_time_on_the_connection_that_may_be_used() {
+        let bench = Bench::new(8);
+        let time_known_on = |connection: usize| {
+            bench.node.connections[connection].server_time_expiry.set(Micros(100));
+        };
+        bench.set_time(100);
+        assert!(!bench.node.can_charge());
+        time_known_on(0);
+        assert!(!bench.node.can_charge(), "the call may use the other connection");
+        assert!(bench.can_charge_on(0) && !bench.can_charge_on(1) && bench.can_charge_on(2));
+        bench.set_ready([true, false]);
+        assert!(bench.node.can_charge());
+        bench.set_ready([false, false]);
+        assert!(!bench.node.can_charge() && !bench.can_charge_on(0));
+        bench.set_ready([true, true]);
+        time_known_on(1);
+        assert!(bench.node.can_charge());
+        bench.set_time(101);
+        assert!(!bench.node.can_charge());
+    }
+}

@@ -234,3 +234,112 @@ impl Drop for CallTracker {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "the clock's origin is a real instant")]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use futures_util::FutureExt;
+    use redis::Value;
+
+    use super::*;
+
+    /// Returns a breaker whose clock shows the number of microseconds in the second value.
+    fn breaker() -> (Arc<NodeBreaker>, Arc<AtomicU64>) {
+        let time: Arc<AtomicU64> = Arc::default();
+        let (read, origin) = (Arc::clone(&time), Instant::now());
+        let elapsed = move || Duration::from_micros(read.load(Ordering::Relaxed));
+        let clock = MonotonicClock::new(move || origin + elapsed());
+        let signals = vec![Arc::default(), Arc::default()];
+        let (stats, refresh_needed) = (Arc::default(), Arc::default());
+        let breaker =
+            NodeBreaker::new(clock, "10.0.0.1:6379".to_owned(), stats, refresh_needed, signals);
+        (Arc::new(breaker), time)
+    }
+
+    fn counts(breaker: &NodeBreaker) -> (u64, u64) {
+        (breaker.stats.breaker_opened.get(), breaker.stats.breaker_open.get())
+    }
+
+    #[test]
+    fn a_breaker_that_opens_is_counted_once_and_wakes_every_connection() {
+        let (breaker, _) = breaker();
+        breaker.record_replies(19, 9, Micros(5));
+        assert_eq!((breaker.state(), counts(&breaker)), (BreakerState::Closed, (0, 0)));
+        breaker.record_replies(1, 0, Micros(3));
+        assert_eq!(breaker.last_reply_at(), Micros(5), "the latest reply of any connection");
+        breaker.record_replies(2, 2, Micros(6));
+        assert_eq!((breaker.state(), counts(&breaker)), (BreakerState::Open, (1, 1)));
+        for signal in &breaker.signals {
+            assert!(signal.wait().now_or_never().is_some());
+        }
+        assert!(breaker.refresh_needed.notified().now_or_never().is_some());
+        breaker.record_silence();
+        assert_eq!(counts(&breaker), (1, 1), "it is open already");
+        breaker.close();
+        breaker.close();
+        assert_eq!((breaker.state(), counts(&breaker)), (BreakerState::Closed, (1, 0)));
+        breaker.record_silence();
+        assert_eq!((breaker.state(), counts(&breaker)), (BreakerState::Open, (2, 1)));
+    }
+
+    #[test]
+    fn failed_connects_count_only_in_a_row_and_while_no_connection_is_open() {
+        let (breaker, _) = breaker();
+        breaker.stats.connected.add(1);
+        breaker.record_connect_failure();
+        breaker.record_connect_failure();
+        assert!(!breaker.is_open(), "the other connection serves");
+        breaker.stats.connected.sub(1);
+        breaker.record_connect_failure();
+        breaker.record_connected();
+        breaker.record_connect_failure();
+        assert!(!breaker.is_open());
+        breaker.record_connect_failure();
+        assert!(breaker.is_open());
+    }
+
+    #[test]
+    fn a_breaker_that_opens_again_and_again_is_logged_once_a_minute() {
+        let (breaker, time) = breaker();
+        for (at, is_logged) in [(0, true), (59_999_999, false), (60_000_000, true)] {
+            time.store(at, Ordering::Relaxed);
+            breaker.record_silence();
+            assert_eq!(breaker.lock().is_logged, is_logged, "{at} us");
+            breaker.close();
+        }
+    }
+
+    #[test]
+    fn only_waits_for_the_node_are_measured_each_of_them_once() {
+        let (breaker, time) = breaker();
+        let measured = |sent: u64, reply: Option<CommandReply>| {
+            let before = breaker.stats.wait_times.snapshot();
+            let tracker = breaker.track(Micros(sent));
+            match reply {
+                Some(reply) => tracker.report(&reply),
+                None => drop(tracker),
+            }
+            let after = breaker.stats.wait_times.snapshot();
+            let counts = [&before, &after].map(|snapshot| snapshot.counts.iter().sum::<u64>());
+            (counts[1] - counts[0], after.sum - before.sum)
+        };
+        time.store(1_000, Ordering::Relaxed);
+        assert_eq!(measured(400, Some(CommandReply::Value(Value::Nil))), (1, 600));
+        assert_eq!(measured(300, Some(CommandReply::Failed(SendError::LOST))), (1, 700));
+        assert_eq!(measured(200, None), (1, 800), "the caller timed out");
+        for (kind, count) in [
+            (SendErrorKind::NotConnected, 0),
+            (SendErrorKind::QueueFull, 0),
+            (SendErrorKind::Overload, 0),
+            (SendErrorKind::UnknownTime, 0),
+            (SendErrorKind::BreakerOpen, 0),
+            (SendErrorKind::Reconfiguring, 1),
+            (SendErrorKind::Script, 1),
+        ] {
+            let failed = CommandReply::Failed(SendError::not_executed(kind));
+            assert_eq!(measured(999, Some(failed)), (count, count), "{kind:?}");
+        }
+    }
+}

@@ -232,4 +232,41 @@ mod tests {
             expected.cmd_iter().map(|command| command.get_packed_command()).collect();
         assert_eq!(commands, expected);
     }
+
+    #[test]
+    fn an_error_reply_means_that_nothing_was_charged() {
+        let node = Address::Tcp("127.0.0.1".into(), 6379);
+        let decode = |reply: Value| {
+            let (reply, error) = decode_charge_reply(&reply, &node, None);
+            (reply.value, error.is_some())
+        };
+        assert_eq!(decode(Value::Int(7)), (Ok(7), false));
+        for (line, kind) in [
+            ("MOVED 1 127.0.0.1:1", SendErrorKind::Reconfiguring),
+            ("TRYAGAIN half", SendErrorKind::Reconfiguring),
+            ("READONLY replica", SendErrorKind::LoadingOrReplica),
+            ("NOPERM no permissions", SendErrorKind::Denied),
+            ("ERR value is not an integer", SendErrorKind::Script),
+        ] {
+            let error = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+            assert_eq!(decode(error), (Err(SendError::not_executed(kind)), true), "{line}");
+        }
+        assert_eq!(decode(Value::Nil), (Err(SendError::LOST), false), "it may have been charged");
+    }
+
+    #[test]
+    fn an_error_of_the_call_applies_to_each_of_its_charges() {
+        let values = |reply: CommandReply, count: usize| -> Vec<Result<i64, SendError>> {
+            into_charge_replies(reply, count).iter().map(|reply| reply.value).collect()
+        };
+        let full = SendError::not_executed(SendErrorKind::QueueFull);
+        assert_eq!(values(CommandReply::Failed(full), 2), [Err(full), Err(full)]);
+        let charged = || {
+            let reply = ChargeReply { value: Ok(1), span: None };
+            CommandReply::Charged(ChargeReplies::from_iter([reply]))
+        };
+        assert_eq!(values(charged(), 1), [Ok(1)]);
+        assert_eq!(values(charged(), 2), [Err(SendError::LOST), Err(SendError::LOST)]);
+        assert_eq!(values(CommandReply::Value(Value::Int(1)), 1), [Err(SendError::LOST)]);
+    }
 }

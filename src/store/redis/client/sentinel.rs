@@ -175,4 +175,16 @@ mod tests {
         assert_eq!(elected(&[(1, 1), (2, 1)], 3, false), Some(1));
         assert_eq!(elected(&[(2, 1), (1, 1)], 3, false), Some(1));
     }
+
+    #[test]
+    fn a_reply_without_a_usable_address_is_no_vote() {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let reply = |host, port| Value::Array(vec![bulk(host), bulk(port)]);
+        let expected = Address::Tcp("10.0.0.1".into(), 6379);
+        assert_eq!(master_address(&reply("10.0.0.1", "6379")), Some(expected));
+        for (host, port) in [("", "6379"), ("10.0.0.1", "0"), ("10.0.0.1", "65536")] {
+            assert_eq!(master_address(&reply(host, port)), None, "{host}:{port}");
+        }
+        assert_eq!(master_address(&Value::Nil), None, "the sentinel does not know the master");
+    }
 }

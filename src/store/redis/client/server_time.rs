@@ -168,9 +168,23 @@ mod tests {
         let mut time = known(1_000, 1_100);
         time.record(at(4_000), Micros(2_000), Micros(6_000));
         assert_eq!(time.valid_until(), Micros(1_001_000), "the faster one is kept");
-        time.record(at(300_000), Micros(299_000), Micros(303_000));
-        assert_eq!(time.valid_until(), Micros(1_299_000), "it is old");
+        time.record(at(248_000), Micros(246_999), Micros(250_999));
+        assert_eq!(time.valid_until(), Micros(1_001_000), "it is not old yet");
+        time.record(at(248_000), Micros(247_000), Micros(251_000));
+        assert_eq!(time.valid_until(), Micros(1_247_000), "it is old");
         time.record(at(9_000_000), Micros(300_000), Micros(310_000));
-        assert_eq!(time.valid_until(), Micros(1_300_000), "the server's clock was set");
+        assert_eq!(time.valid_until(), Micros(1_300_000), "the server's clock was set forward");
+        time.record(at(100_000), Micros(320_000), Micros(340_000));
+        assert_eq!(time.valid_until(), Micros(1_320_000), "it was set back");
+        time.record(at(120_000), Micros(340_000), Micros(360_000));
+        assert_eq!(time.valid_until(), Micros(1_340_000), "the later of two equally fast replies");
+    }
+
+    #[test]
+    fn callers_know_the_servers_time_until_the_bounds_expire() {
+        let expiry = ServerTimeExpiry::default();
+        assert!(!expiry.is_known_at(Micros(1)));
+        expiry.set(Micros(5));
+        assert!(expiry.is_known_at(Micros(5)) && !expiry.is_known_at(Micros(6)));
     }
 }

@@ -325,9 +325,29 @@ mod tests {
 
     #[test]
     fn the_online_master_of_a_shard_is_used() {
-        let nodes = vec![node("master", 1, "online", true), node("master", 2, "fail", true)];
-        let reply = Value::Array(vec![shard(&[0, 16383], nodes, true)]);
-        assert_eq!(parse_shards(&reply, &sender(), false).unwrap()[0].master, tcp("10.0.0.1", 1));
+        let online = || node("master", 1, "online", true);
+        let failed = || node("master", 2, "fail", true);
+        for nodes in [vec![online(), failed()], vec![failed(), online()]] {
+            let reply = Value::Array(vec![shard(&[0, 16383], nodes, true)]);
+            let owners = parse_shards(&reply, &sender(), false).unwrap();
+            assert_eq!(owners[0].master, tcp("10.0.0.1", 1));
+        }
+    }
+
+    #[test]
+    fn the_tls_port_of_a_master_is_used_over_tls_only() {
+        let master = Value::Map(vec![
+            (bulk("port"), Value::Int(1)),
+            (bulk("tls-port"), Value::Int(2)),
+            (bulk("endpoint"), bulk("")),
+            (bulk("ip"), bulk("10.0.0.1")),
+            (bulk("role"), bulk("master")),
+        ]);
+        let reply = Value::Array(vec![shard(&[0, 16383], vec![master], false)]);
+        for (tls, port) in [(false, 1), (true, 2)] {
+            let owners = parse_shards(&reply, &sender(), tls).unwrap();
+            assert_eq!(owners[0].master, tcp("10.0.0.1", port));
+        }
     }
 
     #[test]
@@ -378,7 +398,8 @@ mod tests {
         let nodes = "a 10.0.0.1:7000@17000 myself,master - 0 0 3 connected 0-5460 [93-<-b]\n\
                      b 10.0.0.2:7000@17000,host master - 0 1 7 connected 5461-16383\n\
                      c 10.0.0.3:7000@17000 slave b 0 1 7 connected\n\
-                     d 10.0.0.4:7000@17000 master - 0 1 9 connected\n";
+                     d 10.0.0.4:7000@17000 master - 0 1 9 connected\n\
+                     f 10.0.0.6:7000@17000 master - 0 1 11 connected [93-<-a]\n";
         let membership = parse_nodes(bulk(nodes)).unwrap();
         assert_eq!(membership.config_epoch, 7, "an empty master can leave without a trace");
         let other = parse_nodes(bulk("e 10.0.0.5:1@2 master - 0 0 1 connected 0-16383\n")).unwrap();
@@ -391,8 +412,10 @@ mod tests {
     #[test]
     fn malformed_replies_are_rejected() {
         let outside = shard(&[0, 16384], vec![node("master", 1, "online", false)], false);
+        let reversed = shard(&[9, 5], vec![node("master", 1, "online", false)], false);
         let empty = shard(&[], vec![node("master", 1, "online", false)], false);
-        for reply in [Value::Nil, Value::Array(vec![outside]), Value::Array(vec![empty])] {
+        let shards = [outside, reversed, empty].map(|shard| Value::Array(vec![shard]));
+        for reply in [Value::Nil].into_iter().chain(shards) {
             assert_eq!(parse_shards(&reply, &sender(), false), None);
             assert_eq!(parse_slots(&reply, &sender()), None);
         }

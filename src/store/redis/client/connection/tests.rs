@@ -1,0 +1,484 @@
+//! Tests of one connection without a server: the writes that it builds, and the replies that it
+//! passes to its callers.
+
+#![allow(clippy::disallowed_methods, reason = "the clock's origin is a real instant")]
+
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::time::Instant;
+
+use redis::{Arg, Cmd, RedisError};
+use tokio::sync::oneshot::Receiver;
+use tokio::sync::oneshot::error::TryRecvError;
+
+use super::*;
+use crate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
+use crate::store::redis::client::dialer::ClientContext;
+use crate::store::redis::client::pending_command::NodeCommand;
+use crate::store::redis::client::plain_charge::{ChargeReplies, PlainCharge, PlainCharges};
+use crate::store::redis::client::server_time::ServerTimeSpan;
+use crate::store::redis::client::transport::ScriptCall;
+use crate::store::redis::script::library::Script;
+
+static SCRIPT: Script = Script { name: "count", text: String::new(), sha: String::new() };
+static REFUND: Script = Script { name: "refund", text: String::new(), sha: String::new() };
+/// Time of the server when the circuit breaker's clock is at zero.
+const SERVER: Micros = Micros(1_763_596_800_000_000);
+
+/// Connection whose commands and replies the test passes by hand.
+struct Bench {
+    connection: Connection,
+    outstanding: OutstandingCommands,
+    /// Time of the circuit breaker's clock, in microseconds.
+    time: Arc<AtomicU64>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let time: Arc<AtomicU64> = Arc::default();
+        let (read, origin) = (Arc::clone(&time), Instant::now());
+        let elapsed = move || Duration::from_micros(read.load(Ordering::Relaxed));
+        let clock = MonotonicClock::new(move || origin + elapsed());
+        let address = Address::Tcp("10.0.0.1".to_owned(), 6379);
+        let context = ClientContext::new(RedisConfig::default(), Vec::new()).unwrap();
+        let stats: Arc<NodeStats> = Arc::default();
+        let signal: Arc<ConnectionSignal> = Arc::default();
+        let refresh_needed: Arc<Notify> = Arc::default();
+        let breaker = NodeBreaker::new(
+            clock,
+            address.to_string(),
+            Arc::clone(&stats),
+            Arc::clone(&refresh_needed),
+            Vec::new(),
+        );
+        let (_, queue) = mpsc::channel(1);
+        let dialer = Dialer::new(
+            Arc::new(context),
+            address,
+            Arc::clone(&stats),
+            Arc::clone(&signal),
+            Arc::default(),
+        );
+        let connection = Connection {
+            dialer,
+            queue,
+            signal,
+            ready: Arc::default(),
+            load: Arc::default(),
+            server_time_expiry: Arc::default(),
+            meter: LoadMeter::default(),
+            stats,
+            refresh_needed,
+            breaker: Some(Arc::new(breaker)),
+        };
+        Bench { connection, outstanding: OutstandingCommands::default(), time }
+    }
+
+    fn set_time(&self, micros: u64) {
+        self.time.store(micros, Ordering::Relaxed);
+    }
+
+    /// Adds a command to those that the next write contains.
+    fn add(&mut self, command: PendingCommand) {
+        self.connection.load.add(1);
+        self.outstanding.pending.push_back(command);
+    }
+
+    fn add_call(&mut self, key: &str) -> Receiver<CommandReply> {
+        let (command, reply) = PendingCommand::new(NodeCommand::Script(call(&SCRIPT, key)), false);
+        self.add(command);
+        reply
+    }
+
+    fn add_charges(&mut self, counters: &[u128]) -> Receiver<CommandReply> {
+        let charges: PlainCharges = counters.iter().map(|counter| charge(*counter)).collect();
+        let (command, reply) = PendingCommand::new(NodeCommand::Charges(charges), false);
+        self.add(command);
+        reply
+    }
+
+    fn write(&mut self) -> InFlightBatch {
+        let batch = self.connection.write_batch(&mut self.outstanding);
+        let batch = batch.expect("a command can be written");
+        self.outstanding.record_write(&batch);
+        batch
+    }
+
+    fn reply(
+        &mut self,
+        batch: InFlightBatch,
+        replies: impl Into<Vec<Value>>,
+    ) -> Result<(), CloseReason> {
+        self.connection.complete(batch, Ok(replies.into()), &mut self.outstanding)
+    }
+
+    fn abandon(&mut self, reason: CloseReason) {
+        let outstanding = std::mem::take(&mut self.outstanding);
+        self.connection.abandon(outstanding, reason);
+    }
+
+    /// Returns the number of commands that count as load.
+    fn load(&self) -> u64 {
+        let (load, mut meter) = (&self.connection.load, LoadMeter::default());
+        // Two commands take 1 ms, so each outstanding one needs 1 ms of the time left.
+        meter.record(load, Micros(10_000), Micros(10_000), 1);
+        meter.record(load, Micros(9_000), Micros(11_000), 1);
+        let now = Micros(11_000);
+        let fits = |commands: &u64| load.can_reply_by(now, Micros(now.0 + commands * 1_000));
+        (0..1_000).find(fits).expect("no more than a thousand")
+    }
+
+    fn is_breaker_open(&self) -> bool {
+        self.connection.breaker.as_ref().is_some_and(|breaker| breaker.is_open())
+    }
+
+    /// Returns whether a refresh of the topology was requested since the last call.
+    fn is_refresh_needed(&self) -> bool {
+        self.connection.refresh_needed.notified().now_or_never().is_some()
+    }
+}
+
+fn call(script: &'static Script, key: &str) -> ScriptCall {
+    let mut command = redis::cmd("EVALSHA");
+    command.arg(&script.sha).arg(1).arg(key);
+    ScriptCall { script, command, slot: Some(7), deadline: None }
+}
+
+fn charge(counter: u128) -> PlainCharge {
+    let mut command = redis::cmd("INCRBY");
+    command.arg(format!("tg1w:{{{counter}}}")).arg(1);
+    PlainCharge { counter, command, expire_s: 61, slot: None }
+}
+
+/// Returns the names of the commands in a write.
+fn names(batch: &InFlightBatch) -> Vec<String> {
+    let name = |command: &Cmd| match command.args_iter().next() {
+        Some(Arg::Simple(name)) => String::from_utf8_lossy(name).into_owned(),
+        other => panic!("{other:?}"),
+    };
+    batch.pipeline.cmd_iter().map(name).collect()
+}
+
+/// Returns the last command of a write, as sent to the server.
+fn last_command(batch: &InFlightBatch) -> Vec<u8> {
+    batch.pipeline.cmd_iter().last().unwrap().get_packed_command()
+}
+
+fn error(line: &str) -> Value {
+    redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap()
+}
+
+fn value(mut reply: Receiver<CommandReply>) -> Value {
+    match reply.try_recv() {
+        Ok(CommandReply::Value(value)) => value,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn charged(mut reply: Receiver<CommandReply>) -> ChargeReplies {
+    match reply.try_recv() {
+        Ok(CommandReply::Charged(replies)) => replies,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn failure(mut reply: Receiver<CommandReply>) -> SendError {
+    match reply.try_recv() {
+        Ok(CommandReply::Failed(error)) => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_write_holds_at_most_128_commands_and_ends_at_16_kib() {
+    let mut bench = Bench::new();
+    let replies: Vec<_> = (0..130).map(|_| bench.add_call("key")).collect();
+    assert_eq!(bench.write().commands.len(), 128);
+    assert_eq!(bench.write().commands.len(), 2);
+    let stats = &bench.connection.stats;
+    assert_eq!((stats.writes.get(), stats.calls.get(), stats.plain_calls.get()), (2, 130, 0));
+    assert_eq!(stats.write_sizes.snapshot().sum, 130);
+    drop(replies);
+
+    let mut bench = Bench::new();
+    // A command counts as 40 bytes more than its key.
+    let sizes = [8_192, 8_191, 100, 8_192, 8_192, 100];
+    let replies = sizes.map(|bytes| bench.add_call(&"k".repeat(bytes - 40)));
+    let writes = [(); 3].map(|()| bench.write().commands.len());
+    assert_eq!(writes, [3, 2, 1]);
+    drop(replies);
+}
+
+#[test]
+fn a_call_that_nobody_waits_for_or_that_cannot_be_answered_in_time_is_not_written() {
+    let mut bench = Bench::new();
+    let Connection { meter, load, .. } = &mut bench.connection;
+    // The smallest round trip takes 2 ms.
+    meter.record(load, Micros(8_000), Micros(10_000), 1);
+    bench.set_time(10_000);
+    let mut add = |script: &'static Script, deadline: u64| {
+        let (mut command, reply) =
+            PendingCommand::new(NodeCommand::Script(call(script, "key")), false);
+        command.deadline = Micros(deadline);
+        bench.add(command);
+        reply
+    };
+    let (in_time, late) = (add(&SCRIPT, 12_000), add(&SCRIPT, 11_999));
+    drop(add(&SCRIPT, u64::MAX));
+    drop(add(&REFUND, u64::MAX));
+    let batch = bench.write();
+    assert_eq!(batch.commands.len(), 2, "the first call and the refund");
+    assert_eq!(failure(late), SendError::not_executed(SendErrorKind::Overload));
+    let stats = &bench.connection.stats;
+    assert_eq!((stats.shed.get(), stats.abandoned.get(), stats.calls.get()), (1, 1, 2));
+    assert_eq!(bench.load(), 2);
+    assert_eq!(bench.reply(batch, [Value::Int(1), Value::Int(2)]), Ok(()));
+    assert_eq!(value(in_time), Value::Int(1));
+    assert_eq!(bench.load(), 0);
+}
+
+#[test]
+fn plain_charges_are_written_only_while_the_servers_time_is_known() {
+    let mut bench = Bench::new();
+    let unknown = bench.add_charges(&[1]);
+    assert!(bench.connection.write_batch(&mut bench.outstanding).is_none());
+    assert_eq!(failure(unknown), SendError::not_executed(SendErrorKind::UnknownTime));
+    assert_eq!(bench.load(), 0);
+
+    bench.outstanding.server_time.record(SERVER, Micros(1_000), Micros(1_400));
+    bench.set_time(2_000);
+    let (both, script) = (bench.add_charges(&[2, 1]), bench.add_call("key"));
+    let batch = bench.write();
+    assert_eq!(names(&batch), ["INCRBY", "INCRBY", "EVALSHA", "EXPIRE", "EXPIRE"]);
+    let stats = Arc::clone(&bench.connection.stats);
+    assert_eq!((stats.writes.get(), stats.calls.get(), stats.plain_calls.get()), (1, 2, 1));
+    bench.set_time(2_500);
+    let replies = [7, 8, 9, 1, 1].map(Value::Int);
+    assert_eq!(bench.reply(batch, replies), Ok(()));
+    assert_eq!(value(script), Value::Int(9));
+    let replies = charged(both);
+    assert_eq!((replies.len(), replies[0].value, replies[1].value), (2, Ok(7), Ok(8)));
+    // The script ran 600 to 1,000 us before the charges were written; 1 ms of drift on each side.
+    let (earliest, latest) = (Micros(SERVER.0 + 600 - 1_000), Micros(SERVER.0 + 1_500 + 1_000));
+    let span = ServerTimeSpan { earliest, latest, is_certain: true };
+    assert_eq!((replies[0].span, replies[1].span), (Some(span), Some(span)));
+    assert_eq!((stats.answers.get(), stats.round_trips.snapshot().sum), (2, 500));
+    assert_eq!(bench.load(), 0);
+}
+
+#[test]
+fn a_call_whose_script_is_missing_is_sent_again_three_times() {
+    let mut bench = Bench::new();
+    let reply = bench.add_call("key");
+    for attempt in 0..4 {
+        let batch = bench.write();
+        assert_eq!(last_command(&batch), call(&SCRIPT, "key").command.get_packed_command());
+        let mut replies = vec![error("NOSCRIPT No matching script.")];
+        if attempt > 0 {
+            assert_eq!(names(&batch), ["SCRIPT", "EVALSHA"]);
+            replies.insert(0, Value::Okay);
+        }
+        assert_eq!(bench.reply(batch, replies), Ok(()));
+        assert_eq!(bench.load(), u64::from(attempt < 3), "attempt {attempt}");
+    }
+    assert!(bench.connection.write_batch(&mut bench.outstanding).is_none());
+    assert_eq!(failure(reply), SendError::not_executed(SendErrorKind::Script));
+    assert_eq!(bench.connection.stats.noscript.get(), 4);
+}
+
+#[test]
+fn each_reply_of_a_write_goes_to_its_own_command() {
+    let mut bench = Bench::new();
+    bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+    let (command, asking) = PendingCommand::new(NodeCommand::Script(call(&SCRIPT, "a")), true);
+    bench.add(command);
+    let (both, missing) = (bench.add_charges(&[1, 2]), bench.add_call("b"));
+    let other = bench.add_call("c");
+    let batch = bench.write();
+    assert_eq!(
+        names(&batch),
+        ["ASKING", "EVALSHA", "INCRBY", "INCRBY", "EVALSHA", "EVALSHA", "EXPIRE", "EXPIRE"]
+    );
+    let noscript = || error("NOSCRIPT No matching script.");
+    let int = Value::Int;
+    let replies = [Value::Okay, int(7), int(1), int(2), noscript(), noscript(), int(1), int(1)];
+    assert_eq!(bench.reply(batch, replies), Ok(()));
+    assert_eq!(value(asking), Value::Int(7));
+    let both = charged(both);
+    assert_eq!((both[0].value, both[1].value), (Ok(1), Ok(2)));
+
+    let batch = bench.write();
+    assert_eq!(names(&batch), ["SCRIPT", "EVALSHA", "EVALSHA"], "it is loaded once");
+    let sent: Vec<Vec<u8>> =
+        batch.pipeline.cmd_iter().skip(1).map(|command| command.get_packed_command()).collect();
+    assert_eq!(sent, ["b", "c"].map(|key| call(&SCRIPT, key).command.get_packed_command()));
+    assert_eq!(bench.reply(batch, [Value::Okay, int(8), int(9)]), Ok(()));
+    assert_eq!((value(missing), value(other)), (Value::Int(8), Value::Int(9)));
+}
+
+#[test]
+fn a_redirected_call_is_returned_to_its_caller_and_counted() {
+    let mut bench = Bench::new();
+    let replies = ["a", "b", "c"].map(|key| bench.add_call(key));
+    let batch = bench.write();
+    let lines = ["MOVED 7 10.0.0.2:6379", "ASK 7 10.0.0.3:6379", "TRYAGAIN half"];
+    assert_eq!(bench.reply(batch, lines.map(error)), Ok(()));
+    let node = |host: &str| Address::Tcp(host.to_owned(), 6379);
+    let expected =
+        [Redirect::Moved(node("10.0.0.2")), Redirect::Ask(node("10.0.0.3")), Redirect::TryAgain];
+    for ((mut reply, expected), key) in replies.into_iter().zip(expected).zip(["a", "b", "c"]) {
+        let Ok(CommandReply::Redirect(redirect, returned)) = reply.try_recv() else {
+            panic!("{expected:?} is not returned")
+        };
+        assert_eq!((redirect, returned.slot), (expected, Some(7)));
+        let sent = call(&SCRIPT, key).command.get_packed_command();
+        assert_eq!(returned.command.get_packed_command(), sent);
+    }
+    let stats = &bench.connection.stats;
+    assert_eq!((stats.moved.get(), stats.ask.get(), stats.tryagain.get()), (1, 1, 1));
+    assert_eq!((stats.errors.get(), bench.load()), (0, 0));
+}
+
+#[test]
+fn a_redirected_plain_charge_is_counted_and_requests_a_refresh() {
+    let mut bench = Bench::new();
+    bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+    let reply = bench.add_charges(&[1]);
+    let batch = bench.write();
+    assert!(!bench.is_refresh_needed());
+    let moved = || error("MOVED 7 10.0.0.2:6379");
+    assert_eq!(bench.reply(batch, [moved(), moved()]), Ok(()));
+    let failed = SendError::not_executed(SendErrorKind::Reconfiguring);
+    assert_eq!(charged(reply)[0].value, Err(failed));
+    let stats = &bench.connection.stats;
+    assert_eq!((stats.moved.get(), stats.errors.get()), (1, 0));
+    assert!(bench.is_refresh_needed());
+}
+
+#[test]
+fn the_connection_to_a_server_that_became_a_replica_is_closed() {
+    let readonly = || error("READONLY You can't write against a read only replica.");
+    let failed = SendError::not_executed(SendErrorKind::LoadingOrReplica);
+    let mut bench = Bench::new();
+    let (first, second) = (bench.add_call("a"), bench.add_call("b"));
+    let batch = bench.write();
+    let result = bench.reply(batch, [readonly(), Value::Int(1)]);
+    assert_eq!(result, Err(CloseReason::Demoted));
+    assert_eq!((failure(first), value(second)), (failed, Value::Int(1)));
+    assert_eq!(bench.connection.stats.errors.get(), 1);
+    assert!(bench.is_refresh_needed());
+
+    let mut bench = Bench::new();
+    bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+    let reply = bench.add_charges(&[1]);
+    let batch = bench.write();
+    assert_eq!(bench.reply(batch, [readonly(), readonly()]), Err(CloseReason::Demoted));
+    assert_eq!(charged(reply)[0].value, Err(failed));
+    assert_eq!(bench.connection.stats.errors.get(), 1);
+}
+
+#[test]
+fn a_breaker_opens_if_half_of_the_replies_say_that_the_node_cannot_serve() {
+    for (errors, opens) in [(9, false), (10, true)] {
+        let reply = |at: i64| if at < errors { error("LOADING data") } else { Value::Int(at) };
+        let mut bench = Bench::new();
+        let callers: Vec<_> = (0..20).map(|_| bench.add_call("key")).collect();
+        let batch = bench.write();
+        assert_eq!(bench.reply(batch, (0..20).map(reply).collect::<Vec<_>>()), Ok(()));
+        assert_eq!(bench.is_breaker_open(), opens, "{errors} script calls");
+        drop(callers);
+
+        let mut bench = Bench::new();
+        bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+        let callers: Vec<_> = (0..20).map(|counter| bench.add_charges(&[counter])).collect();
+        let batch = bench.write();
+        // The replies to EXPIRE follow.
+        let _result = bench.reply(batch, (0..40).map(reply).collect::<Vec<_>>());
+        assert_eq!(bench.is_breaker_open(), opens, "{errors} plain charges");
+        drop(callers);
+    }
+}
+
+#[test]
+fn a_call_without_a_reply_is_counted_once_as_unknown() {
+    let io_error = |kind: io::ErrorKind| Err(RedisError::from(io::Error::from(kind)));
+    for (result, timeouts) in [
+        (Ok(vec![Value::Int(1)]), 0),
+        (io_error(io::ErrorKind::ConnectionReset), 0),
+        (io_error(io::ErrorKind::TimedOut), 1),
+    ] {
+        let mut bench = Bench::new();
+        let replies = ["a", "b"].map(|key| bench.add_call(key));
+        let batch = bench.write();
+        let queued = bench.add_call("c");
+        let result = bench.connection.complete(batch, result, &mut bench.outstanding);
+        assert_eq!(result, Err(CloseReason::Lost));
+        bench.abandon(CloseReason::Lost);
+        for mut reply in replies {
+            assert!(matches!(reply.try_recv(), Err(TryRecvError::Closed)), "{reply:?}");
+        }
+        assert_eq!(failure(queued), SendError::not_executed(SendErrorKind::NotConnected));
+        let stats = &bench.connection.stats;
+        assert_eq!((stats.unknown.get(), stats.timeouts.get()), (2, timeouts));
+        assert_eq!((stats.answers.get(), bench.load()), (0, 0));
+    }
+}
+
+#[test]
+fn an_opened_breaker_leaves_written_calls_unknown_and_rejects_the_others() {
+    let mut bench = Bench::new();
+    let written = bench.add_call("a");
+    let batch = bench.write();
+    let queued = bench.add_call("b");
+    bench.connection.server_time_expiry.set(Micros(5));
+    bench.abandon(CloseReason::BreakerOpened);
+    assert_eq!(failure(queued), SendError::not_executed(SendErrorKind::BreakerOpen));
+    assert_eq!((bench.connection.stats.unknown.get(), bench.load()), (1, 0));
+    assert!(!bench.connection.server_time_expiry.is_known_at(Micros(5)));
+    drop((batch, written));
+}
+
+#[test]
+fn a_denied_command_of_a_plain_charge_stops_plain_charges() {
+    for (replies, is_known) in [
+        ([Value::Int(1), Value::Int(1)], true),
+        ([Value::Int(1), error("MOVED 7 10.0.0.2:6379")], true),
+        ([Value::Int(1), error("NOPERM no permissions")], false),
+        ([error("NOPERM no permissions"), Value::Int(0)], false),
+    ] {
+        let mut bench = Bench::new();
+        bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+        bench.connection.server_time_expiry.set(Micros(5));
+        let reply = bench.add_charges(&[1]);
+        let batch = bench.write();
+        let text = format!("{replies:?}");
+        assert_eq!(bench.reply(batch, replies), Ok(()));
+        assert_eq!(bench.outstanding.server_time.is_known_at(Micros(5)), is_known, "{text}");
+        let expiry = &bench.connection.server_time_expiry;
+        assert_eq!(expiry.is_known_at(Micros(5)), is_known, "{text}");
+        drop(reply);
+    }
+}
+
+#[test]
+fn silence_begins_at_the_last_reply_or_at_the_oldest_write() {
+    let bench = Bench::new();
+    let connection = &bench.connection;
+    connection.breaker.as_ref().unwrap().record_replies(1, 0, Micros(10_000));
+    bench.set_time(30_000);
+    let left = |sent| connection.silence_left(Some(&Micros(sent)));
+    assert_eq!(left(4_000), Some(Duration::from_millis(30)));
+    assert_eq!(left(25_000), Some(Duration::from_millis(45)));
+    assert_eq!(connection.silence_left(None), None);
+    bench.set_time(60_001);
+    assert_eq!(left(4_000), Some(Duration::ZERO));
+}
+
+#[test]
+fn a_lost_connection_is_counted_and_requests_a_refresh() {
+    let bench = Bench::new();
+    assert!(!bench.is_refresh_needed());
+    bench.connection.record_loss(CloseReason::Lost);
+    assert_eq!(bench.connection.stats.losses.get(), 1);
+    assert!(bench.is_refresh_needed());
+}
