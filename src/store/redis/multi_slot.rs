@@ -272,6 +272,10 @@ mod tests {
         assert_eq!(near([Some(2), Some(2), Some(2)]), Some(2));
         let near = |_: &Check<'_>| Some(0);
         assert_eq!(first_group(&checks, &groups, Accounting::Independent, near), None);
+        for (count, first) in [(1, None), (2, Some(0)), (3, Some(2))] {
+            let some: SlotGroups = groups.iter().take(count).cloned().collect();
+            assert_eq!(first_group(&checks, &some, Accounting::AllOrNothing, near), first);
+        }
     }
 
     #[test]

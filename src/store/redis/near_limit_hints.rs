@@ -95,3 +95,63 @@ impl NearLimitHints {
 fn millis_u32(now: Micros) -> u32 {
     (now.0 / 1_000) as u32
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::fixtures::{fixed_window, take};
+    use crate::domain::{Limit, Op};
+
+    const NOW: Micros = Micros(1_763_596_800_000_000);
+
+    fn limit() -> Arc<Limit> {
+        Arc::new(fixed_window(1_000, Micros::from_secs(60)))
+    }
+
+    fn after(millis: u64) -> Micros {
+        Micros(NOW.0 + millis * 1_000)
+    }
+
+    #[test]
+    fn a_counter_is_near_its_limit_if_fewer_than_ten_checks_of_the_same_cost_still_pass() {
+        let (hints, limit) = (NearLimitHints::new(), limit());
+        let check = take(7, 3, &limit);
+        assert_eq!(hints.distance(&check, NOW), None, "nothing is known");
+        for (available, distance) in
+            [(30, None), (29, Some(10)), (3, Some(2)), (2, Some(1)), (0, Some(1))]
+        {
+            hints.record(&check, &Outcome::pass(Hits(available)), NOW);
+            assert_eq!(hints.distance(&check, NOW), distance, "{available} hits are available");
+        }
+        let neighbour = take(7 + HINT_COUNT as u128, 3, &limit);
+        assert_eq!(hints.distance(&neighbour, NOW), None, "the entry is another counter's");
+        assert_eq!(hints.last_available(&neighbour), None);
+    }
+
+    #[test]
+    fn a_counter_has_distance_zero_for_a_second_after_a_refusal_unless_a_check_passes() {
+        let (hints, limit) = (NearLimitHints::new(), limit());
+        let check = take(7, 3, &limit);
+        let refusal =
+            Outcome { available: Hits(500), ..Outcome::refuse_for(Micros::from_secs(60)) };
+        hints.record(&check, &refusal, NOW);
+        assert_eq!(hints.distance(&check, NOW), Some(0));
+        assert_eq!(hints.distance(&check, after(999)), Some(0));
+        assert_eq!(hints.distance(&check, after(1_000)), None, "the refusal is too old");
+        let refund = Check { op: Op::Refund { cost: Hits(3) }, ..check };
+        assert_eq!(hints.distance(&refund, NOW), None, "a refund cannot reject its call");
+        hints.record(&check, &Outcome::pass(Hits(500)), NOW);
+        assert_eq!(hints.distance(&check, NOW), None, "a later check passed");
+    }
+
+    #[test]
+    fn more_available_hits_than_a_hint_can_store_are_reported_as_its_maximum() {
+        let (hints, limit) = (NearLimitHints::new(), limit());
+        let check = take(7, 3, &limit);
+        hints.record(&check, &Outcome::pass(Hits(1 << 32)), NOW);
+        assert_eq!(hints.last_available(&check), Some(Hits(u64::from(u32::MAX))));
+        assert_eq!(hints.distance(&check, NOW), None);
+    }
+}

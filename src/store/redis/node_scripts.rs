@@ -155,7 +155,10 @@ fn millis_u32(now: Micros) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::domain::fixtures;
 
     const NOW: Micros = Micros(1_763_668_123_456_789);
 
@@ -212,5 +215,19 @@ mod tests {
         let scripts = NodeScriptSwitch::new(false);
         assert!(!scripts.is_on(NOW));
         scripts.record_not_here([7].into_iter(), NOW);
+    }
+
+    #[test]
+    fn checks_are_grouped_by_node_and_those_without_a_node_by_slot() {
+        let limit = Arc::new(fixtures::fixed_window(9, Micros::SECOND));
+        let checks = [3, 1, 4, 3, 1].map(|slot| fixtures::take(slot, 1, &limit));
+        let slot = |check: &Check<'_>| u16::try_from(check.key.identity).unwrap();
+        // Slots 3 and 4 are on node 1, which is not slot 1.
+        let node = |slot: u16| (slot >= 3).then_some(1);
+        let groups = group_by_node(&checks, slot, node);
+        let indices: Vec<Vec<usize>> = groups.iter().map(|group| group.checks.to_vec()).collect();
+        assert_eq!(indices, [vec![0, 2, 3], vec![1, 4]]);
+        let needs_script = groups.iter().map(SlotGroup::needs_node_script);
+        assert_eq!(needs_script.collect::<Vec<_>>(), [true, false]);
     }
 }

@@ -366,6 +366,75 @@ mod tests {
         assert!(is_decided(START, last));
         assert!(!is_decided(START, end), "the next window has begun");
         assert!(!is_decided(before, last), "the window may not have begun");
+        let mut uncertain = reply_with_count(1, START, last);
+        uncertain.span = uncertain.span.map(|span| ServerTimeSpan { is_certain: false, ..span });
+        let result = evaluate(&check, ChargeReplies::from_iter([uncertain]));
+        let is_refunded =
+            matches!(result, PlainResult::Refund(receipts) if receipts[0].taken.window == START);
+        assert!(is_refunded, "the bounds on the server's time are only an estimate");
+    }
+
+    #[test]
+    fn a_charge_to_the_current_or_the_next_window_is_refunded_and_no_other_is() {
+        let limit = limit();
+        let check = [take(1, &limit)];
+        let refunded = |at: Micros| -> Vec<Micros> {
+            let replies = ChargeReplies::from_iter([reply_with_count(HITS + 1, at, at)]);
+            let PlainResult::Refund(receipts) = evaluate(&check, replies) else {
+                panic!("the charge does not decide the call")
+            };
+            receipts.iter().map(|receipt| receipt.taken.window).collect()
+        };
+        assert_eq!(refunded(START), [START]);
+        assert_eq!(refunded(Micros(START.0 - 1)), [START], "the server's clock stepped back");
+        assert!(refunded(Micros(START.0 - LENGTH.0 - 1)).is_empty(), "the window after the next");
+        assert!(refunded(Micros(START.0 + LENGTH.0)).is_empty(), "the window has ended");
+    }
+
+    #[test]
+    fn the_count_of_a_plain_reply_is_a_hint_for_later_calls() {
+        let limit = Arc::new(fixed_window(1_000, LENGTH));
+        let checks = [take(1, &limit)];
+        let accounting = Accounting::AllOrNothing;
+        let call = Call { checks: &checks, accounting, now: START, deadline: None };
+        let calls = PlainCalls::new(Prefix::default(), false);
+        let evaluate_count = |count| {
+            let replies = ChargeReplies::from_iter([reply_with_count(count, START, START)]);
+            matches!(calls.evaluate(&call, &replies), PlainResult::Decided(_))
+        };
+        assert!(calls.plan(&call).is_none(), "nothing is known");
+        assert!(evaluate_count(1));
+        assert!(calls.plan(&call).is_some(), "1 hit of 1,000");
+        assert!(!evaluate_count(1_001));
+        assert!(evaluate_count(1), "another reply that was still on its way");
+        assert!(calls.plan(&call).is_none(), "the counter was above its limit in this window");
+    }
+
+    #[test]
+    fn only_takes_of_1_to_65_535_hits_from_windows_of_two_seconds_or_more_are_eligible() {
+        for (cost, length, is_plain) in [
+            (0, 2_000_000, false),
+            (1, 2_000_000, true),
+            (65_535, 2_000_000, true),
+            (65_536, 2_000_000, false),
+            (1, 1_999_999, false),
+        ] {
+            let limit = Arc::new(fixed_window(HITS, Micros(length)));
+            let is_eligible = is_eligible(&fixtures::take(1, cost, &limit));
+            assert_eq!(is_eligible, is_plain, "{cost} hits, {length} us");
+        }
+    }
+
+    #[test]
+    fn a_charged_key_expires_one_window_and_a_second_after_it_is_created() {
+        let calls = PlainCalls::new(Prefix::default(), true);
+        for (length, expire_s) in [(60_000_000, 61), (60_000_001, 62), (2_500_000, 4)] {
+            let limit = Arc::new(fixed_window(HITS, Micros(length)));
+            let check = take(1, &limit);
+            let charge = calls.build_charge(&check);
+            assert_eq!(charge.expire_s, expire_s, "{length} us");
+            assert_eq!(charge.slot, Some(keys::counter_slot(&check.key)));
+        }
     }
 
     #[test]

@@ -160,6 +160,7 @@ mod tests {
         assert!(!is_far(210), "twice 495 and four times 4 are 1,006");
         record_count(&hints, &check, 495, 220);
         assert!(is_far(220), "twice 496 and four times 1 are 996");
+        assert!(hints.is_far(&take(7, 3, &limit), HITS, after(220)), "a cost of 3 fits exactly");
         assert!(!hints.is_far(&take(7, 4, &limit), HITS, after(220)), "a cost of 4 does not fit");
         let neighbour = take(7 + HINT_COUNT as u128, 1, &limit);
         assert!(!hints.is_far(&neighbour, HITS, after(220)), "another counter's entry");
@@ -175,6 +176,22 @@ mod tests {
         hints.record(&check, &outcome, HITS, NOW);
         assert!(hints.is_far(&check, HITS, after(49)));
         assert!(!hints.is_far(&check, HITS, after(50)), "the window has ended");
+    }
+
+    #[test]
+    fn the_first_count_in_a_window_of_two_seconds_is_all_growth() {
+        let (hints, limit) = (FarFromLimitHints::new(), limit());
+        let check = take(7, 1, &limit);
+        let record = |count, millis| {
+            let reset_after = Micros(1_000_000);
+            let outcome = Outcome { reset_after, ..Outcome::pass(Hits(HITS - count)) };
+            hints.record(&check, &outcome, HITS, after(millis));
+        };
+        record(300, 0);
+        record(310, 0);
+        assert!(hints.is_far(&check, HITS, after(0)), "twice 311 and four times 10 are 662");
+        record(310, 2_000);
+        assert!(!hints.is_far(&check, HITS, after(2_000)), "it grew by 310 in the next window");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Values that no script of ours wrote: the first check repairs the counter and is answered without
 //! an error.
 
-use tidegate::domain::{Accounting, ChargeRecord, Hits, Micros, Receipt, Verdict};
+use tidegate::domain::{Accounting, ChargeRecord, Hits, Micros, Receipt, Unit, Verdict};
 use tidegate::store::redis::script::library::{PRODUCTION, STRICT};
 
 use super::window_and_buckets;
@@ -115,12 +115,26 @@ async fn a_full_server_still_refuses_and_only_a_charge_fails() {
 #[tokio::test]
 async fn a_server_that_forbids_reading_is_an_error_not_an_empty_counter() {
     let bench = Bench::new(&PRODUCTION, &[]).await;
-    let limit = bucket(1, HOUR);
-    bench.one(take(key(1), &limit, 1), None).await;
-    bench.command::<()>(&[b"ACL", b"SETUSER", b"default", b"-get"]).await;
-    let checks = [take(key(1), &limit, 1), take(key(1), &limit, 1)];
-    for checks in [&checks[..1], &checks[..]] {
-        let item = bench.encoder.encode_call(checks, Accounting::AllOrNothing, None, START);
-        assert!(bench.plain.run(&item).await.is_err());
+    let limits = [
+        window(1, HOUR),
+        calendar(1, Unit::Day, "UTC"),
+        bucket(1, HOUR),
+        sliding_window(1, HOUR),
+        sliding_log(1, HOUR),
+        hybrid(1, 1, HOUR, &[100], 0),
+        slots(1, HOUR),
+    ];
+    for (n, limit) in (1..).zip(&limits) {
+        bench.one(take(key(n), limit, 1), Some(START)).await;
+    }
+    let denied: [&[u8]; 6] = [b"ACL", b"SETUSER", b"default", b"-get", b"-strlen", b"-zcount"];
+    bench.command::<()>(&denied).await;
+    for (n, limit) in (1..).zip(&limits) {
+        let checks = [take(key(n), limit, 1), take(key(n), limit, 1)];
+        for checks in [&checks[..1], &checks[..]] {
+            let accounting = Accounting::AllOrNothing;
+            let item = bench.encoder.encode_call(checks, accounting, Some(START), START);
+            assert!(bench.plain.run(&item).await.is_err(), "{checks:?}");
+        }
     }
 }

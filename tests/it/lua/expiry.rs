@@ -105,6 +105,26 @@ async fn a_log_ends_one_window_after_its_newest_hit() {
     }
 }
 
+#[tokio::test]
+async fn expired_takes_and_leases_are_removed_while_others_count() {
+    let bench = Bench::new(&STRICT, &[]).await;
+    let (log, seats) = (sliding_log(5, SECOND), slots(5, MINUTE));
+    let (of_log, of_seats) = (take(key(1), &log, 1), take(key(2), &seats, 1));
+    let (mut longest, mut most) = (0, 0);
+    for n in 0..40 {
+        let after = |micros| Some(Micros(START.0 + micros));
+        assert_eq!(bench.one(of_log, after(n * SECOND / 4)).await.charged, Hits(1));
+        let bytes: u64 = bench.command(&[b"STRLEN", &bench.text(&of_log)]).await;
+        longest = longest.max(bytes);
+        let another = held(of_seats, 1 + u128::from(n));
+        assert_eq!(bench.one(another, after(n * MINUTE / 2)).await.charged, Hits(1));
+        let members: u64 = bench.command(&[b"ZCARD", &bench.text(&of_seats)]).await;
+        most = most.max(members);
+    }
+    // Four takes of 20 bytes count. The log is rewritten once more than that have expired.
+    assert_eq!((longest, most), (8 * 20, 2));
+}
+
 /// The first window of all began with the Unix epoch: its number is 0, and what began in 1970 ends
 /// as every other window does.
 #[tokio::test]

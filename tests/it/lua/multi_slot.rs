@@ -13,7 +13,7 @@ use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls
 use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::STRICT;
-use tidegate::store::redis::store::TimeSource;
+use tidegate::store::redis::store::{RedisStats, TimeSource};
 
 use super::window_and_buckets;
 use crate::support::limits::*;
@@ -162,6 +162,13 @@ async fn a_counter_near_its_limit_is_asked_first_and_alone() {
     assert_eq!(answers[0], last);
     assert_eq!(outcome(&answers[1]).verdict, Verdict::Refuse);
     assert_eq!(answers[2], last);
+    // The limit was lowered since then.
+    let lowered = bucket(500, HOUR);
+    let answers = cluster.all(&[take(key(1), &lowered, 1), checks[1]]).await;
+    assert_eq!(answers[0], Answer::LastKnown { available: Hits(500), reset_after: None });
+    let RedisStats { multi_slot_calls, two_rounds, refunded, .. } = cluster.store.stats();
+    let counts = [multi_slot_calls, two_rounds, refunded].map(|of| of.load(Ordering::Relaxed));
+    assert_eq!(counts, [4, 3, 0], "all but the first call began with the narrow one");
     assert_eq!(cluster.left(key(1), &wide).await, 998);
 }
 

@@ -1,0 +1,307 @@
+//! The store over a transport whose replies a test writes: deadlines, failures, and statistics.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use redis::Value;
+use tidegate::clock::Clock;
+use tidegate::domain::{
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Source, Unit,
+};
+use tidegate::store::redis::RedisStore;
+use tidegate::store::redis::client::config::{Address, RedisConfig};
+use tidegate::store::redis::client::plain_charge::{ChargeReplies, ChargeReply, PlainCharges};
+use tidegate::store::redis::client::server_time::ServerTimeSpan;
+use tidegate::store::redis::client::topology::RedisClient;
+use tidegate::store::redis::client::transport::{
+    Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
+};
+use tidegate::store::redis::keys::{Prefix, counter_slot};
+use tidegate::store::redis::script::library::PRODUCTION;
+use tidegate::store::redis::script::reply::NOT_HERE;
+use tidegate::store::redis::store::TimeSource;
+use tidegate::store::{SharedStore, Store};
+
+use crate::support::limits::*;
+use crate::support::redis_server::free_port;
+
+/// Replies what a test has written, and records what it was asked to send.
+#[derive(Default)]
+struct Canned {
+    is_cluster: bool,
+    has_node_scripts: bool,
+    /// Replies to plain charges; `None` if plain commands are not supported.
+    charges: Option<ChargeReplies>,
+    /// Replies to the script calls of each round trip.
+    rounds: Mutex<VecDeque<Vec<Result<Value, SendError>>>>,
+    sent: Mutex<Vec<ScriptCall>>,
+    in_background: Mutex<Vec<ScriptCall>>,
+    /// Until when the store waits for the replies of a round trip.
+    waits: Mutex<Vec<Option<Instant>>>,
+}
+
+impl Transport for Canned {
+    fn is_cluster(&self) -> bool {
+        self.is_cluster
+    }
+
+    async fn send(&self, calls: ScriptCalls) -> Replies {
+        self.sent.lock().unwrap().extend(calls);
+        self.rounds.lock().unwrap().pop_front().unwrap_or_default().into_iter().collect()
+    }
+
+    async fn send_until(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
+        self.waits.lock().unwrap().push(deadline);
+        self.send(calls).await
+    }
+
+    fn can_charge(&self) -> bool {
+        self.charges.is_some()
+    }
+
+    async fn charge(&self, _: PlainCharges, deadline: Option<Instant>) -> Option<ChargeReplies> {
+        self.waits.lock().unwrap().push(deadline);
+        self.charges.clone()
+    }
+
+    fn send_in_background(&self, call: ScriptCall) {
+        self.in_background.lock().unwrap().push(call);
+    }
+
+    fn node_of(&self, _: u16) -> Option<u16> {
+        self.has_node_scripts.then_some(0)
+    }
+
+    fn counter_losses(&self) -> u64 {
+        4
+    }
+
+    fn lost_connections(&self) -> u64 {
+        3
+    }
+}
+
+fn store(canned: Canned) -> RedisStore<Canned> {
+    RedisStore::new(canned, Prefix::default(), TimeSource::Server)
+}
+
+/// Writes the replies to one round trip of script calls.
+fn reply(store: &RedisStore<Canned>, replies: &[Result<Value, SendError>]) {
+    store.transport().rounds.lock().unwrap().push_back(replies.to_vec());
+}
+
+/// The names of the scripts that were sent since the last look.
+fn sent(store: &RedisStore<Canned>) -> Vec<&'static str> {
+    store.transport().sent.lock().unwrap().drain(..).map(|call| call.script.name).collect()
+}
+
+async fn apply_until(
+    store: &RedisStore<Canned>,
+    checks: &[Check<'_>],
+    accounting: Accounting,
+    deadline: Option<Instant>,
+) -> Answers {
+    store.apply(&Call { checks, accounting, now: START, deadline }).await
+}
+
+async fn apply(store: &RedisStore<Canned>, checks: &[Check<'_>]) -> Answers {
+    apply_until(store, checks, Accounting::AllOrNothing, None).await
+}
+
+/// A reply of `single_bucket.lua`: the bucket was full, and the check passes.
+fn full_bucket() -> Result<Value, SendError> {
+    text(&format!("0 {}", START.0))
+}
+
+fn text(line: &str) -> Result<Value, SendError> {
+    Ok(Value::BulkString(line.as_bytes().to_vec()))
+}
+
+fn failed(executed: ExecutionStatus, kind: SendErrorKind) -> Result<Value, SendError> {
+    Err(SendError { executed, kind })
+}
+
+fn unanswered(executed: ExecutionStatus) -> Answer {
+    Answer::Unanswered { executed }
+}
+
+#[tokio::test]
+async fn every_script_call_has_the_callers_deadline_and_the_wait_for_several_ends_a_ms_before() {
+    let limit = bucket(1_000, SECOND);
+    let checks = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
+    assert_ne!(counter_slot(&checks[0].key), counter_slot(&checks[1].key));
+    let deadline = Clock::System.monotonic_now() + Duration::from_secs(9);
+    let early = deadline - Duration::from_millis(1);
+    for accounting in [Accounting::AllOrNothing, Accounting::Independent] {
+        for (is_cluster, has_node_scripts, count, waits) in [
+            (false, false, 1, vec![]),
+            (true, true, 1, vec![]),
+            (true, false, 2, vec![Some(early)]),
+        ] {
+            let store = store(Canned { is_cluster, has_node_scripts, ..Canned::default() });
+            let answers = apply_until(&store, &checks, accounting, Some(deadline)).await;
+            assert_eq!(answers.each, [unanswered(ExecutionStatus::Unknown); 2], "no reply");
+            let canned = store.transport();
+            let sent: Vec<Option<Instant>> =
+                canned.sent.lock().unwrap().iter().map(|call| call.deadline).collect();
+            assert_eq!(sent, vec![Some(deadline); count]);
+            assert_eq!(*canned.waits.lock().unwrap(), waits);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_is_shed_if_one_of_its_slots_is_overloaded() {
+    let limit = bucket(1_000, SECOND);
+    let checks = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
+    for (kind, source) in
+        [(SendErrorKind::Overload, Source::Shed), (SendErrorKind::NotConnected, Source::Redis)]
+    {
+        let store = store(Canned { is_cluster: true, ..Canned::default() });
+        reply(&store, &[full_bucket(), failed(ExecutionStatus::NotExecuted, kind)]);
+        let answers = apply(&store, &checks).await;
+        assert_eq!(answers.source, source);
+        assert!(answers.each[0].outcome().is_some());
+        assert_eq!(answers.each[1], unanswered(ExecutionStatus::NotExecuted));
+        let canned = store.transport();
+        assert!(canned.in_background.lock().unwrap().is_empty(), "the other charge is kept");
+    }
+}
+
+#[tokio::test]
+async fn unreadable_replies_and_clamped_counters_are_counted() {
+    let store = store(Canned::default());
+    let (limit, day) = (bucket(1_000, SECOND), calendar(5, Unit::Day, "UTC"));
+    let counts = || {
+        let stats = store.stats();
+        [&stats.clamped, &stats.unreadable, &stats.script_calls]
+            .map(|of| of.load(Ordering::Relaxed))
+    };
+    reply(&store, &[text(&format!("0 {} 0 1", START.0))]);
+    assert!(apply(&store, &[take(key(1), &limit, 1)]).await.each[0].outcome().is_some());
+    assert_eq!(counts(), [1, 0, 1]);
+    reply(&store, &[text("nonsense")]);
+    let answers = apply(&store, &[take(key(1), &limit, 1)]).await;
+    assert_eq!(answers.each, [unanswered(ExecutionStatus::Unknown)], "it may have charged");
+    assert_eq!(counts(), [1, 1, 2]);
+    reply(&store, &[Ok(Value::Array(vec![Value::Int(-1)]))]);
+    let answers = apply(&store, &[take(key(2), &day, 1)]).await;
+    assert_eq!(answers.each, [unanswered(ExecutionStatus::NotExecuted)], "no such window");
+    assert_eq!(counts(), [1, 1, 3]);
+}
+
+#[tokio::test]
+async fn only_unexplained_not_here_replies_turn_node_scripts_off() {
+    let store = store(Canned { is_cluster: true, has_node_scripts: true, ..Canned::default() });
+    let limit = bucket(1_000, SECOND);
+    let checks = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
+    let mut seconds = 0;
+    let mut call = async |rounds: [&[Result<Value, SendError>]; 2]| {
+        rounds.iter().for_each(|replies| reply(&store, replies));
+        // The slots of a `not here` reply are excluded for a second.
+        seconds += 1;
+        let now = Micros(START.0 + seconds * SECOND);
+        let accounting = Accounting::AllOrNothing;
+        store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await;
+        store.transport().rounds.lock().unwrap().clear();
+        sent(&store)[0] == "node_check"
+    };
+    let not_here: [Result<Value, SendError>; 1] = [Ok(Value::BulkString(NOT_HERE.to_vec()))];
+    let both = [full_bucket(), full_bucket()];
+    let one = [full_bucket(), failed(ExecutionStatus::Unknown, SendErrorKind::Lost)];
+    let now = i64::try_from(START.0).unwrap();
+    let decided: [Result<Value, SendError>; 1] =
+        [Ok(Value::Array([now, 0, 0, 0].map(Value::Int).to_vec()))];
+    for _ in 0..9 {
+        assert!(call([&not_here, &one]).await, "a slot that does not answer explains nothing");
+    }
+    for _ in 0..7 {
+        assert!(call([&not_here, &both]).await);
+    }
+    for _ in 0..4 {
+        assert!(call([&decided, &[]]).await, "each makes up for a quarter of one of the others");
+    }
+    assert!(call([&not_here, &both]).await);
+    assert!(call([&not_here, &both]).await, "the eighth in excess turns them off");
+    assert!(!call([&both, &[]]).await);
+}
+
+#[tokio::test]
+async fn a_plain_charge_beside_one_of_unknown_outcome_is_refunded_if_it_exceeds_its_limit() {
+    let (limit, number) = (window(5, MINUTE), START.0 / MINUTE);
+    let checks = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
+    let span = Some(ServerTimeSpan { earliest: START, latest: START, is_certain: true });
+    let value = i64::try_from(number * 10_000_000_000 + 6).unwrap();
+    let lost = SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
+    let replies = [ChargeReply { value: Err(lost), span }, ChargeReply { value: Ok(value), span }];
+    let charges = Some(ChargeReplies::from_iter(replies));
+    let store = store(Canned { charges, ..Canned::default() }).with_wrong_hints(1);
+    let deadline = Clock::System.monotonic_now() + Duration::from_secs(9);
+    let answers = apply_until(&store, &checks, Accounting::AllOrNothing, Some(deadline)).await;
+    let expected = [ExecutionStatus::Unknown, ExecutionStatus::NotExecuted].map(unanswered);
+    assert_eq!(answers.each, expected);
+    let canned = store.transport();
+    assert_eq!(*canned.waits.lock().unwrap(), [Some(deadline - Duration::from_millis(1))]);
+    assert!(sent(&store).is_empty(), "the scripts might charge the first counter again");
+    let refunds: Vec<ScriptCall> = canned.in_background.lock().unwrap().drain(..).collect();
+    assert_eq!(refunds.len(), 1);
+    let words: Vec<redis::Arg<&[u8]>> = refunds[0].command.args_iter().collect();
+    let text = Prefix::default().key(&checks[1].key, &limit.algorithm);
+    let expected = [redis::Arg::Simple(b"1".as_slice()), redis::Arg::Simple(text.as_slice())];
+    assert_eq!(words[2..4], expected);
+}
+
+#[test]
+fn only_a_store_with_plain_commands_refuses_transiently_and_only_windows() {
+    let plain = || Canned { charges: Some(ChargeReplies::new()), ..Canned::default() };
+    let (hour, bucket) = (window(5, HOUR), bucket(5, SECOND));
+    let [of_window, of_bucket] = [take(key(1), &hour, 1), take(key(2), &bucket, 1)];
+    assert!(store(plain()).may_refuse_transiently(&of_window));
+    assert!(!store(plain()).may_refuse_transiently(&of_bucket));
+    assert!(!store(Canned::default()).may_refuse_transiently(&of_window));
+    let by_the_calls_time = RedisStore::new(plain(), Prefix::default(), TimeSource::Call);
+    assert!(!by_the_calls_time.may_refuse_transiently(&of_window));
+}
+
+#[test]
+fn lost_connections_and_lost_counters_both_begin_a_new_session() {
+    let store = store(Canned::default());
+    assert_eq!((store.session(), store.counter_losses()), (7, 4));
+}
+
+#[tokio::test]
+async fn each_statistic_is_reported_under_its_own_name() {
+    let addresses = vec![Address::Tcp("127.0.0.1".into(), free_port())];
+    let config = RedisConfig { addresses, ..RedisConfig::default() };
+    let client = RedisClient::open(config, PRODUCTION.all().to_vec()).unwrap();
+    let store = RedisStore::new(client, Prefix::default(), TimeSource::Server);
+    let stats = store.stats();
+    let counters = [
+        &stats.clamped,
+        &stats.unreadable,
+        &stats.multi_slot_calls,
+        &stats.two_rounds,
+        &stats.node_calls,
+        &stats.not_here,
+        &stats.refunded,
+        &stats.script_calls,
+    ];
+    for (n, counter) in (1..).zip(counters) {
+        counter.store(n, Ordering::Relaxed);
+    }
+    let shared = store.shared_stats();
+    let reported = [
+        shared.clamped,
+        shared.unreadable,
+        shared.multi_slot_calls,
+        shared.two_rounds,
+        shared.node_calls,
+        shared.not_here,
+        shared.refunds,
+        shared.script_calls,
+    ];
+    assert_eq!(reported, [1, 2, 3, 4, 5, 6, 7, 8]);
+    assert!(!store.is_available(), "it was never connected");
+}
