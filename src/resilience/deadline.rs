@@ -187,6 +187,16 @@ mod tests {
         assert_eq!(answer_after(8, 6, Some(60_000)).await, UNKNOWN);
     }
 
+    #[test]
+    fn at_least_2_ms_of_the_callers_time_are_reserved_for_the_response() {
+        let now = Clock::default().monotonic_now();
+        let millis = Duration::from_millis;
+        let store = Deadline::new(SlowStore(Duration::ZERO), millis(60_000), Clock::default());
+        for (left, budget) in [(100, 80), (10, 8), (5, 3), (3, 1), (2, 0)] {
+            assert_eq!(store.budget(now, Some(now + millis(left))), millis(budget), "{left} ms");
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_call_without_time_left_is_not_sent() {
         let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };

@@ -78,3 +78,40 @@ impl LastKnownCounters {
         &self.entries[(check.key.identity as usize) % ENTRY_COUNT]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::fixtures::{fixed_window, take};
+
+    const NOW: Micros = Micros(1_763_596_800_000_000);
+
+    fn known(available: u64, reset_after: u64) -> Answer {
+        let reset_after = Some(Micros(reset_after));
+        Answer::LastKnown { available: Hits(available), reset_after }
+    }
+
+    #[test]
+    fn a_known_counter_is_full_from_its_reset_on() {
+        let (counters, limit) = (LastKnownCounters::new(), fixed_window(10, Micros::SECOND));
+        let limit = Arc::new(limit);
+        let check = take(1, 1, &limit);
+        let outcome = Outcome { reset_after: Micros::SECOND, ..Outcome::pass(Hits(7)) };
+        counters.record(&check, &outcome, NOW);
+        let answer = |after| counters.answer(&check, NOW.saturating_add(Micros(after)));
+        assert_eq!(answer(0), known(7, 1_000_000));
+        assert_eq!(answer(999_999), known(7, 1));
+        assert_eq!(answer(1_000_000), known(10, 0));
+    }
+
+    #[test]
+    fn a_lowered_limit_has_at_most_its_capacity_available() {
+        let counters = LastKnownCounters::new();
+        let [limit, lowered] = [10, 5].map(|hits| Arc::new(fixed_window(hits, Micros::SECOND)));
+        let outcome = Outcome { reset_after: Micros::SECOND, ..Outcome::pass(Hits(7)) };
+        counters.record(&take(1, 1, &limit), &outcome, NOW);
+        assert_eq!(counters.answer(&take(1, 1, &lowered), NOW), known(5, 1_000_000));
+    }
+}

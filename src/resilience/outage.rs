@@ -251,6 +251,15 @@ mod tests {
     }
 
     #[test]
+    fn an_outage_names_the_latest_unanswered_call_or_else_why_the_store_is_unavailable() {
+        let tracker = OutageTracker::default();
+        tracker.record_fallback(FallbackReason::Late, NOW);
+        let reason = |now, unavailable| tracker.update(now, Some(unavailable)).unwrap().reason;
+        assert_eq!(reason(NOW, FallbackReason::Unreachable), FallbackReason::Late);
+        assert_eq!(reason(at_millis(2_000), FallbackReason::Rehearsed), FallbackReason::Rehearsed);
+    }
+
+    #[test]
     fn the_wall_clock_does_not_change_the_duration_of_an_outage() {
         let tracker = OutageTracker::default();
         tracker.record_fallback(FallbackReason::Late, NOW);

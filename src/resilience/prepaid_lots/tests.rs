@@ -115,7 +115,7 @@ fn a_lot_expires_with_its_lifetime_window_session_or_policy() {
         (lots, now, added)
     };
     let (lots, now, added) = with_lot(0);
-    assert_eq!(added.spend_until, Micros(now + LOT_LIFETIME_MAX.0));
+    assert_eq!(added.spend_until, Micros(now + 100_000));
     assert!(is_spent(&lots, &check, SESSION, now + LOT_LIFETIME_MAX.0 - 1));
     assert!(!is_spent(&lots, &check, SESSION, now + LOT_LIFETIME_MAX.0));
     assert!(!is_spent(&lots, &check, SESSION + 1, now), "another session");
@@ -125,7 +125,7 @@ fn a_lot_expires_with_its_lifetime_window_session_or_policy() {
     // The window ends half a second after zero.
     let (lots, now, added) = with_lot(350_000);
     assert_eq!(now, 450_000);
-    assert_eq!(added.spend_until, Micros(500_000 - CLOCK_DRIFT_MAX.0));
+    assert_eq!(added.spend_until, Micros(499_000));
     assert!(lots.remove_lot(&added, SESSION).is_none(), "its window is over");
 
     let (lots, now, added) = with_lot(0);
@@ -150,6 +150,36 @@ fn a_new_lot_does_not_replace_a_lot_with_spendable_hits() {
     let (second, _) = refill(&lots, &check, now);
     let left = (0..).take_while(|_| is_spent(&lots, &check, SESSION, now)).count();
     assert_eq!(left as u64, first - spent + second);
+}
+
+#[test]
+fn an_expired_lot_is_not_replaced_before_its_hits_are_refunded() {
+    let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
+    let check = take(1, 1, &limit);
+    let now = make_hot(&lots, &check, 90_000, 0);
+    let (hits, added) = refill(&lots, &check, now);
+    let later = added.spend_until;
+    lots.add_lot(&check, &charged_outcome(51, 90_000, later.0), SESSION, later).unwrap();
+    assert_eq!(lots.remove_lot(&added, SESSION).unwrap().taken.hits, Hits(hits));
+}
+
+#[test]
+fn an_idle_account_with_unspent_hits_is_kept_until_they_are_refunded() {
+    let (lots, limit) = (PrepaidLots::new(1), limit(100_000));
+    let check = |n: usize| take((n * SET_COUNT) as u128, 1, &limit);
+    let with_lot = |n| {
+        let now = make_hot(&lots, &check(n), 90_000, 0);
+        refill(&lots, &check(n), now).1
+    };
+    let added: Vec<AddedLot> = (0..ACCOUNTS_PER_SET).map(with_lot).collect();
+    // All accounts of the set have been idle for long when another counter asks for one.
+    let later = 100_000 + 2 * ACCOUNT_IDLE_MAX.0;
+    let outcome = charged_outcome(1, 90_000, later);
+    lots.record_outcome(&check(ACCOUNTS_PER_SET), &outcome, Micros(later));
+    for lot in &added {
+        let receipt = lots.remove_lot(lot, SESSION);
+        assert_eq!(receipt.map(|receipt| receipt.taken.hits), Some(Hits(50)), "{lot:?}");
+    }
 }
 
 #[test]

@@ -247,6 +247,9 @@ async fn each_rule_says_what_its_silence_means() {
     store.remote().gone.store(true, Ordering::SeqCst);
     assert_eq!(verdict(&store, take(1, &window(5, OnStoreFailure::Local), 1)).await, Verdict::Pass);
     assert_eq!(verdict(&store, take(2, &window(0, OnStoreFailure::Allow), 1)).await, Verdict::Pass);
+    let allow = window(5, OnStoreFailure::Allow);
+    let answers = store.apply(&call(&[take(2, &allow, 1)], NOW)).await;
+    assert_eq!(answers.each[0].outcome().unwrap().available, Hits(5), "none is known to be used");
     let deny = window(5, OnStoreFailure::Deny);
     let answers = store.apply(&call(&[take(3, &deny, 1)], NOW)).await;
     let outcome = answers.each[0].outcome().unwrap();
@@ -256,8 +259,33 @@ async fn each_rule_says_what_its_silence_means() {
     let error = window(5, OnStoreFailure::Error);
     let answers = store.apply(&call(&[take(4, &error, 1)], NOW)).await;
     assert_eq!(answers.each, [Answer::Unanswered { executed: ExecutionStatus::NotExecuted }]);
-    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 4);
+    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 5);
     assert_eq!(store.stats().unavailable.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_call_rejected_for_its_silence_is_counted_once_and_each_of_its_refunds() {
+    let store = fallback(1);
+    let (limit, deny) = (window(5, OnStoreFailure::Local), window(5, OnStoreFailure::Deny));
+    *store.remote().silent.lock().unwrap() = vec![(2, ExecutionStatus::Unknown)];
+    let checks = [take(1, &limit, 2), take(2, &limit, 3), take(3, &deny, 1)];
+    store.apply(&call(&checks, NOW)).await;
+    let stats = store.stats();
+    let calls = [&stats.admitted, &stats.refused, &stats.unavailable];
+    assert_eq!(calls.map(|count| count.load(Ordering::SeqCst)), [0, 1, 0]);
+    let refunds = [&stats.refunded, &stats.refunds_lost];
+    assert_eq!(refunds.map(|count| count.load(Ordering::SeqCst)), [2, 0]);
+}
+
+#[tokio::test]
+async fn a_call_counts_as_late_if_any_of_its_checks_may_have_been_carried_out() {
+    let store = fallback(1);
+    let limit = window(5, OnStoreFailure::Local);
+    *store.remote().silent.lock().unwrap() =
+        vec![(0, ExecutionStatus::NotExecuted), (1, ExecutionStatus::Unknown)];
+    store.apply(&call(&[take(1, &limit, 1), take(2, &limit, 1)], NOW)).await;
+    assert_eq!(store.outages().calls(FallbackReason::Late), 1);
+    assert_eq!(store.outages().calls(FallbackReason::Unreachable), 0);
 }
 
 #[tokio::test]

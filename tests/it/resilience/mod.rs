@@ -2,6 +2,7 @@
 
 mod empty_restarts;
 mod fallback;
+mod layers;
 mod own_charges;
 mod redis_outage;
 mod refusal_cache;

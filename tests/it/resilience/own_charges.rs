@@ -407,3 +407,61 @@ async fn lost_charges_of_a_shadow_check_exceed_no_limit() {
     replica.outage(START);
     assert_eq!(replica.over_admitted_max(START), 2, "a limit in shadow mode admits everything");
 }
+
+#[tokio::test]
+async fn resets_and_waits_after_a_loss_are_told_by_own_charges() {
+    let (store, replicas) = replicas(1);
+    let (replica, limit, owed) = (&replicas[0], bucket(20, 3 * MINUTE), always(&bucket(5, MINUTE)));
+    assert_eq!(admitted(replica, &limit, 12, START).await, 12);
+    answer(replica, take(2, &owed, 5), START).await;
+    store.lose();
+    let passed = *answer(replica, take(1, &limit, 1), START).await.outcome().unwrap();
+    assert_eq!(passed.reset_after, Micros(13 * 3 * MINUTE), "the store would say 3 minutes");
+    // The store, which is empty, lets the debt pass without a wait.
+    let refused = *answer(replica, take(2, &owed, 1), START).await.outcome().unwrap();
+    let told = (refused.verdict, refused.retry_after);
+    assert_eq!(told, (Verdict::Refuse, Some(Micros(2 * MINUTE))));
+}
+
+#[tokio::test]
+async fn hits_admitted_without_the_store_are_own_charges_after_a_loss() {
+    for (count, share, left) in [(1, 20, 0), (2, 10, 10)] {
+        let (store, replicas) = replicas(count);
+        let (replica, limit) = (&replicas[0], window(20, HOUR));
+        store.is_away.store(true, Ordering::SeqCst);
+        assert_eq!(admitted(replica, &limit, 30, START).await, share);
+        store.is_away.store(false, Ordering::SeqCst);
+        store.lose();
+        assert_eq!(admitted(replica, &limit, 30, START).await, left, "{count} replicas");
+    }
+}
+
+#[tokio::test]
+async fn the_bound_of_over_admission_counts_each_hit_once_and_until_it_expires() {
+    let (store, replicas) = replicas(1);
+    let (replica, limit) = (&replicas[0], window(20, HOUR));
+    let at = |after| START.saturating_add(Micros(after));
+    let bound = |after| {
+        replica.outage(at(after));
+        replica.over_admitted_max(at(after))
+    };
+    assert_eq!(admitted(replica, &limit, 5, START).await, 5);
+    assert_eq!(bound(0), 0, "nothing is lost");
+    store.lose();
+    assert_eq!(bound(HOUR - 1), 5);
+    assert_eq!(admitted(replica, &limit, 3, at(HOUR)).await, 3);
+    for _ in 0..2 {
+        store.lose();
+        assert_eq!(bound(HOUR), 8, "a second loss loses no hit again");
+    }
+    assert_eq!(bound(2 * HOUR - 1), 8);
+    assert_eq!(bound(2 * HOUR), 0);
+    // Charges that have expired cannot be lost.
+    assert_eq!(admitted(replica, &limit, 4, at(2 * HOUR)).await, 4);
+    assert_eq!((bound(3 * HOUR), bound(4 * HOUR)), (0, 0));
+    store.lose();
+    assert_eq!(bound(4 * HOUR), 0);
+    store.is_away.store(true, Ordering::SeqCst);
+    assert_eq!(admitted(replica, &limit, 2, at(4 * HOUR)).await, 2);
+    assert_eq!((bound(5 * HOUR - 1), bound(5 * HOUR)), (2, 0), "the store has not charged two");
+}

@@ -11,7 +11,7 @@ use tidegate::resilience::refusal_cache::RefusalCache;
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 
-use crate::support::vectors;
+use crate::support::{limits, vectors};
 
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_763_596_800_000_000;
@@ -149,7 +149,7 @@ async fn when_the_second_is_over_one_call_asks_for_all() {
     bench.one(START, take(1, &limit, 1)).await;
     bench.asked.store(0, Ordering::Relaxed);
     let at = |now| source_at(&bench, &limit, now);
-    let calls = [at(START + SECOND), at(START + SECOND), at(START + SECOND + 19_999)];
+    let calls = [at(START + SECOND), at(START + SECOND), at(START + SECOND + 99_999)];
     let sources = futures_util::future::join_all(calls).await;
     assert_eq!(sources, [Source::Memory, Source::Cached, Source::Cached]);
     assert_eq!(bench.asked.load(Ordering::Relaxed), 1);
@@ -165,6 +165,57 @@ async fn nobody_waits_long_for_the_one_who_asks() {
     let calls = [at(START + SECOND), at(START + SECOND + 100_000)];
     let sources = futures_util::future::join_all(calls).await;
     assert_eq!(sources, [Source::Memory; 2], "both asked");
+}
+
+#[tokio::test]
+async fn once_the_wait_is_over_no_call_is_refused_from_memory() {
+    let bench = Bench::new(false);
+    let limit = bucket(2, SECOND / 2);
+    bench.one(START, take(1, &limit, 2)).await;
+    assert_eq!(bench.one(START, take(1, &limit, 1)).await.1, Some(SECOND / 2));
+    let at = |now| source_at(&bench, &limit, now);
+    let calls = [at(START + SECOND / 2), at(START + SECOND / 2)];
+    let sources = futures_util::future::join_all(calls).await;
+    assert_eq!(sources, [Source::Memory; 2], "both asked");
+}
+
+#[tokio::test]
+async fn a_refusal_from_memory_reports_the_counter_as_the_store_did() {
+    let bench = Bench::new(false);
+    let limit = bucket(5, 10 * SECOND);
+    bench.one(START, take(1, &limit, 3)).await;
+    for (later, from) in [(0, Source::Memory), (100_000, Source::Cached)] {
+        let checks = [take(1, &limit, 3)];
+        let (answers, source, _) =
+            bench.call(START + later, Accounting::AllOrNothing, &checks).await;
+        let outcome = answers[0].outcome().unwrap();
+        assert_eq!((source, outcome.available), (from, Hits(2)));
+        assert_eq!(outcome.retry_after, Some(Micros(10 * SECOND - later)));
+        assert_eq!(outcome.reset_after, Micros(30 * SECOND - later));
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_is_not_repeated_under_a_larger_limit_of_the_same_counter() {
+    let bench = Bench::new(false);
+    let minute = 60 * SECOND;
+    let of = |hits| {
+        [
+            window(hits, minute),
+            limits::calendar(hits, tidegate::domain::Unit::Day, "Europe/Berlin"),
+            limits::sliding_window(hits, minute),
+            limits::sliding_log(hits, minute),
+            bucket(hits, 10 * SECOND),
+            limits::credits(hits, 1, 10 * SECOND),
+        ]
+    };
+    for (n, (limit, raised)) in (0..).zip(of(1).iter().zip(&of(2))) {
+        bench.one(START, take(n, limit, 1)).await;
+        assert_eq!(bench.one(START, take(n, limit, 1)).await.0, Verdict::Refuse);
+        assert!(!bench.one(START, take(n, limit, 1)).await.2, "{limit:?}");
+        let larger = bench.one(START, take(n, raised, 1)).await;
+        assert_eq!(larger, (Verdict::Pass, None, true), "{raised:?}");
+    }
 }
 
 #[tokio::test]
@@ -347,6 +398,23 @@ async fn many_refused_keys_take_no_more_room_than_a_few_thousand() {
     }
     // Looking again brings a key back in place of another, hence not exactly 4,096.
     assert!((1..KEYS / 2).contains(&remembered), "{remembered}");
+}
+
+#[tokio::test]
+async fn the_oldest_refusal_makes_room_for_a_new_one() {
+    let bench = Bench::new(false);
+    let limit = window(1, 60 * SECOND);
+    // The identity selects one of 512 sets, each with room for eight refusals.
+    let same_set = |n: &u64| key(*n).identity.is_multiple_of(512);
+    let keys: Vec<u64> = (0..).filter(same_set).take(9).collect();
+    for (at, n) in (START..).zip(&keys) {
+        bench.one(at, take(*n, &limit, 1)).await;
+        bench.one(at, take(*n, &limit, 1)).await;
+    }
+    for n in &keys[1..] {
+        assert!(!bench.one(START + 9, take(*n, &limit, 1)).await.2, "{n} is remembered");
+    }
+    assert!(bench.one(START + 9, take(keys[0], &limit, 1)).await.2, "the oldest one is not");
 }
 
 #[tokio::test]
