@@ -239,3 +239,45 @@ pub fn expires_at(state: &State, limit: &Limit) -> Micros {
     };
     expires.unwrap_or(Micros::ZERO)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{
+        Bucket, Concurrency, FixedWindow, Hits, Hybrid, Refill, SlidingLog, SlidingWindow, Window,
+        fixtures,
+    };
+
+    /// Time of the charges: the start of a minute.
+    const CHARGED_AT: u64 = 1_800_000_000_000_000;
+
+    #[test]
+    fn a_state_from_the_future_is_reported_for_every_algorithm() {
+        let (hits, length) = (Hits(5), Micros::from_secs(60));
+        let (burst, floor, window) = (hits, Hits::ZERO, Window::Epoch { length });
+        let refill = Refill::Arrival { emission: Micros(100_000) };
+        let (shares, class, floor_percent) = ([100].into(), 0, 0);
+        let hybrid = Hybrid { burst, hits, window: length, shares, class, floor_percent };
+        // With the longest step back of the clock that is not reported, in microseconds.
+        for (algorithm, back_max) in [
+            (Algorithm::FixedWindow(FixedWindow { hits, window }), 0),
+            (Algorithm::SlidingWindow(SlidingWindow { hits, length }), 0),
+            (Algorithm::SlidingLog(SlidingLog { hits, length }), 0),
+            // The other 400 ms of the capacity, and one second.
+            (Algorithm::Bucket(Bucket { burst, refill, floor, leaky: false }), 1_400_000),
+            // The time to fill an empty counter, and one tick.
+            (Algorithm::Hybrid(hybrid), 60_001_000),
+            // One more lease.
+            (Algorithm::Concurrency(Concurrency { slots: hits, lease: length }), 60_000_000),
+        ] {
+            let limit = fixtures::limit(algorithm);
+            let take = Op::Take { cost: Hits::ONE };
+            let state = apply(None, &limit, take, Micros(CHARGED_AT)).write;
+            let is_reported = |back: u64| {
+                apply(state.as_ref(), &limit, Op::PEEK, Micros(CHARGED_AT - back)).stepped_back
+            };
+            let reports = [back_max, back_max + 1, 600_000_000].map(is_reported);
+            assert_eq!(reports, [false, true, true], "{:?}", limit.algorithm);
+        }
+    }
+}

@@ -214,6 +214,17 @@ mod tests {
     }
 
     #[test]
+    fn each_of_many_quota_groups_is_decided_on_its_own() {
+        for passing in 0..384 {
+            let verdict =
+                |group: u16| if group == passing { Verdict::Pass } else { Verdict::Refuse };
+            let check = |group| (Role::Quota(group), Some(verdict(group)));
+            let admission: Admission = (0..384).map(check).collect();
+            assert!(admission.is_admitted(), "{passing}");
+        }
+    }
+
+    #[test]
     fn the_undecided_checks_alone_give_the_result_of_the_whole_call() {
         for call in (1..=4).flat_map(all_calls) {
             let admission: Admission = call.iter().copied().collect();

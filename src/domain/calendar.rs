@@ -79,3 +79,22 @@ impl fmt::Debug for Calendar {
         write!(f, "Calendar({} in {})", self.unit.as_str(), self.zone)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{DAY, utc_days};
+    use super::*;
+
+    #[test]
+    fn the_boundaries_begin_one_window_before_and_end_one_window_after_the_current_one() {
+        for (now, days) in [
+            (5 * DAY.0, [4, 5, 6, 7]),
+            (6 * DAY.0 - 1, [4, 5, 6, 7]),
+            // No window precedes the one of the Unix epoch.
+            (0, [0, 0, 1, 2]),
+        ] {
+            let expected = days.map(|day| Micros(day * DAY.0));
+            assert_eq!(utc_days().boundaries_around(Micros(now)), expected, "{now}");
+        }
+    }
+}

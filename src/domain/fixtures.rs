@@ -1,11 +1,28 @@
-//! Limits and checks for unit tests.
+//! Limits, checks and a calendar for unit tests.
 
 use std::sync::Arc;
 
 use super::{
-    Algorithm, Charge, Check, CounterKey, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Op,
-    Rate, Role, Unit, Window,
+    Algorithm, Calendar, CalendarWindows, Charge, Check, CounterKey, FixedWindow, Hits, Limit,
+    Micros, OnStoreFailure, Op, Rate, Role, Unit, Window, WindowBounds,
 };
+
+/// Length of a day in UTC.
+pub(crate) const DAY: Micros = Micros::from_secs(86_400);
+
+struct UtcDays;
+
+impl CalendarWindows for UtcDays {
+    fn window_at(&self, at: Micros) -> WindowBounds {
+        let start = Micros(at.0 - at.0 % DAY.0);
+        WindowBounds { start, end: start.saturating_add(DAY) }
+    }
+}
+
+/// Returns a calendar of days in UTC.
+pub(crate) fn utc_days() -> Calendar {
+    Calendar::new(Unit::Day, "UTC", Arc::new(UtcDays))
+}
 
 /// Returns a limit that charges admitted hits only. Responses report its rate as 1 per second.
 pub(crate) fn limit(algorithm: Algorithm) -> Limit {

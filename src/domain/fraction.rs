@@ -165,6 +165,31 @@ mod tests {
     }
 
     #[test]
+    fn only_the_hits_of_the_other_algorithms_are_scaled() {
+        let halved = |algorithm| limit(algorithm).scaled_by(Fraction::one_of(2)).algorithm;
+        let length = Micros::SECOND;
+        let window = |hits| Algorithm::SlidingWindow(SlidingWindow { hits: Hits(hits), length });
+        assert_eq!(halved(window(7)), window(3));
+        let log = |hits| Algorithm::SlidingLog(SlidingLog { hits: Hits(hits), length });
+        assert_eq!(halved(log(7)), log(3));
+        let slots =
+            |slots| Algorithm::Concurrency(Concurrency { slots: Hits(slots), lease: length });
+        assert_eq!(halved(slots(7)), slots(3));
+        let hybrid = |burst, hits| {
+            let (burst, hits, shares) = (Hits(burst), Hits(hits), [30, 20].into());
+            Algorithm::Hybrid(Hybrid {
+                burst,
+                hits,
+                window: length,
+                shares,
+                class: 1,
+                floor_percent: 60,
+            })
+        };
+        assert_eq!(halved(hybrid(101, 11)), hybrid(50, 5));
+    }
+
+    #[test]
     fn a_scaled_refill_stays_within_the_arithmetic() {
         let window = Micros::from_secs(10 * 365 * 86_400);
         let refill = Refill::Credits { hits: Hits(1), window };

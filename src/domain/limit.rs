@@ -386,3 +386,38 @@ pub enum OnStoreFailure {
     /// Envoy's `failure_mode_deny`.
     Error,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures;
+    use super::*;
+
+    #[test]
+    fn a_charge_lives_until_its_window_or_lease_ends_or_its_hits_have_refilled() {
+        let (hits, length) = (Hits(7), Micros::from_secs(60));
+        let (burst, floor) = (Hits(5), Hits::ZERO);
+        let bucket = |refill| Algorithm::Bucket(Bucket { burst, refill, floor, leaky: false });
+        let window = |window| Algorithm::FixedWindow(FixedWindow { hits, window });
+        let (shares, class, floor_percent) = ([100].into(), 0, 0);
+        let hybrid = Hybrid { burst, hits, window: length, shares, class, floor_percent };
+        for (algorithm, lifetime) in [
+            (window(Window::Epoch { length }), 60_000_000),
+            // A day may have 25 hours; the margin of two days suffices for every unit.
+            (window(Window::Calendar(fixtures::utc_days())), 3 * fixtures::DAY.0),
+            (Algorithm::SlidingWindow(SlidingWindow { hits, length }), 120_000_000),
+            (Algorithm::SlidingLog(SlidingLog { hits, length }), 60_000_000),
+            (bucket(Refill::Arrival { emission: Micros(100_000) }), 500_000),
+            // Five of seven hits per minute, rounded up.
+            (bucket(Refill::Credits { hits, window: length }), 42_857_143),
+            (Algorithm::Hybrid(hybrid), 42_857_143),
+            (Algorithm::Concurrency(Concurrency { slots: hits, lease: length }), 60_000_000),
+        ] {
+            let limit = fixtures::limit(algorithm);
+            assert_eq!(limit.charge_lifetime(), Micros(lifetime), "{limit:?}");
+            for charge in [Charge::Billed, Charge::Always] {
+                let limit = Limit { charge, ..limit.clone() };
+                assert_eq!(limit.charge_lifetime(), Micros(2 * lifetime), "{limit:?}");
+            }
+        }
+    }
+}

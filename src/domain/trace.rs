@@ -138,3 +138,51 @@ impl fmt::Debug for Trace {
         f.debug_struct("Trace").field("parent", &self.parent).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{LimitedBy, WaitPrecision};
+    use super::*;
+
+    #[test]
+    fn the_domain_of_a_caller_is_recorded_only_if_the_policy_has_it() {
+        for (domain_known, domain) in [(true, Some("edge".to_owned())), (false, None)] {
+            let limited_by = LimitedBy {
+                name: "per-ip",
+                rule: None,
+                retry_after: Some(Micros(5)),
+                precision: WaitPrecision::Exact,
+            };
+            let decision = Decision {
+                code: Code::OverLimit,
+                statuses: Vec::new(),
+                limited_by: Some(limited_by),
+                source: Source::Redis,
+                shadowed: false,
+                domain_known,
+                slot: None,
+            };
+            let trace = Trace::begin(None, || Micros::SECOND);
+            trace.record_decision("edge", 2, &decision);
+            let recorded = TracedDecision {
+                domain,
+                descriptors: 2,
+                code: Code::OverLimit,
+                source: Source::Redis,
+                limited_by: Some("per-ip".to_owned()),
+                retry_after: Some(Micros(5)),
+            };
+            assert_eq!(trace.snapshot().decision, Some(recorded));
+        }
+    }
+
+    #[test]
+    fn a_trace_keeps_its_first_64_node_calls() {
+        let trace = Trace::begin(None, || Micros::SECOND);
+        for took in 0..70 {
+            trace.record_node_call("redis:6379", Micros(took), None);
+        }
+        let calls = trace.snapshot().node_calls;
+        assert_eq!((calls.len(), calls.last().map(|call| call.took)), (64, Some(Micros(63))));
+    }
+}

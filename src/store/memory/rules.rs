@@ -254,6 +254,7 @@ impl RuleTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::Micros;
 
     fn rule(limit_id: u64) -> RuleIdentity {
         RuleIdentity::new(limit_id, CellFormat::FixedWindow)
@@ -270,6 +271,18 @@ mod tests {
         table.subtract(first, 10);
         assert_eq!(table.share(900, true), 900);
         assert_eq!(table.rule(first), Some(rule(1)));
+    }
+
+    #[test]
+    fn a_limit_whose_sketch_format_changes_is_another_rule() {
+        let window = |seconds| CellFormat::SlidingWindow { length: Micros::from_secs(seconds) };
+        let formats = [CellFormat::FixedWindow, CellFormat::Bucket, window(1), window(2)];
+        let table = RuleTable::new();
+        let slots = formats.map(|format| table.add(&RuleIdentity::new(7, format), 1));
+        for (format, slot) in formats.into_iter().zip(slots) {
+            let rule = RuleIdentity::new(7, format);
+            assert_eq!((table.rule(slot), table.weight_of(&rule)), (Some(rule), 1));
+        }
     }
 
     #[test]

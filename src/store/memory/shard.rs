@@ -352,3 +352,72 @@ impl Shard {
 fn entry_at(chunks: &[Box<[Entry]>], slot: EntryIndex) -> &Entry {
     &chunks[slot as usize / ENTRIES_PER_CHUNK][slot as usize % ENTRIES_PER_CHUNK]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::rules::RuleIdentity;
+    use super::*;
+    use crate::domain::fixtures;
+
+    const EXPIRES: Micros = Micros::SECOND;
+
+    fn key(n: u32) -> EntryKey {
+        let identity = u128::from(n).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
+        EntryKey::for_counter(identity)
+    }
+
+    fn state(count: u32) -> State {
+        State::FixedWindow(fixed_window::State { start: Micros::ZERO, count })
+    }
+
+    /// Adds the n-th entry, which expires at [`EXPIRES`]. All entries have one rule, whose slot is
+    /// returned.
+    fn add(shard: &mut Shard, rules: &RuleTable, n: u32) -> RuleSlot {
+        let rule = RuleIdentity::for_limit(&fixtures::fixed_window(5, Micros::SECOND));
+        let slot = rules.add(&rule, 1);
+        shard.insert(key(n), state(n), EXPIRES, slot);
+        slot
+    }
+
+    #[test]
+    fn a_removed_entry_no_longer_counts_against_its_rule() {
+        let (mut shard, rules) = (Shard::default(), RuleTable::new());
+        let rule = add(&mut shard, &rules, 1);
+        add(&mut shard, &rules, 2);
+        assert_eq!(rules.weight(rule), 2);
+        assert_eq!(shard.reclaim(EXPIRES, 2, &rules, |_| false), 2);
+        assert_eq!(rules.weight(rule), 0);
+    }
+
+    #[test]
+    fn entries_can_be_added_after_an_empty_shard_was_compacted() {
+        let (mut shard, rules) = (Shard::default(), RuleTable::new());
+        for n in 0..300 {
+            add(&mut shard, &rules, n);
+        }
+        assert_eq!(shard.reclaim(EXPIRES, 300, &rules, |_| false), 300);
+        shard.compact(0);
+        assert_eq!(shard.slot_count(), 0);
+        for n in 0..300 {
+            add(&mut shard, &rules, n);
+        }
+        for n in 0..300 {
+            let slot = shard.find(key(n)).unwrap();
+            assert_eq!(shard.state(slot), &state(n));
+        }
+    }
+
+    #[test]
+    fn only_a_step_back_of_more_than_a_second_sets_back_the_latest_call() {
+        let mut shard = Shard::default();
+        for (now, latest) in [
+            (5_000_000, 5_000_000),
+            (4_000_000, 5_000_000),
+            (3_999_999, 3_999_999),
+            (4_000_000, 4_000_000),
+        ] {
+            shard.record_call_time(Micros(now));
+            assert_eq!(shard.latest_call_time(), Micros(latest), "{now}");
+        }
+    }
+}

@@ -317,6 +317,7 @@ fn start_of_window(at: Micros, length: Micros) -> Micros {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{Charge, Hits, Op, SlidingLog};
 
     const WINDOW_START: Micros = Micros(1_763_596_800_000_000);
     const WINDOW_LENGTH: Micros = Micros::from_secs(60);
@@ -366,6 +367,20 @@ mod tests {
         assert_eq!(sketch.state(key(1), next), Some(window(next, 5, 3)));
         let third = next.saturating_add(WINDOW_LENGTH);
         assert_eq!(sketch.state(key(1), third), Some(window(third, 3, 0)));
+    }
+
+    #[test]
+    fn a_hit_at_the_start_of_a_window_counts_in_that_window_only() {
+        let limit = SlidingLog { hits: Hits(10), length: WINDOW_LENGTH };
+        let mut log = sliding_log::State::default();
+        for (at, cost) in [(WINDOW_START.0 - 1, 2), (WINDOW_START.0, 3)] {
+            let op = Op::Take { cost: Hits(cost) };
+            let step = sliding_log::apply(Some(&log), &limit, Charge::Admitted, op, Micros(at));
+            log = step.write.unwrap();
+        }
+        let format = CellFormat::SlidingLog { length: WINDOW_LENGTH };
+        let cell = format.to_cell(&State::SlidingLog(Box::new(log)), WINDOW_START);
+        assert_eq!(cell, Some(Cell { time: WINDOW_START, present: 3, previous: 2 }));
     }
 
     #[test]

@@ -131,7 +131,9 @@ async fn what_is_worth_knowing_is_counted() {
     let limit = window(5, MINUTE);
     one(&bench, take(bench.key(1), &limit, 6)).await;
     apply(&bench, &[take(bench.key(1), &limit, 6), peek(bench.key(1), &limit)]).await;
-    assert_eq!(count(&counters.cost_exceeds_capacity), 2);
+    one(&bench, take(bench.key(1), &limit, 1)).await;
+    assert!(!passes(&one(&bench, take(bench.key(1), &limit, 5)).await));
+    assert_eq!(count(&counters.cost_exceeds_capacity), 2, "a cost of 5 does not exceed it");
     bench.advance(MINUTE);
     one(&bench, take(bench.key(1), &limit, 1)).await;
     bench.set(START);
