@@ -69,6 +69,13 @@ fn an_unlisted_value_is_of_the_default_class() {
     assert_eq!(bench.passes("plan=stranger", 200), 39, "that with the highest floor");
     let bench = Bench::new(&policy("shared", SHARED, "default: gold,"));
     assert_eq!(bench.passes("plan=stranger", 200), 100);
+    for classes in [
+        "gold: {share: 60%}, free: {share: 10%}, silver: {share: 30%}",
+        "gold: {share: 60%}, free: {burst: 10, requests_per_unit: 1}, silver: {share: 30%}",
+    ] {
+        let bench = Bench::new(&policy("separate", classes, ""));
+        assert_eq!(bench.passes("plan=stranger", 200), 10, "that with the smallest share");
+    }
 }
 
 #[test]
@@ -116,4 +123,39 @@ descriptors:
     assert_eq!(bench.passes("tenant=a > plan=free", 20), 6);
     assert_eq!(bench.passes("tenant=b > plan=gold", 20), 10);
     assert_eq!(bench.passes("tenant=a > plan=gold", 20), 4);
+}
+
+/// A policy of [`policy`] with a bucket of 10.
+fn small(method: &str, classes: &str) -> Bench {
+    Bench::new(&policy(method, classes, "").replace("burst: 100", "burst: 10"))
+}
+
+#[test]
+fn a_floor_is_rounded_up_and_the_burst_of_a_class_is_rounded_down_to_a_whole_hit() {
+    let bench = small("shared", "gold: {floor: 0%}, free: {floor: 24%}");
+    assert_eq!(bench.passes("plan=free", 20), 8, "while 3 are there: 24% are 2.4");
+    let bench = small("separate", "gold: {share: 58%}, free: {share: 42%}");
+    assert_eq!((bench.passes("plan=gold", 20), bench.passes("plan=free", 20)), (5, 4));
+}
+
+#[test]
+fn a_share_may_be_a_single_hit_or_the_whole_bucket() {
+    assert_eq!(
+        small("separate", "gold: {share: 90%}, free: {share: 10%}").passes("plan=free", 9),
+        1
+    );
+    assert_eq!(small("separate", "gold: {share: 100%}").passes("plan=gold", 20), 10);
+}
+
+#[test]
+fn a_bill_is_charged_to_the_callers_class_beyond_what_the_class_has_left() {
+    let policy = policy("separate", "gold: {share: 60%}, free: {share: 20%}", "");
+    let bench = Bench::new(&policy.replace("domain: t", "domain: t\ncharge: billed"));
+    bench.ask(&[d("plan=free").hits(30)]);
+    assert!(!bench.one("plan=free").passes(), "10 more than its 20 are used");
+    assert_eq!(bench.ask(&[d("plan=gold").hits(0)]).rows[0].remaining, 60);
+    bench.advance(Micros::from_secs(5));
+    assert!(!bench.one("plan=free").passes(), "the debt of 10 is paid, and nothing is left");
+    bench.advance(Micros::SECOND);
+    assert!(bench.one("plan=free").passes());
 }

@@ -1,8 +1,9 @@
 //! The counters that a request charges.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use tidegate::domain::{CounterKey, Descriptor, Entry, Unit};
+use tidegate::domain::{Charge, Check, CounterKey, Descriptor, Entry, Unit};
 use tidegate::policy::spec::DomainSpec;
 use tidegate::policy::{Policy, Secret};
 
@@ -212,4 +213,64 @@ fn brought_limits_are_placed_by_the_hash_tag_too() {
     let own = key_of(&policy, &[entry("tenant", "t")]);
     assert_eq!(keys(&policy, bringing(&with, 1, Unit::Second))[0].tag, own.tag);
     assert_eq!(keys(&policy, bringing(&without, 1, Unit::Second))[0].tag, None);
+}
+
+#[test]
+fn without_hash_tag_no_counter_has_a_tag() {
+    let policy = policy([key("a").limit(1)]);
+    let entries = [entry("a", "x")];
+    assert_eq!(key_of(&policy, &entries).tag, None);
+    let with_own_counter = bringing(&entries, 1, Unit::Minute);
+    assert_eq!(keys(&policy, with_own_counter)[0].tag, None);
+}
+
+#[test]
+fn an_override_without_every_hash_tag_entry_has_no_tag() {
+    let policy = tagged(&["tenant", "region"], [key("tenant").limit(1)]);
+    let tag = |entries: &[Entry<'_>]| keys(&policy, bringing(entries, 1, Unit::Minute))[0].tag;
+    assert_eq!(tag(&[entry("tenant", "t")]), None);
+    assert!(tag(&[entry("tenant", "t"), entry("region", "r")]).is_some());
+}
+
+#[test]
+fn overrides_in_different_domains_have_different_counters() {
+    let policy = Policy::build(vec![domain("d", []), domain("e", [])], Secret::default());
+    let entries = [entry("a", "x")];
+    let descriptors = [bringing(&entries, 5, Unit::Second)];
+    let key = |domain| {
+        let request = tidegate::domain::Request { domain, descriptors: &descriptors };
+        checks_of(&policy, &request, |check| check.key)[0]
+    };
+    assert_ne!(key("d"), key("e"));
+}
+
+#[test]
+fn an_override_of_several_limits_has_its_own_counter_and_the_charge_of_the_domain() {
+    let mut always = window(5, Unit::Second);
+    Arc::make_mut(&mut always).charge = Charge::Always;
+    let policy = policy([key("a").with(listed("one", None, always)).with(listed(
+        "two",
+        None,
+        window(9, Unit::Second),
+    ))]);
+    let entries = [entry("a", "x")];
+    let descriptors = [bringing(&entries, 5, Unit::Second)];
+    let read = |check: &Check<'_>| (check.key, check.limit.charge);
+    let [(own, charge)] = checks_of(&policy, &request(&descriptors), read)[..] else {
+        panic!("one check")
+    };
+    assert!(!keys(&policy, descriptor(&entries)).contains(&own));
+    assert_eq!(charge, Charge::Admitted);
+}
+
+#[test]
+fn the_entries_of_a_counter_are_those_of_per_with_the_text_of_shared_patterns() {
+    let policy = policy([pair("a", "x*").shared().over([key("b")
+        .with(listed("all", None, bucket(1, 1)))
+        .with(listed("by-b", Some(&[1]), bucket(1, 1)))])]);
+    let rule = &policy.rules()[0];
+    let entries = [entry("a", "x1"), entry("b", "2")];
+    let of = |name| rule.counter_entries(rule.limit_position(name), &entries).to_vec();
+    assert_eq!(of("all"), [entry("a", "x*"), entry("b", "2")]);
+    assert_eq!(of("by-b"), [entry("b", "2")]);
 }

@@ -1,6 +1,8 @@
 //! Rules that an operator overrides: what changes, and what does not.
 
-use tidegate::domain::{Hits, OnStoreFailure, Request, Role, RuleId};
+use std::sync::Arc;
+
+use tidegate::domain::{Charge, Descriptor, Hits, OnStoreFailure, Request, Role, RuleId, Unit};
 use tidegate::policy::{Options, Policy, RuleOverride, RuleOverrideError, Secret, Source, compile};
 
 use super::checks_of;
@@ -96,9 +98,8 @@ fn a_switch_that_would_do_nothing_is_refused() {
 
 #[test]
 fn what_is_denied_counts_nothing_even_where_hits_are_charged_always() {
-    use std::sync::Arc;
     use tidegate::algorithm;
-    use tidegate::domain::{Charge, Limit, Micros, Op};
+    use tidegate::domain::{Limit, Micros, Op};
 
     let mut node = specs::key("client").limit(100);
     let spec = &mut node.0.rule.as_mut().unwrap().limits[0];
@@ -108,5 +109,50 @@ fn what_is_denied_counts_nothing_even_where_hits_are_charged_always() {
     for op in [Op::Take { cost: Hits(7) }, Op::PEEK, Op::Refund { cost: Hits(7) }] {
         let step = algorithm::apply(None, limit, op, Micros(1_763_668_800_000_000));
         assert_eq!((step.outcome.charged, step.write), (Hits(0), None), "{op:?}");
+    }
+}
+
+#[test]
+fn a_bill_is_charged_to_the_overridden_limit() {
+    let mut billed = specs::window(100, Unit::Second);
+    Arc::make_mut(&mut billed).charge = Charge::Billed;
+    let written = specs::policy([specs::key("client").with(specs::spec(None, billed))]);
+    let client = [specs::entry("client", "a")];
+    let descriptors = [Descriptor { has_hits_addend: true, ..specs::descriptor(&client) }];
+    let charged = |policy: &Policy| {
+        let read =
+            |check: &tidegate::domain::Check<'_>| (check.limit.capacity(), check.limit.charge);
+        checks_of(policy, &specs::request(&descriptors), read)
+    };
+    let under = |value| charged(&written.with_overrides([("d", value)].into_iter()));
+    assert_eq!(charged(&written), [(Hits(100), Charge::Always)]);
+    assert_eq!(under(RuleOverride::Scale(20)), [(Hits(20), Charge::Always)]);
+    assert_eq!(under(RuleOverride::Deny), [(Hits::ZERO, Charge::Admitted)]);
+}
+
+#[test]
+fn an_override_keeps_the_secret_the_bound_on_checks_and_the_replaced_names() {
+    let nodes = [specs::key("client").limit(100).replaces(["base"])];
+    let written =
+        Policy::build(vec![specs::domain("d", nodes)], Secret::derive("s")).with_checks_max(7);
+    let switched = written.with_overrides([("d", RuleOverride::Scale(50))].into_iter());
+    let client = [specs::entry("client", "a")];
+    let descriptors = [specs::descriptor(&client)];
+    let key = |policy: &Policy| checks_of(policy, &specs::request(&descriptors), |check| check.key);
+    assert_eq!(key(&switched), key(&written));
+    assert_eq!(switched.checks_max(), 7);
+    assert!(switched.explain("d", &client).to_string().ends_with("replaces base"));
+}
+
+#[test]
+fn a_percentage_is_a_whole_number_from_1_to_100() {
+    assert_eq!(RuleOverride::read("1%"), Ok(RuleOverride::Scale(1)));
+    assert_eq!(RuleOverride::read("100%"), Ok(RuleOverride::Scale(100)));
+    for word in ["0%", "101%", "-1%", "1.5%", "%", "50"] {
+        assert_eq!(
+            RuleOverride::read(word),
+            Err(RuleOverrideError::InvalidWord(word.to_owned())),
+            "{word}"
+        );
     }
 }

@@ -74,6 +74,17 @@ fn the_first_pattern_in_the_file_wins_among_many_siblings_too() {
 }
 
 #[test]
+fn a_lone_star_after_many_siblings_matches_the_values_that_they_leave() {
+    let mut spec = domain("d", [key("a").limit(1)]);
+    spec.nodes.extend((0..20).map(|n| pair("a", &format!("x{n}*")).limit(1).0));
+    spec.nodes.extend(["*", "y*"].map(|pattern| pair("a", pattern).limit(1).0));
+    let policy = Policy::build(vec![spec], Secret::default());
+    assert_eq!(met(&policy, &[("a", "x7z")]), Some("d.a_x7*"));
+    assert_eq!(met(&policy, &[("a", "z")]), Some("d.a_*"));
+    assert_eq!(met(&policy, &[("a", "y1")]), Some("d.a_*"), "the first in the file");
+}
+
+#[test]
 fn the_way_down_never_turns_back() {
     let policy = policy([
         pair("a", "x").over([pair("b", "1").limit(1)]),

@@ -3,6 +3,7 @@
 use tidegate::domain::{
     Algorithm, Charge, Hits, Limit, Micros, OnStoreFailure, Override, Refill, Unit, Window,
 };
+use tidegate::policy::spec::LimitSpec;
 use tidegate::policy::{DiagnosticKind, compile_override};
 
 use super::compile_helpers::{bad, good, rate_limit};
@@ -46,6 +47,9 @@ fn a_bucket_is_kept_as_arrival_time_where_rounding_costs_less_than_a_thousandth(
     // 1,000,000 / 1,999 = 500.25; rounded up to 501: 0.15 % slower, so credits.
     let (_, kept) = refill("unit: second, requests_per_unit: 1999");
     assert_eq!(kept, Refill::Credits { hits: Hits(1999), window: Micros::SECOND });
+    // 1,000,000 / 1,001 = 999.001; rounded up to 1,000: exactly 0.1 % slower, so credits.
+    let (_, kept) = refill("unit: second, requests_per_unit: 1001");
+    assert_eq!(kept, Refill::Credits { hits: Hits(1001), window: Micros::SECOND });
     // 60,000,000 / 59,941 = 1,000.98; rounded up to 1,001: 0.0016 % slower.
     let (_, kept) = refill("unit: minute, requests_per_unit: 59941");
     assert_eq!(kept, Refill::Arrival { emission: Micros(1_001) });
@@ -216,5 +220,48 @@ fn a_sliding_window_takes_what_its_ticks_leave_room_for() {
         let text = |hits| format!("algorithm: sliding_window, {window}, requests_per_unit: {hits}");
         assert_eq!(limit(&text(largest)).capacity(), Hits(largest));
         assert_eq!(bad(rate_limit(&text(largest + 1))).len(), 1, "{window}");
+    }
+}
+
+fn classes(text: &str) -> LimitSpec {
+    let text = rate_limit(&format!("algorithm: token_bucket, unit: second, {text}"));
+    let text = format!("charge: billed\n{text}");
+    good(text).domains.remove(0).nodes.remove(0).rule.unwrap().limits.remove(0)
+}
+
+#[test]
+fn the_largest_burst_of_a_hybrid_fits() {
+    let hybrid = "tiers: {method: hybrid, classes: {gold: {share: 5%}}}";
+    let spec = classes(&format!("requests_per_unit: 10, burst: 22517998, {hybrid}"));
+    assert_eq!(spec.limit.capacity(), Hits(22_517_998));
+}
+
+#[test]
+fn a_class_of_a_hybrid_charges_only_admitted_hits_even_in_a_billed_domain() {
+    let hybrid = "tiers: {method: hybrid, classes: {gold: {share: 50%}}}";
+    let spec = classes(&format!("requests_per_unit: 10, {hybrid}"));
+    let tiers = spec.tiers.unwrap();
+    let class = &tiers.classes[0];
+    assert_eq!((class.limit.charge, class.bill_limit.is_none()), (Charge::Admitted, true));
+}
+
+#[test]
+fn separate_classes_have_ids_of_their_own_which_all_belong_to_the_limit() {
+    let separate = "tiers: {method: separate, classes: {gold: {share: 50%}, free: {share: 50%}}}";
+    let spec = classes(&format!("requests_per_unit: 10, {separate}"));
+    let classes = &spec.tiers.as_ref().unwrap().classes;
+    let (gold, free) = (classes[0].limit.limit_id, classes[1].limit.limit_id);
+    assert_ne!(gold, free);
+    assert!(spec.has_id(gold) && spec.has_id(free) && !spec.has_id(gold ^ 1));
+}
+
+#[test]
+fn only_the_ids_of_overrides_are_marked_as_such() {
+    for multiplier in 1..=64 {
+        let text = format!("unit: minute, unit_multiplier: {multiplier}, requests_per_unit: 5");
+        assert!(!limit(&text).is_override(), "{multiplier}");
+        let asked =
+            Override { requests_per_unit: 5, unit: Unit::Minute, unit_multiplier: multiplier };
+        assert!(compile_override("edge", &asked, Charge::Admitted).is_override(), "{multiplier}");
     }
 }

@@ -1,8 +1,9 @@
 //! All diagnostics of all files are reported in one run, in order.
 
-use tidegate::policy::{DiagnosticKind, Options, Source, compile};
+use tidegate::domain::Bounds;
+use tidegate::policy::{DiagnosticKind, FILE_BYTES_CEILING, Options, Source, compile};
 
-use super::compile_helpers::{bad, many};
+use super::compile_helpers::{bad, many, one};
 
 #[test]
 fn ten_faults_in_one_file_come_in_one_run() {
@@ -118,6 +119,11 @@ fn a_file_or_a_sum_beyond_its_bound_is_a_fault() {
     };
     let options = Options { file_bytes_max: 200, total_bytes_max: 300, ..Options::default() };
     assert!(compile(&[file("a", 100), file("b", 100)], &options).is_ok());
+    let of_sum = |total_bytes_max| {
+        let options = Options { total_bytes_max, ..options };
+        compile(&[file("a", 100), file("b", 100)], &options).is_ok()
+    };
+    assert_eq!((of_sum(224), of_sum(223)), (true, false), "each has 112 bytes");
     let faults = compile(&[file("a", 300)], &options).unwrap_err().0;
     assert!(faults.iter().all(|fault| fault.kind == DiagnosticKind::TooLarge), "{faults:?}");
     let faults = compile(&[file("a", 150), file("c", 100), file("b", 150)], &options).unwrap_err();
@@ -126,15 +132,56 @@ fn a_file_or_a_sum_beyond_its_bound_is_a_fault() {
 }
 
 #[test]
+fn no_setting_raises_the_size_of_a_file_beyond_its_ceiling() {
+    let file = Source { name: "a".to_owned(), text: vec![b'#'; FILE_BYTES_CEILING + 1] };
+    let options = Options { file_bytes_max: usize::MAX, ..Options::default() };
+    let faults = compile(&[file], &options).unwrap_err().0;
+    assert_eq!((faults.len(), faults[0].kind), (1, DiagnosticKind::TooLarge));
+}
+
+/// A request meets at most one rule for each sequence of keys, and has a bounded number of
+/// descriptors.
+#[test]
+fn the_checks_of_a_call_are_those_of_the_costliest_rules_that_it_can_meet() {
+    let text = b"
+domain: a
+descriptors:
+  - key: b
+    rate_limit: {unit: day, requests_per_unit: 1}
+  - key: c
+    value: x
+    rate_limits:
+      - {name: one, unit: day, requests_per_unit: 1}
+      - {name: two, unit: day, requests_per_unit: 1}
+  - key: c
+    rate_limit: {unit: day, requests_per_unit: 1}
+";
+    let fits = |descriptors_max, checks_max| {
+        let source = Source { name: "p.yaml".to_owned(), text: text.to_vec() };
+        let bounds = Bounds { descriptors_max, checks_max, ..Bounds::DEFAULT };
+        let compiled = compile(&[source], &Options { bounds, ..Options::default() });
+        compiled.map(drop).map_err(|faults| faults.0[0].kind)
+    };
+    assert_eq!(fits(2, 3), Ok(()));
+    assert_eq!(fits(2, 2), Err(DiagnosticKind::TooLarge));
+    assert_eq!(fits(1, 2), Ok(()));
+    assert_eq!(fits(1, 1), Err(DiagnosticKind::TooLarge));
+}
+
+#[test]
 fn a_value_beyond_sixty_kibibytes_is_a_fault() {
-    let text = format!("domain: a\ndescriptors: [{{key: a, value: {}}}]\n", "x".repeat(61_441));
-    assert_eq!(bad(text)[0].kind, DiagnosticKind::TooLarge);
+    let text =
+        |bytes| format!("domain: a\ndescriptors: [{{key: a, value: {}}}]\n", "x".repeat(bytes));
+    assert!(one(text(61_440)).is_ok());
+    assert_eq!(bad(text(61_441))[0].kind, DiagnosticKind::TooLarge);
 }
 
 #[test]
 fn the_fingerprint_is_stable_and_changes_with_any_file() {
     let of = |files: &[(&str, &[u8])]| many(files, true).unwrap().fingerprint;
-    let one = of(&[("a", b"domain: a\n"), ("b", b"domain: b\n")]);
+    let files: &[(&str, &[u8])] = &[("a", b"domain: a\n"), ("b", b"domain: b\n")];
+    let one = of(files);
+    assert_ne!(one, many(files, false).unwrap().fingerprint, "another setting");
     assert_eq!(one, of(&[("b", b"domain: b\n"), ("a", b"domain: a\n")]), "order is no matter");
     assert_ne!(one, of(&[("a", b"domain: a\n"), ("b", b"domain: c\n")]));
     assert_ne!(one, of(&[("a", b"domain: a\n"), ("c", b"domain: b\n")]));

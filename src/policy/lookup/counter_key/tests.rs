@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::domain::{
-    Bucket, Charge, Concurrency, FixedWindow, Hits, Micros, OnStoreFailure, Rate, Refill,
+    Bucket, Charge, Concurrency, FixedWindow, Hits, Hybrid, Micros, OnStoreFailure, Rate, Refill,
     SlidingLog, SlidingWindow, Unit,
 };
 
@@ -276,4 +276,24 @@ fn no_two_algorithms_share_a_counter() {
         })
         .collect();
     assert_eq!(prefixes.len(), 9);
+}
+
+#[test]
+fn a_changed_window_starts_a_new_counter_under_every_algorithm_whose_state_depends_on_it() {
+    let prefix = |algorithm| {
+        let limit = Limit { algorithm, ..Limit::clone(&limit(None)) };
+        identity_prefix("d", None, None, &limit)
+    };
+    let (hits, second, minute) = (Hits(5), Micros::SECOND, Micros::from_secs(60));
+    let sliding_window = |length| Algorithm::SlidingWindow(SlidingWindow { hits, length });
+    assert_ne!(prefix(sliding_window(second)), prefix(sliding_window(minute)));
+    let sliding_log = |length| Algorithm::SlidingLog(SlidingLog { hits, length });
+    assert_ne!(prefix(sliding_log(second)), prefix(sliding_log(minute)));
+    let hybrid = |window| {
+        let shares = Arc::from([50, 50]);
+        Algorithm::Hybrid(Hybrid { burst: hits, hits, window, shares, class: 0, floor_percent: 0 })
+    };
+    assert_ne!(prefix(hybrid(second)), prefix(hybrid(minute)));
+    let slots = |lease| Algorithm::Concurrency(Concurrency { slots: hits, lease });
+    assert_eq!(prefix(slots(second)), prefix(slots(minute)), "a lease is not a window");
 }
