@@ -157,3 +157,37 @@ impl DescriptorStatus {
 fn to_duration(time: Micros) -> Duration {
     Duration::from_micros(time.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{LimitedBy, Source};
+
+    fn rejected(wait: Option<u64>, precision: WaitPrecision) -> Decision {
+        let retry_after = wait.map(Micros);
+        Decision::new(&domain::Decision {
+            code: Code::OverLimit,
+            statuses: Vec::new(),
+            limited_by: Some(LimitedBy { name: "daily", rule: None, retry_after, precision }),
+            source: Source::Redis,
+            shadowed: false,
+            domain_known: true,
+            slot: None,
+        })
+    }
+
+    #[test]
+    fn a_wait_that_is_a_lower_bound_is_not_exact() {
+        assert!(rejected(Some(5), WaitPrecision::Exact).is_retry_after_exact());
+        assert!(!rejected(Some(5), WaitPrecision::AtLeast).is_retry_after_exact());
+    }
+
+    #[test]
+    fn the_seconds_of_a_wait_are_rounded_up_to_at_least_one() {
+        let seconds = |wait| rejected(wait, WaitPrecision::Exact).retry_after_secs();
+        for (micros, expected) in [(0, 1), (1, 1), (1_000_000, 1), (1_000_001, 2)] {
+            assert_eq!(seconds(Some(micros)), Some(expected), "{micros}");
+        }
+        assert_eq!(seconds(None), None);
+    }
+}

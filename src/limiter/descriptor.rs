@@ -129,3 +129,35 @@ pub(super) fn to_domain<'d>(
     };
     Ok(descriptors.iter().map(convert).collect())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ann() -> Descriptor<'static> {
+        Descriptor::new([("user", "ann")])
+    }
+
+    #[test]
+    fn the_domain_keys_values_and_holders_count_towards_the_size_of_a_call() {
+        let descriptors = [ann().holder("job"), Descriptor::new([("ip", "1")])];
+        let within = |message_bytes_max| {
+            let bounds = Bounds { message_bytes_max, ..Bounds::DEFAULT };
+            to_domain("api", &descriptors, false, &bounds).map(|descriptors| descriptors.len())
+        };
+        let size = "api".len() + "user".len() + "ann".len() + "job".len() + "ip".len() + "1".len();
+        assert_eq!(within(size), Ok(2));
+        assert_eq!(within(size - 1), Err(CheckError::TooLarge { max: size - 1 }));
+    }
+
+    #[test]
+    fn only_hits_that_are_set_make_a_descriptor_a_bill() {
+        let descriptors = [ann(), ann().hits(1), ann().hits(0)];
+        let converted = to_domain("api", &descriptors, true, &Bounds::DEFAULT).unwrap();
+        let hits: Vec<_> = converted
+            .iter()
+            .map(|descriptor| (descriptor.hits, descriptor.has_hits_addend, descriptor.refund))
+            .collect();
+        assert_eq!(hits, [(Hits(1), false, true), (Hits(1), true, true), (Hits(0), true, true)]);
+    }
+}

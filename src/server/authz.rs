@@ -187,7 +187,64 @@ pub(crate) fn expires_secs(certificate: &CertificateDer<'_>) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use rcgen::ExtendedKeyUsagePurpose::{Any, ClientAuth, ServerAuth};
+    use rcgen::{CertificateParams, KeyPair, SanType, date_time_ymd};
+
     use super::*;
+
+    fn certificate(change: impl FnOnce(&mut CertificateParams)) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        change(&mut params);
+        let key = KeyPair::generate().unwrap();
+        params.self_signed(&key).unwrap().der().clone()
+    }
+
+    #[test]
+    fn a_certificate_is_usable_from_its_first_second_until_the_second_of_its_end() {
+        let certificate = certificate(|params| {
+            params.not_before = date_time_ymd(2019, 1, 1);
+            params.not_after = date_time_ymd(2020, 1, 1);
+        });
+        let (begin, end) = (1_546_300_800, 1_577_836_800);
+        let usable_at = |now| check_usable(&certificate, CertificateRole::Client, now);
+        assert_eq!(usable_at(begin - 1), Err(CertificateDefect::NotYetValid));
+        assert_eq!(usable_at(begin), Ok(()));
+        assert_eq!(usable_at(end - 1), Ok(()));
+        assert_eq!(usable_at(end), Err(CertificateDefect::Expired));
+        assert_eq!(expires_secs(&certificate), Some(end));
+    }
+
+    #[test]
+    fn a_certificate_is_usable_in_the_roles_of_its_extended_key_usage() {
+        let (server, client) = (CertificateRole::Server, CertificateRole::Client);
+        for (purposes, permitted) in [
+            (vec![], vec![server, client]),
+            (vec![Any], vec![server, client]),
+            (vec![ServerAuth], vec![server]),
+            (vec![ClientAuth], vec![client]),
+        ] {
+            let certificate = certificate(|params| params.extended_key_usages = purposes);
+            for role in [server, client] {
+                let usable = check_usable(&certificate, role, 1_700_000_000);
+                let wrong = Err(CertificateDefect::WrongRole);
+                let expected = if permitted.contains(&role) { Ok(()) } else { wrong };
+                assert_eq!(usable, expected, "{role:?} of {permitted:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_case_of_a_uri_matters_and_that_of_a_dns_name_does_not() {
+        let certificate = certificate(|params| {
+            params.subject_alt_names = vec![
+                SanType::URI("spiffe://mesh/edge".try_into().unwrap()),
+                SanType::DnsName("Gateway.test".try_into().unwrap()),
+            ];
+        });
+        let has = |name: &str| has_any_name(&certificate, &[name.to_owned()]);
+        assert!(has("spiffe://mesh/edge") && has("gateway.TEST"));
+        assert!(!has("spiffe://mesh/Edge"));
+    }
 
     #[test]
     fn a_domain_without_a_grant_is_denied_and_counted() {

@@ -441,3 +441,18 @@ pub(super) fn classify_outcome(answered: &Result<(), Status>) -> RpcOutcome {
 fn deadline_exceeded() -> Status {
     Status::deadline_exceeded("the deadline was over before the decision")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_status_is_counted_as_its_own_outcome() {
+        let outcome = |code| classify_outcome(&Err(Status::new(code, "")));
+        assert_eq!(classify_outcome(&Ok(())), RpcOutcome::Decided);
+        assert_eq!(outcome(Code::DeadlineExceeded), RpcOutcome::Late);
+        assert_eq!(outcome(Code::Unavailable), RpcOutcome::Unavailable);
+        assert_eq!(outcome(Code::InvalidArgument), RpcOutcome::Invalid);
+        assert_eq!(outcome(Code::PermissionDenied), RpcOutcome::Invalid);
+    }
+}

@@ -102,6 +102,9 @@ mod tests {
         assert_eq!(limits.preface_timeout, Duration::from_secs(5));
         assert_eq!(limits.handshake_timeout, Duration::from_secs(5));
         assert_eq!(limits.connections_max, 10_000);
+        assert_eq!(limits.keepalive_interval, Some(Duration::from_secs(30)));
+        assert_eq!(limits.keepalive_timeout, Duration::from_secs(10));
+        assert_eq!(limits.connection_age_max, Some(Duration::from_secs(86_400)));
         assert_eq!(limits.drain_delay, Duration::from_secs(5));
         assert_eq!(limits.hard_limit, Duration::from_secs(25));
     }

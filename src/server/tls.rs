@@ -276,3 +276,47 @@ impl ClientCertVerifier for CallerVerifier {
         self.signature_verifier.supported_verify_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// Material with a certificate that is valid until the first day of a year.
+    fn valid_until(year: i32) -> TlsMaterial {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["tidegate.test".to_owned()]).unwrap();
+        params.not_after = date_time_ymd(year, 1, 1);
+        let certificate = params.self_signed(&key).unwrap();
+        TlsMaterial {
+            certificate: certificate.pem().into_bytes(),
+            private_key: key.serialize_pem().into_bytes(),
+            ..TlsMaterial::default()
+        }
+    }
+
+    #[test]
+    fn the_reported_expiry_is_that_of_the_certificate_in_use() {
+        let tls = Tls::new(&valid_until(2040)).unwrap();
+        let counters = tls.counters();
+        let reported = || {
+            let TlsCounters { expires_secs, reloads, reload_failures, .. } = &*counters;
+            [expires_secs, reloads, reload_failures].map(|counter| counter.load(Ordering::Relaxed))
+        };
+        assert_eq!(reported(), [2_208_988_800, 0, 0]);
+        let now = Micros::from_secs(1_700_000_000);
+        tls.replace(&valid_until(2045), now).unwrap();
+        assert_eq!(reported(), [2_366_841_600, 1, 0]);
+        assert!(matches!(tls.replace(&valid_until(2020), now), Err(WireError::Expired)));
+        assert_eq!(reported(), [2_366_841_600, 1, 1]);
+    }
+
+    /// A resumed session would skip the check of the client certificate.
+    #[test]
+    fn no_session_can_be_resumed() {
+        let config = ActiveConfig::build(&valid_until(2040)).unwrap().server_config;
+        assert_eq!(config.send_tls13_tickets, 0);
+        assert!(!config.session_storage.can_cache() && !config.ticketer.enabled());
+    }
+}

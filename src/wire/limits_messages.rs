@@ -200,6 +200,21 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_has_its_reset_in_seconds_and_nanoseconds() {
+        let counter = |state| build_counter("edge.client", "daily", Hits(5), state);
+        let expected = Counter {
+            rule: "edge.client".to_owned(),
+            limit: "daily".to_owned(),
+            capacity: 5,
+            available: Some(2),
+            reset_after: Some(Duration { seconds: 61, nanos: 500_001_000 }),
+        };
+        assert_eq!(counter(Some((Hits(2), Micros(61_500_001)))), expected);
+        let unanswered = Counter { available: None, reset_after: None, ..expected };
+        assert_eq!(counter(None), unanswered);
+    }
+
+    #[test]
     fn a_result_is_encoded_like_a_stream_response() {
         for position in 0..9 {
             let id = position as u64 * 100;

@@ -396,6 +396,20 @@ mod tests {
     }
 
     #[test]
+    fn each_error_of_a_body_is_counted_by_its_own_reason() {
+        let reason = |body: &str, bytes_max| {
+            parse_request(body.as_bytes(), bytes_max).map_err(|error| error.reason())
+        };
+        assert!(reason("{}", 2).is_ok());
+        assert_eq!(reason("{}", 1), Err(InvalidReason::MessageSize));
+        let many = format!("[{}0]", "0,".repeat(FIELDS_MAX));
+        assert_eq!(reason(&many, MESSAGE_BYTES_MAX), Err(InvalidReason::Fields));
+        for body in ["{", "{\"domian\":\"a\"}", "{\"domain\":1}"] {
+            assert_eq!(reason(body, MESSAGE_BYTES_MAX), Err(InvalidReason::Malformed), "{body}");
+        }
+    }
+
+    #[test]
     fn a_body_with_too_many_values_is_rejected_before_it_is_parsed() {
         let entries = vec![json!({"key": "a,b", "value": "\\\",{["}); 8];
         let full =

@@ -210,6 +210,36 @@ fn request_override_is_unchanged_except_that_a_zero_multiplier_becomes_one() {
 }
 
 #[test]
+fn each_unit_of_an_override_has_the_number_of_envoys_enum() {
+    let units = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Month, Unit::Year];
+    for (number, unit) in (1..).zip(units) {
+        let limit = RateLimitOverride { requests_per_unit: 1, unit: number, unit_multiplier: None };
+        assert_eq!(decode_override(limit, 0).unwrap().unit, unit, "{number}");
+    }
+}
+
+#[test]
+fn each_error_is_counted_by_its_own_reason() {
+    let table = [
+        (DecodeError::Malformed, InvalidReason::Malformed),
+        (DecodeError::MalformedMessage("CheckRequest"), InvalidReason::Malformed),
+        (DecodeError::BatchSize { requests_max: 1 }, InvalidReason::Requests),
+        (DecodeError::MessageTooLong { bytes_max: 1 }, InvalidReason::MessageSize),
+        (DecodeError::TooManyFields, InvalidReason::Fields),
+        (DecodeError::DomainEmpty, InvalidReason::Domain),
+        (DecodeError::DomainNotUtf8, InvalidReason::Domain),
+        (DecodeError::NoDescriptors, InvalidReason::NoDescriptors),
+        (DecodeError::TooManyDescriptors { descriptors_max: 1 }, InvalidReason::Descriptors),
+        (DecodeError::TooManyEntries { descriptor: 0, entries_max: 1 }, InvalidReason::Entries),
+        (DecodeError::KeyEmpty { descriptor: 0 }, InvalidReason::EmptyKey),
+        (DecodeError::UnknownOverrideUnit { descriptor: 0, unit: 7 }, InvalidReason::OverrideUnit),
+    ];
+    for (error, reason) in table {
+        assert_eq!(error.reason(), reason, "{error:?}");
+    }
+}
+
+#[test]
 fn an_override_of_an_unknown_unit_is_invalid() {
     for unit in [0, 7, 8, -1, i32::MAX] {
         let limit = RateLimitOverride { requests_per_unit: 1, unit, unit_multiplier: None };

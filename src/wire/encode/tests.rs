@@ -235,6 +235,9 @@ fn refusal_metadata_names_the_limit() {
     let mut brought_along = refused.clone();
     brought_along.limited_by.as_mut().unwrap().name = "";
     assert_eq!(metadata(&brought_along).unwrap()["tidegate"]["limited_by"], "override");
+    let mut at_least = refused.clone();
+    at_least.limited_by.as_mut().unwrap().precision = WaitPrecision::AtLeast;
+    assert_eq!(metadata(&at_least).unwrap()["tidegate"]["retry_after_is"], "at_least");
 }
 
 #[test]
@@ -436,6 +439,10 @@ fn retry_after_jitter_adds_at_most_the_configured_percentage() {
     assert_eq!(spread(20, u64::MAX / 2), ["110"]);
     assert_eq!(spread(20, u64::MAX), ["120"]);
     assert_eq!(spread(0, u64::MAX), ["100"]);
+    let half_a_second = over_limit_status(5, Some(500_000));
+    let date = |random| retry_after_headers(RetryAfterFormat::HttpDate, 100, random, half_a_second);
+    assert_eq!(date(0), ["Mon, 12 Jan 1970 13:46:41 GMT"]);
+    assert_eq!(date(u64::MAX), ["Mon, 12 Jan 1970 13:46:42 GMT"]);
 }
 
 #[test]
@@ -448,7 +455,7 @@ fn a_header_names_the_limit_of_a_rejection_in_printable_ascii() {
     assert_eq!(headers(settings(), &refused), header_pairs(&[("x-limited-by", "%C3%BC%0D%0Ax")]));
     let long = "€".repeat(200);
     refused.limited_by.as_mut().unwrap().name = &long;
-    assert!(headers(settings(), &refused)[0].1.len() <= 255);
+    assert_eq!(headers(settings(), &refused)[0].1.len(), 255);
     assert_eq!(headers(settings(), &decision(vec![ok_status(5, 4, 1)])), []);
 }
 
@@ -482,24 +489,58 @@ fn rejection_has_the_body_of_the_rule_or_the_json_default_if_enabled() {
 }
 
 #[test]
+fn a_call_that_only_global_shadow_mode_admits_gets_no_part_of_a_rejection() {
+    let settings = ResponseSettings {
+        retry_after: Some(RetryAfterFormat::Seconds),
+        limited_by: Some("x-limited-by".into()),
+        body: true,
+        ..ResponseSettings::default()
+    };
+    let refused = decision(vec![over_limit_status(5, Some(1))]);
+    let shadowed = Decision { code: Code::Ok, shadowed: true, ..refused };
+    let own_body = rule(None, Some(("text/plain", "slow down")));
+    let answer = encode_response(settings, &shadowed, vec![own_body], 0);
+    assert_eq!(answer.overall_code(), wire::Code::Ok);
+    assert!(answer.response_headers_to_add.is_empty() && answer.raw_body.is_empty());
+    assert!(answer.dynamic_metadata.is_none());
+}
+
+#[test]
 fn unavailable_body_is_sent_only_for_denials_without_the_store() {
-    let error = |source, on_store_failure| {
-        let limit = Arc::new(Limit { on_store_failure, ..fixed_window(5, Micros::SECOND) });
-        let (name, bill_limit) = (Some("per-ip".into()), None);
-        let limit =
-            LimitSpec { name, in_list: false, per: None, limit, bill_limit, tiers: None, cost: 1 };
-        let rule = RuleSpec { unlimited: false, limits: vec![limit], ..rule(None, None) };
+    let error = |source, limits: &[(Option<&str>, OnStoreFailure)]| {
+        let limit = |(name, on_store_failure): &(Option<&str>, OnStoreFailure)| LimitSpec {
+            name: name.map(Into::into),
+            in_list: limits.len() > 1,
+            per: None,
+            limit: Arc::new(Limit {
+                on_store_failure: *on_store_failure,
+                ..fixed_window(5, Micros::SECOND)
+            }),
+            bill_limit: None,
+            tiers: None,
+            cost: 1,
+        };
+        let limits = limits.iter().map(limit).collect();
+        let rule = RuleSpec { unlimited: false, limits, ..rule(None, None) };
         let refused = Decision { source, ..decision(vec![over_limit_status(5, Some(1))]) };
         let settings = ResponseSettings { body: true, ..ResponseSettings::default() };
         let body = encode_response(settings, &refused, vec![rule], 0).raw_body;
         serde_json::from_slice::<Value>(&body).unwrap()["error"].clone()
     };
+    let (deny, local) = (OnStoreFailure::Deny, OnStoreFailure::Local);
+    let per_ip = |on_store_failure| (Some("per-ip"), on_store_failure);
+    let denied = [&[per_ip(deny)][..], &[(None, deny)], &[(Some("other"), local), per_ip(deny)]];
+    let refused = [&[per_ip(local)][..], &[(None, local)], &[(Some("other"), deny), per_ip(local)]];
     for source in [Source::Local, Source::Shed] {
-        assert_eq!(error(source, OnStoreFailure::Deny), "rate_limit_unavailable", "{source:?}");
-        assert_eq!(error(source, OnStoreFailure::Local), "too_many_requests", "{source:?}");
+        for limits in denied {
+            assert_eq!(error(source, limits), "rate_limit_unavailable", "{source:?} {limits:?}");
+        }
+        for limits in refused {
+            assert_eq!(error(source, limits), "too_many_requests", "{source:?} {limits:?}");
+        }
     }
     for source in [Source::Memory, Source::Redis, Source::Cached] {
-        assert_eq!(error(source, OnStoreFailure::Deny), "too_many_requests", "{source:?}");
+        assert_eq!(error(source, denied[0]), "too_many_requests", "{source:?}");
     }
 }
 

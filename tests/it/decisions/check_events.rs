@@ -19,6 +19,12 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 1}
   - key: vip
     rate_limit: {unit: hour, requests_per_unit: 5, replaces: [{name: mine}]}
+  - key: free
+    rate_limit: {unlimited: true}
+  - key: list
+    rate_limits:
+      - {name: wide, unit: hour, requests_per_unit: 9}
+      - {name: narrow, unit: day, requests_per_unit: 1}
 ";
 
 fn told(bench: &Bench) -> Vec<CheckEvent> {
@@ -79,4 +85,27 @@ fn replaced_and_unmatched_descriptors_are_not_counted() {
     bench.ask(&[d("k=a"), d("vip=a"), d("nobody=a")]);
     let facts = told(&bench);
     assert_eq!(facts.len(), 1, "only vip's own limit was counted: {facts:?}");
+}
+
+#[test]
+fn hits_on_an_unlimited_rule_are_told_as_charged() {
+    let bench = Bench::new(POLICY);
+    bench.ask(&[d("free=a").hits(7)]);
+    let passed = one(&bench);
+    assert_eq!((passed.hits, passed.outcome.charged), (Hits(7), Hits(7)));
+    assert_eq!((passed.outcome.verdict, passed.capacity), (Verdict::Pass, Hits(u64::MAX)));
+    assert!(passed.rule.is_some() && passed.admitted && !passed.is_refund && !passed.is_peek);
+    bench.ask(&[d("free=a").refund(7)]);
+    assert!(one(&bench).is_refund);
+    bench.ask(&[d("free=a").hits(0)]);
+    assert!(one(&bench).is_peek);
+}
+
+#[test]
+fn a_refusal_is_told_with_the_position_of_its_limit_and_whether_it_is_enforced() {
+    let bench = Bench::new(POLICY);
+    let call = [d("list=a"), d("quiet=a")];
+    assert!(bench.ask(&call).passes());
+    assert!(!bench.ask(&call).passes());
+    assert_eq!(*bench.told.2.lock().unwrap(), [(1, false), (0, true)]);
 }

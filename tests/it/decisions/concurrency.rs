@@ -87,12 +87,16 @@ descriptors:
   - key: upstream
     shadow_mode: true
     rate_limit: {algorithm: concurrency, requests_per_unit: 1, lease: 30}
+  - key: client
+    rate_limit: {unit: hour, requests_per_unit: 9}
 ",
     );
     assert!(bench.one("upstream=a").slot.is_some());
-    let beyond = bench.one("upstream=a");
-    assert!(beyond.passes());
-    assert_eq!(beyond.slot, None, "it holds no slot");
+    for call in [&[d("upstream=a")][..], &[d("upstream=a"), d("client=a")]] {
+        let beyond = bench.ask(call);
+        assert!(beyond.passes());
+        assert_eq!(beyond.slot, None, "it holds no slot");
+    }
 }
 
 #[test]

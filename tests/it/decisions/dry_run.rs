@@ -1,6 +1,7 @@
 //! A dry run returns the decision that the call then gets, and leaves no trace.
 
-use tidegate::domain::{Code, Micros};
+use tidegate::decide::DryRunLimit;
+use tidegate::domain::{Code, Hits, Micros};
 
 use super::test_decider::{Bench, TestDecision, TestDescriptor, d};
 use crate::support::random::Random;
@@ -138,4 +139,38 @@ fn a_prediction_charges_no_debt() {
     assert!(!dry_run.passes() && dry_run.retry_after.is_none());
     let one_by_one = bench.passes("debt=a", 5);
     assert_eq!(one_by_one, 2, "two hits were left");
+}
+
+#[test]
+fn a_refund_in_a_prediction_takes_no_hits() {
+    let bench = Bench::new(ALL_KINDS);
+    assert!(bench.ask(&[d("window=a").hits(4)]).passes());
+    let call = [d("window=a").refund(2), d("window=a").hits(3)];
+    assert!(bench.dry_run(&call).passes(), "three of seven are left");
+    assert!(bench.ask(&call).passes());
+}
+
+#[test]
+fn a_dry_run_describes_each_limit_as_it_is_before_the_call() {
+    let bench = Bench::new(ALL_KINDS);
+    assert!(bench.one("costly=a").passes());
+    assert_eq!(bench.passes("shadow=a", 3), 3);
+    let limit = |name, capacity, cost, available, passes, shadow| DryRunLimit {
+        name,
+        capacity: Hits(capacity),
+        cost: Hits(cost),
+        available: Some(Hits(available)),
+        passes,
+        shadow,
+    };
+    let call = [d("costly=a").hits(2), d("shadow=a"), d("list=a"), d("free=a")];
+    bench.with_dry_run(&call, |foreseen| {
+        let expected = [
+            vec![limit("", 20, 6, 17, true, false)],
+            vec![limit("", 3, 1, 0, false, true)],
+            vec![limit("short", 2, 1, 2, true, false), limit("long", 30, 1, 30, true, false)],
+            vec![],
+        ];
+        assert_eq!(foreseen.limits, expected);
+    });
 }

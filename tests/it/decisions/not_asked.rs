@@ -1,19 +1,24 @@
 //! Decisions in which the store was not asked about some limits, or did not answer.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use tidegate::clock::Clock;
 use tidegate::decide::{Decider, GlobalModes};
 use tidegate::domain::{
     Answer, Answers, Call, Code, ExecutionStatus, Hits, Micros, Receipt, Request, Source,
     WaitPrecision,
 };
 use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::server::RlsService;
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
+use tidegate::wire::ResponseConfig;
 
 use super::test_decider::{
     NOON, RecordedEvents, TestDecision, TestDescriptor, answered, compiled, d,
 };
+use crate::grpc::test_server::encoded;
 
 const POLICY: &str = "
 domain: t
@@ -168,4 +173,40 @@ async fn hits_on_a_counter_of_which_nothing_is_known_are_counted_too() {
     let events = bench.events.0.lock().unwrap();
     let hits: Vec<_> = events.iter().map(|event| (event.hits, event.decided)).collect();
     assert_eq!(hits, [(Hits(3), false), (Hits(1), true)]);
+}
+
+/// Remembers the deadline of the latest call.
+struct DeadlineRecorder {
+    store: MemoryStore,
+    latest: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Store for DeadlineRecorder {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        *self.latest.lock().unwrap() = call.deadline;
+        self.store.apply(call).await
+    }
+
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.store.refund(receipts).await;
+    }
+}
+
+/// Without it, the fallback of a slow store would decide only after the caller has left.
+#[tokio::test]
+async fn the_store_is_told_the_deadline_of_the_caller() {
+    let policy =
+        "{domain: t, descriptors: [{key: ip, rate_limit: {unit: hour, requests_per_unit: 1}}]}";
+    let latest = Arc::<Mutex<Option<Instant>>>::default();
+    let store = DeadlineRecorder { store: MemoryStore::new(1_000), latest: Arc::clone(&latest) };
+    let decider = Decider::new(Arc::new(compiled(policy)), store, (), GlobalModes::default());
+    let service = RlsService::new(Arc::new(decider), Clock::System, ResponseConfig::default());
+    let hour = Duration::from_secs(3_600);
+    let before = Clock::System.monotonic_now();
+    service.answer_encoded(&encoded("t"), Some(hour)).await.unwrap();
+    let after = Clock::System.monotonic_now();
+    let deadline = latest.lock().unwrap().expect("a deadline");
+    assert!((before + hour..=after + hour).contains(&deadline));
+    service.answer_encoded(&encoded("t"), None).await.unwrap();
+    assert_eq!(*latest.lock().unwrap(), None);
 }

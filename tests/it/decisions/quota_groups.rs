@@ -80,6 +80,15 @@ fn every_limit_of_a_group_must_pass() {
 }
 
 #[test]
+fn a_status_tells_a_quota_and_whether_its_group_is_refused() {
+    let bench = used_up();
+    let call = [&candidate("m1")[..], &candidate("m2"), &[d("client=c")]].concat();
+    let answer = bench.ask(&call);
+    let (refused, passes, no_quota) = ((true, true), (true, false), (false, false));
+    assert_eq!(answer.quotas, [refused, refused, passes, passes, no_quota]);
+}
+
+#[test]
 fn one_group_that_passes_is_enough() {
     let bench = used_up();
     let both = [candidate("m1"), candidate("m2")].concat();

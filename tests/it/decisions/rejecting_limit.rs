@@ -59,6 +59,16 @@ fn of_required_limits_the_longest_wait_counts() {
 }
 
 #[test]
+fn of_equal_waits_the_first_limit_of_the_request_is_named() {
+    let of_a_minute = |name: &str| (name.to_owned(), Some(60));
+    assert_eq!(named(&["minute", "qa"]), of_a_minute("t.minute"));
+    assert_eq!(named(&["qa", "minute"]), of_a_minute("t.qa"));
+    // With two quota groups, the wait of the groups is merged with that of the required limit.
+    assert_eq!(named(&["minute", "qa", "qb"]), of_a_minute("t.minute"));
+    assert_eq!(named(&["qa", "qb", "minute"]), of_a_minute("t.qa"));
+}
+
+#[test]
 fn a_shadowed_refusal_is_not_named_beside_an_enforced_one() {
     for keys in [["shadow", "minute"], ["minute", "shadow"]] {
         let (name, wait, codes) = rejected(&keys);

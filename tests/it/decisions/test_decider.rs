@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::decide::{Decider, GlobalModes};
+use tidegate::decide::{Decider, DryRun, GlobalModes};
 use tidegate::domain::{
-    CheckEvent, Code, Decision, Descriptor, Entry, Hits, Micros, Observer, Override, Request,
-    Source, WaitPrecision,
+    CheckEvent, Code, Decision, Descriptor, Entry, Hits, Micros, Observer, Override, RefusalEvent,
+    Request, Source, WaitPrecision,
 };
 use tidegate::policy::{self, Policy, Secret};
 use tidegate::store::memory::MemoryStore;
@@ -14,13 +14,21 @@ use tidegate::store::memory::MemoryStore;
 /// fall on a window's edge.
 pub const NOON: Micros = Micros(1_800_014_417_300_000);
 
-/// Remembers what an observer was told.
+/// Remembers what an observer was told: checks, releases without a holder, and for each refusal the
+/// position of its limit and whether it is a shadow refusal.
 #[derive(Clone, Default)]
-pub struct RecordedEvents(pub Arc<Mutex<Vec<CheckEvent>>>, pub Arc<Mutex<u32>>);
+pub struct RecordedEvents(
+    pub Arc<Mutex<Vec<CheckEvent>>>,
+    pub Arc<Mutex<u32>>,
+    pub Arc<Mutex<Vec<(usize, bool)>>>,
+);
 
 impl Observer for RecordedEvents {
     fn on_check(&self, facts: &CheckEvent) {
         self.0.lock().unwrap().push(*facts);
+    }
+    fn on_refusal(&self, refused: &RefusalEvent<'_>) {
+        self.2.lock().unwrap().push((refused.limit, refused.shadow));
     }
     fn release_without_holder(&self) {
         *self.1.lock().unwrap() += 1;
@@ -49,6 +57,8 @@ pub struct Row {
 pub struct TestDecision {
     pub code: Code,
     pub rows: Vec<Row>,
+    /// For each status, whether it is that of a quota descriptor, and whether its group is refused.
+    pub quotas: Vec<(bool, bool)>,
     pub limited_by: Option<String>,
     pub retry_after: Option<Micros>,
     pub precision: Option<WaitPrecision>,
@@ -178,12 +188,22 @@ impl Bench {
 
     /// What the same call would be answered.
     pub fn dry_run(&self, descriptors: &[TestDescriptor]) -> TestDecision {
+        self.with_dry_run(descriptors, |foreseen| {
+            assert_eq!(foreseen.limits.len(), descriptors.len());
+            answered(&foreseen.decision)
+        })
+    }
+
+    /// Passes the dry run of a call to `then`.
+    pub fn with_dry_run<R>(
+        &self,
+        descriptors: &[TestDescriptor],
+        then: impl FnOnce(&DryRun<'_>) -> R,
+    ) -> R {
         let now = *self.now.lock().unwrap();
         let policy = self.decider.policy();
         with_request("t", descriptors, |request| {
-            let foreseen = waited_for(self.decider.dry_run(&policy, request, now)).unwrap();
-            assert_eq!(foreseen.limits.len(), descriptors.len());
-            answered(&foreseen.decision)
+            then(&waited_for(self.decider.dry_run(&policy, request, now)).unwrap())
         })
     }
 }
@@ -217,6 +237,7 @@ pub fn answered(decision: &Decision<'_>) -> TestDecision {
                 reset_s: s.reset.map(Micros::ceil_secs),
             })
             .collect(),
+        quotas: decision.statuses.iter().map(|s| (s.quota, s.group_refused)).collect(),
         limited_by: decision.limited_by.map(|by| by.name.to_owned()),
         retry_after: decision.limited_by.and_then(|by| by.retry_after),
         precision: decision.limited_by.map(|by| by.precision),

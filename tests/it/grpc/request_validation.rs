@@ -178,6 +178,23 @@ async fn a_deadline_that_is_over_consumes_nothing_and_a_malformed_one_is_ignored
 }
 
 #[tokio::test]
+async fn ten_microseconds_are_time_enough_for_a_decision_that_needs_no_store() {
+    let server = Server::start();
+    let bench = std::sync::Arc::clone(&server.bench);
+    let clock = tidegate::clock::Clock::default();
+    let service =
+        tidegate::server::RlsService::new(bench, clock, tidegate::wire::ResponseConfig::default());
+    let ask = async |deadline| {
+        let answer = service.answer_encoded(&encoded("edge"), Some(deadline)).await;
+        answer.map(drop).map_err(|status| status.code() as i32)
+    };
+    assert_eq!(ask(Duration::from_nanos(9_999)).await, Err(DEADLINE_EXCEEDED));
+    assert_eq!(ask(Duration::from_micros(10)).await, Ok(()));
+    assert_eq!(server.judged(), 1);
+    server.left().await;
+}
+
+#[tokio::test]
 async fn a_decision_that_takes_longer_than_the_caller_waits_exceeds_its_deadline() {
     let server = Server::start();
     let connection = connect(server.address).await;

@@ -112,6 +112,7 @@ async fn a_connection_beyond_the_bound_closes_the_longest_idle_one() {
     until("three are closed", || server.open() == 2).await;
     assert_eq!(server.traffic.evicted.load(Ordering::SeqCst), 3);
     assert_eq!(server.traffic.refused.load(Ordering::SeqCst), 0);
+    until("five are counted", || server.traffic.accepted.load(Ordering::SeqCst) == 5).await;
     drop((second, fifth));
     server.left().await;
 }

@@ -61,6 +61,17 @@ async fn a_limiter_and_a_service_share_a_counter() {
 }
 
 #[tokio::test]
+async fn a_new_policy_drops_cached_refusals() {
+    let server = Server::start(&[]);
+    let redis = RedisOptions::single("127.0.0.1", server.port).budget(BUDGET);
+    let limiter = limiter(FIVE_A_DAY, redis).await;
+    let source = async || limiter.check("edge", &[ann()]).await.unwrap().source();
+    while source().await != "cached" {}
+    limiter.replace_policy([("policy.yaml", FIVE_A_DAY)]).unwrap();
+    assert_eq!(source().await, "redis");
+}
+
+#[tokio::test]
 async fn without_redis_each_process_has_its_share() {
     let redis = RedisOptions::single("127.0.0.1", free_port()).replicas(5);
     let builder = Limiter::builder().redis(redis);
@@ -125,8 +136,10 @@ async fn invalid_options_are_named() {
     let nowhere: [(&str, u16); 0] = [];
     for (redis, names) in [
         (one().budget(Duration::ZERO), "budget: "),
+        (one().budget(Duration::from_micros(999)), "budget: "),
         (one().budget(Duration::from_secs(61)), "budget: "),
         (one().replicas(0), "replicas: "),
+        (one().replicas(10_001), "replicas: "),
         (one().key_prefix("{"), "key_prefix: "),
         (one().tls_ca("no certificate"), "TLS towards Redis: "),
         (RedisOptions::cluster([("127.0.0.1", 1)]).database(1), "database: "),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message as _;
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
@@ -13,6 +14,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::messages::{LimitsClient, StreamRequest, StreamResponse, client, encoded, said};
 use crate::grpc::test_server::{Server, soon, until};
+use crate::support::raw_http2::framed;
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 
 /// Requests of a stream in flight, as documented.
@@ -176,6 +178,50 @@ async fn a_message_in_many_pieces_has_no_more_time_than_one_in_few() {
         code = code(answer) => assert_eq!(code, Code::DeadlineExceeded),
         () = pieces => {}
     }
+    assert_eq!(server.judged(), 0);
+    server.left().await;
+}
+
+#[tokio::test]
+async fn messages_in_pieces_of_any_size_are_decided_like_whole_ones() {
+    let server = Server::start();
+    let message = |id, domain: &str| {
+        framed(&StreamRequest { id, request: encoded(domain, "ann") }.encode_to_vec())
+    };
+    let both = [message(7, "edge"), message(8, "refuse")].concat();
+    for size in [1, 4, 5, 6, both.len() - 1] {
+        let (answer, mut body) = open(&server).await;
+        for piece in both.chunks(size) {
+            body.send_data(Bytes::copy_from_slice(piece), false).unwrap();
+        }
+        body.send_data(Bytes::new(), true).unwrap();
+        let mut answers = soon("the head", answer).await.unwrap().into_body();
+        let mut received = Vec::new();
+        while let Some(data) = soon("the body", answers.data()).await {
+            received.extend_from_slice(&data.unwrap());
+        }
+        let trailers = soon("the end", answers.trailers()).await.unwrap().expect("trailers");
+        assert_eq!(trailers["grpc-status"], "0", "pieces of {size}");
+        let mut rest = &received[..];
+        let mut decided = BTreeSet::new();
+        while let [0, a, b, c, d, after @ ..] = rest {
+            let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
+            let answer = StreamResponse::decode(&after[..length]).unwrap();
+            decided.insert((answer.id, said(&answer.result.unwrap())));
+            rest = &after[length..];
+        }
+        let expected = [(7, "OK".to_owned()), (8, "OVER_LIMIT".to_owned())];
+        assert_eq!(decided, BTreeSet::from(expected), "pieces of {size}");
+    }
+    server.left().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_ends_within_a_message_is_invalid() {
+    let server = Server::start();
+    let (answer, mut body) = open(&server).await;
+    body.send_data(Bytes::from_static(&[0, 0, 0, 0, 9, 8]), true).unwrap();
+    assert_eq!(code(answer).await, Code::InvalidArgument);
     assert_eq!(server.judged(), 0);
     server.left().await;
 }
