@@ -218,3 +218,47 @@ async fn reject_disabled_json() -> Response {
                   opens them\n";
     (StatusCode::NOT_FOUND, text_response(reason.to_owned())).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::ready;
+
+    use futures_util::stream;
+
+    use super::*;
+
+    /// Returns handlers that accept bodies of 8 bytes.
+    fn handlers(budget_bytes: usize) -> JsonHandlers {
+        let response =
+            || DecisionResponse { status: 200, headers: Vec::new(), body: String::new() };
+        JsonHandlers {
+            decide: Arc::new(move |_| Box::pin(ready(response()))),
+            authorize: Arc::new(move |_| Box::pin(ready(response()))),
+            body_bytes_max: 8,
+            incomplete_requests: Arc::new(ByteBudget::new(budget_bytes)),
+        }
+    }
+
+    async fn receive(handlers: &JsonHandlers, body: Body) -> Result<Vec<u8>, StatusCode> {
+        receive_body(handlers, body).await.map_err(|(status, _)| status)
+    }
+
+    /// Returns a body whose length is not declared.
+    fn chunked(chunks: [&'static str; 2]) -> Body {
+        Body::from_stream(stream::iter(chunks.map(Ok::<_, Infallible>)))
+    }
+
+    #[tokio::test]
+    async fn a_body_is_bounded_by_its_size_and_by_the_budget_of_incomplete_requests() {
+        let ample = handlers(1_024);
+        let whole = Ok(b"12345678".to_vec());
+        assert_eq!(receive(&ample, Body::from("12345678")).await, whole);
+        assert_eq!(receive(&ample, chunked(["1234", "5678"])).await, whole);
+        let too_large = Err(StatusCode::PAYLOAD_TOO_LARGE);
+        assert_eq!(receive(&ample, Body::from("123456789")).await, too_large);
+        assert_eq!(receive(&ample, chunked(["1234", "56789"])).await, too_large);
+        let scarce = receive(&handlers(7), Body::from("12345678")).await;
+        assert_eq!(scarce, Err(StatusCode::SERVICE_UNAVAILABLE));
+    }
+}

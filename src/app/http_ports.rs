@@ -127,3 +127,18 @@ async fn bind(host: &str, port: u16, flags: [&'static str; 2]) -> Result<TcpList
         error,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_debug_port_on_loopback_is_limited_to_local_host_names() {
+        for (address, hosts) in
+            [("127.0.0.1:0", AllowedHosts::Local), ("0.0.0.0:0", AllowedHosts::Any)]
+        {
+            let listener = TcpListener::bind(address).await.unwrap();
+            assert_eq!(allowed_hosts(&listener), hosts, "{address}");
+        }
+    }
+}

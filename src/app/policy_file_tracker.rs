@@ -259,4 +259,24 @@ mod tests {
         let both = tracker.poll(&files, false).unwrap().expect("a change");
         assert_eq!(texts(&both), ["a2", "b2"]);
     }
+
+    #[test]
+    fn the_size_of_all_files_is_bounded_at_a_reload_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: usize| {
+            fs::write(directory.path().join(name), vec![b'#'; bytes]).unwrap();
+        };
+        write("a.yaml", 1_024);
+        write("b.yaml", 1_024);
+        let path = directory.path().display().to_string();
+        let flags = [("policy", &*path), ("policy-size", "2048"), ("policy-file-size", "2048")];
+        let flags = flags.map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let sources = Sources { flags: flags.into(), ..Sources::default() };
+        let files = PolicyFiles::new(&Settings::read(&sources).unwrap().0).unwrap();
+        let mut tracker = PolicyFileTracker::new(files.read().unwrap());
+        assert!(tracker.poll(&files, true).is_ok());
+        write("b.yaml", 1_025);
+        let error = tracker.poll(&files, true).unwrap_err().to_string();
+        assert!(error.ends_with("b.yaml: more than 2048 bytes (--policy-size)"), "{error}");
+    }
 }

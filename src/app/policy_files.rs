@@ -425,10 +425,34 @@ fn metadata_of_entry(path: &Path) -> Result<Option<Metadata>, PolicyFileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Sources;
 
     #[test]
     fn a_file_name_cannot_forge_a_log_line() {
         let name = escape_path(Path::new("a\n{\"level\":\"ERROR\"}\u{1b}[31m/é.yaml"));
         assert_eq!(name, "a\\n{\"level\":\"ERROR\"}\\u{1b}[31m/é.yaml");
+    }
+
+    #[test]
+    fn the_sizes_of_each_file_and_of_all_files_are_bounded() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["a.yaml", "b.yml", "c.txt", ".d.yaml"] {
+            fs::write(directory.path().join(name), [b'#'; 1_024]).unwrap();
+        }
+        let read = |policy_size: &str, policy_file_size: &str| {
+            let policy = directory.path().display().to_string();
+            let sizes = [("policy-size", policy_size), ("policy-file-size", policy_file_size)];
+            let flags = [("policy", &*policy)].into_iter().chain(sizes);
+            let flags = flags.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
+            let (settings, _) = Settings::read(&Sources { flags, ..Sources::default() }).unwrap();
+            let files = PolicyFiles::new(&settings).unwrap().read();
+            files.map(|files| files.len()).map_err(|error| error.to_string())
+        };
+        assert_eq!(read("2048", "1024"), Ok(2), "c.txt and .d.yaml are no policy files");
+        let error = read("2047", "1024").unwrap_err();
+        assert!(error.ends_with("b.yml: more than 2047 bytes (--policy-size)"), "{error}");
+        fs::write(directory.path().join("a.yaml"), [b'#'; 1_025]).unwrap();
+        let error = read("4096", "1024").unwrap_err();
+        assert!(error.ends_with("a.yaml: more than 1024 bytes (--policy-file-size)"), "{error}");
     }
 }

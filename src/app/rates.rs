@@ -147,4 +147,34 @@ mod tests {
         let sample = rates.sample(Micros::from_secs(600), || snapshot(1_000_000, 1));
         assert_eq!(sample, CurrentRates::default());
     }
+
+    #[test]
+    fn the_fifty_busiest_rules_are_listed_busiest_first() {
+        let with = |checks: fn(u64) -> u64, refused| {
+            let rule = |n: u64| {
+                let name = RuleName { domain: "d".into(), path: format!("d.{n}").into() };
+                (name, RuleSnapshot { checks: checks(n), refused: 0 })
+            };
+            Snapshot { admitted: 0, refused, rules: (0..60).map(rule).collect() }
+        };
+        let (earlier, later) = (with(|_| 1, 3), with(|n| 1 + n, 9));
+        let rates = compute_rates(&earlier, &later, Micros::from_secs(2));
+        assert_eq!((rates.admitted_per_second, rates.refused_per_second), (Some(0.0), Some(3.0)));
+        let rules: Vec<&str> = rates.rules.iter().map(|rate| &*rate.rule).collect();
+        assert_eq!((rules.len(), rules[0], rules[49]), (50, "d.59", "d.10"));
+    }
+
+    #[test]
+    fn a_snapshot_is_reused_for_900_ms_and_compared_with_for_15_s() {
+        let rates = RateSampler::default();
+        let at = |us: u64| Micros(1_000_000_000 + us);
+        rates.sample(at(0), || snapshot(0, 0));
+        rates.sample(at(899_999), || panic!("read again too soon"));
+        let sample = rates.sample(at(900_000), || snapshot(9, 0));
+        assert_eq!(sample.admitted_per_second, Some(10.0));
+        let sample = rates.sample(at(15_899_999), || snapshot(9, 0));
+        assert_eq!(sample.admitted_per_second, Some(0.0));
+        let sample = rates.sample(at(30_899_999), || snapshot(9, 0));
+        assert_eq!(sample.admitted_per_second, None);
+    }
 }

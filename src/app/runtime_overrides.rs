@@ -208,3 +208,56 @@ pub(super) fn seconds_left(until: Instant, now: Instant) -> u64 {
     let left = until.saturating_duration_since(now);
     left.as_secs() + u64::from(left.subsec_nanos() > 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::decide::{Decider, GlobalModes};
+    use crate::limiter::any_store::AnyStore;
+    use crate::policy::{Options, Secret, Source, compile};
+    use crate::telemetry::Telemetry;
+
+    /// Returns overrides on top of a policy with the rules `d.k0` to `d.k64`.
+    fn overrides() -> RuntimeOverrides {
+        let rule =
+            |n| format!("  - {{key: k{n}, rate_limit: {{unit: hour, requests_per_unit: 5}}}}\n");
+        let rules: String = (0..=OVERRIDES_MAX).map(rule).collect();
+        let text = format!("domain: d\ndescriptors:\n{rules}").into_bytes();
+        let source = Source { name: "p.yaml".to_owned(), text };
+        let domains = compile(&[source], &Options::default()).unwrap().domains;
+        let policy = Arc::new(Policy::build(domains, Secret::default()));
+        let (store, telemetry) = (AnyStore::in_memory(1_024), Arc::new(Telemetry::new(0.8)));
+        let decider = Decider::new(policy, store, telemetry, GlobalModes::default());
+        RuntimeOverrides::new(Arc::new(decider))
+    }
+
+    #[test]
+    fn an_override_ends_at_its_time_and_the_loaded_policy_is_active_again() {
+        let (overrides, now) = (overrides(), Clock::System.monotonic_now());
+        let loaded = Arc::clone(&overrides.decider.policy());
+        let is_loaded = || Arc::ptr_eq(&overrides.decider.policy(), &loaded);
+        let second = Duration::from_secs(1);
+        overrides.set("d.k0", RuleOverride::Deny, Some(60 * second), now).unwrap();
+        let left = |since: Duration| overrides.list(now + since)[0].seconds_left;
+        let whole = [left(Duration::ZERO), left(second / 2), left(second)];
+        assert_eq!(whole, [Some(60), Some(60), Some(59)], "rounded up");
+        overrides.expire(now + 60 * second - Duration::from_nanos(1));
+        assert_eq!((overrides.list(now).len(), is_loaded()), (1, false));
+        overrides.expire(now + 60 * second);
+        assert_eq!((overrides.list(now).len(), is_loaded()), (0, true));
+    }
+
+    #[test]
+    fn sixty_four_overrides_fit_and_one_of_them_can_be_replaced() {
+        let (overrides, now) = (overrides(), Clock::System.monotonic_now());
+        let set = |n: usize, value| overrides.set(&format!("d.k{n}"), value, None, now);
+        for n in 0..OVERRIDES_MAX {
+            assert_eq!(set(n, RuleOverride::Deny), Ok(()), "{n}");
+        }
+        assert!(set(OVERRIDES_MAX, RuleOverride::Deny).is_err());
+        assert_eq!(set(0, RuleOverride::Allow), Ok(()));
+        assert_eq!(overrides.list(now).len(), 64);
+        assert_eq!((overrides.remove(Some("d.k0")), overrides.remove(None)), (1, 63));
+    }
+}

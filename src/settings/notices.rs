@@ -362,4 +362,17 @@ mod tests {
         assert!(read("GRPC_XDS_SOTW").is_ok());
         assert!(find_unsupported_backend(&environment(&[("BACKEND_TYPE", "redis")])).is_none());
     }
+
+    #[test]
+    fn risky_settings_of_the_store_get_a_notice_until_they_are_set() {
+        let url = ("REDIS_URL", "redis:6379");
+        let notices = notices_for(&[url]);
+        assert_eq!(notices.len(), 2, "{notices:?}");
+        assert!(notices[0].starts_with("--key-secret is not set: "), "{notices:?}");
+        assert!(notices[1].starts_with("--replicas is 1: "), "{notices:?}");
+        for secret in ["TIDEGATE_KEY_SECRET", "TIDEGATE_KEY_SECRET_FILE"] {
+            let notices = notices_for(&[url, (secret, "s"), ("TIDEGATE_REPLICAS", "2")]);
+            assert_eq!(notices, Vec::<String>::new(), "{secret}");
+        }
+    }
 }

@@ -336,4 +336,19 @@ mod tests {
             assert!(read(&[endpoint, ("OTEL_RESOURCE_ATTRIBUTES", bad)]).is_err(), "{bad}");
         }
     }
+
+    #[test]
+    fn each_sampler_has_the_meaning_of_the_opentelemetry_specification() {
+        for (name, expected) in [
+            ("always_on", (false, 1.0)),
+            ("always_off", (false, 0.0)),
+            ("traceidratio", (false, 0.25)),
+            ("parentbased_always_on", (true, 1.0)),
+            ("parentbased_always_off", (true, 0.0)),
+            ("parentbased_traceidratio", (true, 0.25)),
+        ] {
+            let resolved = TraceSampler::parse(name).map(|sampler| sampler.resolve(0.25));
+            assert_eq!(resolved, Ok(expected), "{name}");
+        }
+    }
 }

@@ -363,4 +363,14 @@ mod tests {
         assert_eq!(errors.len(), 2);
         assert!(errors[0].to_string().contains("did you mean \"grpc-port\""), "{}", errors[0]);
     }
+
+    #[test]
+    fn with_a_control_plane_bills_are_charged_unless_a_source_says_otherwise() {
+        let environment = text_map(&[("CONFIG_TYPE", "GRPC_XDS_SOTW")]);
+        let mut sources = Sources { environment, ..Sources::default() };
+        let billed = ("billed".to_owned(), Origin::ControlPlaneDefault);
+        assert_eq!(origin_of(&sources, "charge"), billed);
+        sources.flags = text_map(&[("charge", "admitted")]);
+        assert_eq!(origin_of(&sources, "charge"), ("admitted".to_owned(), Origin::Flag));
+    }
 }

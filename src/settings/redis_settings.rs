@@ -402,4 +402,30 @@ mod tests {
         let masked = error("https://ann:hunter2@h:1");
         assert!(masked.contains("did you mean rediss://ann:(hidden)@h:1?"), "{masked}");
     }
+
+    #[test]
+    fn credentials_of_their_own_settings_win_over_those_of_the_url() {
+        let redis = read(&[
+            ("redis-type", "sentinel"),
+            ("redis-url", "mymaster,redis://ann:old@a:1"),
+            ("redis-auth", "new"),
+            ("redis-sentinel-auth", "sam:guard"),
+        ]);
+        let redis = redis.unwrap();
+        assert_eq!((redis.user.as_deref(), redis.password.reveal()), (None, "new"));
+        assert_eq!(redis.sentinel_user.as_deref(), Some("sam"));
+        assert_eq!(redis.sentinel_password.reveal(), "guard");
+    }
+
+    #[test]
+    fn numbers_and_sockets_that_redis_cannot_have_are_rejected() {
+        let of = |flags: &[(&str, &str)]| read(flags).map(|redis| redis.database);
+        assert_eq!(of(&[("redis-url", "h:1/65535")]), Ok(65_535));
+        assert!(of(&[("redis-url", "h:1/65536")]).is_err());
+        assert!(of(&[("redis-type", "cluster"), ("redis-url", "a:1,/run/redis.sock")]).is_err());
+        assert!(of(&[("redis-type", "sentinel"), ("redis-url", "m,a:1,/run/redis.sock")]).is_err());
+        let info = |poll| read(&[("redis-url", "h:1"), ("redis-info-poll", poll)]).unwrap();
+        assert_eq!(info("0s").info_interval, None);
+        assert_eq!(info("1s").info_interval, Some(Duration::from_secs(1)));
+    }
 }

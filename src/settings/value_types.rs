@@ -528,4 +528,31 @@ mod tests {
         );
         assert_eq!(format!("{:?}", SecretText::from("hunter2")), "SecretText(..)");
     }
+
+    #[test]
+    fn bounds_are_inclusive_and_units_of_size_are_binary() {
+        let size = size_parser::<u64>(1_024, 3 << 30);
+        assert_eq!((size("1K"), size("1_024B")), (Ok(1 << 10), Ok(1 << 10)));
+        assert_eq!((size("2Mi"), size("3GiB")), (Ok(2 << 20), Ok(3 << 30)));
+        assert!(size("1023").is_err() && size("3221225473").is_err());
+        let number = number_parser::<u32>(2, 9);
+        assert_eq!((number("2"), number("9")), (Ok(2), Ok(9)));
+        assert!(number("1").is_err() && number("10").is_err());
+        assert_eq!((parse_ratio("0"), parse_ratio("1")), (Ok(0.0), Ok(1.0)));
+        for bad in ["-0.1", "1.1", "NaN", "80%"] {
+            assert!(parse_ratio(bad).is_err(), "{bad}");
+        }
+        assert!(parse_key_prefix(&"x".repeat(64)).is_ok());
+        assert!(parse_key_prefix(&"x".repeat(65)).is_err());
+    }
+
+    #[test]
+    fn headers_that_cannot_be_sent_are_rejected() {
+        assert!(parse_header_list("x-tenant:blue, y:1:2").is_ok());
+        for bad in ["x-trace-bin:1", "X-BIN:1", "x y:1", "x:\u{e9}", "x:\u{7f}", ":1", "x"] {
+            assert!(parse_header_list(bad).is_err(), "{bad:?}");
+        }
+        let many = |count| vec!["x:1"; count].join(",");
+        assert!(parse_header_list(&many(64)).is_ok() && parse_header_list(&many(65)).is_err());
+    }
 }

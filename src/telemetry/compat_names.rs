@@ -224,7 +224,11 @@ fn ipv4_length(text: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::domain::Observer;
+    use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
 
     #[test]
     fn a_path_is_split_into_domain_key1_and_key2() {
@@ -252,5 +256,31 @@ mod tests {
         assert_eq!(to_statsd_name("d.ip_999.168.0.1"), "d.ip_999.168.0.1");
         assert_eq!(to_statsd_name("d.v_1.2.3"), "d.v_1.2.3");
         assert_eq!(to_statsd_name("d.\u{fc}.10.0.0.1"), "d.\u{fc}.10_0_0_1");
+    }
+
+    #[test]
+    fn calls_without_a_decision_are_errors_of_redis_or_of_the_service() {
+        let telemetry = Arc::new(Telemetry::new(0.8));
+        for (calls, outcome) in [
+            (1, RpcOutcome::Decided),
+            (2, RpcOutcome::Invalid),
+            (4, RpcOutcome::Late),
+            (8, RpcOutcome::Unavailable),
+        ] {
+            for _ in 0..calls {
+                telemetry.on_response(outcome, Duration::from_micros(1));
+            }
+        }
+        let process: MetricSource = Box::new(|_| Ok(()));
+        let metrics = Arc::new(AllMetrics::new(Arc::clone(&telemetry), Vec::new()));
+        let page = MetricsPage::new(metrics).with_ratelimit_names(telemetry, process);
+        let page = page.plain_text().unwrap();
+        for line in [
+            r#"ratelimit_service_should_rate_limit_error{err_type="redis_error"} 8"#,
+            r#"ratelimit_service_should_rate_limit_error{err_type="service_error"} 6"#,
+            r#"ratelimit_service_total_requests{grpc_method="ShouldRateLimit"} 15"#,
+        ] {
+            assert!(page.lines().any(|each| each == line), "{line} in\n{page}");
+        }
     }
 }

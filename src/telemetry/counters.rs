@@ -359,7 +359,7 @@ impl Observer for Telemetry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{Hits, Outcome, Source, Verdict};
+    use crate::domain::{CounterKey, Hits, Outcome, Source, Verdict};
     use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
 
     fn name(path: &str) -> RuleName {
@@ -468,5 +468,60 @@ mod tests {
         let metrics = AllMetrics::new(Arc::new(telemetry), Vec::new());
         let text = MetricsPage::new(Arc::new(metrics)).text().unwrap();
         assert!(text.contains("tidegate_global_shadow_mode_total 1\n"), "{text}");
+    }
+
+    #[test]
+    fn with_metrics_disabled_nothing_is_counted() {
+        let telemetry = Telemetry::new(0.8).enabled(false);
+        telemetry.record_policy_load(RuleId(0), [name("d.a")], "", Micros(1));
+        telemetry.on_check(&passed_check(0));
+        telemetry.on_override_check(&passed_check(0), "d");
+        telemetry.on_refusal(&RefusalEvent {
+            rule: None,
+            limit: 0,
+            counter: CounterKey { identity: 1, tag: None },
+            entries: &[],
+            shadow: false,
+        });
+        telemetry.on_response(RpcOutcome::Decided, Duration::from_micros(3));
+        assert_eq!((total(&telemetry, "d.a"), override_hits(&telemetry, "d")), (Some(0), Some(0)));
+        let report = telemetry.top_rejected().report(Micros(2), &|_, _| None);
+        assert_eq!((report.now.limits, report.unrecorded), (Vec::new(), 0));
+        assert_eq!(telemetry.sum_workers().durations.count(), 0);
+    }
+
+    fn override_hits(telemetry: &Telemetry, domain: &str) -> Option<u64> {
+        let tables = telemetry.rule_tables();
+        tables.override_counters(domain).map(|counters| counters.hits().total)
+    }
+
+    #[test]
+    fn request_overrides_of_a_domain_keep_their_counts_over_a_reload() {
+        let telemetry = Telemetry::new(0.8);
+        telemetry.record_policy_load(RuleId(0), [name("d.a")], "1", Micros(1));
+        let check = CheckEvent { rule: None, ..passed_check(0) };
+        telemetry.on_override_check(&check, "d");
+        telemetry.record_policy_load(RuleId(1), [name("d.b"), name("d.c")], "2", Micros(2));
+        telemetry.on_override_check(&check, "d");
+        telemetry.on_override_check(&check, "unknown");
+        assert_eq!(override_hits(&telemetry, "d"), Some(2));
+        assert_eq!(override_hits(&telemetry, "unknown"), None);
+        assert_eq!(telemetry.overrides.hits().total, 1);
+    }
+
+    #[test]
+    fn a_reload_drops_the_detailed_rows_of_a_rule_that_is_gone() {
+        let telemetry = Telemetry::new(0.8);
+        telemetry.record_policy_load(RuleId(0), [name("d.a"), name("d.b")], "1", Micros(1));
+        for (id, rule_path) in [(0, "d.a"), (1, "d.b")] {
+            let detailed_path = || format!("{rule_path}_x");
+            let detailed = DetailedCheck { domain: "d", rule_path, detailed_path: &detailed_path };
+            telemetry.on_detailed_check(&passed_check(id), &detailed);
+        }
+        assert_eq!(telemetry.detailed_counters().rows().len(), 2);
+        telemetry.record_policy_load(RuleId(2), [name("d.b")], "2", Micros(2));
+        let rows = telemetry.detailed_counters().rows();
+        let rows: Vec<_> = rows.iter().map(|row| (&*row.path, row.counters.hits().total)).collect();
+        assert_eq!(rows, [("d.b_x", 1)]);
     }
 }

@@ -223,3 +223,121 @@ fn emit_totals(totals: &ProcessTotals, sink: &mut dyn MetricSink) -> fmt::Result
     })?;
     PROCESS_METRICS.iter().try_for_each(|(family, value)| emit_single(sink, family, value(totals)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::domain::{
+        CheckEvent, Code, Decision, Hits, LossCause, LostBill, Micros, Observer, Outcome, RuleId,
+        Source,
+    };
+    use crate::telemetry::RuleName;
+    use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
+
+    /// Returns telemetry of a policy with the rule `d.a`.
+    fn telemetry() -> Telemetry {
+        let telemetry = Telemetry::new(0.8);
+        let name = RuleName { domain: "d".into(), path: "d.a".into() };
+        telemetry.record_policy_load(RuleId(0), [name], "1", Micros(1));
+        telemetry
+    }
+
+    /// Returns a check on a limit with a capacity of 10 hits.
+    fn check(outcome: Outcome, hits: u64) -> CheckEvent {
+        CheckEvent {
+            rule: Some(RuleId(0)),
+            hits: Hits(hits),
+            capacity: Hits(10),
+            outcome,
+            decided: true,
+            shadow: false,
+            admitted: true,
+            is_refund: false,
+            is_peek: false,
+            lost_bill: None,
+            source: Source::Memory,
+        }
+    }
+
+    fn assert_lines<'a>(telemetry: Telemetry, lines: impl IntoIterator<Item = &'a str>) {
+        let metrics = AllMetrics::new(Arc::new(telemetry), Vec::new());
+        let page = MetricsPage::new(Arc::new(metrics)).text().unwrap();
+        for line in lines {
+            assert!(page.lines().any(|each| each == line), "{line} in\n{page}");
+        }
+    }
+
+    #[test]
+    fn each_metric_of_a_rule_counts_its_own_hits() {
+        let telemetry = telemetry();
+        let passed = Outcome { charged: Hits(5), ..Outcome::pass(Hits(0)) };
+        let refused = Outcome::refuse_for(Micros::SECOND);
+        for event in [
+            check(passed, 5),
+            check(refused, 1),
+            CheckEvent { shadow: true, ..check(refused, 7) },
+            CheckEvent { admitted: false, ..check(Outcome::pass(Hits(10)), 11) },
+            CheckEvent { is_refund: true, ..check(Outcome::pass(Hits(10)), 13) },
+        ] {
+            telemetry.on_check(&event);
+        }
+        let expected = [
+            r#"tidegate_rule_hits_total{domain="d",rule="d.a"} 24"#,
+            r#"tidegate_rule_within_limit_hits_total{domain="d",rule="d.a"} 5"#,
+            r#"tidegate_rule_over_limit_hits_total{domain="d",rule="d.a"} 8"#,
+            r#"tidegate_rule_near_limit_hits_total{domain="d",rule="d.a"} 2"#,
+            r#"tidegate_rule_shadow_mode_hits_total{domain="d",rule="d.a"} 7"#,
+            r#"tidegate_rule_uncharged_hits_total{domain="d",rule="d.a"} 11"#,
+            r#"tidegate_rule_refunded_hits_total{domain="d",rule="d.a"} 13"#,
+        ];
+        assert_lines(telemetry, expected);
+    }
+
+    #[test]
+    fn lost_bills_and_their_hits_are_counted_by_cause() {
+        let telemetry = telemetry();
+        let lost = |hits, cause| {
+            let lost_bill = Some(LostBill { hits: Hits(hits), cause });
+            CheckEvent { lost_bill, ..check(Outcome::refuse_for(Micros::SECOND), hits) }
+        };
+        telemetry.on_check(&CheckEvent { is_peek: true, ..check(Outcome::pass(Hits(10)), 0) });
+        telemetry.on_check(&lost(7, LossCause::Rejected));
+        telemetry.on_check(&lost(2, LossCause::DebtBound));
+        telemetry.on_check(&lost(3, LossCause::DebtBound));
+        let expected = [
+            r#"tidegate_lost_bills_total{cause="rejected"} 1"#,
+            r#"tidegate_lost_bills_total{cause="debt_bound"} 2"#,
+            r#"tidegate_lost_bill_hits_total{cause="rejected"} 7"#,
+            r#"tidegate_lost_bill_hits_total{cause="debt_bound"} 5"#,
+        ];
+        assert_lines(telemetry, expected);
+    }
+
+    #[test]
+    fn each_event_of_the_process_has_its_own_counter() {
+        let telemetry = telemetry();
+        telemetry.on_decision(&Decision {
+            code: Code::OverLimit,
+            statuses: Vec::new(),
+            limited_by: None,
+            source: Source::Cached,
+            shadowed: false,
+            domain_known: false,
+            slot: None,
+        });
+        (0..2).for_each(|_| telemetry.release_without_holder());
+        (0..3).for_each(|_| telemetry.on_invalid(InvalidReason::Entries));
+        (0..4).for_each(|_| telemetry.record_policy_load_failure());
+        let expected = [
+            r#"tidegate_decisions_total{code="over_limit",source="cached"} 1"#,
+            "tidegate_domain_not_found_total 1",
+            "tidegate_global_shadow_mode_total 0",
+            "tidegate_returns_without_holder_total 2",
+            r#"tidegate_invalid_calls_total{reason="entries"} 3"#,
+            "tidegate_config_load_error_total 4",
+        ];
+        assert_lines(telemetry, expected);
+    }
+}

@@ -144,6 +144,9 @@ mod tests {
         // 7 in use, 5 requested: 2 exceed the limit, and 2 of the 3 that fit are near it.
         let expected = HitCounts { total: 5, over: 2, near: 2, ..HitCounts::default() };
         assert_eq!(counts(check(Verdict::Refuse, 5, 0, 3)), expected);
+        // 9 in use, 2 requested: the hit that fits is near, and the ninth was counted before.
+        let expected = HitCounts { total: 2, over: 1, near: 1, ..HitCounts::default() };
+        assert_eq!(counts(check(Verdict::Refuse, 2, 0, 1)), expected);
     }
 
     #[test]

@@ -181,3 +181,26 @@ fn hash(material: &TlsMaterial) -> blake3::Hash {
     }
     hasher.finalize()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_of_any_certificate_file_changes_the_hash() {
+        let hash_of = |[certificate, private_key, authority]: [&str; 3]| {
+            hash(&TlsMaterial {
+                certificate: certificate.into(),
+                private_key: private_key.into(),
+                client_authority: Some(authority.into()),
+                ..TlsMaterial::default()
+            })
+        };
+        let loaded = hash_of(["a", "b", "c"]);
+        for changed in
+            [["x", "b", "c"], ["a", "x", "c"], ["a", "b", "x"], ["ab", "", "c"], ["a", "bc", ""]]
+        {
+            assert_ne!(hash_of(changed), loaded, "{changed:?}");
+        }
+    }
+}

@@ -92,3 +92,44 @@ fn watch_policy_defaults(path: &Path) -> Result<ReadDefaults, Failure> {
     let latest = WatchedValue::start("policy-defaults", read, on_failure)?;
     Ok(Arc::new(move || latest.get()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::settings::Sources;
+
+    fn client(flags: &[(&str, &str)]) -> Client {
+        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+        let sources = Sources { flags: flags.iter().map(owned).collect(), ..Sources::default() };
+        build_client(&Settings::read(&sources).unwrap().0, Arc::default()).unwrap()
+    }
+
+    #[test]
+    fn waits_and_probes_of_the_client_are_those_of_the_settings() {
+        let unset = client(&[]);
+        let expected = BackoffConfig {
+            initial: Duration::from_millis(500),
+            max: Duration::from_secs(5),
+            random_fraction: 0.5,
+            connect_retry: None,
+        };
+        assert_eq!(unset.backoff, expected);
+        assert_eq!(unset.connection.keepalive_interval, Some(Duration::from_secs(30)));
+        let changed = client(&[
+            ("xds-backoff-initial", "9s"),
+            ("xds-backoff-jitter", "false"),
+            ("xds-connect-retry", "3s"),
+            ("xds-keepalive-interval", "0s"),
+        ]);
+        let expected = BackoffConfig {
+            initial: Duration::from_secs(9),
+            max: Duration::from_secs(9),
+            random_fraction: 0.0,
+            connect_retry: Some(Duration::from_secs(3)),
+        };
+        assert_eq!(changed.backoff, expected);
+        assert_eq!(changed.connection.keepalive_interval, None);
+    }
+}

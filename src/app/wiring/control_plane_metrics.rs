@@ -60,3 +60,45 @@ pub(crate) fn source(status: &Arc<ControlPlaneStatus>) -> MetricSource {
 pub(crate) fn families() -> Vec<MetricFamily> {
     COUNTERS.iter().map(|(family, _)| *family).chain([REJECTED_RESOURCES]).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control_plane::Rejection;
+
+    #[test]
+    fn each_metric_of_the_client_reads_its_own_counter() {
+        let status = ControlPlaneStatus::default();
+        status.connected.store(true, Ordering::Relaxed);
+        let counters = [
+            ("xds_connects", &status.connects),
+            ("xds_failures", &status.failures),
+            ("xds_responses", &status.responses),
+            ("xds_acks", &status.acks),
+            ("xds_nacks", &status.nacks),
+            ("xds_compiled_domains", &status.compiled),
+        ];
+        for (number, (_, counter)) in (2..).zip(counters) {
+            counter.store(number, Ordering::Relaxed);
+        }
+        let text = || "x".to_owned();
+        let rejection = Rejection { resource: text(), path: text(), reason: text() };
+        status.update(|state| {
+            state.domains = 8;
+            state.rejections = vec![rejection; 9];
+        });
+        let values = COUNTERS.iter().map(|(family, value)| (family.name, value(&status)));
+        let expected = [
+            ("xds_connected", 1),
+            ("xds_connects", 2),
+            ("xds_failures", 3),
+            ("xds_responses", 4),
+            ("xds_acks", 5),
+            ("xds_nacks", 6),
+            ("xds_compiled_domains", 7),
+            ("xds_domains", 8),
+            ("xds_rejections", 9),
+        ];
+        assert_eq!(values.collect::<Vec<_>>(), expected);
+    }
+}

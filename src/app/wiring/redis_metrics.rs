@@ -171,3 +171,78 @@ pub(super) fn families() -> Vec<MetricFamily> {
         .chain([EVICTION_POLICY])
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_metric_of_a_node_reads_its_own_counter() {
+        let stats = NodeStats::default();
+        let counters = [
+            ("redis_connections", &stats.connected),
+            ("redis_connects", &stats.connects),
+            ("redis_dial_failures", &stats.connect_failures),
+            ("redis_losses", &stats.losses),
+            ("redis_writes", &stats.writes),
+            ("redis_items", &stats.calls),
+            ("redis_plain_items", &stats.plain_calls),
+            ("redis_stale", &stats.abandoned),
+            ("redis_not_connected", &stats.not_connected),
+            ("redis_queue_full", &stats.queue_full),
+            ("redis_shed", &stats.shed),
+            ("redis_noscript", &stats.noscript),
+            ("redis_moved", &stats.moved),
+            ("redis_ask", &stats.ask),
+            ("redis_tryagain", &stats.tryagain),
+            ("redis_errors", &stats.errors),
+            ("redis_timeouts", &stats.timeouts),
+            ("redis_unknown", &stats.unknown),
+            ("redis_breakers_open", &stats.breaker_open),
+            ("redis_breaker_opened", &stats.breaker_opened),
+            ("redis_breaker_rejected", &stats.breaker_rejected),
+            ("redis_meta_differs", &stats.meta_mismatches),
+        ];
+        for (number, (_, counter)) in (1..).zip(counters) {
+            counter.add(number);
+        }
+        let expected = counters.map(|(name, counter)| (name, counter.get()));
+        let values = COUNTERS.iter().map(|(family, read)| (family.name, read(&stats)));
+        assert_eq!(values.collect::<Vec<_>>(), expected);
+        stats.wait_times.record(1);
+        (0..2).for_each(|_| stats.round_trips.record(1));
+        (0..3).for_each(|_| stats.write_sizes.record(1));
+        let counts = HISTOGRAMS.map(|(family, read)| (family.name, read(&stats).count()));
+        let expected = [("redis_wait", 1), ("redis_round_trip", 2), ("redis_write_items", 3)];
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn each_number_of_info_has_its_own_metric() {
+        let info = NodeInfo {
+            ops_per_second: 1,
+            commands: 2,
+            memory_bytes: 3,
+            memory_bytes_max: 4,
+            evicted_keys: 5,
+            script_calls: 6,
+            script_us: 7,
+            keys: 20,
+            keys_expiring: 11,
+            eviction_policy: "noeviction".to_owned(),
+        };
+        let values = INFO_NUMBERS.iter().map(|(family, read)| (family.name, read(&info)));
+        let expected = [
+            ("redis_ops_per_second", 1),
+            ("redis_commands", 2),
+            ("redis_memory_used", 3),
+            ("redis_memory_max", 4),
+            ("redis_evicted_keys", 5),
+            ("redis_script_calls", 6),
+            ("redis_script", 7),
+            ("redis_keys", 20),
+            ("redis_keys_without_expiry", 9),
+        ];
+        assert_eq!(values.collect::<Vec<_>>(), expected);
+    }
+}

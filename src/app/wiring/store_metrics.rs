@@ -148,3 +148,85 @@ pub(crate) fn families() -> Vec<MetricFamily> {
         .chain(families_of(DEGRADED));
     own.chain(redis_metrics::families()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    fn values<T>(table: &[Metric<T>], stats: &T) -> Vec<(&'static str, u64)> {
+        table.iter().map(|(family, value)| (family.name, value(stats))).collect()
+    }
+
+    #[test]
+    fn each_metric_of_the_memory_store_reads_its_own_counter() {
+        let stats = memory::MemoryStats {
+            live: AtomicU64::new(1),
+            evicted: AtomicU64::new(2),
+            sketch_weight: AtomicU64::new(3),
+            folded: AtomicU64::new(4),
+            overflowed: AtomicU64::new(5),
+            no_room: AtomicU64::new(6),
+            clock_regressions: AtomicU64::new(7),
+            cost_exceeds_capacity: AtomicU64::new(8),
+        };
+        let expected = [
+            ("keys", 1),
+            ("keys_evicted", 2),
+            ("sketch_keys", 3),
+            ("keys_folded", 4),
+            ("keys_overflowed", 5),
+            ("keys_no_room", 6),
+            ("clock_regressions", 7),
+            ("cost_exceeds_capacity", 8),
+        ];
+        assert_eq!(values(MEMORY, &stats), expected);
+    }
+
+    #[test]
+    fn each_metric_of_the_listener_reads_its_own_counter() {
+        let stats = ConnectionStats {
+            open: AtomicUsize::new(1),
+            accepted: AtomicU64::new(2),
+            refused: AtomicU64::new(3),
+            evicted: AtomicU64::new(4),
+            accepts_failed: AtomicU64::new(5),
+            prefaces_failed: AtomicU64::new(6),
+            connections_broken: AtomicU64::new(7),
+            receive_timeouts: AtomicU64::new(8),
+            receives_over_budget: AtomicU64::new(9),
+            handshakes_failed: AtomicU64::new(10),
+        };
+        let expected = [
+            ("connections", 1),
+            ("connections_accepted", 2),
+            ("connections_refused", 3),
+            ("connections_evicted", 4),
+            ("accepts_failed", 5),
+            ("prefaces_failed", 6),
+            ("connections_broken", 7),
+            ("receive_timeouts", 8),
+            ("receives_over_budget", 9),
+            ("handshakes_failed", 10),
+        ];
+        assert_eq!(values(CONNECTIONS, &stats), expected);
+    }
+
+    #[test]
+    fn each_metric_of_tls_reads_its_own_counter() {
+        let counters = TlsCounters {
+            expires_secs: AtomicU64::new(1),
+            reloads: AtomicU64::new(2),
+            reload_failures: AtomicU64::new(3),
+            denied: AtomicU64::new(4),
+        };
+        let expected = [
+            ("certificate_expires_seconds", 1),
+            ("certificate_reloads", 2),
+            ("certificate_reload_failures", 3),
+            ("calls_denied", 4),
+        ];
+        assert_eq!(values(TLS, &counters), expected);
+    }
+}

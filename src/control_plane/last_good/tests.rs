@@ -277,6 +277,8 @@ fn a_response_with_too_many_resources_is_rejected_as_a_whole() {
     let update = last_good.apply(many);
     assert_eq!(rejection_messages(&update), ["the response has 10001 resources, more than 10000"]);
     assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 1)]));
+    let most = (0..RESOURCES_MAX).map(|_| RawResource::default()).collect();
+    assert_eq!(last_good.apply(most).rejections.len(), RESOURCES_MAX, "each one is read");
 }
 
 #[test]
@@ -316,4 +318,17 @@ fn new_defaults_may_make_a_rejected_resource_valid() {
     let update = last_good.apply(vec![valid_resource("a", 10_001)]);
     assert!(update.changed && update.rejections.is_empty(), "{update:?}");
     assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 10_001)]));
+}
+
+#[test]
+fn the_fingerprint_is_that_of_the_active_resources() {
+    let mut last_good = LastGood::default();
+    let mut fingerprint_after = |resource| {
+        last_good.apply(vec![resource]);
+        last_good.fingerprint()
+    };
+    let first = fingerprint_after(valid_resource("a", 1));
+    assert_eq!(fingerprint_after(invalid_resource("a")), first, "the last good version is active");
+    assert_ne!(fingerprint_after(valid_resource("a", 2)), first);
+    assert_eq!(fingerprint_after(valid_resource("a", 1)), first);
 }

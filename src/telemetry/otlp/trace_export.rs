@@ -294,3 +294,21 @@ impl<E: ExportsSpans> ExportsSpans for CountingExporter<E> {
         self.exporter.set_resource(resource);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_has_the_grpc_status_code_of_its_call() {
+        for (outcome, code) in [
+            (RpcOutcome::Decided, 0_i64),
+            (RpcOutcome::Invalid, 3),
+            (RpcOutcome::Late, 4),
+            (RpcOutcome::Unavailable, 14),
+        ] {
+            let expected = KeyValue::new("rpc.grpc.status_code", code);
+            assert!(decision_attributes(None, outcome).contains(&expected), "{outcome:?}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! Tests of the report of the most rejected keys, through its public API.
 
 use super::refusal_record::truncate_utf8;
+use super::space_saving::BUCKET_KEYS_MAX;
 use super::*;
 use crate::domain::{CounterKey, Entry};
 
@@ -182,4 +183,71 @@ fn text_is_truncated_between_characters() {
     assert_eq!(truncate_utf8(text, 24), &text[..23]);
     assert_eq!(truncate_utf8(text, 26), text);
     assert_eq!(truncate_utf8(&[0x80; 40], 24).len(), 21);
+}
+
+#[test]
+fn the_limit_that_was_idle_longest_loses_its_place_after_ten_seconds() {
+    let top = TopRefusals::new(ValueDisplay::Shortened);
+    let rules = 0..TRACKED_LIMITS_MAX as u32;
+    rules.clone().for_each(|rule| record_rejection(&top, rule, "ann"));
+    top.drain(NOW, &limit_name);
+    rules.filter(|rule| *rule != 7).for_each(|rule| record_rejection(&top, rule, "ann"));
+    top.drain(seconds_later(9), &limit_name);
+    record_rejection(&top, 500, "ann");
+    let just_before = Micros(seconds_later(10).0 - 1);
+    assert_eq!(top.report(just_before, &limit_name).unrecorded, 1, "no limit is idle yet");
+    record_rejection(&top, 500, "ann");
+    record_rejection(&top, 7, "ann");
+    let report = top.report(seconds_later(10), &limit_name);
+    assert_eq!(report.unrecorded, 2, "rule 7 has no place");
+    let refused = |rule: &str| {
+        let limit = report.last_hour.limits.iter().find(|limit| limit.rule == rule);
+        limit.map(|limit| limit.refused)
+    };
+    assert_eq!(["d.rule500", "d.rule7", "d.rule8"].map(refused), [Some(1), None, Some(2)]);
+}
+
+#[test]
+fn a_key_that_took_the_place_of_another_has_bounds_that_differ_by_its_error() {
+    let top = TopRefusals::new(ValueDisplay::Shortened);
+    for at in 0..BUCKET_KEYS_MAX {
+        record_rejection(&top, 1, &format!("early-{at}"));
+    }
+    record_rejection(&top, 1, "late");
+    let report = top.report(NOW, &limit_name);
+    let mut keys = report.now.limits[0].keys.iter();
+    let late = keys.find(|key| key.key == "token=late").expect("it has the highest upper bound");
+    assert_eq!((late.refused, late.refused_at_most), (1, 2));
+}
+
+#[test]
+fn limits_are_listed_by_rejections_each_with_its_latest_shadow_mode() {
+    let top = TopRefusals::new(ValueDisplay::Shortened);
+    let entries = [Entry { key: b"token", value: b"ann" }];
+    let counter = CounterKey { identity: 1, tag: None };
+    let record = |rule, limit, shadow| {
+        top.record(&RefusalEvent { rule, limit, counter, entries: &entries, shadow });
+    };
+    record(None, 0, false);
+    for shadow in [false, true] {
+        record(Some(RuleId(1)), 1, shadow);
+    }
+    for shadow in [true, true, false] {
+        record(Some(RuleId(1)), 0, shadow);
+    }
+    let name = |_: RuleId, limit: usize| {
+        let limit = ["hourly", "daily"][limit].into();
+        Some(LimitName { domain: "d".into(), rule: "d.a".into(), limit })
+    };
+    let limits = top.report(NOW, &name).now.limits;
+    let listed: Vec<_> = limits
+        .iter()
+        .map(|each| (&*each.rule, each.limit.as_deref(), each.refused, each.shadow))
+        .collect();
+    let expected = [
+        ("d.a", Some("hourly"), 3, false),
+        ("d.a", Some("daily"), 2, true),
+        ("(override)", None, 1, false),
+    ];
+    assert_eq!(listed, expected);
 }

@@ -41,6 +41,12 @@ fn a_rejected_resource_is_named_in_the_log_the_metrics_and_on_the_page() {
     enforces(&serving, &[("bad.client", 4), ("good.client", 1)]);
     counts(&serving, "tidegate_xds_rejections", 0);
     counts(&serving, "tidegate_config_last_reload_successful", 1);
+    let nacks = metric(&serving, "tidegate_xds_nacks_total");
+    assert_eq!(nacks, plane.nacks().len() as u64);
+    assert_eq!(metric(&serving, "tidegate_xds_acks_total"), 1);
+    assert!(metric(&serving, "tidegate_xds_responses_total") > nacks, "each answer has a response");
+    assert_eq!(metric(&serving, "tidegate_xds_connects_total"), 1);
+    assert_eq!(metric(&serving, "tidegate_xds_domains"), 2);
     assert!(!get(serving.port("http"), "/metrics").body.contains("xds_rejected_info{"));
 }
 
