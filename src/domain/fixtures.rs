@@ -1,10 +1,11 @@
-//! Limits, checks and a calendar for unit tests.
+//! Limits, checks, check events and a calendar for unit tests.
 
 use std::sync::Arc;
 
 use super::{
-    Algorithm, Calendar, CalendarWindows, Charge, Check, CounterKey, FixedWindow, Hits, Limit,
-    Micros, OnStoreFailure, Op, Rate, Role, Unit, Window, WindowBounds,
+    Algorithm, Calendar, CalendarWindows, Charge, Check, CheckEvent, CounterKey, FixedWindow, Hits,
+    Limit, Micros, OnStoreFailure, Op, Outcome, Rate, Role, RuleId, Source, Unit, Window,
+    WindowBounds,
 };
 
 /// Length of a day in UTC.
@@ -47,4 +48,22 @@ pub(crate) fn fixed_window(hits: u64, length: Micros) -> Limit {
 pub(crate) fn take(identity: u128, cost: u64, limit: &Arc<Limit>) -> Check<'_> {
     let (key, op) = (CounterKey { identity, tag: None }, Op::Take { cost: Hits(cost) });
     Check { key, limit, op, role: Role::Required, holder: None }
+}
+
+/// Returns the event of a check of `hits` hits on a limit of 10 hits of the rule with the id `rule`,
+/// in an admitted call that the memory store decided.
+pub(crate) fn check_event(rule: u32, hits: u64, outcome: Outcome) -> CheckEvent {
+    CheckEvent {
+        rule: Some(RuleId(rule)),
+        hits: Hits(hits),
+        capacity: Hits(10),
+        outcome,
+        decided: true,
+        shadow: false,
+        admitted: true,
+        is_refund: false,
+        is_peek: false,
+        lost_bill: None,
+        source: Source::Memory,
+    }
 }

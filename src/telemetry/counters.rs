@@ -359,7 +359,8 @@ impl Observer for Telemetry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::{CounterKey, Hits, Outcome, Source, Verdict};
+    use crate::domain::fixtures::check_event;
+    use crate::domain::{CounterKey, Hits, Outcome, Source};
     use crate::telemetry::prometheus::{AllMetrics, MetricsPage};
 
     fn name(path: &str) -> RuleName {
@@ -367,26 +368,7 @@ mod tests {
     }
 
     fn passed_check(id: u32) -> CheckEvent {
-        CheckEvent {
-            rule: Some(RuleId(id)),
-            hits: Hits(1),
-            capacity: Hits(10),
-            outcome: Outcome {
-                verdict: Verdict::Pass,
-                charged: Hits(1),
-                available: Hits(9),
-                retry_after: None,
-                reset_after: Micros::ZERO,
-                taken: None,
-            },
-            decided: true,
-            shadow: false,
-            admitted: true,
-            is_refund: false,
-            is_peek: false,
-            lost_bill: None,
-            source: Source::Memory,
-        }
+        check_event(id, 1, Outcome { charged: Hits(1), ..Outcome::pass(Hits(9)) })
     }
 
     fn total(telemetry: &Telemetry, path: &str) -> Option<u64> {

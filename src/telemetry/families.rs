@@ -229,6 +229,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::domain::fixtures::check_event;
     use crate::domain::{
         CheckEvent, Code, Decision, Hits, LossCause, LostBill, Micros, Observer, Outcome, RuleId,
         Source,
@@ -244,21 +245,8 @@ mod tests {
         telemetry
     }
 
-    /// Returns a check on a limit with a capacity of 10 hits.
     fn check(outcome: Outcome, hits: u64) -> CheckEvent {
-        CheckEvent {
-            rule: Some(RuleId(0)),
-            hits: Hits(hits),
-            capacity: Hits(10),
-            outcome,
-            decided: true,
-            shadow: false,
-            admitted: true,
-            is_refund: false,
-            is_peek: false,
-            lost_bill: None,
-            source: Source::Memory,
-        }
+        check_event(0, hits, outcome)
     }
 
     fn assert_lines<'a>(telemetry: Telemetry, lines: impl IntoIterator<Item = &'a str>) {

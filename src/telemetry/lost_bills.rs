@@ -61,22 +61,11 @@ pub(super) fn find_rule_with_lost_bills(rules: &RuleTable) -> &str {
 mod tests {
     use super::super::{RuleName, Telemetry};
     use super::*;
-    use crate::domain::{CheckEvent, Hits, Micros, Observer, Outcome, RuleId, Source};
+    use crate::domain::fixtures::check_event;
+    use crate::domain::{CheckEvent, Hits, Micros, Observer, Outcome, RuleId};
 
     fn rejection_event(rule: u32) -> CheckEvent {
-        CheckEvent {
-            rule: Some(RuleId(rule)),
-            hits: Hits(10),
-            capacity: Hits(20),
-            outcome: Outcome::refuse_for(Micros::SECOND),
-            decided: true,
-            shadow: false,
-            admitted: false,
-            is_refund: false,
-            is_peek: false,
-            lost_bill: None,
-            source: Source::Memory,
-        }
+        CheckEvent { admitted: false, ..check_event(rule, 10, Outcome::refuse_for(Micros::SECOND)) }
     }
 
     fn lost_bill_event(rule: u32, cause: LossCause) -> CheckEvent {

@@ -110,9 +110,9 @@ impl Telemetry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::fixtures::check_event;
     use crate::domain::{
-        CheckEvent, Code, Decision, DetailedCheck, Hits, Micros, Observer, Outcome, RpcOutcome,
-        RuleId, Source,
+        Code, Decision, DetailedCheck, Hits, Micros, Observer, Outcome, RpcOutcome, RuleId, Source,
     };
 
     #[test]
@@ -131,21 +131,8 @@ mod tests {
                 slot: None,
             });
         }
-        let check = |outcome| CheckEvent {
-            rule: Some(RuleId(0)),
-            hits: Hits(1),
-            capacity: Hits(10),
-            outcome,
-            decided: true,
-            shadow: false,
-            admitted: true,
-            is_refund: false,
-            is_peek: false,
-            lost_bill: None,
-            source: Source::Memory,
-        };
-        let passed = check(Outcome::pass(Hits(9)));
-        let refused = check(Outcome::refuse_for(Micros::SECOND));
+        let passed = check_event(0, 1, Outcome::pass(Hits(9)));
+        let refused = check_event(0, 1, Outcome::refuse_for(Micros::SECOND));
         telemetry.on_check(&passed);
         telemetry.on_check(&refused);
         let detailed_path = || "d.a_x".to_owned();

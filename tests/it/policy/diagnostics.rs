@@ -134,7 +134,8 @@ fn a_file_or_a_sum_beyond_its_bound_is_a_fault() {
 #[test]
 fn no_setting_raises_the_size_of_a_file_beyond_its_ceiling() {
     let file = Source { name: "a".to_owned(), text: vec![b'#'; FILE_BYTES_CEILING + 1] };
-    let options = Options { file_bytes_max: usize::MAX, ..Options::default() };
+    let options =
+        Options { file_bytes_max: usize::MAX, total_bytes_max: usize::MAX, ..Options::default() };
     let faults = compile(&[file], &options).unwrap_err().0;
     assert_eq!((faults.len(), faults[0].kind), (1, DiagnosticKind::TooLarge));
 }
