@@ -470,7 +470,7 @@ impl Connection {
                 error
             }
         };
-        if matches!(error.kind, SendErrorKind::Reconfiguring | SendErrorKind::LoadingOrReplica) {
+        if error.kind.suggests_topology_change() {
             self.refresh_needed.notify_one();
         }
         in_flight.complete(CommandReply::Failed(error));

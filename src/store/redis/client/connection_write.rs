@@ -174,7 +174,13 @@ impl Connection {
                     }
                     self.refresh_needed.notify_one();
                 }
-                ErrorReply::NoScript | ErrorReply::Failed(_) => self.stats.errors.add(1),
+                ErrorReply::NoScript => self.stats.errors.add(1),
+                ErrorReply::Failed(error) => {
+                    self.stats.errors.add(1);
+                    if error.kind.suggests_topology_change() {
+                        self.refresh_needed.notify_one();
+                    }
+                }
             }
         }
         in_flight.complete(CommandReply::Charged(charged));

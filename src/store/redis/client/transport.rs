@@ -100,6 +100,12 @@ impl SendErrorKind {
         matches!(self, SendErrorKind::QueueFull | SendErrorKind::Overload)
     }
 
+    /// Returns whether the error suggests that the topology has changed, such as a master that has
+    /// become a replica.
+    pub(crate) const fn suggests_topology_change(self) -> bool {
+        matches!(self, SendErrorKind::Reconfiguring | SendErrorKind::LoadingOrReplica)
+    }
+
     /// Returns the name of the error in traces (`error.type`).
     pub const fn as_str(self) -> &'static str {
         match self {

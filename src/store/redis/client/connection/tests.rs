@@ -356,6 +356,19 @@ fn a_redirected_plain_charge_is_counted_and_requests_a_refresh() {
 }
 
 #[test]
+fn loading_in_reply_to_a_plain_charge_requests_a_refresh_and_keeps_the_connection() {
+    let mut bench = Bench::new();
+    bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+    let reply = bench.add_charges(&[1]);
+    let batch = bench.write();
+    let loading = || error("LOADING data");
+    assert_eq!(bench.reply(batch, [loading(), loading()]), Ok(()));
+    let failed = SendError::not_executed(SendErrorKind::LoadingOrReplica);
+    assert_eq!(charged(reply)[0].value, Err(failed));
+    assert!(bench.is_refresh_needed());
+}
+
+#[test]
 fn the_connection_to_a_server_that_became_a_replica_is_closed() {
     let readonly = || error("READONLY You can't write against a read only replica.");
     let failed = SendError::not_executed(SendErrorKind::LoadingOrReplica);
