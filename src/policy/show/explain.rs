@@ -100,8 +100,8 @@ pub struct RuleExplanation {
     /// Names of the limits that this rule replaces for the whole request.
     pub replaces: Vec<String>,
     /// Entries that determine the descriptor's quota group, each as `key=value`, or as `no KEY` if
-    /// the descriptor has no entry with this key. Empty if the descriptor forms its own group or is
-    /// not a quota descriptor.
+    /// the descriptor has no entry with this key. Empty if the descriptor forms its own group, is
+    /// not a quota descriptor, or has no limit.
     pub quota_group: Vec<String>,
 }
 
@@ -256,7 +256,9 @@ impl Policy {
 fn explain_quota_group(domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> Vec<String> {
     let group = domain.quota_group.iter().map(|key| &**key);
     let has = |key: &str| entries.iter().any(|entry| entry.key == key.as_bytes());
-    if !rule.quota_mode || rule.limits.is_empty() || !group.clone().any(has) {
+    let has_limit = (rule.limits.iter().zip(rule.key_templates.iter()))
+        .any(|(spec, template)| template.select_limit(spec, entries).is_some());
+    if !rule.quota_mode || !has_limit || !group.clone().any(has) {
         return Vec::new();
     }
     let member = |key: &str| match entries.iter().find(|entry| entry.key == key.as_bytes()) {

@@ -452,6 +452,11 @@ descriptors:
       - key: free
         quota_mode: true
         rate_limit: {unlimited: true}
+      - key: class
+        quota_mode: true
+        rate_limit:
+          {algorithm: token_bucket, unit: hour, requests_per_unit: 10, burst: 10,
+           tiers: {method: shared, default: none, classes: {gold: {floor: 0%}}}}
   - key: tenant
     quota_mode: true
     rate_limit: {unit: hour, requests_per_unit: 3}
@@ -468,5 +473,7 @@ descriptors:
     assert_eq!(group("backend=b1,tenant=ann").as_deref(), Some("backend=b1, no model"));
     assert_eq!(group("backend=b1,plain=x"), None, "no quota");
     assert_eq!(group("backend=b1,free=x"), None, "no limit, so no effect on a group");
+    assert_eq!(group("backend=b1,class=gold").as_deref(), Some("backend=b1, no model"));
+    assert_eq!(group("backend=b1,class=iron"), None, "no class, so no limit");
     assert_eq!(group("tenant=ann"), None, "a group of its own");
 }
