@@ -57,8 +57,8 @@ impl Settings {
         let advice = "the HTTP port has no client certificates: leave --json at auto";
         conflict(has_domains && self.json == OnOff::On, names, advice);
         let names = "--hard-limit, --drain-delay";
-        let advice = "the hard limit ends the drain: it must be longer than the delay, by a second or a \
-                      tenth of it";
+        let advice = "the hard limit ends the drain: it must exceed the delay by more than 1s or, \
+                      below 10s, by more than a tenth of the hard limit";
         conflict(self.drain_limit() <= self.drain_delay, names, advice);
         let names = "--policy-size, --policy-file-size";
         let advice = "the size of all files must be at least the size of one";

@@ -90,7 +90,7 @@ checks single values.
 {{- $grace := .Values.terminationGracePeriodSeconds | int -}}
 {{- /* Tidegate reserves a second or, below 10 s, a tenth of the hard limit for its exit. */ -}}
 {{- if le (sub (mul $limit 10) (min 10 $limit)) (mul $delay 10) -}}
-{{- $faults = append $faults (printf "drain.hardLimitSeconds (%d) must be longer than drain.delaySeconds (%d), by more than a second or a tenth of it" $limit $delay) -}}
+{{- $faults = append $faults (printf "drain.hardLimitSeconds (%d) must exceed drain.delaySeconds (%d) by more than 1 second or, below 10, by more than a tenth of itself" $limit $delay) -}}
 {{- end -}}
 {{- if le $grace $limit -}}
 {{- $faults = append $faults (printf "terminationGracePeriodSeconds (%d) must be longer than drain.hardLimitSeconds (%d): otherwise the kubelet kills the process while it drains" $grace $limit) -}}
