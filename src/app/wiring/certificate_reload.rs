@@ -184,7 +184,48 @@ fn hash(material: &TlsMaterial) -> blake3::Hash {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
+    use rcgen::{CertificateParams, KeyPair};
+
     use super::*;
+    use crate::settings::Sources;
+
+    /// Writes a new certificate and its private key.
+    fn write_certificate(directory: &Path) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(vec!["tidegate.test".to_owned()]).unwrap();
+        fs::write(directory.join("cert"), certificate.self_signed(&key).unwrap().pem()).unwrap();
+        fs::write(directory.join("key"), key.serialize_pem()).unwrap();
+    }
+
+    #[test]
+    fn each_change_of_the_files_is_counted_once_as_a_reload_or_a_failure() {
+        let files = tempfile::tempdir().unwrap();
+        let path = |name: &str| files.path().join(name).display().to_string();
+        let flags = [
+            ("grpc-server-use-tls", "true".to_owned()),
+            ("grpc-server-tls-cert", path("cert")),
+            ("grpc-server-tls-key", path("key")),
+        ];
+        let flags = flags.map(|(name, text)| (name.to_owned(), text)).into_iter().collect();
+        let settings = Settings::read(&Sources { flags, ..Sources::default() }).unwrap().0;
+        write_certificate(files.path());
+        let mut reloader = CertificateReloader::new(&settings).unwrap().unwrap();
+        let counters = reloader.tls().counters();
+        let mut counts_after_polls = || {
+            (0..4).for_each(|_| reloader.poll());
+            [&counters.reloads, &counters.reload_failures]
+                .map(|count| count.load(Ordering::Relaxed))
+        };
+        assert_eq!(counts_after_polls(), [0, 0]);
+        fs::remove_file(files.path().join("key")).unwrap();
+        assert_eq!(counts_after_polls(), [0, 1], "unreadable");
+        fs::write(files.path().join("key"), "no key").unwrap();
+        assert_eq!(counts_after_polls(), [0, 2], "invalid");
+        write_certificate(files.path());
+        assert_eq!(counts_after_polls(), [1, 2]);
+    }
 
     #[test]
     fn a_change_of_any_certificate_file_changes_the_hash() {
