@@ -288,6 +288,12 @@ mod tests {
         assert_eq!(poll_until_read(&mut reload), [0, 1, 3], "readable, and still refused");
         fs::write(&path, ONE).unwrap();
         assert_eq!(poll_until_read(&mut reload)[0], 1);
+        fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+        let [_, loads, failures] = poll_until_read(&mut reload);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(poll_until_read(&mut reload), [0, loads, failures + 1]);
+        fs::write(&path, [ONE, ANOTHER].concat()).unwrap();
+        assert_eq!(poll_until_read(&mut reload), [1, loads, failures + 1], "a reloaded policy too");
     }
 
     #[test]

@@ -71,7 +71,13 @@ fn under_global_quota_mode_every_descriptor_is_a_quota_descriptor() {
     let bench = Bench::with_modes(TWO, GlobalModes { quota: true, shadow: false });
     let both = [d("small=a"), d("large=a")];
     assert!(bench.ask(&both).passes());
-    assert!(bench.ask(&both).passes(), "the larger one still passes");
+    let second = bench.ask(&both);
+    assert!(second.passes(), "the larger one still passes");
+    assert_eq!(
+        second.quotas,
+        [(true, false), (true, false)],
+        "quotas, of which no group is refused"
+    );
     assert_eq!(bench.passes("small=b", 3), 1, "alone it refuses");
 }
 
