@@ -30,8 +30,7 @@ pub(super) fn descriptor_status<'p>(
 ) -> Status<'p> {
     let rule = matched_rule(found);
     let shadow = rule.is_some_and(|rule| rule.shadow_mode);
-    let mut status = status_without_limit(found, rule, span.is_empty());
-    status.quota = is_quota;
+    let mut status = status_without_limit(found, rule, is_quota, span.is_empty());
     let mut strictest: Option<(usize, CounterState)> = None;
     for at in span {
         let Some(answer) = answers.get(at) else { continue };
@@ -106,6 +105,7 @@ impl CounterState {
 fn status_without_limit<'p>(
     found: &DescriptorMatch<'p>,
     rule: Option<&'p Rule>,
+    is_quota: bool,
     has_no_check: bool,
 ) -> Status<'p> {
     let is_unlimited = match found {
@@ -121,7 +121,7 @@ fn status_without_limit<'p>(
         remaining: if is_unlimited { REMAINING_UNLIMITED } else { 0 },
         reset: None,
         rule: rule.map(|rule| rule.id),
-        quota: false,
+        quota: is_quota,
         group_refused: false,
     }
 }
