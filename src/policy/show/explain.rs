@@ -174,10 +174,7 @@ impl Policy {
         let node = self.tree.node(at);
         match node.rule.and_then(|id| self.rule(id)) {
             None => MatchEnd::NoRule { has_children: !node.is_leaf },
-            Some(rule) => {
-                let quota_group = explain_quota_group(domain, rule, entries);
-                MatchEnd::Rule(Box::new(self.explain_rule(rule, entries, quota_group)))
-            }
+            Some(rule) => MatchEnd::Rule(Box::new(self.explain_rule(domain, rule, entries))),
         }
     }
 
@@ -202,15 +199,10 @@ impl Policy {
         StepResult::NoSuchKey { keys }
     }
 
-    fn explain_rule(
-        &self,
-        rule: &Rule,
-        entries: &[Entry<'_>],
-        quota_group: Vec<String>,
-    ) -> RuleExplanation {
+    fn explain_rule(&self, domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> RuleExplanation {
         let mut identity = Identity::default();
-        let limits =
-            rule.limits.iter().zip(rule.key_templates.iter()).filter_map(|(spec, template)| {
+        let limits: Vec<LimitExplanation> = (rule.limits.iter().zip(rule.key_templates.iter()))
+            .filter_map(|(spec, template)| {
                 // A value without a consumer class is not limited, so there is no limit to show.
                 let SelectedLimit { limit, prefix, .. } = template.select_limit(spec, entries)?;
                 let key = self.counter_key(&mut identity, prefix, template, entries);
@@ -238,15 +230,20 @@ impl Policy {
                     algorithm: limit.algorithm.clone(),
                     counter_of: counter_of.collect(),
                 })
-            });
+            })
+            .collect();
         RuleExplanation {
             rule: rule.id,
             path: rule.path.to_string(),
             printed_path: self.printed_path(rule, entries),
             unlimited: rule.limits.is_empty(),
-            limits: limits.collect(),
             replaces: rule.replaces.iter().filter_map(|name| self.replaced_name(*name)).collect(),
-            quota_group,
+            quota_group: match limits.as_slice() {
+                // Without a limit, the descriptor has no effect on a group.
+                [] => Vec::new(),
+                [_, ..] => explain_quota_group(domain, rule, entries),
+            },
+            limits,
         }
     }
 }
@@ -256,9 +253,7 @@ impl Policy {
 fn explain_quota_group(domain: &Domain, rule: &Rule, entries: &[Entry<'_>]) -> Vec<String> {
     let group = domain.quota_group.iter().map(|key| &**key);
     let has = |key: &str| entries.iter().any(|entry| entry.key == key.as_bytes());
-    let has_limit = (rule.limits.iter().zip(rule.key_templates.iter()))
-        .any(|(spec, template)| template.select_limit(spec, entries).is_some());
-    if !rule.quota_mode || !has_limit || !group.clone().any(has) {
+    if !rule.quota_mode || !group.clone().any(has) {
         return Vec::new();
     }
     let member = |key: &str| match entries.iter().find(|entry| entry.key == key.as_bytes()) {
