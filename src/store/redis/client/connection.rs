@@ -26,7 +26,7 @@ use super::circuit_breaker::PROBE_INTERVAL;
 use super::connection_load::{ConnectionLoad, LoadMeter};
 use super::connection_probe::ProbeResult;
 use super::dialer::{ConnectionSignal, Dialer};
-use super::error_reply::{ErrorReply, Redirect};
+use super::error_reply::{ErrorReply, Redirect, is_read_only};
 use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
@@ -413,7 +413,7 @@ impl Connection {
                 continue;
             };
             let reply = ErrorReply::classify(&error, self.dialer.address());
-            demoted |= error.code() == "READONLY";
+            demoted |= is_read_only(&error);
             errors += u64::from(reply.means_unavailable_node());
             let command = || pipeline.cmd_iter().nth(at).cloned();
             if let Some(command) = self.handle_error(reply, in_flight, command) {

@@ -7,7 +7,7 @@ use redis::{Arg, Cmd, Pipeline, Value};
 
 use super::connection::{Connection, InFlightBatch, OutstandingCommands, WRITE_COMMANDS_MAX};
 use super::dialer::script_load;
-use super::error_reply::{ErrorReply, Redirect};
+use super::error_reply::{ErrorReply, Redirect, is_read_only};
 use super::pending_command::{
     CommandReply, EncodedCommands, InFlight, NodeCommand, PendingCommand,
 };
@@ -159,7 +159,7 @@ impl Connection {
         let mut charged = ChargeReplies::new();
         for reply in replies {
             failures.is_demoted |=
-                matches!(&reply, Value::ServerError(error) if error.code() == "READONLY");
+                matches!(&reply, Value::ServerError(error) if is_read_only(error));
             let (reply, error) = decode_charge_reply(&reply, self.dialer.address(), span);
             charged.push(reply);
             let Some(error) = error else { continue };

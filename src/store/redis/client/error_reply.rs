@@ -99,6 +99,11 @@ fn target_address(details: Option<&str>, node: &Address) -> Option<Address> {
     }
 }
 
+/// Returns whether the server replied READONLY, because it has become a replica.
+pub(super) fn is_read_only(error: &ServerError) -> bool {
+    error.code() == "READONLY"
+}
+
 #[cfg(test)]
 mod tests {
     use redis::Value;
