@@ -5,6 +5,8 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+#[cfg(test)]
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::domain::Micros;
@@ -218,6 +220,17 @@ impl MonotonicClock {
     pub fn new(read: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
         let origin = read();
         MonotonicClock { read: Arc::new(read), origin }
+    }
+
+    /// Creates a clock that stands still. Returns it with its time in microseconds, which a test
+    /// sets, and the instant that is its zero.
+    #[cfg(test)]
+    #[allow(clippy::disallowed_methods, reason = "the clock's origin is a real instant")]
+    pub(crate) fn manual() -> (MonotonicClock, Arc<AtomicU64>, Instant) {
+        let (time, origin) = (Arc::<AtomicU64>::default(), Instant::now());
+        let read = Arc::clone(&time);
+        let elapsed = move || Duration::from_micros(read.load(Ordering::Relaxed));
+        (MonotonicClock::new(move || origin + elapsed()), time, origin)
     }
 
     /// Returns the time since the clock was created.

@@ -296,7 +296,6 @@ impl Node {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "the clock's origin is a real instant")]
 mod tests {
     use std::time::Duration;
 
@@ -324,10 +323,7 @@ mod tests {
     impl Bench {
         /// Opens both connections. Each queue has room for `capacity` calls.
         fn new(capacity: usize) -> Bench {
-            let (time, origin) = (Arc::<AtomicU64>::default(), Instant::now());
-            let read = Arc::clone(&time);
-            let elapsed = move || Duration::from_micros(read.load(Ordering::Relaxed));
-            let clock = MonotonicClock::new(move || origin + elapsed());
+            let (clock, time, origin) = MonotonicClock::manual();
             let (stats, refresh_needed) = (Arc::<NodeStats>::default(), Arc::<Notify>::default());
             let address = Address::Tcp("10.0.0.1".to_owned(), 6379);
             let breaker = NodeBreaker::new(

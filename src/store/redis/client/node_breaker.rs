@@ -236,9 +236,7 @@ impl Drop for CallTracker {
 }
 
 #[cfg(test)]
-#[allow(clippy::disallowed_methods, reason = "the clock's origin is a real instant")]
 mod tests {
-    use std::time::{Duration, Instant};
 
     use futures_util::FutureExt;
     use redis::Value;
@@ -247,10 +245,7 @@ mod tests {
 
     /// Returns a breaker whose clock shows the number of microseconds in the second value.
     fn breaker() -> (Arc<NodeBreaker>, Arc<AtomicU64>) {
-        let time: Arc<AtomicU64> = Arc::default();
-        let (read, origin) = (Arc::clone(&time), Instant::now());
-        let elapsed = move || Duration::from_micros(read.load(Ordering::Relaxed));
-        let clock = MonotonicClock::new(move || origin + elapsed());
+        let (clock, time, _) = MonotonicClock::manual();
         let signals = vec![Arc::default(), Arc::default()];
         let (stats, refresh_needed) = (Arc::default(), Arc::default());
         let breaker =

@@ -1,11 +1,8 @@
 //! Tests of one connection without a server: the writes that it builds, and the replies that it
 //! passes to its callers.
 
-#![allow(clippy::disallowed_methods, reason = "the clock's origin is a real instant")]
-
 use std::io;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
 
 use redis::{Arg, Cmd, RedisError};
 use tokio::sync::oneshot::Receiver;
@@ -35,10 +32,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        let time: Arc<AtomicU64> = Arc::default();
-        let (read, origin) = (Arc::clone(&time), Instant::now());
-        let elapsed = move || Duration::from_micros(read.load(Ordering::Relaxed));
-        let clock = MonotonicClock::new(move || origin + elapsed());
+        let (clock, time, _) = MonotonicClock::manual();
         let address = Address::Tcp("10.0.0.1".to_owned(), 6379);
         let context = ClientContext::new(RedisConfig::default(), Vec::new()).unwrap();
         let stats: Arc<NodeStats> = Arc::default();
@@ -72,6 +66,13 @@ impl Bench {
             breaker: Some(Arc::new(breaker)),
         };
         Bench { connection, outstanding: OutstandingCommands::default(), time }
+    }
+
+    /// Creates a bench that knows the server's time, so that plain charges may be written.
+    fn with_server_time() -> Bench {
+        let mut bench = Bench::new();
+        bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+        bench
     }
 
     fn set_time(&self, micros: u64) {
@@ -288,8 +289,7 @@ fn a_call_whose_script_is_missing_is_sent_again_three_times() {
 
 #[test]
 fn each_reply_of_a_write_goes_to_its_own_command() {
-    let mut bench = Bench::new();
-    bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+    let mut bench = Bench::with_server_time();
     let (command, asking) = PendingCommand::new(NodeCommand::Script(call(&SCRIPT, "a")), true);
     bench.add(command);
     let (both, missing) = (bench.add_charges(&[1, 2]), bench.add_call("b"));
@@ -341,8 +341,7 @@ fn a_redirected_call_is_returned_to_its_caller_and_counted() {
 
 #[test]
 fn a_redirected_plain_charge_is_counted_and_requests_a_refresh() {
-    let mut bench = Bench::new();
-    bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+    let mut bench = Bench::with_server_time();
     let reply = bench.add_charges(&[1]);
     let batch = bench.write();
     assert!(!bench.is_refresh_needed());
@@ -357,8 +356,7 @@ fn a_redirected_plain_charge_is_counted_and_requests_a_refresh() {
 
 #[test]
 fn loading_in_reply_to_a_plain_charge_requests_a_refresh_and_keeps_the_connection() {
-    let mut bench = Bench::new();
-    bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+    let mut bench = Bench::with_server_time();
     let reply = bench.add_charges(&[1]);
     let batch = bench.write();
     let loading = || error("LOADING data");
@@ -381,8 +379,7 @@ fn the_connection_to_a_server_that_became_a_replica_is_closed() {
     assert_eq!(bench.connection.stats.errors.get(), 1);
     assert!(bench.is_refresh_needed());
 
-    let mut bench = Bench::new();
-    bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+    let mut bench = Bench::with_server_time();
     let reply = bench.add_charges(&[1]);
     let batch = bench.write();
     assert_eq!(bench.reply(batch, [readonly(), readonly()]), Err(CloseReason::Demoted));
@@ -401,8 +398,7 @@ fn a_breaker_opens_if_half_of_the_replies_say_that_the_node_cannot_serve() {
         assert_eq!(bench.is_breaker_open(), opens, "{errors} script calls");
         drop(callers);
 
-        let mut bench = Bench::new();
-        bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+        let mut bench = Bench::with_server_time();
         let callers: Vec<_> = (0..20).map(|counter| bench.add_charges(&[counter])).collect();
         let batch = bench.write();
         // The replies to EXPIRE follow.
@@ -459,8 +455,7 @@ fn a_denied_command_of_a_plain_charge_stops_plain_charges() {
         ([Value::Int(1), error("NOPERM no permissions")], false),
         ([error("NOPERM no permissions"), Value::Int(0)], false),
     ] {
-        let mut bench = Bench::new();
-        bench.outstanding.server_time.record(SERVER, Micros(0), Micros(0));
+        let mut bench = Bench::with_server_time();
         bench.connection.server_time_expiry.set(Micros(5));
         let reply = bench.add_charges(&[1]);
         let batch = bench.write();
