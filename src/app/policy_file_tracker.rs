@@ -178,8 +178,7 @@ mod tests {
     use crate::settings::{Settings, Sources};
 
     fn policy_files(directory: &Path) -> PolicyFiles {
-        let flags = [("policy".to_owned(), directory.display().to_string())];
-        let sources = Sources { flags: flags.into(), ..Sources::default() };
+        let sources = Sources::from_flags(&[("policy", &directory.display().to_string())]);
         PolicyFiles::new(&Settings::read(&sources).unwrap().0).unwrap()
     }
 
@@ -270,9 +269,8 @@ mod tests {
         write("b.yaml", 1_024);
         let path = directory.path().display().to_string();
         let flags = [("policy", &*path), ("policy-size", "2048"), ("policy-file-size", "2048")];
-        let flags = flags.map(|(name, text)| (name.to_owned(), text.to_owned()));
-        let sources = Sources { flags: flags.into(), ..Sources::default() };
-        let files = PolicyFiles::new(&Settings::read(&sources).unwrap().0).unwrap();
+        let settings = Settings::read(&Sources::from_flags(&flags)).unwrap().0;
+        let files = PolicyFiles::new(&settings).unwrap();
         let mut tracker = PolicyFileTracker::new(files.read().unwrap());
         assert!(tracker.poll(&files, true).is_ok());
         write("b.yaml", 1_025);

@@ -441,10 +441,12 @@ mod tests {
         }
         let read = |policy_size: &str, policy_file_size: &str| {
             let policy = directory.path().display().to_string();
-            let sizes = [("policy-size", policy_size), ("policy-file-size", policy_file_size)];
-            let flags = [("policy", &*policy)].into_iter().chain(sizes);
-            let flags = flags.map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
-            let (settings, _) = Settings::read(&Sources { flags, ..Sources::default() }).unwrap();
+            let sources = Sources::from_flags(&[
+                ("policy", &policy),
+                ("policy-size", policy_size),
+                ("policy-file-size", policy_file_size),
+            ]);
+            let (settings, _) = Settings::read(&sources).unwrap();
             let files = PolicyFiles::new(&settings).unwrap().read();
             files.map(|files| files.len()).map_err(|error| error.to_string())
         };

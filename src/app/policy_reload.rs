@@ -184,8 +184,7 @@ mod tests {
     const THIRD: &str = "  - key: c\n    rate_limit: {unit: second}\n";
 
     fn reloader(path: &Path) -> PolicyReloader {
-        let flags = [("policy".to_owned(), path.display().to_string())];
-        let sources = Sources { flags: flags.into(), ..Sources::default() };
+        let sources = Sources::from_flags(&[("policy", &path.display().to_string())]);
         let loader = PolicyLoader::new(&Settings::read(&sources).unwrap().0).unwrap();
         let (loaded, files) = loader.load(RuleId(0)).unwrap();
         let telemetry = Arc::new(Telemetry::new(0.8));

@@ -163,13 +163,11 @@ mod tests {
 
     /// Returns the names in the conflicts between these flags.
     fn conflicts(flags: &[(&str, &str)]) -> Vec<&'static str> {
-        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
-        let flags = flags.iter().map(owned).collect();
         let names = |error: SettingError| match error {
             SettingError::Conflict { names, .. } => names,
             other => panic!("{other}"),
         };
-        match Settings::read(&Sources { flags, ..Sources::default() }) {
+        match Settings::read(&Sources::from_flags(flags)) {
             Ok(_) => Vec::new(),
             Err(errors) => errors.into_iter().map(names).collect(),
         }

@@ -32,6 +32,13 @@ pub struct Sources {
 }
 
 impl Sources {
+    /// Returns sources with flags alone.
+    #[cfg(test)]
+    pub(crate) fn from_flags(flags: &[(&str, &str)]) -> Sources {
+        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
+        Sources { flags: flags.iter().map(owned).collect(), ..Sources::default() }
+    }
+
     /// Returns the position of a setting in the settings file, as `FILE:LINE`; empty if the
     /// position is unknown.
     fn file_position(&self, name: &str) -> String {

@@ -321,8 +321,7 @@ mod tests {
     use crate::settings::Sources;
 
     fn read(flags: &[(&str, &str)]) -> Result<RedisSettings, Vec<SettingError>> {
-        let flags = flags.iter().map(|(n, t)| ((*n).to_owned(), (*t).to_owned())).collect();
-        let (settings, _) = Settings::read(&Sources { flags, ..Sources::default() })?;
+        let (settings, _) = Settings::read(&Sources::from_flags(flags))?;
         settings.redis().map_err(|error| vec![error])
     }
 

@@ -471,9 +471,7 @@ mod tests {
     #[test]
     fn every_invalid_setting_is_reported() {
         let flags = [("grpc-port", "70000"), ("drain-delay", "5"), ("store", "disk")];
-        let flags = flags.map(|(name, text)| (name.to_owned(), text.to_owned()));
-        let sources = Sources { flags: flags.into(), ..Sources::default() };
-        let errors = Settings::read(&sources).unwrap_err();
+        let errors = Settings::read(&Sources::from_flags(&flags)).unwrap_err();
         assert_eq!(errors.len(), 3, "{errors:?}");
         assert!(errors[0].to_string().contains("--grpc-port (from flag): \"70000\""));
     }

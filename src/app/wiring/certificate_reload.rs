@@ -203,13 +203,12 @@ mod tests {
     fn each_change_of_the_files_is_counted_once_as_a_reload_or_a_failure() {
         let files = tempfile::tempdir().unwrap();
         let path = |name: &str| files.path().join(name).display().to_string();
-        let flags = [
-            ("grpc-server-use-tls", "true".to_owned()),
-            ("grpc-server-tls-cert", path("cert")),
-            ("grpc-server-tls-key", path("key")),
-        ];
-        let flags = flags.map(|(name, text)| (name.to_owned(), text)).into_iter().collect();
-        let settings = Settings::read(&Sources { flags, ..Sources::default() }).unwrap().0;
+        let sources = Sources::from_flags(&[
+            ("grpc-server-use-tls", "true"),
+            ("grpc-server-tls-cert", &path("cert")),
+            ("grpc-server-tls-key", &path("key")),
+        ]);
+        let settings = Settings::read(&sources).unwrap().0;
         write_certificate(files.path());
         let mut reloader = CertificateReloader::new(&settings).unwrap().unwrap();
         let counters = reloader.tls().counters();

@@ -101,9 +101,8 @@ mod tests {
     use crate::settings::Sources;
 
     fn client(flags: &[(&str, &str)]) -> Client {
-        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
-        let sources = Sources { flags: flags.iter().map(owned).collect(), ..Sources::default() };
-        build_client(&Settings::read(&sources).unwrap().0, Arc::default()).unwrap()
+        build_client(&Settings::read(&Sources::from_flags(flags)).unwrap().0, Arc::default())
+            .unwrap()
     }
 
     #[test]

@@ -159,9 +159,7 @@ mod tests {
     use crate::settings::Sources;
 
     fn settings(flags: &[(&str, &str)]) -> Settings {
-        let owned = |(name, text): &(&str, &str)| ((*name).to_owned(), (*text).to_owned());
-        let sources = Sources { flags: flags.iter().map(owned).collect(), ..Sources::default() };
-        Settings::read(&sources).unwrap().0
+        Settings::read(&Sources::from_flags(flags)).unwrap().0
     }
 
     #[test]
