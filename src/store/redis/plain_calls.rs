@@ -134,12 +134,10 @@ impl PlainCalls {
     }
 
     fn build_charge(&self, check: &Check<'_>) -> PlainCharge {
-        let key = self.prefix.key(&check.key, &check.limit.algorithm);
-        let mut command = redis::Cmd::with_capacity(3, key.len() + 16);
-        command.arg("INCRBY").arg(key.as_slice()).arg(check.cost().0);
         PlainCharge {
             counter: check.key.identity,
-            command,
+            key: self.prefix.key(&check.key, &check.limit.algorithm).as_slice().into(),
+            cost: check.cost().0,
             // One window and a second, so that the key outlives any window that it may count.
             expire_s: window_length(check).0.div_ceil(Micros::SECOND.0) + 1,
             slot: self.is_cluster.then(|| keys::counter_slot(&check.key)),

@@ -30,7 +30,7 @@ use super::error_reply::{ErrorReply, Redirect, is_read_only};
 use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
-use super::plain_charge::is_denied;
+use super::plain_charge::{MergedCharges, is_denied};
 use super::server_time::{ServerTime, ServerTimeExpiry};
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::{Bounds, Micros};
@@ -98,10 +98,18 @@ pub(super) enum CloseReason {
 /// Batch of commands that were written and are waiting for their replies.
 pub(super) struct InFlightBatch {
     pub(super) pipeline: Pipeline,
+    /// Script calls, in the order in which they were written. Plain charges follow.
     pub(super) commands: Vec<InFlight>,
+    pub(super) charges: MergedCharges,
     /// Time at which the batch was written, according to the circuit breaker's clock; `None` if the
     /// node has no circuit breaker.
     pub(super) sent: Option<Micros>,
+}
+
+impl InFlightBatch {
+    pub(super) fn call_count(&self) -> usize {
+        self.commands.len() + self.charges.call_count()
+    }
 }
 
 impl Connection {
@@ -295,7 +303,7 @@ impl Connection {
         result: RedisResult<Vec<Value>>,
         outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
-        outstanding.in_flight -= batch.commands.len();
+        outstanding.in_flight -= batch.call_count();
         outstanding.sent.pop_front();
         self.dispatch_replies(batch, result, outstanding)
     }
@@ -366,42 +374,32 @@ impl Connection {
         result: RedisResult<Vec<Value>>,
         outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
-        let InFlightBatch { pipeline, commands, sent } = batch;
-        let command_count = commands.len();
-        self.load.remove(command_count);
+        let call_count = batch.call_count();
+        let InFlightBatch { pipeline, commands, charges, sent } = batch;
+        self.load.remove(call_count);
         let now = self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now());
         if let Some(sent) = sent {
             self.stats.round_trips.record(now.saturating_sub(sent).0);
         }
         let replies = match result {
             Ok(replies) if replies.len() == pipeline.len() => replies,
-            Ok(_) => return Err(self.connection_lost(&commands)),
+            Ok(_) => return Err(self.connection_lost(call_count)),
             Err(error) => {
                 if error.is_timeout() {
                     self.stats.timeouts.add(1);
                 }
-                return Err(self.connection_lost(&commands));
+                return Err(self.connection_lost(call_count));
             }
         };
-        self.stats.answers.add(command_count as u64);
+        self.stats.answers.add(call_count as u64);
         if let Some(sent) = sent {
-            self.meter.record(&self.load, sent, now, command_count);
+            self.meter.record(&self.load, sent, now, call_count);
         }
         let mut replies = replies.into_iter();
         let mut at = 0;
-        let (mut demoted, mut denied) = (false, false);
+        let mut demoted = false;
         let mut errors = 0;
         for in_flight in commands {
-            if in_flight.charge_count > 0 {
-                let span = sent.and_then(|sent| outstanding.server_time.span(sent, now));
-                let charged = replies.by_ref().take(in_flight.charge_count);
-                at += in_flight.charge_count;
-                let failures = self.complete_charges(in_flight, charged, span);
-                demoted |= failures.is_demoted;
-                errors += u64::from(failures.is_node_unavailable);
-                denied |= failures.is_denied;
-                continue;
-            }
             at += in_flight.preceding_replies;
             let reply = replies.by_ref().nth(in_flight.preceding_replies).unwrap_or_default();
             let Value::ServerError(error) = reply else {
@@ -422,12 +420,17 @@ impl Connection {
             }
             at += 1;
         }
+        let span = sent.and_then(|sent| outstanding.server_time.span(sent, now));
+        let charged = replies.by_ref().take(charges.counter_count());
+        let failures = self.complete_charges(charges, charged, span);
+        demoted |= failures.is_demoted;
+        errors += failures.unavailable_calls;
         // Left are the replies to EXPIRE. Without it, a charge might leave a key for ever.
-        if denied || replies.any(|reply| is_denied(&reply, self.dialer.address())) {
+        if failures.is_denied || replies.any(|reply| is_denied(&reply, self.dialer.address())) {
             self.forbid_charges(&mut outstanding.server_time);
         }
         if let Some(breaker) = &self.breaker {
-            breaker.record_replies(command_count, errors, now);
+            breaker.record_replies(call_count, errors, now);
         }
         if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
@@ -447,7 +450,7 @@ impl Connection {
                 if in_flight.noscript_count < SCRIPT_RELOADS_MAX
                     && let Some(command) = command()
                 {
-                    return in_flight.reload(command);
+                    return Some(in_flight.reload(command));
                 }
                 SendError::not_executed(SendErrorKind::Script)
             }
@@ -477,8 +480,8 @@ impl Connection {
         None
     }
 
-    fn connection_lost(&self, commands: &[InFlight]) -> CloseReason {
-        self.stats.unknown.add(commands.len() as u64);
+    fn connection_lost(&self, call_count: usize) -> CloseReason {
+        self.stats.unknown.add(call_count as u64);
         CloseReason::Lost
     }
 }
@@ -539,7 +542,7 @@ impl Default for OutstandingCommands {
 
 impl OutstandingCommands {
     fn record_write(&mut self, batch: &InFlightBatch) {
-        self.in_flight += batch.commands.len();
+        self.in_flight += batch.call_count();
         self.sent.extend(batch.sent);
     }
 }

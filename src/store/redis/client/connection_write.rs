@@ -8,10 +8,8 @@ use redis::{Arg, Cmd, Pipeline, Value};
 use super::connection::{Connection, InFlightBatch, OutstandingCommands, WRITE_COMMANDS_MAX};
 use super::dialer::script_load;
 use super::error_reply::{ErrorReply, Redirect, is_read_only};
-use super::pending_command::{
-    CommandReply, EncodedCommands, InFlight, NodeCommand, PendingCommand,
-};
-use super::plain_charge::{ChargeReplies, Expiries, decode_charge_reply};
+use super::pending_command::{NodeCommand, PendingCommand, WriteParts};
+use super::plain_charge::{IncrbyReply, MergedCharges, decode_charge_reply};
 use super::server_time::{ServerTime, ServerTimeSpan};
 use super::transport::SendErrorKind;
 use crate::domain::Micros;
@@ -22,12 +20,12 @@ const WRITE_BYTES_MAX: usize = 16 * 1024;
 /// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two CRLFs.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// Problems with a node that were reported by the error replies to one call's plain charges
-/// (INCRBY).
+/// Problems with a node that were reported by the error replies to plain charges (INCRBY).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
-    pub(super) is_node_unavailable: bool,
+    /// Number of calls for which the node was unavailable.
+    pub(super) unavailable_calls: u64,
     /// Whether the ACL denied INCRBY.
     pub(super) is_denied: bool,
 }
@@ -42,17 +40,18 @@ impl Connection {
     ) -> Option<InFlightBatch> {
         let OutstandingCommands { pending, server_time, .. } = outstanding;
         let mut pipeline = Pipeline::with_capacity(pending.len().min(WRITE_COMMANDS_MAX));
-        let mut commands = Vec::with_capacity(pending.len().min(WRITE_COMMANDS_MAX));
+        let mut commands = Vec::new();
         let mut bytes = 0;
         let mut loaded = Vec::new();
-        let mut expiries = Expiries::default();
-        let mut plain_calls = 0;
+        let mut charges = MergedCharges::default();
         let now = self.breaker.as_ref().map(|breaker| breaker.clock.now());
         // A reply to a command written now arrives at this time at the earliest.
         let earliest_reply =
             now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
         let is_time_known = now.is_some_and(|now| server_time.is_known_at(now));
-        while pipeline.len() + expiries.len() < WRITE_COMMANDS_MAX && bytes < WRITE_BYTES_MAX {
+        while pipeline.len() + 2 * charges.counter_count() < WRITE_COMMANDS_MAX
+            && bytes + charges.wire_size < WRITE_BYTES_MAX
+        {
             let Some(command) = pending.pop_front() else { break };
             let Some(command) = self.reject_unless_writable(command, earliest_reply, is_time_known)
             else {
@@ -69,32 +68,25 @@ impl Connection {
             if command.asking {
                 pipeline.cmd("ASKING");
             }
-            let (written, in_flight) = command.split(pipeline.len() - before);
-            match written {
-                EncodedCommands::Script(command) => {
+            match command.split(pipeline.len() - before) {
+                WriteParts::Script(command, in_flight) => {
                     bytes += wire_size(&command);
                     pipeline.add_command(command);
+                    commands.push(in_flight);
                 }
-                EncodedCommands::Charges(charges) => {
-                    plain_calls += 1;
-                    for charge in charges {
-                        bytes += 2 * wire_size(&charge.command);
-                        expiries.add(&charge);
-                        pipeline.add_command(charge.command);
-                    }
-                }
+                WriteParts::Charges(call_charges, reply) => charges.add(call_charges, reply),
             }
-            commands.push(in_flight);
         }
-        if commands.is_empty() {
+        charges.write(&mut pipeline);
+        let batch = InFlightBatch { pipeline, commands, charges, sent: now };
+        if batch.call_count() == 0 {
             return None;
         }
-        expiries.write(&mut pipeline);
         self.stats.writes.add(1);
-        self.stats.calls.add(commands.len() as u64);
-        self.stats.plain_calls.add(plain_calls);
-        self.stats.write_sizes.record(commands.len() as u64);
-        Some(InFlightBatch { pipeline, commands, sent: now })
+        self.stats.calls.add(batch.call_count() as u64);
+        self.stats.plain_calls.add(batch.charges.call_count() as u64);
+        self.stats.write_sizes.record(batch.call_count() as u64);
+        Some(batch)
     }
 
     /// Returns the command if it can still be written. Otherwise, drops or rejects the command and
@@ -147,44 +139,50 @@ impl Connection {
         self.server_time_expiry.set(Micros::ZERO);
     }
 
-    /// Passes the replies to plain charges (INCRBY) to the waiting caller. Returns the problems
-    /// with the node that the error replies report.
+    /// Passes the replies to the INCRBY commands of a write to the waiting callers. Returns the
+    /// problems with the node that the error replies report.
     pub(super) fn complete_charges(
         &self,
-        in_flight: InFlight,
+        charges: MergedCharges,
         replies: impl Iterator<Item = Value>,
         span: Option<ServerTimeSpan>,
     ) -> ChargeFailures {
         let mut failures = ChargeFailures::default();
-        let mut charged = ChargeReplies::new();
-        for reply in replies {
+        let mut decode = |reply: Value| {
             failures.is_demoted |=
                 matches!(&reply, Value::ServerError(error) if is_read_only(error));
             let (reply, error) = decode_charge_reply(&reply, self.dialer.address(), span);
-            charged.push(reply);
-            let Some(error) = error else { continue };
-            failures.is_node_unavailable |= error.means_unavailable_node();
             failures.is_denied |= reply.is_error(SendErrorKind::Denied);
-            match error {
-                ErrorReply::Redirect(redirect) => {
-                    match redirect {
-                        Redirect::Moved(_) => self.stats.moved.add(1),
-                        Redirect::Ask(_) => self.stats.ask.add(1),
-                        Redirect::TryAgain => self.stats.tryagain.add(1),
-                    }
-                    self.refresh_needed.notify_one();
+            let is_node_unavailable =
+                error.as_ref().is_some_and(ErrorReply::means_unavailable_node);
+            if let Some(error) = error {
+                self.record_charge_error(&error);
+            }
+            IncrbyReply { reply, is_node_unavailable }
+        };
+        let replies: Vec<IncrbyReply> = replies.map(&mut decode).collect();
+        failures.unavailable_calls = charges.complete(&replies);
+        failures
+    }
+
+    fn record_charge_error(&self, error: &ErrorReply) {
+        match error {
+            ErrorReply::Redirect(redirect) => {
+                match redirect {
+                    Redirect::Moved(_) => self.stats.moved.add(1),
+                    Redirect::Ask(_) => self.stats.ask.add(1),
+                    Redirect::TryAgain => self.stats.tryagain.add(1),
                 }
-                ErrorReply::NoScript => self.stats.errors.add(1),
-                ErrorReply::Failed(error) => {
-                    self.stats.errors.add(1);
-                    if error.kind.suggests_topology_change() {
-                        self.refresh_needed.notify_one();
-                    }
+                self.refresh_needed.notify_one();
+            }
+            ErrorReply::NoScript => self.stats.errors.add(1),
+            ErrorReply::Failed(error) => {
+                self.stats.errors.add(1);
+                if error.kind.suggests_topology_change() {
+                    self.refresh_needed.notify_one();
                 }
             }
         }
-        in_flight.complete(CommandReply::Charged(charged));
-        failures
     }
 }
 

@@ -59,17 +59,14 @@ pub(crate) struct PendingCommand {
     reply: Option<oneshot::Sender<CommandReply>>,
 }
 
-/// Command that was written and has no reply yet. If dropped, its caller receives
+/// Script call that was written and has no reply yet. If dropped, its caller receives
 /// [`SendError::LOST`].
 #[derive(Debug)]
 pub(crate) struct InFlight {
     /// Number of replies (to SCRIPT LOAD and ASKING) that precede the command's own reply.
     pub(crate) preceding_replies: usize,
-    /// Number of replies to plain charges; 0 for a script call, which has one reply.
-    pub(crate) charge_count: usize,
     pub(crate) noscript_count: u8,
-    /// Script of the call; `None` for plain charges, which are never sent again.
-    script: Option<&'static Script>,
+    script: &'static Script,
     slot: Option<u16>,
     call_deadline: Option<Instant>,
     queued_at: Micros,
@@ -133,40 +130,36 @@ impl PendingCommand {
         }
     }
 
-    /// Splits the command into the encoded Redis commands and the state needed to handle the reply.
-    /// `preceding_replies` is the number of replies that precede the command's own.
-    pub(crate) fn split(self, preceding_replies: usize) -> (EncodedCommands, InFlight) {
+    /// Splits the command into what is written and what is kept until the reply.
+    /// `preceding_replies` is the number of replies that precede that of a script call.
+    pub(crate) fn split(self, preceding_replies: usize) -> WriteParts {
         let PendingCommand { call, asking, noscript_count, queued_at, deadline, reply } = self;
-        let mut in_flight = InFlight {
-            preceding_replies,
-            charge_count: 0,
-            noscript_count,
-            script: None,
-            slot: None,
-            call_deadline: None,
-            queued_at,
-            deadline,
-            asking,
-            reply,
-        };
         match call {
-            NodeCommand::Script(ScriptCall { script, command, slot, deadline }) => {
-                in_flight.script = Some(script);
-                (in_flight.slot, in_flight.call_deadline) = (slot, deadline);
-                (EncodedCommands::Script(command), in_flight)
+            NodeCommand::Script(ScriptCall { script, command, slot, deadline: call_deadline }) => {
+                let in_flight = InFlight {
+                    preceding_replies,
+                    noscript_count,
+                    script,
+                    slot,
+                    call_deadline,
+                    queued_at,
+                    deadline,
+                    asking,
+                    reply,
+                };
+                WriteParts::Script(command, in_flight)
             }
-            NodeCommand::Charges(charges) => {
-                in_flight.charge_count = charges.len();
-                (EncodedCommands::Charges(charges), in_flight)
-            }
+            NodeCommand::Charges(charges) => WriteParts::Charges(charges, reply),
         }
     }
 }
 
-/// Encoded Redis commands of a [`PendingCommand`], ready to be written.
-pub(crate) enum EncodedCommands {
-    Script(Cmd),
-    Charges(PlainCharges),
+/// Parts of a [`PendingCommand`] that is about to be written.
+pub(crate) enum WriteParts {
+    /// Encoded command of a script call, and the state needed to handle its reply.
+    Script(Cmd, InFlight),
+    /// Plain charges, and the sender of the replies to the caller.
+    Charges(PlainCharges, Option<oneshot::Sender<CommandReply>>),
 }
 
 impl InFlight {
@@ -178,11 +171,11 @@ impl InFlight {
         }
     }
 
-    /// Converts a script call that got NOSCRIPT back into a pending command, to be sent again after
-    /// SCRIPT LOAD. Returns `None` for plain charges, which are never sent again; their caller
-    /// receives [`SendError::LOST`].
-    pub(crate) fn reload(self, command: Cmd) -> Option<PendingCommand> {
+    /// Converts a call that got NOSCRIPT back into a pending command, to be sent again after SCRIPT
+    /// LOAD.
+    pub(crate) fn reload(self, command: Cmd) -> PendingCommand {
         let InFlight {
+            preceding_replies: _,
             noscript_count,
             script,
             slot,
@@ -191,25 +184,21 @@ impl InFlight {
             deadline,
             asking,
             reply,
-            ..
         } = self;
-        let call = ScriptCall { script: script?, command, slot, deadline: call_deadline };
-        let call = NodeCommand::Script(call);
-        Some(PendingCommand {
-            call,
+        let call = ScriptCall { script, command, slot, deadline: call_deadline };
+        PendingCommand {
+            call: NodeCommand::Script(call),
             asking,
             noscript_count: noscript_count + 1,
             queued_at,
             deadline,
             reply,
-        })
+        }
     }
 
     /// Passes the redirect and the script call to the caller, which follows the redirect.
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
         let InFlight { script, slot, call_deadline: deadline, .. } = self;
-        // Dropped without a script, it is reported as lost.
-        let Some(script) = script else { return };
         let call = ScriptCall { script, command, slot, deadline };
         self.complete(CommandReply::Redirect(redirect, call));
     }

@@ -1,15 +1,18 @@
-//! Plain charges: the INCRBY commands of one call, which need no script.
+//! Plain charges: charges to counters with INCRBY commands, which need no script.
 //!
 //! The stored value of a fixed window contains the window's number and its hit count, so INCRBY
-//! returns both. If the counter was flushed or has expired, INCRBY creates a key without an expiry.
-//! Each write therefore ends with one `EXPIRE … NX` per counter that it charged.
+//! returns both. All charges to one counter in a write are merged into one INCRBY of their total;
+//! the count after each of them follows from the reply, as if each had been sent by itself. If the
+//! counter was flushed or has expired, INCRBY creates a key without an expiry. Each write therefore
+//! ends with one `EXPIRE … NX` per counter that it charged.
 //!
 //! A charge is written only while the server's time is known on the connection (`server_time`). A
 //! charge is never written twice and never redirected; if it fails, scripts decide the call. Not
 //! here: which calls are charged this way, and how their replies decide the call (`plain_calls`).
 
-use redis::{Cmd, Pipeline, Value};
+use redis::{Pipeline, Value};
 use smallvec::SmallVec;
+use tokio::sync::oneshot;
 
 use super::config::Address;
 use super::error_reply::{ErrorReply, Redirect};
@@ -17,13 +20,15 @@ use super::pending_command::CommandReply;
 use super::server_time::ServerTimeSpan;
 use super::transport::{SendError, SendErrorKind};
 
-/// Charge to one counter, made with one INCRBY.
+/// Charge to one counter, made with INCRBY.
 #[derive(Clone, Debug)]
 pub struct PlainCharge {
     /// Identity of the counter. Charges with the same value in one write charge the same counter.
     pub counter: u128,
-    /// Encoded command: `INCRBY <key> <cost>`.
-    pub command: Cmd,
+    /// Key of the counter. On the heap, so that the entries of a connection's queue stay small.
+    pub key: Box<[u8]>,
+    /// Number of hits to charge.
+    pub cost: u64,
     /// TTL in seconds, set on the key if it has none. At least one window length.
     pub expire_s: u64,
     /// Hash slot of the key; `None` if Redis is not a cluster.
@@ -57,6 +62,15 @@ impl ChargeReply {
 
 /// Replies to the plain charges of one call, in the order of the charges.
 pub type ChargeReplies = SmallVec<[ChargeReply; 1]>;
+
+/// Reply to the INCRBY of one counter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct IncrbyReply {
+    /// Reply to the last of the charges that the command contains.
+    pub(crate) reply: ChargeReply,
+    /// Whether the server replied that it currently cannot serve calls.
+    pub(crate) is_node_unavailable: bool,
+}
 
 /// Converts an INCRBY reply into a charge reply. For an error reply, also returns the error's
 /// classification. An error reply means that nothing was charged: a single command fails before it
@@ -101,36 +115,118 @@ pub(crate) fn into_charge_replies(reply: CommandReply, count: usize) -> ChargeRe
     std::iter::repeat_n(ChargeReply::failed(error), count).collect()
 }
 
-/// EXPIRE commands at the end of a write, one for each counter that the write charges.
+/// Plain charges in one write. Each counter gets one INCRBY with the total cost of its charges, and
+/// one EXPIRE.
 #[derive(Debug, Default)]
-pub(crate) struct Expiries {
-    /// Identity and EXPIRE command of each counter, sorted by identity.
-    counters: Vec<(u128, Cmd)>,
+pub(crate) struct MergedCharges {
+    counters: Vec<ChargedCounter>,
+    calls: Vec<ChargedCall>,
+    /// Approximate size of the commands, in bytes.
+    pub(crate) wire_size: usize,
 }
 
-impl Expiries {
-    /// Adds an EXPIRE for the counter of a charge, unless the counter already has one.
-    pub(crate) fn add(&mut self, charge: &PlainCharge) {
-        let Err(place) = self.counters.binary_search_by_key(&charge.counter, |(held, _)| *held)
-        else {
-            return;
-        };
-        let Some(redis::Arg::Simple(key)) = charge.command.args_iter().nth(1) else { return };
-        let mut command = Cmd::with_capacity(4, key.len() + 24);
-        command.arg("EXPIRE").arg(key).arg(charge.expire_s).arg("NX");
-        self.counters.insert(place, (charge.counter, command));
+/// Counter that a write charges.
+#[derive(Debug)]
+struct ChargedCounter {
+    identity: u128,
+    key: Box<[u8]>,
+    expire_s: u64,
+    /// Total cost of the charges so far, in hits.
+    cost: u64,
+}
+
+/// Call whose plain charges were written. If dropped, its caller receives [`SendError::LOST`].
+#[derive(Debug)]
+struct ChargedCall {
+    charges: SmallVec<[MergedCharge; 1]>,
+    reply: Option<oneshot::Sender<CommandReply>>,
+}
+
+/// Part of an INCRBY that charges one call.
+#[derive(Clone, Copy, Debug)]
+struct MergedCharge {
+    /// Index of the counter in [`MergedCharges::counters`].
+    counter: usize,
+    /// Cost of this charge and of the earlier charges to the counter in the same write, in hits.
+    cumulative_cost: u64,
+}
+
+impl MergedCharges {
+    /// Adds the charges of a call, with the sender of the replies to its caller.
+    pub(crate) fn add(
+        &mut self,
+        charges: PlainCharges,
+        reply: Option<oneshot::Sender<CommandReply>>,
+    ) {
+        let charges = charges.into_iter().map(|charge| self.merge(charge)).collect();
+        self.calls.push(ChargedCall { charges, reply });
     }
 
-    /// Returns the number of EXPIRE commands that [`write`](Self::write) appends.
-    pub(crate) fn len(&self) -> usize {
+    fn merge(&mut self, charge: PlainCharge) -> MergedCharge {
+        let PlainCharge { counter: identity, key, cost, expire_s, .. } = charge;
+        // A linear search: a write has at most 64 counters, and often only one.
+        let found = self.counters.iter().position(|counter| counter.identity == identity);
+        let counter = found.unwrap_or(self.counters.len());
+        match self.counters.get_mut(counter) {
+            Some(counter) => counter.cost += cost,
+            None => {
+                self.wire_size += 2 * (key.len() + COMMAND_OVERHEAD);
+                self.counters.push(ChargedCounter { identity, key, expire_s, cost });
+            }
+        }
+        let cumulative_cost = self.counters.get(counter).map_or(cost, |counter| counter.cost);
+        MergedCharge { counter, cumulative_cost }
+    }
+
+    /// Returns the number of calls with plain charges.
+    pub(crate) fn call_count(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Returns the number of INCRBY commands, which is also that of the EXPIRE commands.
+    pub(crate) fn counter_count(&self) -> usize {
         self.counters.len()
     }
 
-    /// Appends the EXPIRE commands to a write.
-    pub(crate) fn write(self, pipeline: &mut Pipeline) {
-        for (_, command) in self.counters {
-            pipeline.add_command(command);
+    /// Appends the INCRBY and then the EXPIRE commands to a write.
+    pub(crate) fn write(&self, pipeline: &mut Pipeline) {
+        for ChargedCounter { key, cost, .. } in &self.counters {
+            pipeline.cmd("INCRBY").arg(&**key).arg(*cost);
         }
+        for ChargedCounter { key, expire_s, .. } in &self.counters {
+            pipeline.cmd("EXPIRE").arg(&**key).arg(*expire_s).arg("NX");
+        }
+    }
+
+    /// Passes each caller the replies to its charges. `replies` are the replies to the INCRBY
+    /// commands, in the order of [`write`](Self::write). Returns the number of calls for which the
+    /// node was unavailable.
+    pub(crate) fn complete(self, replies: &[IncrbyReply]) -> u64 {
+        let MergedCharges { counters, calls, .. } = self;
+        let mut unavailable_calls = 0;
+        for ChargedCall { charges, reply } in calls {
+            let mut is_node_unavailable = false;
+            let each: ChargeReplies = charges
+                .iter()
+                .map(|charge| {
+                    let at = charge.counter;
+                    let Some((incrby, counter)) = replies.get(at).zip(counters.get(at)) else {
+                        return ChargeReply::failed(SendError::LOST);
+                    };
+                    is_node_unavailable |= incrby.is_node_unavailable;
+                    let later_cost = counter.cost - charge.cumulative_cost;
+                    let value = incrby.reply.value;
+                    let value = value.map(|value| value.saturating_sub_unsigned(later_cost));
+                    ChargeReply { value, ..incrby.reply }
+                })
+                .collect();
+            unavailable_calls += u64::from(is_node_unavailable);
+            if let Some(reply) = reply {
+                // `send` fails if the caller's deadline has passed.
+                let _ = reply.send(CommandReply::Charged(each));
+            }
+        }
+        unavailable_calls
     }
 }
 
@@ -145,6 +241,9 @@ pub(crate) fn is_denied(expire: &Value, node: &Address) -> bool {
         }
     }
 }
+
+/// Approximate number of bytes of an INCRBY or EXPIRE command without its key.
+const COMMAND_OVERHEAD: usize = 40;
 
 /// Oldest major version of Redis that supports `EXPIRE … NX`.
 const REDIS_MAJOR_MIN: u32 = 7;
@@ -209,28 +308,53 @@ mod tests {
     }
 
     #[test]
-    fn a_write_sends_one_expire_per_counter() {
+    fn charges_to_one_counter_are_one_command_and_each_gets_its_own_count() {
         let charge = |counter: u128, cost: u64| {
-            let mut command = redis::cmd("INCRBY");
-            command.arg(format!("tg1w:{{{counter}}}")).arg(cost);
-            PlainCharge { counter, command, expire_s: 61, slot: None }
+            let key = format!("tg1w:{{{counter}}}").into_bytes().into();
+            PlainCharge { counter, key, cost, expire_s: 61, slot: None }
         };
-        let mut expiries = Expiries::default();
-        for charge in [charge(2, 1), charge(1, 1), charge(2, 5), charge(1, 1)] {
-            expiries.add(&charge);
-        }
-        assert_eq!(expiries.len(), 2);
+        let mut merged = MergedCharges::default();
+        let calls = [
+            vec![charge(2, 1)],
+            vec![charge(1, 4), charge(2, 5)],
+            vec![charge(3, 1)],
+            vec![charge(2, 3)],
+        ];
+        let receivers = calls.map(|charges| {
+            let (sender, receiver) = oneshot::channel();
+            merged.add(charges.into_iter().collect(), Some(sender));
+            receiver
+        });
+        assert_eq!((merged.call_count(), merged.counter_count()), (4, 3));
         let mut pipeline = Pipeline::new();
-        expiries.write(&mut pipeline);
+        merged.write(&mut pipeline);
         let commands: Vec<Vec<u8>> =
             pipeline.cmd_iter().map(|command| command.get_packed_command()).collect();
         let mut expected = Pipeline::new();
-        for counter in [1, 2] {
+        for (counter, cost) in [(2, 9), (1, 4), (3, 1)] {
+            expected.cmd("INCRBY").arg(format!("tg1w:{{{counter}}}")).arg(cost);
+        }
+        for counter in [2, 1, 3] {
             expected.cmd("EXPIRE").arg(format!("tg1w:{{{counter}}}")).arg(61).arg("NX");
         }
         let expected: Vec<Vec<u8>> =
             expected.cmd_iter().map(|command| command.get_packed_command()).collect();
         assert_eq!(commands, expected);
+
+        let reply = |value| IncrbyReply {
+            reply: ChargeReply { value, span: None },
+            is_node_unavailable: value.is_err(),
+        };
+        let busy = SendError::not_executed(SendErrorKind::Busy);
+        assert_eq!(merged.complete(&[Ok(109), Ok(54), Err(busy)].map(reply)), 1);
+        let counts = receivers.map(|mut receiver| match receiver.try_recv() {
+            Ok(CommandReply::Charged(replies)) => {
+                replies.iter().map(|reply| reply.value).collect::<Vec<_>>()
+            }
+            other => panic!("{other:?}"),
+        });
+        // Counter 2 had 100 hits before.
+        assert_eq!(counts, [vec![Ok(101)], vec![Ok(54), Ok(106)], vec![Err(busy)], vec![Ok(109)]]);
     }
 
     #[test]
