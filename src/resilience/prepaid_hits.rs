@@ -394,8 +394,8 @@ impl<S: Store> Store for PrepaidHits<S> {
     /// Returns true for a check that may spend prepaid hits: a refusal may be transient, because
     /// other replicas refund the prepaid hits that they do not spend. For any other check, returns
     /// the wrapped store's result.
-    fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
-        may_be_prepaid(check) || self.shared.store.may_refuse_transiently(check)
+    fn has_transient_refusals(&self, check: &Check<'_>) -> bool {
+        may_be_prepaid(check) || self.shared.store.has_transient_refusals(check)
     }
 }
 
@@ -469,8 +469,8 @@ mod tests {
     fn a_refusal_of_a_prepaid_limit_may_be_transient() {
         let (limit, plain) = (prepaid_limit(), Arc::new(fixed_window(100, Micros::SECOND)));
         let prepaid = prepaid_hits(Vec::new());
-        assert!(prepaid.may_refuse_transiently(&take(1, 1, &limit)));
-        assert!(!prepaid.may_refuse_transiently(&take(1, 1, &plain)));
+        assert!(prepaid.has_transient_refusals(&take(1, 1, &limit)));
+        assert!(!prepaid.has_transient_refusals(&take(1, 1, &plain)));
     }
 
     #[test]

@@ -41,7 +41,7 @@ const TTL_MAX: Micros = Micros::SECOND;
 /// Maximum age at which the first refusal of a counter becomes stale if the counter's refusals may
 /// be [transient]: other calls may refund hits within a round trip, so that the next call passes.
 ///
-/// [transient]: Store::may_refuse_transiently
+/// [transient]: Store::has_transient_refusals
 const TRANSIENT_TTL: Micros = Micros(50_000);
 
 /// Time for which a stale entry still rejects calls while a single call checks with the store
@@ -202,7 +202,7 @@ impl<S: Store> RefusalCache<S> {
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let is_repeated =
             refusals.iter().any(|old| old.key == key && old.cached_at <= now && now < old.retry_at);
-        let is_first = !is_repeated && self.inner.may_refuse_transiently(check);
+        let is_first = !is_repeated && self.inner.has_transient_refusals(check);
         let ttl = if is_first { TRANSIENT_TTL } else { TTL_MAX };
         let stale_at = now.saturating_add(ttl).min(retry_at);
         let expires = stale_at.saturating_add(REVALIDATION_MAX).min(retry_at);

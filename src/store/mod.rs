@@ -97,7 +97,7 @@ pub trait Store: Send + Sync + 'static {
     /// Returns whether the store may refuse the check because of hits that another call has charged
     /// and is about to refund. A retry may then pass, so the refusal cache keeps such a refusal
     /// only briefly, until a second refusal confirms it.
-    fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
+    fn has_transient_refusals(&self, check: &Check<'_>) -> bool {
         let _ = check;
         false
     }

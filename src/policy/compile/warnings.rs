@@ -64,8 +64,8 @@ pub(crate) struct Findings {
     pub(crate) notes: Vec<Diagnostic>,
 }
 
-/// Returns the warnings and notes about a domain, up to [`DIAGNOSTICS_MAX`] of each of these:
-/// notes, warnings about descriptors, and warnings about the `hash_tag` of each file.
+/// Returns the warnings and notes about a domain: at most [`DIAGNOSTICS_MAX`] notes, as many
+/// warnings about descriptors, and as many warnings about `hash_tag` for each file.
 ///
 /// `files` contains the document index of each of the domain's files. `origins` contains the
 /// document index and the position of each first-level node.

@@ -574,7 +574,7 @@ impl<T: Transport> Store for RedisStore<T> {
         Box::pin(self.decide_by_script(call)).await
     }
 
-    fn may_refuse_transiently(&self, check: &Check<'_>) -> bool {
+    fn has_transient_refusals(&self, check: &Check<'_>) -> bool {
         self.plain.is_some() && plain_calls::is_eligible(check)
     }
 

@@ -258,11 +258,11 @@ fn only_a_store_with_plain_commands_refuses_transiently_and_only_windows() {
     let plain = || Canned { charges: Some(ChargeReplies::new()), ..Canned::default() };
     let (hour, bucket) = (window(5, HOUR), bucket(5, SECOND));
     let [of_window, of_bucket] = [take(key(1), &hour, 1), take(key(2), &bucket, 1)];
-    assert!(store(plain()).may_refuse_transiently(&of_window));
-    assert!(!store(plain()).may_refuse_transiently(&of_bucket));
-    assert!(!store(Canned::default()).may_refuse_transiently(&of_window));
+    assert!(store(plain()).has_transient_refusals(&of_window));
+    assert!(!store(plain()).has_transient_refusals(&of_bucket));
+    assert!(!store(Canned::default()).has_transient_refusals(&of_window));
     let by_the_calls_time = RedisStore::new(plain(), Prefix::default(), TimeSource::Call);
-    assert!(!by_the_calls_time.may_refuse_transiently(&of_window));
+    assert!(!by_the_calls_time.has_transient_refusals(&of_window));
 }
 
 #[test]

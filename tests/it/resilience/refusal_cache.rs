@@ -34,7 +34,7 @@ impl Store for CountingStore {
         self.store.refund(receipts).await;
     }
 
-    fn may_refuse_transiently(&self, _: &Check<'_>) -> bool {
+    fn has_transient_refusals(&self, _: &Check<'_>) -> bool {
         self.refuses_transiently
     }
 }
