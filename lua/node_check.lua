@@ -15,4 +15,5 @@ local keys, values = loadfile('node_read.lua')('GET', ARGV, 3)
 if not keys then
   return 'not here'
 end
-return loadfile('decide_windows_and_buckets.lua')(keys, values, ARGV[1], ARGV[2])
+local now, extra_ms = loadfile('clock.lua')(ARGV[1])
+return loadfile('decide_windows_and_buckets.lua')(keys, values, now, extra_ms, ARGV[2])

@@ -388,7 +388,13 @@ mod tests {
     }
 
     fn call() -> ScriptCall {
-        ScriptCall { script: &SCRIPT, command: redis::cmd("EVALSHA"), slot: None, deadline: None }
+        ScriptCall {
+            script: &SCRIPT,
+            command: redis::cmd("EVALSHA"),
+            slot: None,
+            deadline: None,
+            merged_by: None,
+        }
     }
 
     fn kind(reply: PendingReply) -> SendErrorKind {
