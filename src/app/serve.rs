@@ -53,7 +53,7 @@ const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Returns the reason why the service cannot start.
 pub fn serve(configuration: Configuration) -> Result<(), Failure> {
     let log_level = Arc::new(start_logging(&configuration.settings));
-    rlimit::raise_open_files();
+    rlimit::raise_open_file_limit();
     let (risks, mistakes): (Vec<_>, Vec<_>) =
         configuration.notices().into_iter().partition(|notice| notice.kind == NoticeKind::Risk);
     mistakes.into_iter().for_each(log_notice);

@@ -359,9 +359,9 @@ impl<'m, 'p> Checks<'m, 'p> {
     }
 }
 
-/// Appends the descriptor entries of a counter key or a hash tag to the identity that is hashed.
-/// Values come from the request; with `share_threshold`, the pattern's text replaces the request's
-/// value.
+/// Appends the entries that a counter key or a hash tag consists of to the input of the hash. Each
+/// entry has the request's value or, with `share_threshold`, the text of the pattern that matched
+/// it.
 fn push_key_entries(identity: &mut Identity, key: &[KeyEntry], entries: &[Entry<'_>]) {
     for key_entry in key {
         // A path that matched a rule has as many entries as the rule has levels.
