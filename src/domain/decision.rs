@@ -306,7 +306,7 @@ pub struct RefusalEvent<'a> {
     /// Descriptor entries that select the counter, as the caller sent them. If all values that
     /// match a pattern share one counter, the entry contains the pattern instead of the value.
     pub entries: &'a [Entry<'a>],
-    /// Whether the refusal does not affect admission, because the rule is in shadow mode or a
+    /// Whether the refusal does not reject the call, because the rule is in shadow mode or a
     /// quota group of the call always passes.
     pub shadow: bool,
 }

@@ -12,7 +12,7 @@ pub(super) struct HitCounts {
     pub(super) total: u64,
     /// Hits of checks that passed, except those in `uncharged`.
     pub(super) within: u64,
-    /// Hits by which rejected checks exceeded the limit's capacity.
+    /// Hits of rejected checks beyond what their limits had left.
     pub(super) over: u64,
     /// Hits between the near-limit threshold and the limit. A rejected check adds only the hits in
     /// this range that were still available.

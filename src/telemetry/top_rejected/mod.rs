@@ -77,7 +77,7 @@ type LimitId = Option<(RuleId, u16)>;
 struct LimitEntry {
     name: LimitName,
     latest_refusal: Micros,
-    /// Whether the limit's latest refusal did not affect admission, because the rule is in shadow
+    /// Whether the limit's latest refusal did not reject its call, because the rule is in shadow
     /// mode or because no enforced limit applies to a quota group of the call.
     shadow: bool,
     windows: KeyWindows,

@@ -46,7 +46,7 @@ pub(super) struct RefusalRecord {
     pub(super) limit: Option<(RuleId, u16)>,
     /// Keyed hash that identifies the counter.
     pub(super) counter: u128,
-    /// Whether the refusal did not affect admission, because the rule is in shadow mode or because
+    /// Whether the refusal did not reject its call, because the rule is in shadow mode or because
     /// no enforced limit applies to a quota group of the call.
     pub(super) shadow: bool,
     length: u8,

@@ -50,10 +50,10 @@ pub struct TopLimit {
     pub rule: String,
     /// Name of the limit within its rule; `None` if unnamed.
     pub limit: Option<String>,
-    /// Whether the limit's latest refusal did not affect admission, because the rule is in shadow
+    /// Whether the limit's latest refusal did not reject its call, because the rule is in shadow
     /// mode or because no enforced limit applies to a quota group of the call.
     pub shadow: bool,
-    /// Number of refused checks in the window, including those that did not affect admission.
+    /// Number of refused checks in the window, including those whose call was not rejected.
     pub refused: u64,
     /// Most rejected keys, at most ten.
     pub keys: Vec<TopKey>,
