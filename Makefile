@@ -180,12 +180,13 @@ lint: ## check format, lints, and dependencies
 format: ## format the source
 	$(CARGO) fmt
 
-# TO=load/results/bench.txt saves the table, and draws its growth curves into docs/performance. TIDEGATE_BENCH=quick makes
-# it shorter.
-bench: ## measure what a decision costs: in memory, in Redis, in a Redis Cluster
+# TO=load/results/bench.txt saves the table of costs, and draws its growth curves into docs/performance.
+# ANSWERS_TO=load/results/answers.txt saves the table of answers. TIDEGATE_BENCH=quick makes both shorter.
+bench: ## measure what a decision costs, and which answers come from Redis at high load
 	@.ci/tools redis
 	$(CARGO) bench --locked --bench decisions -- table $(if $(TO),> $(TO))
 	$(if $(TO),$(CARGO) bench --locked --bench decisions -- curves $(abspath $(TO)) docs/performance)
+	$(CARGO) bench --locked --bench decisions -- answers $(if $(ANSWERS_TO),> $(ANSWERS_TO))
 
 # The newest version that Go's module proxy has. Go checks it and its dependencies against a public list of checksums.
 RATELIMIT := github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36

@@ -34,7 +34,14 @@ pub struct Kind {
     pub path: &'static str,
     pub size: usize,
     pub bodies: Bodies,
+    /// Connections and streams of each.
+    pub callers: (usize, usize),
 }
+
+/// Callers of single calls, and of batches.
+const CALLERS: (usize, usize) = (servers::CONNECTIONS, servers::STREAMS);
+/// Fewer callers, whose batches of 100 are 800 decisions in flight instead of 6,400.
+const FEW_CALLERS: (usize, usize) = (servers::CONNECTIONS, 2);
 
 pub fn kinds() -> Vec<Kind> {
     let requests: Vec<Request> =
@@ -44,17 +51,21 @@ pub fn kinds() -> Vec<Kind> {
         path: drive::PATH,
         size: 1,
         bodies: requests.iter().map(calls::framed).collect(),
+        callers: CALLERS,
     };
-    let batch = |size| Kind {
-        name: format!("batch of {size}"),
+    let batch = |size, name: String, callers| Kind {
+        name,
         path: CHECK_PATH,
         size,
         bodies: requests
             .chunks(size)
             .map(|batch| calls::framed(&CheckRequest { requests: batch.to_vec() }))
             .collect(),
+        callers,
     };
-    std::iter::once(single).chain(BATCHES.map(batch)).collect()
+    let few = batch(100, "batch of 100, 8 callers".to_owned(), FEW_CALLERS);
+    let batches = BATCHES.map(|size| batch(size, format!("batch of {size}"), CALLERS));
+    std::iter::once(single).chain(batches).chain([few]).collect()
 }
 
 pub fn run(scale: Scale) {
@@ -71,7 +82,7 @@ pub fn run(scale: Scale) {
     );
     println!("with the interval that holds the median with 95 % probability)");
     println!(
-        "{:<14} {:>10} {:>20} {:>12} {:>7} {:>10} {:>20} {:>9}",
+        "{:<24} {:>10} {:>20} {:>12} {:>7} {:>10} {:>20} {:>9}",
         "call", "memory us", "times", "instructions", "times", "redis us", "times", "its own"
     );
     let kinds = kinds();
@@ -88,7 +99,7 @@ pub fn run(scale: Scale) {
         let decisions = 2 * scale.pairs * decisions(scale) + 2 * warm_up(scale);
         let own = own.as_secs_f64() * 1e6 / decisions as f64;
         println!(
-            "{:<14} {in_memory:>10.2} {times:>20} {instructions:>12.0} {:>7.1} {redis_us:>10.2} {redis_times:>20} {own:>9.2}",
+            "{:<24} {in_memory:>10.2} {times:>20} {instructions:>12.0} {:>7.1} {redis_us:>10.2} {redis_times:>20} {own:>9.2}",
             kind.name,
             single_instructions / instructions
         );
@@ -113,7 +124,7 @@ fn cost(server: &Server, kind: &Kind, decisions: usize) -> f64 {
 }
 
 fn drive_kind(server: &Server, kind: &Kind, decisions: usize) {
-    let (connections, streams) = (servers::CONNECTIONS, servers::STREAMS);
+    let (connections, streams) = kind.callers;
     let calls = decisions / kind.size;
     let seen = drive::run_path(kind.path, server.port, &kind.bodies, calls, connections, streams);
     assert_eq!((seen.failed, seen.answered), (0, calls), "every call is answered");

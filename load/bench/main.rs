@@ -28,6 +28,7 @@ mod flame;
 mod growth;
 mod instructions;
 mod memory;
+mod node_scripts;
 mod noop;
 mod peers;
 mod redis_server;
@@ -102,6 +103,7 @@ fn main() {
         Some("compare") => compare::run(&args.next().expect("the path of a build"), scale),
         Some("instructions") => instructions::run(),
         Some("memory") => memory::run(scale),
+        Some("node-scripts") => node_scripts::run(scale),
         Some("script-calls") => script_calls::run(scale, args),
         Some("scripts") => scripts::run(scale),
         Some("telemetry") => telemetry::run(scale),

@@ -116,6 +116,7 @@ fn rows() -> Vec<Row> {
             path: kind.path,
             bodies: kind.bodies,
             batch: kind.size,
+            callers: kind.callers,
             expects: Expects::Answers,
             ..named(&kind.name, single())
         }
