@@ -18,8 +18,13 @@ pub fn run(scale: Scale) {
     let dir = tempfile::tempdir().unwrap();
     let pairs = if scale.is_quick { scale.pairs } else { PAIRS };
     let redis = Redis::cluster();
-    let policy = calls::policy(servers::DOMAIN, LIMITS)
-        .replace("unit: hour", "algorithm: token_bucket, unit: second, burst: 4000000000");
+    // One token a second, so that a used bucket stays below its burst, and its key does not expire
+    // between two calls of a client.
+    let policy = calls::policy(servers::DOMAIN, LIMITS).replace(
+        "unit: hour, requests_per_unit: 4000000000",
+        "algorithm: token_bucket, unit: second, requests_per_unit: 1, burst: 4000000000",
+    );
+    assert!(policy.contains("burst"), "{policy}");
     let policy = servers::write_policy(dir.path(), "buckets.yaml", &policy);
     let server = |node_scripts: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
