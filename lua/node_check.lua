@@ -15,5 +15,4 @@ local keys, values = loadfile('node_read.lua')('GET', ARGV, 3)
 if not keys then
   return 'not here'
 end
-local now, extra_ms = loadfile('clock.lua')(ARGV[1])
-return loadfile('decide_windows_and_buckets.lua')(keys, values, now, extra_ms, ARGV[2])
+return loadfile('decide_windows_and_buckets.lua')(keys, values, ARGV[1], ARGV[2])

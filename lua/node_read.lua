@@ -1,5 +1,5 @@
 #!lua
--- Reads the counters of one or more calls to one node of a cluster, by GET or STRLEN:
+-- Reads the counters of a call to one node of a cluster, by GET or STRLEN:
 -- node_read(command, arguments, first) -> keys, values; nil if a key is not on this node. The keys are the
 -- arguments from `first` on, in any slots.
 --

@@ -6,21 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use redis::Value;
 use tidegate::clock::Clock;
-use tidegate::domain::{Accounting, Check, CounterKey, Holder, Limit, Micros, Role, Verdict};
+use tidegate::domain::{Accounting, Check, CounterKey, Holder, Limit, Micros, Verdict};
 use tidegate::domain::{Answer, Call, Hits};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
 use tidegate::store::redis::keys::{Prefix, counter_slot};
-use tidegate::store::redis::script::arguments::{Encoder, NodeCallArguments, encode_merged_call};
+use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::PRODUCTION;
 use tidegate::store::redis::script::reply::{NOT_HERE, ScriptReply};
 use tidegate::store::redis::store::TimeSource;
 
-use crate::support::environment::number;
 use crate::support::limits::*;
 use crate::support::plain_transport::Plain;
-use crate::support::random::Random;
 use crate::support::redis_cluster::text;
 use crate::support::redis_server::{Server, until};
 
@@ -268,137 +266,6 @@ async fn the_last_slot_in_flight_of_a_moving_slot_can_be_returned_with_other_cha
             assert!(!before.contains(&contents[0]), "and the other counter was charged");
         }
         None => assert_eq!(pair.contents(), before, "something was written"),
-    }
-}
-
-impl Pair {
-    /// Sends one call for each of `calls` to the first master, or all merged into one.
-    async fn replies(
-        &self,
-        encoder: &Encoder,
-        calls: &[Vec<Check<'_>>],
-        now: Micros,
-        is_merged: bool,
-    ) -> Vec<Value> {
-        let accounting = Accounting::AllOrNothing;
-        let encode = |checks: &Vec<Check<'_>>| {
-            encoder.encode_node_call(checks, accounting, false, Some(now), now)
-        };
-        let calls: Vec<ScriptCall> = calls.iter().map(encode).collect();
-        if !is_merged {
-            let mut replies = Vec::new();
-            for call in &calls {
-                replies.push(self.plain.run(call).await.unwrap());
-            }
-            return replies;
-        }
-        let script = calls[0].merged_by.expect("windows and buckets can be merged");
-        let arguments: Vec<_> =
-            calls.iter().map(|call| NodeCallArguments::of(&call.command)).collect();
-        let command = encode_merged_call(script, &arguments);
-        let merged = ScriptCall { script, command, merged_by: None, ..calls[0].clone() };
-        match self.plain.run(&merged).await.unwrap() {
-            Value::Array(replies) => replies,
-            other => vec![other],
-        }
-    }
-}
-
-#[tokio::test]
-async fn merged_calls_reply_and_charge_as_the_same_calls_one_by_one() {
-    let pair = Pair::new().await;
-    let encoder = |prefix| Encoder::new(Prefix::new(prefix).unwrap(), &PRODUCTION, true);
-    let (alone, merged) = (encoder("alone:"), encoder("merged:"));
-    let (keys, limits) = (keys_of(0), &kinds_of_calls()[0]);
-    let seed = number("TIDEGATE_SEED").unwrap_or(1);
-    println!("TIDEGATE_SEED={seed}");
-    let mut random = Random::seeded(seed);
-    let mut at = now();
-    let mut refused = 0;
-    for round in 0..200 {
-        at = Micros(at.0 + random.below(2 * MINUTE));
-        let call = |random: &mut Random| -> Vec<Check<'_>> {
-            // Each limit has its own counters, which the calls share.
-            let first = random.below(4) as usize;
-            let count = 2 + random.below(3) as usize;
-            let check = |nth: usize| {
-                let (kind, cost) = ((first + nth) % 4, 1 + random.below(4));
-                let key = keys[kind + 4 * random.below(2) as usize];
-                match random.below(8) {
-                    0 => peek(key, &limits[kind]),
-                    1 => Check { role: Role::Shadow, ..take(key, &limits[kind], cost) },
-                    2 => refund(key, &limits[kind], cost),
-                    _ => take(key, &limits[kind], cost),
-                }
-            };
-            (0..count).map(check).collect()
-        };
-        let calls: Vec<Vec<Check<'_>>> =
-            (0..1 + random.below(16)).map(|_| call(&mut random)).collect();
-        let expected = pair.replies(&alone, &calls, at, false).await;
-        assert_eq!(pair.replies(&merged, &calls, at, true).await, expected, "round {round}");
-        refused += expected.iter().filter(|reply| format!("{reply:?}").contains("int(-")).count();
-        let stored = |prefix: &str| -> Vec<(String, String)> {
-            let pattern = format!("{prefix}*");
-            let keys: Vec<String> =
-                redis::from_redis_value(pair.nodes[0].ask(&["KEYS", &pattern])).unwrap();
-            let value = |key: String| {
-                let value = text(pair.nodes[0].ask(&["GET", &key]));
-                let expiry = pair.nodes[0].ask(&["TTL", &key]);
-                (key[prefix.len()..].to_owned(), format!("{value} {}", expiry != Value::Int(-1)))
-            };
-            let mut stored: Vec<_> = keys.into_iter().map(value).collect();
-            stored.sort();
-            stored
-        };
-        assert_eq!(stored("merged:"), stored("alone:"), "round {round}");
-    }
-    assert!(refused > 50, "{refused} replies with a refusal");
-}
-
-#[tokio::test]
-async fn merged_calls_write_nothing_if_one_key_is_not_on_the_node() {
-    let pair = Pair::new().await;
-    let (own, foreign, limits) = (keys_of(0), keys_of(1), &kinds_of_calls()[0]);
-    let not_here = [Value::BulkString(NOT_HERE.to_vec())];
-    let calls = |keys: &[CounterKey]| [takes(&keys[..3], limits), takes(&keys[3..6], limits)];
-    pair.replies(&pair.encoder, &calls(&own), now(), true).await;
-    let before = pair.contents();
-    for place in 0..6 {
-        let mut keys = own.clone();
-        keys[place] = foreign[0];
-        let replies = pair.replies(&pair.encoder, &calls(&keys), now(), true).await;
-        assert_eq!(replies, not_here, "at {place}");
-        assert_eq!(pair.contents(), before, "something was written");
-    }
-    // Keys of a moving slot, the last of one call and the first of the next.
-    let moving = own[3];
-    let same_slot = (1_000..).map(key).find(|key| counter_slot(key) == counter_slot(&moving));
-    let same_slot = same_slot.expect("one in 16,384 keys");
-    let mut keys = own.clone();
-    keys[2] = same_slot;
-    pair.nodes[0].ask(&["FLUSHALL"]);
-    pair.replies(&pair.encoder, &calls(&keys), now(), true).await;
-    for fresh in [None, Some(moving), Some(same_slot)] {
-        if let Some(at) = keys.iter().position(|key| Some(*key) == fresh) {
-            pair.nodes[0].ask(&["DEL", &text_of(&calls(&keys).concat()[at])]);
-        }
-        pair.start_move(&moving);
-        let before = pair.contents();
-        let replies = pair.replies(&pair.encoder, &calls(&keys), now(), true).await;
-        if fresh.is_some() || replies == not_here {
-            assert_eq!(replies, not_here, "{fresh:?} is fresh");
-            assert_eq!(pair.contents(), before, "something was written");
-        } else {
-            // Redis 7.0 finds a present key of a moving slot; Redis 8.0 does not.
-            let same = before.iter().filter(|entry| pair.contents().contains(entry));
-            assert_eq!(same.count(), 0, "every counter was charged");
-        }
-        let slot = counter_slot(&moving).to_string();
-        for node in &pair.nodes {
-            node.ask(&["CLUSTER", "SETSLOT", &slot, "STABLE"]);
-        }
-        pair.replies(&pair.encoder, &calls(&keys), now(), true).await;
     }
 }
 

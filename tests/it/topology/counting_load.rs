@@ -51,7 +51,7 @@ fn script(text: &str) -> Script {
 pub fn item(script: &'static Script, key: &str) -> ScriptCall {
     let mut command = redis::cmd("EVALSHA");
     command.arg(&script.sha).arg(1).arg(key);
-    ScriptCall { script, command, slot: None, deadline: None, merged_by: None }
+    ScriptCall { script, command, slot: None, deadline: None }
 }
 
 /// The test's login, as the service would be configured with it.

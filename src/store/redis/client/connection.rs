@@ -25,10 +25,8 @@ use super::backoff::Backoff;
 use super::circuit_breaker::PROBE_INTERVAL;
 use super::connection_load::{ConnectionLoad, LoadMeter};
 use super::connection_probe::ProbeResult;
-use super::connection_write::WriteFailures;
 use super::dialer::{ConnectionSignal, Dialer};
 use super::error_reply::{ErrorReply, Redirect, is_read_only};
-use super::merged_calls::{MergeableCall, MergedCall};
 use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
@@ -100,11 +98,8 @@ pub(super) enum CloseReason {
 /// Batch of commands that were written and are waiting for their replies.
 pub(super) struct InFlightBatch {
     pub(super) pipeline: Pipeline,
-    /// Script calls, in the order in which they were written.
+    /// Script calls, in the order in which they were written. Plain charges follow.
     pub(super) commands: Vec<InFlight>,
-    /// Merged script calls, written after the others.
-    pub(super) merged: Vec<MergedCall>,
-    /// Plain charges, written last.
     pub(super) charges: MergedCharges,
     /// Time at which the batch was written, according to the circuit breaker's clock; `None` if the
     /// node has no circuit breaker.
@@ -113,8 +108,7 @@ pub(super) struct InFlightBatch {
 
 impl InFlightBatch {
     pub(super) fn call_count(&self) -> usize {
-        let merged_calls: usize = self.merged.iter().map(|merged| merged.calls.len()).sum();
-        self.commands.len() + merged_calls + self.charges.call_count()
+        self.commands.len() + self.charges.call_count()
     }
 }
 
@@ -381,7 +375,7 @@ impl Connection {
         outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
         let call_count = batch.call_count();
-        let InFlightBatch { pipeline, commands, merged, charges, sent } = batch;
+        let InFlightBatch { pipeline, commands, charges, sent } = batch;
         self.load.remove(call_count);
         let now = self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now());
         if let Some(sent) = sent {
@@ -403,72 +397,42 @@ impl Connection {
         }
         let mut replies = replies.into_iter();
         let mut at = 0;
-        let mut failures = WriteFailures::default();
+        let mut demoted = false;
+        let mut errors = 0;
         for in_flight in commands {
             at += in_flight.preceding_replies;
             let reply = replies.by_ref().nth(in_flight.preceding_replies).unwrap_or_default();
-            self.record_reply_time(&reply, sent, now, outstanding);
+            let Value::ServerError(error) = reply else {
+                if let (Some(sent), Some(server)) = (sent, server_time(&reply)) {
+                    self.record_server_time(&mut outstanding.server_time, server, sent, now);
+                }
+                in_flight.complete(CommandReply::Value(reply));
+                at += 1;
+                continue;
+            };
+            let reply = ErrorReply::classify(&error, self.dialer.address());
+            demoted |= is_read_only(&error);
+            errors += u64::from(reply.means_unavailable_node());
             let command = || pipeline.cmd_iter().nth(at).cloned();
-            let resent = self.complete_script_call(in_flight, reply, command, &mut failures);
-            outstanding.pending.extend(resent);
-            at += 1;
-        }
-        for (MergedCall { calls, .. }, reply) in merged.into_iter().zip(replies.by_ref()) {
-            let replies = MergedCall::split_reply(reply, calls.len());
-            for (MergeableCall { command, in_flight }, reply) in calls.into_iter().zip(replies) {
-                self.record_reply_time(&reply, sent, now, outstanding);
-                let command = || Some(command);
-                let resent = self.complete_script_call(in_flight, reply, command, &mut failures);
-                outstanding.pending.extend(resent);
+            if let Some(command) = self.handle_error(reply, in_flight, command) {
+                self.load.add(1);
+                outstanding.pending.push_back(command);
             }
+            at += 1;
         }
         let span = sent.and_then(|sent| outstanding.server_time.span(sent, now));
         let charged = replies.by_ref().take(charges.counter_count());
-        self.complete_charges(charges, charged, span, &mut failures);
+        let failures = self.complete_charges(charges, charged, span);
+        demoted |= failures.is_demoted;
+        errors += failures.unavailable_calls;
         // Left are the replies to EXPIRE. Without it, a charge might leave a key for ever.
-        failures.is_charge_denied |= replies.any(|reply| is_denied(&reply, self.dialer.address()));
-        if failures.is_charge_denied {
+        if failures.is_denied || replies.any(|reply| is_denied(&reply, self.dialer.address())) {
             self.forbid_charges(&mut outstanding.server_time);
         }
         if let Some(breaker) = &self.breaker {
-            breaker.record_replies(call_count, failures.unavailable_calls, now);
+            breaker.record_replies(call_count, errors, now);
         }
-        if failures.is_demoted { Err(CloseReason::Demoted) } else { Ok(()) }
-    }
-
-    /// Records the server's time if the reply to a script call contains it.
-    fn record_reply_time(
-        &self,
-        reply: &Value,
-        sent: Option<Micros>,
-        received: Micros,
-        outstanding: &mut OutstandingCommands,
-    ) {
-        if let (Some(sent), Some(server)) = (sent, server_time(reply)) {
-            self.record_server_time(&mut outstanding.server_time, server, sent, received);
-        }
-    }
-
-    /// Passes the reply of a script to the waiting caller. Returns the command if it must be
-    /// resent. `command` returns the encoded script call. Adds the problems that an error reply
-    /// reports to `failures`.
-    fn complete_script_call(
-        &self,
-        in_flight: InFlight,
-        reply: Value,
-        command: impl FnOnce() -> Option<redis::Cmd>,
-        failures: &mut WriteFailures,
-    ) -> Option<PendingCommand> {
-        let Value::ServerError(error) = reply else {
-            in_flight.complete(CommandReply::Value(reply));
-            return None;
-        };
-        let reply = ErrorReply::classify(&error, self.dialer.address());
-        failures.is_demoted |= is_read_only(&error);
-        failures.unavailable_calls += u64::from(reply.means_unavailable_node());
-        let resent = self.handle_error(reply, in_flight, command);
-        self.load.add(usize::from(resent.is_some()));
-        resent
+        if demoted { Err(CloseReason::Demoted) } else { Ok(()) }
     }
 
     /// Handles the error reply to a command. Returns the command if it must be resent. Otherwise,

@@ -8,7 +8,6 @@ use redis::{Arg, Cmd, Pipeline, Value};
 use super::connection::{Connection, InFlightBatch, OutstandingCommands, WRITE_COMMANDS_MAX};
 use super::dialer::script_load;
 use super::error_reply::{ErrorReply, Redirect, is_read_only};
-use super::merged_calls::{CallMerger, MergeableCall};
 use super::pending_command::{NodeCommand, PendingCommand, WriteParts};
 use super::plain_charge::{IncrbyReply, MergedCharges, decode_charge_reply};
 use super::server_time::{ServerTime, ServerTimeSpan};
@@ -21,14 +20,14 @@ const WRITE_BYTES_MAX: usize = 16 * 1024;
 /// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two CRLFs.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// Problems with a node that were reported by the error replies to a write.
+/// Problems with a node that were reported by the error replies to plain charges (INCRBY).
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct WriteFailures {
+pub(super) struct ChargeFailures {
     pub(super) is_demoted: bool,
     /// Number of calls for which the node was unavailable.
     pub(super) unavailable_calls: u64,
-    /// Whether the ACL denied INCRBY or EXPIRE.
-    pub(super) is_charge_denied: bool,
+    /// Whether the ACL denied INCRBY.
+    pub(super) is_denied: bool,
 }
 
 impl Connection {
@@ -44,14 +43,13 @@ impl Connection {
         let mut commands = Vec::new();
         let mut bytes = 0;
         let mut loaded = Vec::new();
-        let mut merger = CallMerger::default();
         let mut charges = MergedCharges::default();
         let now = self.breaker.as_ref().map(|breaker| breaker.clock.now());
         // A reply to a command written now arrives at this time at the earliest.
         let earliest_reply =
             now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
         let is_time_known = now.is_some_and(|now| server_time.is_known_at(now));
-        while pipeline.len() + merger.call_count + 2 * charges.counter_count() < WRITE_COMMANDS_MAX
+        while pipeline.len() + 2 * charges.counter_count() < WRITE_COMMANDS_MAX
             && bytes + charges.wire_size < WRITE_BYTES_MAX
         {
             let Some(command) = pending.pop_front() else { break };
@@ -60,11 +58,12 @@ impl Connection {
                 continue;
             };
             let before = pipeline.len();
-            for script in command.scripts_to_load() {
-                if !loaded.iter().any(|held| std::ptr::eq(*held, script)) {
-                    pipeline.add_command(script_load(script));
-                    loaded.push(script);
-                }
+            if let Some(script) = command.script()
+                && command.noscript_count > 0
+                && !loaded.iter().any(|held| std::ptr::eq(*held, script))
+            {
+                pipeline.add_command(script_load(script));
+                loaded.push(script);
             }
             if command.asking {
                 pipeline.cmd("ASKING");
@@ -72,20 +71,14 @@ impl Connection {
             match command.split(pipeline.len() - before) {
                 WriteParts::Script(command, in_flight) => {
                     bytes += wire_size(&command);
-                    match in_flight.merged_by.filter(|_| pipeline.len() == before) {
-                        Some(script) => merger.add(script, MergeableCall { command, in_flight }),
-                        None => {
-                            pipeline.add_command(command);
-                            commands.push(in_flight);
-                        }
-                    }
+                    pipeline.add_command(command);
+                    commands.push(in_flight);
                 }
                 WriteParts::Charges(call_charges, reply) => charges.add(call_charges, reply),
             }
         }
-        let merged = merger.write(&mut pipeline, &mut commands);
         charges.write(&mut pipeline);
-        let batch = InFlightBatch { pipeline, commands, merged, charges, sent: now };
+        let batch = InFlightBatch { pipeline, commands, charges, sent: now };
         if batch.call_count() == 0 {
             return None;
         }
@@ -146,20 +139,20 @@ impl Connection {
         self.server_time_expiry.set(Micros::ZERO);
     }
 
-    /// Passes the replies to the INCRBY commands of a write to the waiting callers. Adds the
-    /// problems that error replies report to `failures`.
+    /// Passes the replies to the INCRBY commands of a write to the waiting callers. Returns the
+    /// problems with the node that the error replies report.
     pub(super) fn complete_charges(
         &self,
         charges: MergedCharges,
         replies: impl Iterator<Item = Value>,
         span: Option<ServerTimeSpan>,
-        failures: &mut WriteFailures,
-    ) {
+    ) -> ChargeFailures {
+        let mut failures = ChargeFailures::default();
         let mut decode = |reply: Value| {
             failures.is_demoted |=
                 matches!(&reply, Value::ServerError(error) if is_read_only(error));
             let (reply, error) = decode_charge_reply(&reply, self.dialer.address(), span);
-            failures.is_charge_denied |= reply.is_error(SendErrorKind::Denied);
+            failures.is_denied |= reply.is_error(SendErrorKind::Denied);
             let is_node_unavailable =
                 error.as_ref().is_some_and(ErrorReply::means_unavailable_node);
             if let Some(error) = error {
@@ -168,7 +161,8 @@ impl Connection {
             IncrbyReply { reply, is_node_unavailable }
         };
         let replies: Vec<IncrbyReply> = replies.map(&mut decode).collect();
-        failures.unavailable_calls += charges.complete(&replies);
+        failures.unavailable_calls = charges.complete(&replies);
+        failures
     }
 
     fn record_charge_error(&self, error: &ErrorReply) {

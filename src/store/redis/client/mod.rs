@@ -39,7 +39,6 @@ pub mod info;
 mod info_poll;
 mod log_limiter;
 mod loss_detector;
-mod merged_calls;
 mod misconfiguration;
 mod node;
 mod node_breaker;

@@ -388,13 +388,7 @@ mod tests {
     }
 
     fn call() -> ScriptCall {
-        ScriptCall {
-            script: &SCRIPT,
-            command: redis::cmd("EVALSHA"),
-            slot: None,
-            deadline: None,
-            merged_by: None,
-        }
+        ScriptCall { script: &SCRIPT, command: redis::cmd("EVALSHA"), slot: None, deadline: None }
     }
 
     fn kind(reply: PendingReply) -> SendErrorKind {

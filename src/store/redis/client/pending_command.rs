@@ -67,7 +67,6 @@ pub(crate) struct InFlight {
     pub(crate) preceding_replies: usize,
     pub(crate) noscript_count: u8,
     script: &'static Script,
-    pub(crate) merged_by: Option<&'static Script>,
     slot: Option<u16>,
     call_deadline: Option<Instant>,
     queued_at: Micros,
@@ -115,16 +114,12 @@ impl PendingCommand {
         !is_refund && self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
-    /// Returns the scripts to load before the command, because the server replied NOSCRIPT to it.
-    /// It may have lost the script of the call or the one that decides merged calls.
-    pub(crate) fn scripts_to_load(&self) -> impl Iterator<Item = &'static Script> {
-        let (script, merged_by) = match &self.call {
-            NodeCommand::Script(call) if self.noscript_count > 0 => {
-                (Some(call.script), call.merged_by)
-            }
-            NodeCommand::Script(_) | NodeCommand::Charges(_) => (None, None),
-        };
-        script.into_iter().chain(merged_by)
+    /// Returns the script of the call; `None` for plain charges.
+    pub(crate) fn script(&self) -> Option<&'static Script> {
+        match &self.call {
+            NodeCommand::Script(call) => Some(call.script),
+            NodeCommand::Charges(_) => None,
+        }
     }
 
     /// Rejects the command before it is written: the caller receives an error of this kind.
@@ -140,13 +135,11 @@ impl PendingCommand {
     pub(crate) fn split(self, preceding_replies: usize) -> WriteParts {
         let PendingCommand { call, asking, noscript_count, queued_at, deadline, reply } = self;
         match call {
-            NodeCommand::Script(call) => {
-                let ScriptCall { script, command, slot, deadline: call_deadline, merged_by } = call;
+            NodeCommand::Script(ScriptCall { script, command, slot, deadline: call_deadline }) => {
                 let in_flight = InFlight {
                     preceding_replies,
                     noscript_count,
                     script,
-                    merged_by,
                     slot,
                     call_deadline,
                     queued_at,
@@ -185,7 +178,6 @@ impl InFlight {
             preceding_replies: _,
             noscript_count,
             script,
-            merged_by,
             slot,
             call_deadline,
             queued_at,
@@ -193,7 +185,7 @@ impl InFlight {
             asking,
             reply,
         } = self;
-        let call = ScriptCall { script, command, slot, deadline: call_deadline, merged_by };
+        let call = ScriptCall { script, command, slot, deadline: call_deadline };
         PendingCommand {
             call: NodeCommand::Script(call),
             asking,
@@ -206,8 +198,8 @@ impl InFlight {
 
     /// Passes the redirect and the script call to the caller, which follows the redirect.
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
-        let InFlight { script, merged_by, slot, call_deadline: deadline, .. } = self;
-        let call = ScriptCall { script, command, slot, deadline, merged_by };
+        let InFlight { script, slot, call_deadline: deadline, .. } = self;
+        let call = ScriptCall { script, command, slot, deadline };
         self.complete(CommandReply::Redirect(redirect, call));
     }
 }

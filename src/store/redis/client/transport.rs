@@ -35,9 +35,6 @@ pub struct ScriptCall {
     /// Time by which the caller needs the reply; `None` means no deadline. A connection that cannot
     /// deliver the reply in time rejects the call.
     pub deadline: Option<Instant>,
-    /// Script that can decide several such calls at once. A connection then merges calls that
-    /// leave in the same write.
-    pub merged_by: Option<&'static Script>,
 }
 
 /// Script calls that are sent together. Usually there is only one call, which is stored without a

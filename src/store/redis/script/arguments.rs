@@ -6,7 +6,7 @@
 //!
 //! Not here: the keys of counters (`keys`), the replies (`reply`).
 
-use redis::{Arg, Cmd};
+use redis::Cmd;
 use smallvec::SmallVec;
 
 use super::library::{Script, Scripts};
@@ -104,7 +104,6 @@ impl Encoder {
             ScriptSelection::Multi => (&self.scripts.node_check, false),
             ScriptSelection::Single(_) | ScriptSelection::Apply => (&self.scripts.node_apply, true),
         };
-        let merged_by = (!takes_mode_name).then_some(&self.scripts.node_calls);
         let order = selection.order(checks).map(|at| &checks[at]);
         // Redis checks that all KEYS are in one slot, so these keys are arguments.
         let mut command = Cmd::with_capacity(7 + checks.len(), 64 + checks.len() * BYTES_PER_CHECK);
@@ -119,8 +118,7 @@ impl Encoder {
         for check in order {
             command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
         }
-        let call = self.script_call(script, command, checks.first().map(|check| &check.key));
-        ScriptCall { merged_by, ..call }
+        self.script_call(script, command, checks.first().map(|check| &check.key))
     }
 
     fn encode(
@@ -182,64 +180,8 @@ impl Encoder {
         key: Option<&CounterKey>,
     ) -> ScriptCall {
         let slot = key.filter(|_| self.is_cluster).map(keys::counter_slot);
-        ScriptCall { script, command, slot, deadline: None, merged_by: None }
+        ScriptCall { script, command, slot, deadline: None }
     }
-}
-
-/// Arguments of an encoded call to `node_check`.
-#[derive(Clone, Copy, Debug)]
-pub struct NodeCallArguments<'a> {
-    command: &'a Cmd,
-    /// Time that the script assumes; empty if it reads the server's clock.
-    pub(crate) now: &'a [u8],
-    pub(crate) key_count: usize,
-}
-
-/// Number of arguments of `node_check` in front of the keys: EVALSHA, hash, 0, time, numbers.
-const NODE_CHECK_KEYS_AT: usize = 5;
-
-impl<'a> NodeCallArguments<'a> {
-    /// Returns the arguments of a call to `node_check`.
-    pub fn of(command: &'a Cmd) -> NodeCallArguments<'a> {
-        let now = simple_argument(command, NODE_CHECK_KEYS_AT - 2);
-        let key_count = command.args_iter().count().saturating_sub(NODE_CHECK_KEYS_AT);
-        NodeCallArguments { command, now, key_count }
-    }
-
-    fn keys(&self) -> impl Iterator<Item = &'a [u8]> {
-        self.command.args_iter().skip(NODE_CHECK_KEYS_AT).map(argument_bytes)
-    }
-}
-
-fn simple_argument(command: &Cmd, at: usize) -> &[u8] {
-    command.args_iter().nth(at).map(argument_bytes).unwrap_or_default()
-}
-
-fn argument_bytes(argument: Arg<&[u8]>) -> &[u8] {
-    match argument {
-        Arg::Simple(bytes) => bytes,
-        // The encoder adds no other arguments.
-        _ => &[],
-    }
-}
-
-/// Encodes one call to `node_calls` that decides several calls to `node_check`. All must have the
-/// same time, and each at most 255 keys.
-pub fn encode_merged_call(script: &Script, calls: &[NodeCallArguments<'_>]) -> Cmd {
-    let keys: usize = calls.iter().map(|call| call.key_count).sum();
-    let mut command =
-        Cmd::with_capacity(NODE_CHECK_KEYS_AT + calls.len() + keys, 64 + keys * BYTES_PER_CHECK);
-    let counts: SmallVec<[u8; 16]> =
-        calls.iter().map(|call| u8::try_from(call.key_count).unwrap_or(u8::MAX)).collect();
-    command.arg("EVALSHA").arg(script.sha.as_str()).arg(0);
-    command.arg(calls.first().map_or(&[][..], |call| call.now)).arg(counts.as_slice());
-    for call in calls {
-        command.arg(simple_argument(call.command, NODE_CHECK_KEYS_AT - 1));
-    }
-    for key in calls.iter().flat_map(NodeCallArguments::keys) {
-        command.arg(key);
-    }
-    command
 }
 
 fn build_evalsha(script: &Script, keys: usize) -> Cmd {

@@ -49,7 +49,6 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "apply.lua",
     "node_check.lua",
     "node_apply.lua",
-    "node_calls.lua",
     "refund.lua",
     "decide_windows_and_buckets.lua",
     "decide_any.lua",
@@ -92,15 +91,13 @@ pub struct Scripts {
     pub node_check: Script,
     /// Variant of `apply` for calls whose keys span several hash slots of one cluster node.
     pub node_apply: Script,
-    /// Script that decides several calls of `node_check` to one node.
-    pub node_calls: Script,
     /// Script that refunds charges, given their receipts.
     pub refund: Script,
 }
 
 impl Scripts {
     /// Returns all scripts, for SCRIPT LOAD on a new connection.
-    pub fn all(&self) -> [&Script; 9] {
+    pub fn all(&self) -> [&Script; 8] {
         [
             &self.single_fixed_window,
             &self.single_bucket,
@@ -109,7 +106,6 @@ impl Scripts {
             &self.apply,
             &self.node_check,
             &self.node_apply,
-            &self.node_calls,
             &self.refund,
         ]
     }
@@ -130,7 +126,6 @@ impl Scripts {
             apply: script("apply"),
             node_check: node_script("node_check"),
             node_apply: node_script("node_apply"),
-            node_calls: node_script("node_calls"),
             refund: script(REFUND),
         }
     }

@@ -18,7 +18,6 @@ use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::script::library::Script;
 
 static SCRIPT: Script = Script { name: "count", text: String::new(), sha: String::new() };
-static MERGED: Script = Script { name: "merged", text: String::new(), sha: String::new() };
 static REFUND: Script = Script { name: "refund", text: String::new(), sha: String::new() };
 /// Time of the server when the circuit breaker's clock is at zero.
 const SERVER: Micros = Micros(1_763_596_800_000_000);
@@ -92,14 +91,6 @@ impl Bench {
         reply
     }
 
-    /// Adds a call to `node_check` with one key, which can be merged with others.
-    fn add_node_call(&mut self, key: &str) -> Receiver<CommandReply> {
-        let script_call = ScriptCall { merged_by: Some(&MERGED), ..node_call(key) };
-        let (command, reply) = PendingCommand::new(NodeCommand::Script(script_call), false);
-        self.add(command);
-        reply
-    }
-
     fn add_charges(&mut self, counters: &[u128]) -> Receiver<CommandReply> {
         let charges: PlainCharges = counters.iter().map(|counter| charge(*counter)).collect();
         let (command, reply) = PendingCommand::new(NodeCommand::Charges(charges), false);
@@ -151,13 +142,7 @@ impl Bench {
 fn call(script: &'static Script, key: &str) -> ScriptCall {
     let mut command = redis::cmd("EVALSHA");
     command.arg(&script.sha).arg(1).arg(key);
-    ScriptCall { script, command, slot: Some(7), deadline: None, merged_by: None }
-}
-
-fn node_call(key: &str) -> ScriptCall {
-    let mut command = redis::cmd("EVALSHA");
-    command.arg(&SCRIPT.sha).arg(0).arg("").arg(format!("numbers of {key}")).arg(key);
-    ScriptCall { command, ..call(&SCRIPT, key) }
+    ScriptCall { script, command, slot: Some(7), deadline: None }
 }
 
 fn charge(counter: u128) -> PlainCharge {
@@ -328,56 +313,6 @@ fn each_reply_of_a_write_goes_to_its_own_command() {
     assert_eq!(sent, ["b", "c"].map(|key| call(&SCRIPT, key).command.get_packed_command()));
     assert_eq!(bench.reply(batch, [Value::Okay, int(8), int(9)]), Ok(()));
     assert_eq!((value(missing), value(other)), (Value::Int(8), Value::Int(9)));
-}
-
-#[test]
-fn node_calls_of_a_write_are_one_command_and_each_gets_its_own_reply() {
-    let mut bench = Bench::with_server_time();
-    let (first, charge) = (bench.add_node_call("a"), bench.add_charges(&[1]));
-    let (second, other) = (bench.add_node_call("b"), bench.add_call("c"));
-    let batch = bench.write();
-    assert_eq!(names(&batch), ["EVALSHA", "EVALSHA", "INCRBY", "EXPIRE"]);
-    let mut expected = redis::cmd("EVALSHA");
-    expected.arg(&MERGED.sha).arg(0).arg("").arg(&[1_u8, 1][..]);
-    expected.arg("numbers of a").arg("numbers of b").arg("a").arg("b");
-    let merged = batch.pipeline.cmd_iter().nth(1).unwrap();
-    assert_eq!(merged.get_packed_command(), expected.get_packed_command());
-    assert_eq!(bench.connection.stats.calls.get(), 4);
-    let int = Value::Int;
-    let replies = [int(3), Value::Array(vec![int(1), int(2)]), int(7), int(1)];
-    assert_eq!(bench.reply(batch, replies), Ok(()));
-    assert_eq!((value(first), value(second), value(other)), (int(1), int(2), int(3)));
-    assert_eq!(charged(charge)[0].value, Ok(7));
-    assert_eq!(bench.load(), 0);
-}
-
-#[test]
-fn after_noscript_to_a_merged_call_both_scripts_are_loaded_before_its_calls() {
-    let mut bench = Bench::new();
-    let (first, second) = (bench.add_node_call("a"), bench.add_node_call("b"));
-    let batch = bench.write();
-    assert_eq!(bench.reply(batch, [error("NOSCRIPT No matching script.")]), Ok(()));
-    assert_eq!(bench.load(), 2);
-    let batch = bench.write();
-    assert_eq!(names(&batch), ["SCRIPT", "SCRIPT", "EVALSHA", "EVALSHA"]);
-    let sent: Vec<Vec<u8>> =
-        batch.pipeline.cmd_iter().skip(2).map(|command| command.get_packed_command()).collect();
-    assert_eq!(sent, ["a", "b"].map(|key| node_call(key).command.get_packed_command()));
-    let replies = [Value::Okay, Value::Okay, Value::Int(1), Value::Int(2)];
-    assert_eq!(bench.reply(batch, replies), Ok(()));
-    assert_eq!((value(first), value(second)), (Value::Int(1), Value::Int(2)));
-}
-
-#[test]
-fn a_write_merges_at_most_16_calls_into_one_and_sends_a_single_call_as_it_is() {
-    let mut bench = Bench::new();
-    let replies: Vec<_> = (0..33).map(|at| bench.add_node_call(&format!("key {at}"))).collect();
-    let batch = bench.write();
-    assert_eq!(batch.merged.iter().map(|merged| merged.calls.len()).collect::<Vec<_>>(), [16, 16]);
-    assert_eq!((names(&batch).len(), batch.call_count()), (3, 33));
-    let alone = batch.pipeline.cmd_iter().next().unwrap().get_packed_command();
-    assert_eq!(alone, node_call("key 32").command.get_packed_command());
-    drop(replies);
 }
 
 #[test]
