@@ -30,7 +30,8 @@ use crate::domain::{Algorithm, Limit, Micros};
 /// Number of rows in a sketch. Each key has one cell in every row.
 const ROWS: usize = 4;
 
-/// Format of a cell: the algorithm and, for sliding windows and logs, the window length.
+/// Format of a sketch's cells: the algorithm and, for sliding windows and sliding logs, the window
+/// length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellFormat {
     /// No format: the states of hybrid and concurrency counters do not fit into a cell.
