@@ -29,9 +29,9 @@ const QUERY_INTERVAL: Duration = Duration::from_secs(2);
 /// failover takes seconds.
 const QUERY_INTERVAL_MIN: Duration = Duration::from_millis(100);
 
-/// Number of consecutive sentinel queries without a connection to the master before a new master
-/// needs only the most votes, not a majority. While the master is unreachable, queries are 0.1 s to
-/// 2 s apart.
+/// Number of consecutive queries of the sentinels, made while Tidegate has no connection to the
+/// master, after which a plurality of their votes is enough for a new master. Until then, a new
+/// master needs a majority. While the master is unreachable, queries are 0.1 s to 2 s apart.
 const QUERIES_WITHOUT_MASTER: u32 = 5;
 
 /// Replaces the node of `master` whenever the sentinels report a new master, until `master` is
