@@ -26,7 +26,7 @@ use super::circuit_breaker::PROBE_INTERVAL;
 use super::connection_load::{ConnectionLoad, LoadMeter};
 use super::connection_probe::ProbeResult;
 use super::dialer::{ConnectionSignal, Dialer};
-use super::error_reply::{ErrorReply, Redirect, is_read_only};
+use super::error_reply::{ErrorReply, is_read_only};
 use super::node_breaker::NodeBreaker;
 use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
@@ -455,11 +455,7 @@ impl Connection {
                 SendError::not_executed(SendErrorKind::Script)
             }
             ErrorReply::Redirect(redirect) => {
-                match redirect {
-                    Redirect::Moved(_) => stats.moved.add(1),
-                    Redirect::Ask(_) => stats.ask.add(1),
-                    Redirect::TryAgain => stats.tryagain.add(1),
-                }
+                stats.record_redirect(&redirect);
                 match command() {
                     Some(command) => {
                         in_flight.redirect(redirect, command);

@@ -7,7 +7,7 @@ use redis::{Arg, Cmd, Pipeline, Value};
 
 use super::connection::{Connection, InFlightBatch, OutstandingCommands, WRITE_COMMANDS_MAX};
 use super::dialer::script_load;
-use super::error_reply::{ErrorReply, Redirect, is_read_only};
+use super::error_reply::{ErrorReply, is_read_only};
 use super::pending_command::{NodeCommand, PendingCommand, WriteParts};
 use super::plain_charge::{IncrbyReply, MergedCharges, decode_charge_reply};
 use super::server_time::{ServerTime, ServerTimeSpan};
@@ -168,11 +168,7 @@ impl Connection {
     fn record_charge_error(&self, error: &ErrorReply) {
         match error {
             ErrorReply::Redirect(redirect) => {
-                match redirect {
-                    Redirect::Moved(_) => self.stats.moved.add(1),
-                    Redirect::Ask(_) => self.stats.ask.add(1),
-                    Redirect::TryAgain => self.stats.tryagain.add(1),
-                }
+                self.stats.record_redirect(redirect);
                 self.refresh_needed.notify_one();
             }
             ErrorReply::NoScript => self.stats.errors.add(1),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use super::circuit_breaker::BreakerState;
+use super::error_reply::Redirect;
 pub use super::info::NodeInfo;
 use crate::domain::{BatchSizeHistogram, DurationHistogram};
 
@@ -101,6 +102,17 @@ pub struct NodeStats {
     pub write_sizes: BatchSizeHistogram,
     /// Whether the node may evict counters, as of the most recent connection (gauge: 0 or 1).
     pub may_evict: Counter,
+}
+
+impl NodeStats {
+    /// Counts a reply that redirects a command.
+    pub(super) fn record_redirect(&self, redirect: &Redirect) {
+        match redirect {
+            Redirect::Moved(_) => self.moved.add(1),
+            Redirect::Ask(_) => self.ask.add(1),
+            Redirect::TryAgain => self.tryagain.add(1),
+        }
+    }
 }
 
 /// Report on one Redis node, for metrics and operators.

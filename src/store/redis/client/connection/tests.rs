@@ -11,6 +11,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use super::*;
 use crate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
 use crate::store::redis::client::dialer::ClientContext;
+use crate::store::redis::client::error_reply::Redirect;
 use crate::store::redis::client::pending_command::NodeCommand;
 use crate::store::redis::client::plain_charge::{ChargeReplies, PlainCharge, PlainCharges};
 use crate::store::redis::client::server_time::ServerTimeSpan;
