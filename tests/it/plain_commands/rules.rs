@@ -51,6 +51,34 @@ async fn a_call_far_from_its_limits_is_one_command_per_counter() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_on_one_counter_that_leave_together_are_one_command_with_a_count_for_each() {
+    let bench = Bench::new().await;
+    let limit = window(1_000, HOUR);
+    bench.plainly(take(key(1), &limit, 1)).await;
+    bench.command::<()>(&["CONFIG", "RESETSTAT"]).await;
+    bench.learn_time().await;
+    let calls = (0..100).map(|nth| bench.one(take(key(1), &limit, 1 + nth % 3)));
+    let outcomes = futures_util::future::join_all(calls).await;
+    let mut counts: Vec<(u64, u64)> =
+        outcomes.iter().map(|outcome| (1_000 - outcome.available.0, outcome.charged.0)).collect();
+    counts.sort_unstable();
+    let mut count = 1;
+    for (after, charged) in counts {
+        count += charged;
+        assert_eq!(after, count, "each call has the count after its own charge");
+    }
+    assert_eq!(bench.state(&take(key(1), &limit, 1)).await.1, count);
+    let stats: String = bench.command(&["INFO", "commandstats"]).await;
+    let calls_of = |name: &str| -> u64 {
+        let line =
+            stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{name}:calls=")));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).expect("the command ran")
+    };
+    let (charges, expiries) = (calls_of("incrby"), calls_of("expire"));
+    assert!(charges < 20 && charges == expiries, "{charges} INCRBY, {expiries} EXPIRE");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rule_1_an_answer_that_arrives_in_another_window_does_not_count() {
     let bench = Arc::new(Bench::new().await);
     let limit = window(10, LENGTH);
