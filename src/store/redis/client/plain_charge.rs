@@ -164,7 +164,7 @@ impl MergedCharges {
 
     fn merge(&mut self, charge: PlainCharge) -> MergedCharge {
         let PlainCharge { counter: identity, key, cost, expire_s, .. } = charge;
-        // A linear search: a write has at most 64 counters, and often only one.
+        // A linear search: a write has fewer than 100 counters, and often only one.
         let found = self.counters.iter().position(|counter| counter.identity == identity);
         let counter = found.unwrap_or(self.counters.len());
         match self.counters.get_mut(counter) {
