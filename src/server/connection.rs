@@ -32,7 +32,7 @@ use super::limits_stream::StreamInput;
 use super::preface;
 use super::rls_service::Decide;
 use super::router::{ReceiveLimits, RouteMatch, Router};
-use super::server_limits::ServerLimits;
+use super::server_limits::{CALL_WINDOW_BYTES, ServerLimits};
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::domain::ByteBudget;
@@ -340,6 +340,7 @@ impl<D: Decide> Worker<D> {
             .timer(TokioTimer::new())
             .auto_date_header(false)
             .max_concurrent_streams(limits.streams_max)
+            .initial_stream_window_size(CALL_WINDOW_BYTES)
             .initial_connection_window_size(limits.connection_window_bytes)
             .max_pending_accept_reset_streams(limits.pending_resets_max)
             .max_local_error_reset_streams(limits.local_error_resets_max)

@@ -4,6 +4,12 @@
 
 use std::time::Duration;
 
+/// HTTP/2 flow-control window of a call, in bytes. This is HTTP/2's default (RFC 9113, section
+/// 6.9.2). After a call is rejected, its client may still send as much as the window allows, and
+/// many of these frames count as local error resets. A window of 64 KiB holds 4 frames of 16 KiB.
+/// With a window of 1 MiB, 100 rejected calls could be enough to close the connection.
+pub(super) const CALL_WINDOW_BYTES: u32 = 65_535;
+
 /// Limits and timeouts of the gRPC port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
