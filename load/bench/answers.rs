@@ -6,19 +6,16 @@
 //! machine's speed differs from minute to minute, so the peak is measured again before each run: as
 //! the rate of a closed loop of this generator with the same calls.
 
-use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use h2::client::SendRequest;
-use http::Request;
 
+use super::http2_caller::{self, Answer, Caller, Code};
 use super::redis_server::RedisServer;
 use super::servers::{self, Server};
-use super::{Scale, calls, cpu, drive};
+use super::{Scale, calls, cpu};
 
 const CONNECTIONS: usize = 4;
 /// How often due calls are sent.
@@ -270,35 +267,15 @@ fn is_limited(body: usize) -> bool {
 }
 
 fn drive_load(port: u16, bodies: &[Bytes], load: Load, lasts: Duration) -> Run {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let asked = Rc::new(Asked::new(bodies, load.deadline));
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&runtime, async {
-        match load.pace {
-            Pace::Open(rate) => open_loop(port, &asked, rate, lasts).await,
-            Pace::Closed { connections, streams } => {
-                closed_loop(port, &asked, connections, streams, lasts).await
-            }
-        }
-    })
-}
-
-/// What is asked.
-struct Asked {
-    head: Request<()>,
-    bodies: Vec<Bytes>,
-}
-
-impl Asked {
-    /// Sets the header `grpc-timeout` if there is a deadline, in milliseconds.
-    fn new(bodies: &[Bytes], deadline: Option<u64>) -> Asked {
-        let mut head = Request::post(format!("http://127.0.0.1{}", drive::PATH))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers");
-        if let Some(deadline) = deadline {
-            head = head.header("grpc-timeout", format!("{deadline}m"));
-        }
-        Asked { head: head.body(()).expect("a fixed request"), bodies: bodies.to_vec() }
+    let connections = match load.pace {
+        Pace::Open(_) => CONNECTIONS,
+        Pace::Closed { connections, .. } => connections,
+    };
+    let connect = |_| Caller::connect(port, bodies, load.deadline);
+    let callers = (0..connections).map(connect).collect();
+    match load.pace {
+        Pace::Open(rate) => open_loop(callers, bodies.len(), rate, lasts),
+        Pace::Closed { streams, .. } => closed_loop(callers, bodies.len(), streams, lasts),
     }
 }
 
@@ -309,121 +286,51 @@ pub fn p99_ms(port: u16, bodies: &[Bytes], rate: f64, lasts: Duration) -> f64 {
     run.p99_ms()
 }
 
-async fn open_loop(port: u16, asked: &Rc<Asked>, rate: f64, lasts: Duration) -> Run {
-    let mut senders = Vec::new();
-    for _ in 0..CONNECTIONS {
-        senders.push(drive::connect(port).await);
-    }
-    let began = Instant::now();
-    let mut ticks = tokio::time::interval(TICK);
-    let run = Rc::new(RefCell::new(Run::default()));
-    let mut number = 0;
-    while began.elapsed() < lasts {
-        ticks.tick().await;
-        let due = (began.elapsed().as_secs_f64() * rate) as usize;
-        for call in number..due {
-            // The whole tick falls due now: what the timer was too late by is not the server's.
-            let (from, asked, run) = (Instant::now(), Rc::clone(asked), Rc::clone(&run));
-            let sender = senders[call % CONNECTIONS].clone();
-            tokio::task::spawn_local(async move {
-                let answer = ask(sender, &asked, call).await;
-                let is_limited = is_limited(call % asked.bodies.len());
-                run.borrow_mut().add((answer, is_limited, from.elapsed()));
-            });
+fn open_loop(mut callers: Vec<Caller>, bodies: usize, rate: f64, lasts: Duration) -> Run {
+    let mut run = Run::default();
+    let (began, mut number, mut tick) = (Instant::now(), 0, 0);
+    while began.elapsed() < lasts || !callers.iter().all(Caller::is_idle) {
+        // The whole tick falls due now: what the timer was too late by is not the server's.
+        let now = Instant::now();
+        if now - began < lasts && now >= began + TICK * tick {
+            let due = ((now - began).as_secs_f64() * rate) as usize;
+            (number..due).for_each(|call| callers[call % CONNECTIONS].call(call, now));
+            number = due;
+            tick = (now - began).div_duration_f64(TICK) as u32 + 1;
         }
-        number = due;
+        callers.iter_mut().for_each(Caller::write);
+        let next = if now - began < lasts { began + TICK * tick } else { now + TICK };
+        http2_caller::read_until(&mut callers, next, &mut |_, answer| run.add(&answer, bodies));
     }
-    while Rc::strong_count(&run) > 1 {
-        ticks.tick().await;
-    }
-    run.take()
+    run
 }
 
-async fn closed_loop(
-    port: u16,
-    asked: &Rc<Asked>,
-    connections: usize,
-    streams: usize,
-    lasts: Duration,
-) -> Run {
-    let mut tasks = tokio::task::JoinSet::new();
+fn closed_loop(mut callers: Vec<Caller>, bodies: usize, streams: usize, lasts: Duration) -> Run {
+    let mut run = Run::default();
     let began = Instant::now();
-    for connection in 0..connections {
-        let sender = drive::connect(port).await;
-        for stream in 0..streams {
-            let (sender, asked) = (sender.clone(), Rc::clone(asked));
-            tasks.spawn_local(async move {
-                let mut run = Run::default();
-                let mut call = connection * streams + stream;
-                while began.elapsed() < lasts {
-                    let from = Instant::now();
-                    let answer = ask(sender.clone(), &asked, call).await;
-                    run.add((answer, is_limited(call % asked.bodies.len()), from.elapsed()));
-                    call += connections * streams;
-                }
-                run
-            });
-        }
+    let in_flight = callers.len() * streams;
+    for (caller, first) in callers.iter_mut().zip((0..in_flight).step_by(streams)) {
+        (first..first + streams).for_each(|call| caller.call(call, began));
     }
-    let mut all = Run::default();
-    while let Some(run) = tasks.join_next().await {
-        let run = run.unwrap();
-        all.waits.extend(run.waits);
-        all.failed += run.failed;
-        all.admitted += run.admitted;
+    while !callers.iter().all(Caller::is_idle) {
+        callers.iter_mut().for_each(Caller::write);
+        let end = Instant::now() + TICK;
+        http2_caller::read_until(&mut callers, end, &mut |caller, answer| {
+            run.add(&answer, bodies);
+            let now = Instant::now();
+            if now - began < lasts {
+                caller.call(answer.call + in_flight, now);
+            }
+        });
     }
-    all
+    run
 }
 
 impl Run {
-    fn add(&mut self, (answer, is_limited, wait): (Option<Code>, bool, Duration)) {
-        self.failed += usize::from(answer.is_none());
-        self.admitted += usize::from(is_limited && answer == Some(Code::Ok));
-        self.waits.push(wait);
+    fn add(&mut self, answer: &Answer, bodies: usize) {
+        self.failed += usize::from(answer.code.is_none());
+        let is_limited = is_limited(answer.call % bodies);
+        self.admitted += usize::from(is_limited && answer.code == Some(Code::Ok));
+        self.waits.push(answer.wait);
     }
-}
-
-/// Overall code of a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Code {
-    Ok,
-    OverLimit,
-}
-
-/// Sends a call. Returns the response's code, or `None` if the call was not decided.
-async fn ask(sender: SendRequest<Bytes>, asked: &Asked, call: usize) -> Option<Code> {
-    let mut sender = sender.ready().await.ok()?;
-    let head = asked.head.clone();
-    let body = asked.bodies[call % asked.bodies.len()].clone();
-    response_code(&mut sender, head, body).await.unwrap_or(None)
-}
-
-async fn response_code(
-    sender: &mut SendRequest<Bytes>,
-    head: Request<()>,
-    body: Bytes,
-) -> Result<Option<Code>, h2::Error> {
-    let (response, mut stream) = sender.send_request(head, false)?;
-    stream.send_data(body, true)?;
-    let response = response.await?;
-    let is_ok =
-        |headers: &http::HeaderMap| headers.get("grpc-status").is_none_or(|status| status == "0");
-    let mut decided = is_ok(response.headers());
-    let mut body = response.into_body();
-    let mut message = Vec::new();
-    while let Some(chunk) = body.data().await {
-        let chunk = chunk?;
-        message.extend_from_slice(&chunk);
-        body.flow_control().release_capacity(chunk.len())?;
-    }
-    if let Some(trailers) = body.trailers().await? {
-        decided &= is_ok(&trailers);
-    }
-    // Five bytes of framing, then field 1 of the response: the overall code. The no-op server
-    // answers with an empty message.
-    let code = match message.get(5..7) {
-        Some([0x08, 2]) => Code::OverLimit,
-        _ => Code::Ok,
-    };
-    Ok(decided.then_some(code))
 }

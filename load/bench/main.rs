@@ -26,6 +26,7 @@ mod curves;
 mod drive;
 mod flame;
 mod growth;
+mod http2_caller;
 mod instructions;
 mod memory;
 mod node_scripts;
