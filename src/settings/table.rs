@@ -254,7 +254,7 @@ settings! {
     /// been idle longest.
     connections "connections" ["NUMBER"]: usize = "10000", number_parser(1, 1_000_000), Plain, [];
     /// Maximum number of calls in flight per gRPC connection; the client queues further calls.
-    streams "streams" ["NUMBER"]: u32 = "1000", number_parser(1, 100_000), Plain, [];
+    streams "streams" ["NUMBER"]: u32 = "250", number_parser(1, 100_000), Plain, [];
     /// Maximum size of the message of a gRPC call and of the body of a /json request.
     message_size "message-size" ["SIZE"]: usize = "1MiB", size_parser(65_536, 4 << 20), Plain, [];
     /// Maximum number of descriptors in a call; a call with more fails, and Envoy's default is to

@@ -108,7 +108,7 @@ impl Caller {
         let tcp = TcpStream::connect(self.address).await?;
         tcp.set_nodelay(true)?;
         let mut settings = h2::client::Builder::new();
-        settings.initial_connection_window_size(WINDOW_BYTES).initial_max_send_streams(1_000);
+        settings.initial_connection_window_size(WINDOW_BYTES);
         let (sender, connection) = settings.handshake(tcp).await?;
         tokio::task::spawn_local(async move {
             // Its end shows in the calls that it ends.

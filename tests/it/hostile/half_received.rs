@@ -16,6 +16,8 @@ use crate::support::tidegate_process::{Tidegate, metric};
 
 /// Memory of a call that waits for its body or is about to be rejected.
 const CALL_KIB: u64 = 3;
+/// Four times the default, so that few connections can begin many calls.
+const MANY_STREAMS: &[&str] = &["--streams", "1000"];
 /// The budget of a process.
 const GROWTH_MAX_KIB: u64 = 64 * 1_024;
 
@@ -64,8 +66,8 @@ async fn half_received_messages_stay_under_64_mib_and_end() {
     let few = flood(12, 100, &["--local-error-resets", "400"], GROWTH_MAX_KIB).await;
     assert_eq!((few.ended, few.closed), (few.calls, 0));
     // Connections with many calls reach the default of `--local-error-resets` and are closed.
-    let one = flood(1, 1_000, &[], GROWTH_MAX_KIB).await;
-    let twelve = flood(12, 1_000, &[], GROWTH_MAX_KIB + 12_000 * CALL_KIB).await;
+    let one = flood(1, 1_000, MANY_STREAMS, GROWTH_MAX_KIB).await;
+    let twelve = flood(12, 1_000, MANY_STREAMS, GROWTH_MAX_KIB + 12_000 * CALL_KIB).await;
     for many in [one, twelve] {
         assert!(many.ended + many.closed >= many.calls, "{many:?}");
     }
@@ -112,7 +114,7 @@ async fn flood(connections: usize, streams: usize, flags: &[&str], growth_max_ki
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
-    let (serving, address) = target(&[]);
+    let (serving, address) = target(MANY_STREAMS);
     asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
     let before = kib(&serving, "VmRSS");
     let mut calls = Vec::new();
