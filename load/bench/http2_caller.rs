@@ -1,10 +1,10 @@
-//! HTTP/2 connections that send one kind of gRPC call at a small part of the h2 crate's cost. The
-//! load of `answers` shares two cores with the server and Redis, so what the generator costs is
-//! capacity that they lack, most of all when calls pile up.
+//! HTTP/2 connections that send one kind of gRPC call at a fraction of the h2 crate's cost. The
+//! generator of `answers` shares two cores with the server and Redis, so the CPU that it takes is
+//! CPU that they lack, most of all when calls pile up.
 //!
-//! Only what these calls need: the headers of every call are the same, so that they are encoded
-//! once; those of answers are not decoded. An answer with a message is a decision, because the
-//! servers here answer every error without one.
+//! Only what these calls need is implemented. All calls have the same headers, which are encoded
+//! once. The headers of responses are not decoded: a response with a message is a decision, because
+//! the servers here send no message with an error.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -41,15 +41,16 @@ const INITIAL_WINDOW_SIZE: u16 = 4;
 const DEFAULT_WINDOW: usize = 65_535;
 const LARGEST_WINDOW: usize = (1 << 31) - 1;
 
-/// Fields of HPACK's static table (RFC 7541, appendix A) as indices.
+/// Indices of fields in HPACK's static table (RFC 7541, appendix A).
 const METHOD_POST: u8 = 3;
 const SCHEME_HTTP: u8 = 6;
-/// Names in that table.
+/// Indices of names in that table.
 const AUTHORITY: u8 = 1;
 const PATH: u8 = 4;
 const CONTENT_TYPE: u8 = 31;
-/// The first index of the dynamic table: the field that was added last.
+/// Index of the field that was added to the dynamic table last.
 const NEWEST: u8 = 62;
+/// First bits of a field that is in a table, and of a field that is added to the dynamic table.
 const INDEXED: u8 = 0x80;
 const ADDED: u8 = 0x40;
 
@@ -68,7 +69,7 @@ pub enum Code {
     OverLimit,
 }
 
-/// A call that waits for a stream or for its answer.
+/// Call that waits for a free stream or for its answer.
 #[derive(Clone, Copy)]
 struct Call {
     number: usize,
@@ -76,30 +77,32 @@ struct Call {
     code: Option<Code>,
 }
 
-/// One connection and its calls.
+/// Connection and its calls.
 pub struct Caller {
     socket: TcpStream,
     /// Frames that the socket has not taken yet.
     unsent: Vec<u8>,
     received: Vec<u8>,
-    /// Header block of the first call, which fills the dynamic table, and of all others.
+    /// Header block of the first call, which fills the dynamic table; `None` once it is sent.
     first_block: Option<Vec<u8>>,
+    /// Header block of all other calls.
     block: Vec<u8>,
     bodies: Vec<Bytes>,
-    /// Calls for which there is no stream yet.
+    /// Calls that have not been sent.
     queue: VecDeque<Call>,
-    /// Calls by stream, without gaps, from the oldest that has no answer.
+    /// Calls by stream, from the oldest without an answer; `None` if a call has been answered.
     sent: VecDeque<Option<Call>>,
-    /// Streams before `sent`. The nth stream has the identifier 2n + 1.
+    /// Number of streams before those of `sent`. Stream number n has the identifier 2n + 1.
     completed: usize,
     in_flight: usize,
     streams_max: usize,
-    /// What the connection's window still allows, in bytes.
+    /// Bytes that the connection's flow-control window still allows.
     window: usize,
 }
 
 impl Caller {
-    /// Connects. Sends the header `grpc-timeout` if there is a deadline, in milliseconds.
+    /// Connects. `deadline` is the value of the header `grpc-timeout`, in milliseconds; `None`
+    /// omits the header.
     pub fn connect(port: u16, bodies: &[Bytes], deadline: Option<u64>) -> Caller {
         let socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
         socket.set_nodelay(true).unwrap();
@@ -127,7 +130,7 @@ impl Caller {
         }
     }
 
-    /// Queues the call of this number. Its wait begins now.
+    /// Queues a call, whose wait begins at `from`. `number` selects its body.
     pub fn call(&mut self, number: usize, from: Instant) {
         self.queue.push_back(Call { number, from, code: None });
     }
@@ -136,7 +139,7 @@ impl Caller {
         self.in_flight == 0 && self.queue.is_empty()
     }
 
-    /// Writes what the server's bounds and the socket allow.
+    /// Writes queued calls, as far as the server's limits and the socket allow.
     pub fn write(&mut self) {
         while self.in_flight < self.streams_max
             && let Some(call) = self.queue.front()
@@ -163,15 +166,15 @@ impl Caller {
         }
     }
 
-    /// Reads what has arrived, and passes each answer to `take`.
-    pub fn read(&mut self, take: &mut dyn FnMut(&mut Caller, Answer)) {
+    /// Reads the frames that have arrived, and passes each answer to `on_answer`.
+    pub fn read(&mut self, on_answer: &mut dyn FnMut(&mut Caller, Answer)) {
         let mut chunk = [0; 65_536];
         loop {
             match self.socket.read(&mut chunk) {
                 Ok(0) => panic!("the server closed a connection"),
                 Ok(length) => {
                     self.received.extend_from_slice(&chunk[..length]);
-                    self.read_frames(take);
+                    self.read_frames(on_answer);
                     if length < chunk.len() {
                         return;
                     }
@@ -182,7 +185,7 @@ impl Caller {
         }
     }
 
-    fn read_frames(&mut self, take: &mut dyn FnMut(&mut Caller, Answer)) {
+    fn read_frames(&mut self, on_answer: &mut dyn FnMut(&mut Caller, Answer)) {
         let now = Instant::now();
         let received = std::mem::take(&mut self.received);
         let mut rest = &received[..];
@@ -190,7 +193,7 @@ impl Caller {
             let [a, b, c, kind, flags, stream @ ..] = *head;
             let length = u32::from_be_bytes([0, a, b, c]) as usize;
             let Some((payload, tail)) = tail.split_at_checked(length) else { break };
-            self.read_frame(kind, flags, u32::from_be_bytes(stream), payload, now, take);
+            self.read_frame(kind, flags, u32::from_be_bytes(stream), payload, now, on_answer);
             rest = tail;
         }
         let rest = rest.len();
@@ -205,7 +208,7 @@ impl Caller {
         stream: u32,
         payload: &[u8],
         now: Instant,
-        take: &mut dyn FnMut(&mut Caller, Answer),
+        on_answer: &mut dyn FnMut(&mut Caller, Answer),
     ) {
         let number = || u32::from_be_bytes(payload.try_into().expect("a number")) as usize;
         match kind {
@@ -216,9 +219,9 @@ impl Caller {
                     Some([0x08, 2]) => Code::OverLimit,
                     _ => Code::Ok,
                 };
-                self.call_of(stream).code = Some(code);
+                self.call_on(stream).code = Some(code);
             }
-            RST_STREAM => self.call_of(stream).code = None,
+            RST_STREAM => self.call_on(stream).code = None,
             SETTINGS if flags & ACK == 0 => {
                 for setting in payload.as_chunks::<6>().0 {
                     let [a, b, value @ ..] = *setting;
@@ -239,19 +242,23 @@ impl Caller {
             WINDOW_UPDATE if stream == 0 => self.window += number(),
             _ => {}
         }
-        let ends = matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0;
-        // A reset may follow the end of an answer.
-        if ends || kind == RST_STREAM {
-            self.complete(stream, now, take);
+        let is_last = matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0;
+        if is_last || kind == RST_STREAM {
+            self.complete(stream, now, on_answer);
         }
     }
 
-    fn call_of(&mut self, stream: u32) -> &mut Call {
+    fn call_on(&mut self, stream: u32) -> &mut Call {
         let at = (stream / 2) as usize - self.completed;
         self.sent[at].as_mut().expect("an answer to a call without one")
     }
 
-    fn complete(&mut self, stream: u32, now: Instant, take: &mut dyn FnMut(&mut Caller, Answer)) {
+    fn complete(
+        &mut self,
+        stream: u32,
+        now: Instant,
+        on_answer: &mut dyn FnMut(&mut Caller, Answer),
+    ) {
         let at = (stream / 2) as usize - self.completed;
         let call = self.sent[at].take().expect("an answer to a call without one");
         self.in_flight -= 1;
@@ -259,13 +266,17 @@ impl Caller {
             self.sent.pop_front();
             self.completed += 1;
         }
-        take(self, Answer { call: call.number, wait: now - call.from, code: call.code });
+        on_answer(self, Answer { call: call.number, wait: now - call.from, code: call.code });
     }
 }
 
-/// Waits until one of the sockets has answers, or room for calls that it did not take, at most
-/// until `end`; then reads them all.
-pub fn read_until(callers: &mut [Caller], end: Instant, take: &mut dyn FnMut(&mut Caller, Answer)) {
+/// Waits until a socket is readable, or writable if frames are left to write, or until `end`. Then
+/// reads from all readable sockets, and passes each answer to `on_answer`.
+pub fn read_until(
+    callers: &mut [Caller],
+    end: Instant,
+    on_answer: &mut dyn FnMut(&mut Caller, Answer),
+) {
     let left = end.saturating_duration_since(Instant::now());
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(left.subsec_nanos()) };
     let mut ready: Vec<PollFd<'_>> = callers.iter().map(poll_fd).collect();
@@ -273,7 +284,7 @@ pub fn read_until(callers: &mut [Caller], end: Instant, take: &mut dyn FnMut(&mu
     let ready: Vec<bool> =
         ready.iter().map(|socket| socket.revents().contains(PollFlags::IN)).collect();
     for (caller, _) in callers.iter_mut().zip(ready).filter(|(_, is_ready)| *is_ready) {
-        caller.read(take);
+        caller.read(on_answer);
     }
 }
 
@@ -282,7 +293,8 @@ fn poll_fd(caller: &Caller) -> PollFd<'_> {
     PollFd::new(&caller.socket, PollFlags::IN | room)
 }
 
-/// The header block of the first call, and that of all others, which refers to the first.
+/// Returns the header block of the first call, and that of all others, which refers to the dynamic
+/// table.
 fn header_blocks(deadline: Option<u64>) -> (Vec<u8>, Vec<u8>) {
     let timeout = deadline.map(|deadline| format!("{deadline}m"));
     let mut fields = vec![
@@ -297,16 +309,16 @@ fn header_blocks(deadline: Option<u64>) -> (Vec<u8>, Vec<u8>) {
     for (at, (index, name, value)) in fields.iter().enumerate() {
         first.push(ADDED | index.unwrap_or(0));
         if index.is_none() {
-            push_text(&mut first, name);
+            push_string(&mut first, name);
         }
-        push_text(&mut first, value);
+        push_string(&mut first, value);
         others.push(INDEXED | (NEWEST + (fields.len() - 1 - at) as u8));
     }
     (first, others)
 }
 
-/// A text without Huffman's code.
-fn push_text(block: &mut Vec<u8>, text: &str) {
+/// Appends a string without Huffman coding.
+fn push_string(block: &mut Vec<u8>, text: &str) {
     // A length of 127 and more has a form of its own.
     let length = u8::try_from(text.len()).ok().filter(|length| *length < 127);
     block.push(length.expect("a short text"));
