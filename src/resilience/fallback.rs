@@ -296,7 +296,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 answers.source = match reason {
                     FallbackReason::Shed => Source::Shed,
                     FallbackReason::Unreachable
-                    | FallbackReason::Late
+                    | FallbackReason::TimedOut
                     | FallbackReason::Rehearsed => Source::Local,
                 };
                 if admitted { &self.stats.admitted } else { &self.stats.refused }
@@ -338,7 +338,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
 /// them.
 fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
     let reasons = answers.each.iter().filter_map(|answer| match answer {
-        Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::Late),
+        Answer::Unanswered { executed: ExecutionStatus::Unknown } => Some(FallbackReason::TimedOut),
         Answer::Unanswered { executed: ExecutionStatus::NotExecuted } => {
             Some(match answers.source {
                 Source::Shed => FallbackReason::Shed,

@@ -29,7 +29,7 @@ pub enum FallbackReason {
     /// breaker, or an error reply.
     Unreachable,
     /// The store did not answer within the call's time budget.
-    Late,
+    TimedOut,
     /// The call was not sent, because an answer would have come too late: too many other calls
     /// were waiting, or the deadline was too close.
     Shed,
@@ -41,7 +41,7 @@ impl FallbackReason {
     /// All reasons, in the order of their discriminants.
     pub const ALL: [FallbackReason; 4] = [
         FallbackReason::Unreachable,
-        FallbackReason::Late,
+        FallbackReason::TimedOut,
         FallbackReason::Shed,
         FallbackReason::Rehearsed,
     ];
@@ -50,7 +50,7 @@ impl FallbackReason {
     pub const fn as_str(self) -> &'static str {
         match self {
             FallbackReason::Unreachable => "unreachable",
-            FallbackReason::Late => "late",
+            FallbackReason::TimedOut => "late",
             FallbackReason::Shed => "shed",
             FallbackReason::Rehearsed => "rehearsed",
         }
@@ -228,7 +228,7 @@ mod tests {
         for call in 0..99 {
             tracker.record_success(at_millis(call));
         }
-        tracker.record_fallback(FallbackReason::Late, at_millis(100));
+        tracker.record_fallback(FallbackReason::TimedOut, at_millis(100));
         assert_eq!(tracker.update(at_millis(100), None), None, "one of a hundred");
         tracker.record_fallback(FallbackReason::Shed, at_millis(101));
         let outage = tracker.update(at_millis(101), None).unwrap();
@@ -236,7 +236,7 @@ mod tests {
         let text = "s: 2 % of the last second's calls decided locally (shed)";
         assert!(outage.to_string().ends_with(text), "{outage}");
         assert_eq!(tracker.update(at_millis(1_300), None), None, "a second later");
-        assert_eq!(tracker.calls(FallbackReason::Late), 1);
+        assert_eq!(tracker.calls(FallbackReason::TimedOut), 1);
         assert_eq!(tracker.calls(FallbackReason::Shed), 1);
     }
 
@@ -253,17 +253,17 @@ mod tests {
     #[test]
     fn an_outage_names_the_latest_unanswered_call_or_else_why_the_store_is_unavailable() {
         let tracker = OutageTracker::default();
-        tracker.record_fallback(FallbackReason::Late, NOW);
+        tracker.record_fallback(FallbackReason::TimedOut, NOW);
         let reason = |now, unavailable| tracker.update(now, Some(unavailable)).unwrap().reason;
-        assert_eq!(reason(NOW, FallbackReason::Unreachable), FallbackReason::Late);
+        assert_eq!(reason(NOW, FallbackReason::Unreachable), FallbackReason::TimedOut);
         assert_eq!(reason(at_millis(2_000), FallbackReason::Rehearsed), FallbackReason::Rehearsed);
     }
 
     #[test]
     fn the_wall_clock_does_not_change_the_duration_of_an_outage() {
         let tracker = OutageTracker::default();
-        tracker.record_fallback(FallbackReason::Late, NOW);
-        tracker.record_fallback(FallbackReason::Late, at_millis(86_400_000));
+        tracker.record_fallback(FallbackReason::TimedOut, NOW);
+        tracker.record_fallback(FallbackReason::TimedOut, at_millis(86_400_000));
         let outage = tracker.update(at_millis(86_400_000), None).unwrap();
         assert!(outage.duration < Micros::from_secs(3_600), "{outage}");
     }

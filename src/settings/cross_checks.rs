@@ -161,7 +161,8 @@ mod tests {
     use super::*;
     use crate::settings::Sources;
 
-    /// Returns the names in the conflicts between these flags.
+    /// Reads the settings from `flags`. Returns the flags that each conflict names, or an empty
+    /// list if there are no conflicts.
     fn conflicts(flags: &[(&str, &str)]) -> Vec<&'static str> {
         let names = |error: SettingError| match error {
             SettingError::Conflict { names, .. } => names,

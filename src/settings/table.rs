@@ -185,7 +185,7 @@ settings! {
     xds_backoff_max "xds-backoff-max" ["DURATION"]: Duration = "5s", duration_parser(10, 3_600_000), Plain, ["XDS_CLIENT_BACKOFF_MAX_INTERVAL"];
     /// Jitter: maximum fraction of each wait, from 0 to 1, by which it is shortened at random.
     xds_backoff_random "xds-backoff-random" ["RATIO"]: f64 = "0.5", parse_ratio, Plain, ["XDS_CLIENT_BACKOFF_RANDOM_FACTOR"];
-    /// Shorten waits at random, so that replicas do not all reconnect at once.
+    /// Shorten each wait between attempts by a random amount, so that replicas do not all reconnect at once.
     xds_backoff_jitter "xds-backoff-jitter" ["true|false"]: bool = "true", parse_flag, Plain, ["XDS_CLIENT_BACKOFF_JITTER"];
     /// Interval of TCP keepalive probes to the control plane; 0s disables them.
     xds_keepalive_interval "xds-keepalive-interval" ["DURATION"]: Duration = "30s", duration_parser(0, 3_600_000), Plain, [];

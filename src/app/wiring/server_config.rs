@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_of_zero_is_none() {
+    fn zero_disables_keepalive_and_the_maximum_connection_age() {
         let flags = [("keepalive-interval", "0s"), ("grpc-max-connection-age", "0s")];
         let off = server_limits(&settings(&flags));
         assert_eq!((off.keepalive_interval, off.connection_age_max), (None, None));

@@ -88,7 +88,7 @@ metrics! { REDIS: RedisStack,
 metrics! { DEGRADED: RedisStack,
     gauge "degraded" "1 while a circuit breaker is open or Redis did not decide more than 1 % of the last second's calls", |stack| u64::from(stack.outage(Clock::System.now()).is_some());
     counter "degraded_unreachable_calls" "Calls decided without Redis because it was unreachable", |stack| stack.outages().calls(FallbackReason::Unreachable);
-    counter "degraded_late_calls" "Calls decided without Redis because it did not answer in time", |stack| stack.outages().calls(FallbackReason::Late);
+    counter "degraded_late_calls" "Calls decided without Redis because it did not answer in time", |stack| stack.outages().calls(FallbackReason::TimedOut);
     counter "degraded_shed_calls" "Calls decided without Redis because it could not have answered in time", |stack| stack.outages().calls(FallbackReason::Shed);
     counter "degraded_rehearsed_calls" "Calls decided without Redis because an operator disabled it", |stack| stack.outages().calls(FallbackReason::Rehearsed);
     counter "degraded_admitted_calls" "Calls admitted without Redis", |stack| load(&stack.stats().admitted);

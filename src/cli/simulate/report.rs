@@ -23,7 +23,7 @@ pub(super) fn format_report(scenario: &Scenario, result: &SimulationResult) -> S
         out,
         "\nmost hits admitted within {} s: {most}, from {from_s:.3} s on\nreached the backend: {all} \
          calls, at most {} within a second\n",
-        scenario.window_s, result.second_max
+        scenario.window_s, result.one_second_max
     );
     out + &format_attempts_over_time(result)
 }
@@ -45,7 +45,7 @@ pub(super) fn format_sweep(
             row.extend(format_result_columns(group));
             row.extend([
                 first(result.window_max.0.to_string()),
-                first(result.second_max.to_string()),
+                first(result.one_second_max.to_string()),
             ]);
             rows.push(row);
         }

@@ -78,7 +78,7 @@ pub struct SimulationResult {
     /// interval, in seconds after the start of the scenario.
     pub window_max: (u64, f64),
     /// Maximum number of calls admitted in any interval of one second.
-    pub second_max: u64,
+    pub one_second_max: u64,
     /// Time of the last attempt, in seconds after the start of the scenario.
     pub last_attempt_s: f64,
 }
@@ -165,7 +165,7 @@ pub fn run<E>(
         run.schedule_next(&due, group, outcome);
     }
     run.result.window_max = (in_window.max.0, in_window.max.1 as f64 / 1e6);
-    run.result.second_max = in_second.max.0;
+    run.result.one_second_max = in_second.max.0;
     for group in &mut run.result.groups {
         group.waits_s.sort_by(f64::total_cmp);
     }
@@ -183,7 +183,7 @@ impl<'a> Simulation<'a> {
                 .collect(),
             slice_s,
             window_max: (0, 0.0),
-            second_max: 0,
+            one_second_max: 0,
             last_attempt_s: 0.0,
         };
         let mut run = Simulation {

@@ -284,7 +284,7 @@ async fn a_call_counts_as_late_if_any_of_its_checks_may_have_been_carried_out() 
     *store.remote().silent.lock().unwrap() =
         vec![(0, ExecutionStatus::NotExecuted), (1, ExecutionStatus::Unknown)];
     store.apply(&call(&[take(1, &limit, 1), take(2, &limit, 1)], NOW)).await;
-    assert_eq!(store.outages().calls(FallbackReason::Late), 1);
+    assert_eq!(store.outages().calls(FallbackReason::TimedOut), 1);
     assert_eq!(store.outages().calls(FallbackReason::Unreachable), 0);
 }
 

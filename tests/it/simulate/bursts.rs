@@ -42,7 +42,7 @@ fn burst_no_throttle() {
     assert_eq!((first.admitted, first.refused), (1_000, 0), "the whole capacity, at once");
     assert_eq!(group(&result, "3 s later").admitted, 300, "three seconds of refill");
     assert_eq!(group(&result, "20 s later").admitted, 1_000, "full again");
-    assert_eq!(result.second_max, 1_000);
+    assert_eq!(result.one_second_max, 1_000);
 }
 
 #[test]

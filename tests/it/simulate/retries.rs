@@ -10,7 +10,7 @@ fn in_a_retry_storm_the_backend_sees_no_more_than_the_limit() {
     assert_eq!(patient.admitted, patient.offered);
     assert_eq!(insistent.admitted, insistent.offered);
     // ... the backend is never hit by more than burst and rate of both, ...
-    assert!(result.second_max <= 2 * (120 + 120), "{}", result.second_max);
+    assert!(result.one_second_max <= 2 * (120 + 120), "{}", result.one_second_max);
     // ... and patience costs a fifth of the tries: it asks each second, not each 200 ms.
     assert!(insistent.refused > 4 * patient.refused, "{} {}", insistent.refused, patient.refused);
 }
@@ -31,7 +31,7 @@ fn peak(spread: &str) -> u64 {
     let result = simulated("released-at-once", &[("spread", spread)]);
     let callers = &result.groups[0];
     assert_eq!(callers.admitted, 5_000, "spread {spread}: everybody is served in the end");
-    result.second_max
+    result.one_second_max
 }
 
 #[test]
