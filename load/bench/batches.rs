@@ -10,7 +10,7 @@ use super::calls::{self, Request};
 use super::drive::Bodies;
 use super::redis_server::Redis;
 use super::servers::{self, Server};
-use super::{Scale, cpu, drive, instructions};
+use super::{Scale, cpu, cpu_instructions, drive};
 
 const CHECK_PATH: &str = "/tidegate.v1.Limits/Check";
 const BATCHES: [usize; 3] = [1, 10, 100];
@@ -28,8 +28,8 @@ struct CheckRequest {
     requests: Vec<Request>,
 }
 
-/// Calls of one kind: how many requests each has, and their bodies.
-pub struct Kind {
+/// Calls with the same number of requests, and their encoded bodies.
+pub struct CallKind {
     pub name: String,
     pub path: &'static str,
     pub size: usize,
@@ -43,17 +43,17 @@ const CALLERS: (usize, usize) = (servers::CONNECTIONS, servers::STREAMS);
 /// Fewer callers, whose batches of 100 are 800 decisions in flight instead of 6,400.
 const FEW_CALLERS: (usize, usize) = (servers::CONNECTIONS, 2);
 
-pub fn kinds() -> Vec<Kind> {
+pub fn kinds() -> Vec<CallKind> {
     let requests: Vec<Request> =
         (0..REQUESTS).map(|client| calls::request(servers::DOMAIN, 1, client)).collect();
-    let single = Kind {
+    let single = CallKind {
         name: "single call".to_owned(),
         path: drive::PATH,
         size: 1,
         bodies: requests.iter().map(calls::framed).collect(),
         callers: CALLERS,
     };
-    let batch = |size, name: String, callers| Kind {
+    let batch = |size, name: String, callers| CallKind {
         name,
         path: CHECK_PATH,
         size,
@@ -117,13 +117,13 @@ fn warm_up(scale: Scale) -> usize {
 }
 
 /// CPU microseconds per decision of one run.
-fn cost(server: &Server, kind: &Kind, decisions: usize) -> f64 {
+fn cost(server: &Server, kind: &CallKind, decisions: usize) -> f64 {
     let before = cpu::of_process(server.pid());
     drive_kind(server, kind, decisions);
     (cpu::of_process(server.pid()) - before).as_secs_f64() * 1e6 / decisions as f64
 }
 
-fn drive_kind(server: &Server, kind: &Kind, decisions: usize) {
+fn drive_kind(server: &Server, kind: &CallKind, decisions: usize) {
     let (connections, streams) = kind.callers;
     let calls = decisions / kind.size;
     let seen = drive::run_path(kind.path, server.port, &kind.bodies, calls, connections, streams);
@@ -132,7 +132,7 @@ fn drive_kind(server: &Server, kind: &Kind, decisions: usize) {
 
 /// The median cost of a decision in calls of this kind, and how many times that of a single call is
 /// more, pair by pair, with its interval.
-fn paired(server: &Server, single: &Kind, kind: &Kind, scale: Scale) -> (f64, String) {
+fn paired(server: &Server, single: &CallKind, kind: &CallKind, scale: Scale) -> (f64, String) {
     for kind in [single, kind] {
         cost(server, kind, warm_up(scale));
     }
@@ -149,9 +149,9 @@ fn paired(server: &Server, single: &Kind, kind: &Kind, scale: Scale) -> (f64, St
 }
 
 /// Instructions per decision of the service, embedded store.
-fn counted(policy: &Path, kind: &Kind) -> f64 {
+fn counted(policy: &Path, kind: &CallKind) -> f64 {
     let whole = 100 * servers::CONNECTIONS * servers::STREAMS;
     let drive = |server: &Server, decisions| drive_kind(server, kind, decisions);
     let serve = |command: &mut Command| Server::serve(command, policy, &[]);
-    instructions::count(env!("CARGO_BIN_EXE_tidegate"), serve, drive, whole, COUNTED)
+    cpu_instructions::count(env!("CARGO_BIN_EXE_tidegate"), serve, drive, whole, COUNTED)
 }

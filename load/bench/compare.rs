@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::redis_server::Redis;
 use super::servers::{self, Server};
-use super::{Scale, calls, instructions};
+use super::{Scale, calls, cpu_instructions};
 
 const PAIRS: usize = 20;
 
@@ -43,7 +43,7 @@ fn row(
     let serve = |command: &mut Command| Server::serve(command.envs(settings.to_vec()), policy, &[]);
     let server = |path| serve(&mut Command::new(path));
     let (others, ours, ratio) = servers::paired(&server(other), &server(this), &bodies, scale);
-    let counts = [other, this].map(|path| instructions::of_calls(path, serve, &bodies));
+    let counts = [other, this].map(|path| cpu_instructions::of_calls(path, serve, &bodies));
     let counted = counts[1] / counts[0];
     format!(
         "{others:>9.2} {ours:>9.2} {ratio:>7.3} {:>14.0} {:>14.0} {counted:>7.3}",

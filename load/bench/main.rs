@@ -22,12 +22,12 @@ mod batches;
 mod calls;
 mod compare;
 mod cpu;
+mod cpu_instructions;
 mod curves;
 mod drive;
 mod flame;
 mod growth;
 mod http2_caller;
-mod instructions;
 mod memory;
 mod node_scripts;
 mod noop;
@@ -102,7 +102,7 @@ fn main() {
         Some("algorithms") => algorithms::run(scale),
         Some("batches") => batches::run(scale),
         Some("compare") => compare::run(&args.next().expect("the path of a build"), scale),
-        Some("instructions") => instructions::run(),
+        Some("instructions") => cpu_instructions::run(),
         Some("memory") => memory::run(scale),
         Some("node-scripts") => node_scripts::run(scale),
         Some("script-calls") => script_calls::run(scale, args),

@@ -182,7 +182,7 @@ pub enum LossCause {
     /// For other rules, the hits may be charged before they are used, and a rejection loses
     /// nothing.
     Rejected,
-    /// The hits charged beyond the limit have reached their maximum. For example, a bucket can be
+    /// The counter is already as far beyond its limit as it may be. For example, a bucket can be
     /// charged at most twice its capacity.
     DebtBound,
 }

@@ -57,8 +57,8 @@ impl<'a> Descriptor<'a> {
     ///   nothing.
     /// - With more hits than the whole limit, the call is rejected without a `retry_after`,
     ///   because waiting does not help.
-    /// - Under `charge: billed`, hits above 0 that are set here count as already used: they are
-    ///   charged even beyond the limit.
+    /// - Under `charge: billed`, a nonzero number of hits that is set here counts as usage that has
+    ///   already happened, and is charged even beyond the limit.
     #[must_use]
     pub fn hits(self, hits: u64) -> Descriptor<'a> {
         Descriptor { hits: Some(hits), ..self }

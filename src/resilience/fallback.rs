@@ -312,7 +312,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         for (check, is_remote) in call.checks.iter().zip(is_remote) {
             let Op::Take { cost } = check.op else { continue };
             if !is_remote && check.role != Role::Shadow {
-                self.over_admission.record_unconfirmed(check.limit, call.now);
+                self.over_admission.record_unconfirmed_charge(check.limit, call.now);
                 self.stats.admitted_hits.fetch_add(cost.0, Ordering::AcqRel);
             }
         }

@@ -10,8 +10,8 @@ use std::sync::Mutex;
 
 use crate::domain::{Answer, Check, Hits, Micros, Outcome};
 
-/// Number of entries in the table, each of 64 bytes. Entries are stored only for checks of calls
-/// that have a cached refusal.
+/// Number of entries in the table. An entry takes 64 bytes. Few entries are needed, because the
+/// checks of a call are stored only if at least one of its refusals is cached.
 const ENTRY_COUNT: usize = 1_024;
 
 /// Lifetime of an entry, in microseconds. The refusal cache calls the store again after one

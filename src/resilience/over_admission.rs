@@ -47,7 +47,7 @@ impl OverAdmission {
     /// Extends the common expiry time to cover hits under `limit` that the remote store may not
     /// have charged. Must be called before the hits are added to the total that is passed to
     /// [`update_hits_max`](Self::update_hits_max).
-    pub(super) fn record_unconfirmed(&self, limit: &Limit, now: Micros) {
+    pub(super) fn record_unconfirmed_charge(&self, limit: &Limit, now: Micros) {
         let lifetime = self.extend_lifetime(limit);
         self.expires_at.fetch_max(now.saturating_add(lifetime).0, Ordering::AcqRel);
     }

@@ -14,7 +14,8 @@ use crate::store::LocalStore;
 /// counts this replica's own charges. Identities are keyed hashes, so any nonzero mask works.
 const SECOND_COUNTER_MASK: u128 = 0x5bd1_e995_9e37_79b9_7f4a_7c15_f39c_c060;
 
-/// Counters that count this replica's charges against the full limits, not against its share.
+/// Counters of the hits that this replica alone has charged. They are compared with the full limits,
+/// not with this replica's share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OwnCharges {
     /// Whether the counters of this replica's own charges are separate from the local counters

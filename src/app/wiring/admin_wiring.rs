@@ -47,7 +47,8 @@ pub(crate) struct MetricsEndpoints {
 }
 
 impl AdminWiring<'_> {
-    /// Returns the metrics pages and starts the OTLP exporters that the settings enable.
+    /// Starts the OTLP exporters that the settings enable. Returns them with the endpoints of the
+    /// metrics.
     ///
     /// # Errors
     ///

@@ -52,7 +52,7 @@ pub(super) fn render_svg(scenario: &Scenario, results: &[LabeledResult]) -> Stri
             let panel = Panel { x, y, width, slice_s, slices, rate_max };
             panel.draw(&mut out, group, run.label.as_deref());
             if column == 0 {
-                panel.draw_scale(&mut out);
+                panel.draw_axis(&mut out);
             }
         }
     }
@@ -101,7 +101,7 @@ impl Panel {
         );
     }
 
-    fn draw_scale(&self, out: &mut String) {
+    fn draw_axis(&self, out: &mut String) {
         let x = self.x - 6.0;
         // Writing into a String cannot fail.
         let _ = writeln!(

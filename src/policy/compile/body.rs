@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::spec::Body;
+use super::spec::RejectionBody;
 use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords::{BODY_TEXT, CONTENT_TYPE};
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
@@ -18,7 +18,7 @@ const PLACEHOLDERS: [&str; 2] = ["{name}", "{retry_after_seconds}"];
 pub(crate) fn read<'d>(
     reader: &mut Reader<'d>,
     fields: &Fields<'d>,
-) -> Result<Arc<Body>, ErrorReported> {
+) -> Result<Arc<RejectionBody>, ErrorReported> {
     let content_type = read_content_type(reader, fields);
     let text = read_body_text(reader, fields);
     let (content_type, text) = (content_type?, text?);
@@ -29,7 +29,7 @@ pub(crate) fn read<'d>(
         );
         return Err(reader.report_key(&BODY_TEXT, DiagnosticKind::BadValue, message));
     }
-    Ok(Arc::new(Body { content_type: content_type.into(), text: text.into() }))
+    Ok(Arc::new(RejectionBody { content_type: content_type.into(), text: text.into() }))
 }
 
 fn read_content_type<'d>(

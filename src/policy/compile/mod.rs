@@ -27,7 +27,7 @@ use self::descriptor::value_text;
 use self::limit_context::LimitDefaults;
 use self::limit_numbers::stable_hash;
 use self::rate_limit::{read_charge, read_on_store_failure};
-use self::spec::{Body, DomainSpec, HttpMapping, NodeSpec, SourceLocation};
+use self::spec::{DomainSpec, HttpMapping, NodeSpec, RejectionBody, SourceLocation};
 use super::source::resource::Resource;
 use super::source::{Options, Source};
 use super::syntax::diagnostic::{
@@ -241,7 +241,7 @@ struct DomainSettings {
     quota_group: Option<Vec<String>>,
     on_store_failure: Option<OnStoreFailure>,
     charge: Option<Charge>,
-    body: Option<Arc<Body>>,
+    body: Option<Arc<RejectionBody>>,
     http: Option<Arc<HttpMapping>>,
 }
 

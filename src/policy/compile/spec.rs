@@ -24,7 +24,7 @@ pub struct DomainSpec {
     /// these keys form a group. If empty, every quota descriptor forms a separate group.
     pub quota_group: Box<[Box<str>]>,
     /// Response body for rejections by rules that do not set `body`.
-    pub body: Option<Arc<Body>>,
+    pub body: Option<Arc<RejectionBody>>,
     /// Mapping from HTTP requests to descriptors for `/authz`; `None` if the domain has no mapping.
     pub http: Option<Arc<HttpMapping>>,
     /// Nodes on the first level of the descriptor tree, in file order.
@@ -83,7 +83,7 @@ pub struct RuleSpec {
     /// Dynamic metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// Response body for rejections by this rule. If `None`, the domain's body is used.
-    pub body: Option<Arc<Body>>,
+    pub body: Option<Arc<RejectionBody>>,
     /// Position of the rule's descriptor in a policy file or a resource; `None` if the rule comes
     /// from neither.
     pub location: Option<SourceLocation>,
@@ -196,7 +196,7 @@ pub struct ClassSpec {
 
 /// Response body for rejections; at most 1 KiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Body {
+pub struct RejectionBody {
     /// Value of the `content-type` header, ASCII.
     pub content_type: Box<str>,
     /// Text with the placeholders `{name}` and `{retry_after_seconds}`.

@@ -19,7 +19,9 @@ use hashbrown::HashTable;
 use super::counter_key::Secret;
 use super::patterns::Patterns;
 use crate::domain::{Accounting, Charge, Entry, Limit, RuleId};
-use crate::policy::compile::spec::{Body, HttpMapping, LimitSpec, SourceLocation, ValueSpec};
+use crate::policy::compile::spec::{
+    HttpMapping, LimitSpec, RejectionBody, SourceLocation, ValueSpec,
+};
 
 /// Policy compiled for lookup. A policy is immutable; each reload builds a new one.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ pub struct Rule {
     /// Metadata returned to Envoy if the descriptor passes.
     pub metadata: Option<Arc<serde_json::Map<String, serde_json::Value>>>,
     /// Response body for rejections: the rule's own body or, if it has none, the domain's.
-    pub body: Option<Arc<Body>>,
+    pub body: Option<Arc<RejectionBody>>,
     /// Position of the rule's descriptor in a file or resource; `None` if the rule comes from
     /// neither.
     pub location: Option<SourceLocation>,

@@ -49,7 +49,7 @@ const SKETCHES_PER_SHARD_MAX: usize = 8;
 
 /// Minimum time between a failed attempt to make room for a sketch in a shard and the next attempt,
 /// because each attempt searches the whole shard.
-const SKETCH_RETRY: Micros = Micros::SECOND;
+const SKETCH_RETRY_INTERVAL: Micros = Micros::SECOND;
 
 /// Returns the number of cells per row of a sketch in one shard, for a store of `max_keys` keys.
 pub(super) fn sketch_width(max_keys: usize, shards: usize) -> usize {
@@ -283,14 +283,14 @@ impl MemoryStore {
         }
         let denied = shard.sketch_denied_until;
         // After a step back of the clock, the time may be far away.
-        let is_denied = now < denied && denied <= now.saturating_add(SKETCH_RETRY);
+        let is_denied = now < denied && denied <= now.saturating_add(SKETCH_RETRY_INTERVAL);
         if is_denied || !can_fold(shard, rule) {
             return None;
         }
         if self.claim(self.sketch_weight, self.max_keys) {
             shard.sketches.push(Sketch::new(rule.key, rule.format, self.sketch_width));
         } else if !self.replace_entries_with_sketch(shard, rule, now, in_use) {
-            shard.sketch_denied_until = now.saturating_add(SKETCH_RETRY);
+            shard.sketch_denied_until = now.saturating_add(SKETCH_RETRY_INTERVAL);
             return None;
         }
         self.stats.sketch_weight.fetch_add(self.sketch_weight as u64, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use crate::domain::{
     Accounting, Bounds, Charge, Hits, HolderToken, Limit, LimitedBy, OnStoreFailure, Rate, RuleId,
     Source, WaitPrecision, fixtures::fixed_window,
 };
-use crate::policy::spec::{Body, DomainSpec, LimitSpec, NodeSpec, RuleSpec, ValueSpec};
+use crate::policy::spec::{DomainSpec, LimitSpec, NodeSpec, RejectionBody, RuleSpec, ValueSpec};
 use crate::policy::{Policy, Secret};
 use crate::wire::messages::rate_limit_descriptor::Entry as WireEntry;
 use crate::wire::messages::{RateLimitDescriptor, RateLimitRequest};
@@ -54,7 +54,7 @@ fn rule(metadata: Option<Value>, body: Option<(&str, &str)>) -> RuleSpec {
         detailed_metric: false,
         metadata: metadata.map(|value| Arc::new(value.as_object().unwrap().clone())),
         body: body.map(|(content_type, text)| {
-            Arc::new(Body { content_type: content_type.into(), text: text.into() })
+            Arc::new(RejectionBody { content_type: content_type.into(), text: text.into() })
         }),
         location: None,
     }

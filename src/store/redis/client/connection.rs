@@ -259,7 +259,7 @@ impl Connection {
                     }
                 }
                 () = &mut silence.sleep, if silence.is_set => {
-                    let left = self.silence_left(outstanding.sent.front());
+                    let left = self.time_until_open(outstanding.sent.front());
                     silence.reset(left);
                     let is_over = left == Some(Duration::ZERO);
                     if !is_over && self.silence(&outstanding) < SILENCE_MIN {
@@ -352,10 +352,10 @@ impl Connection {
         oldest.map_or(Micros::ZERO, |sent| self.meter.silence(*sent, self.now()))
     }
 
-    /// Returns how much longer the node may stay silent before the circuit breaker opens. Returns
+    /// Returns the time left until the circuit breaker opens if the node sends no reply. Returns
     /// `None` if no command is waiting or there is no breaker. `oldest` is the time at which the
     /// oldest command in flight was written.
-    fn silence_left(&self, oldest: Option<&Micros>) -> Option<Duration> {
+    fn time_until_open(&self, oldest: Option<&Micros>) -> Option<Duration> {
         let breaker = self.breaker.as_ref()?;
         let since = breaker.last_reply_at().max(*oldest?);
         let silent = Duration::from_micros(breaker.clock.now().saturating_sub(since).0);

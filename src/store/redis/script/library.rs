@@ -146,15 +146,16 @@ fn bundle_file(path: &str) -> String {
     let mut bundle = String::new();
     for line in text.strip_prefix(SHEBANG).unwrap_or(text).lines() {
         if !line.trim_start().starts_with("--") {
-            bundle_line(&mut bundle, line);
+            append_line(&mut bundle, line);
             bundle.push('\n');
         }
     }
     bundle
 }
 
-/// Appends a line to the bundle, with each `loadfile` in it replaced.
-fn bundle_line(bundle: &mut String, line: &str) {
+/// Appends `line` to the bundle, and replaces each `loadfile` call in it with a function that
+/// contains the file.
+fn append_line(bundle: &mut String, line: &str) {
     let call = line.split_once("loadfile('");
     match call.and_then(|(before, call)| Some((before, call.split_once("')")?))) {
         Some((before, (path, after))) if LUA_FILES.iter().any(|(name, _)| *name == path) => {
@@ -162,7 +163,7 @@ fn bundle_line(bundle: &mut String, line: &str) {
             bundle.push_str("(function(...)\n");
             bundle.push_str(&bundle_file(path));
             bundle.push_str("end)");
-            bundle_line(bundle, after);
+            append_line(bundle, after);
         }
         Some(_) | None => bundle.push_str(line),
     }

@@ -474,10 +474,10 @@ fn silence_begins_at_the_last_reply_or_at_the_oldest_write() {
     let connection = &bench.connection;
     connection.breaker.as_ref().unwrap().record_replies(1, 0, Micros(10_000));
     bench.set_time(30_000);
-    let left = |sent| connection.silence_left(Some(&Micros(sent)));
+    let left = |sent| connection.time_until_open(Some(&Micros(sent)));
     assert_eq!(left(4_000), Some(Duration::from_millis(30)));
     assert_eq!(left(25_000), Some(Duration::from_millis(45)));
-    assert_eq!(connection.silence_left(None), None);
+    assert_eq!(connection.time_until_open(None), None);
     bench.set_time(60_001);
     assert_eq!(left(4_000), Some(Duration::ZERO));
 }
