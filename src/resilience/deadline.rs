@@ -115,6 +115,12 @@ impl<S: Store> Store for Deadline<S> {
         }
     }
 
+    /// Calls the store without a time budget. The reply timeout of the connections bounds how long
+    /// it takes.
+    async fn apply_in_background(&self, call: &Call<'_>) -> Answers {
+        self.store.apply(&Call { deadline: None, ..*call }).await
+    }
+
     /// Refunds charges without a time budget, because no caller waits for a refund. The reply
     /// timeout of the connections bounds its duration.
     async fn refund(&self, receipts: &[Receipt]) {

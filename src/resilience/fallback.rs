@@ -7,11 +7,14 @@
 //! that an outage does not start with a fresh burst. During an outage, all replicas together admit
 //! at most the limit or one hit each, whichever is larger.
 //!
-//! Hits admitted locally are not transferred to the remote store. After an outage, the remote
-//! store continues with the hits it had left. A window with one or more outages therefore admits
-//! up to twice the limit: once on the remote store and once on the replicas. A process that is
-//! starved of CPU causes such outages by itself, because its calls exceed their budget although
+//! Hits admitted locally during an outage are not transferred to the remote store. After an outage,
+//! the remote store continues with the hits it had left. A window with one or more outages therefore
+//! admits up to twice the limit: once on the remote store and once on the replicas. A process that
+//! is starved of CPU causes such outages by itself, because its calls exceed their budget although
 //! the store is healthy.
+//!
+//! If a call is not sent to a healthy store, because the answer would come too late, its hits are
+//! charged there afterwards (`late_charges`).
 //!
 //! If the remote store loses its counters, this replica's own charges still count (`after_loss`).
 //!
@@ -27,6 +30,7 @@ use smallvec::SmallVec;
 
 use super::background_refunds::BackgroundRefunds;
 use super::counter_losses::CounterLosses;
+use super::late_charges::{LateCharge, LateCharges};
 use super::merge::{LocalChecks, MergeResult, merge};
 use super::outage::{FallbackReason, Outage, OutageTracker};
 use super::over_admission::OverAdmission;
@@ -35,9 +39,12 @@ use super::replica_limits::{ReplicaLimit, ReplicaLimits};
 use super::store_override::StoreOverride;
 use crate::domain::{
     Answer, Answers, Call, Check, ExecutionStatus, Fraction, Hits, Micros, Op, Receipt, Role,
-    Source,
+    Source, Verdict,
 };
 use crate::store::{LocalStore, SharedStore, Store};
+
+/// Answer to a check that was not sent to the remote store.
+const NOT_EXECUTED: Answer = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
 
 /// Configuration of [`Fallback`].
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +98,7 @@ pub struct Fallback<S, L> {
     own_charges: OwnCharges,
     replicas: u32,
     background_refunds: BackgroundRefunds,
+    late_charges: LateCharges,
 }
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
@@ -110,6 +118,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             own_charges: OwnCharges::new(share),
             replicas: config.replicas,
             background_refunds: BackgroundRefunds::default(),
+            late_charges: LateCharges::default(),
         }
     }
 
@@ -145,6 +154,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.over_admission.update_hits_max(&self.stats.admitted_hits, now)
     }
 
+    /// Returns the number of hits admitted locally since startup that were charged on the remote
+    /// store afterwards.
+    pub fn hits_charged_later(&self) -> u64 {
+        self.late_charges.charged()
+    }
+
     /// Returns the fallback statistics. Their values change while the service runs.
     pub fn stats(&self) -> &FallbackStats {
         &self.stats
@@ -154,8 +169,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// reason.
     async fn call_remote(&self, call: &Call<'_>) -> (Answers, Option<FallbackReason>) {
         if self.store_override.is_disabled() {
-            let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-            let each = vec![not_sent; call.checks.len()];
+            let each = vec![NOT_EXECUTED; call.checks.len()];
             return (Answers { each, source: Source::Local }, Some(FallbackReason::Rehearsed));
         }
         let answers = self.remote.apply(call).await;
@@ -281,6 +295,8 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         self.outages.record_fallback(reason, call.now);
         let is_remote: SmallVec<[bool; 16]> =
             answers.each.iter().map(|answer| answer.outcome().is_some()).collect();
+        let is_unsent: SmallVec<[bool; 16]> =
+            answers.each.iter().map(|answer| *answer == NOT_EXECUTED).collect();
         let merged = merge(call, &mut answers.each, |checks| self.decide_locally(call, checks));
         self.mirror(call, &answers.each, |at| is_remote[at], is_counted);
         let counter = match merged {
@@ -292,6 +308,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 self.refund_in_background(receipts);
                 if admitted {
                     self.record_unconfirmed_hits(call, &is_remote);
+                }
+                if reason == FallbackReason::Shed {
+                    self.charge_later(call, &answers.each, &is_unsent, admitted);
                 }
                 answers.source = match reason {
                     FallbackReason::Shed => Source::Shed,
@@ -316,6 +335,32 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 self.stats.admitted_hits.fetch_add(cost.0, Ordering::AcqRel);
             }
         }
+    }
+
+    /// Charges the hits of unsent checks on the remote store in a background task. `answers` are the
+    /// final answers to the call. Concurrency slots are not charged later, because the caller may
+    /// have released them by then.
+    fn charge_later(
+        &self,
+        call: &Call<'_>,
+        answers: &[Answer],
+        is_unsent: &[bool],
+        admitted: bool,
+    ) {
+        let each = call.checks.iter().zip(answers).zip(is_unsent);
+        let charges = each.filter_map(|((check, answer), is_unsent)| {
+            let (Op::Take { cost }, Answer::Decided(outcome)) = (check.op, answer) else {
+                return None;
+            };
+            // Under `on_store_failure: allow`, an admitted check charges no local counter.
+            let is_admitted = admitted && outcome.verdict == Verdict::Pass;
+            let hits = if is_admitted { cost } else { outcome.charged };
+            let is_charged =
+                *is_unsent && hits > Hits::ZERO && own_charges::counts_hits(check.limit);
+            let limit = Arc::clone(check.limit);
+            is_charged.then_some(LateCharge { key: check.key, limit, hits, role: check.role })
+        });
+        self.late_charges.add(&self.remote, charges, call.now);
     }
 
     /// Refunds charges on the remote store in a background task, so that the caller does not wait

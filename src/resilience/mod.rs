@@ -11,6 +11,7 @@
 //! | `last_known` | caches the last known states of counters, for the statuses of skipped checks |
 //! | `remaining_checks` | selects the checks to send if some are already answered |
 //! | [`fallback`] | decides unanswered checks on the local store |
+//! | `late_charges` | charges hits of locally decided calls on the remote store afterwards |
 //! | `background_refunds` | refunds charges in background tasks, and limits the number of tasks |
 //! | `own_charges` | counts this replica's charges against the full limits |
 //! | `counter_losses` | records when the remote store has lost counters |
@@ -33,6 +34,7 @@ pub mod store_override;
 mod background_refunds;
 mod counter_losses;
 mod last_known;
+mod late_charges;
 mod merge;
 mod over_admission;
 mod own_charges;

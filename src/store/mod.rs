@@ -75,6 +75,12 @@ pub trait Store: Send + Sync + 'static {
     /// Never fails: a check that could not be decided is `Answer::Unanswered`.
     fn apply(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send;
 
+    /// Decides a call for which no caller is waiting. A wrapper that bounds the time of calls must
+    /// not bound this one: the call is queued however long the store takes to answer.
+    fn apply_in_background(&self, call: &Call<'_>) -> impl Future<Output = Answers> + Send {
+        self.apply(call)
+    }
+
     /// Refunds charges to their counters (clause 16 of the module documentation). Each refund is
     /// sent at most once. If a refund is lost, the counter keeps its hits until they expire or
     /// refill.

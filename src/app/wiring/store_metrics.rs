@@ -93,6 +93,7 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_rehearsed_calls" "Calls decided without Redis because an operator disabled it", |stack| stack.outages().calls(FallbackReason::Rehearsed);
     counter "degraded_admitted_calls" "Calls admitted without Redis", |stack| load(&stack.stats().admitted);
     counter "degraded_admitted_hits" "Hits admitted without Redis, which may be beyond their limits", |stack| load(&stack.stats().admitted_hits);
+    counter "degraded_hits_charged_later" "Hits of shed calls that were charged to Redis afterwards", |stack| stack.hits_charged_later();
     gauge "degraded_over_admission_bound" "Upper bound of hits beyond limits on this replica that may still count", |stack| stack.over_admitted_max(Clock::System.now());
     gauge "degraded_replicas" "Replicas that share the limits without Redis", |stack| u64::from(stack.replicas());
     counter "degraded_refused_calls" "Calls rejected without Redis", |stack| load(&stack.stats().refused);

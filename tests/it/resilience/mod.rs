@@ -6,3 +6,4 @@ mod layers;
 mod own_charges;
 mod redis_outage;
 mod refusal_cache;
+mod shed_calls;

@@ -68,7 +68,7 @@ pub(super) fn limit(hits: u64) -> Arc<Limit> {
     limit_with(hits, OnStoreFailure::Local)
 }
 
-fn limit_with(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
+pub(super) fn limit_with(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
     let window = Window::Epoch { length: Micros::from_secs(DECADES) };
     Arc::new(Limit {
         algorithm: Algorithm::FixedWindow(FixedWindow { hits: Hits(hits), window }),
@@ -342,7 +342,8 @@ async fn a_call_that_cannot_be_answered_in_time_is_not_written() {
     let _turn = heavy::turn().await;
     let server = Server::start(&[]);
     let stack = replica(server.port, 1, PATIENT).await;
-    let limit = limit(1_000_000);
+    // Rejected, because hits of an admitted call would be charged afterwards.
+    let limit = limit_with(1_000_000, OnStoreFailure::Deny);
     let written =
         || -> u64 { stack.remote().nodes().iter().map(|node| node.stats.calls.get()).sum() };
     let before = written();

@@ -1,0 +1,189 @@
+//! Charges hits on the remote store after their call was decided locally.
+//!
+//! A healthy store is sometimes not asked to decide a call, because its answer would come too late
+//! for the caller. The store would then admit the hits of that call once more. So the hits are
+//! charged in the background: at once, because charges that are queued now are executed before all
+//! later calls.
+//!
+//! Charges to the same counter are combined while they wait, and only one call is in flight, so
+//! that the charges of many calls cost the store little. Each charge is sent at most once.
+//!
+//! Not here: selecting the hits to charge (`fallback`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::runtime::Handle;
+
+use crate::domain::{
+    Accounting, Answer, Call, Check, CounterKey, Hits, Limit, Micros, Op, Outcome, Role, Verdict,
+};
+use crate::store::Store;
+
+/// Maximum number of counters whose charges wait; charges to further counters are dropped. This is
+/// also the maximum number of checks in one background call.
+const COUNTERS_MAX: usize = 256;
+
+/// Hits to charge to one counter.
+#[derive(Clone, Debug)]
+pub(super) struct LateCharge {
+    pub(super) key: CounterKey,
+    pub(super) limit: Arc<Limit>,
+    pub(super) hits: Hits,
+    pub(super) role: Role,
+}
+
+impl LateCharge {
+    fn to_check(&self) -> Check<'_> {
+        let op = Op::Take { cost: self.hits };
+        Check { key: self.key, limit: &self.limit, op, role: self.role, holder: None }
+    }
+}
+
+/// Charges that wait for the background task, and the task's statistics.
+#[derive(Debug, Default)]
+pub(super) struct LateCharges {
+    shared: Arc<SharedState>,
+}
+
+#[derive(Debug, Default)]
+struct SharedState {
+    /// Locked only by calls that were not sent and by the background task, and never across an await.
+    queue: Mutex<Queue>,
+    charged: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Vec<LateCharge>,
+    /// Wall-clock time of the latest call that added a charge.
+    now: Micros,
+    /// Whether a background task is running, which sends everything that waits.
+    is_sending: bool,
+}
+
+impl LateCharges {
+    /// Returns the number of hits charged since startup.
+    pub(super) fn charged(&self) -> u64 {
+        self.shared.charged.load(Ordering::Relaxed)
+    }
+
+    /// Charges hits to counters of `store` in a background task. Drops a charge if
+    /// [`COUNTERS_MAX`] other counters wait, and all charges if there is no tokio runtime.
+    pub(super) fn add<S: Store>(
+        &self,
+        store: &Arc<S>,
+        charges: impl IntoIterator<Item = LateCharge>,
+        now: Micros,
+    ) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let mut queue = self.shared.lock_queue();
+        for charge in charges {
+            queue.push(charge);
+        }
+        queue.now = now;
+        if queue.waiting.is_empty() || queue.is_sending {
+            return;
+        }
+        queue.is_sending = true;
+        let (shared, store) = (Arc::clone(&self.shared), Arc::clone(store));
+        runtime.spawn(async move { shared.send_waiting(&*store).await });
+    }
+}
+
+impl Queue {
+    fn push(&mut self, charge: LateCharge) {
+        let is_same = |waiting: &LateCharge| {
+            waiting.key == charge.key && Arc::ptr_eq(&waiting.limit, &charge.limit)
+        };
+        match self.waiting.iter().position(is_same) {
+            Some(at) => {
+                let hits = &mut self.waiting[at].hits.0;
+                *hits = hits.saturating_add(charge.hits.0);
+            }
+            None if self.waiting.len() < COUNTERS_MAX => self.waiting.push(charge),
+            None => {}
+        }
+    }
+}
+
+impl SharedState {
+    fn lock_queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes all waiting charges out of the queue. If there are none, records that the background
+    /// task ends.
+    fn take_waiting(&self) -> (Vec<LateCharge>, Micros) {
+        let mut queue = self.lock_queue();
+        let waiting = std::mem::take(&mut queue.waiting);
+        queue.is_sending = !waiting.is_empty();
+        (waiting, queue.now)
+    }
+
+    /// Sends all waiting charges, including those that are added in the meantime.
+    async fn send_waiting(&self, store: &impl Store) {
+        loop {
+            let (charges, now) = self.take_waiting();
+            if charges.is_empty() {
+                return;
+            }
+            let checks: Vec<Check<'_>> = charges.iter().map(LateCharge::to_check).collect();
+            let accounting = Accounting::Independent;
+            let call = Call { checks: &checks, accounting, now, deadline: None };
+            let answers = store.apply_in_background(&call).await;
+            for (charge, answer) in charges.iter().zip(answers.each) {
+                let Answer::Decided(outcome) = answer else { continue };
+                self.charged.fetch_add(outcome.charged.0, Ordering::Relaxed);
+                if let Some(rest) = rest_of(charge, &outcome) {
+                    self.lock_queue().push(rest);
+                }
+            }
+        }
+    }
+}
+
+/// Returns the charge that fills the counter, if the whole charge was refused because it exceeds
+/// the hits available.
+fn rest_of(charge: &LateCharge, outcome: &Outcome) -> Option<LateCharge> {
+    let available = outcome.available;
+    let is_rest = outcome.verdict == Verdict::Refuse
+        && outcome.charged == Hits::ZERO
+        && available > Hits::ZERO
+        && available < charge.hits;
+    is_rest.then(|| LateCharge { hits: available, ..charge.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::fixtures::fixed_window;
+
+    fn charge(identity: u128, limit: &Arc<Limit>) -> LateCharge {
+        let key = CounterKey { identity, tag: None };
+        LateCharge { key, limit: Arc::clone(limit), hits: Hits::ONE, role: Role::Required }
+    }
+
+    #[test]
+    fn charges_to_one_counter_are_combined_and_the_number_of_counters_is_bounded() {
+        let limit = Arc::new(fixed_window(10, Micros::SECOND));
+        let mut queue = Queue::default();
+        for identity in 0..COUNTERS_MAX as u128 + 1 {
+            queue.push(charge(identity, &limit));
+        }
+        queue.push(charge(0, &limit));
+        queue.push(charge(COUNTERS_MAX as u128, &limit));
+        assert_eq!(queue.waiting.len(), COUNTERS_MAX);
+        assert_eq!(queue.waiting[0].hits, Hits(2));
+        assert!(queue.waiting[1..].iter().all(|waiting| waiting.hits == Hits::ONE));
+    }
+
+    #[test]
+    fn charges_of_different_limits_on_one_counter_stay_apart() {
+        let limits = [10, 20].map(|hits| Arc::new(fixed_window(hits, Micros::SECOND)));
+        let mut queue = Queue::default();
+        queue.push(charge(1, &limits[0]));
+        queue.push(charge(1, &limits[1]));
+        assert_eq!(queue.waiting.len(), 2);
+    }
+}
