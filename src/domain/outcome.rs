@@ -192,8 +192,8 @@ pub enum Source {
     /// The local store, used without waiting for Redis because the queues to Redis were full or no
     /// reply was expected before the deadline.
     Shed,
-    /// The refusal cache, or this replica's record of its own charges. The record is used after the
-    /// store has lost counters. In both cases, the store was available but was not called.
+    /// The refusal cache, or this replica's record of its own charges. The record is used while the
+    /// store may lack charges. In both cases, the store was available but was not called.
     Cached,
     /// The policy alone: no limit applied, so the store was not called.
     Policy,

@@ -16,12 +16,13 @@
 //! If a call is not sent to a healthy store, because the answer would come too late, its hits are
 //! charged there afterwards (`late_charges`).
 //!
-//! If the remote store loses its counters, this replica's own charges still count (`after_loss`).
+//! While the remote store may lack charges, because it lost its counters or because hits are charged
+//! afterwards, this replica's own charges also count (`with_own_charges`).
 //!
 //! Not here: detecting why the remote store does not respond (`store::redis::client`), the
 //! deadline of its calls (`deadline`).
 
-mod after_loss;
+mod with_own_charges;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,9 +30,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use super::background_refunds::BackgroundRefunds;
-use super::counter_losses::CounterLosses;
 use super::late_charges::{LateCharge, LateCharges};
 use super::merge::{LocalChecks, MergeResult, merge};
+use super::missing_charges::MissingCharges;
 use super::outage::{FallbackReason, Outage, OutageTracker};
 use super::over_admission::OverAdmission;
 use super::own_charges::{self, OwnCharges};
@@ -71,9 +72,9 @@ pub struct FallbackStats {
     pub admitted_hits: AtomicU64,
     /// Number of calls rejected although the remote store did not answer every check.
     pub refused: AtomicU64,
-    /// Number of checks refused after the remote store lost its counters, because their hits and
+    /// Number of checks refused while the remote store may lack charges, because their hits and
     /// the hits charged by this replica alone exceed the limit.
-    pub refused_after_loss: AtomicU64,
+    pub refused_by_own_charges: AtomicU64,
     /// Number of calls that failed with an error, because the remote store did not answer a check
     /// whose limit has `on_store_failure: error`.
     pub unavailable: AtomicU64,
@@ -94,7 +95,7 @@ pub struct Fallback<S, L> {
     outages: OutageTracker,
     stats: FallbackStats,
     over_admission: OverAdmission,
-    counter_losses: CounterLosses,
+    missing_charges: MissingCharges,
     own_charges: OwnCharges,
     replicas: u32,
     background_refunds: BackgroundRefunds,
@@ -114,7 +115,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             outages: OutageTracker::default(),
             stats: FallbackStats::default(),
             over_admission: OverAdmission::default(),
-            counter_losses: CounterLosses::default(),
+            missing_charges: MissingCharges::default(),
             own_charges: OwnCharges::new(share),
             replicas: config.replicas,
             background_refunds: BackgroundRefunds::default(),
@@ -293,6 +294,9 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         is_counted: &[bool],
     ) -> Answers {
         self.outages.record_fallback(reason, call.now);
+        if matches!(reason, FallbackReason::Shed | FallbackReason::TimedOut) {
+            self.missing_charges.record_local_decision(call.now);
+        }
         let is_remote: SmallVec<[bool; 16]> =
             answers.each.iter().map(|answer| answer.outcome().is_some()).collect();
         let is_unsent: SmallVec<[bool; 16]> =
@@ -413,9 +417,10 @@ impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
 
 impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        if self.record_new_losses(call.now) && self.is_affected_by_loss(call) {
-            // Boxed, so that the future of a call without a loss stays small.
-            return Box::pin(self.apply_after_loss(call)).await;
+        self.record_new_losses(call.now);
+        if self.may_lack_charges(call) {
+            // Boxed, so that the future of all other calls stays small.
+            return Box::pin(self.apply_with_own_charges(call)).await;
         }
         let (answers, reason) = self.call_remote(call).await;
         self.complete_answers(call, answers, reason, &[])

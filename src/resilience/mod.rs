@@ -14,7 +14,7 @@
 //! | `late_charges` | charges hits of locally decided calls on the remote store afterwards |
 //! | `background_refunds` | refunds charges in background tasks, and limits the number of tasks |
 //! | `own_charges` | counts this replica's charges against the full limits |
-//! | `counter_losses` | records when the remote store has lost counters |
+//! | `missing_charges` | records why the remote store may lack charges of this replica |
 //! | `over_admission` | computes an upper bound on the hits admitted beyond their limits |
 //! | `merge` | merges remote, local and configured answers into one decision |
 //! | `replica_limits` | holds this replica's share of each limit |
@@ -32,10 +32,10 @@ pub mod refusal_cache;
 pub mod store_override;
 
 mod background_refunds;
-mod counter_losses;
 mod last_known;
 mod late_charges;
 mod merge;
+mod missing_charges;
 mod over_admission;
 mod own_charges;
 mod prepaid_lots;

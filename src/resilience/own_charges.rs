@@ -5,7 +5,7 @@
 //! enforce this replica's share, and the share of a bucket refills more slowly than the whole
 //! bucket. In that case, each counter has a second counter under a separate key.
 //!
-//! Not here: using these counters (`fallback::after_loss`).
+//! Not here: using these counters (`fallback::with_own_charges`).
 
 use crate::domain::{Algorithm, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role};
 use crate::store::LocalStore;

@@ -2,7 +2,7 @@
 //! answered without the store.
 //!
 //! Not here: answering checks without the store (`refusal_cache`, `prepaid_hits`,
-//! `fallback::after_loss`).
+//! `fallback::with_own_charges`).
 
 use smallvec::SmallVec;
 

@@ -97,7 +97,7 @@ metrics! { DEGRADED: RedisStack,
     gauge "degraded_over_admission_bound" "Upper bound of hits beyond limits on this replica that may still count", |stack| stack.over_admitted_max(Clock::System.now());
     gauge "degraded_replicas" "Replicas that share the limits without Redis", |stack| u64::from(stack.replicas());
     counter "degraded_refused_calls" "Calls rejected without Redis", |stack| load(&stack.stats().refused);
-    counter "degraded_refused_after_loss" "Checks rejected by this replica's own charges, because Redis may have lost counters", |stack| load(&stack.stats().refused_after_loss);
+    counter "degraded_refused_by_own_charges" "Checks rejected by this replica's own charges, because Redis may lack some of them", |stack| load(&stack.stats().refused_by_own_charges);
     counter "degraded_unavailable_calls" "Calls answered with UNAVAILABLE, because a rule says so", |stack| load(&stack.stats().unavailable);
     counter "degraded_refunded" "Charges refunded because the call was rejected without Redis", |stack| load(&stack.stats().refunded);
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);

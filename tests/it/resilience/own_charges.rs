@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tidegate::domain::{
-    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Hits, Limit, Micros, Op, Receipt,
-    Role, Source, Verdict,
+    Accounting, Answer, Answers, Call, Charge, Check, ExecutionStatus, Hits, Limit, Micros, Op,
+    Receipt, Role, Source, Verdict,
 };
 use tidegate::resilience::fallback::{Fallback, FallbackConfig};
 use tidegate::store::memory::MemoryStore;
@@ -26,6 +26,8 @@ struct Forgetful {
     counters: Mutex<Option<MemoryStore>>,
     losses: AtomicU64,
     is_away: AtomicBool,
+    /// Whether calls are not sent, because their answers would come too late.
+    is_busy: AtomicBool,
     asked: AtomicU64,
 }
 
@@ -59,9 +61,19 @@ impl Store for Remote {
             let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
             return Answers { each: vec![unanswered; call.checks.len()], source: Source::Redis };
         }
+        if self.0.is_busy.load(Ordering::SeqCst) {
+            let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+            return Answers { each: vec![unanswered; call.checks.len()], source: Source::Shed };
+        }
         let each = self.0.with_counters(|counters| counters.decide(call));
         tokio::task::yield_now().await;
         Answers { each, source: Source::Redis }
+    }
+
+    /// Loses the charges, as a store would that is asked too late to help.
+    async fn apply_in_background(&self, call: &Call<'_>) -> Answers {
+        let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+        Answers { each: vec![unanswered; call.checks.len()], source: Source::Redis }
     }
 
     async fn refund(&self, receipts: &[Receipt]) {
@@ -252,7 +264,33 @@ async fn a_refused_check_is_not_sent_and_debts_and_refunds_are() {
         counters.decide_one(&Check { op: Op::PEEK, ..take(2, &owed, 1) }, START).available
     });
     assert_eq!(debt, Hits(2), "of the five hits in the store, the debt has taken three");
-    assert_eq!(replica.stats().refused_after_loss.load(Ordering::SeqCst), 4);
+    assert_eq!(replica.stats().refused_by_own_charges.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test]
+async fn own_charges_count_while_hits_of_unsent_calls_are_charged() {
+    for count in [1, 2] {
+        for limit in limits() {
+            let (store, replicas) = replicas(count);
+            let replica = &replicas[0];
+            let mut total = admitted(replica, &limit, 5, START).await;
+            store.is_busy.store(true, Ordering::SeqCst);
+            total += admitted(replica, &limit, 5, START).await;
+            store.is_busy.store(false, Ordering::SeqCst);
+            let (latest, later) = (Micros(START.0 + SECOND - 1), Micros(START.0 + SECOND));
+            total += admitted(replica, &limit, 30, latest).await;
+            let whole = MemoryStore::new(10_000);
+            let takes_one =
+                |_: &u32| whole.decide_one(&take(1, &limit, 1), START).verdict == Verdict::Pass;
+            let expected = (0..30).filter(takes_one).count() as u64;
+            assert_eq!(total, expected, "{count} replicas, {limit:?}");
+            // The store lacks the hits of unsent calls, and decides alone again a second later. Debts
+            // have filled it; with two replicas, a hybrid limit admits none of the unsent calls.
+            if count == 1 && limit.charge == Charge::Admitted {
+                assert!(passes(replica, take(1, &limit, 1), later).await, "{limit:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -1,17 +1,17 @@
-//! Decides calls after the remote store has lost counters, for example because Redis was restarted
-//! empty or because a replica that lagged behind has become the master.
+//! Decides calls while the remote store may lack charges of this replica: after it lost counters, for
+//! example because Redis was restarted empty or because a replica that lagged behind has become the
+//! master; and while hits that were admitted locally are still on their way to it.
 //!
-//! For one charge lifetime ([`Limit::charge_lifetime`](crate::domain::Limit::charge_lifetime))
-//! after a loss, a check must also pass against this replica's own charges, counted against the
-//! full limit. Each check is charged locally before the remote store is called, and refunded if the
-//! remote store does not charge it. However many losses occur and however many calls are in flight,
-//! each replica therefore admits at most one extra limit's worth of hits.
+//! A check must then also pass against this replica's own charges, counted against the full limit.
+//! Each check is charged locally before the remote store is called, and refunded if the remote store
+//! does not charge it. However many losses occur and however many calls are in flight, each replica
+//! therefore admits at most one extra limit's worth of hits.
 //!
-//! A replica's own charges are used only after a loss. Otherwise, this replica would still refuse
-//! calls on a counter that an operator has deleted or another replica has reset.
+//! Otherwise, a replica's own charges are not used, because this replica would still refuse calls on
+//! a counter that an operator has deleted or another replica has reset.
 //!
-//! Not here: the counters of this replica's own charges (`own_charges`), how long a loss affects a
-//! limit (`counter_losses`).
+//! Not here: the counters of this replica's own charges (`own_charges`), how long a limit is
+//! affected (`missing_charges`).
 
 use std::sync::atomic::Ordering;
 
@@ -31,31 +31,30 @@ use crate::store::{LocalStore, Store};
 type OwnChargeOutcomes = SmallVec<[Option<Outcome>; 4]>;
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
-    /// Records counter losses that the remote store has newly reported. Returns whether the store
-    /// has lost counters since startup. If it has not, the call costs only one atomic read.
-    pub(super) fn record_new_losses(&self, now: Micros) -> bool {
+    /// Records counter losses that the remote store has newly reported.
+    pub(super) fn record_new_losses(&self, now: Micros) {
         let losses = self.remote.counter_losses();
-        if losses > 0 && self.counter_losses.record(losses, now) {
+        if losses > 0 && self.missing_charges.record_losses(losses, now) {
             self.over_admission.record_loss(now);
         }
-        losses > 0
     }
 
     /// Returns whether any check of a call must also pass against the hits charged by this replica
-    /// alone, because the remote store may have lost charges.
-    pub(super) fn is_affected_by_loss(&self, call: &Call<'_>) -> bool {
-        call.checks.iter().any(|check| self.must_fit_own_charges(check, call.now))
+    /// alone, because the remote store may lack charges.
+    pub(super) fn may_lack_charges(&self, call: &Call<'_>) -> bool {
+        self.missing_charges.may_exist(call.now)
+            && call.checks.iter().any(|check| self.must_fit_own_charges(check, call.now))
     }
 
     fn must_fit_own_charges(&self, check: &Check<'_>, now: Micros) -> bool {
         !check.is_refund()
             && counts_hits(check.limit)
-            && self.counter_losses.affects(check.limit, now)
+            && self.missing_charges.affect(check.limit, now)
     }
 
     /// Decides a call in which some checks must pass both on the remote store and against the hits
     /// charged by this replica alone.
-    pub(super) async fn apply_after_loss(&self, call: &Call<'_>) -> Answers {
+    pub(super) async fn apply_with_own_charges(&self, call: &Call<'_>) -> Answers {
         let own: OwnChargeOutcomes = call
             .checks
             .iter()
@@ -67,7 +66,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         let mut answers =
             Answers { each: own.iter().map(refusal_answer).collect(), source: Source::Cached };
         let refused = own.iter().flatten().filter(|own| own.verdict == Verdict::Refuse).count();
-        self.stats.refused_after_loss.fetch_add(refused as u64, Ordering::Relaxed);
+        self.stats.refused_by_own_charges.fetch_add(refused as u64, Ordering::Relaxed);
         let remaining = remaining_checks(call, &own, &answers.each);
         let reason = self.send_remaining(call, &remaining, &own, &mut answers).await;
         let is_counted = self.refund_unconfirmed(call, &own, &answers.each).await;
