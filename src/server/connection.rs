@@ -32,7 +32,7 @@ use super::limits_stream::StreamInput;
 use super::preface;
 use super::rls_service::Decide;
 use super::router::{ReceiveLimits, RouteMatch, Router};
-use super::server_limits::{CALL_WINDOW_BYTES, ServerLimits};
+use super::server_limits::{CALL_WINDOW_BYTES, STREAMS_ACCEPTED_MIN, ServerLimits};
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::domain::ByteBudget;
@@ -264,7 +264,8 @@ impl<D: Decide> Worker<D> {
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let preface = time::timeout(self.limits.preface_timeout, preface::read(io));
+        let preface = preface::read(io, self.limits.streams_max);
+        let preface = time::timeout(self.limits.preface_timeout, preface);
         let Some(read) = self.run_until_closed(preface, registration).await else { return };
         match read {
             Ok(Ok(io)) => self.serve_http2(io, caller, age_max, registration).await,
@@ -339,7 +340,7 @@ impl<D: Decide> Worker<D> {
         protocol
             .timer(TokioTimer::new())
             .auto_date_header(false)
-            .max_concurrent_streams(limits.streams_max)
+            .max_concurrent_streams(limits.streams_max.max(STREAMS_ACCEPTED_MIN))
             .initial_stream_window_size(CALL_WINDOW_BYTES)
             .initial_connection_window_size(limits.connection_window_bytes)
             .max_pending_accept_reset_streams(limits.pending_resets_max)

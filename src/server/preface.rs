@@ -1,33 +1,57 @@
-//! Reads the HTTP/2 preface before a connection is served. A timeout can then close the connection
-//! of a client that sends nothing; tonic and hyper would wait for the preface forever.
+//! Reads the client's HTTP/2 preface before a connection is served, and changes the server's
+//! preface on its way out.
 //!
-//! Not here: the timeout (`connection`), TLS (`tls`).
+//! A timeout can then close the connection of a client that sends nothing; tonic and hyper would
+//! wait for the preface forever. The server's preface is a SETTINGS frame. It tells the client the
+//! maximum number of concurrent streams, and h2 refuses every stream beyond the number in it. A
+//! client that has not received the frame yet may already have sent more, so the number sent is
+//! lower than the number that h2 accepts.
+//!
+//! Not here: the timeout (`connection`), TLS (`tls`), the two numbers (`server_limits`).
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// Connection preface, the first bytes that every HTTP/2 client sends (RFC 9113, section 3.4).
+/// Client's connection preface, the first bytes that every HTTP/2 client sends (RFC 9113, section
+/// 3.4).
 const PREFACE: [u8; 24] = *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Stream whose HTTP/2 preface has already been read. A read from this stream returns the preface
-/// again, because hyper expects the preface too.
+/// Length of an HTTP/2 frame header (RFC 9113, section 4.1).
+const FRAME_HEADER_BYTES: usize = 9;
+/// Type of a SETTINGS frame (RFC 9113, section 6.5).
+const SETTINGS_TYPE: u8 = 4;
+/// Length of one setting in a SETTINGS frame: an identifier of two bytes and a value of four.
+const SETTING_BYTES: usize = 6;
+/// Identifier of `SETTINGS_MAX_CONCURRENT_STREAMS` (RFC 9113, section 6.5.2).
+const MAX_CONCURRENT_STREAMS_ID: [u8; 2] = [0, 3];
+
+/// Stream whose client preface has already been read. A read from this stream returns the preface
+/// again, because hyper expects it too. The first write is the server's preface.
 #[derive(Debug)]
-pub(crate) struct PrefaceReplayStream<I> {
+pub(crate) struct PrefaceStream<I> {
     /// Number of bytes of [`PREFACE`] that have been replayed.
     replayed_bytes: usize,
+    /// Maximum number of concurrent streams to advertise. `None` after the first write.
+    streams_advertised: Option<u32>,
+    /// Bytes of the first write that have not been sent yet.
+    unsent: Vec<u8>,
     io: I,
 }
 
-/// Reads the HTTP/2 preface from a new connection and checks it.
+/// Reads the HTTP/2 preface from a new connection and checks it. In the server's preface,
+/// `streams_advertised` will be the maximum number of concurrent streams.
 ///
 /// # Errors
 ///
 /// Returns `InvalidData` if the client sends anything other than the preface, such as an HTTP/1.1
 /// request, and `UnexpectedEof` if the stream ends first.
-pub(crate) async fn read<I: AsyncRead + Unpin>(mut io: I) -> io::Result<PrefaceReplayStream<I>> {
+pub(crate) async fn read<I: AsyncRead + Unpin>(
+    mut io: I,
+    streams_advertised: u32,
+) -> io::Result<PrefaceStream<I>> {
     let mut bytes = [0; PREFACE.len()];
     let mut length = 0;
     while length < PREFACE.len() {
@@ -40,10 +64,24 @@ pub(crate) async fn read<I: AsyncRead + Unpin>(mut io: I) -> io::Result<PrefaceR
             return Err(io::ErrorKind::InvalidData.into());
         }
     }
-    Ok(PrefaceReplayStream { replayed_bytes: 0, io })
+    let streams_advertised = Some(streams_advertised);
+    Ok(PrefaceStream { replayed_bytes: 0, streams_advertised, unsent: Vec::new(), io })
 }
 
-impl<I: AsyncRead + Unpin> AsyncRead for PrefaceReplayStream<I> {
+/// Sets the maximum number of concurrent streams in a SETTINGS frame. Leaves other bytes unchanged.
+fn set_max_concurrent_streams(frame: &mut [u8], streams: u32) {
+    let Some((header, rest)) = frame.split_at_mut_checked(FRAME_HEADER_BYTES) else { return };
+    let length = u32::from_be_bytes([0, header[0], header[1], header[2]]) as usize;
+    let (SETTINGS_TYPE, Some(settings)) = (header[3], rest.get_mut(..length)) else { return };
+    for setting in settings.chunks_exact_mut(SETTING_BYTES) {
+        let (id, value) = setting.split_at_mut(MAX_CONCURRENT_STREAMS_ID.len());
+        if id == MAX_CONCURRENT_STREAMS_ID {
+            value.copy_from_slice(&streams.to_be_bytes());
+        }
+    }
+}
+
+impl<I: AsyncRead + Unpin> AsyncRead for PrefaceStream<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -60,12 +98,33 @@ impl<I: AsyncRead + Unpin> AsyncRead for PrefaceReplayStream<I> {
     }
 }
 
-impl<I: AsyncWrite + Unpin> AsyncWrite for PrefaceReplayStream<I> {
+impl<I: AsyncWrite + Unpin> PrefaceStream<I> {
+    /// Sends what is left of the first write.
+    fn poll_send_unsent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.unsent.is_empty() {
+            let sent = ready!(Pin::new(&mut self.io).poll_write(cx, &self.unsent))?;
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.unsent.drain(..sent);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<I: AsyncWrite + Unpin> AsyncWrite for PrefaceStream<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if let Some(streams) = self.streams_advertised.take() {
+            // The only copy of outgoing bytes: once per connection, less than 100 bytes.
+            self.unsent = buf.to_vec();
+            set_max_concurrent_streams(&mut self.unsent, streams);
+            return Poll::Ready(Ok(buf.len()));
+        }
+        ready!(self.poll_send_unsent(cx))?;
         Pin::new(&mut self.io).poll_write(cx, buf)
     }
 
@@ -74,6 +133,11 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for PrefaceReplayStream<I> {
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        if self.streams_advertised.is_some() {
+            let first = bufs.iter().find(|buf| !buf.is_empty());
+            return self.poll_write(cx, first.map_or(&[], |buf| buf));
+        }
+        ready!(self.poll_send_unsent(cx))?;
         Pin::new(&mut self.io).poll_write_vectored(cx, bufs)
     }
 
@@ -82,22 +146,70 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for PrefaceReplayStream<I> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send_unsent(cx))?;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send_unsent(cx))?;
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncWriteExt as _;
+
     use super::*;
+
+    /// SETTINGS frame with a maximum of concurrent streams and another setting with equal bytes.
+    fn settings(streams: u8) -> Vec<u8> {
+        let header = [0, 0, 12, SETTINGS_TYPE, 0, 0, 0, 0, 0];
+        [&header[..], &[0, 6, 0, 0, 4, 0], &[0, 3, 0, 0, 0, streams]].concat()
+    }
+
+    /// What the peer receives if the server writes `writes` to a pipe that takes `pipe_bytes` at a
+    /// time.
+    async fn sent(writes: &[&[u8]], pipe_bytes: usize) -> Vec<u8> {
+        let (mut peer, server) = tokio::io::duplex(pipe_bytes);
+        let exchange = async {
+            peer.write_all(&PREFACE).await.unwrap();
+            let mut bytes = Vec::new();
+            peer.read_to_end(&mut bytes).await.unwrap();
+            bytes
+        };
+        let serve = async {
+            let mut stream = read(server, 7).await.unwrap();
+            for write in writes {
+                stream.write_all(write).await.unwrap();
+                stream.flush().await.unwrap();
+            }
+            stream.shutdown().await.unwrap();
+            drop(stream);
+        };
+        tokio::join!(exchange, serve).0
+    }
+
+    #[tokio::test]
+    async fn the_first_settings_advertise_fewer_streams_and_the_rest_is_unchanged() {
+        let two = settings(200);
+        for pipe_bytes in [1, 3, 64] {
+            let received = sent(&[&settings(100), &two], pipe_bytes).await;
+            assert_eq!(received, [settings(7), two.clone()].concat());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_first_write_without_settings_is_sent_unchanged() {
+        for other in [&settings(100)[..10], b"\0\0\x06\x08\0\0\0\0\0\0\x03\0\0\0\x05", b"x"] {
+            assert_eq!(sent(&[other, b"rest"], 64).await, [other, b"rest"].concat());
+        }
+    }
 
     #[tokio::test]
     async fn the_preface_is_replayed_to_the_next_reader() {
         let bytes = [PREFACE.as_slice(), b"rest"].concat();
-        let mut replay = read(bytes.as_slice()).await.unwrap();
+        let mut replay = read(bytes.as_slice(), 250).await.unwrap();
         let mut again = Vec::new();
         replay.read_to_end(&mut again).await.unwrap();
         assert_eq!(again, bytes);
@@ -105,7 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_bytes_fail_at_the_first_mismatch() {
-        let kind = |bytes: &'static [u8]| async move { read(bytes).await.unwrap_err().kind() };
+        let kind = |bytes: &'static [u8]| async move { read(bytes, 250).await.unwrap_err().kind() };
         assert_eq!(kind(b"GET / HTTP/1.1\r\n").await, io::ErrorKind::InvalidData);
         assert_eq!(kind(b"PRI * HTTP/1").await, io::ErrorKind::InvalidData);
         assert_eq!(kind(b"PRI * HTTP/2.0\r\n").await, io::ErrorKind::UnexpectedEof);

@@ -10,6 +10,12 @@ use std::time::Duration;
 /// With a window of 1 MiB, 100 rejected calls could be enough to close the connection.
 pub(super) const CALL_WINDOW_BYTES: u32 = 65_535;
 
+/// Minimum number of concurrent calls that the server accepts per connection, even if it advertises
+/// fewer. A client does not know [`ServerLimits::streams_max`] until it has received the server's
+/// SETTINGS frame. Until then, Envoy 1.40 starts up to 1,024 calls on a connection. If the server
+/// refused some of these calls, Envoy would by default let their requests pass.
+pub(super) const STREAMS_ACCEPTED_MIN: u32 = 1_024;
+
 /// Limits and timeouts of the gRPC port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerLimits {

@@ -18,6 +18,8 @@ const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit
 const PREFIX_BYTES: usize = 5;
 /// Answers are a few dozen bytes: this never fills.
 const WINDOW_BYTES: u32 = 32 << 20;
+/// Calls on a connection before its settings have come, as many as Envoy starts.
+const FIRST_CALLS_MAX: usize = 1_024;
 /// An answer that has not come by then is none: far beyond every budget and every fault.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -108,7 +110,9 @@ impl Caller {
         let tcp = TcpStream::connect(self.address).await?;
         tcp.set_nodelay(true)?;
         let mut settings = h2::client::Builder::new();
-        settings.initial_connection_window_size(WINDOW_BYTES);
+        settings
+            .initial_connection_window_size(WINDOW_BYTES)
+            .initial_max_send_streams(FIRST_CALLS_MAX);
         let (sender, connection) = settings.handshake(tcp).await?;
         tokio::task::spawn_local(async move {
             // Its end shows in the calls that it ends.

@@ -14,6 +14,7 @@ mod error_statuses;
 mod examples;
 mod failed_logins;
 mod failover;
+mod first_burst;
 mod forward_auth;
 mod haproxy_asks;
 pub mod http_client;

@@ -50,6 +50,11 @@ impl Tidegate {
         self.process.signal("STOP");
     }
 
+    /// Lets a frozen process go on.
+    pub fn thaw(&self) {
+        self.process.signal("CONT");
+    }
+
     /// Kills it and waits for its end.
     pub fn kill(&mut self) {
         self.process.signal("KILL");
