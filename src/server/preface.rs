@@ -1,13 +1,15 @@
 //! Reads the client's HTTP/2 preface before a connection is served, and changes the server's
-//! preface on its way out.
+//! preface before it is sent.
 //!
-//! A timeout can then close the connection of a client that sends nothing; tonic and hyper would
-//! wait for the preface forever. The server's preface is a SETTINGS frame. It tells the client the
-//! maximum number of concurrent streams, and h2 refuses every stream beyond the number in it. A
-//! client that has not received the frame yet may already have sent more, so the number sent is
-//! lower than the number that h2 accepts.
+//! The client's preface is read here so that a timeout can close the connection of a client that
+//! sends nothing; tonic and hyper would wait for the preface forever.
 //!
-//! Not here: the timeout (`connection`), TLS (`tls`), the two numbers (`server_limits`).
+//! The server's preface is a SETTINGS frame, which advertises the maximum number of concurrent
+//! streams. h2 refuses every stream beyond the maximum that it writes into this frame. A client that
+//! has not received the frame yet may already have started more streams. h2 is therefore given a
+//! higher maximum, and a lower one is advertised.
+//!
+//! Not here: the timeout (`connection`), TLS (`tls`), both maximums (`server_limits`).
 
 use std::io;
 use std::pin::Pin;
@@ -41,8 +43,8 @@ pub(crate) struct PrefaceStream<I> {
     io: I,
 }
 
-/// Reads the HTTP/2 preface from a new connection and checks it. In the server's preface,
-/// `streams_advertised` will be the maximum number of concurrent streams.
+/// Reads the HTTP/2 preface from a new connection and checks it. The server's preface will advertise
+/// `streams_advertised` as the maximum number of concurrent streams.
 ///
 /// # Errors
 ///
@@ -162,20 +164,21 @@ mod tests {
 
     use super::*;
 
-    /// SETTINGS frame with a maximum of concurrent streams and another setting with equal bytes.
+    /// SETTINGS frame with a maximum header list size of 1,024 bytes and a maximum number of
+    /// concurrent streams.
     fn settings(streams: u8) -> Vec<u8> {
         let header = [0, 0, 12, SETTINGS_TYPE, 0, 0, 0, 0, 0];
         [&header[..], &[0, 6, 0, 0, 4, 0], &[0, 3, 0, 0, 0, streams]].concat()
     }
 
-    /// What the peer receives if the server writes `writes` to a pipe that takes `pipe_bytes` at a
-    /// time.
-    async fn sent(writes: &[&[u8]], pipe_bytes: usize) -> Vec<u8> {
-        let (mut peer, server) = tokio::io::duplex(pipe_bytes);
-        let exchange = async {
-            peer.write_all(&PREFACE).await.unwrap();
+    /// Returns what the client receives if the server writes each of `writes` and flushes it.
+    /// `pipe_bytes` is the number of bytes that fit into the connection before a write must wait.
+    async fn received(writes: &[&[u8]], pipe_bytes: usize) -> Vec<u8> {
+        let (mut client, server) = tokio::io::duplex(pipe_bytes);
+        let receive = async {
+            client.write_all(&PREFACE).await.unwrap();
             let mut bytes = Vec::new();
-            peer.read_to_end(&mut bytes).await.unwrap();
+            client.read_to_end(&mut bytes).await.unwrap();
             bytes
         };
         let serve = async {
@@ -185,24 +188,26 @@ mod tests {
                 stream.flush().await.unwrap();
             }
             stream.shutdown().await.unwrap();
-            drop(stream);
         };
-        tokio::join!(exchange, serve).0
+        tokio::join!(receive, serve).0
     }
 
     #[tokio::test]
     async fn the_first_settings_advertise_fewer_streams_and_the_rest_is_unchanged() {
-        let two = settings(200);
+        let later = settings(200);
         for pipe_bytes in [1, 3, 64] {
-            let received = sent(&[&settings(100), &two], pipe_bytes).await;
-            assert_eq!(received, [settings(7), two.clone()].concat());
+            let bytes = received(&[&settings(100), &later], pipe_bytes).await;
+            assert_eq!(bytes, [settings(7), later.clone()].concat());
         }
     }
 
     #[tokio::test]
     async fn a_first_write_without_settings_is_sent_unchanged() {
-        for other in [&settings(100)[..10], b"\0\0\x06\x08\0\0\0\0\0\0\x03\0\0\0\x05", b"x"] {
-            assert_eq!(sent(&[other, b"rest"], 64).await, [other, b"rest"].concat());
+        let incomplete = &settings(100)[..10];
+        // A PING with the bytes of a setting.
+        let ping = b"\0\0\x06\x06\0\0\0\0\0\0\x03\0\0\0\x05";
+        for other in [incomplete, ping, b"x"] {
+            assert_eq!(received(&[other, b"rest"], 64).await, [other, b"rest"].concat());
         }
     }
 

@@ -253,7 +253,8 @@ settings! {
     /// Maximum number of open gRPC connections; each further connection replaces the one that has
     /// been idle longest.
     connections "connections" ["NUMBER"]: usize = "10000", number_parser(1, 1_000_000), Plain, [];
-    /// Maximum number of calls in flight per gRPC connection; the client queues further calls.
+    /// Maximum number of calls in flight per gRPC connection that the client is told; it queues
+    /// further calls. The server accepts at least 1024.
     streams "streams" ["NUMBER"]: u32 = "250", number_parser(1, 100_000), Plain, [];
     /// Maximum size of the message of a gRPC call and of the body of a /json request.
     message_size "message-size" ["SIZE"]: usize = "1MiB", size_parser(65_536, 4 << 20), Plain, [];

@@ -4,8 +4,8 @@ use super::http_client::get;
 use super::stack::Stack;
 use crate::support::wait;
 
-/// Four times what Tidegate lets a connection have in flight. Envoy starts up to 1,024 calls on a
-/// connection, and its circuit breaker allows as many.
+/// Four times the default of `--streams`. Envoy starts up to 1,024 calls on a new connection, and its
+/// circuit breaker allows as many.
 const REQUESTS: usize = 1_000;
 
 const POLICY: &str = "{domain: edge, descriptors: [{key: plan, rate_limit: {unit: year, \
