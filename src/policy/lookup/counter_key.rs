@@ -9,8 +9,6 @@
 //!
 //! Not here: which entries are part of a key (`tree`), the names of keys in Redis (`store::redis`).
 
-use smallvec::SmallVec;
-
 use crate::domain::{Algorithm, CounterKey, Holder, Limit, Window};
 
 #[cfg(test)]
@@ -117,22 +115,32 @@ pub(crate) enum EntryValue<'a> {
 }
 
 /// Encoder of counter identities. One encoder and its buffer are reused for all checks of a call.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Identity {
-    bytes: SmallVec<[u8; IDENTITY_INLINE_BYTES]>,
+    inline: [u8; IDENTITY_INLINE_BYTES],
+    /// Number of bytes in `inline`.
+    length: usize,
+    /// The whole identity if it is too long for `inline`, otherwise empty.
+    long: Vec<u8>,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Identity { inline: [0; IDENTITY_INLINE_BYTES], length: 0, long: Vec::new() }
+    }
 }
 
 impl Identity {
     /// Starts an identity with the limit's prefix (see [`identity_prefix`]).
     pub(crate) fn begin(&mut self, prefix: &[u8]) {
-        self.bytes.clear();
-        self.bytes.extend_from_slice(prefix);
+        self.clear();
+        self.push_bytes(prefix);
     }
 
     /// Starts the identity of a request override's counter.
     pub(crate) fn begin_override(&mut self, domain: &str, limit: &Limit) {
-        self.bytes.clear();
-        self.bytes.push(OVERRIDE_KIND);
+        self.clear();
+        self.push_byte(OVERRIDE_KIND);
         self.push_part(domain.as_bytes());
         self.push_algorithm(limit);
     }
@@ -140,8 +148,8 @@ impl Identity {
     /// Starts the identity of a hash tag. Omits the domain, because all checks of a call belong to
     /// the same domain.
     pub(crate) fn begin_tag(&mut self) {
-        self.bytes.clear();
-        self.bytes.push(TAG_KIND);
+        self.clear();
+        self.push_byte(TAG_KIND);
     }
 
     pub(crate) fn push_entry(&mut self, key: &[u8], value: EntryValue<'_>) {
@@ -150,13 +158,13 @@ impl Identity {
             EntryValue::Request(bytes) => (VALUE_MARKER, bytes),
             EntryValue::Pattern(bytes) => (PATTERN_MARKER, bytes),
         };
-        self.bytes.push(kind);
+        self.push_byte(kind);
         self.push_part(bytes);
     }
 
     /// Returns the first 128 bits of the identity's keyed hash, in big-endian order.
     pub(crate) fn hash(&self, secret: &Secret) -> u128 {
-        let hash = blake3::keyed_hash(&secret.0, &self.bytes);
+        let hash = blake3::keyed_hash(&secret.0, self.as_bytes());
         hash.as_bytes()[..16].iter().fold(0, |bits, byte| bits << 8 | u128::from(*byte))
     }
 
@@ -167,7 +175,7 @@ impl Identity {
             Algorithm::FixedWindow(fixed) => match &fixed.window {
                 Window::Epoch { length } => (FIXED_WINDOW_MARKER, Some(*length)),
                 Window::Calendar(calendar) => {
-                    self.bytes.push(CALENDAR_MARKER);
+                    self.push_byte(CALENDAR_MARKER);
                     self.push_part(calendar.unit().as_str().as_bytes());
                     return self.push_part(calendar.time_zone().as_bytes());
                 }
@@ -180,7 +188,7 @@ impl Identity {
             Algorithm::Hybrid(hybrid) => (HYBRID_MARKER, Some(hybrid.window)),
             Algorithm::Concurrency(_) => (CONCURRENCY_MARKER, None),
         };
-        self.bytes.push(algorithm);
+        self.push_byte(algorithm);
         if let Some(window) = window {
             self.push_varint(window.0);
         }
@@ -188,31 +196,64 @@ impl Identity {
 
     fn push_optional(&mut self, name: Option<&str>) {
         match name {
-            None => self.bytes.push(ABSENT_MARKER),
+            None => self.push_byte(ABSENT_MARKER),
             Some(name) => {
-                self.bytes.push(PRESENT_MARKER);
+                self.push_byte(PRESENT_MARKER);
                 self.push_part(name.as_bytes());
             }
         }
     }
 
+    fn as_bytes(&self) -> &[u8] {
+        if self.long.is_empty() { &self.inline[..self.length] } else { &self.long }
+    }
+
+    fn clear(&mut self) {
+        self.length = 0;
+        self.long.clear();
+    }
+
+    fn push_byte(&mut self, byte: u8) {
+        self.push_bytes(&[byte]);
+    }
+
+    #[inline]
+    fn push_bytes(&mut self, bytes: &[u8]) {
+        let end = self.length + bytes.len();
+        match self.inline.get_mut(self.length..end) {
+            Some(room) if self.long.is_empty() => {
+                room.copy_from_slice(bytes);
+                self.length = end;
+            }
+            _ => self.push_to_long(bytes),
+        }
+    }
+
+    #[cold]
+    fn push_to_long(&mut self, bytes: &[u8]) {
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.inline[..self.length]);
+        }
+        self.long.extend_from_slice(bytes);
+    }
+
     fn push_part(&mut self, bytes: &[u8]) {
         // Nearly every part is short, and each entry has two of them.
         match u8::try_from(bytes.len()) {
-            Ok(length @ ..=0x7f) => self.bytes.push(length),
+            Ok(length @ ..=0x7f) => self.push_byte(length),
             _ => self.push_varint(bytes.len() as u64),
         }
-        self.bytes.extend_from_slice(bytes);
+        self.push_bytes(bytes);
     }
 
     /// Appends an unsigned LEB128 varint. Fixed-width lengths would push an identity of two typical
     /// entries beyond two of BLAKE3's 64-byte blocks.
     fn push_varint(&mut self, mut number: u64) {
         while number > 0x7f {
-            self.bytes.push((number & 0x7f) as u8 | 0x80);
+            self.push_byte((number & 0x7f) as u8 | 0x80);
             number >>= 7;
         }
-        self.bytes.push(number as u8);
+        self.push_byte(number as u8);
     }
 }
 
@@ -225,18 +266,18 @@ pub(crate) fn identity_prefix(
     limit: &Limit,
 ) -> Box<[u8]> {
     let mut identity = Identity::default();
-    identity.bytes.push(LIMIT_KIND);
+    identity.push_byte(LIMIT_KIND);
     identity.push_part(domain.as_bytes());
     identity.push_optional(name);
     identity.push_algorithm(limit);
     identity.push_optional(class);
-    identity.bytes.into_vec().into_boxed_slice()
+    identity.as_bytes().into()
 }
 
 /// Hashes the name of a slot holder with the secret, so that no store contains the name.
 pub(crate) fn hash_holder(secret: &Secret, text: &[u8]) -> Holder {
     let mut identity = Identity::default();
-    identity.bytes.push(HOLDER_KIND);
+    identity.push_byte(HOLDER_KIND);
     identity.push_part(text);
     Holder(identity.hash(secret))
 }

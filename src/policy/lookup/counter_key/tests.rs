@@ -162,7 +162,7 @@ fn any_parts() -> impl Strategy<Value = IdentityParts> {
 proptest! {
     #[test]
     fn decoding_recovers_every_encoded_part(parts in any_parts()) {
-        prop_assert_eq!(IdentityDecoder(&encode_parts(&parts).bytes).decode(), parts);
+        prop_assert_eq!(IdentityDecoder(encode_parts(&parts).as_bytes()).decode(), parts);
     }
 
     #[test]
@@ -242,7 +242,25 @@ fn typical_identity_needs_no_heap_allocation() {
         EntryValue::Request(b"2001:0db8:85a3:0000:0000:8a2e:0370:7334"),
     );
     identity.push_entry(b"authorization", EntryValue::Request(&[b'x'; 256]));
-    assert!(!identity.bytes.spilled());
+    assert!(identity.long.is_empty());
+}
+
+#[test]
+fn an_identity_around_the_inline_size_keeps_all_its_bytes() {
+    let mut reused = Identity::default();
+    for length in IDENTITY_INLINE_BYTES - 8..IDENTITY_INLINE_BYTES + 4 {
+        let value = vec![b'v'; length];
+        reused.begin(b"prefix");
+        reused.push_entry(b"key", EntryValue::Request(&value));
+        reused.push_entry(b"k", EntryValue::Request(b"w"));
+        // A length above 127 takes two bytes.
+        let value_length = [length as u8 | 0x80, (length >> 7) as u8];
+        let expected =
+            [b"prefix", &b"\x03key\x00"[..], &value_length, &value, b"\x01k\x00\x01w"].concat();
+        assert_eq!(reused.as_bytes(), expected, "{length}");
+        reused.begin(b"short");
+        assert_eq!(reused.as_bytes(), b"short", "after {length}");
+    }
 }
 
 #[test]
