@@ -167,12 +167,23 @@ impl Policy {
     ///
     /// Does not allocate for up to four checks whose counter identities have at most 512 bytes
     /// each.
+    #[inline]
     pub fn checks<'m, 'p: 'm>(
         &'p self,
         request: &Request<'_>,
         matches: &'m Matches<'p>,
     ) -> Checks<'m, 'p> {
         let mut checks = Checks::with_capacity(request.descriptors.len(), self.checks_max);
+        self.push_checks(request, matches, &mut checks);
+        checks
+    }
+
+    fn push_checks<'m, 'p: 'm>(
+        &'p self,
+        request: &Request<'_>,
+        matches: &'m Matches<'p>,
+        checks: &mut Checks<'m, 'p>,
+    ) {
         let mut identity = Identity::default();
         let mut quotas = 0;
         for (found, descriptor) in matches.found.iter().zip(request.descriptors) {
@@ -194,7 +205,7 @@ impl Policy {
                         let (limit, op) = requested_op(descriptor, selected, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
                         checks.push(key, limit, op, role, name);
-                        self.set_holder(&mut checks, descriptor);
+                        self.set_holder(checks, descriptor);
                     }
                 }
                 DescriptorMatch::Override(at) => {
@@ -215,7 +226,6 @@ impl Policy {
             quotas += u16::from(is_quota);
             checks.spans.push(start..checks.each.len());
         }
-        checks
     }
 
     /// Returns the counter key of a limit for a descriptor that matched the limit's rule.
