@@ -7,6 +7,7 @@
 //! Not here: streams (`limits_stream`), encoding and decoding (`wire::limits_messages`).
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::Duration;
@@ -120,9 +121,10 @@ impl<D: Decide> RlsService<D> {
                 let position = next.fetch_add(1, Ordering::Relaxed);
                 let Some(request) = requests.get(position) else { return part };
                 response.clear();
-                let result = self
-                    .decide_encoded(request, deadline, times, caller, None, &mut response)
-                    .await;
+                let out = &mut response;
+                // Pinned here, because awaiting the future by value would copy it.
+                let result =
+                    pin!(self.decide_encoded(request, deadline, times, caller, None, out)).await;
                 part.outcomes[classify_outcome(&result) as usize] += 1;
                 part.results.push(position, result.map(|()| &*response));
             }

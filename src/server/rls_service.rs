@@ -230,7 +230,10 @@ impl<D: Decide> RlsService<D> {
         let times = CallTimestamps { now, started: Some(started) };
         let out = &mut response;
         let answered = match &trace {
-            None => self.decide_encoded(&message, deadline, times, caller, None, out).await,
+            None => {
+                // Pinned here, because awaiting the future by value would copy it.
+                pin!(self.decide_encoded(&message, deadline, times, caller, None, out)).await
+            }
             // Boxed, so that the future of calls without a trace stays small.
             Some(trace) => {
                 let answer =
@@ -274,8 +277,8 @@ impl<D: Decide> RlsService<D> {
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(deadline_exceeded());
         }
-        let decoded = DecodedRequest::decode(encoded, &self.bounds);
-        let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
+        let mut decoded = DecodedRequest::empty();
+        decoded.read(encoded, &self.bounds).map_err(|error| self.reject_invalid(error))?;
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }
