@@ -145,7 +145,10 @@ fn encode_limit(shown: &StatusLimit<'_>, out: &mut Vec<u8>) {
 fn encode_integer(field: u8, number: u64, out: &mut Vec<u8>) {
     if number > 0 {
         out.push(field << 3 | WireType::Varint as u8);
-        encode_varint(number, out);
+        match u8::try_from(number) {
+            Ok(byte @ ..0x80) => out.push(byte),
+            _ => encode_varint(number, out),
+        }
     }
 }
 
