@@ -1,20 +1,11 @@
 #!lua
 -- Decides checks of fixed windows and buckets, all of different counters, given the counters' values:
--- decide(keys, values, now_us, packed) -> reply. Writes every charge. multi_check.lua describes the numbers
--- in `packed`, the state, and the reply.
+-- decide(keys, values, numbers, now, extra_ms) -> reply. Writes every charge. multi_check.lua describes the
+-- numbers, the state, and the reply.
 --
 -- A value is false or nil if its key is missing or of another type.
-local keys, values, now_us, packed = ...
-local now, extra_ms
-if now_us == '' then
-  local time = redis.call('TIME')
-  now, extra_ms = time[1] * 1000000 + time[2], 0
-else
-  now, extra_ms = loadfile('clock.lua')(now_us)
-end
-local numbers, checks = { cmsgpack.unpack(packed) }, #keys
--- Many numbers come as one array, because they would not fit on Lua's stack.
-numbers = numbers[2] and numbers or numbers[1]
+local keys, values, numbers, now, extra_ms = ...
+local checks = #keys
 local debts = numbers[5] == 1
 local all_or_nothing, windows, arrivals = numbers[1] == 1, numbers[2], numbers[2] + numbers[3]
 local refused, quotas = false, false

@@ -38,4 +38,6 @@
 --          in credit form also rem; then for each counter of another window its place in KEYS and start}
 -- Cost     TIME and MGET once, one write per counter; refused: no write
 -- MGET answers nil for a key of another type, which therefore counts as missing.
-return loadfile('decide_windows_and_buckets.lua')(KEYS, redis.call('MGET', unpack(KEYS)), ARGV[1], ARGV[2])
+local now, extra_ms = loadfile('clock.lua')(ARGV[1])
+local values, numbers = redis.call('MGET', unpack(KEYS)), loadfile('numbers.lua')(ARGV[2])
+return loadfile('decide_windows_and_buckets.lua')(KEYS, values, numbers, now, extra_ms)

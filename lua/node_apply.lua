@@ -12,8 +12,8 @@
 -- State    as in each algorithm's file
 -- Reply    as of apply.lua; 'not here' if the node does not hold every key: then nothing was written
 -- Cost     that of apply.lua, and one STRLEN per counter, from Redis 7.4 on one more
-local keys = loadfile('node_read.lua')('STRLEN', ARGV, 5)
-if not keys then
+local keys = { unpack(ARGV, 5) }
+if not loadfile('node_read.lua')('STRLEN', keys) then
   return 'not here'
 end
 return loadfile('decide_any.lua')(keys, ARGV[1], ARGV[2], ARGV[3], ARGV[4])

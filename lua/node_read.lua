@@ -1,7 +1,6 @@
 #!lua
 -- Reads the counters of a call to one node of a cluster, by GET or STRLEN:
--- node_read(command, arguments, first) -> keys, values; nil if a key is not on this node. The keys are the
--- arguments from `first` on, in any slots.
+-- node_read(command, keys) -> values; nil if a key is not on this node.
 --
 -- A key of another node, and a missing key of a slot that is moving, is an error at its read. So if all
 -- keys can be read, all can be written. One command for several keys would fail if they are in several
@@ -9,9 +8,9 @@
 -- From Redis 7.4 on, a key of a moving slot is not found if the command before it used another slot: the first
 -- read of a script then succeeds, and the write later fails. Therefore the first key is read again after the
 -- last: then each slot is used right after another one. Earlier servers are spared that read, 5 % of the call.
-local command, arguments, first = ...
--- Lists of the right size, because growing empty ones costs Redis 4 % of the call.
-local keys, values, pcall = { unpack(arguments, first) }, { false, false, false, false, false }, redis.pcall
+local command, keys = ...
+-- A list of about the right size, because growing an empty one costs Redis 2 % of the call.
+local values, pcall = { false, false, false, false, false }, redis.pcall
 local count, version = #keys, redis.REDIS_VERSION_NUM
 local reads_again = not version or version >= 0x070400 or redis.VALKEY_VERSION_NUM
 for i = 1, reads_again and count + 1 or count do
@@ -24,4 +23,4 @@ for i = 1, reads_again and count + 1 or count do
   end
   values[i] = value
 end
-return keys, values
+return values

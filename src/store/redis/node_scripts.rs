@@ -2,11 +2,11 @@
 //! hash slots. Groups the checks by node, and decides for which slots a node script is used.
 //!
 //! Redis requires the declared keys of a script to be in one slot. A script that declares none may
-//! use every slot of its node, so one script call decides all checks on that node atomically. The
-//! script first reads every key. If a key cannot be read on the node, because its slot has moved or
-//! is moving, the script writes nothing and replies `not here`. The checks are then sent in one
-//! script call per slot, so that Redis redirects them to the right node, and no node script is used
-//! for their slots for [`SLOT_EXCLUSION_MS`].
+//! use every slot of its node, so one script call decides all checks on that node atomically. If a
+//! key cannot be used on the node, because its slot has moved or is moving, the script leaves no
+//! charge and replies `not here`. The checks are then sent in one script call per slot, so that
+//! Redis redirects them to the right node, and no node script is used for their slots for
+//! [`SLOT_EXCLUSION_MS`].
 //!
 //! Some managed Redis services route a script call without keys to any node. Node scripts then
 //! keep replying `not here` for slots that the intended node serves, and are turned off for

@@ -4,6 +4,7 @@
 //! Not here: the store contract, which also runs on Redis (`store_contract/redis_store.rs`).
 
 mod canned_replies;
+mod charge_buckets;
 mod clamped_counters;
 mod concurrent_callers;
 mod corrupt_values;

@@ -26,9 +26,9 @@ pub const SENTINEL_MASTER: &str = "~tg1* resetchannels -@all +hello +ping +clien
 pub const SENTINEL: &str = "resetchannels -@all +hello +sentinel|get-master-addr-by-name";
 /// On every node of a cluster.
 pub const CLUSTER: &str = "~tg1* resetchannels -@all +hello +ping +client|setname +script|load +evalsha \
-                           +info +get +mget +set +incr +incrby +expire +time +strlen +getrange +append +pexpire \
-                           +zcount +zrange +zscore +zadd +zrem +zremrangebyscore +cluster|shards \
-                           +cluster|slots +cluster|nodes +asking";
+                           +info +get +mget +set +incr +incrby +expire +time +pttl +strlen +getrange +append \
+                           +pexpire +zcount +zrange +zscore +zadd +zrem +zremrangebyscore \
+                           +cluster|shards +cluster|slots +cluster|nodes +asking";
 
 /// The configuration line that makes the user.
 pub fn line(rules: &str) -> String {

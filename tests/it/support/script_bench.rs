@@ -21,7 +21,11 @@ pub struct Bench {
 impl Bench {
     /// Scripts as production runs them, or strictly.
     pub async fn new(scripts: &'static Scripts, arguments: &[&str]) -> Bench {
-        let server = Server::start(arguments);
+        Bench::on(Server::start(arguments), scripts).await
+    }
+
+    /// Calls to a server that is there.
+    pub async fn on(server: Server, scripts: &'static Scripts) -> Bench {
         let plain = Plain(server.connect().await);
         Bench { _server: server, plain, encoder: Encoder::new(Prefix::default(), scripts, false) }
     }

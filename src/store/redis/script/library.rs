@@ -53,6 +53,8 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "decide_windows_and_buckets.lua",
     "decide_any.lua",
     "node_read.lua",
+    "charge_buckets.lua",
+    "numbers.lua",
     "algorithms.lua",
     "algorithm/fixed_window.lua",
     "algorithm/bucket.lua",
