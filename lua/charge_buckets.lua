@@ -12,41 +12,47 @@ local count, version = #keys, redis.REDIS_VERSION_NUM
 if numbers[3] ~= count or numbers[4] > 0 or not version or version >= 0x070400 or redis.VALKEY_VERSION_NUM then
   return nil
 end
-local pcall, call, format = redis.pcall, redis.call, string.format
-local reply, last_need, need_text = { now, 0, 0, 0, 0, 0, 0, 0 }, nil, nil
-for i = 1, count do
-  local key, need, capacity = keys[i], numbers[4 + 2 * i], numbers[5 + 2 * i]
-  if need ~= last_need then
-    last_need, need_text = need, format('%d', need)
-  end
-  local tat, left = pcall('INCRBY', key, need_text), nil
-  local charged = type(tat) == 'number'
-  local after = charged and tat - now
-  if charged and after < need then
-    -- The bucket was full: its key is missing, or from the past.
-    after, left = need, 0
-    call('SET', key, format('%d', now + need), 'PX', loadfile('ttl.lua')(2 * need + 1000000, extra_ms))
-  elseif charged then
-    left = pcall('PTTL', key)
-    -- A key lives longer than its state matters, so that few charges set its expiry.
-    if type(left) == 'number' and left * 1000 < after + 1999 then
+local call, charged, reply = redis.call, 0, { now, 0, 0, 0, 0, 0, 0, 0 }
+
+-- Returns whether all have room. A key that is not here or no bucket is an error.
+local function charge(keys, numbers, now, call, reply)
+  local at, last_need, need_text = 6, nil, nil
+  for i = 1, #keys do
+    local key, need = keys[i], numbers[at]
+    if need ~= last_need then
+      last_need, need_text = need, string.format('%d', need)
+    end
+    local after = call('INCRBY', key, need_text) - now
+    -- Its key is missing, or from the past.
+    local was_full = after < need
+    if was_full then
+      after = need
+      local tat = string.format('%d', now + need)
+      call('SET', key, tat, 'PX', loadfile('ttl.lua')(2 * need + 1000000, extra_ms))
+    end
+    charged, reply[2 + i] = i, after - need
+    if after > numbers[at + 1] then
+      return false
+    elseif not was_full and call('PTTL', key) * 1000 < after + 1999 then
+      -- Twice as long as its state matters, so that few charges set an expiry.
       call('PEXPIRE', key, loadfile('ttl.lua')(2 * after + 1000000, extra_ms))
     end
+    at = at + 2
   end
-  if not charged or after > capacity or type(left) ~= 'number' then
-    for undone = 1, charged and i or i - 1 do
-      need = numbers[4 + 2 * undone]
-      local ahead = undone == i and after - need or reply[2 + undone]
-      if ahead == 0 then
-        -- A full bucket is equivalent to a missing counter.
-        call('SET', keys[undone], '0', 'PX', '1')
-      else
-        call('INCRBY', keys[undone], format('%d', -need))
-      end
-    end
-    return nil
-  end
-  reply[2 + i] = after - need
+  return true
 end
-reply[3 + count] = nil
-return reply
+
+local is_here, has_room = pcall(charge, keys, numbers, now, call, reply)
+if is_here and has_room then
+  reply[3 + count] = nil
+  return reply
+end
+for i = 1, charged do
+  if reply[2 + i] == 0 then
+    -- A full bucket is equivalent to a missing counter.
+    call('SET', keys[i], '0', 'PX', '1')
+  else
+    call('INCRBY', keys[i], string.format('%d', -numbers[4 + 2 * i]))
+  end
+end
+return nil

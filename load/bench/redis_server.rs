@@ -14,6 +14,8 @@ const STARTS_WITHIN: Duration = Duration::from_secs(20);
 const MASTERS: usize = 3;
 /// A node of a Cluster talks to the others on the port above its own by this much.
 const BUS_PORT_ABOVE: u16 = 10_000;
+/// Where valgrind writes its count.
+const COUNT_FILE: &str = "instructions";
 
 /// Where a service counts: one standalone server, or the masters of a Cluster.
 pub struct Redis {
@@ -27,8 +29,22 @@ impl Redis {
 
     /// A Cluster without replicas, whose slots are assigned.
     pub fn cluster() -> Redis {
+        Redis::cluster_of(|| Command::new("redis-server"))
+    }
+
+    /// Such a Cluster, whose instructions are counted. Every node is 50 times slower.
+    pub fn counted_cluster() -> Redis {
+        Redis::cluster_of(|| {
+            let mut command = Command::new("valgrind");
+            command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+            command.arg(format!("--log-file={COUNT_FILE}")).arg("redis-server");
+            command
+        })
+    }
+
+    fn cluster_of(program: impl Fn() -> Command) -> Redis {
         let lines = ["--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf"];
-        let node = |_| RedisServer::start_at(port_for_cluster(), &lines);
+        let node = |_| RedisServer::start_at(port_for_cluster(), &mut program(), &lines);
         let nodes: Vec<RedisServer> = (0..MASTERS).map(node).collect();
         let created = Command::new("redis-cli")
             .args(["--cluster", "create"])
@@ -65,6 +81,17 @@ impl Redis {
         &self.nodes
     }
 
+    /// Script calls of all servers so far.
+    pub fn script_calls(&self) -> usize {
+        self.nodes.iter().map(RedisServer::script_calls).sum()
+    }
+
+    /// Stops the servers of a [`counted_cluster`](Self::counted_cluster), and returns how many
+    /// instructions they executed.
+    pub fn instructions(mut self) -> f64 {
+        self.nodes.iter_mut().map(RedisServer::instructions).sum()
+    }
+
     /// CPU time of all servers so far.
     pub fn cpu(&self) -> Duration {
         self.nodes.iter().map(|node| cpu::of_process(node.pid())).sum()
@@ -74,18 +101,18 @@ impl Redis {
 pub struct RedisServer {
     child: Child,
     port: u16,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl RedisServer {
     pub fn start() -> RedisServer {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        RedisServer::start_at(port, &[])
+        RedisServer::start_at(port, &mut Command::new("redis-server"), &[])
     }
 
-    fn start_at(port: u16, more: &[&str]) -> RedisServer {
+    fn start_at(port: u16, program: &mut Command, more: &[&str]) -> RedisServer {
         let dir = tempfile::tempdir().unwrap();
-        let child = Command::new("redis-server")
+        let child = program
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
             .args(more)
@@ -94,7 +121,7 @@ impl RedisServer {
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server starts (make tools installs it)");
-        let server = RedisServer { child, port, _dir: dir };
+        let server = RedisServer { child, port, dir };
         let end = Instant::now() + STARTS_WITHIN;
         while server.client().get_connection().is_err() {
             assert!(Instant::now() < end, "redis-server does not answer");
@@ -107,6 +134,23 @@ impl RedisServer {
         let mut connection = self.client().get_connection().unwrap();
         let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut connection).unwrap();
         info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
+    }
+
+    fn script_calls(&self) -> usize {
+        let mut connection = self.client().get_connection().unwrap();
+        let text: String = redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
+        let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        calls.map_or(0, |calls| calls.split(',').next().unwrap().parse().expect("a number"))
+    }
+
+    fn instructions(&mut self) -> f64 {
+        let mut connection = self.client().get_connection().unwrap();
+        // The server ends without a reply.
+        let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").exec(&mut connection);
+        self.child.wait().expect("it ends");
+        let log = std::fs::read_to_string(self.dir.path().join(COUNT_FILE)).expect("a log");
+        let count = log.lines().find_map(|line| line.split_once("Collected : "));
+        count.expect("valgrind counts").1.trim().parse().expect("a number")
     }
 
     pub fn pid(&self) -> u32 {
