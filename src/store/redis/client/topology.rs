@@ -155,7 +155,8 @@ impl Transport for RedisClient {
         match &*self.topology {
             // There is a single script call, so there are no partial results to keep at a deadline.
             Topology::SingleMaster(master) => master.send(calls).await,
-            Topology::Cluster(cluster) => cluster.send(calls, deadline).await,
+            // Boxed, so that the future for a single master stays small.
+            Topology::Cluster(cluster) => Box::pin(cluster.send(calls, deadline)).await,
         }
     }
 
@@ -170,7 +171,8 @@ impl Transport for RedisClient {
     ) -> Option<ChargeReplies> {
         match &*self.topology {
             Topology::SingleMaster(master) => master.charge(charges, deadline).await,
-            Topology::Cluster(cluster) => cluster.charge(charges, deadline).await,
+            // Boxed, so that the future for a single master stays small.
+            Topology::Cluster(cluster) => Box::pin(cluster.charge(charges, deadline)).await,
         }
     }
 
