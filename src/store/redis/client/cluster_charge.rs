@@ -40,7 +40,7 @@ impl Cluster {
                     node.charges.push(charge);
                 }
                 None => {
-                    table.node(owner).filter(|node| node.can_charge())?;
+                    table.node(owner).filter(|node| node.can_charge(node.now()))?;
                     let (indices, charges) =
                         (SmallVec::from_iter([index]), PlainCharges::from_iter([charge]));
                     nodes.push(NodeCharges { owner, indices, charges });
@@ -53,7 +53,8 @@ impl Cluster {
         let mut waits = FuturesUnordered::new();
         for NodeCharges { owner, indices, charges } in nodes {
             let Some(node) = table.node(owner) else { continue };
-            let (command, reply) = node.prepare(NodeCommand::Charges(charges), deadline, false);
+            let charges = NodeCommand::Charges(charges);
+            let (command, reply) = node.prepare(charges, deadline, false, node.now());
             node.enqueue(command.into_iter().collect());
             waits.push(async move { (reply.wait().await, indices) });
         }

@@ -231,12 +231,19 @@ impl Node {
         }
     }
 
-    /// Returns whether plain charges can be sent now. On a worker thread, the server's time must be
-    /// known on the connection that the thread prefers. On any other thread, it must be known on
-    /// every open connection.
-    pub(crate) fn can_charge(&self) -> bool {
-        let Some(breaker) = &self.breaker else { return false };
-        let now = breaker.clock.now();
+    /// Returns the time by the clock that measures deadlines and waits; zero without a circuit
+    /// breaker.
+    pub(crate) fn now(&self) -> Micros {
+        self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now())
+    }
+
+    /// Returns whether plain charges can be sent at `now`. On a worker thread, the server's time
+    /// must be known on the connection that the thread prefers. On any other thread, it must be
+    /// known on every open connection.
+    pub(crate) fn can_charge(&self, now: Micros) -> bool {
+        if self.breaker.is_none() {
+            return false;
+        }
         let is_ready = |connection: &&ConnectionHandle| connection.ready.load(Ordering::Acquire);
         if let Some(worker) = WORKER_INDEX.get() {
             let preferred = self.connections.get(worker % self.connections.len().max(1));
@@ -253,7 +260,8 @@ impl Node {
     /// before the call.
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
         let deadline = call.deadline;
-        let (command, reply) = self.prepare(NodeCommand::Script(call), deadline, asking);
+        let (command, reply) =
+            self.prepare(NodeCommand::Script(call), deadline, asking, self.now());
         self.enqueue(command.into_iter().collect());
         reply
     }
@@ -265,16 +273,17 @@ impl Node {
         call: ScriptCall,
     ) -> (Option<PendingCommand>, PendingReply) {
         let deadline = call.deadline;
-        self.prepare(NodeCommand::Script(call), deadline, false)
+        self.prepare(NodeCommand::Script(call), deadline, false, self.now())
     }
 
-    /// Returns the command for a call and its pending reply. If the circuit breaker rejects the
-    /// call, the command is `None` and the reply is an error.
+    /// Returns the command for a call made at `now`, and its pending reply. If the circuit breaker
+    /// rejects the call, the command is `None` and the reply is an error.
     pub(crate) fn prepare(
         &self,
         call: NodeCommand,
         deadline: Option<Instant>,
         asking: bool,
+        now: Micros,
     ) -> (Option<PendingCommand>, PendingReply) {
         let (mut command, receiver) = PendingCommand::new(call, asking);
         let Some(breaker) = &self.breaker else {
@@ -285,12 +294,11 @@ impl Node {
             command.reject(SendErrorKind::BreakerOpen);
             return (None, PendingReply { receiver, tracker: None });
         }
-        let clock = &breaker.clock;
-        command.queued_at = clock.now();
+        command.queued_at = now;
         if let Some(deadline) = deadline {
-            command.deadline = clock.micros_at(deadline);
+            command.deadline = breaker.clock.micros_at(deadline);
         }
-        let tracker = Some(breaker.track(command.queued_at));
+        let tracker = Some(breaker.track(now));
         (Some(command), PendingReply { receiver, tracker })
     }
 }
@@ -381,7 +389,7 @@ mod tests {
         fn can_charge_on(&self, worker: usize) -> bool {
             let ask = || {
                 WORKER_INDEX.set(Some(worker));
-                self.node.can_charge()
+                self.node.can_charge(self.node.now())
             };
             std::thread::scope(|scope| scope.spawn(ask).join().unwrap())
         }
@@ -505,18 +513,18 @@ mod tests {
             bench.node.connections[connection].server_time_expiry.set(Micros(100));
         };
         bench.set_time(100);
-        assert!(!bench.node.can_charge());
+        assert!(!bench.node.can_charge(bench.node.now()));
         time_known_on(0);
-        assert!(!bench.node.can_charge(), "the call may use the other connection");
+        assert!(!bench.node.can_charge(bench.node.now()), "the call may use the other connection");
         assert!(bench.can_charge_on(0) && !bench.can_charge_on(1) && bench.can_charge_on(2));
         bench.set_ready([true, false]);
-        assert!(bench.node.can_charge());
+        assert!(bench.node.can_charge(bench.node.now()));
         bench.set_ready([false, false]);
-        assert!(!bench.node.can_charge() && !bench.can_charge_on(0));
+        assert!(!bench.node.can_charge(bench.node.now()) && !bench.can_charge_on(0));
         bench.set_ready([true, true]);
         time_known_on(1);
-        assert!(bench.node.can_charge());
+        assert!(bench.node.can_charge(bench.node.now()));
         bench.set_time(101);
-        assert!(!bench.node.can_charge());
+        assert!(!bench.node.can_charge(bench.node.now()));
     }
 }

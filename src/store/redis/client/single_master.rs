@@ -68,8 +68,14 @@ impl SingleMaster {
         let count = charges.len();
         let reply = {
             let node = self.node.load();
-            let node = node.as_ref().filter(|node| node.can_charge())?;
-            let (command, reply) = node.prepare(NodeCommand::Charges(charges), deadline, false);
+            let node = node.as_ref()?;
+            // Read once, because reading the clock is a per cent of the call.
+            let now = node.now();
+            if !node.can_charge(now) {
+                return None;
+            }
+            let charges = NodeCommand::Charges(charges);
+            let (command, reply) = node.prepare(charges, deadline, false, now);
             node.enqueue(command.into_iter().collect());
             reply
         };
