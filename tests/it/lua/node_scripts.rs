@@ -182,8 +182,9 @@ async fn a_key_of_another_node_wherever_it_stands_changes_nothing() {
 
 #[tokio::test]
 async fn a_fresh_or_moved_key_of_a_moving_slot_changes_nothing() {
-    let pair = Pair::new().await;
     for limits in kinds_of_calls() {
+        // New nodes: a slot that is told to move back may be claimed again by a message on its way.
+        let pair = Pair::new().await;
         let own = keys_of(0);
         let checks = takes(&own, &limits);
         for at in 0..checks.len() {
@@ -209,18 +210,6 @@ async fn a_fresh_or_moved_key_of_a_moving_slot_changes_nothing() {
         pair.end_move(&checks[0].key);
         assert_eq!(pair.verdicts(&checks).await, None, "its slot has moved");
         assert_eq!(pair.contents(), before, "something was written");
-        // Back for the next kind of call.
-        pair.nodes[0].ask(&["FLUSHALL"]);
-        pair.nodes[1].ask(&["FLUSHALL"]);
-        let (slot, id) = (
-            counter_slot(&checks[0].key).to_string(),
-            text(pair.nodes[0].ask(&["CLUSTER", "MYID"])),
-        );
-        for node in &pair.nodes {
-            node.ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &id]);
-        }
-        // Otherwise a message that the second master sent before takes the slot back.
-        pair.nodes[0].ask(&["CLUSTER", "BUMPEPOCH"]);
     }
 }
 
