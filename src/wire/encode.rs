@@ -145,15 +145,18 @@ fn encode_limit(shown: &StatusLimit<'_>, out: &mut Vec<u8>) {
 fn encode_integer(field: u8, number: u64, out: &mut Vec<u8>) {
     if number > 0 {
         out.push(field << 3 | WireType::Varint as u8);
-        match u8::try_from(number) {
-            Ok(byte @ ..0x80) => out.push(byte),
-            _ => encode_varint(number, out),
+        // prost's `encode_varint` is a call of 50 instructions.
+        let mut rest = number;
+        while rest >= 0x80 {
+            out.push(rest as u8 | 0x80);
+            rest >>= 7;
         }
+        out.push(rest as u8);
     }
 }
 
 /// Appends a length-delimited protobuf field. `content` appends the bytes of the field's value.
-fn encode_message(field: u8, out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
+pub(super) fn encode_message(field: u8, out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
     out.push(field << 3 | WireType::LengthDelimited as u8);
     // Nearly every length takes one byte. A longer one moves the message that follows it.
     let at = out.len();
