@@ -7,8 +7,9 @@
 //! Not here: streams (`limits_stream`), encoding and decoding (`wire::limits_messages`).
 
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -113,44 +114,51 @@ impl<D: Decide> RlsService<D> {
         let observer = self.decider.observer();
         let started = observer.wants_timing().then(|| self.clock.monotonic_now());
         let times = CallTimestamps { now: self.clock.now(), started };
-        let next = AtomicUsize::new(0);
-        let decide_in_turn = || async {
-            let mut part = PartialBatchResults::default();
-            let mut response = Vec::new();
-            loop {
-                let position = next.fetch_add(1, Ordering::Relaxed);
-                let Some(request) = requests.get(position) else { return part };
-                response.clear();
-                let out = &mut response;
-                // Pinned here, because awaiting the future by value would copy it.
-                let result =
-                    pin!(self.decide_encoded(request, deadline, times, caller, None, out)).await;
-                part.outcomes[classify_outcome(&result) as usize] += 1;
-                part.results.push(position, result.map(|()| &*response));
-            }
+        let batch = Batch {
+            requests,
+            deadline,
+            times,
+            caller,
+            next: AtomicUsize::new(0),
+            results: Mutex::default(),
         };
         let mut waiting = FuturesUnordered::new();
-        let mut parts = Vec::new();
-        while next.load(Ordering::Relaxed) < requests.len() {
+        while batch.next.load(Ordering::Relaxed) < requests.len() {
             // Boxed, because pushing the future itself would copy it three times.
-            waiting.push(Box::pin(decide_in_turn()));
+            waiting.push(box_in_place(|| self.decide_in_turn(&batch)));
             // Polls only the new future, and those that were woken meanwhile.
-            if let Poll::Ready(part) = poll_fn(|cx| Poll::Ready(waiting.poll_next_unpin(cx))).await
-            {
-                parts.extend(part);
-            }
+            poll_fn(|cx| Poll::Ready(waiting.poll_next_unpin(cx).is_ready())).await;
         }
-        while let Some(part) = waiting.next().await {
-            parts.push(part);
-        }
+        while waiting.next().await.is_some() {}
+        drop(waiting);
+        let BatchResults { encoded, outcomes } =
+            batch.results.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(started) = started {
             let took = self.clock.monotonic_now() - started;
             for outcome in RpcOutcome::ALL {
-                let count: usize = parts.iter().map(|part| part.outcomes[outcome as usize]).sum();
-                (0..count).for_each(|_| observer.on_response(outcome, took));
+                (0..outcomes[outcome as usize]).for_each(|_| observer.on_response(outcome, took));
             }
         }
-        EncodedResults::join(parts.into_iter().map(|part| part.results).collect())
+        encoded.into_response()
+    }
+
+    /// Decides requests of a batch one after the other, until none is left.
+    async fn decide_in_turn(&self, batch: &Batch<'_>) {
+        let Batch { requests, deadline, times, caller, next, results } = batch;
+        let mut response = Vec::new();
+        loop {
+            let position = next.fetch_add(1, Ordering::Relaxed);
+            let Some(request) = requests.get(position) else { return };
+            response.clear();
+            let out = &mut response;
+            // Pinned here, because awaiting the future by value would copy it.
+            let result =
+                pin!(self.decide_encoded(request, *deadline, *times, caller, None, out)).await;
+            // Never contended, because one task polls all futures of the batch.
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            results.outcomes[classify_outcome(&result) as usize] += 1;
+            results.encoded.push(position, result.map(|()| &*response));
+        }
     }
 
     /// Predicts the decision on an encoded request without charging any hits. Returns the encoded
@@ -220,10 +228,26 @@ fn to_counter_message(snapshot: &CounterSnapshot<'_>) -> Counter {
     limits_messages::build_counter(snapshot.rule, snapshot.name, snapshot.capacity, state)
 }
 
-/// Results of the requests in a batch that the same future has decided.
+/// Requests of a batch, and the results so far.
+struct Batch<'a> {
+    requests: &'a [&'a [u8]],
+    deadline: Option<Duration>,
+    times: CallTimestamps,
+    caller: &'a Caller,
+    /// Position of the next request to decide.
+    next: AtomicUsize,
+    results: Mutex<BatchResults>,
+}
+
+/// Results of the requests in a batch.
 #[derive(Default)]
-struct PartialBatchResults {
-    results: EncodedResults,
+struct BatchResults {
+    encoded: EncodedResults,
     /// Number of results per outcome, indexed by [`RpcOutcome`].
     outcomes: [usize; RpcOutcome::ALL.len()],
+}
+
+/// Boxes the future that `make` returns, which is constructed in the box. `Box::pin` would copy it.
+fn box_in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    Box::into_pin(Box::write(Box::new_uninit(), make()))
 }
