@@ -4,6 +4,9 @@
 //! Not here: the wrappers of the Redis store (`redis_stack`).
 
 #[cfg(feature = "redis")]
+use std::pin::pin;
+
+#[cfg(feature = "redis")]
 use super::redis_stack::RedisStack;
 use crate::domain::{Answers, Call, Receipt};
 #[cfg(feature = "redis")]
@@ -58,9 +61,9 @@ impl Store for AnyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         match self {
             AnyStore::Memory(memory) => memory.apply(call).await,
-            // Boxed, because this future is twice as large as the memory store's.
+            // Pinned here, because awaiting the future by value would copy it.
             #[cfg(feature = "redis")]
-            AnyStore::Redis(redis) => Box::pin(redis.apply(call)).await,
+            AnyStore::Redis(redis) => pin!(redis.apply(call)).await,
         }
     }
 

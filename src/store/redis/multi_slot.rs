@@ -16,7 +16,8 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::near_limit_hints::LimitDistance;
-use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Role};
+use super::script::reply::CounterStatus;
+use crate::domain::{Accounting, Admission, Answer, Check, ExecutionStatus, Receipt, Role};
 
 /// Group of checks that one script call decides. Their counters are in the same hash slot or, with
 /// node scripts, on the same node. `checks` contains the index of each check in the call.
@@ -186,6 +187,25 @@ pub(super) fn other_groups(
         others.retain(|group| !group.checks.is_empty());
     }
     others
+}
+
+/// For each check, the status of its counter without the charges of the call; `None` if no reply
+/// contained it.
+pub(super) type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
+
+/// Updates a rejected call's answers to the state after the refund. Returns the receipts to refund.
+pub(super) fn refund_answers(
+    checks: &[Check<'_>],
+    answers: &mut [Answer],
+    uncharged: &UnchargedStatuses,
+) -> Vec<Receipt> {
+    let receipts = Receipt::for_rejected_call(checks, answers);
+    for (answer, status) in answers.iter_mut().zip(uncharged) {
+        if let (Answer::Decided(outcome), Some(status)) = (answer, status) {
+            (outcome.available, outcome.reset_after) = (status.available, status.reset_after);
+        }
+    }
+    receipts
 }
 
 #[cfg(test)]

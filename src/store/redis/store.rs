@@ -2,6 +2,7 @@
 //!
 //! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -9,17 +10,17 @@ use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::client::node_stats::{BreakerState, NodeReport};
-use super::client::plain_charge::PlainCharges;
+use super::client::plain_charge::ChargeReplies;
 use super::client::topology::RedisClient;
 use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, reply_source};
 use super::keys::{self, Prefix};
-use super::multi_slot::{self, SlotGroup, SlotGroups};
+use super::multi_slot::{self, SlotGroup, SlotGroups, UnchargedStatuses};
 use super::near_limit_hints::NearLimitHints;
 use super::node_scripts::{self, NodeScriptSwitch};
 use super::plain_calls::{self, PlainCalls, PlainResult, PlainStats};
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICT};
-use super::script::reply::{CounterStatus, ReplyError, ScriptReply, is_not_here};
+use super::script::reply::{ReplyError, ScriptReply, is_not_here};
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
 };
@@ -216,16 +217,16 @@ impl<T: Transport> RedisStore<T> {
         answers
     }
 
-    /// Decides a call with plain commands or, if their replies do not decide it, with scripts.
+    /// Decides a call by the replies to its plain commands or, if they do not decide it, with
+    /// scripts.
     async fn decide_by_plain_commands(
         &self,
         call: &Call<'_>,
         plain: &PlainCalls,
-        charges: PlainCharges,
+        replies: impl Future<Output = Option<ChargeReplies>>,
     ) -> Answers {
-        let until = call.deadline.and_then(|deadline| deadline.checked_sub(DEADLINE_MARGIN));
         // The rare script calls are boxed, so that the future of a plain call stays small.
-        let Some(replies) = self.transport.charge(charges, until).await else {
+        let Some(replies) = replies.await else {
             return Box::pin(self.decide_by_script(call)).await;
         };
         match plain.evaluate(call, &replies) {
@@ -384,7 +385,7 @@ impl<T: Transport> RedisStore<T> {
         if call.accounting == Accounting::AllOrNothing
             && multi_slot::is_rejected(call.checks, &answers.each)
         {
-            let receipts = refund_answers(call.checks, &mut answers.each, &uncharged);
+            let receipts = multi_slot::refund_answers(call.checks, &mut answers.each, &uncharged);
             self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
             for script_call in self.refund_calls(&receipts, self.now(call)) {
                 self.transport.send_in_background(script_call);
@@ -545,32 +546,17 @@ impl<T: Transport> RedisStore<T> {
     }
 }
 
-/// Status of each check's counter without the call's charges; `None` if no reply contained it.
-type UnchargedStatuses = SmallVec<[Option<CounterStatus>; 8]>;
-
-/// Updates a rejected call's answers to the state after the refund. Returns the receipts to refund.
-fn refund_answers(
-    checks: &[Check<'_>],
-    answers: &mut [Answer],
-    uncharged: &UnchargedStatuses,
-) -> Vec<Receipt> {
-    let receipts = Receipt::for_rejected_call(checks, answers);
-    for (answer, status) in answers.iter_mut().zip(uncharged) {
-        if let (Answer::Decided(outcome), Some(status)) = (answer, status) {
-            (outcome.available, outcome.reset_after) = (status.available, status.reset_after);
-        }
-    }
-    receipts
-}
-
 impl<T: Transport> Store for RedisStore<T> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        // Boxed, so that the futures of the stores around this one, which contain it, stay small.
         if let Some(plain) = &self.plain
             && let Some(charges) = plain.plan(call)
         {
-            return Box::pin(self.decide_by_plain_commands(call, plain, charges)).await;
+            let until = call.deadline.and_then(|deadline| deadline.checked_sub(DEADLINE_MARGIN));
+            let replies = self.transport.charge(charges, until);
+            // Pinned here, because awaiting the future by value would copy it.
+            return pin!(self.decide_by_plain_commands(call, plain, replies)).await;
         }
+        // Boxed, so that the futures of the stores around this one, which contain it, stay small.
         Box::pin(self.decide_by_script(call)).await
     }
 

@@ -3,6 +3,7 @@
 //!
 //! Not here: finding the master and replacing its node (`sentinel`).
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -58,28 +59,34 @@ impl SingleMaster {
         replies
     }
 
-    /// Charges counters with plain commands and waits for the replies. Sends nothing and returns
-    /// `None` if the master or its server time is not known.
-    pub(crate) async fn charge(
+    /// Charges counters with plain commands. Queues the commands at once; the future waits for the
+    /// replies. Sends nothing and returns `None` if the master or its server time is not known.
+    pub(crate) fn charge(
         &self,
         charges: PlainCharges,
         deadline: Option<Instant>,
-    ) -> Option<ChargeReplies> {
+    ) -> impl Future<Output = Option<ChargeReplies>> + Send + use<> {
         let count = charges.len();
-        let reply = {
-            let node = self.node.load();
-            let node = node.as_ref()?;
-            // Read once, because reading the clock is a per cent of the call.
-            let now = node.now();
-            if !node.can_charge(now) {
-                return None;
-            }
-            let charges = NodeCommand::Charges(charges);
-            let (command, reply) = node.prepare(charges, deadline, false, now);
-            node.enqueue(command.into_iter().collect());
-            reply
-        };
-        Some(into_charge_replies(reply.wait().await, count))
+        // Outside of the future, which thereby stays small.
+        let reply = self.enqueue_charges(charges, deadline);
+        async move { Some(into_charge_replies(reply?.wait().await, count)) }
+    }
+
+    fn enqueue_charges(
+        &self,
+        charges: PlainCharges,
+        deadline: Option<Instant>,
+    ) -> Option<PendingReply> {
+        let node = self.node.load();
+        let node = node.as_ref()?;
+        // Read once, because reading the clock is a per cent of the call.
+        let now = node.now();
+        if !node.can_charge(now) {
+            return None;
+        }
+        let (command, reply) = node.prepare(NodeCommand::Charges(charges), deadline, false, now);
+        node.enqueue(command.into_iter().collect());
+        Some(reply)
     }
 
     /// Sends a script call to the master and discards its reply. Drops the call if the master is

@@ -2,10 +2,12 @@
 //!
 //! Not here: the topologies (`single_master`, `sentinel`, `cluster`), the commands (`script`).
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::Either;
 use tokio::sync::Notify;
 
 use super::cluster::Cluster;
@@ -164,15 +166,17 @@ impl Transport for RedisClient {
         self.can_charge
     }
 
-    async fn charge(
+    fn charge(
         &self,
         charges: PlainCharges,
         deadline: Option<Instant>,
-    ) -> Option<ChargeReplies> {
+    ) -> impl Future<Output = Option<ChargeReplies>> + Send {
         match &*self.topology {
-            Topology::SingleMaster(master) => master.charge(charges, deadline).await,
+            Topology::SingleMaster(master) => Either::Left(master.charge(charges, deadline)),
             // Boxed, so that the future for a single master stays small.
-            Topology::Cluster(cluster) => Box::pin(cluster.charge(charges, deadline)).await,
+            Topology::Cluster(cluster) => {
+                Either::Right(Box::pin(cluster.charge(charges, deadline)))
+            }
         }
     }
 

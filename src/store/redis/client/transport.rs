@@ -163,8 +163,8 @@ pub trait Transport: Send + Sync + 'static {
         false
     }
 
-    /// Charges counters with plain commands, without a script, and waits for the replies. On a
-    /// cluster, charges without a reply by `deadline` fail as [`Lost`](SendErrorKind::Lost).
+    /// Charges counters with plain commands, without a script, and waits for the replies. May queue
+    /// the commands before the future is polled. On a cluster, charges without a reply by `deadline` fail as [`Lost`](SendErrorKind::Lost).
     ///
     /// Sends nothing and returns `None` unless the server time of each node that owns one of the
     /// counters is known. A charge is sent at most once and never redirected to another node.
