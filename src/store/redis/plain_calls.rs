@@ -135,11 +135,11 @@ impl PlainCalls {
 
     fn build_charge(&self, check: &Check<'_>) -> PlainCharge {
         PlainCharge {
-            counter: check.key.identity,
+            counter: check.key.identity.into(),
             key: self.prefix.key(&check.key, &check.limit.algorithm).as_slice().into(),
-            cost: check.cost().0,
+            cost: saturate_to_u32(check.cost().0),
             // One window and a second, so that the key outlives any window that it may count.
-            expire_s: window_length(check).0.div_ceil(Micros::SECOND.0) + 1,
+            expire_s: saturate_to_u32(window_length(check).0.div_ceil(Micros::SECOND.0) + 1),
             slot: self.is_cluster.then(|| keys::counter_slot(&check.key)),
         }
     }

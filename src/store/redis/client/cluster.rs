@@ -132,7 +132,7 @@ impl Cluster {
                 CommandReply::Redirect(redirect, call) => match table.node(owner) {
                     // Boxed, so that the future of a call without redirects stays small.
                     Some(from) => {
-                        Box::pin(self.follow_redirects(Arc::clone(from), redirect, call, deadline))
+                        Box::pin(self.follow_redirects(Arc::clone(from), redirect, *call, deadline))
                             .await
                     }
                     None => Err(SendError::not_executed(SendErrorKind::Reconfiguring)),
@@ -228,7 +228,7 @@ impl Cluster {
                 CommandReply::Charged(_) => return Err(SendError::LOST),
                 CommandReply::Redirect(next, returned) => {
                     redirect = next;
-                    call = returned;
+                    call = *returned;
                 }
             }
         }

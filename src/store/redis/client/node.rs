@@ -261,7 +261,7 @@ impl Node {
     pub(crate) fn send_one(&self, call: ScriptCall, asking: bool) -> PendingReply {
         let deadline = call.deadline;
         let (command, reply) =
-            self.prepare(NodeCommand::Script(call), deadline, asking, self.now());
+            self.prepare(NodeCommand::script(call), deadline, asking, self.now());
         self.enqueue(command.into_iter().collect());
         reply
     }
@@ -273,7 +273,7 @@ impl Node {
         call: ScriptCall,
     ) -> (Option<PendingCommand>, PendingReply) {
         let deadline = call.deadline;
-        self.prepare(NodeCommand::Script(call), deadline, false, self.now())
+        self.prepare(NodeCommand::script(call), deadline, false, self.now())
     }
 
     /// Returns the command for a call made at `now`, and its pending reply. If the circuit breaker

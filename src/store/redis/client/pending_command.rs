@@ -25,8 +25,8 @@ pub(crate) enum CommandReply {
     /// The script ran and returned this value.
     Value(Value),
     /// The script did not run, because the node replied with a redirect. Contains the script
-    /// call, so that it can be sent again.
-    Redirect(Redirect, ScriptCall),
+    /// call, so that it can be sent again. Boxed, so that replies stay small.
+    Redirect(Redirect, Box<ScriptCall>),
     /// All plain charges were written. Contains the replies, one per charge.
     Charged(ChargeReplies),
     /// The command was rejected, failed with an error reply, or was lost.
@@ -36,10 +36,16 @@ pub(crate) enum CommandReply {
 /// Request to a node for one call: either a script call or plain charges.
 #[derive(Debug)]
 pub(crate) enum NodeCommand {
-    /// Call to a Lua script.
-    Script(ScriptCall),
+    /// Call to a Lua script. Boxed, so that the entries of a connection's queue stay small.
+    Script(Box<ScriptCall>),
     /// INCRBY commands, written and completed together.
     Charges(PlainCharges),
+}
+
+impl NodeCommand {
+    pub(crate) fn script(call: ScriptCall) -> NodeCommand {
+        NodeCommand::Script(Box::new(call))
+    }
 }
 
 /// Command that waits in the queue of a connection.
@@ -90,7 +96,7 @@ impl PendingCommand {
 
     /// Creates a command whose reply is discarded.
     pub(crate) fn without_reply(call: ScriptCall) -> PendingCommand {
-        PendingCommand::from_command(NodeCommand::Script(call))
+        PendingCommand::from_command(NodeCommand::script(call))
     }
 
     fn from_command(command: NodeCommand) -> PendingCommand {
@@ -135,7 +141,8 @@ impl PendingCommand {
     pub(crate) fn split(self, preceding_replies: usize) -> WriteParts {
         let PendingCommand { call, asking, noscript_count, queued_at, deadline, reply } = self;
         match call {
-            NodeCommand::Script(ScriptCall { script, command, slot, deadline: call_deadline }) => {
+            NodeCommand::Script(call) => {
+                let ScriptCall { script, command, slot, deadline: call_deadline } = *call;
                 let in_flight = InFlight {
                     preceding_replies,
                     noscript_count,
@@ -187,7 +194,7 @@ impl InFlight {
         } = self;
         let call = ScriptCall { script, command, slot, deadline: call_deadline };
         PendingCommand {
-            call: NodeCommand::Script(call),
+            call: NodeCommand::script(call),
             asking,
             noscript_count: noscript_count + 1,
             queued_at,
@@ -200,7 +207,7 @@ impl InFlight {
     pub(crate) fn redirect(self, redirect: Redirect, command: Cmd) {
         let InFlight { script, slot, call_deadline: deadline, .. } = self;
         let call = ScriptCall { script, command, slot, deadline };
-        self.complete(CommandReply::Redirect(redirect, call));
+        self.complete(CommandReply::Redirect(redirect, Box::new(call)));
     }
 }
 
@@ -216,7 +223,7 @@ pub(crate) struct PendingReply {
 impl PendingReply {
     /// Creates the error reply to a call that was not sent to any node.
     pub(crate) fn rejected(call: ScriptCall, kind: SendErrorKind) -> PendingReply {
-        let (command, receiver) = PendingCommand::new(NodeCommand::Script(call), false);
+        let (command, receiver) = PendingCommand::new(NodeCommand::script(call), false);
         command.reject(kind);
         PendingReply { receiver, tracker: None }
     }

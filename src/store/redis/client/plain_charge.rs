@@ -10,7 +10,7 @@
 //! charge is never written twice and never redirected; if it fails, scripts decide the call. Not
 //! here: which calls are charged this way, and how their replies decide the call (`plain_calls`).
 
-use redis::{Pipeline, Value};
+use redis::{Cmd, Pipeline, Value};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
@@ -24,15 +24,26 @@ use super::transport::{SendError, SendErrorKind};
 #[derive(Clone, Debug)]
 pub struct PlainCharge {
     /// Identity of the counter. Charges with the same value in one write charge the same counter.
-    pub counter: u128,
+    pub counter: CounterId,
     /// Key of the counter. On the heap, so that the entries of a connection's queue stay small.
     pub key: Box<[u8]>,
     /// Number of hits to charge.
-    pub cost: u64,
+    pub cost: u32,
     /// TTL in seconds, set on the key if it has none. At least one window length.
-    pub expire_s: u64,
+    pub expire_s: u32,
     /// Hash slot of the key; `None` if Redis is not a cluster.
     pub slot: Option<u16>,
+}
+
+/// Identity of a counter, in two halves: with the alignment of a `u128`, the entries of a
+/// connection's queue would be larger by a quarter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CounterId([u64; 2]);
+
+impl From<u128> for CounterId {
+    fn from(identity: u128) -> CounterId {
+        CounterId([(identity >> 64) as u64, identity as u64])
+    }
 }
 
 /// Plain charges of one call. Usually there is only one.
@@ -128,9 +139,9 @@ pub(crate) struct MergedCharges {
 /// Counter that a write charges.
 #[derive(Debug)]
 struct ChargedCounter {
-    identity: u128,
+    identity: CounterId,
     key: Box<[u8]>,
-    expire_s: u64,
+    expire_s: u32,
     /// Total cost of the charges so far, in hits.
     cost: u64,
 }
@@ -164,6 +175,7 @@ impl MergedCharges {
 
     fn merge(&mut self, charge: PlainCharge) -> MergedCharge {
         let PlainCharge { counter: identity, key, cost, expire_s, .. } = charge;
+        let cost = u64::from(cost);
         // A linear search: a write has fewer than 100 counters, and often only one.
         let found = self.counters.iter().position(|counter| counter.identity == identity);
         let counter = found.unwrap_or(self.counters.len());
@@ -191,10 +203,14 @@ impl MergedCharges {
     /// Appends the INCRBY and then the EXPIRE commands to a write.
     pub(crate) fn write(&self, pipeline: &mut Pipeline) {
         for ChargedCounter { key, cost, .. } in &self.counters {
-            pipeline.cmd("INCRBY").arg(&**key).arg(*cost);
+            let mut command = new_command(3, key);
+            command.arg("INCRBY").arg(&**key).arg(*cost);
+            pipeline.add_command(command);
         }
         for ChargedCounter { key, expire_s, .. } in &self.counters {
-            pipeline.cmd("EXPIRE").arg(&**key).arg(*expire_s).arg("NX");
+            let mut command = new_command(4, key);
+            command.arg("EXPIRE").arg(&**key).arg(*expire_s).arg("NX");
+            pipeline.add_command(command);
         }
     }
 
@@ -228,6 +244,12 @@ impl MergedCharges {
         }
         unavailable_calls
     }
+}
+
+/// Returns an empty command with room for an INCRBY or EXPIRE of this key, so that it does not grow
+/// with each argument.
+fn new_command(arg_count: usize, key: &[u8]) -> Cmd {
+    Cmd::with_capacity(arg_count, key.len() + COMMAND_OVERHEAD)
 }
 
 /// Returns whether the reply to an EXPIRE shows that the server will never execute EXPIRE. Returns
@@ -309,9 +331,9 @@ mod tests {
 
     #[test]
     fn charges_to_one_counter_are_one_command_and_each_gets_its_own_count() {
-        let charge = |counter: u128, cost: u64| {
+        let charge = |counter: u128, cost: u32| {
             let key = format!("tg1w:{{{counter}}}").into_bytes().into();
-            PlainCharge { counter, key, cost, expire_s: 61, slot: None }
+            PlainCharge { counter: counter.into(), key, cost, expire_s: 61, slot: None }
         };
         let mut merged = MergedCharges::default();
         let calls = [

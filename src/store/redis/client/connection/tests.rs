@@ -87,7 +87,7 @@ impl Bench {
     }
 
     fn add_call(&mut self, key: &str) -> Receiver<CommandReply> {
-        let (command, reply) = PendingCommand::new(NodeCommand::Script(call(&SCRIPT, key)), false);
+        let (command, reply) = PendingCommand::new(NodeCommand::script(call(&SCRIPT, key)), false);
         self.add(command);
         reply
     }
@@ -148,7 +148,7 @@ fn call(script: &'static Script, key: &str) -> ScriptCall {
 
 fn charge(counter: u128) -> PlainCharge {
     let key = format!("tg1w:{{{counter}}}").into_bytes().into();
-    PlainCharge { counter, key, cost: 1, expire_s: 61, slot: None }
+    PlainCharge { counter: counter.into(), key, cost: 1, expire_s: 61, slot: None }
 }
 
 /// Returns the names of the commands in a write.
@@ -219,7 +219,7 @@ fn a_call_that_nobody_waits_for_or_that_cannot_be_answered_in_time_is_not_writte
     bench.set_time(10_000);
     let mut add = |script: &'static Script, deadline: u64| {
         let (mut command, reply) =
-            PendingCommand::new(NodeCommand::Script(call(script, "key")), false);
+            PendingCommand::new(NodeCommand::script(call(script, "key")), false);
         command.deadline = Micros(deadline);
         bench.add(command);
         reply
@@ -290,7 +290,7 @@ fn a_call_whose_script_is_missing_is_sent_again_three_times() {
 #[test]
 fn each_reply_of_a_write_goes_to_its_own_command() {
     let mut bench = Bench::with_server_time();
-    let (command, asking) = PendingCommand::new(NodeCommand::Script(call(&SCRIPT, "a")), true);
+    let (command, asking) = PendingCommand::new(NodeCommand::script(call(&SCRIPT, "a")), true);
     bench.add(command);
     let (both, missing) = (bench.add_charges(&[1, 2]), bench.add_call("b"));
     let other = bench.add_call("c");
