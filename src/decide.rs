@@ -120,8 +120,10 @@ impl<S: Store, O: Observer> Decider<S, O> {
         now: Micros,
         deadline: Option<Instant>,
     ) -> Result<Decision<'p>, DecideError> {
-        let matches = policy.find(request);
-        let mut checks = policy.checks(request, &matches);
+        let mut matches = Matches::default();
+        policy.find_into(request, &mut matches);
+        let mut checks = Checks::default();
+        policy.push_checks(request, &matches, &mut checks);
         if checks.is_truncated {
             return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
         }

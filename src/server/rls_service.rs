@@ -26,7 +26,7 @@ use crate::domain::{
 use crate::policy::Policy;
 use crate::policy::spec::HttpMapping;
 use crate::store::{Store, current_trace};
-use crate::wire::decode::{DecodeError, DecodedRequest};
+use crate::wire::decode::{DecodeError, DecodedRequest, Descriptors};
 use crate::wire::encode::ResponseInput;
 use crate::wire::forward_auth;
 use crate::wire::forward_auth::MissingHeader;
@@ -282,7 +282,8 @@ impl<D: Decide> RlsService<D> {
         if !caller.is_authorized(decoded.domain) {
             return Err(unauthorized());
         }
-        let descriptors = decoded.descriptors();
+        let mut descriptors = Descriptors::new();
+        decoded.push_descriptors(&mut descriptors);
         let request = decoded.request(&descriptors);
         let CallTimestamps { now, started } = times;
         let random = self.random(encoded, now);

@@ -54,6 +54,10 @@ const SHORT_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 /// Number of descriptors in a request that are stored without a heap allocation. Envoy's routes
 /// rarely send more than four descriptors of four entries each.
 const DESCRIPTORS_INLINE: usize = 4;
+
+/// Descriptors of a request.
+pub(crate) type Descriptors<'r> = SmallVec<[Descriptor<'r>; DESCRIPTORS_INLINE]>;
+
 /// Number of entries in a request, over all descriptors, that are stored without a heap
 /// allocation.
 const ENTRIES_INLINE: usize = 16;
@@ -455,20 +459,25 @@ impl<'b> DecodedRequest<'b> {
     }
 
     /// Returns the descriptors, each with its hits and entries.
-    pub(crate) fn descriptors(&self) -> SmallVec<[Descriptor<'_>; DESCRIPTORS_INLINE]> {
+    pub(crate) fn descriptors(&self) -> Descriptors<'_> {
+        let mut descriptors = Descriptors::new();
+        self.push_descriptors(&mut descriptors);
+        descriptors
+    }
+
+    /// Like [`descriptors`](Self::descriptors), but appends to `descriptors`. Returning them would
+    /// copy them.
+    pub(crate) fn push_descriptors<'r>(&'r self, descriptors: &mut Descriptors<'r>) {
         // On the request, a `hits_addend` of 0 means one hit; only a descriptor can peek.
         let of_request = u64::from(self.hits_addend.max(1));
-        self.decoded_descriptors
-            .iter()
-            .map(|head| Descriptor {
-                entries: &self.entries[head.entries.clone()],
-                hits: Hits(head.hits_addend.unwrap_or(of_request)),
-                has_hits_addend: head.hits_addend.is_some(),
-                refund: head.refund,
-                limit: head.limit,
-                holder: head.holder,
-            })
-            .collect()
+        descriptors.extend(self.decoded_descriptors.iter().map(|head| Descriptor {
+            entries: &self.entries[head.entries.clone()],
+            hits: Hits(head.hits_addend.unwrap_or(of_request)),
+            has_hits_addend: head.hits_addend.is_some(),
+            refund: head.refund,
+            limit: head.limit,
+            holder: head.holder,
+        }));
     }
 
     /// Returns the [`Request`] to decide. `descriptors` must be the result of

@@ -43,7 +43,7 @@ pub enum DescriptorMatch<'p> {
 }
 
 /// Results of matching a request, one per descriptor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Matches<'p> {
     /// Accounting mode of the request's domain; the default if the domain is unknown.
     pub accounting: Accounting,
@@ -79,7 +79,7 @@ struct Replacement {
 
 /// Checks that a request must pass. Each check gets its role from the matched rule; `decide` then
 /// adjusts the roles of quota descriptors.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Checks<'m, 'p> {
     /// All checks, ordered by descriptor, then by position in the policy file.
     pub each: SmallVec<[Check<'m>; 4]>,
@@ -90,7 +90,6 @@ pub struct Checks<'m, 'p> {
     /// Whether the request needs more checks than the policy allows. If so, the excess checks are
     /// missing.
     pub is_truncated: bool,
-    checks_max: usize,
 }
 
 impl Policy {
@@ -103,18 +102,21 @@ impl Policy {
     ///
     /// Does not allocate for up to 16 descriptors without overrides.
     pub fn find<'p>(&'p self, request: &Request<'_>) -> Matches<'p> {
-        let domain = self.tree.domain(request.domain);
-        let mut matches = Matches {
-            accounting: domain.map_or(Accounting::default(), |domain| domain.accounting),
-            found: SmallVec::new(),
-            overrides: Vec::new(),
-            domain,
-            replaced: SmallVec::new(),
-        };
+        let mut matches = Matches::default();
+        self.find_into(request, &mut matches);
+        matches
+    }
+
+    /// Like [`find`](Self::find), but fills `matches`, which must be empty. Returning them would copy
+    /// them.
+    pub fn find_into<'p>(&'p self, request: &Request<'_>, matches: &mut Matches<'p>) {
+        matches.domain = self.tree.domain(request.domain);
+        matches.accounting =
+            matches.domain.map_or(Accounting::default(), |domain| domain.accounting);
         for descriptor in request.descriptors {
-            let found = match domain {
+            let found = match matches.domain {
                 None => DescriptorMatch::NoRule,
-                Some(domain) => self.match_descriptor(domain, descriptor, &mut matches),
+                Some(domain) => self.match_descriptor(domain, descriptor, matches),
             };
             matches.found.push(found);
         }
@@ -123,7 +125,6 @@ impl Policy {
             matches.replaced.dedup();
             matches.mark_replaced();
         }
-        matches
     }
 
     fn match_descriptor<'p>(
@@ -167,23 +168,25 @@ impl Policy {
     ///
     /// Does not allocate for up to four checks whose counter identities have at most 512 bytes
     /// each.
-    #[inline]
     pub fn checks<'m, 'p: 'm>(
         &'p self,
         request: &Request<'_>,
         matches: &'m Matches<'p>,
     ) -> Checks<'m, 'p> {
-        let mut checks = Checks::with_capacity(request.descriptors.len(), self.checks_max);
+        let mut checks = Checks::default();
         self.push_checks(request, matches, &mut checks);
         checks
     }
 
-    fn push_checks<'m, 'p: 'm>(
+    /// Like [`checks`](Self::checks), but fills `checks`, which must be empty. Returning them would
+    /// copy them.
+    pub fn push_checks<'m, 'p: 'm>(
         &'p self,
         request: &Request<'_>,
         matches: &'m Matches<'p>,
         checks: &mut Checks<'m, 'p>,
     ) {
+        checks.reserve(request.descriptors.len());
         let mut identity = Identity::default();
         let mut quotas = 0;
         for (found, descriptor) in matches.found.iter().zip(request.descriptors) {
@@ -204,7 +207,8 @@ impl Policy {
                             self.counter_key(&mut identity, selected.prefix, template, entries);
                         let (limit, op) = requested_op(descriptor, selected, spec.cost);
                         let name = spec.name.as_deref().unwrap_or("");
-                        checks.push(key, limit, op, role, name);
+                        let check = Check { key, limit, op, role, holder: None };
+                        checks.push(check, name, self.checks_max);
                         self.set_holder(checks, descriptor);
                     }
                 }
@@ -217,7 +221,8 @@ impl Policy {
                         // `match_descriptor` compiled the limit with the charge of this descriptor.
                         let selected = SelectedLimit { limit, bill_limit: None, prefix: &[] };
                         let (limit, op) = requested_op(descriptor, selected, 1);
-                        checks.push(key, limit, op, Role::Required, "");
+                        let check = Check { key, limit, op, role: Role::Required, holder: None };
+                        checks.push(check, "", self.checks_max);
                     }
                 }
             }
@@ -348,20 +353,16 @@ impl Matches<'_> {
 }
 
 impl<'m, 'p> Checks<'m, 'p> {
-    /// Creates an empty list with room for one check per descriptor.
-    fn with_capacity(descriptors: usize, checks_max: usize) -> Self {
-        Checks {
-            each: SmallVec::with_capacity(descriptors),
-            spans: SmallVec::with_capacity(descriptors),
-            names: SmallVec::with_capacity(descriptors),
-            is_truncated: false,
-            checks_max,
-        }
+    /// Makes room for one check per descriptor.
+    fn reserve(&mut self, descriptors: usize) {
+        self.each.reserve(descriptors);
+        self.spans.reserve(descriptors);
+        self.names.reserve(descriptors);
     }
 
-    fn push(&mut self, key: CounterKey, limit: &'m Arc<Limit>, op: Op, role: Role, name: &'p str) {
-        if self.each.len() < self.checks_max {
-            self.each.push(Check { key, limit, op, role, holder: None });
+    fn push(&mut self, check: Check<'m>, name: &'p str, checks_max: usize) {
+        if self.each.len() < checks_max {
+            self.each.push(check);
             self.names.push(name);
         } else {
             self.is_truncated = true;
