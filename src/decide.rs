@@ -149,7 +149,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         deadline: Option<Instant>,
     ) -> Answers {
         if checks.is_empty() {
-            return Answers { each: Vec::new(), source: Source::Policy };
+            return Answers::new(Vec::new(), Source::Policy);
         }
         self.store.apply(&Call { checks, accounting, now, deadline }).await
     }

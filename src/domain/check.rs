@@ -188,6 +188,51 @@ pub struct Call<'a> {
     pub deadline: Option<Instant>,
 }
 
+/// Copy of a call that does not borrow from its caller, for a task that outlives the caller.
+#[derive(Clone, Debug)]
+pub struct OwnedCall {
+    checks: Vec<OwnedCheck>,
+    accounting: Accounting,
+    now: Micros,
+    deadline: Option<Instant>,
+}
+
+#[derive(Clone, Debug)]
+struct OwnedCheck {
+    key: CounterKey,
+    limit: Arc<Limit>,
+    op: Op,
+    role: Role,
+    holder: Option<Holder>,
+}
+
+impl OwnedCall {
+    /// Copies a call.
+    pub fn new(call: &Call<'_>) -> OwnedCall {
+        let own = |check: &Check<'_>| {
+            let Check { key, limit, op, role, holder } = *check;
+            OwnedCheck { key, limit: Arc::clone(limit), op, role, holder }
+        };
+        let Call { checks, accounting, now, deadline } = *call;
+        OwnedCall { checks: checks.iter().map(own).collect(), accounting, now, deadline }
+    }
+
+    /// Returns the checks, from which [`to_call`](Self::to_call) makes the call.
+    pub fn checks(&self) -> Vec<Check<'_>> {
+        let each = self.checks.iter().map(|check| {
+            let OwnedCheck { key, limit, op, role, holder } = check;
+            Check { key: *key, limit, op: *op, role: *role, holder: *holder }
+        });
+        each.collect()
+    }
+
+    /// Returns the call with the given checks.
+    pub fn to_call<'a>(&self, checks: &'a [Check<'a>]) -> Call<'a> {
+        let OwnedCall { accounting, now, deadline, .. } = *self;
+        Call { checks, accounting, now, deadline }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::{Algorithm, Concurrency, FixedWindow, Window, fixtures};

@@ -25,7 +25,7 @@ pub use admission::Admission;
 pub use bounds::Bounds;
 pub use byte_budget::{BudgetedBuffer, ByteBudget, Reservation};
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
-pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, Role};
+pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};
 pub use decision::{
     CheckEvent, Code, Decision, DetailedCheck, InvalidReason, LimitedBy, LossCause, LostBill,
     Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
@@ -40,7 +40,8 @@ pub use limit::{
     Refill, SlidingLog, SlidingWindow, Unit, Window,
 };
 pub use outcome::{
-    Answer, Answers, ChargeRecord, ExecutionStatus, Outcome, Receipt, Source, Verdict,
+    Answer, Answers, ChargeRecord, ExecutionStatus, LateFate, LateReply, Outcome, Receipt, Source,
+    Verdict,
 };
 pub use repeated_counters::RepeatedCounters;
 pub use request::{Descriptor, Entry, Override, Request};

@@ -214,7 +214,7 @@ impl Source {
 }
 
 /// Answers of a store to all checks of one call.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Answers {
     /// One answer per check, in the order of the call.
     ///
@@ -223,6 +223,67 @@ pub struct Answers {
     pub each: Vec<Answer>,
     /// Component that decided the call, for metadata and metrics.
     pub source: Source,
+    /// Reply that the store may still receive after the call's deadline. `None` if every check was
+    /// answered or was not executed.
+    pub late: Option<LateReply>,
+}
+
+impl Answers {
+    /// Creates the answers of a store that has answered in time.
+    pub fn new(each: Vec<Answer>, source: Source) -> Answers {
+        Answers { each, source, late: None }
+    }
+
+    /// Returns the hits that the answered checks charged.
+    pub fn charged(&self) -> u64 {
+        self.each.iter().filter_map(Answer::outcome).map(|outcome| outcome.charged.0).sum()
+    }
+}
+
+/// What becomes of charges whose answers arrive after the call's deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LateFate {
+    /// The call was admitted without the answers, so its charges stand.
+    Keep,
+    /// The call was rejected or failed, so its charges are refunded.
+    Refund,
+    /// The caller has left. If all of the call was charged, the charges stand, as those of a request
+    /// that was admitted and then broke off. Otherwise, they are refunded.
+    Unheard,
+}
+
+/// Reply that the store may receive after the call's deadline. Whoever decides the call without it
+/// settles what becomes of the charges; if dropped, their fate is [`Unheard`](LateFate::Unheard).
+pub struct LateReply(Option<Box<dyn FnOnce(LateFate) + Send>>);
+
+impl LateReply {
+    /// Creates a handle with the function that tells the store the fate of the charges.
+    pub fn new(settle: impl FnOnce(LateFate) + Send + 'static) -> LateReply {
+        LateReply(Some(Box::new(settle)))
+    }
+
+    /// Tells the store what becomes of the charges.
+    pub fn settle(mut self, fate: LateFate) {
+        self.tell(fate);
+    }
+
+    fn tell(&mut self, fate: LateFate) {
+        if let Some(settle) = self.0.take() {
+            settle(fate);
+        }
+    }
+}
+
+impl Drop for LateReply {
+    fn drop(&mut self) {
+        self.tell(LateFate::Unheard);
+    }
+}
+
+impl std::fmt::Debug for LateReply {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("LateReply(…)")
+    }
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ pub(crate) enum AnyStore {
     Memory(Box<MemoryStore>),
     /// Counters in Redis, shared by all replicas.
     #[cfg(feature = "redis")]
-    Redis(Box<RedisStack>),
+    Redis(RedisStack),
 }
 
 impl AnyStore {

@@ -3,6 +3,7 @@
 //!
 //! Not here: the settings of the service (`app`), the options of the library (`redis_options`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::any_store::AnyStore;
@@ -22,7 +23,7 @@ use crate::store::redis::store::TimeSource;
 /// Redis store with its wrappers, outermost first: fallback to the memory store, deadline, refusal
 /// cache, prepaid hits.
 pub(crate) type RedisStack =
-    Fallback<Deadline<RefusalCache<PrepaidHits<RedisStore<RedisClient>>>>, MemoryStore>;
+    Arc<Fallback<Deadline<RefusalCache<PrepaidHits<RedisStore<RedisClient>>>>, MemoryStore>>;
 
 /// Configuration of the wrappers of a [`RedisStack`].
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +62,7 @@ impl AnyStore {
         let remote = Deadline::new(cached, config.budget, Clock::System);
         let local = MemoryStore::new(config.keys_max);
         let fallback = FallbackConfig { replicas: config.replicas };
-        Ok(AnyStore::Redis(Box::new(Fallback::new(remote, local, fallback))))
+        Ok(AnyStore::Redis(Fallback::new(remote, local, fallback)))
     }
 
     /// Returns the Redis store with its wrappers, or `None` if counters are in memory.

@@ -11,24 +11,33 @@ use tokio::runtime::Handle;
 const REFUNDS_MAX: usize = 1_024;
 
 /// Spawner of background tasks for refunds, with a count of the refunds in progress.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct BackgroundRefunds {
     in_progress: Arc<AtomicUsize>,
+}
+
+/// Refund in progress. When dropped, even by a runtime that ends, makes room for another one.
+#[derive(Debug)]
+struct RefundInProgress(Arc<AtomicUsize>);
+
+impl Drop for RefundInProgress {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl BackgroundRefunds {
     /// Runs a refund in a background task. Returns false if the refund is dropped, because
     /// [`REFUNDS_MAX`] are in progress or there is no tokio runtime.
     pub(super) fn start(&self, refund: impl Future<Output = ()> + Send + 'static) -> bool {
-        let in_progress = self.in_progress.fetch_add(1, Ordering::Relaxed);
-        let (Ok(runtime), true) = (Handle::try_current(), in_progress < REFUNDS_MAX) else {
-            self.in_progress.fetch_sub(1, Ordering::Relaxed);
+        let in_progress = RefundInProgress(Arc::clone(&self.in_progress));
+        let started_before = self.in_progress.fetch_add(1, Ordering::Relaxed);
+        let (Ok(runtime), true) = (Handle::try_current(), started_before < REFUNDS_MAX) else {
             return false;
         };
-        let in_progress = Arc::clone(&self.in_progress);
         runtime.spawn(async move {
             refund.await;
-            in_progress.fetch_sub(1, Ordering::Relaxed);
+            drop(in_progress);
         });
         true
     }
@@ -50,6 +59,20 @@ mod tests {
         end.send(()).unwrap();
         tokio::task::yield_now().await;
         assert!(refunds.start(async {}));
+    }
+
+    #[test]
+    fn refunds_of_a_runtime_that_has_ended_make_room_for_others() {
+        let refunds = BackgroundRefunds::default();
+        let runtime = || tokio::runtime::Builder::new_current_thread().build().unwrap();
+        for _ in 0..2 {
+            // Dropped at the end of the statement, with all of its tasks.
+            runtime().block_on(async {
+                for _ in 0..REFUNDS_MAX {
+                    assert!(refunds.start(std::future::pending()));
+                }
+            });
+        }
     }
 
     #[test]

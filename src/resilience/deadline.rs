@@ -1,15 +1,14 @@
 //! Deadline of store calls: bounds how long a call waits for a store.
 //!
-//! When the time is up, every check of the call is `Unanswered`.
-//!
-//! Not here: deciding unanswered checks (`fallback`).
+//! The store keeps to the deadline itself, because it owns a call that was sent: it may have to settle
+//! charges whose answers come later. Not here: deciding unanswered checks (`fallback`).
 
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
-use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
+use crate::domain::{Answers, Call, ExecutionStatus, Receipt, Source};
+use crate::store::delivery::unanswered;
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Default maximum time that a call waits for a store; a caller's deadline can shorten it. A
@@ -25,7 +24,7 @@ pub const RESPONSE_MARGIN_DIVISOR: u32 = 5;
 /// Maximum budget, one hour, which keeps the time at which it ends representable.
 const BUDGET_MAX: Duration = Duration::from_secs(3_600);
 
-/// Store wrapper that limits how long a call waits for the wrapped store.
+/// Store wrapper that limits how long a call waits for the wrapped store, by the call's deadline.
 ///
 /// The runtime's timer has a resolution of 1 ms, so an answer may come up to 1 ms late.
 #[derive(Debug)]
@@ -33,7 +32,8 @@ pub struct Deadline<S> {
     store: S,
     budget: Duration,
     clock: Clock,
-    overruns: AtomicU64,
+    /// Number of calls that had no time left when they arrived.
+    unsent: AtomicU64,
 }
 
 impl<S: Store> Deadline<S> {
@@ -42,7 +42,7 @@ impl<S: Store> Deadline<S> {
     /// [`RESPONSE_MARGIN_MIN`] or a [fifth](RESPONSE_MARGIN_DIVISOR) of the remaining time,
     /// whichever is larger.
     pub fn new(store: S, budget: Duration, clock: Clock) -> Self {
-        Deadline { store, budget: budget.min(BUDGET_MAX), clock, overruns: AtomicU64::new(0) }
+        Deadline { store, budget: budget.min(BUDGET_MAX), clock, unsent: AtomicU64::new(0) }
     }
 
     /// Returns the wrapped store.
@@ -50,23 +50,11 @@ impl<S: Store> Deadline<S> {
         &self.store
     }
 
-    /// Returns the number of calls since startup that the store did not answer in time.
-    pub fn overruns(&self) -> u64 {
-        self.overruns.load(Ordering::Relaxed)
-    }
-
     fn budget(&self, now: Instant, deadline: Option<Instant>) -> Duration {
         let Some(deadline) = deadline else { return self.budget };
         let left = deadline.saturating_duration_since(now);
         self.budget
             .min(left.saturating_sub(RESPONSE_MARGIN_MIN.max(left / RESPONSE_MARGIN_DIVISOR)))
-    }
-
-    fn record_overrun(&self, call: &Call<'_>, executed: ExecutionStatus) -> Answers {
-        self.overruns.fetch_add(1, Ordering::Relaxed);
-        // Redis is the only store with a budget.
-        let each = vec![Answer::Unanswered { executed }; call.checks.len()];
-        Answers { each, source: Source::Redis }
     }
 }
 
@@ -82,7 +70,9 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
-        SharedStoreStats { overruns: self.overruns(), ..self.store.shared_stats() }
+        let stats = self.store.shared_stats();
+        let overruns = stats.overruns + self.unsent.load(Ordering::Relaxed);
+        SharedStoreStats { overruns, ..stats }
     }
 
     fn is_available(&self) -> bool {
@@ -99,26 +89,15 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
 }
 
 impl<S: Store> Store for Deadline<S> {
-    /// Calls the store, and drops the store's future when the budget is used up. Commands that are
-    /// not yet written are then never sent. Commands that are already written still run, but their
-    /// replies are discarded.
+    /// Calls the store, which answers by the end of the budget.
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let now = self.clock.monotonic_now();
         let budget = self.budget(now, call.deadline);
         if budget.is_zero() {
-            let answers = self.record_overrun(call, ExecutionStatus::NotExecuted);
-            return Answers { source: Source::Shed, ..answers };
+            self.unsent.fetch_add(1, Ordering::Relaxed);
+            return unanswered(call, ExecutionStatus::NotExecuted, Source::Shed);
         }
-        let until = now + budget;
-        // Layers below can return a partial result before the budget ends.
-        let call = &Call { deadline: Some(until), ..*call };
-        // Pinned here, because a future that is passed on by value is copied.
-        let answers = pin!(self.store.apply(call));
-        // By the time it ends, because a duration would cost another reading of the clock.
-        match tokio::time::timeout_at(until.into(), answers).await {
-            Ok(answers) => answers,
-            Err(_) => self.record_overrun(call, ExecutionStatus::Unknown),
-        }
+        self.store.apply(&Call { deadline: Some(now + budget), ..*call }).await
     }
 
     /// Calls the store without a time budget. The reply timeout of the connections bounds how long
@@ -144,15 +123,19 @@ mod tests {
 
     use super::*;
     use crate::domain::fixtures::fixed_window;
-    use crate::domain::{Accounting, Check, CounterKey, Micros, Op, Role};
+    use crate::domain::{Accounting, Answer, Check, CounterKey, Micros, Op, Role};
 
-    /// Store that answers every check with `NotAsked` after a delay.
+    /// Store that answers every check with `NotAsked` after a delay, or with an unknown outcome at
+    /// the call's deadline.
     struct SlowStore(Duration);
 
     impl Store for SlowStore {
         async fn apply(&self, call: &Call<'_>) -> Answers {
-            tokio::time::sleep(self.0).await;
-            Answers { each: vec![Answer::NotAsked; call.checks.len()], source: Source::Redis }
+            let answer = tokio::time::sleep(self.0);
+            match tokio::time::timeout_at(call.deadline.unwrap().into(), answer).await {
+                Ok(()) => Answers::new(vec![Answer::NotAsked; call.checks.len()], Source::Redis),
+                Err(_) => unanswered(call, ExecutionStatus::Unknown, Source::Redis),
+            }
         }
 
         async fn refund(&self, _: &[Receipt]) {}
@@ -185,8 +168,9 @@ mod tests {
         let store = Deadline::new(slow, centis(budget), clock);
         let answers = store.apply(&call).await;
         assert_eq!(answers.each.len(), 1);
-        let overrun = u64::from(answers.each[0] != Answer::NotAsked);
-        assert_eq!(store.overruns(), overrun);
+        let not_sent = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+        let unsent = u64::from(answers.each[0] == not_sent);
+        assert_eq!(store.unsent.load(Ordering::Relaxed), unsent);
         answers.each[0]
     }
 

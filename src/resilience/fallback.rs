@@ -39,9 +39,10 @@ use super::own_charges::{self, OwnCharges};
 use super::replica_limits::{ReplicaLimit, ReplicaLimits};
 use super::store_override::StoreOverride;
 use crate::domain::{
-    Answer, Answers, Call, Check, ExecutionStatus, Fraction, Hits, Micros, Op, Receipt, Role,
-    Source, Verdict,
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Fraction, Hits, LateFate, Micros,
+    Op, OwnedCall, Receipt, Role, Source, Verdict,
 };
+use crate::store::delivery::{Caller, Delivery, UnheardHits, run_in_task, unanswered};
 use crate::store::{LocalStore, SharedStore, Store};
 
 /// Answer to a check that was not sent to the remote store.
@@ -83,6 +84,8 @@ pub struct FallbackStats {
     /// Number of charges whose refund was dropped because too many refunds were in progress. The
     /// hits stay charged until their window ends or their bucket refills.
     pub refunds_lost: AtomicU64,
+    /// Hits charged for calls whose callers had left, while own charges also counted.
+    pub unheard: UnheardHits,
 }
 
 /// Store that calls a remote store and falls back to a local store.
@@ -104,10 +107,10 @@ pub struct Fallback<S, L> {
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// Creates a store that calls `remote` first, and uses `local` for every check that `remote`
-    /// does not answer.
-    pub fn new(remote: S, local: L, config: FallbackConfig) -> Self {
+    /// does not answer. Shared with the tasks that own calls.
+    pub fn new(remote: S, local: L, config: FallbackConfig) -> Arc<Self> {
         let share = Fraction::one_of(config.replicas);
-        Fallback {
+        Arc::new(Fallback {
             remote: Arc::new(remote),
             local,
             replica_limits: ReplicaLimits::new(share),
@@ -120,7 +123,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             replicas: config.replicas,
             background_refunds: BackgroundRefunds::default(),
             late_charges: LateCharges::default(),
-        }
+        })
     }
 
     /// Returns the remote store, which is called first.
@@ -171,11 +174,25 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
     async fn call_remote(&self, call: &Call<'_>) -> (Answers, Option<FallbackReason>) {
         if self.store_override.is_disabled() {
             let each = vec![NOT_EXECUTED; call.checks.len()];
-            return (Answers { each, source: Source::Local }, Some(FallbackReason::Rehearsed));
+            return (Answers::new(each, Source::Local), Some(FallbackReason::Rehearsed));
         }
         let answers = self.remote.apply(call).await;
         let reason = fallback_reason(&answers);
         (answers, reason)
+    }
+
+    /// Decides a call with [`apply_with_own_charges`](Self::apply_with_own_charges) in a task, so that
+    /// the local charges of a call are not kept if its caller leaves.
+    async fn apply_in_task(self: &Arc<Self>, call: &Call<'_>) -> Answers {
+        let (fallback, owned) = (Arc::clone(self), OwnedCall::new(call));
+        let work = |caller: Caller| async move {
+            let checks = owned.checks();
+            let answers = fallback.apply_with_own_charges(&owned.to_call(&checks)).await;
+            // Fails if the caller has left: its charges stand, and are counted.
+            drop(caller.send(Delivery::new(answers, &fallback.stats.unheard)));
+        };
+        let answers = run_in_task(work).await;
+        answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, Source::Redis))
     }
 
     /// Returns the final answers to a call, given the remote store's answers. `reason` is the
@@ -302,6 +319,13 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         let is_unsent: SmallVec<[bool; 16]> =
             answers.each.iter().map(|answer| *answer == NOT_EXECUTED).collect();
         let merged = merge(call, &mut answers.each, |checks| self.decide_locally(call, checks));
+        if let Some(late) = answers.late.take() {
+            let is_admitted = matches!(merged, MergeResult::Decided { admitted: true, .. });
+            late.settle(match is_admitted || call.accounting == Accounting::Independent {
+                true => LateFate::Keep,
+                false => LateFate::Refund,
+            });
+        }
         self.mirror(call, &answers.each, |at| is_remote[at], is_counted);
         let counter = match merged {
             MergeResult::Unavailable { receipts } => {
@@ -415,12 +439,12 @@ impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
     }
 }
 
-impl<S: Store, L: LocalStore> Store for Fallback<S, L> {
+impl<S: Store, L: LocalStore> Store for Arc<Fallback<S, L>> {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         self.record_new_losses(call.now);
         if self.may_lack_charges(call) {
             // Boxed, so that the future of all other calls stays small.
-            return Box::pin(self.apply_with_own_charges(call)).await;
+            return Box::pin(self.apply_in_task(call)).await;
         }
         let (answers, reason) = self.call_remote(call).await;
         self.complete_answers(call, answers, reason, &[])

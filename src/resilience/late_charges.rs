@@ -62,6 +62,25 @@ struct Queue {
     is_sending: bool,
 }
 
+/// Guard of the background task. If the task's runtime ends before the task, lets the next charge
+/// start another task. `None` once the task has ended by itself.
+#[derive(Debug)]
+struct Sending(Option<Arc<SharedState>>);
+
+impl Sending {
+    fn disarm(&mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0 {
+            shared.lock_queue().is_sending = false;
+        }
+    }
+}
+
 impl LateCharges {
     /// Returns the number of hits charged since startup.
     pub(super) fn charged(&self) -> u64 {
@@ -87,7 +106,12 @@ impl LateCharges {
         }
         queue.is_sending = true;
         let (shared, store) = (Arc::clone(&self.shared), Arc::clone(store));
-        runtime.spawn(async move { shared.send_waiting(&*store).await });
+        let mut sending = Sending(Some(Arc::clone(&shared)));
+        runtime.spawn(async move {
+            shared.send_waiting(&*store).await;
+            // The task has recorded its end itself, and the next one may have begun.
+            sending.disarm();
+        });
     }
 }
 

@@ -4,7 +4,8 @@
 //! A lot is the set of hits that one call charges in advance. The call charges them together with
 //! the hits that it needs itself. If the limit refuses the larger charge, the call is sent again
 //! without the lot. While the store decides the other checks of a call, the prepaid hits for the
-//! call are reserved. If the call is rejected, they are put back into their lot.
+//! call are reserved. If the call is rejected, they are put back into their lot. A task owns a call
+//! that charges a lot or reserves hits, so that neither is lost if the caller leaves.
 //!
 //! Hits are always charged before they are spent, so a limit could be exceeded only if hits of one
 //! window were spent in the next window. Therefore, a lot expires before its window can have ended
@@ -21,15 +22,17 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::background_refunds::BackgroundRefunds;
 use super::prepaid_lots::{AddedLot, LotId, PrepaidLots, SpendResult};
 use super::remaining_checks::RemainingChecks;
 use crate::clock::Clock;
 use crate::domain::{
-    Accounting, Admission, Answer, Answers, Call, ChargeRecord, Check, Hits, Micros, Op, Outcome,
-    Receipt, RepeatedCounters, Source, Verdict,
+    Accounting, Admission, Answer, Answers, Call, ChargeRecord, Check, ExecutionStatus, Hits,
+    LateFate, Micros, Op, Outcome, OwnedCall, Receipt, RepeatedCounters, Source, Verdict,
 };
+use crate::store::delivery::{Caller, Delivery, UnheardHits, run_in_task_until, unanswered};
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Store wrapper that answers checks of hot counters from hits that were charged in advance.
@@ -42,7 +45,18 @@ pub struct PrepaidHits<S> {
     background_refunds: BackgroundRefunds,
 }
 
-/// State shared with the background tasks that refund unspent hits.
+impl<S> Clone for PrepaidHits<S> {
+    fn clone(&self) -> Self {
+        PrepaidHits {
+            shared: Arc::clone(&self.shared),
+            clock: self.clock.clone(),
+            started: self.started,
+            background_refunds: self.background_refunds.clone(),
+        }
+    }
+}
+
+/// State shared with the tasks that own calls and with those that refund unspent hits.
 #[derive(Debug)]
 struct SharedState<S> {
     store: S,
@@ -59,6 +73,10 @@ struct PrepaidStats {
     hits_charged: AtomicU64,
     /// Number of prepaid hits that were refunded, because no call spent them.
     hits_refunded: AtomicU64,
+    /// Number of calls that were not answered by their deadline.
+    overruns: AtomicU64,
+    /// Hits charged for calls whose callers had left when the answer arrived.
+    unheard: UnheardHits,
 }
 
 /// Prepaid hits that are reserved for one check of a call. If the call is rejected, they are put
@@ -128,9 +146,43 @@ impl<S: Store> PrepaidHits<S> {
         let (reserved, pending_lots) = self.reserve(call, may_charge_lots, start, &mut each);
         if reserved.len() == call.checks.len() {
             self.shared.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
-            return Ok(Answers { each, source: Source::Redis });
+            return Ok(Answers::new(each, Source::Redis));
         }
         Err(Box::new(RemainingCall { start, answers: each, reserved, pending_lots }))
+    }
+
+    /// Decides a call that charges a lot or reserves hits, in a task. The caller waits until the
+    /// call's deadline, but the task waits for the store however long it takes.
+    async fn decide_in_task(&self, call: &Call<'_>) -> Answers {
+        let (prepaid, owned) = (self.clone(), OwnedCall::new(call));
+        let work = |caller: Caller, fate: oneshot::Receiver<LateFate>| async move {
+            let checks = owned.checks();
+            let call = Call { deadline: None, ..owned.to_call(&checks) };
+            let answers = match prepaid.answer(&call, true) {
+                Ok(answers) => answers,
+                Err(rest) => prepaid.decide_remaining(&call, rest).await,
+            };
+            let delivery = Delivery::new(answers, &prepaid.shared.stats.unheard);
+            let Err(delivery) = caller.send(delivery) else { return };
+            match fate.await.unwrap_or(LateFate::Unheard) {
+                LateFate::Keep => drop(delivery.into_undelivered()),
+                LateFate::Refund => {
+                    let Some(mut answers) = delivery.into_undelivered() else { return };
+                    let receipts = Receipt::for_rejected_call(call.checks, &mut answers.each);
+                    prepaid.shared.store.refund(&receipts).await;
+                }
+                // Dropped, which counts its charges.
+                LateFate::Unheard => drop(delivery),
+            }
+        };
+        let unknown = || unanswered(call, ExecutionStatus::Unknown, Source::Redis);
+        match run_in_task_until(call.deadline, work).await {
+            Ok(answers) => answers.unwrap_or_else(unknown),
+            Err(late) => {
+                self.shared.stats.overruns.fetch_add(1, Ordering::Relaxed);
+                Answers { late: Some(late), ..unknown() }
+            }
+        }
     }
 
     /// Lets the store decide the remaining checks of a call. If a limit refuses a charge that
@@ -167,11 +219,12 @@ impl<S: Store> PrepaidHits<S> {
                 check.op = Op::Take { cost: Hits(check.cost().0.saturating_add(refill.hits)) };
             }
         }
-        let answers = store.apply(&Call { checks: &remaining.checks, ..*call }).await;
-        let is_complete = !answers.each.iter().any(is_unanswered);
+        let Answers { each: received_each, source, late } =
+            store.apply(&Call { checks: &remaining.checks, ..*call }).await;
+        let is_complete = !received_each.iter().any(is_unanswered);
         let received = self.now();
         let mut is_refused = false;
-        for (at, mut answer) in remaining.positions.iter().zip(answers.each) {
+        for (at, mut answer) in remaining.positions.iter().zip(received_each) {
             let check = &call.checks[*at];
             if let Answer::Decided(outcome) = &mut answer
                 && may_be_prepaid(check)
@@ -192,7 +245,7 @@ impl<S: Store> PrepaidHits<S> {
         if is_repeated || is_rejected {
             self.put_back(call, &reserved, start, &mut each);
         }
-        (!is_repeated).then_some(Answers { each, source: answers.source })
+        (!is_repeated).then_some(Answers { each, source, late })
     }
 
     /// Reserves prepaid hits for each check whose counter has enough of them, and writes the
@@ -344,12 +397,16 @@ impl<S: SharedStore> SharedStore for PrepaidHits<S> {
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
-        let PrepaidStats { calls_saved, hits_charged, hits_refunded } = &self.shared.stats;
+        let PrepaidStats { calls_saved, hits_charged, hits_refunded, overruns, unheard } =
+            &self.shared.stats;
+        let stats = self.shared.store.shared_stats();
         SharedStoreStats {
+            overruns: stats.overruns + overruns.load(Ordering::Relaxed),
+            unheard_hits: stats.unheard_hits + unheard.get(),
             prepaid_calls: calls_saved.load(Ordering::Relaxed),
             prepaid_hits: hits_charged.load(Ordering::Relaxed),
             prepaid_refunded: hits_refunded.load(Ordering::Relaxed),
-            ..self.shared.store.shared_stats()
+            ..stats
         }
     }
 
@@ -372,11 +429,19 @@ impl<S: Store> Store for PrepaidHits<S> {
         if !call.checks.iter().any(may_be_prepaid) {
             return self.shared.store.apply(call).await;
         }
-        match self.answer(call, true) {
-            Ok(answers) => answers,
-            // Boxed, so that the future of other calls stays small.
-            Err(rest) => Box::pin(self.decide_remaining(call, rest)).await,
+        let rest = match self.answer(call, true) {
+            Ok(answers) => return answers,
+            Err(rest) => rest,
+        };
+        // Boxed, so that the future of other calls stays small.
+        if rest.reserved.is_empty() && rest.pending_lots.is_empty() {
+            return Box::pin(self.decide_remaining(call, rest)).await;
         }
+        // The task reserves anew: what it holds does not borrow from the caller.
+        let RemainingCall { start, mut answers, reserved, pending_lots } = *rest;
+        drop(pending_lots);
+        self.put_back(call, &reserved, start, &mut answers);
+        Box::pin(self.decide_in_task(call)).await
     }
 
     async fn refund(&self, receipts: &[Receipt]) {
@@ -418,7 +483,7 @@ mod tests {
 
     impl Store for TestStore {
         async fn apply(&self, _: &Call<'_>) -> Answers {
-            Answers { each: self.answers.clone(), source: Source::Redis }
+            Answers::new(self.answers.clone(), Source::Redis)
         }
 
         async fn refund(&self, receipts: &[Receipt]) {

@@ -29,8 +29,8 @@ use smallvec::SmallVec;
 use super::last_known::LastKnownCounters;
 use super::remaining_checks::RemainingChecks;
 use crate::domain::{
-    Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits, Limit, Micros, Op, Outcome,
-    Receipt, Refill, RepeatedCounters, Source, Verdict, Window,
+    Algorithm, Answer, Answers, Call, Charge, Check, CounterKey, Hits, LateReply, Limit, Micros,
+    Op, Outcome, Receipt, Refill, RepeatedCounters, Source, Verdict, Window,
 };
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
@@ -260,21 +260,26 @@ impl<S: Store> RefusalCache<S> {
     }
 
     /// Sends the checks without an answer in `answers` to the store, and adds the store's answers.
-    /// Returns the source of the answers, which is the cache if no checks remain.
-    async fn send_remaining(&self, call: &Call<'_>, answers: &mut [Answer]) -> Source {
+    /// Returns the source of the answers, which is the cache if no checks remain, and the handle to a
+    /// late reply.
+    async fn send_remaining(
+        &self,
+        call: &Call<'_>,
+        answers: &mut [Answer],
+    ) -> (Source, Option<LateReply>) {
         // A refused check charges nothing, so the store can decide the other checks without it.
         let remaining = RemainingChecks::new(call, answers);
         if remaining.positions.is_empty() {
             self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
-            return Source::Cached;
+            return (Source::Cached, None);
         }
         let call = Call { checks: &remaining.checks, ..*call };
-        let Answers { each, source } = self.inner.apply(&call).await;
+        let Answers { each, source, late } = self.inner.apply(&call).await;
         self.update(&call, &each);
         for (at, answer) in remaining.positions.iter().zip(each) {
             answers[*at] = answer;
         }
-        source
+        (source, late)
     }
 }
 
@@ -374,13 +379,13 @@ impl<S: Store> Store for RefusalCache<S> {
             return answers;
         }
         // Boxed, so that the future of a call without cached refusals stays small.
-        let source = Box::pin(self.send_remaining(call, &mut each)).await;
+        let (source, late) = Box::pin(self.send_remaining(call, &mut each)).await;
         for (check, answer) in call.checks.iter().zip(&mut each) {
             if *answer == Answer::NotAsked {
                 *answer = self.last_known.answer(check, call.now);
             }
         }
-        Answers { each, source }
+        Answers { each, source, late }
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

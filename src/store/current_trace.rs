@@ -9,6 +9,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use futures_util::future::Either;
+
 use crate::domain::Trace;
 
 tokio::task_local! {
@@ -18,6 +20,14 @@ tokio::task_local! {
 /// Runs `work` with `trace` as the task's current trace, and returns the output of `work`.
 pub async fn scope<W: Future>(trace: Arc<Trace>, work: W) -> W::Output {
     TRACE.scope(trace, work).await
+}
+
+/// Runs `work` with the current trace, if there is one, on whichever task runs the returned future.
+pub(crate) fn carry<W: Future>(work: W) -> impl Future<Output = W::Output> {
+    match TRACE.try_with(Arc::clone) {
+        Ok(trace) => Either::Left(TRACE.scope(trace, work)),
+        Err(_) => Either::Right(work),
+    }
 }
 
 /// Calls `write` with the current trace. Does nothing if the current call is not traced.

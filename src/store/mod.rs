@@ -64,6 +64,8 @@ use crate::domain::{Answer, Answers, Call, Check, Micros, Outcome, Receipt};
 
 #[cfg(feature = "redis")]
 pub mod current_trace;
+#[cfg(feature = "redis")]
+pub mod delivery;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -154,6 +156,9 @@ pub trait SharedStore: Store {
 pub struct SharedStoreStats {
     /// Number of calls that the store did not answer within the call's time budget.
     pub overruns: u64,
+    /// Number of hits charged for calls whose callers had left when the answer arrived. The charges
+    /// stand.
+    pub unheard_hits: u64,
     /// Number of checks that the refusal cache refused.
     pub cached_refusals: u64,
     /// Number of calls answered entirely from the refusal cache.

@@ -63,8 +63,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                     .then(|| self.local.decide_one(&self.own_charges.to_shadow(check), call.now))
             })
             .collect();
-        let mut answers =
-            Answers { each: own.iter().map(refusal_answer).collect(), source: Source::Cached };
+        let mut answers = Answers::new(own.iter().map(refusal_answer).collect(), Source::Cached);
         let refused = own.iter().flatten().filter(|own| own.verdict == Verdict::Refuse).count();
         self.stats.refused_by_own_charges.fetch_add(refused as u64, Ordering::Relaxed);
         let remaining = remaining_checks(call, &own, &answers.each);
@@ -98,7 +97,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         }
         let rest = Call { checks: &remaining.checks, ..*call };
         let (received, reason) = self.call_remote(&rest).await;
-        answers.source = received.source;
+        (answers.source, answers.late) = (received.source, received.late);
         for (at, answer) in remaining.positions.iter().zip(received.each) {
             answers.each[*at] = match (&own[*at], answer) {
                 (Some(own), Answer::Decided(outcome)) if own.verdict == Verdict::Refuse => {

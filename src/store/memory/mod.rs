@@ -378,7 +378,7 @@ impl Store for MemoryStore {
     /// Decides a call without suspending. Waits only for locks. Other calls hold a lock for well
     /// under a microsecond, and a sweep holds one for tens of microseconds.
     async fn apply(&self, call: &Call<'_>) -> Answers {
-        Answers { each: self.decide(call), source: Source::Memory }
+        Answers::new(self.decide(call), Source::Memory)
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

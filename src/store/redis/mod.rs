@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`store`] | sends calls as plain commands or script calls, and decodes the replies |
 //! | [`keys`] | the key of a counter, and its cluster slot |
+//! | `one_part`, `multi_part` | the wait of a call's caller; the task that owns a call of several parts |
 //! | `multi_slot`, `near_limit_hints` | calls whose counters are in several slots of a cluster |
 //! | `node_scripts` | scripts that decide all checks on one cluster node, and when they are used |
 //! | `plain_calls`, `plain_hints` | calls far from every limit, which need no script |
@@ -18,9 +19,11 @@
 
 pub mod client;
 pub mod keys;
+mod multi_part;
 mod multi_slot;
 mod near_limit_hints;
 mod node_scripts;
+mod one_part;
 mod plain_calls;
 mod plain_hints;
 pub mod script;

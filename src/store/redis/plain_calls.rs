@@ -5,28 +5,26 @@
 //! CPU time. A call is charged this way if all its counters were far from their limits when last
 //! seen. The call is admitted if every returned count is within its limit, and if the server's
 //! time was within the returned window from sending the command to receiving the reply. Otherwise,
-//! the charges are refunded, using their receipts, and scripts decide the call. The refund is a
-//! script that compares windows, not an INCRBY of a negative number, which could arrive late and
-//! reduce the count of the next window. A charge whose outcome is unknown is never sent again and
-//! never refunded.
+//! the charges are refunded, and scripts decide the call. A charge whose outcome is unknown is never
+//! sent again and never refunded.
 //!
 //! A call that is not admitted stays counted until its refund, one round trip later. Until then, it
 //! may cause another call to be rejected. Each admitted call was counted on top of all calls
 //! admitted before it, so no limit is exceeded. There is one exception: a client refunds more than
 //! it was charged while calls that are not admitted are still counted.
 //!
-//! Not here: writing the commands (`client::plain_charge`), the hints (`plain_hints`).
+//! Not here: writing the commands, judging each reply, and the refunds on the node that has a charge
+//! which did not pass (`client::plain_charge`); the hints (`plain_hints`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::client::plain_charge::{ChargeReplies, ChargeReply, PlainCharge, PlainCharges};
-use super::client::server_time::ServerTimeSpan;
+use super::client::plain_charge::{ChargeReply, PlainCharge, PlainCharges, WindowCharge};
 use super::keys::{self, Prefix};
 use super::plain_hints::FarFromLimitHints;
 use crate::algorithm::{self, State, fixed_window};
 use crate::domain::{
     Algorithm, Answer, Answers, Call, Charge, ChargeRecord, Check, ExecutionStatus, Micros, Op,
-    Outcome, Receipt, RepeatedCounters, Source, Verdict, Window,
+    Outcome, Receipt, RepeatedCounters, Source, Window,
 };
 
 /// Maximum cost of a plain charge, in hits. The count could overflow into the window's number only
@@ -40,13 +38,6 @@ const WINDOW_LENGTH_MIN: Micros = Micros::from_secs(2);
 /// Maximum number of checks in a call that is charged with plain commands. With more checks, the
 /// commands would fill much of one write to the connection, and a script costs little per check.
 const CHECKS_MAX: usize = 32;
-
-/// Multiplier that packs a window number and a hit count into one stored value: window number ·
-/// `COUNT_SPAN` + count.
-const COUNT_SPAN: u64 = 10_000_000_000;
-
-/// Modulus of the window numbers in stored values. The numbers repeat after this many windows.
-const WINDOW_MODULUS: u64 = 900_000_000;
 
 /// Largest hit count that a window stores, 2^32 - 1.
 const COUNT_MAX: u64 = u32::MAX as u64;
@@ -79,22 +70,12 @@ pub(super) struct PlainCalls {
 pub(super) enum PlainResult {
     /// The replies decided the call. Contains the answers.
     Decided(Answers),
-    /// The replies did not decide the call. The charges must be refunded with these receipts before
-    /// scripts decide the call.
-    Refund(Vec<Receipt>),
+    /// The replies did not decide the call. The charges that other nodes have must be refunded with
+    /// these receipts before scripts decide the call.
+    Undecided(Vec<Receipt>),
     /// Some charges have an unknown outcome, so scripts must not repeat the call. Contains the
-    /// answers of the call, and the receipts of the charges to refund.
-    Unknown(Answers, Vec<Receipt>),
-}
-
-/// Result of one plain charge.
-enum ChargeResult {
-    Passed(Outcome),
-    /// The reply does not decide the check, so scripts must decide the call. If there is a charge
-    /// record, the charge must be refunded first.
-    Undecided(Option<ChargeRecord>),
-    /// The command may or may not have run.
-    Unknown,
+    /// answers of the call.
+    Unknown(Answers),
 }
 
 impl PlainCalls {
@@ -138,8 +119,8 @@ impl PlainCalls {
             counter: check.key.identity.into(),
             key: self.prefix.key(&check.key, &check.limit.algorithm).as_slice().into(),
             cost: saturate_to_u32(check.cost().0),
-            // One window and a second, so that the key outlives any window that it may count.
-            expire_s: saturate_to_u32(window_length(check).0.div_ceil(Micros::SECOND.0) + 1),
+            capacity: saturate_to_u32(capacity(check)),
+            window_length: window_length(check),
             slot: self.is_cluster.then(|| keys::counter_slot(&check.key)),
         }
     }
@@ -157,81 +138,67 @@ impl PlainCalls {
 
     /// Evaluates the replies to the charges of a call, and records their counts as hints for later
     /// calls.
-    pub(super) fn evaluate(&self, call: &Call<'_>, replies: &ChargeReplies) -> PlainResult {
-        let judged = call.checks.iter().zip(replies);
-        let mut judged = judged.map(|(check, reply)| self.evaluate_charge(check, reply, call.now));
-        let mut each = Vec::with_capacity(call.checks.len());
-        let first_other = judged.by_ref().find_map(|result| match result {
-            ChargeResult::Passed(outcome) => {
-                each.push(Answer::Decided(outcome));
-                None
-            }
-            ChargeResult::Undecided(_) | ChargeResult::Unknown => Some(result),
-        });
-        let Some(first_other) = first_other else {
+    pub(super) fn evaluate(&self, call: &Call<'_>, replies: &[ChargeReply]) -> PlainResult {
+        let each: Vec<Answer> = call
+            .checks
+            .iter()
+            .zip(replies)
+            .map(|(check, reply)| self.evaluate_charge(check, *reply, call.now))
+            .collect();
+        let answers = Answers { each, source: Source::Redis, late: None };
+        if answers.each.iter().all(|answer| answer.outcome().is_some()) {
             self.stats.decided.fetch_add(1, Ordering::Relaxed);
-            return PlainResult::Decided(Answers { each, source: Source::Redis });
-        };
-        let passed = each.iter().filter_map(Answer::outcome).copied().map(ChargeResult::Passed);
-        let results: Vec<ChargeResult> = passed.chain([first_other]).chain(judged).collect();
+            return PlainResult::Decided(answers);
+        }
         self.stats.undecided.fetch_add(1, Ordering::Relaxed);
-        let is_unknown = |result: &ChargeResult| matches!(result, ChargeResult::Unknown);
-        let has_unknown = results.iter().any(is_unknown);
+        let is_made = |reply: &&ChargeReply| matches!(reply, ChargeReply::Undecided(Some(_)));
+        let refunded = replies.iter().filter(is_made).count() as u64;
+        // Charges beside an unknown one stand, as after any call that was not answered.
+        if replies.contains(&ChargeReply::Unknown) {
+            self.stats.refunded.fetch_add(refunded, Ordering::Relaxed);
+            return PlainResult::Unknown(answers);
+        }
         let receipts: Vec<Receipt> = call
             .checks
             .iter()
-            .zip(&results)
-            .filter_map(|(check, result)| {
-                let taken = match result {
-                    // Charges beside an unknown one stand, as after any call that was not answered.
-                    ChargeResult::Passed(_) if has_unknown => return None,
-                    ChargeResult::Passed(outcome) => outcome.taken?,
-                    ChargeResult::Undecided(taken) => (*taken)?,
-                    ChargeResult::Unknown => return None,
-                };
-                Some(Receipt { key: check.key, limit: check.limit.clone(), taken })
-            })
+            .zip(&answers.each)
+            .filter_map(|(check, answer)| Receipt::for_check(check, answer.outcome()?))
             .collect();
-        self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
-        match has_unknown {
-            true => PlainResult::Unknown(to_answers(&results), receipts),
-            false => PlainResult::Refund(receipts),
-        }
+        self.stats.refunded.fetch_add(refunded + receipts.len() as u64, Ordering::Relaxed);
+        PlainResult::Undecided(receipts)
     }
 
-    fn evaluate_charge(&self, check: &Check<'_>, reply: &ChargeReply, now: Micros) -> ChargeResult {
-        let value = match reply.value {
-            Ok(value) => value,
-            Err(error) => {
-                return match error.executed {
-                    ExecutionStatus::NotExecuted => ChargeResult::Undecided(None),
-                    ExecutionStatus::Unknown => ChargeResult::Unknown,
-                };
+    fn evaluate_charge(&self, check: &Check<'_>, reply: ChargeReply, now: Micros) -> Answer {
+        match reply {
+            ChargeReply::Passed(charge) => {
+                let outcome = outcome_of(check, charge);
+                self.hints.record(check, &outcome, capacity(check), now);
+                Answer::Decided(outcome)
             }
-        };
-        // Charges are written only while the server's time is known.
-        let Some(span) = reply.span else { return ChargeResult::Undecided(None) };
-        let Some((start, count)) = decode_window(check, value, &span) else {
-            return ChargeResult::Undecided(None);
-        };
-        let (cost, end) = (check.cost(), start.saturating_add(window_length(check)));
-        // The latest time: prepaid hits must not be spent too late, and a refund compares only the
-        // window.
-        let window = ChargeRecord { hits: cost, at: span.latest, window: start, entry: 0 };
-        if !span.is_certain || span.earliest < start || span.latest >= end {
-            return ChargeResult::Undecided(Some(window));
+            ChargeReply::Undecided(charge) => {
+                if let Some(charge) = charge.filter(|charge| charge.count > capacity(check)) {
+                    let end = charge.window.saturating_add(window_length(check));
+                    let reset_after = end.saturating_sub(charge.span.earliest);
+                    self.hints.record_above_limit(check, reset_after, now);
+                }
+                Answer::Unanswered { executed: ExecutionStatus::NotExecuted }
+            }
+            ChargeReply::Unknown => Answer::Unanswered { executed: ExecutionStatus::Unknown },
         }
-        let state =
-            fixed_window::State { start, count: saturate_to_u32(count - cost.0.min(count)) };
-        let state = State::FixedWindow(state);
-        let outcome = algorithm::apply(Some(&state), check.limit, check.op, span.earliest).outcome;
-        if count > capacity(check) || outcome.verdict == Verdict::Refuse {
-            self.hints.record_above_limit(check, outcome.reset_after, now);
-            return ChargeResult::Undecided(Some(window));
-        }
-        self.hints.record(check, &outcome, capacity(check), now);
-        ChargeResult::Passed(Outcome { taken: Some(window), ..outcome })
     }
+}
+
+/// Returns the outcome of a check whose charge passed.
+fn outcome_of(check: &Check<'_>, charge: WindowCharge) -> Outcome {
+    let (cost, WindowCharge { window: start, count, span }) = (check.cost(), charge);
+    let before =
+        fixed_window::State { start, count: saturate_to_u32(count.saturating_sub(cost.0)) };
+    let state = State::FixedWindow(before);
+    let outcome = algorithm::apply(Some(&state), check.limit, check.op, span.earliest).outcome;
+    // The latest time: prepaid hits must not be spent too late, and a refund compares only the
+    // window.
+    let taken = ChargeRecord { hits: cost, at: span.latest, window: start, entry: 0 };
+    Outcome { taken: Some(taken), ..outcome }
 }
 
 /// Returns whether a check can ever be charged with a plain command. If so, the check may be
@@ -260,20 +227,6 @@ pub(super) fn is_eligible(check: &Check<'_>) -> bool {
         && !limit.is_override()
 }
 
-/// Decodes a counter's value into the start and the hit count of its window. Returns `None` if the
-/// charge needs no refund, because no script will read that window again: the window had ended
-/// when the charge was sent, or no script wrote the value.
-fn decode_window(check: &Check<'_>, value: i64, span: &ServerTimeSpan) -> Option<(Micros, u64)> {
-    let value = u64::try_from(value).ok()?;
-    let (number, count, length) = (value / COUNT_SPAN, value % COUNT_SPAN, window_length(check).0);
-    let first = span.earliest.0 / length;
-    // A clock that steps back may leave a window that has not begun.
-    let last = span.latest.0 / length + 1;
-    let ahead = (number + WINDOW_MODULUS).checked_sub(first % WINDOW_MODULUS)? % WINDOW_MODULUS;
-    let is_live = number < WINDOW_MODULUS && first.saturating_add(ahead) <= last;
-    is_live.then(|| (Micros((first + ahead) * length), count))
-}
-
 /// Returns the window length of a check that [`is_eligible`] accepts.
 fn window_length(check: &Check<'_>) -> Micros {
     match &check.limit.algorithm {
@@ -298,20 +251,11 @@ fn saturate_to_u32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn to_answers(results: &[ChargeResult]) -> Answers {
-    let each = results.iter().map(|result| match result {
-        ChargeResult::Passed(outcome) => Answer::Decided(*outcome),
-        ChargeResult::Undecided(_) => Answer::Unanswered { executed: ExecutionStatus::NotExecuted },
-        ChargeResult::Unknown => Answer::Unanswered { executed: ExecutionStatus::Unknown },
-    });
-    Answers { each: each.collect(), source: Source::Redis }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
-    use super::super::client::transport::SendError;
+    use super::super::client::server_time::ServerTimeSpan;
     use super::*;
     use crate::domain::fixtures::{self, fixed_window};
     use crate::domain::{Accounting, CounterKey, Hits, Limit};
@@ -329,64 +273,67 @@ mod tests {
         fixtures::take(identity, 1, limit)
     }
 
-    /// Builds the reply of a server that counts `count` hits in the window starting at `START`, and
-    /// whose time is between `earliest` and `latest`.
-    fn reply_with_count(count: u64, earliest: Micros, latest: Micros) -> ChargeReply {
-        let number = START.0 / LENGTH.0 % WINDOW_MODULUS;
-        let value = i64::try_from(number * COUNT_SPAN + count).unwrap();
-        let span = ServerTimeSpan { earliest, latest, is_certain: true };
-        ChargeReply { value: Ok(value), span: Some(span) }
+    fn calls() -> PlainCalls {
+        PlainCalls::new(Prefix::default(), false)
     }
 
-    fn evaluate(checks: &[Check<'_>], replies: ChargeReplies) -> PlainResult {
+    fn span(earliest: Micros, latest: Micros) -> ServerTimeSpan {
+        ServerTimeSpan { earliest, latest, is_certain: true }
+    }
+
+    /// Judges the reply of a server that counts `count` hits in the window starting at `START`.
+    fn reply_with_count(check: &Check<'_>, count: u64, span: ServerTimeSpan) -> ChargeReply {
+        let number = START.0 / LENGTH.0 % 900_000_000;
+        let value = i64::try_from(number * 10_000_000_000 + count).unwrap();
+        calls().build_charge(check).judge(value, Some(span))
+    }
+
+    fn evaluate(checks: &[Check<'_>], replies: &[ChargeReply]) -> PlainResult {
         let accounting = Accounting::AllOrNothing;
-        let call = Call { checks, accounting, now: START, deadline: None };
-        PlainCalls::new(Prefix::default(), false).evaluate(&call, &replies)
+        calls().evaluate(&Call { checks, accounting, now: START, deadline: None }, replies)
+    }
+
+    /// Returns the window of an undecided charge, which its connection refunds.
+    fn refunded_window(reply: ChargeReply) -> Option<Micros> {
+        match reply {
+            ChargeReply::Undecided(charge) => charge.map(|charge| charge.window),
+            ChargeReply::Passed(_) | ChargeReply::Unknown => panic!("{reply:?}"),
+        }
     }
 
     #[test]
     fn a_reply_decides_only_if_the_servers_time_stayed_within_its_window() {
         let limit = limit();
-        let check = [take(1, &limit)];
+        let check = take(1, &limit);
         let (before, end) = (Micros(START.0 - 1), Micros(START.0 + LENGTH.0));
         let last = Micros(end.0 - 1);
-        let is_decided = |earliest, latest| match evaluate(
-            &check,
-            ChargeReplies::from_iter([reply_with_count(1, earliest, latest)]),
-        ) {
-            PlainResult::Decided(_) => true,
-            PlainResult::Refund(receipts) => {
-                assert_eq!((receipts.len(), receipts[0].taken.window), (1, START));
-                false
-            }
-            PlainResult::Unknown(answers, _) => panic!("{answers:?}"),
-        };
-        assert!(is_decided(START, last));
-        assert!(!is_decided(START, end), "the next window has begun");
-        assert!(!is_decided(before, last), "the window may not have begun");
-        let mut uncertain = reply_with_count(1, START, last);
-        uncertain.span = uncertain.span.map(|span| ServerTimeSpan { is_certain: false, ..span });
-        let result = evaluate(&check, ChargeReplies::from_iter([uncertain]));
-        let is_refunded =
-            matches!(result, PlainResult::Refund(receipts) if receipts[0].taken.window == START);
-        assert!(is_refunded, "the bounds on the server's time are only an estimate");
+        let reply = |span| reply_with_count(&check, 1, span);
+        let passed = reply(span(START, last));
+        assert!(matches!(evaluate(&[check], &[passed]), PlainResult::Decided(_)));
+        for (earliest, latest, why) in [
+            (START, end, "the next window has begun"),
+            (before, last, "the window may not have begun"),
+        ] {
+            let reply = reply(span(earliest, latest));
+            assert_eq!(refunded_window(reply), Some(START), "{why}");
+            assert!(matches!(evaluate(&[check], &[reply]), PlainResult::Undecided(_)), "{why}");
+        }
+        let uncertain = ServerTimeSpan { is_certain: false, ..span(START, last) };
+        let window = refunded_window(reply(uncertain));
+        assert_eq!(window, Some(START), "the bounds on the server's time are only an estimate");
     }
 
     #[test]
     fn a_charge_to_the_current_or_the_next_window_is_refunded_and_no_other_is() {
         let limit = limit();
-        let check = [take(1, &limit)];
-        let refunded = |at: Micros| -> Vec<Micros> {
-            let replies = ChargeReplies::from_iter([reply_with_count(HITS + 1, at, at)]);
-            let PlainResult::Refund(receipts) = evaluate(&check, replies) else {
-                panic!("the charge does not decide the call")
-            };
-            receipts.iter().map(|receipt| receipt.taken.window).collect()
-        };
-        assert_eq!(refunded(START), [START]);
-        assert_eq!(refunded(Micros(START.0 - 1)), [START], "the server's clock stepped back");
-        assert!(refunded(Micros(START.0 - LENGTH.0 - 1)).is_empty(), "the window after the next");
-        assert!(refunded(Micros(START.0 + LENGTH.0)).is_empty(), "the window has ended");
+        let check = take(1, &limit);
+        let refunded =
+            |at: Micros| refunded_window(reply_with_count(&check, HITS + 1, span(at, at)));
+        assert_eq!(refunded(START), Some(START));
+        let before = Micros(START.0 - 1);
+        assert_eq!(refunded(before), Some(START), "the server's clock stepped back");
+        assert_eq!(refunded(Micros(START.0 - LENGTH.0 - 1)), None, "the window after the next");
+        assert_eq!(refunded(Micros(START.0 + LENGTH.0)), None, "the window has ended");
     }
 
     #[test]
@@ -395,9 +342,9 @@ mod tests {
         let checks = [take(1, &limit)];
         let accounting = Accounting::AllOrNothing;
         let call = Call { checks: &checks, accounting, now: START, deadline: None };
-        let calls = PlainCalls::new(Prefix::default(), false);
+        let calls = calls();
         let evaluate_count = |count| {
-            let replies = ChargeReplies::from_iter([reply_with_count(count, START, START)]);
+            let replies = [reply_with_count(&checks[0], count, span(START, START))];
             matches!(calls.evaluate(&call, &replies), PlainResult::Decided(_))
         };
         assert!(calls.plan(&call).is_none(), "nothing is known");
@@ -424,23 +371,21 @@ mod tests {
     }
 
     #[test]
-    fn a_charged_key_expires_one_window_and_a_second_after_it_is_created() {
+    fn a_charge_carries_what_its_connection_needs_to_judge_it() {
         let calls = PlainCalls::new(Prefix::default(), true);
-        for (length, expire_s) in [(60_000_000, 61), (60_000_001, 62), (2_500_000, 4)] {
-            let limit = Arc::new(fixed_window(HITS, Micros(length)));
-            let check = take(1, &limit);
-            let charge = calls.build_charge(&check);
-            assert_eq!(charge.expire_s, expire_s, "{length} us");
-            assert_eq!(charge.slot, Some(keys::counter_slot(&check.key)));
-        }
+        let limit = Arc::new(fixed_window(HITS, Micros(2_500_000)));
+        let check = take(1, &limit);
+        let charge = calls.build_charge(&check);
+        assert_eq!((charge.capacity, charge.window_length), (5, Micros(2_500_000)));
+        assert_eq!(charge.slot, Some(keys::counter_slot(&check.key)));
     }
 
     #[test]
     fn a_charge_is_recorded_at_the_latest_time_that_the_server_may_have_shown() {
         let (limit, latest) = (limit(), Micros(START.0 + 700));
-        let check = [take(1, &limit)];
-        let replies = ChargeReplies::from_iter([reply_with_count(1, START, latest)]);
-        let PlainResult::Decided(answers) = evaluate(&check, replies) else {
+        let check = take(1, &limit);
+        let reply = reply_with_count(&check, 1, span(START, latest));
+        let PlainResult::Decided(answers) = evaluate(&[check], &[reply]) else {
             panic!("within limits")
         };
         let taken = answers.each[0].outcome().and_then(|outcome| outcome.taken).unwrap();
@@ -448,20 +393,27 @@ mod tests {
     }
 
     #[test]
-    fn if_one_charge_is_unknown_only_undecided_charges_are_refunded() {
+    fn charges_that_passed_on_other_nodes_are_refunded_unless_one_is_unknown() {
         let limit = limit();
         let checks = [take(1, &limit), take(2, &limit), take(3, &limit)];
-        let reply = |count| reply_with_count(count, START, START);
-        let unknown = ChargeReply { value: Err(SendError::LOST), span: None };
-        let replies = ChargeReplies::from_iter([reply(HITS), unknown, reply(HITS + 1)]);
-        let PlainResult::Unknown(answers, receipts) = evaluate(&checks, replies) else {
+        let [passed, above] =
+            [HITS, HITS + 1].map(|count| reply_with_count(&checks[0], count, span(START, START)));
+        let PlainResult::Undecided(receipts) = evaluate(&checks, &[passed, passed, above]) else {
+            panic!("a charge is above its limit")
+        };
+        let refunded: Vec<CounterKey> = receipts.iter().map(|receipt| receipt.key).collect();
+        assert_eq!(
+            refunded,
+            [checks[0].key, checks[1].key],
+            "the last one's connection refunds it"
+        );
+        let replies = [passed, ChargeReply::Unknown, above];
+        let PlainResult::Unknown(answers) = evaluate(&checks, &replies) else {
             panic!("a charge is unknown")
         };
         assert_eq!(answers.each[0].outcome().map(|outcome| outcome.charged), Some(Hits(1)));
         let unanswered = |executed| Answer::Unanswered { executed };
         assert_eq!(answers.each[1], unanswered(ExecutionStatus::Unknown));
         assert_eq!(answers.each[2], unanswered(ExecutionStatus::NotExecuted));
-        let refunded: Vec<CounterKey> = receipts.iter().map(|receipt| receipt.key).collect();
-        assert_eq!(refunded, [checks[2].key], "the first charge stands, as it is answered");
     }
 }

@@ -1,22 +1,26 @@
 //! Redis store: translates calls into plain commands or script calls, and decodes the replies.
 //!
-//! Not here: sending the script calls ([`Transport`]), deadlines and fallback (`resilience`).
+//! A call with a deadline is answered by then. Once a call is queued, the store owns it: its caller
+//! only waits. Not here: sending the script calls ([`Transport`]), the wait of the caller
+//! (`one_part`), calls of several parts (`multi_part`), fallback (`resilience`).
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use redis::Value;
 use smallvec::{SmallVec, smallvec};
 
 use super::client::node_stats::{BreakerState, NodeReport};
-use super::client::plain_charge::ChargeReplies;
+use super::client::plain_charge::{ChargeReply, PendingCharges};
 use super::client::topology::RedisClient;
 use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, reply_source};
 use super::keys::{self, Prefix};
-use super::multi_slot::{self, SlotGroup, SlotGroups, UnchargedStatuses};
+use super::multi_part::Parts;
+use super::multi_slot::{self, SlotGroups};
 use super::near_limit_hints::NearLimitHints;
 use super::node_scripts::{self, NodeScriptSwitch};
+use super::one_part::{PartReply, Pending};
 use super::plain_calls::{self, PlainCalls, PlainResult, PlainStats};
 use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICT};
@@ -24,14 +28,8 @@ use super::script::reply::{ReplyError, ScriptReply, is_not_here};
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
 };
+use crate::store::delivery::{UnheardHits, unanswered};
 use crate::store::{SharedStore, SharedStoreStats, Store};
-
-/// Time before the deadline at which a multi-slot call stops waiting for replies, so that it can
-/// still report the charges of the hash slots that replied.
-///
-/// Equal to one tick of the runtime's timer. If it were shorter, `resilience` could cancel the
-/// call first, and these charges would never be refunded.
-const DEADLINE_MARGIN: Duration = Duration::from_millis(1);
 
 /// Clock from which the scripts read the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,34 +64,44 @@ pub struct RedisStats {
     pub refunded: AtomicU64,
     /// Number of calls decided by scripts.
     pub script_calls: AtomicU64,
+    /// Number of calls that were not answered by their deadline.
+    pub overruns: AtomicU64,
+    /// Hits charged for calls whose callers had left when the answer arrived.
+    pub unheard: UnheardHits,
 }
 
 /// Store that keeps its counters in Redis. Plain commands decide calls far from their limits, and
 /// scripts on the server decide all others.
 #[derive(Debug)]
 pub struct RedisStore<T> {
-    transport: T,
+    shared: Arc<Shared<T>>,
+}
+
+/// State of a Redis store, shared with the tasks that own calls.
+#[derive(Debug)]
+pub(super) struct Shared<T> {
+    pub(super) transport: T,
     encoder: Encoder,
     time_source: TimeSource,
     /// Time of the latest call, in microseconds since the Unix epoch, which is also the time of
     /// refunds. Used only with [`TimeSource::Call`].
     latest: AtomicU64,
-    hints: NearLimitHints,
-    node_scripts: NodeScriptSwitch,
+    pub(super) hints: NearLimitHints,
+    pub(super) node_scripts: NodeScriptSwitch,
     /// Selects the calls that need no script; `None` if plain commands are disabled.
     plain: Option<PlainCalls>,
-    stats: RedisStats,
+    pub(super) stats: RedisStats,
 }
 
 impl SharedStore for RedisStore<RedisClient> {
     type Node = NodeReport;
 
     fn nodes(&self) -> Vec<NodeReport> {
-        self.transport.report()
+        self.transport().report()
     }
 
     async fn wait_until_connected(&self) {
-        self.transport.wait_until_connected().await;
+        self.transport().wait_until_connected().await;
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
@@ -106,18 +114,22 @@ impl SharedStore for RedisStore<RedisClient> {
             not_here,
             refunded,
             script_calls,
-        } = &self.stats;
+            overruns,
+            unheard,
+        } = self.stats();
         let of_plain = |of: fn(&PlainStats) -> &AtomicU64| {
-            self.plain.as_ref().map_or(0, |plain| of(&plain.stats).load(Ordering::Relaxed))
+            self.shared.plain.as_ref().map_or(0, |plain| of(&plain.stats).load(Ordering::Relaxed))
         };
         SharedStoreStats {
+            overruns: overruns.load(Ordering::Relaxed),
+            unheard_hits: unheard.get(),
             clamped: clamped.load(Ordering::Relaxed),
             unreadable: unreadable.load(Ordering::Relaxed),
             multi_slot_calls: multi_slot_calls.load(Ordering::Relaxed),
             two_rounds: two_rounds.load(Ordering::Relaxed),
             node_calls: node_calls.load(Ordering::Relaxed),
             not_here: not_here.load(Ordering::Relaxed),
-            node_scripts_off: self.node_scripts.times_off(),
+            node_scripts_off: self.shared.node_scripts.times_off(),
             refunds: refunded.load(Ordering::Relaxed),
             plain_calls: of_plain(|stats| &stats.decided),
             script_calls: script_calls.load(Ordering::Relaxed),
@@ -129,11 +141,11 @@ impl SharedStore for RedisStore<RedisClient> {
 
     fn is_available(&self) -> bool {
         let open = |node: &NodeReport| node.breaker == Some(BreakerState::Open);
-        self.transport.was_connected() && !self.transport.report().iter().any(open)
+        self.transport().was_connected() && !self.transport().report().iter().any(open)
     }
 
     fn failure(&self) -> Option<String> {
-        self.transport.failure()
+        self.transport().failure()
     }
 
     fn retire_policy(&self) {}
@@ -150,19 +162,28 @@ impl<T: Transport> RedisStore<T> {
         // Plain commands use the server's clock.
         let plain = (time_source == TimeSource::Server && transport.can_charge())
             .then(|| PlainCalls::new(prefix.clone(), transport.is_cluster()));
-        let encoder = Encoder::new(prefix, scripts, transport.is_cluster());
-        let (latest, hints, stats) =
-            (AtomicU64::new(0), NearLimitHints::new(), RedisStats::default());
-        let node_scripts = NodeScriptSwitch::new(transport.is_cluster());
-        RedisStore { transport, encoder, time_source, latest, hints, node_scripts, plain, stats }
+        let shared = Shared {
+            encoder: Encoder::new(prefix, scripts, transport.is_cluster()),
+            time_source,
+            latest: AtomicU64::new(0),
+            hints: NearLimitHints::new(),
+            node_scripts: NodeScriptSwitch::new(transport.is_cluster()),
+            plain,
+            stats: RedisStats::default(),
+            transport,
+        };
+        RedisStore { shared: Arc::new(shared) }
     }
 
     /// Enables or disables script calls that span several hash slots of a cluster node. Enabled by
-    /// default. If disabled, each hash slot gets its own script call.
+    /// default. If disabled, each hash slot gets its own script call. Call it before the first call
+    /// of the store.
     #[must_use]
-    pub fn with_node_scripts(self, enabled: bool) -> Self {
-        let node_scripts = NodeScriptSwitch::new(enabled && self.transport.is_cluster());
-        RedisStore { node_scripts, ..self }
+    pub fn with_node_scripts(mut self, enabled: bool) -> Self {
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.node_scripts = NodeScriptSwitch::new(enabled && shared.transport.is_cluster());
+        }
+        self
     }
 
     /// Configures the store to charge one in every `interval` calls with plain commands even if a
@@ -170,7 +191,8 @@ impl<T: Transport> RedisStore<T> {
     #[doc(hidden)]
     #[must_use]
     pub fn with_wrong_hints(mut self, interval: u64) -> Self {
-        if let Some(plain) = &mut self.plain {
+        if let Some(plain) = Arc::get_mut(&mut self.shared).and_then(|shared| shared.plain.as_mut())
+        {
             plain.set_forced_interval(interval);
         }
         self
@@ -178,16 +200,18 @@ impl<T: Transport> RedisStore<T> {
 
     /// Returns the transport over which script calls are sent.
     pub fn transport(&self) -> &T {
-        &self.transport
+        &self.shared.transport
     }
 
     /// Returns the live statistics, which change as calls are decided.
     pub fn stats(&self) -> &RedisStats {
-        &self.stats
+        &self.shared.stats
     }
+}
 
+impl<T: Transport> Shared<T> {
     /// Returns the time to send to the scripts, or `None` if they use the server's clock.
-    fn now(&self, call: &Call<'_>) -> Option<Micros> {
+    pub(super) fn now(&self, call: &Call<'_>) -> Option<Micros> {
         match self.time_source {
             TimeSource::Server => None,
             TimeSource::Call => {
@@ -197,66 +221,120 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call with scripts, and records its answers as hints for plain commands.
-    async fn decide_by_script(&self, call: &Call<'_>) -> Answers {
-        let answers = if self.transport.is_cluster() {
-            let groups = self.group_checks(call);
-            // The others are boxed, so that the future of a single-slot call stays small.
-            match groups.as_slice() {
-                [group] if group.needs_node_script() => Box::pin(self.decide_on_node(call)).await,
-                [] | [_] => self.decide_single_slot(call).await,
-                [_, _, ..] => Box::pin(self.decide_multi_slot(call, groups)).await,
+    async fn apply(self: &Arc<Self>, call: &Call<'_>) -> Answers {
+        if let Some(plain) = &self.plain
+            && let Some(charges) = plain.plan(call)
+            && let Some(charges) = self.transport.charge(charges, call.deadline)
+        {
+            if charges.is_on_one_node() {
+                // Pinned here, because awaiting the future by value would copy it.
+                return pin!(self.decide_by_plain_commands(call, charges)).await;
             }
-        } else {
-            self.decide_single_slot(call).await
-        };
-        self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
-        if let Some(plain) = &self.plain {
-            plain.record(call, &answers.each);
+            return Box::pin(self.decide_in_parts(call, Parts::Charges(charges))).await;
         }
-        answers
+        // Boxed, so that the futures of the stores around this one, which contain it, stay small.
+        Box::pin(self.decide_by_script(call)).await
     }
 
-    /// Decides a call by the replies to its plain commands or, if they do not decide it, with
-    /// scripts.
+    /// Decides a call with scripts.
+    async fn decide_by_script(self: &Arc<Self>, call: &Call<'_>) -> Answers {
+        if !self.transport.is_cluster() {
+            return self.decide_single_slot(call).await;
+        }
+        let groups = self.group_checks(call);
+        // The others are boxed, so that the future of a single-slot call stays small.
+        match groups.as_slice() {
+            [group] if group.needs_node_script() => Box::pin(self.decide_on_node(call)).await,
+            [] | [_] => self.decide_single_slot(call).await,
+            [_, _, ..] => Box::pin(self.decide_in_parts(call, Parts::Groups(groups))).await,
+        }
+    }
+
+    /// Counts a call that scripts have decided, and records its answers as hints for plain commands.
+    pub(super) fn record_script_call(&self, call: &Call<'_>, answers: &[Answer]) {
+        self.stats.script_calls.fetch_add(1, Ordering::Relaxed);
+        if let Some(plain) = &self.plain {
+            plain.record(call, answers);
+        }
+    }
+
+    /// Decides a call by the replies to its plain commands, all on one node, or, if they do not
+    /// decide it, with scripts. The node's connection has refunded charges that do not decide it.
     async fn decide_by_plain_commands(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+        charges: PendingCharges,
+    ) -> Answers {
+        let replies = match self.wait_in_place(call, Pending::Charges(charges)).await {
+            Ok(PartReply::Charges(replies)) => replies,
+            Ok(PartReply::Script(_)) => return self.overrun(call),
+            Err(answers) => return answers,
+        };
+        match self.evaluate_charges(call, &replies) {
+            Some(PlainResult::Decided(answers) | PlainResult::Unknown(answers)) => answers,
+            // The rare script calls are boxed, so that the future of a plain call stays small.
+            Some(PlainResult::Undecided(_)) | None => Box::pin(self.decide_by_script(call)).await,
+        }
+    }
+
+    /// Evaluates the replies to plain charges; `None` if plain commands are disabled.
+    pub(super) fn evaluate_charges(
         &self,
         call: &Call<'_>,
-        plain: &PlainCalls,
-        replies: impl Future<Output = Option<ChargeReplies>>,
-    ) -> Answers {
-        // The rare script calls are boxed, so that the future of a plain call stays small.
-        let Some(replies) = replies.await else {
-            return Box::pin(self.decide_by_script(call)).await;
-        };
-        match plain.evaluate(call, &replies) {
-            PlainResult::Decided(answers) => answers,
-            PlainResult::Refund(receipts) => {
-                // Before the scripts decide, so that they do not refuse the call because of its own
-                // hits. Never resent: a lost refund only leaves the counter stricter.
-                let _lost = Box::pin(self.transport.send(self.refund_calls(&receipts, None))).await;
-                Box::pin(self.decide_by_script(call)).await
-            }
-            PlainResult::Unknown(answers, receipts) => {
-                for script_call in self.refund_calls(&receipts, None) {
-                    self.transport.send_in_background(script_call);
-                }
-                answers
-            }
-        }
+        replies: &[ChargeReply],
+    ) -> Option<PlainResult> {
+        self.plain.as_ref().map(|plain| plain.evaluate(call, replies))
     }
 
     /// Decides a call with one script call for all checks.
-    async fn decide_single_slot(&self, call: &Call<'_>) -> Answers {
-        let script_call = self.script_call(call.checks, call);
-        let reply = self.transport.send(smallvec![script_call]).await.pop();
-        self.decode_answers(reply, call)
+    async fn decide_single_slot(self: &Arc<Self>, call: &Call<'_>) -> Answers {
+        let answers = match self.send_in_place(call, self.script_call(call.checks, call)).await {
+            Ok(reply) => self.decode_answers(reply, call),
+            Err(answers) => answers,
+        };
+        self.record_script_call(call, &answers.each);
+        answers
+    }
+
+    /// Sends the one script call of a call, and waits for its reply until the call's deadline.
+    ///
+    /// # Errors
+    ///
+    /// If there is no reply by then, returns the unanswered checks.
+    async fn send_in_place(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+        script_call: ScriptCall,
+    ) -> Result<Result<Value, SendError>, Answers> {
+        let Some(pending) = self.transport.submit(smallvec![script_call]).pop() else {
+            return Ok(Err(SendError::LOST));
+        };
+        match self.wait_in_place(call, Pending::Script(pending)).await? {
+            PartReply::Script(reply) => Ok(reply),
+            PartReply::Charges(_) => Ok(Err(SendError::LOST)),
+        }
+    }
+
+    /// Returns the answers to a call whose deadline has passed, and counts it.
+    pub(super) fn overrun(&self, call: &Call<'_>) -> Answers {
+        self.stats.overruns.fetch_add(1, Ordering::Relaxed);
+        unanswered(call, ExecutionStatus::Unknown, Source::Redis)
     }
 
     /// Decodes the reply to the one script call that decides all checks of a call.
-    fn decode_answers(&self, reply: Option<Result<Value, SendError>>, call: &Call<'_>) -> Answers {
-        let source = reply_source(reply.as_ref());
-        Answers { each: self.decode_reply(reply, call.checks, call.accounting), source }
+    pub(super) fn decode_answers(
+        &self,
+        reply: Result<Value, SendError>,
+        call: &Call<'_>,
+    ) -> Answers {
+        let source = reply_source(&reply);
+        let decode = |reply: &Value| ScriptReply::decode(reply, call.checks, call.accounting);
+        match self.validate_reply(reply, decode) {
+            Ok(decoded) => {
+                Answers::new(decoded.outcomes.into_iter().map(Answer::Decided).collect(), source)
+            }
+            Err(executed) => unanswered(call, executed, source),
+        }
     }
 
     /// Returns the script call that decides `checks`, with the deadline of `call`.
@@ -267,7 +345,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Returns the script call for `checks`, all in one hash slot, with the deadline of `call`.
-    fn partial_script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
+    pub(super) fn partial_script_call(&self, checks: &[Check<'_>], call: &Call<'_>) -> ScriptCall {
         match call.accounting {
             Accounting::AllOrNothing => {
                 let script_call = self.encoder.encode_part(checks, self.now(call), call.now);
@@ -278,7 +356,7 @@ impl<T: Transport> RedisStore<T> {
     }
 
     /// Groups the checks of a call by node or, where node scripts are off, by hash slot.
-    fn group_checks(&self, call: &Call<'_>) -> SlotGroups {
+    pub(super) fn group_checks(&self, call: &Call<'_>) -> SlotGroups {
         let slot = |check: &Check<'_>| keys::counter_slot(&check.key);
         if !self.node_scripts.is_on(call.now) {
             return multi_slot::group_by_slot(call.checks, slot);
@@ -292,22 +370,28 @@ impl<T: Transport> RedisStore<T> {
 
     /// Decides a call whose counters are in several hash slots of one node, with one script call.
     /// If the node does not hold every key, it charges nothing, and the call is resent per slot.
-    async fn decide_on_node(&self, call: &Call<'_>) -> Answers {
+    async fn decide_on_node(self: &Arc<Self>, call: &Call<'_>) -> Answers {
         let redirects = self.transport.redirects();
         let script_call = self.node_call(call.checks, call, false);
-        let reply = self.transport.send(smallvec![script_call]).await.pop();
-        if !self.replied_not_here(reply.as_ref()) {
-            return self.decode_answers(reply, call);
+        let reply = match self.send_in_place(call, script_call).await {
+            Ok(reply) => reply,
+            Err(answers) => return answers,
+        };
+        if self.replied_not_here(&reply) {
+            return self.decide_in_parts(call, Parts::NotHere { redirects }).await;
         }
-        let missed: SmallVec<[usize; 8]> = (0..call.checks.len()).collect();
-        let groups = self.group_missed_checks(call, &missed);
-        let answers = self.decide_multi_slot(call, groups).await;
-        self.record_not_here(call, &missed, &answers.each, redirects);
+        let answers = self.decode_answers(reply, call);
+        self.record_script_call(call, &answers.each);
         answers
     }
 
     /// Returns the script call for `checks`, all on one cluster node, with the deadline of `call`.
-    fn node_call(&self, checks: &[Check<'_>], call: &Call<'_>, is_part: bool) -> ScriptCall {
+    pub(super) fn node_call(
+        &self,
+        checks: &[Check<'_>],
+        call: &Call<'_>,
+        is_part: bool,
+    ) -> ScriptCall {
         let (now, accounting) = (self.now(call), call.accounting);
         let script_call = self.encoder.encode_node_call(checks, accounting, is_part, now, call.now);
         self.stats.node_calls.fetch_add(1, Ordering::Relaxed);
@@ -316,23 +400,23 @@ impl<T: Transport> RedisStore<T> {
 
     /// Returns whether a node script replied that the node does not hold every key. Records the
     /// reply in the statistics.
-    fn replied_not_here(&self, reply: Option<&Result<Value, SendError>>) -> bool {
+    pub(super) fn replied_not_here(&self, reply: &Result<Value, SendError>) -> bool {
         match reply {
-            Some(Ok(reply)) if is_not_here(reply) => {
+            Ok(reply) if is_not_here(reply) => {
                 self.stats.not_here.fetch_add(1, Ordering::Relaxed);
                 true
             }
-            Some(Ok(_)) => {
+            Ok(_) => {
                 self.node_scripts.record_reply();
                 false
             }
-            Some(Err(_)) | None => false,
+            Err(_) => false,
         }
     }
 
     /// Records a `not here` reply as unexplained if the same checks, sent again slot by slot, were
     /// decided without a redirect. `redirects` is the redirect count before the node script call.
-    fn record_not_here(
+    pub(super) fn record_not_here(
         &self,
         call: &Call<'_>,
         missed: &[usize],
@@ -346,136 +430,9 @@ impl<T: Transport> RedisStore<T> {
         }
     }
 
-    /// Decides a call whose counters are in several hash slots, in one or two round trips. Sends
-    /// one script call per hash slot.
-    async fn decide_multi_slot(&self, call: &Call<'_>, groups: SlotGroups) -> Answers {
-        let each = vec![Answer::NotAsked; call.checks.len()];
-        let mut answers = Answers { each, source: Source::Redis };
-        let mut uncharged = UnchargedStatuses::from_elem(None, call.checks.len());
-        self.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
-        let distance = |check: &Check<'_>| self.hints.distance(check, call.now);
-        match multi_slot::first_group(call.checks, &groups, call.accounting, distance) {
-            None => self.send_groups(call, &groups, &mut answers, &mut uncharged).await,
-            Some(first) => {
-                self.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
-                let alone = &groups[first..=first];
-                self.send_groups(call, alone, &mut answers, &mut uncharged).await;
-                let has_ended = multi_slot::first_group_ends_call(
-                    call.checks,
-                    &groups[first],
-                    &mut answers.each,
-                );
-                let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
-                self.send_groups(call, &others, &mut answers, &mut uncharged).await;
-            }
-        }
-        for (check, answer) in call.checks.iter().zip(&answers.each) {
-            if let Answer::Decided(outcome) = answer {
-                self.hints.record(check, outcome, call.now);
-            }
-        }
-        for (check, answer) in call.checks.iter().zip(&mut answers.each) {
-            if *answer == Answer::NotAsked
-                && let Some(last) = self.hints.last_available(check)
-            {
-                let available = last.min(check.limit.capacity());
-                *answer = Answer::LastKnown { available, reset_after: None };
-            }
-        }
-        if call.accounting == Accounting::AllOrNothing
-            && multi_slot::is_rejected(call.checks, &answers.each)
-        {
-            let receipts = multi_slot::refund_answers(call.checks, &mut answers.each, &uncharged);
-            self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
-            for script_call in self.refund_calls(&receipts, self.now(call)) {
-                self.transport.send_in_background(script_call);
-            }
-        }
-        answers
-    }
-
-    /// Sends one script call per group. Stores the replies in `answers`, and each counter's status
-    /// without the call's charges in `uncharged`. If a node does not hold every key of a group,
-    /// the group's checks are sent again, slot by slot.
-    async fn send_groups(
-        &self,
-        call: &Call<'_>,
-        groups: &[SlotGroup],
-        answers: &mut Answers,
-        uncharged: &mut UnchargedStatuses,
-    ) {
-        let redirects = self.transport.redirects();
-        let missed = self.send_once(call, groups, answers, uncharged).await;
-        if missed.is_empty() {
-            return;
-        }
-        let slots = self.group_missed_checks(call, &missed);
-        // No group spans slots, so none is missed again.
-        self.send_once(call, &slots, answers, uncharged).await;
-        self.record_not_here(call, &missed, &answers.each, redirects);
-    }
-
-    /// Sends one script call per group, and stores the replies like `send_groups`. Returns the
-    /// indices of the checks in groups for which the node does not hold every key.
-    async fn send_once(
-        &self,
-        call: &Call<'_>,
-        groups: &[SlotGroup],
-        answers: &mut Answers,
-        uncharged: &mut UnchargedStatuses,
-    ) -> SmallVec<[usize; 8]> {
-        let is_part = call.accounting == Accounting::AllOrNothing;
-        let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
-        let parts: SmallVec<[SmallVec<[Check<'_>; 8]>; 4]> =
-            groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
-        let script_call = |(group, part): (&SlotGroup, &SmallVec<[Check<'_>; 8]>)| match group
-            .needs_node_script()
-        {
-            true => self.node_call(part, call, is_part),
-            false => self.partial_script_call(part, call),
-        };
-        let script_calls: ScriptCalls = groups.iter().zip(&parts).map(script_call).collect();
-        let mut missed = SmallVec::new();
-        if script_calls.is_empty() {
-            return missed;
-        }
-        let until = call.deadline.and_then(|deadline| deadline.checked_sub(DEADLINE_MARGIN));
-        let mut replies = self.transport.send_until(script_calls, until).await.into_iter();
-        for (group, part) in groups.iter().zip(&parts) {
-            let reply = replies.next();
-            if group.needs_node_script() && self.replied_not_here(reply.as_ref()) {
-                missed.extend_from_slice(&group.checks);
-                continue;
-            }
-            if reply_source(reply.as_ref()) == Source::Shed {
-                answers.source = Source::Shed;
-            }
-            let decode = |reply: &Value| match is_part {
-                true => ScriptReply::decode_part(reply, part),
-                false => ScriptReply::decode(reply, part, call.accounting),
-            };
-            match self.validate_reply(reply, decode) {
-                Ok(decoded) => {
-                    for (at, outcome) in group.checks.iter().zip(decoded.outcomes) {
-                        answers.each[*at] = Answer::Decided(outcome);
-                    }
-                    for (at, status) in group.checks.iter().zip(decoded.uncharged) {
-                        uncharged[*at] = Some(status);
-                    }
-                }
-                Err(executed) => {
-                    for at in &group.checks {
-                        answers.each[*at] = Answer::Unanswered { executed };
-                    }
-                }
-            }
-        }
-        missed
-    }
-
     /// Groups checks by slot after node scripts replied `not here` to them. Temporarily turns off
     /// node scripts for these slots.
-    fn group_missed_checks(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
+    pub(super) fn group_missed_checks(&self, call: &Call<'_>, missed: &[usize]) -> SlotGroups {
         let slot = |at: &usize| keys::counter_slot(&call.checks[*at].key);
         self.node_scripts.record_not_here(missed.iter().map(slot), call.now);
         let checks: SmallVec<[Check<'_>; 8]> = missed.iter().map(|at| call.checks[*at]).collect();
@@ -486,32 +443,14 @@ impl<T: Transport> RedisStore<T> {
         groups
     }
 
-    /// Decodes a script's reply into one answer per check. Counts clamps and unreadable replies.
-    fn decode_reply(
-        &self,
-        reply: Option<Result<Value, SendError>>,
-        checks: &[Check<'_>],
-        accounting: Accounting,
-    ) -> Vec<Answer> {
-        let decode = |reply: &Value| ScriptReply::decode(reply, checks, accounting);
-        match self.validate_reply(reply, decode) {
-            Ok(decoded) => decoded.outcomes.into_iter().map(Answer::Decided).collect(),
-            Err(executed) => vec![Answer::Unanswered { executed }; checks.len()],
-        }
-    }
-
     /// Decodes a script's reply. On failure, returns the call's execution status as the error.
     /// Counts clamps and unreadable replies.
-    fn validate_reply(
+    pub(super) fn validate_reply(
         &self,
-        reply: Option<Result<Value, SendError>>,
+        reply: Result<Value, SendError>,
         decode: impl FnOnce(&Value) -> Result<ScriptReply, ReplyError>,
     ) -> Result<ScriptReply, ExecutionStatus> {
-        let value = match reply {
-            Some(Ok(value)) => value,
-            Some(Err(error)) => return Err(error.executed),
-            None => return Err(ExecutionStatus::Unknown),
-        };
+        let value = reply.map_err(|error| error.executed)?;
         match decode(&value) {
             Ok(decoded) => {
                 self.stats.clamped.fetch_add(decoded.clamped, Ordering::Relaxed);
@@ -544,27 +483,18 @@ impl<T: Transport> RedisStore<T> {
         }
         by_slot.iter().map(|(_, receipts)| self.encoder.encode_refund(receipts, now)).collect()
     }
-}
 
-impl<T: Transport> Store for RedisStore<T> {
-    async fn apply(&self, call: &Call<'_>) -> Answers {
-        if let Some(plain) = &self.plain
-            && let Some(charges) = plain.plan(call)
-        {
-            let until = call.deadline.and_then(|deadline| deadline.checked_sub(DEADLINE_MARGIN));
-            let replies = self.transport.charge(charges, until);
-            // Pinned here, because awaiting the future by value would copy it.
-            return pin!(self.decide_by_plain_commands(call, plain, replies)).await;
+    /// Refunds charges in the background. Never resent: a lost refund only leaves the counter
+    /// stricter.
+    pub(super) fn refund_in_background(&self, receipts: &[Receipt], now: Option<Micros>) {
+        self.stats.refunded.fetch_add(receipts.len() as u64, Ordering::Relaxed);
+        for script_call in self.refund_calls(receipts, now) {
+            self.transport.send_in_background(script_call);
         }
-        // Boxed, so that the futures of the stores around this one, which contain it, stay small.
-        Box::pin(self.decide_by_script(call)).await
     }
 
-    fn has_transient_refusals(&self, check: &Check<'_>) -> bool {
-        self.plain.is_some() && plain_calls::is_eligible(check)
-    }
-
-    async fn refund(&self, receipts: &[Receipt]) {
+    /// Refunds charges, and waits until they are refunded or lost.
+    pub(super) async fn refund(&self, receipts: &[Receipt]) {
         let now = match self.time_source {
             TimeSource::Server => None,
             TimeSource::Call => Some(Micros(self.latest.load(Ordering::Relaxed))),
@@ -575,12 +505,27 @@ impl<T: Transport> Store for RedisStore<T> {
             let _lost = self.transport.send(script_calls).await;
         }
     }
+}
+
+impl<T: Transport> Store for RedisStore<T> {
+    async fn apply(&self, call: &Call<'_>) -> Answers {
+        // Pinned here, because awaiting the future by value would copy it.
+        pin!(self.shared.apply(call)).await
+    }
+
+    fn has_transient_refusals(&self, check: &Check<'_>) -> bool {
+        self.shared.plain.is_some() && plain_calls::is_eligible(check)
+    }
+
+    async fn refund(&self, receipts: &[Receipt]) {
+        self.shared.refund(receipts).await;
+    }
 
     fn counter_losses(&self) -> u64 {
-        self.transport.counter_losses()
+        self.transport().counter_losses()
     }
 
     fn session(&self) -> u64 {
-        self.transport.lost_connections() + self.transport.counter_losses()
+        self.transport().lost_connections() + self.transport().counter_losses()
     }
 }

@@ -42,7 +42,7 @@ struct Absent;
 impl Store for Absent {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-        Answers { each: vec![unanswered; call.checks.len()], source: Source::Redis }
+        Answers::new(vec![unanswered; call.checks.len()], Source::Redis)
     }
 
     async fn refund(&self, _: &[Receipt]) {}

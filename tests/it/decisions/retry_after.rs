@@ -11,7 +11,9 @@ use tidegate::resilience::refusal_cache::RefusalCache;
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
+use tidegate::store::redis::client::transport::{
+    PendingScript, PendingScripts, ScriptCall, ScriptCalls, SendError, Transport,
+};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::store::TimeSource;
 use tokio::task::JoinSet;
@@ -49,7 +51,7 @@ impl<S: Store> Store for Recorder<S> {
 /// One server that claims to be a cluster. Refunds are complete before the next call.
 struct ManySlots {
     plain: Plain,
-    posted: Mutex<JoinSet<()>>,
+    posted: Arc<Mutex<JoinSet<()>>>,
 }
 
 impl Transport for ManySlots {
@@ -57,12 +59,19 @@ impl Transport for ManySlots {
         true
     }
 
-    async fn send(&self, items: ScriptCalls) -> Replies {
-        let mut posted = std::mem::take(&mut *self.posted.lock().unwrap());
-        while let Some(refund) = posted.join_next().await {
-            refund.unwrap();
-        }
-        self.plain.send(items).await
+    fn submit(&self, items: ScriptCalls) -> PendingScripts {
+        let (plain, posted) = (self.plain.clone(), Arc::clone(&self.posted));
+        let run = |item: ScriptCall| {
+            let (plain, posted) = (plain.clone(), Arc::clone(&posted));
+            PendingScript::boxed(async move {
+                let mut posted = std::mem::take(&mut *posted.lock().unwrap());
+                while let Some(refund) = posted.join_next().await {
+                    refund.unwrap();
+                }
+                plain.run(&item).await.map_err(|_| SendError::LOST)
+            })
+        };
+        items.into_iter().map(run).collect()
     }
 
     fn send_in_background(&self, item: ScriptCall) {
@@ -260,7 +269,7 @@ async fn waits_of_calls_over_several_slots_are_true_too() {
         let mut random = Random::seeded(seed);
         let yaml = random_policy(&mut random);
         let plain = Plain(server.connect().await);
-        let transport = ManySlots { plain, posted: Mutex::default() };
+        let transport = ManySlots { plain, posted: Arc::default() };
         let prefix = Prefix::new(&format!("s{seed}")).unwrap();
         let store = RedisStore::new(transport, prefix, TimeSource::Call);
         let mut bench = Bench::new(store, true, &yaml);

@@ -12,11 +12,13 @@ use tidegate::domain::{
 };
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig};
-use tidegate::store::redis::client::plain_charge::{ChargeReplies, ChargeReply, PlainCharges};
+use tidegate::store::redis::client::plain_charge::{
+    ChargeReplies, ChargeReply, PendingCharges, PlainCharges, WindowCharge,
+};
 use tidegate::store::redis::client::server_time::ServerTimeSpan;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{
-    Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
+    PendingScript, PendingScripts, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
 };
 use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::library::PRODUCTION;
@@ -38,8 +40,6 @@ struct Canned {
     rounds: Mutex<VecDeque<Vec<Result<Value, SendError>>>>,
     sent: Mutex<Vec<ScriptCall>>,
     in_background: Mutex<Vec<ScriptCall>>,
-    /// Until when the store waits for the replies of a round trip.
-    waits: Mutex<Vec<Option<Instant>>>,
 }
 
 impl Transport for Canned {
@@ -47,23 +47,19 @@ impl Transport for Canned {
         self.is_cluster
     }
 
-    async fn send(&self, calls: ScriptCalls) -> Replies {
+    fn submit(&self, calls: ScriptCalls) -> PendingScripts {
+        let mut replies = self.rounds.lock().unwrap().pop_front().unwrap_or_default();
+        replies.resize(calls.len(), Err(SendError::LOST));
         self.sent.lock().unwrap().extend(calls);
-        self.rounds.lock().unwrap().pop_front().unwrap_or_default().into_iter().collect()
-    }
-
-    async fn send_until(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
-        self.waits.lock().unwrap().push(deadline);
-        self.send(calls).await
+        replies.into_iter().map(PendingScript::ready).collect()
     }
 
     fn can_charge(&self) -> bool {
         self.charges.is_some()
     }
 
-    async fn charge(&self, _: PlainCharges, deadline: Option<Instant>) -> Option<ChargeReplies> {
-        self.waits.lock().unwrap().push(deadline);
-        self.charges.clone()
+    fn charge(&self, _: PlainCharges, _: Option<Instant>) -> Option<PendingCharges> {
+        self.charges.clone().map(PendingCharges::ready)
     }
 
     fn send_in_background(&self, call: ScriptCall) {
@@ -128,18 +124,15 @@ fn unanswered(executed: ExecutionStatus) -> Answer {
 }
 
 #[tokio::test]
-async fn every_script_call_has_the_callers_deadline_and_the_wait_for_several_ends_a_ms_before() {
+async fn every_script_call_has_the_callers_deadline() {
     let limit = bucket(1_000, SECOND);
     let checks = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
     assert_ne!(counter_slot(&checks[0].key), counter_slot(&checks[1].key));
     let deadline = Clock::System.monotonic_now() + Duration::from_secs(9);
-    let early = deadline - Duration::from_millis(1);
     for accounting in [Accounting::AllOrNothing, Accounting::Independent] {
-        for (is_cluster, has_node_scripts, count, waits) in [
-            (false, false, 1, vec![]),
-            (true, true, 1, vec![]),
-            (true, false, 2, vec![Some(early)]),
-        ] {
+        for (is_cluster, has_node_scripts, count) in
+            [(false, false, 1), (true, true, 1), (true, false, 2)]
+        {
             let store = store(Canned { is_cluster, has_node_scripts, ..Canned::default() });
             let answers = apply_until(&store, &checks, accounting, Some(deadline)).await;
             assert_eq!(answers.each, [unanswered(ExecutionStatus::Unknown); 2], "no reply");
@@ -147,7 +140,6 @@ async fn every_script_call_has_the_callers_deadline_and_the_wait_for_several_end
             let sent: Vec<Option<Instant>> =
                 canned.sent.lock().unwrap().iter().map(|call| call.deadline).collect();
             assert_eq!(sent, vec![Some(deadline); count]);
-            assert_eq!(*canned.waits.lock().unwrap(), waits);
         }
     }
 }
@@ -229,28 +221,21 @@ async fn only_unexplained_not_here_replies_turn_node_scripts_off() {
 }
 
 #[tokio::test]
-async fn a_plain_charge_beside_one_of_unknown_outcome_is_refunded_if_it_exceeds_its_limit() {
-    let (limit, number) = (window(5, MINUTE), START.0 / MINUTE);
+async fn scripts_do_not_repeat_a_call_with_a_plain_charge_of_unknown_outcome() {
+    let limit = window(5, MINUTE);
     let checks = [take(key(1), &limit, 1), take(key(2), &limit, 1)];
-    let span = Some(ServerTimeSpan { earliest: START, latest: START, is_certain: true });
-    let value = i64::try_from(number * 10_000_000_000 + 6).unwrap();
-    let lost = SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
-    let replies = [ChargeReply { value: Err(lost), span }, ChargeReply { value: Ok(value), span }];
+    let span = ServerTimeSpan { earliest: START, latest: START, is_certain: true };
+    let above = WindowCharge { window: START, count: 6, span };
+    let replies = [ChargeReply::Unknown, ChargeReply::Undecided(Some(above))];
     let charges = Some(ChargeReplies::from_iter(replies));
     let store = store(Canned { charges, ..Canned::default() }).with_wrong_hints(1);
     let deadline = Clock::System.monotonic_now() + Duration::from_secs(9);
     let answers = apply_until(&store, &checks, Accounting::AllOrNothing, Some(deadline)).await;
     let expected = [ExecutionStatus::Unknown, ExecutionStatus::NotExecuted].map(unanswered);
     assert_eq!(answers.each, expected);
-    let canned = store.transport();
-    assert_eq!(*canned.waits.lock().unwrap(), [Some(deadline - Duration::from_millis(1))]);
     assert!(sent(&store).is_empty(), "the scripts might charge the first counter again");
-    let refunds: Vec<ScriptCall> = canned.in_background.lock().unwrap().drain(..).collect();
-    assert_eq!(refunds.len(), 1);
-    let words: Vec<redis::Arg<&[u8]>> = refunds[0].command.args_iter().collect();
-    let text = Prefix::default().key(&checks[1].key, &limit.algorithm);
-    let expected = [redis::Arg::Simple(b"1".as_slice()), redis::Arg::Simple(text.as_slice())];
-    assert_eq!(words[2..4], expected);
+    let canned = store.transport();
+    assert!(canned.in_background.lock().unwrap().is_empty(), "the connection has refunded it");
 }
 
 #[test]

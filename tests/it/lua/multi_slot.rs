@@ -9,7 +9,9 @@ use tidegate::domain::{
 };
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
+use tidegate::store::redis::client::transport::{
+    PendingScripts, ScriptCall, ScriptCalls, Transport,
+};
 use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::STRICT;
@@ -33,11 +35,11 @@ impl Transport for Sliced {
         true
     }
 
-    async fn send(&self, items: ScriptCalls) -> Replies {
+    fn submit(&self, items: ScriptCalls) -> PendingScripts {
         self.rounds.fetch_add(1, Ordering::Relaxed);
         self.items.fetch_add(items.len() as u64, Ordering::Relaxed);
         assert!(items.iter().all(|item| item.slot.is_some()), "every item names its slot");
-        self.plain.send(items).await
+        self.plain.submit(items)
     }
 
     fn send_in_background(&self, item: ScriptCall) {

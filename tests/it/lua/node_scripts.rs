@@ -10,7 +10,9 @@ use tidegate::domain::{Accounting, Check, CounterKey, Holder, Limit, Micros, Ver
 use tidegate::domain::{Answer, Call, Hits};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
+use tidegate::store::redis::client::transport::{
+    PendingScripts, ScriptCall, ScriptCalls, Transport,
+};
 use tidegate::store::redis::keys::{Prefix, counter_slot};
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::PRODUCTION;
@@ -298,8 +300,8 @@ impl Transport for Routed {
         self.redirects.load(Relaxed)
     }
 
-    async fn send(&self, calls: ScriptCalls) -> Replies {
-        let mut replies = Replies::new();
+    fn submit(&self, calls: ScriptCalls) -> PendingScripts {
+        let mut replies = PendingScripts::new();
         for call in calls {
             let owner = usize::from(call.slot.unwrap() >= MIDDLE);
             let is_for_node = call.script.name.starts_with("node_");
@@ -308,7 +310,7 @@ impl Transport for Routed {
                 false => (owner, &self.slot_calls),
             };
             counter.fetch_add(1, Relaxed);
-            replies.extend(self.plains[at].send(ScriptCalls::from_iter([call])).await);
+            replies.extend(self.plains[at].submit(ScriptCalls::from_iter([call])));
         }
         replies
     }

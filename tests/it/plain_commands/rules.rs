@@ -32,7 +32,7 @@ async fn a_call_far_from_its_limits_is_one_command_per_counter() {
     bench.all(&checks).await;
     let (before, number) = (bench.stats(), window_now(HOUR));
     bench.learn_time().await;
-    let Answers { each: answers, source } =
+    let Answers { each: answers, source, .. } =
         apply(&bench.store, &checks, Accounting::AllOrNothing).await;
     let stats = bench.stats();
     assert_eq!(source, Source::Redis);

@@ -43,7 +43,7 @@ impl Store for FlakyStore {
         let unanswered = |executed| Answer::Unanswered { executed };
         if self.gone.load(Ordering::SeqCst) {
             let each = vec![unanswered(ExecutionStatus::NotExecuted); call.checks.len()];
-            return Answers { each, source: Source::Redis };
+            return Answers::new(each, Source::Redis);
         }
         let silent = self.silent.lock().unwrap().clone();
         let is_silent = |at: &usize| silent.iter().any(|(place, _)| place == at);
@@ -64,7 +64,7 @@ impl Store for FlakyStore {
         for (at, executed) in silent {
             each[at] = unanswered(executed);
         }
-        Answers { each, source: Source::Redis }
+        Answers::new(each, Source::Redis)
     }
 
     async fn refund(&self, receipts: &[Receipt]) {
@@ -112,12 +112,12 @@ pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
     Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
 }
 
-fn fallback(replicas: u32) -> Fallback<FlakyStore, MemoryStore> {
+fn fallback(replicas: u32) -> Arc<Fallback<FlakyStore, MemoryStore>> {
     let local = MemoryStore::new(10_000);
     Fallback::new(FlakyStore::new(), local, FallbackConfig { replicas })
 }
 
-async fn verdict(store: &Fallback<FlakyStore, MemoryStore>, check: Check<'_>) -> Verdict {
+async fn verdict(store: &Arc<Fallback<FlakyStore, MemoryStore>>, check: Check<'_>) -> Verdict {
     store.apply(&call(&[check], NOW)).await.each[0].outcome().unwrap().verdict
 }
 
@@ -128,7 +128,7 @@ fn used(store: &MemoryStore, identity: u128, limit: &Arc<Limit>, now: Micros) ->
 
 /// How many single hits pass.
 async fn admitted(
-    store: &Fallback<FlakyStore, MemoryStore>,
+    store: &Arc<Fallback<FlakyStore, MemoryStore>>,
     limit: &Arc<Limit>,
     tries: u64,
     now: Micros,
@@ -327,7 +327,7 @@ struct BusyStore;
 impl Store for BusyStore {
     async fn apply(&self, call: &Call<'_>) -> Answers {
         let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-        Answers { each: vec![unanswered; call.checks.len()], source: Source::Shed }
+        Answers::new(vec![unanswered; call.checks.len()], Source::Shed)
     }
 
     async fn refund(&self, _: &[Receipt]) {}

@@ -59,21 +59,21 @@ impl Store for Remote {
         self.0.asked.fetch_add(1, Ordering::SeqCst);
         if self.0.is_away.load(Ordering::SeqCst) {
             let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-            return Answers { each: vec![unanswered; call.checks.len()], source: Source::Redis };
+            return Answers::new(vec![unanswered; call.checks.len()], Source::Redis);
         }
         if self.0.is_busy.load(Ordering::SeqCst) {
             let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-            return Answers { each: vec![unanswered; call.checks.len()], source: Source::Shed };
+            return Answers::new(vec![unanswered; call.checks.len()], Source::Shed);
         }
         let each = self.0.with_counters(|counters| counters.decide(call));
         tokio::task::yield_now().await;
-        Answers { each, source: Source::Redis }
+        Answers::new(each, Source::Redis)
     }
 
     /// Loses the charges, as a store would that is asked too late to help.
     async fn apply_in_background(&self, call: &Call<'_>) -> Answers {
         let unanswered = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
-        Answers { each: vec![unanswered; call.checks.len()], source: Source::Redis }
+        Answers::new(vec![unanswered; call.checks.len()], Source::Redis)
     }
 
     async fn refund(&self, receipts: &[Receipt]) {
@@ -113,7 +113,7 @@ impl SharedStore for Remote {
     fn retire_policy(&self) {}
 }
 
-type Replica = Fallback<Remote, MemoryStore>;
+type Replica = Arc<Fallback<Remote, MemoryStore>>;
 
 fn replicas(count: u32) -> (Arc<Forgetful>, Vec<Replica>) {
     let store = Arc::<Forgetful>::default();

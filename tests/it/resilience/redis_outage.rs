@@ -38,7 +38,7 @@ pub(super) const PATIENT: Duration = Duration::from_secs(2);
 /// A window that ends in no test, except for one second in May 2033.
 const DECADES: u64 = 1_000_000_000;
 
-pub(super) type Stack = Fallback<Deadline<RedisStore<RedisClient>>, MemoryStore>;
+pub(super) type Stack = Arc<Fallback<Deadline<RedisStore<RedisClient>>, MemoryStore>>;
 
 /// A replica with its own connections, budget and fallback.
 pub(super) async fn replica(port: u16, replicas: u32, budget: Duration) -> Arc<Stack> {
@@ -239,9 +239,9 @@ async fn a_frozen_redis_opens_the_breaker_and_is_used_again_once_it_thaws() {
     server.freeze();
     until("the breaker opens", || times_opened(&stack) > 0).await;
     load.more("it is decided locally", &load.local, 500).await;
-    let overruns = stack.remote().overruns();
+    let overruns = stack.remote().shared_stats().overruns;
     load.more("still locally", &load.local, 500).await;
-    let waited = stack.remote().overruns() - overruns;
+    let waited = stack.remote().shared_stats().overruns - overruns;
     assert_eq!(waited, 0, "of 500 calls waited in vain for a node whose breaker is open");
     server.thaw();
     load.more("Redis decides again", &load.remote, 500).await;
@@ -318,7 +318,11 @@ async fn an_opening_breaker_answers_every_call_that_waits() {
     // More than the connections write at once, so some wait in flight and some in the queues.
     assert_eq!(decided_by_redis(&stack, 900, &limit).await, 0);
     assert_eq!(times_opened(&stack), 1);
-    assert_eq!(stack.remote().overruns(), 0, "the breaker ended them, not their budget");
+    assert_eq!(
+        stack.remote().shared_stats().overruns,
+        0,
+        "the breaker ended them, not their budget"
+    );
     server.thaw();
 }
 

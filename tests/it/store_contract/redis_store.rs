@@ -15,7 +15,9 @@ use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
 use tidegate::store::redis::client::topology::RedisClient;
-use tidegate::store::redis::client::transport::{Replies, ScriptCall, ScriptCalls, Transport};
+use tidegate::store::redis::client::transport::{
+    PendingScripts, ScriptCall, ScriptCalls, Transport,
+};
 use tidegate::store::redis::keys::{self, Prefix};
 use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::store::TimeSource;
@@ -174,8 +176,8 @@ impl Transport for OneNode {
         Some(0)
     }
 
-    async fn send(&self, calls: ScriptCalls) -> Replies {
-        self.0.send(calls).await
+    fn submit(&self, calls: ScriptCalls) -> PendingScripts {
+        self.0.submit(calls)
     }
 
     fn send_in_background(&self, call: ScriptCall) {

@@ -5,7 +5,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tidegate::domain::ExecutionStatus;
 use tidegate::store::redis::client::transport::{
-    Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
+    PendingScript, PendingScripts, ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
 };
 
 /// Sends each item by itself and waits for its reply.
@@ -37,17 +37,17 @@ impl Transport for Plain {
         false
     }
 
-    async fn send(&self, items: ScriptCalls) -> Replies {
-        let mut replies = Replies::new();
-        for item in &items {
-            let failed =
-                SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script };
-            replies.push(self.run(item).await.map_err(|error| {
-                println!("{}: {error}", item.script.name);
-                failed
-            }));
-        }
-        replies
+    fn submit(&self, items: ScriptCalls) -> PendingScripts {
+        let run = |item: ScriptCall| {
+            let this = self.clone();
+            PendingScript::boxed(async move {
+                this.run(&item).await.map_err(|error| {
+                    println!("{}: {error}", item.script.name);
+                    SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Script }
+                })
+            })
+        };
+        items.into_iter().map(run).collect()
     }
 
     fn send_in_background(&self, item: ScriptCall) {

@@ -1,5 +1,5 @@
-//! Redis Cluster client: sends script calls in parallel, each to the node that owns its hash slot,
-//! and follows redirects.
+//! Redis Cluster client: queues each script call for the node that owns its hash slot, and follows
+//! redirects.
 //!
 //! Script calls never wait for the slot table, which is refreshed in the background
 //! (`slot_refresh`). Not here: connections (`connection`), classifying error replies
@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use futures_util::stream::{FuturesUnordered, StreamExt};
 use redis::Value;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
@@ -20,9 +19,11 @@ use super::dialer::ClientContext;
 use super::error_reply::Redirect;
 use super::loss_detector::NEW_MASTER;
 use super::node::Node;
-use super::pending_command::{Batch, CommandReply, PendingReply};
+use super::pending_command::{Batch, CommandReply};
 use super::slot_table::{Membership, SlotOwner, SlotTable};
-use super::transport::{Replies, ScriptCall, ScriptCalls, SendError, SendErrorKind};
+use super::transport::{
+    PendingScript, PendingScripts, ScriptCall, ScriptCalls, SendError, SendErrorKind,
+};
 
 /// Maximum number of redirects that are followed per call. A stale slot table causes one redirect,
 /// and a simultaneous migration of the slot causes a second. More than three redirects mean that
@@ -95,23 +96,22 @@ impl Cluster {
         }
     }
 
-    /// Sends each script call to the node that owns its hash slot, and waits for the replies.
-    /// Calls without a reply by the deadline fail with [`SendError::LOST`].
-    pub(crate) async fn send(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
-        let table = self.table.load_full();
+    /// Queues each script call for the node that owns its hash slot, those of one node in one batch.
+    pub(crate) fn submit(self: &Arc<Self>, calls: ScriptCalls) -> PendingScripts {
+        let table = self.table.load();
         // The smallest cluster has three nodes. A call to more nodes costs an allocation.
         let mut batches: SmallVec<[(u16, Batch); 3]> = SmallVec::new();
-        let mut pending: SmallVec<[(u16, PendingReply); 1]> = SmallVec::new();
+        let mut pending = PendingScripts::new();
         for call in calls {
             let owner = table.owner(call.slot);
             let Some(node) = table.node(owner) else {
                 self.refresh_needed.notify_one();
-                let reply = PendingReply::rejected(call, SendErrorKind::NotConnected);
-                pending.push((owner, reply));
+                let error = SendError::not_executed(SendErrorKind::NotConnected);
+                pending.push(PendingScript::ready(Err(error)));
                 continue;
             };
             let (command, reply) = node.prepare_script(call);
-            pending.push((owner, reply));
+            pending.push(PendingScript::new(reply, Some(Arc::clone(self))));
             let Some(command) = command else { continue };
             match batches.iter_mut().find(|(held, _)| *held == owner) {
                 Some((_, batch)) => batch.push(command),
@@ -123,51 +123,7 @@ impl Cluster {
                 node.enqueue(batch);
             }
         }
-        let wait = async |at: usize, owner: u16, reply: PendingReply| {
-            let result = match reply.wait().await {
-                CommandReply::Value(value) => Ok(value),
-                CommandReply::Failed(error) => Err(error),
-                // Only plain charges get such a reply.
-                CommandReply::Charged(_) => Err(SendError::LOST),
-                CommandReply::Redirect(redirect, call) => match table.node(owner) {
-                    // Boxed, so that the future of a call without redirects stays small.
-                    Some(from) => {
-                        Box::pin(self.follow_redirects(Arc::clone(from), redirect, *call, deadline))
-                            .await
-                    }
-                    None => Err(SendError::not_executed(SendErrorKind::Reconfiguring)),
-                },
-            };
-            (at, result)
-        };
-        let mut replies: Replies = pending.iter().map(|_| Err(SendError::LOST)).collect();
-        let timer = sleep_until_deadline(deadline);
-        tokio::pin!(timer);
-        // Replies before the timer: one that has arrived counts even after the deadline.
-        if pending.len() == 1
-            && let Some((owner, reply)) = pending.pop()
-        {
-            tokio::select! {
-                biased;
-                (at, result) = wait(0, owner, reply) => replies[at] = result,
-                () = timer => {}
-            }
-            return replies;
-        }
-        // Side by side: a redirect of one node must not wait for the reply of another.
-        let waits = pending.into_iter().enumerate();
-        let mut waits: FuturesUnordered<_> =
-            waits.map(|(at, (owner, reply))| wait(at, owner, reply)).collect();
-        loop {
-            tokio::select! {
-                biased;
-                next = waits.next() => match next {
-                    Some((at, result)) => replies[at] = result,
-                    None => return replies,
-                },
-                () = &mut timer => return replies,
-            }
-        }
+        pending
     }
 
     /// Sends a script call without waiting for its reply. Drops the call if no known node owns its
@@ -182,15 +138,17 @@ impl Cluster {
 
     /// Follows the redirects of a script call and returns its final reply. A redirected call has
     /// not been executed yet, so it is safe to resend.
-    async fn follow_redirects(
+    pub(crate) async fn follow_redirects(
         &self,
-        mut node: Arc<Node>,
         mut redirect: Redirect,
         mut call: ScriptCall,
-        deadline: Option<Instant>,
     ) -> Result<Value, SendError> {
         const RECONFIGURING: SendError = SendError::not_executed(SendErrorKind::Reconfiguring);
-        let mut asking = false;
+        let table = self.table.load();
+        let owner = table.node(table.owner(call.slot)).ok_or(RECONFIGURING)?;
+        let (mut node, mut asking) = (Arc::clone(owner), false);
+        drop(table);
+        let deadline = call.deadline;
         let (mut redirects, mut retries) = (0, 0);
         loop {
             self.redirects.fetch_add(1, Ordering::Relaxed);
@@ -222,7 +180,7 @@ impl Cluster {
             if redirects > REDIRECTS_MAX {
                 return Err(RECONFIGURING);
             }
-            match node.send_one(call, asking).wait().await {
+            match node.send_one(call, asking).await {
                 CommandReply::Value(value) => return Ok(value),
                 CommandReply::Failed(error) => return Err(error),
                 CommandReply::Charged(_) => return Err(SendError::LOST),
@@ -361,7 +319,7 @@ impl Cluster {
 }
 
 /// Sleeps until the deadline, or forever if there is none.
-pub(super) async fn sleep_until_deadline(deadline: Option<Instant>) {
+async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,

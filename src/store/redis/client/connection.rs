@@ -422,7 +422,9 @@ impl Connection {
         }
         let span = sent.and_then(|sent| outstanding.server_time.span(sent, now));
         let charged = replies.by_ref().take(charges.counter_count());
-        let failures = self.complete_charges(charges, charged, span);
+        let (refunds, failures) = self.complete_charges(charges, charged, span);
+        self.load.add(refunds.len());
+        outstanding.pending.extend(refunds);
         demoted |= failures.is_demoted;
         errors += failures.unavailable_calls;
         // Left are the replies to EXPIRE. Without it, a charge might leave a key for ever.

@@ -9,7 +9,7 @@ use super::connection::{Connection, InFlightBatch, OutstandingCommands, WRITE_CO
 use super::dialer::script_load;
 use super::error_reply::{ErrorReply, is_read_only};
 use super::pending_command::{NodeCommand, PendingCommand, WriteParts};
-use super::plain_charge::{IncrbyReply, MergedCharges, decode_charge_reply};
+use super::plain_charge::{CompletedCharges, IncrbyReply, MergedCharges, decode_charge_reply};
 use super::server_time::{ServerTime, ServerTimeSpan};
 use super::transport::SendErrorKind;
 use crate::domain::Micros;
@@ -97,7 +97,8 @@ impl Connection {
         earliest_reply: Micros,
         is_time_known: bool,
     ) -> Option<PendingCommand> {
-        if command.is_abandoned() {
+        // First: a caller that leaves from now on must expect the command to run.
+        if !command.mark_written() {
             self.load.remove(1);
             self.stats.abandoned.add(1);
             return None;
@@ -140,29 +141,30 @@ impl Connection {
     }
 
     /// Passes the replies to the INCRBY commands of a write to the waiting callers. Returns the
-    /// problems with the node that the error replies report.
+    /// refunds to write next, and the problems with the node that the error replies report.
     pub(super) fn complete_charges(
         &self,
         charges: MergedCharges,
         replies: impl Iterator<Item = Value>,
         span: Option<ServerTimeSpan>,
-    ) -> ChargeFailures {
+    ) -> (Vec<PendingCommand>, ChargeFailures) {
         let mut failures = ChargeFailures::default();
         let mut decode = |reply: Value| {
             failures.is_demoted |=
                 matches!(&reply, Value::ServerError(error) if is_read_only(error));
-            let (reply, error) = decode_charge_reply(&reply, self.dialer.address(), span);
-            failures.is_denied |= reply.is_error(SendErrorKind::Denied);
+            let (value, error) = decode_charge_reply(&reply, self.dialer.address());
+            failures.is_denied |= value.is_err_and(|error| error.kind == SendErrorKind::Denied);
             let is_node_unavailable =
                 error.as_ref().is_some_and(ErrorReply::means_unavailable_node);
             if let Some(error) = error {
                 self.record_charge_error(&error);
             }
-            IncrbyReply { reply, is_node_unavailable }
+            IncrbyReply { value, is_node_unavailable }
         };
         let replies: Vec<IncrbyReply> = replies.map(&mut decode).collect();
-        failures.unavailable_calls = charges.complete(&replies);
-        failures
+        let CompletedCharges { unavailable_calls, refunds } = charges.complete(&replies, span);
+        failures.unavailable_calls = unavailable_calls;
+        (refunds, failures)
     }
 
     fn record_charge_error(&self, error: &ErrorReply) {

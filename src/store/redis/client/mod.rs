@@ -9,6 +9,7 @@
 //! | `cluster_charge` | plain charges on a cluster |
 //! | `node` | one Redis server: its connections, circuit breaker, and statistics |
 //! | `connection`, `pending_command` | one pipelined connection; commands queued for it and in flight |
+//! | `reply_slot` | passing the reply to a command from its connection to its caller |
 //! | `connection_write` | encoding queued commands into one socket write |
 //! | [`plain_charge`], [`server_time`] | charges without a script; bounds on the server's time |
 //! | `connection_probe` | PINGs while the circuit breaker is open |
@@ -45,6 +46,7 @@ mod node_breaker;
 pub mod node_stats;
 mod pending_command;
 pub mod plain_charge;
+mod reply_slot;
 mod sentinel;
 pub mod server_time;
 mod single_master;

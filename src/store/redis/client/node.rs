@@ -400,9 +400,8 @@ mod tests {
     }
 
     fn kind(reply: PendingReply) -> SendErrorKind {
-        let PendingReply { mut receiver, .. } = reply;
-        match receiver.try_recv() {
-            Ok(CommandReply::Failed(error)) => {
+        match reply.receiver.take() {
+            Some(CommandReply::Failed(error)) => {
                 assert_eq!(error, SendError::not_executed(error.kind));
                 error.kind
             }

@@ -2,15 +2,18 @@
 //!
 //! Not here: writing commands and reading replies (`connection`).
 
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 
 use super::error_reply::Redirect;
 use super::node_breaker::CallTracker;
 use super::plain_charge::{ChargeReplies, PlainCharges};
+use super::reply_slot::{ReplyReceiver, ReplySender, reply_slot};
 use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::redis::script::library::Script;
@@ -61,8 +64,32 @@ pub(crate) struct PendingCommand {
     pub(crate) queued_at: Micros,
     /// Time by which the caller needs the reply; `Micros(u64::MAX)` if there is no deadline.
     pub(crate) deadline: Micros,
-    /// Sender of the reply to the caller; `None` if no caller waits for it.
-    reply: Option<oneshot::Sender<CommandReply>>,
+    /// Destination of the reply; `None` if no caller waits for it.
+    reply: Option<ReplyTo>,
+}
+
+/// Destination of the reply to a command.
+#[derive(Debug)]
+pub(crate) enum ReplyTo {
+    /// The caller gets the reply.
+    Caller(ReplySender),
+    /// The command is the refund of plain charges that did not decide their call. Once it has
+    /// ended, however it ended, the caller gets the replies to the charges. Boxed, so that the
+    /// entries of a connection's queue stay small.
+    Refund(Box<(ReplySender, ChargeReplies)>),
+}
+
+impl ReplyTo {
+    /// Passes the reply on. Does nothing if the caller has stopped waiting.
+    pub(crate) fn send(self, reply: CommandReply) {
+        match self {
+            ReplyTo::Caller(caller) => caller.send(reply),
+            ReplyTo::Refund(refunded) => {
+                let (caller, charges) = *refunded;
+                caller.send(CommandReply::Charged(charges));
+            }
+        }
+    }
 }
 
 /// Script call that was written and has no reply yet. If dropped, its caller receives
@@ -78,20 +105,26 @@ pub(crate) struct InFlight {
     queued_at: Micros,
     deadline: Micros,
     asking: bool,
-    reply: Option<oneshot::Sender<CommandReply>>,
+    reply: Option<ReplyTo>,
 }
 
 impl PendingCommand {
     /// Creates a command and the receiver of its reply.
-    pub(crate) fn new(
-        call: NodeCommand,
-        asking: bool,
-    ) -> (PendingCommand, oneshot::Receiver<CommandReply>) {
-        let (reply, receiver) = oneshot::channel();
-        (
-            PendingCommand { asking, reply: Some(reply), ..PendingCommand::from_command(call) },
-            receiver,
-        )
+    pub(crate) fn new(call: NodeCommand, asking: bool) -> (PendingCommand, ReplyReceiver) {
+        let (sender, receiver) = reply_slot();
+        let reply = Some(ReplyTo::Caller(sender));
+        (PendingCommand { asking, reply, ..PendingCommand::from_command(call) }, receiver)
+    }
+
+    /// Creates the refund of plain charges that did not decide their call. After the refund,
+    /// `caller` gets `replies`, the replies to the charges.
+    pub(crate) fn refund(
+        call: ScriptCall,
+        caller: ReplySender,
+        replies: ChargeReplies,
+    ) -> PendingCommand {
+        let reply = Some(ReplyTo::Refund(Box::new((caller, replies))));
+        PendingCommand { reply, ..PendingCommand::from_command(NodeCommand::script(call)) }
     }
 
     /// Creates a command whose reply is discarded.
@@ -110,14 +143,17 @@ impl PendingCommand {
         }
     }
 
-    /// Returns whether the caller has stopped waiting for the reply, so that the command need not
-    /// be written. False for a refund, which must be written even if nobody waits for its reply.
-    pub(crate) fn is_abandoned(&self) -> bool {
+    /// Marks the command as written. Returns false if its caller has left, so that the command must
+    /// not be written. A refund is always written.
+    pub(crate) fn mark_written(&self) -> bool {
         let is_refund = match &self.call {
             NodeCommand::Script(call) => call.script.is_refund(),
             NodeCommand::Charges(_) => false,
         };
-        !is_refund && self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+        match &self.reply {
+            Some(ReplyTo::Caller(caller)) => caller.mark_written() || is_refund,
+            Some(ReplyTo::Refund(_)) | None => true,
+        }
     }
 
     /// Returns the script of the call; `None` for plain charges.
@@ -131,8 +167,7 @@ impl PendingCommand {
     /// Rejects the command before it is written: the caller receives an error of this kind.
     pub(crate) fn reject(self, kind: SendErrorKind) {
         if let Some(reply) = self.reply {
-            // `send` fails if the caller has stopped waiting.
-            let _ = reply.send(CommandReply::Failed(SendError::not_executed(kind)));
+            reply.send(CommandReply::Failed(SendError::not_executed(kind)));
         }
     }
 
@@ -166,15 +201,14 @@ pub(crate) enum WriteParts {
     /// Encoded command of a script call, and the state needed to handle its reply.
     Script(Cmd, InFlight),
     /// Plain charges, and the sender of the replies to the caller.
-    Charges(PlainCharges, Option<oneshot::Sender<CommandReply>>),
+    Charges(PlainCharges, Option<ReplyTo>),
 }
 
 impl InFlight {
     /// Sends the reply to the caller, if the caller is still waiting.
     pub(crate) fn complete(self, outcome: CommandReply) {
         if let Some(reply) = self.reply {
-            // `send` fails if the caller's deadline has passed.
-            let _ = reply.send(outcome);
+            reply.send(outcome);
         }
     }
 
@@ -211,31 +245,34 @@ impl InFlight {
     }
 }
 
-/// Reply that a caller is waiting for, with a timer that measures the wait.
+/// Reply that a caller is waiting for, with a timer that measures the wait. A future that resolves
+/// to [`SendError::LOST`] if the connection dropped the command, because the script may or may not
+/// have run.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
-    pub(crate) receiver: oneshot::Receiver<CommandReply>,
+    pub(crate) receiver: ReplyReceiver,
     /// Timer that records the result in the node's statistics and the call's trace. `None` if the
     /// node has no circuit breaker or the call was not sent.
     pub(crate) tracker: Option<CallTracker>,
 }
 
 impl PendingReply {
-    /// Creates the error reply to a call that was not sent to any node.
-    pub(crate) fn rejected(call: ScriptCall, kind: SendErrorKind) -> PendingReply {
-        let (command, receiver) = PendingCommand::new(NodeCommand::script(call), false);
-        command.reject(kind);
-        PendingReply { receiver, tracker: None }
+    /// Ends the caller's wait. Returns whether the command has not been written and never will be.
+    pub(crate) fn leave(&mut self) -> bool {
+        // Records the wait so far.
+        self.tracker = None;
+        self.receiver.abandon()
     }
+}
 
-    /// Waits for the reply. Returns [`SendError::LOST`] if the connection dropped the command,
-    /// because the script may or may not have run.
-    pub(crate) async fn wait(self) -> CommandReply {
-        let PendingReply { receiver, tracker } = self;
-        let reply = receiver.await.unwrap_or(CommandReply::Failed(SendError::LOST));
-        if let Some(tracker) = tracker {
+impl Future for PendingReply {
+    type Output = CommandReply;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandReply> {
+        let reply = ready!(Pin::new(&mut self.receiver).poll(context));
+        if let Some(tracker) = self.tracker.take() {
             tracker.report(&reply);
         }
-        reply
+        Poll::Ready(reply)
     }
 }

@@ -7,18 +7,37 @@
 //! ends with one `EXPIRE … NX` per counter that it charged.
 //!
 //! A charge is written only while the server's time is known on the connection (`server_time`). A
-//! charge is never written twice and never redirected; if it fails, scripts decide the call. Not
-//! here: which calls are charged this way, and how their replies decide the call (`plain_calls`).
+//! charge is never written twice and never redirected; if it fails, scripts decide the call.
+//!
+//! If a charge does not pass, the connection that made it refunds all charges of the call on this
+//! node, whether or not the caller still waits, and passes the replies on after the refund. Otherwise
+//! a script could refuse the call because of the call's own hits. The refund is a script that
+//! compares windows, not an INCRBY of a negative number, which could arrive late and reduce the count
+//! of the next window.
+//!
+//! Not here: which calls are charged this way, and how their replies decide the call (`plain_calls`).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
 use redis::{Cmd, Pipeline, Value};
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 
 use super::config::Address;
 use super::error_reply::{ErrorReply, Redirect};
-use super::pending_command::CommandReply;
+use super::pending_command::{CommandReply, PendingCommand, PendingReply, ReplyTo};
 use super::server_time::ServerTimeSpan;
-use super::transport::{SendError, SendErrorKind};
+use super::transport::{ScriptCalls, SendError, SendErrorKind};
+use crate::domain::{ExecutionStatus, Micros};
+use crate::store::redis::script::arguments::{WindowRefund, encode_window_refunds};
+
+/// Multiplier that packs a window number and a hit count into one stored value: window number ·
+/// `COUNT_SPAN` + count.
+const COUNT_SPAN: u64 = 10_000_000_000;
+
+/// Modulus of the window numbers in stored values. The numbers repeat after this many windows.
+const WINDOW_MODULUS: u64 = 900_000_000;
 
 /// Charge to one counter, made with INCRBY.
 #[derive(Clone, Debug)]
@@ -29,8 +48,10 @@ pub struct PlainCharge {
     pub key: Box<[u8]>,
     /// Number of hits to charge.
     pub cost: u32,
-    /// TTL in seconds, set on the key if it has none. At least one window length.
-    pub expire_s: u32,
+    /// Maximum number of hits in a window. A charge that leads to a larger count does not pass.
+    pub capacity: u32,
+    /// Length of the counter's windows.
+    pub window_length: Micros,
     /// Hash slot of the key; `None` if Redis is not a cluster.
     pub slot: Option<u16>,
 }
@@ -50,24 +71,75 @@ impl From<u128> for CounterId {
 pub type PlainCharges = SmallVec<[PlainCharge; 1]>;
 
 /// Reply to one plain charge.
-#[derive(Clone, Copy, Debug)]
-pub struct ChargeReply {
-    /// Value of the counter after the charge, or an error that includes whether the charge may have
-    /// been made.
-    pub value: Result<i64, SendError>,
-    /// Bounds on the server's time during the charge; `None` if they are not known.
-    pub span: Option<ServerTimeSpan>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChargeReply {
+    /// The charge stands: the count is within the limit, and the server's time was certainly within
+    /// the window.
+    Passed(WindowCharge),
+    /// The charge does not decide its check. Contains the charge if one was made; the connection has
+    /// refunded it.
+    Undecided(Option<WindowCharge>),
+    /// The charge may or may not have been made.
+    Unknown,
 }
 
-impl ChargeReply {
-    /// Creates the reply to a charge that failed.
-    pub(crate) const fn failed(error: SendError) -> ChargeReply {
-        ChargeReply { value: Err(error), span: None }
-    }
+/// Charge that was made to a fixed window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowCharge {
+    /// Start of the window that was charged.
+    pub window: Micros,
+    /// Hits in the window after the charge.
+    pub count: u64,
+    /// Bounds on the server's time during the charge.
+    pub span: ServerTimeSpan,
+}
 
-    /// Returns whether the charge failed with an error of this kind.
-    pub(crate) fn is_error(&self, kind: SendErrorKind) -> bool {
-        self.value.is_err_and(|error| error.kind == kind)
+impl PlainCharge {
+    /// Returns the reply to the charge, given the counter's value after it and the bounds on the
+    /// server's time.
+    pub fn judge(&self, value: i64, span: Option<ServerTimeSpan>) -> ChargeReply {
+        judge_charge(value, self.capacity, self.window_length, span)
+    }
+}
+
+fn judge_charge(
+    value: i64,
+    capacity: u32,
+    window_length: Micros,
+    span: Option<ServerTimeSpan>,
+) -> ChargeReply {
+    // Charges are written only while the server's time is known.
+    let charge = span.and_then(|span| decode_window(value, window_length, span));
+    let Some(charge) = charge else { return ChargeReply::Undecided(None) };
+    let WindowCharge { window, count, span } = charge;
+    let end = window.saturating_add(window_length);
+    let is_in_window = span.is_certain && window <= span.earliest && span.latest < end;
+    match is_in_window && count <= u64::from(capacity) {
+        true => ChargeReply::Passed(charge),
+        false => ChargeReply::Undecided(Some(charge)),
+    }
+}
+
+/// Decodes a counter's value into the charged window and its hit count. Returns `None` if the charge
+/// needs no refund, because no script will read that window again: the window had ended when the
+/// charge was sent, or no script wrote the value.
+fn decode_window(value: i64, length: Micros, span: ServerTimeSpan) -> Option<WindowCharge> {
+    let value = u64::try_from(value).ok()?;
+    let (number, count, length) = (value / COUNT_SPAN, value % COUNT_SPAN, length.0.max(1));
+    let first = span.earliest.0 / length;
+    // A clock that steps back may leave a window that has not begun.
+    let last = span.latest.0 / length + 1;
+    let ahead = (number + WINDOW_MODULUS).checked_sub(first % WINDOW_MODULUS)? % WINDOW_MODULUS;
+    let is_live = number < WINDOW_MODULUS && first.saturating_add(ahead) <= last;
+    is_live.then(|| WindowCharge { window: Micros((first + ahead) * length), count, span })
+}
+
+impl From<SendError> for ChargeReply {
+    fn from(error: SendError) -> ChargeReply {
+        match error.executed {
+            ExecutionStatus::NotExecuted => ChargeReply::Undecided(None),
+            ExecutionStatus::Unknown => ChargeReply::Unknown,
+        }
     }
 }
 
@@ -77,21 +149,21 @@ pub type ChargeReplies = SmallVec<[ChargeReply; 1]>;
 /// Reply to the INCRBY of one counter.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IncrbyReply {
-    /// Reply to the last of the charges that the command contains.
-    pub(crate) reply: ChargeReply,
+    /// Value of the counter after the last of the charges that the command contains, or an error
+    /// that includes whether the charges may have been made.
+    pub(crate) value: Result<i64, SendError>,
     /// Whether the server replied that it currently cannot serve calls.
     pub(crate) is_node_unavailable: bool,
 }
 
-/// Converts an INCRBY reply into a charge reply. For an error reply, also returns the error's
+/// Converts an INCRBY reply into the counter's value. For an error reply, also returns the error's
 /// classification. An error reply means that nothing was charged: a single command fails before it
 /// writes.
 pub(crate) fn decode_charge_reply(
     reply: &Value,
     node: &Address,
-    span: Option<ServerTimeSpan>,
-) -> (ChargeReply, Option<ErrorReply>) {
-    let (value, error) = match reply {
+) -> (Result<i64, SendError>, Option<ErrorReply>) {
+    match reply {
         Value::Int(value) => (Ok(*value), None),
         Value::ServerError(error) => {
             let reply = ErrorReply::classify(error, node);
@@ -99,8 +171,7 @@ pub(crate) fn decode_charge_reply(
         }
         // INCRBY returns nothing else, so the outcome is unknown.
         _ => (Err(SendError::LOST), None),
-    };
-    (ChargeReply { value, span }, error)
+    }
 }
 
 fn error_kind(reply: &ErrorReply) -> SendErrorKind {
@@ -123,7 +194,88 @@ pub(crate) fn into_charge_replies(reply: CommandReply, count: usize) -> ChargeRe
             SendError::LOST
         }
     };
-    std::iter::repeat_n(ChargeReply::failed(error), count).collect()
+    std::iter::repeat_n(ChargeReply::from(error), count).collect()
+}
+
+/// Plain charges of one call that were queued: a future that resolves to their replies, in the order
+/// of the charges.
+#[derive(Debug)]
+pub struct PendingCharges {
+    /// Charges of each node that has not replied.
+    nodes: SmallVec<[NodeCharges; 1]>,
+    replies: ChargeReplies,
+}
+
+/// Plain charges that were queued for one node.
+#[derive(Debug)]
+pub(crate) struct NodeCharges {
+    pub(crate) reply: PendingReply,
+    /// Index of each charge in the call.
+    pub(crate) indices: SmallVec<[u16; 8]>,
+}
+
+impl NodeCharges {
+    /// Creates the charges of a node that has all `count` charges of the call.
+    pub(crate) fn all(reply: PendingReply, count: usize) -> NodeCharges {
+        NodeCharges { reply, indices: (0..).take(count).collect() }
+    }
+}
+
+impl PendingCharges {
+    /// Creates the future for `count` charges.
+    pub(crate) fn new(nodes: SmallVec<[NodeCharges; 1]>, count: usize) -> PendingCharges {
+        // A charge without a reply is one with an unknown outcome.
+        let replies = std::iter::repeat_n(ChargeReply::Unknown, count).collect();
+        PendingCharges { nodes, replies }
+    }
+
+    /// Creates a future that has resolved.
+    pub fn ready(replies: ChargeReplies) -> PendingCharges {
+        PendingCharges { nodes: SmallVec::new(), replies }
+    }
+
+    /// Returns whether a single node has the charges that wait for a reply, so that its connection
+    /// refunds all of them if one does not pass.
+    pub fn is_on_one_node(&self) -> bool {
+        self.nodes.len() <= 1
+    }
+
+    /// Ends the caller's wait. Charges that are not written on a node yet are not made. Returns
+    /// whether no charge has been made and none will be. If not, the future still resolves to the
+    /// replies.
+    pub fn leave(&mut self) -> bool {
+        let PendingCharges { nodes, replies } = self;
+        nodes.retain(|NodeCharges { reply, indices }| {
+            let is_written = !reply.leave();
+            for index in indices.iter().filter(|_| !is_written) {
+                replies[usize::from(*index)] = ChargeReply::Undecided(None);
+            }
+            is_written
+        });
+        nodes.is_empty() && replies.iter().all(|reply| *reply == ChargeReply::Undecided(None))
+    }
+
+    /// Returns the replies that have arrived. A charge without one has an unknown outcome.
+    pub fn replies_so_far(&self) -> ChargeReplies {
+        self.replies.clone()
+    }
+}
+
+impl Future for PendingCharges {
+    type Output = ChargeReplies;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<ChargeReplies> {
+        let PendingCharges { nodes, replies } = self.get_mut();
+        nodes.retain(|node| {
+            let Poll::Ready(reply) = Pin::new(&mut node.reply).poll(context) else { return true };
+            let charged = into_charge_replies(reply, node.indices.len());
+            for (index, reply) in node.indices.iter().zip(charged) {
+                replies[usize::from(*index)] = reply;
+            }
+            false
+        });
+        if nodes.is_empty() { Poll::Ready(std::mem::take(replies)) } else { Poll::Pending }
+    }
 }
 
 /// Plain charges in one write. Each counter gets one INCRBY with the total cost of its charges, and
@@ -141,7 +293,8 @@ pub(crate) struct MergedCharges {
 struct ChargedCounter {
     identity: CounterId,
     key: Box<[u8]>,
-    expire_s: u32,
+    slot: Option<u16>,
+    window_length: Micros,
     /// Total cost of the charges so far, in hits.
     cost: u64,
 }
@@ -150,7 +303,7 @@ struct ChargedCounter {
 #[derive(Debug)]
 struct ChargedCall {
     charges: SmallVec<[MergedCharge; 1]>,
-    reply: Option<oneshot::Sender<CommandReply>>,
+    reply: Option<ReplyTo>,
 }
 
 /// Part of an INCRBY that charges one call.
@@ -158,23 +311,33 @@ struct ChargedCall {
 struct MergedCharge {
     /// Index of the counter in [`MergedCharges::counters`].
     counter: usize,
+    /// Cost of this charge, in hits.
+    cost: u32,
+    /// Maximum number of hits in the counter's window.
+    capacity: u32,
     /// Cost of this charge and of the earlier charges to the counter in the same write, in hits.
     cumulative_cost: u64,
 }
 
+/// Result of [`MergedCharges::complete`].
+#[derive(Debug, Default)]
+pub(crate) struct CompletedCharges {
+    /// Number of calls for which the node was unavailable.
+    pub(crate) unavailable_calls: u64,
+    /// Refunds of calls whose charges did not all pass, for the connection to write next.
+    pub(crate) refunds: Vec<PendingCommand>,
+}
+
 impl MergedCharges {
     /// Adds the charges of a call, with the sender of the replies to its caller.
-    pub(crate) fn add(
-        &mut self,
-        charges: PlainCharges,
-        reply: Option<oneshot::Sender<CommandReply>>,
-    ) {
+    pub(crate) fn add(&mut self, charges: PlainCharges, reply: Option<ReplyTo>) {
         let charges = charges.into_iter().map(|charge| self.merge(charge)).collect();
         self.calls.push(ChargedCall { charges, reply });
     }
 
     fn merge(&mut self, charge: PlainCharge) -> MergedCharge {
-        let PlainCharge { counter: identity, key, cost, expire_s, .. } = charge;
+        let PlainCharge { counter: identity, key, cost, capacity, window_length, slot } = charge;
+        let call_cost = cost;
         let cost = u64::from(cost);
         // A linear search: a write has fewer than 100 counters, and often only one.
         let found = self.counters.iter().position(|counter| counter.identity == identity);
@@ -183,11 +346,12 @@ impl MergedCharges {
             Some(counter) => counter.cost += cost,
             None => {
                 self.wire_size += 2 * (key.len() + COMMAND_OVERHEAD);
-                self.counters.push(ChargedCounter { identity, key, expire_s, cost });
+                let counter = ChargedCounter { identity, key, slot, window_length, cost };
+                self.counters.push(counter);
             }
         }
         let cumulative_cost = self.counters.get(counter).map_or(cost, |counter| counter.cost);
-        MergedCharge { counter, cumulative_cost }
+        MergedCharge { counter, cost: call_cost, capacity, cumulative_cost }
     }
 
     /// Returns the number of calls with plain charges.
@@ -207,43 +371,96 @@ impl MergedCharges {
             command.arg("INCRBY").arg(&**key).arg(*cost);
             pipeline.add_command(command);
         }
-        for ChargedCounter { key, expire_s, .. } in &self.counters {
+        for ChargedCounter { key, window_length, .. } in &self.counters {
             let mut command = new_command(4, key);
-            command.arg("EXPIRE").arg(&**key).arg(*expire_s).arg("NX");
+            // One window and a second, so that the key outlives any window that it may count.
+            let expire_s = window_length.0.div_ceil(Micros::SECOND.0) + 1;
+            command.arg("EXPIRE").arg(&**key).arg(expire_s).arg("NX");
             pipeline.add_command(command);
         }
     }
 
     /// Passes each caller the replies to its charges. `replies` are the replies to the INCRBY
-    /// commands, in the order of [`write`](Self::write). Returns the number of calls for which the
-    /// node was unavailable.
-    pub(crate) fn complete(self, replies: &[IncrbyReply]) -> u64 {
+    /// commands, in the order of [`write`](Self::write), and `span` bounds the server's time
+    /// meanwhile. If a charge of a call did not pass, all charges of the call are refunded first.
+    pub(crate) fn complete(
+        self,
+        replies: &[IncrbyReply],
+        span: Option<ServerTimeSpan>,
+    ) -> CompletedCharges {
         let MergedCharges { counters, calls, .. } = self;
-        let mut unavailable_calls = 0;
+        let mut completed = CompletedCharges::default();
         for ChargedCall { charges, reply } in calls {
             let mut is_node_unavailable = false;
-            let each: ChargeReplies = charges
+            let mut each: ChargeReplies = charges
                 .iter()
                 .map(|charge| {
                     let at = charge.counter;
                     let Some((incrby, counter)) = replies.get(at).zip(counters.get(at)) else {
-                        return ChargeReply::failed(SendError::LOST);
+                        return ChargeReply::Unknown;
                     };
                     is_node_unavailable |= incrby.is_node_unavailable;
                     let later_cost = counter.cost - charge.cumulative_cost;
-                    let value = incrby.reply.value;
-                    let value = value.map(|value| value.saturating_sub_unsigned(later_cost));
-                    ChargeReply { value, ..incrby.reply }
+                    incrby.value.map_or_else(ChargeReply::from, |value| {
+                        let value = value.saturating_sub_unsigned(later_cost);
+                        judge_charge(value, charge.capacity, counter.window_length, span)
+                    })
                 })
                 .collect();
-            unavailable_calls += u64::from(is_node_unavailable);
-            if let Some(reply) = reply {
-                // `send` fails if the caller's deadline has passed.
-                let _ = reply.send(CommandReply::Charged(each));
+            completed.unavailable_calls += u64::from(is_node_unavailable);
+            let mut refunds = undo_unless_all_passed(&charges, &counters, &mut each);
+            match (reply, refunds.pop()) {
+                (Some(ReplyTo::Caller(caller)), Some(last)) => {
+                    completed
+                        .refunds
+                        .extend(refunds.into_iter().map(PendingCommand::without_reply));
+                    completed.refunds.push(PendingCommand::refund(last, caller, each));
+                }
+                (Some(reply), _) => reply.send(CommandReply::Charged(each)),
+                (None, _) => {}
             }
         }
-        unavailable_calls
+        completed
     }
+}
+
+/// If a charge of a call is undecided, marks all charges of the call that were made as undecided, and
+/// returns the script calls that refund them, one per hash slot. Charges next to an unknown one
+/// stand, as after any call that was not answered.
+fn undo_unless_all_passed(
+    charges: &[MergedCharge],
+    counters: &[ChargedCounter],
+    replies: &mut [ChargeReply],
+) -> ScriptCalls {
+    let is_undecided = |reply: &ChargeReply| matches!(reply, ChargeReply::Undecided(_));
+    if !replies.iter().any(is_undecided) {
+        return ScriptCalls::new();
+    }
+    let keeps_passed = replies.contains(&ChargeReply::Unknown);
+    let mut refunds = SmallVec::<[WindowRefund<'_>; 4]>::new();
+    for (charge, reply) in charges.iter().zip(replies) {
+        match *reply {
+            ChargeReply::Passed(made) if !keeps_passed => {
+                *reply = ChargeReply::Undecided(Some(made))
+            }
+            ChargeReply::Passed(_) | ChargeReply::Undecided(_) | ChargeReply::Unknown => {}
+        }
+        if let (ChargeReply::Undecided(Some(made)), Some(counter)) =
+            (*reply, counters.get(charge.counter))
+        {
+            refunds.push(WindowRefund {
+                key: &counter.key,
+                slot: counter.slot,
+                hits: charge.cost,
+                charged_at: made.span.latest,
+                window: made.window,
+                window_length: counter.window_length,
+                capacity: charge.capacity,
+            });
+        }
+    }
+    refunds.sort_by_key(|refund| refund.slot);
+    refunds.chunk_by(|one, next| one.slot == next.slot).map(encode_window_refunds).collect()
 }
 
 /// Returns an empty command with room for an INCRBY or EXPIRE of this key, so that it does not grow
@@ -292,127 +509,4 @@ fn redis_major(info: &str) -> Option<u32> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn plain_charges_need_redis_7_and_permission_for_expire() {
-        let node = Address::Tcp("127.0.0.1".into(), 6379);
-        let error =
-            |line: &str| redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-        let info = |version| format!("# Server\r\nredis_version:{version}\r\nrun_id:0a\r\n");
-        let new = info("7.0.15");
-        assert!(is_supported(Some(&new), &Value::Int(0), &node));
-        assert!(is_supported(Some(&info("8.2.1")), &Value::Int(1), &node));
-        let moved = error("MOVED 3999 127.0.0.1:6381");
-        assert!(is_supported(Some(&new), &moved, &node), "another node holds the key");
-        assert!(!is_supported(Some(&info("6.2.14")), &Value::Int(0), &node));
-        assert!(!is_supported(None, &Value::Int(0), &node), "INFO is denied");
-        assert!(!is_supported(Some("# Server\r\n"), &Value::Int(0), &node));
-        for denied in ["NOPERM no permissions", "ERR Unsupported option NX"] {
-            assert!(!is_supported(Some(&new), &error(denied), &node), "{denied}");
-        }
-        assert!(!is_supported(Some(&new), &Value::Nil, &node));
-    }
-
-    #[test]
-    fn a_denied_expire_differs_from_one_that_another_node_would_execute() {
-        let node = Address::Tcp("127.0.0.1".into(), 6379);
-        let error =
-            |line: &str| redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-        for denied in ["NOPERM no permissions", "ERR syntax error"] {
-            assert!(is_denied(&error(denied), &node), "{denied}");
-        }
-        for other in ["MOVED 1 127.0.0.1:1", "ASK 1 127.0.0.1:1", "CLUSTERDOWN", "READONLY"] {
-            assert!(!is_denied(&error(other), &node), "{other}");
-        }
-        assert!(!is_denied(&Value::Int(0), &node));
-    }
-
-    #[test]
-    fn charges_to_one_counter_are_one_command_and_each_gets_its_own_count() {
-        let charge = |counter: u128, cost: u32| {
-            let key = format!("tg1w:{{{counter}}}").into_bytes().into();
-            PlainCharge { counter: counter.into(), key, cost, expire_s: 61, slot: None }
-        };
-        let mut merged = MergedCharges::default();
-        let calls = [
-            vec![charge(2, 1)],
-            vec![charge(1, 4), charge(2, 5)],
-            vec![charge(3, 1)],
-            vec![charge(2, 3)],
-        ];
-        let receivers = calls.map(|charges| {
-            let (sender, receiver) = oneshot::channel();
-            merged.add(charges.into_iter().collect(), Some(sender));
-            receiver
-        });
-        assert_eq!((merged.call_count(), merged.counter_count()), (4, 3));
-        let mut pipeline = Pipeline::new();
-        merged.write(&mut pipeline);
-        let commands: Vec<Vec<u8>> =
-            pipeline.cmd_iter().map(|command| command.get_packed_command()).collect();
-        let mut expected = Pipeline::new();
-        for (counter, cost) in [(2, 9), (1, 4), (3, 1)] {
-            expected.cmd("INCRBY").arg(format!("tg1w:{{{counter}}}")).arg(cost);
-        }
-        for counter in [2, 1, 3] {
-            expected.cmd("EXPIRE").arg(format!("tg1w:{{{counter}}}")).arg(61).arg("NX");
-        }
-        let expected: Vec<Vec<u8>> =
-            expected.cmd_iter().map(|command| command.get_packed_command()).collect();
-        assert_eq!(commands, expected);
-
-        let reply = |value| IncrbyReply {
-            reply: ChargeReply { value, span: None },
-            is_node_unavailable: value.is_err(),
-        };
-        let busy = SendError::not_executed(SendErrorKind::Busy);
-        assert_eq!(merged.complete(&[Ok(109), Ok(54), Err(busy)].map(reply)), 1);
-        let counts = receivers.map(|mut receiver| match receiver.try_recv() {
-            Ok(CommandReply::Charged(replies)) => {
-                replies.iter().map(|reply| reply.value).collect::<Vec<_>>()
-            }
-            other => panic!("{other:?}"),
-        });
-        // Counter 2 had 100 hits before.
-        assert_eq!(counts, [vec![Ok(101)], vec![Ok(54), Ok(106)], vec![Err(busy)], vec![Ok(109)]]);
-    }
-
-    #[test]
-    fn an_error_reply_means_that_nothing_was_charged() {
-        let node = Address::Tcp("127.0.0.1".into(), 6379);
-        let decode = |reply: Value| {
-            let (reply, error) = decode_charge_reply(&reply, &node, None);
-            (reply.value, error.is_some())
-        };
-        assert_eq!(decode(Value::Int(7)), (Ok(7), false));
-        for (line, kind) in [
-            ("MOVED 1 127.0.0.1:1", SendErrorKind::Reconfiguring),
-            ("TRYAGAIN half", SendErrorKind::Reconfiguring),
-            ("READONLY replica", SendErrorKind::LoadingOrReplica),
-            ("NOPERM no permissions", SendErrorKind::Denied),
-            ("ERR value is not an integer", SendErrorKind::Script),
-        ] {
-            let error = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
-            assert_eq!(decode(error), (Err(SendError::not_executed(kind)), true), "{line}");
-        }
-        assert_eq!(decode(Value::Nil), (Err(SendError::LOST), false), "it may have been charged");
-    }
-
-    #[test]
-    fn an_error_of_the_call_applies_to_each_of_its_charges() {
-        let values = |reply: CommandReply, count: usize| -> Vec<Result<i64, SendError>> {
-            into_charge_replies(reply, count).iter().map(|reply| reply.value).collect()
-        };
-        let full = SendError::not_executed(SendErrorKind::QueueFull);
-        assert_eq!(values(CommandReply::Failed(full), 2), [Err(full), Err(full)]);
-        let charged = || {
-            let reply = ChargeReply { value: Ok(1), span: None };
-            CommandReply::Charged(ChargeReplies::from_iter([reply]))
-        };
-        assert_eq!(values(charged(), 1), [Ok(1)]);
-        assert_eq!(values(charged(), 2), [Err(SendError::LOST), Err(SendError::LOST)]);
-        assert_eq!(values(CommandReply::Value(Value::Int(1)), 1), [Err(SendError::LOST)]);
-    }
-}
+mod tests;

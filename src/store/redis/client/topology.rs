@@ -2,12 +2,10 @@
 //!
 //! Not here: the topologies (`single_master`, `sentinel`, `cluster`), the commands (`script`).
 
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures_util::future::Either;
 use tokio::sync::Notify;
 
 use super::cluster::Cluster;
@@ -17,11 +15,11 @@ use super::info_poll::poll_info;
 use super::loss_detector::LossCount;
 use super::node::Node;
 use super::node_stats::NodeReport;
-use super::plain_charge::{ChargeReplies, PlainCharges};
+use super::plain_charge::{PendingCharges, PlainCharges};
 use super::sentinel::follow_master;
 use super::single_master::SingleMaster;
 use super::slot_refresh::refresh_slot_table;
-use super::transport::{Replies, ScriptCall, ScriptCalls, Transport};
+use super::transport::{PendingScripts, ScriptCall, ScriptCalls, Transport};
 use crate::store::redis::script::library::Script;
 
 /// Interval at which [`RedisClient::wait_until_connected`] checks the connections.
@@ -149,16 +147,10 @@ impl Transport for RedisClient {
         }
     }
 
-    async fn send(&self, calls: ScriptCalls) -> Replies {
-        self.send_until(calls, None).await
-    }
-
-    async fn send_until(&self, calls: ScriptCalls, deadline: Option<Instant>) -> Replies {
+    fn submit(&self, calls: ScriptCalls) -> PendingScripts {
         match &*self.topology {
-            // There is a single script call, so there are no partial results to keep at a deadline.
-            Topology::SingleMaster(master) => master.send(calls).await,
-            // Boxed, so that the future for a single master stays small.
-            Topology::Cluster(cluster) => Box::pin(cluster.send(calls, deadline)).await,
+            Topology::SingleMaster(master) => master.submit(calls),
+            Topology::Cluster(cluster) => cluster.submit(calls),
         }
     }
 
@@ -166,17 +158,10 @@ impl Transport for RedisClient {
         self.can_charge
     }
 
-    fn charge(
-        &self,
-        charges: PlainCharges,
-        deadline: Option<Instant>,
-    ) -> impl Future<Output = Option<ChargeReplies>> + Send {
+    fn charge(&self, charges: PlainCharges, deadline: Option<Instant>) -> Option<PendingCharges> {
         match &*self.topology {
-            Topology::SingleMaster(master) => Either::Left(master.charge(charges, deadline)),
-            // Boxed, so that the future for a single master stays small.
-            Topology::Cluster(cluster) => {
-                Either::Right(Box::pin(cluster.charge(charges, deadline)))
-            }
+            Topology::SingleMaster(master) => master.charge(charges, deadline),
+            Topology::Cluster(cluster) => cluster.charge(charges, deadline),
         }
     }
 

@@ -4,21 +4,27 @@
 //! decoding replies (`script`).
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
+use futures_util::future::BoxFuture;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
-use super::plain_charge::{ChargeReplies, PlainCharges};
+use super::cluster::Cluster;
+use super::pending_command::{CommandReply, PendingReply};
+use super::plain_charge::{PendingCharges, PlainCharges};
 use crate::domain::{ExecutionStatus, Source};
 use crate::store::redis::script::library::Script;
 
 /// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many other
 /// calls are waiting, and otherwise [`Source::Redis`].
-pub(crate) fn reply_source(reply: Option<&Result<Value, SendError>>) -> Source {
+pub(crate) fn reply_source(reply: &Result<Value, SendError>) -> Source {
     match reply {
-        Some(Err(error)) if error.kind.is_overload() => Source::Shed,
-        Some(_) | None => Source::Redis,
+        Err(error) if error.kind.is_overload() => Source::Shed,
+        Ok(_) | Err(_) => Source::Redis,
     }
 }
 
@@ -60,7 +66,7 @@ impl SendError {
     }
 
     /// Error for a call that was written to a connection but never got a reply.
-    pub(crate) const LOST: SendError =
+    pub const LOST: SendError =
         SendError { executed: ExecutionStatus::Unknown, kind: SendErrorKind::Lost };
 }
 
@@ -125,35 +131,112 @@ impl SendErrorKind {
     }
 }
 
+/// Script call that was queued: a future that resolves to its reply. It does not depend on whether
+/// it is polled: the call is sent, and a task may receive the reply of a caller that has left.
+pub struct PendingScript(PendingState);
+
+enum PendingState {
+    Ready(Option<Result<Value, SendError>>),
+    /// Waits for the connection. The cluster follows a redirect. Without a cluster, a redirect shows
+    /// that the server is a cluster node, contrary to the settings.
+    Queued(PendingReply, Option<Arc<Cluster>>),
+    /// Waits for the reply after a redirect, or for a transport without connections of ours.
+    Boxed(BoxFuture<'static, Result<Value, SendError>>),
+}
+
+/// Queued script calls, in the order in which they were passed to the transport.
+pub type PendingScripts = SmallVec<[PendingScript; 1]>;
+
+impl PendingScript {
+    pub(crate) fn new(reply: PendingReply, cluster: Option<Arc<Cluster>>) -> PendingScript {
+        PendingScript(PendingState::Queued(reply, cluster))
+    }
+
+    /// Creates a future that has resolved.
+    pub fn ready(reply: Result<Value, SendError>) -> PendingScript {
+        PendingScript(PendingState::Ready(Some(reply)))
+    }
+
+    /// Creates a future that resolves to the output of `reply`.
+    pub fn boxed(
+        reply: impl Future<Output = Result<Value, SendError>> + Send + 'static,
+    ) -> PendingScript {
+        PendingScript(PendingState::Boxed(Box::pin(reply)))
+    }
+
+    /// Lets the call make progress, such as following a redirect, without taking its reply.
+    pub(crate) fn advance(&mut self, context: &mut Context<'_>) {
+        if !matches!(self.0, PendingState::Ready(_))
+            && let Poll::Ready(reply) = Pin::new(&mut *self).poll(context)
+        {
+            self.0 = PendingState::Ready(Some(reply));
+        }
+    }
+
+    /// Ends the caller's wait. Returns whether the call has not been sent and never will be. If not,
+    /// the future still resolves to the reply.
+    pub fn leave(&mut self) -> bool {
+        let PendingState::Queued(reply, _) = &mut self.0 else { return false };
+        let is_abandoned = reply.leave();
+        if is_abandoned {
+            let error = SendError::not_executed(SendErrorKind::NotConnected);
+            self.0 = PendingState::Ready(Some(Err(error)));
+        }
+        is_abandoned
+    }
+}
+
+impl Future for PendingScript {
+    type Output = Result<Value, SendError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let PendingScript(state) = self.get_mut();
+        if let PendingState::Queued(reply, cluster) = state {
+            match ready!(Pin::new(reply).poll(context)) {
+                CommandReply::Value(value) => return Poll::Ready(Ok(value)),
+                CommandReply::Failed(error) => return Poll::Ready(Err(error)),
+                // Only plain charges get such a reply.
+                CommandReply::Charged(_) => return Poll::Ready(Err(SendError::LOST)),
+                CommandReply::Redirect(redirect, call) => match cluster.take() {
+                    Some(cluster) => {
+                        let follow = async move { cluster.follow_redirects(redirect, *call).await };
+                        *state = PendingState::Boxed(Box::pin(follow));
+                    }
+                    None => {
+                        let kind = SendErrorKind::Reconfiguring;
+                        return Poll::Ready(Err(SendError::not_executed(kind)));
+                    }
+                },
+            }
+        }
+        match state {
+            PendingState::Ready(reply) => Poll::Ready(reply.take().unwrap_or(Err(SendError::LOST))),
+            PendingState::Boxed(reply) => reply.as_mut().poll(context),
+            PendingState::Queued(..) => Poll::Pending,
+        }
+    }
+}
+
 /// Transport that sends script calls to the servers that hold their keys.
 pub trait Transport: Send + Sync + 'static {
     /// Returns whether the transport connects to a Redis Cluster. If so, the store splits calls by
     /// hash slot, and sets the slot of every script call.
     fn is_cluster(&self) -> bool;
 
-    /// Sends script calls to their nodes in parallel, and waits for all replies. Calls to the same
-    /// node are written in order.
-    ///
-    /// A call whose outcome is unknown is never sent twice. If the future is dropped, calls that
-    /// are still queued are not written.
-    fn send(&self, calls: ScriptCalls) -> impl Future<Output = Replies> + Send;
+    /// Queues script calls for their nodes, without waiting. Calls to the same node are written in
+    /// order. A call whose outcome is unknown is never sent twice. If the future of a call is
+    /// dropped while the call is still queued, the call is not written.
+    fn submit(&self, calls: ScriptCalls) -> PendingScripts;
 
-    /// Sends script calls like [`send`](Self::send), but waits only until `deadline`, if there is
-    /// one. Calls without a reply by then fail as [`Lost`](SendErrorKind::Lost), because their
-    /// scripts may have run. A transport that is not a cluster may ignore the deadline, because the
-    /// store sends it a single call, whose future the caller can drop.
-    ///
-    /// The default implementation reports every call as lost if any reply is missing at `deadline`.
-    fn send_until(
-        &self,
-        calls: ScriptCalls,
-        deadline: Option<Instant>,
-    ) -> impl Future<Output = Replies> + Send {
+    /// Sends script calls to their nodes in parallel, and waits for all replies.
+    fn send(&self, calls: ScriptCalls) -> impl Future<Output = Replies> + Send {
+        let pending = self.submit(calls);
         async move {
-            let (count, sent) = (calls.len(), self.send(calls));
-            let Some(deadline) = deadline else { return sent.await };
-            let in_time = tokio::time::timeout_at(deadline.into(), sent).await;
-            in_time.unwrap_or_else(|_| (0..count).map(|_| Err(SendError::LOST)).collect())
+            let mut replies = Replies::new();
+            for reply in pending {
+                replies.push(reply.await);
+            }
+            replies
         }
     }
 
@@ -163,18 +246,15 @@ pub trait Transport: Send + Sync + 'static {
         false
     }
 
-    /// Charges counters with plain commands, without a script, and waits for the replies. May queue
-    /// the commands before the future is polled. On a cluster, charges without a reply by `deadline` fail as [`Lost`](SendErrorKind::Lost).
+    /// Queues charges of counters with plain commands, without a script and without waiting. If a
+    /// charge does not pass, the transport refunds all charges of the call that the same node has,
+    /// before it passes the replies on.
     ///
-    /// Sends nothing and returns `None` unless the server time of each node that owns one of the
+    /// Queues nothing and returns `None` unless the server time of each node that owns one of the
     /// counters is known. A charge is sent at most once and never redirected to another node.
-    fn charge(
-        &self,
-        charges: PlainCharges,
-        deadline: Option<Instant>,
-    ) -> impl Future<Output = Option<ChargeReplies>> + Send {
+    fn charge(&self, charges: PlainCharges, deadline: Option<Instant>) -> Option<PendingCharges> {
         let _ = (charges, deadline);
-        async { None }
+        None
     }
 
     /// Sends a script call at most once, in the background, and discards its reply. Drops the call

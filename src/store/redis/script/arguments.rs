@@ -9,7 +9,7 @@
 use redis::Cmd;
 use smallvec::SmallVec;
 
-use super::library::{Script, Scripts};
+use super::library::{PRODUCTION, Script, Scripts};
 use super::msgpack::Packed;
 use super::selection::{
     FastPath, MultiCheckKind, ScriptSelection, is_credit_bucket, multi_check_kind,
@@ -182,6 +182,47 @@ impl Encoder {
         let slot = key.filter(|_| self.is_cluster).map(keys::counter_slot);
         ScriptCall { script, command, slot, deadline: None }
     }
+}
+
+/// Refund of a charge to a fixed window whose key is already encoded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowRefund<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) slot: Option<u16>,
+    pub(crate) hits: u32,
+    /// Time of the charge by the server's clock.
+    pub(crate) charged_at: Micros,
+    /// Start of the window that was charged.
+    pub(crate) window: Micros,
+    pub(crate) window_length: Micros,
+    pub(crate) capacity: u32,
+}
+
+/// Encodes the script call that makes these refunds, like [`Encoder::encode_refund`]. On a cluster,
+/// all keys must be in one hash slot.
+pub(crate) fn encode_window_refunds(refunds: &[WindowRefund<'_>]) -> ScriptCall {
+    let script = &PRODUCTION.refund;
+    let mut command = build_evalsha(script, refunds.len());
+    for refund in refunds {
+        command.arg(refund.key);
+    }
+    // Plain charges are made by the server's clock.
+    add_time(&mut command, None);
+    add_lists(&mut command, refunds.iter().map(pack_window_refund));
+    let slot = refunds.first().and_then(|refund| refund.slot);
+    ScriptCall { script, command, slot, deadline: None }
+}
+
+/// Packs a refund like [`pack_receipt`].
+fn pack_window_refund(refund: &WindowRefund<'_>) -> Packed {
+    let mut packed = Packed::default();
+    packed.push_string(&[keys::EPOCH_WINDOW_LETTER]);
+    let (capacity, no_entry) = (u64::from(refund.capacity), 0);
+    let WindowRefund { hits, charged_at, window, window_length, .. } = refund;
+    packed.push_numbers([u64::from(*hits), charged_at.0, window.0, no_entry]);
+    packed.push_numbers([capacity, capacity, window_length.0]);
+    packed.push_nil();
+    packed
 }
 
 fn build_evalsha(script: &Script, keys: usize) -> Cmd {

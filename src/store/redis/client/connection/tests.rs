@@ -5,23 +5,30 @@ use std::io;
 use std::sync::atomic::AtomicU64;
 
 use redis::{Arg, Cmd, RedisError};
-use tokio::sync::oneshot::Receiver;
-use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
 use crate::store::redis::client::config::{Address, MonotonicClock, RedisConfig};
 use crate::store::redis::client::dialer::ClientContext;
 use crate::store::redis::client::error_reply::Redirect;
 use crate::store::redis::client::pending_command::NodeCommand;
-use crate::store::redis::client::plain_charge::{ChargeReplies, PlainCharge, PlainCharges};
+use crate::store::redis::client::plain_charge::{
+    ChargeReplies, ChargeReply, PlainCharge, PlainCharges,
+};
+use crate::store::redis::client::reply_slot::ReplyReceiver;
 use crate::store::redis::client::server_time::ServerTimeSpan;
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::script::library::Script;
 
 static SCRIPT: Script = Script { name: "count", text: String::new(), sha: String::new() };
 static REFUND: Script = Script { name: "refund", text: String::new(), sha: String::new() };
-/// Time of the server when the circuit breaker's clock is at zero.
-const SERVER: Micros = Micros(1_763_596_800_000_000);
+/// Time of the server when the circuit breaker's clock is at zero: half a minute after a minute began.
+const SERVER: Micros = Micros(1_763_596_830_000_000);
+const MINUTE: Micros = Micros::from_secs(60);
+
+/// Returns the value of a counter with `count` hits in the minute of [`SERVER`].
+fn stored(count: i64) -> Value {
+    Value::Int(i64::try_from(SERVER.0 / MINUTE.0 % 900_000_000).unwrap() * 10_000_000_000 + count)
+}
 
 /// Connection whose commands and replies the test passes by hand.
 struct Bench {
@@ -86,13 +93,13 @@ impl Bench {
         self.outstanding.pending.push_back(command);
     }
 
-    fn add_call(&mut self, key: &str) -> Receiver<CommandReply> {
+    fn add_call(&mut self, key: &str) -> ReplyReceiver {
         let (command, reply) = PendingCommand::new(NodeCommand::script(call(&SCRIPT, key)), false);
         self.add(command);
         reply
     }
 
-    fn add_charges(&mut self, counters: &[u128]) -> Receiver<CommandReply> {
+    fn add_charges(&mut self, counters: &[u128]) -> ReplyReceiver {
         let charges: PlainCharges = counters.iter().map(|counter| charge(*counter)).collect();
         let (command, reply) = PendingCommand::new(NodeCommand::Charges(charges), false);
         self.add(command);
@@ -148,7 +155,8 @@ fn call(script: &'static Script, key: &str) -> ScriptCall {
 
 fn charge(counter: u128) -> PlainCharge {
     let key = format!("tg1w:{{{counter}}}").into_bytes().into();
-    PlainCharge { counter: counter.into(), key, cost: 1, expire_s: 61, slot: None }
+    let (counter, capacity, window_length) = (counter.into(), 10, MINUTE);
+    PlainCharge { counter, key, cost: 1, capacity, window_length, slot: None }
 }
 
 /// Returns the names of the commands in a write.
@@ -169,25 +177,34 @@ fn error(line: &str) -> Value {
     redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap()
 }
 
-fn value(mut reply: Receiver<CommandReply>) -> Value {
-    match reply.try_recv() {
-        Ok(CommandReply::Value(value)) => value,
+fn value(reply: ReplyReceiver) -> Value {
+    match reply.take() {
+        Some(CommandReply::Value(value)) => value,
         other => panic!("{other:?}"),
     }
 }
 
-fn charged(mut reply: Receiver<CommandReply>) -> ChargeReplies {
-    match reply.try_recv() {
-        Ok(CommandReply::Charged(replies)) => replies,
+fn charged(reply: ReplyReceiver) -> ChargeReplies {
+    match reply.take() {
+        Some(CommandReply::Charged(replies)) => replies,
         other => panic!("{other:?}"),
     }
 }
 
-fn failure(mut reply: Receiver<CommandReply>) -> SendError {
-    match reply.try_recv() {
-        Ok(CommandReply::Failed(error)) => error,
+fn failure(reply: ReplyReceiver) -> SendError {
+    match reply.take() {
+        Some(CommandReply::Failed(error)) => error,
         other => panic!("{other:?}"),
     }
+}
+
+/// Returns the counts and the bounds on the server's time of charges that passed.
+fn passed(replies: &[ChargeReply]) -> Vec<(u64, ServerTimeSpan)> {
+    let passed = |reply: &ChargeReply| match reply {
+        ChargeReply::Passed(charge) => (charge.count, charge.span),
+        ChargeReply::Undecided(_) | ChargeReply::Unknown => panic!("{reply:?}"),
+    };
+    replies.iter().map(passed).collect()
 }
 
 #[test]
@@ -254,17 +271,39 @@ fn plain_charges_are_written_only_while_the_servers_time_is_known() {
     let stats = Arc::clone(&bench.connection.stats);
     assert_eq!((stats.writes.get(), stats.calls.get(), stats.plain_calls.get()), (1, 2, 1));
     bench.set_time(2_500);
-    let replies = [9, 7, 8, 1, 1].map(Value::Int);
+    let replies = [Value::Int(9), stored(7), stored(8), Value::Int(1), Value::Int(1)];
     assert_eq!(bench.reply(batch, replies), Ok(()));
     assert_eq!(value(script), Value::Int(9));
-    let replies = charged(both);
-    assert_eq!((replies.len(), replies[0].value, replies[1].value), (2, Ok(7), Ok(8)));
     // The script ran 600 to 1,000 us before the charges were written; 1 ms of drift on each side.
     let (earliest, latest) = (Micros(SERVER.0 + 600 - 1_000), Micros(SERVER.0 + 1_500 + 1_000));
     let span = ServerTimeSpan { earliest, latest, is_certain: true };
-    assert_eq!((replies[0].span, replies[1].span), (Some(span), Some(span)));
+    assert_eq!(passed(&charged(both)), [(7, span), (8, span)]);
     assert_eq!((stats.answers.get(), stats.round_trips.snapshot().sum), (2, 500));
     assert_eq!(bench.load(), 0);
+}
+
+#[test]
+fn a_charge_above_its_limit_is_refunded_by_the_next_write_even_if_its_caller_has_left() {
+    for leaves in [false, true] {
+        let mut bench = Bench::with_server_time();
+        let reply = bench.add_charges(&[1, 2]);
+        let batch = bench.write();
+        let reply = (!leaves).then_some(reply);
+        let replies = [stored(10), stored(11), Value::Int(1), Value::Int(1)];
+        assert_eq!(bench.reply(batch, replies), Ok(()));
+        assert_eq!(bench.load(), 1);
+        let refund = bench.write();
+        assert_eq!(names(&refund), ["EVALSHA"]);
+        let commands = refund.pipeline.cmd_iter().last().unwrap().args_iter();
+        let keys: Vec<_> = commands.skip(3).take(2).collect();
+        assert_eq!(keys, [Arg::Simple(&b"tg1w:{1}"[..]), Arg::Simple(&b"tg1w:{2}"[..])]);
+        assert!(reply.as_ref().is_none_or(|reply| reply.take().is_none()), "not refunded yet");
+        assert_eq!(bench.reply(refund, [Value::Int(2)]), Ok(()));
+        let Some(reply) = reply else { continue };
+        let undecided = |reply: &ChargeReply| matches!(reply, ChargeReply::Undecided(Some(_)));
+        assert!(charged(reply).iter().all(undecided));
+        assert_eq!(bench.load(), 0);
+    }
 }
 
 #[test]
@@ -301,11 +340,12 @@ fn each_reply_of_a_write_goes_to_its_own_command() {
     );
     let noscript = || error("NOSCRIPT No matching script.");
     let int = Value::Int;
-    let replies = [Value::Okay, int(7), noscript(), noscript(), int(1), int(2), int(1), int(1)];
+    let replies =
+        [Value::Okay, int(7), noscript(), noscript(), stored(1), stored(2), int(1), int(1)];
     assert_eq!(bench.reply(batch, replies), Ok(()));
     assert_eq!(value(asking), Value::Int(7));
-    let both = charged(both);
-    assert_eq!((both[0].value, both[1].value), (Ok(1), Ok(2)));
+    let counts: Vec<u64> = passed(&charged(both)).iter().map(|(count, _)| *count).collect();
+    assert_eq!(counts, [1, 2]);
 
     let batch = bench.write();
     assert_eq!(names(&batch), ["SCRIPT", "EVALSHA", "EVALSHA"], "it is loaded once");
@@ -326,8 +366,8 @@ fn a_redirected_call_is_returned_to_its_caller_and_counted() {
     let node = |host: &str| Address::Tcp(host.to_owned(), 6379);
     let expected =
         [Redirect::Moved(node("10.0.0.2")), Redirect::Ask(node("10.0.0.3")), Redirect::TryAgain];
-    for ((mut reply, expected), key) in replies.into_iter().zip(expected).zip(["a", "b", "c"]) {
-        let Ok(CommandReply::Redirect(redirect, returned)) = reply.try_recv() else {
+    for ((reply, expected), key) in replies.into_iter().zip(expected).zip(["a", "b", "c"]) {
+        let Some(CommandReply::Redirect(redirect, returned)) = reply.take() else {
             panic!("{expected:?} is not returned")
         };
         assert_eq!((redirect, returned.slot), (expected, Some(7)));
@@ -347,8 +387,7 @@ fn a_redirected_plain_charge_is_counted_and_requests_a_refresh() {
     assert!(!bench.is_refresh_needed());
     let moved = || error("MOVED 7 10.0.0.2:6379");
     assert_eq!(bench.reply(batch, [moved(), moved()]), Ok(()));
-    let failed = SendError::not_executed(SendErrorKind::Reconfiguring);
-    assert_eq!(charged(reply)[0].value, Err(failed));
+    assert_eq!(charged(reply)[..], [ChargeReply::Undecided(None)]);
     let stats = &bench.connection.stats;
     assert_eq!((stats.moved.get(), stats.errors.get()), (1, 0));
     assert!(bench.is_refresh_needed());
@@ -361,8 +400,7 @@ fn loading_in_reply_to_a_plain_charge_requests_a_refresh_and_keeps_the_connectio
     let batch = bench.write();
     let loading = || error("LOADING data");
     assert_eq!(bench.reply(batch, [loading(), loading()]), Ok(()));
-    let failed = SendError::not_executed(SendErrorKind::LoadingOrReplica);
-    assert_eq!(charged(reply)[0].value, Err(failed));
+    assert_eq!(charged(reply)[..], [ChargeReply::Undecided(None)]);
     assert!(bench.is_refresh_needed());
 }
 
@@ -383,7 +421,7 @@ fn the_connection_to_a_server_that_became_a_replica_is_closed() {
     let reply = bench.add_charges(&[1]);
     let batch = bench.write();
     assert_eq!(bench.reply(batch, [readonly(), readonly()]), Err(CloseReason::Demoted));
-    assert_eq!(charged(reply)[0].value, Err(failed));
+    assert_eq!(charged(reply)[..], [ChargeReply::Undecided(None)]);
     assert_eq!(bench.connection.stats.errors.get(), 1);
 }
 
@@ -423,8 +461,8 @@ fn a_call_without_a_reply_is_counted_once_as_unknown() {
         let result = bench.connection.complete(batch, result, &mut bench.outstanding);
         assert_eq!(result, Err(CloseReason::Lost));
         bench.abandon(CloseReason::Lost);
-        for mut reply in replies {
-            assert!(matches!(reply.try_recv(), Err(TryRecvError::Closed)), "{reply:?}");
+        for reply in replies {
+            assert_eq!(failure(reply), SendError::LOST);
         }
         assert_eq!(failure(queued), SendError::not_executed(SendErrorKind::NotConnected));
         let stats = &bench.connection.stats;

@@ -1,0 +1,172 @@
+//! Slot through which a connection passes the reply to a command to its caller.
+//!
+//! Unlike a oneshot channel, the slot also knows whether the command has been written. A caller that
+//! leaves therefore learns whether its command will never be sent or may already run, and in the
+//! second case can leave the slot to a task that receives the reply.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+
+use futures_util::task::AtomicWaker;
+
+use super::pending_command::CommandReply;
+use super::transport::{SendError, SendErrorKind};
+
+/// The command waits in a queue.
+const QUEUED: u8 = 0;
+/// The command has been or is being written, so it may run.
+const WRITTEN: u8 = 1;
+/// The caller has left before the command was written, so it will never be written.
+const ABANDONED: u8 = 2;
+
+#[derive(Debug)]
+struct Slot {
+    state: AtomicU8,
+    /// Locked for one assignment, by the connection once and by the caller for each poll.
+    reply: Mutex<Option<CommandReply>>,
+    waker: AtomicWaker,
+}
+
+impl Slot {
+    fn lock_reply(&self) -> MutexGuard<'_, Option<CommandReply>> {
+        self.reply.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves [`QUEUED`] for `state`, unless the other side has left it for another state.
+    fn leave_queue(&self, state: u8) -> bool {
+        let changed =
+            self.state.compare_exchange(QUEUED, state, Ordering::AcqRel, Ordering::Acquire);
+        changed.is_ok() || changed == Err(state)
+    }
+}
+
+/// Connection's side of a slot. If dropped without a reply, the caller receives
+/// [`SendError::LOST`], unless the command was never written.
+#[derive(Debug)]
+pub(crate) struct ReplySender {
+    /// `None` once the reply has been passed.
+    slot: Option<Arc<Slot>>,
+}
+
+/// Caller's side of a slot: a future that resolves to the reply.
+#[derive(Debug)]
+pub(crate) struct ReplyReceiver(Arc<Slot>);
+
+/// Creates a slot for the reply to one command.
+pub(crate) fn reply_slot() -> (ReplySender, ReplyReceiver) {
+    let slot = Arc::new(Slot {
+        state: AtomicU8::new(QUEUED),
+        reply: Mutex::new(None),
+        waker: AtomicWaker::new(),
+    });
+    (ReplySender { slot: Some(Arc::clone(&slot)) }, ReplyReceiver(slot))
+}
+
+impl ReplySender {
+    /// Marks the command as written. Returns false if the caller has left, so that the command must
+    /// not be written. A command that is written again stays marked.
+    pub(crate) fn mark_written(&self) -> bool {
+        self.slot.as_ref().is_some_and(|slot| slot.leave_queue(WRITTEN))
+    }
+
+    /// Passes the reply to the caller.
+    pub(crate) fn send(mut self, reply: CommandReply) {
+        self.complete(reply);
+    }
+
+    fn complete(&mut self, reply: CommandReply) {
+        if let Some(slot) = self.slot.take() {
+            *slot.lock_reply() = Some(reply);
+            slot.waker.wake();
+        }
+    }
+}
+
+impl Drop for ReplySender {
+    fn drop(&mut self) {
+        let Some(slot) = &self.slot else { return };
+        let error = match slot.state.load(Ordering::Acquire) {
+            WRITTEN => SendError::LOST,
+            _ => SendError::not_executed(SendErrorKind::NotConnected),
+        };
+        self.complete(CommandReply::Failed(error));
+    }
+}
+
+impl ReplyReceiver {
+    /// Prevents the command from being written. Returns false if it has already been written.
+    pub(crate) fn abandon(&self) -> bool {
+        self.0.leave_queue(ABANDONED)
+    }
+
+    /// Takes the reply, if it has arrived.
+    pub(crate) fn take(&self) -> Option<CommandReply> {
+        self.0.lock_reply().take()
+    }
+}
+
+impl Drop for ReplyReceiver {
+    /// A caller that leaves needs no command that still waits.
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}
+
+impl Future for ReplyReceiver {
+    type Output = CommandReply;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandReply> {
+        // Registered before the look, so that a reply in between wakes the caller.
+        self.0.waker.register(context.waker());
+        self.take().map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use redis::Value;
+
+    use super::*;
+    use crate::domain::ExecutionStatus;
+
+    #[test]
+    fn a_caller_that_leaves_stops_a_queued_command_and_no_written_one() {
+        let (sender, receiver) = reply_slot();
+        assert!(receiver.abandon());
+        assert!(!sender.mark_written(), "it must not be written");
+        let (sender, receiver) = reply_slot();
+        assert!(sender.mark_written());
+        assert!(!receiver.abandon(), "it may run");
+        assert!(sender.mark_written(), "it is written again");
+        let (sender, receiver) = reply_slot();
+        drop(receiver);
+        assert!(!sender.mark_written());
+    }
+
+    #[test]
+    fn the_reply_of_a_written_command_arrives_although_the_caller_tried_to_leave() {
+        let (sender, mut receiver) = reply_slot();
+        assert!(sender.mark_written() && !receiver.abandon());
+        assert!((&mut receiver).now_or_never().is_none());
+        sender.send(CommandReply::Value(Value::Okay));
+        assert!(matches!(receiver.now_or_never(), Some(CommandReply::Value(Value::Okay))));
+    }
+
+    #[tokio::test]
+    async fn a_sender_that_is_dropped_tells_its_caller_whether_the_command_may_have_run() {
+        for is_written in [true, false] {
+            let (sender, receiver) = reply_slot();
+            assert!(!is_written || sender.mark_written());
+            let waits = tokio::spawn(receiver);
+            tokio::task::yield_now().await;
+            drop(sender);
+            let CommandReply::Failed(error) = waits.await.unwrap() else { panic!("no reply came") };
+            assert_eq!(error == SendError::LOST, is_written);
+            assert_eq!(error.executed == ExecutionStatus::NotExecuted, !is_written);
+        }
+    }
+}

@@ -1,0 +1,404 @@
+//! Decides a call whose counters are in several hash slots of a cluster, in a task that owns the call.
+//!
+//! The caller only waits. Whether it stays, leaves, or is never polled again, the task receives every
+//! reply and refunds the charges of a call that is not admitted. When the caller leaves, or its
+//! deadline passes, parts that are not written are dropped, and the charges of the others are settled
+//! once their replies arrive: a call is never half charged.
+//!
+//! Not here: planning the parts (`multi_slot`, `node_scripts`), calls of one part (`one_part`).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Poll;
+use std::time::Instant;
+
+use futures_util::FutureExt;
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::client::plain_charge::PendingCharges;
+use super::client::transport::{PendingScripts, ScriptCalls, SendError, Transport, reply_source};
+use super::multi_slot::{self, SlotGroup, SlotGroups, UnchargedStatuses};
+use super::plain_calls::PlainResult;
+use super::script::reply::ScriptReply;
+use super::store::Shared;
+use crate::domain::{
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, LateFate, OwnedCall, Receipt, Source,
+};
+use crate::store::delivery::{Caller, Delivery, late_reply, run_in_task, unanswered};
+
+/// What a call of several parts begins with.
+pub(super) enum Parts {
+    /// Plain charges, which are queued on several nodes.
+    Charges(PendingCharges),
+    /// Groups of checks, each for one script call.
+    Groups(SlotGroups),
+    /// All checks by slot, because a node script found that the node does not hold every key.
+    NotHere {
+        /// Number of redirects before the node script was sent.
+        redirects: u64,
+    },
+}
+
+/// Checks of one script call, as they were sent.
+type SentChecks<'a> = SmallVec<[Check<'a>; 8]>;
+
+impl<T: Transport> Shared<T> {
+    /// Decides a call of several parts in a task.
+    pub(super) async fn decide_in_parts(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+        parts: Parts,
+    ) -> Answers {
+        let (store, owned) = (Arc::clone(self), OwnedCall::new(call));
+        let work = |caller| async move {
+            let checks = owned.checks();
+            let call = owned.to_call(&checks);
+            OwnedMultiPart::new(&store, &call, caller).run(parts).await;
+        };
+        let answers = run_in_task(work).await;
+        answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, Source::Redis))
+    }
+}
+
+/// State of the caller of a call that a task owns.
+enum CallerState {
+    /// The caller waits.
+    Waits(Caller),
+    /// The caller has left.
+    Left,
+    /// The deadline has passed, and the caller has got the answers known by then. Contains the fate
+    /// of the others, and for each check whether its answer was known.
+    Late(oneshot::Receiver<LateFate>, SmallVec<[bool; 8]>),
+}
+
+/// Call of several parts, with the answers so far.
+struct OwnedMultiPart<'a, T> {
+    store: &'a Arc<Shared<T>>,
+    call: &'a Call<'a>,
+    caller: CallerState,
+    answers: Vec<Answer>,
+    /// For each check, the status of its counter without the charges of the call.
+    uncharged: UnchargedStatuses,
+    source: Source,
+}
+
+impl<'a, T: Transport> OwnedMultiPart<'a, T> {
+    fn new(store: &'a Arc<Shared<T>>, call: &'a Call<'a>, caller: Caller) -> Self {
+        OwnedMultiPart {
+            store,
+            call,
+            caller: CallerState::Waits(caller),
+            answers: vec![Answer::NotAsked; call.checks.len()],
+            uncharged: UnchargedStatuses::from_elem(None, call.checks.len()),
+            source: Source::Redis,
+        }
+    }
+
+    async fn run(mut self, parts: Parts) {
+        match parts {
+            Parts::Charges(charges) => {
+                if self.charge(charges).await {
+                    let groups = self.store.group_checks(self.call);
+                    self.decide_groups(groups).await;
+                }
+            }
+            Parts::Groups(groups) => self.decide_groups(groups).await,
+            Parts::NotHere { redirects } => {
+                let missed: SmallVec<[usize; 8]> = (0..self.call.checks.len()).collect();
+                let groups = self.store.group_missed_checks(self.call, &missed);
+                self.decide_groups(groups).await;
+                self.store.record_not_here(self.call, &missed, &self.answers, redirects);
+            }
+        }
+        self.settle().await;
+    }
+
+    /// Waits for the replies to plain charges. Returns whether scripts must decide the call.
+    async fn charge(&mut self, mut charges: PendingCharges) -> bool {
+        let replies = loop {
+            tokio::select! {
+                biased;
+                replies = &mut charges => break replies,
+                () = self.caller.gone(self.call.deadline) => {
+                    charges.leave();
+                    let known = charges.replies_so_far();
+                    if let Some(PlainResult::Unknown(answers)) =
+                        self.store.evaluate_charges(self.call, &known)
+                    {
+                        self.answers = answers.each;
+                    }
+                    self.stop_waiting();
+                }
+            }
+        };
+        match self.store.evaluate_charges(self.call, &replies) {
+            Some(PlainResult::Decided(answers) | PlainResult::Unknown(answers)) => {
+                self.answers = answers.each;
+                false
+            }
+            Some(PlainResult::Undecided(receipts)) => {
+                // Before the scripts decide, so that they do not refuse the call because of its own
+                // hits.
+                let receipts = self.not_yet_known(receipts);
+                self.store.refund(&receipts).await;
+                self.answers.fill(Answer::NotAsked);
+                self.caller.is_waiting()
+            }
+            None => self.caller.is_waiting(),
+        }
+    }
+
+    /// Decides the groups, in one or two round trips, with one script call per group.
+    async fn decide_groups(&mut self, groups: SlotGroups) {
+        let (store, call) = (self.store, self.call);
+        store.stats.multi_slot_calls.fetch_add(1, Ordering::Relaxed);
+        let distance = |check: &Check<'_>| store.hints.distance(check, call.now);
+        match multi_slot::first_group(call.checks, &groups, call.accounting, distance) {
+            None => self.send_groups(&groups).await,
+            Some(first) => {
+                store.stats.two_rounds.fetch_add(1, Ordering::Relaxed);
+                self.send_groups(&groups[first..=first]).await;
+                let answers = &mut self.answers;
+                let has_ended =
+                    multi_slot::first_group_ends_call(call.checks, &groups[first], answers);
+                let others = multi_slot::other_groups(call.checks, groups, first, has_ended);
+                self.send_groups(&others).await;
+            }
+        }
+        for (check, answer) in call.checks.iter().zip(&self.answers) {
+            if let Answer::Decided(outcome) = answer {
+                store.hints.record(check, outcome, call.now);
+            }
+        }
+        store.record_script_call(call, &self.answers);
+    }
+
+    /// Sends one script call per group, and records the replies. If a node does not hold every key
+    /// of a group, the group's checks are sent again, slot by slot.
+    async fn send_groups(&mut self, groups: &[SlotGroup]) {
+        let redirects = self.store.transport.redirects();
+        let missed = self.send_once(groups).await;
+        if missed.is_empty() {
+            return;
+        }
+        let slots = self.store.group_missed_checks(self.call, &missed);
+        // No group spans slots, so none is missed again.
+        self.send_once(&slots).await;
+        self.store.record_not_here(self.call, &missed, &self.answers, redirects);
+    }
+
+    /// Sends one script call per group, and records the replies like `send_groups`. Returns the
+    /// indices of the checks in groups for which the node does not hold every key. If the caller no
+    /// longer waits, sends nothing.
+    async fn send_once(&mut self, groups: &[SlotGroup]) -> SmallVec<[usize; 8]> {
+        let (store, call) = (self.store, self.call);
+        let mut missed = SmallVec::new();
+        if groups.is_empty() {
+            return missed;
+        }
+        if !self.caller.is_waiting() {
+            self.mark(groups, ExecutionStatus::NotExecuted);
+            return missed;
+        }
+        let is_part = call.accounting == Accounting::AllOrNothing;
+        let sent = |at: &usize| multi_slot::check_to_send(&call.checks[*at], call.accounting);
+        let parts: SmallVec<[SentChecks<'_>; 4]> =
+            groups.iter().map(|group| group.checks.iter().map(sent).collect()).collect();
+        let script_call =
+            |(group, part): (&SlotGroup, &SentChecks<'_>)| match group.needs_node_script() {
+                true => store.node_call(part, call, is_part),
+                false => store.partial_script_call(part, call),
+            };
+        let script_calls: ScriptCalls = groups.iter().zip(&parts).map(script_call).collect();
+        // Until a group has its reply, it may have been executed.
+        self.mark(groups, ExecutionStatus::Unknown);
+        let mut pending = store.transport.submit(script_calls);
+        for (at, (group, part)) in groups.iter().zip(&parts).enumerate() {
+            let reply = self.wait_for(at, &mut pending, groups, &parts).await;
+            if group.needs_node_script() && store.replied_not_here(&reply) {
+                missed.extend_from_slice(&group.checks);
+                continue;
+            }
+            self.record(reply, group, part);
+        }
+        missed
+    }
+
+    /// Waits for the reply to the call at index `at`. If the caller leaves or its time is up
+    /// meanwhile, records the replies that have arrived and withdraws the calls that are not written.
+    async fn wait_for(
+        &mut self,
+        at: usize,
+        pending: &mut PendingScripts,
+        groups: &[SlotGroup],
+        parts: &[SentChecks<'_>],
+    ) -> Result<redis::Value, SendError> {
+        // All of them side by side: a redirect of one must not wait for the reply to another.
+        let reply = std::future::poll_fn(|context| {
+            let others = pending.iter_mut().skip(at + 1);
+            others.for_each(|other| other.advance(context));
+            match pending.get_mut(at) {
+                Some(script) => Pin::new(script).poll(context),
+                None => Poll::Ready(Err(SendError::LOST)),
+            }
+        });
+        tokio::select! {
+            biased;
+            reply = reply => return reply,
+            () = self.caller.gone(self.call.deadline) => {}
+        }
+        for ((script, group), part) in pending.iter_mut().zip(groups).zip(parts).skip(at) {
+            script.leave();
+            if let Some(reply) = script.now_or_never() {
+                self.record(reply.clone(), group, part);
+                *script = super::client::transport::PendingScript::ready(reply);
+            }
+        }
+        self.stop_waiting();
+        match pending.get_mut(at) {
+            Some(script) => script.await,
+            None => Err(SendError::LOST),
+        }
+    }
+
+    /// Records the reply to the script call of a group.
+    fn record(
+        &mut self,
+        reply: Result<redis::Value, SendError>,
+        group: &SlotGroup,
+        part: &[Check<'_>],
+    ) {
+        if reply_source(&reply) == Source::Shed {
+            self.source = Source::Shed;
+        }
+        let accounting = self.call.accounting;
+        let decode = |reply: &redis::Value| match accounting {
+            Accounting::AllOrNothing => ScriptReply::decode_part(reply, part),
+            Accounting::Independent => ScriptReply::decode(reply, part, accounting),
+        };
+        match self.store.validate_reply(reply, decode) {
+            Ok(decoded) => {
+                for (at, outcome) in group.checks.iter().zip(decoded.outcomes) {
+                    self.answers[*at] = Answer::Decided(outcome);
+                }
+                for (at, status) in group.checks.iter().zip(decoded.uncharged) {
+                    self.uncharged[*at] = Some(status);
+                }
+            }
+            Err(executed) => self.mark(std::slice::from_ref(group), executed),
+        }
+    }
+
+    fn mark(&mut self, groups: &[SlotGroup], executed: ExecutionStatus) {
+        for at in groups.iter().flat_map(|group| &group.checks) {
+            self.answers[*at] = Answer::Unanswered { executed };
+        }
+    }
+
+    /// Passes the answers known so far to a caller whose time is up, or records that it has left.
+    fn stop_waiting(&mut self) {
+        let caller = std::mem::replace(&mut self.caller, CallerState::Left);
+        let CallerState::Waits(caller) = caller else { return };
+        if caller.is_closed() {
+            return;
+        }
+        self.store.stats.overruns.fetch_add(1, Ordering::Relaxed);
+        let known = self.answers.iter().map(|answer| answer.outcome().is_some()).collect();
+        let (late, fate) = late_reply();
+        let answers = Answers { each: self.answers.clone(), source: self.source, late: Some(late) };
+        // If the caller has left, the fate of the late reply is that nobody hears it.
+        let _ = caller.send(Delivery::new(answers, &self.store.stats.unheard));
+        self.caller = CallerState::Late(fate, known);
+    }
+
+    /// Answers the caller, if it still waits, and settles the charges of the call.
+    async fn settle(mut self) {
+        match std::mem::replace(&mut self.caller, CallerState::Left) {
+            CallerState::Waits(caller) => {
+                let answers = self.into_answers();
+                // Fails if the caller has left: its charges stand, and are counted.
+                drop(caller.send(answers));
+            }
+            CallerState::Left => self.settle_unheard(),
+            CallerState::Late(fate, known) => match fate.await.unwrap_or(LateFate::Unheard) {
+                LateFate::Keep => {}
+                LateFate::Refund => {
+                    // Whoever decided the call refunds the charges that it knows of.
+                    for (answer, is_known) in self.answers.iter_mut().zip(known) {
+                        if is_known {
+                            *answer = Answer::NotAsked;
+                        }
+                    }
+                    self.store.refund_charged(self.call, &mut self.answers);
+                }
+                LateFate::Unheard => self.settle_unheard(),
+            },
+        }
+    }
+
+    /// Completes the answers of a call whose caller waits. If they reject the call, refunds its
+    /// charges.
+    fn into_answers(mut self) -> Delivery {
+        let Call { checks, accounting, .. } = *self.call;
+        for (check, answer) in checks.iter().zip(&mut self.answers) {
+            if *answer == Answer::NotAsked
+                && let Some(last) = self.store.hints.last_available(check)
+            {
+                let available = last.min(check.limit.capacity());
+                *answer = Answer::LastKnown { available, reset_after: None };
+            }
+        }
+        if accounting == Accounting::AllOrNothing && multi_slot::is_rejected(checks, &self.answers)
+        {
+            let receipts = multi_slot::refund_answers(checks, &mut self.answers, &self.uncharged);
+            self.store.refund_in_background(&receipts, self.store.now(self.call));
+        }
+        let answers = Answers::new(self.answers, self.source);
+        Delivery::new(answers, &self.store.stats.unheard)
+    }
+
+    /// Settles the charges of a call whose caller has left. If the call was admitted, all of it is
+    /// charged, and its charges stand. Otherwise, they are refunded.
+    fn settle_unheard(mut self) {
+        let Call { checks, accounting, .. } = *self.call;
+        let is_whole = self.answers.iter().all(|answer| answer.outcome().is_some())
+            && !multi_slot::is_rejected(checks, &self.answers);
+        if accounting == Accounting::AllOrNothing && !is_whole {
+            self.store.refund_charged(self.call, &mut self.answers);
+        }
+        self.store.stats.unheard.add(Answers::new(self.answers, self.source).charged());
+    }
+
+    /// Returns the receipts of charges that a late caller does not know of. It refunds the others
+    /// itself.
+    fn not_yet_known(&self, mut receipts: Vec<Receipt>) -> Vec<Receipt> {
+        if let CallerState::Late(_, known) = &self.caller {
+            let is_known = |receipt: &Receipt| {
+                let mut checks = self.call.checks.iter().zip(known);
+                checks.any(|(check, is_known)| *is_known && check.key == receipt.key)
+            };
+            receipts.retain(|receipt| !is_known(receipt));
+        }
+        receipts
+    }
+}
+
+impl CallerState {
+    fn is_waiting(&self) -> bool {
+        matches!(self, CallerState::Waits(_))
+    }
+
+    /// Waits until a caller that waits leaves or its deadline passes. Never returns if it no longer
+    /// waits.
+    async fn gone(&mut self, deadline: Option<Instant>) {
+        let CallerState::Waits(caller) = self else { return std::future::pending().await };
+        match deadline {
+            // Ends at the deadline or when the caller leaves, whichever is first.
+            Some(deadline) => drop(tokio::time::timeout_at(deadline.into(), caller.closed()).await),
+            None => caller.closed().await,
+        }
+    }
+}
