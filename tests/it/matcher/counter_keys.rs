@@ -275,6 +275,24 @@ fn the_entries_of_a_counter_are_those_of_per_with_the_text_of_shared_patterns() 
     assert_eq!(of("by-b"), [entry("b", "2")]);
 }
 
+#[test]
+fn a_changed_path_starts_counters_of_a_part_of_the_path_anew_and_keeps_the_others() {
+    let entries = [entry("route", "x"), entry("ip", "1")];
+    let keys = |value: &str| {
+        let ip = key("ip")
+            .with(listed("part", Some(&[1]), window(5, Unit::Hour)))
+            .with(listed("whole", None, window(5, Unit::Hour)))
+            .with(listed("all", Some(&[0, 1]), window(5, Unit::Hour)));
+        keys(&policy([pair("route", value).over([ip])]), descriptor(&entries))
+    };
+    let same = |one: &str, other: &str| {
+        keys(one).iter().zip(keys(other)).map(|(one, other)| *one == other).collect::<Vec<_>>()
+    };
+    assert_eq!(same("", "x"), [false, true, true]);
+    assert_eq!(same("x", "x*"), [false, true, true]);
+    assert_eq!(same("x", "x"), [true; 3]);
+}
+
 /// Keys of limits whose counter key is the whole path. A change of one of these texts makes every
 /// installation start its counters anew.
 #[test]
