@@ -17,6 +17,7 @@ use super::tree::{
     Rule, TreeNode,
 };
 use crate::domain::{Limit, RuleId};
+use crate::policy::compile::descriptor::value_text;
 use crate::policy::compile::spec::{
     DomainSpec, LimitSpec, NodeSpec, RuleSpec, TierMethod, ValueSpec,
 };
@@ -39,7 +40,7 @@ impl Policy {
         secret: Secret,
         first: RuleId,
     ) -> Policy {
-        let mut builder = TreeBuilder { first_rule_id: first.0, ..TreeBuilder::default() };
+        let mut builder = TreeBuilder { first_rule_id: first.0, secret, ..TreeBuilder::default() };
         for domain in domains {
             builder.collect_replaced(&domain.borrow().nodes);
         }
@@ -53,7 +54,7 @@ impl Policy {
             rules: builder.rules,
             first_rule_id: first.0,
             tree: Arc::new(builder.tree),
-            secret,
+            secret: builder.secret,
             replaced_names,
             checks_max: CHECKS_MAX,
         }
@@ -66,6 +67,7 @@ struct TreeBuilder {
     rules: Vec<Rule>,
     /// Id of the first rule of the policy.
     first_rule_id: u32,
+    secret: Secret,
     /// Id of each limit name that appears in the `replaces` of any rule. Limits with other names
     /// are never replaced.
     replaced_names: HashMap<Box<str>, NameId>,
@@ -250,7 +252,13 @@ impl TreeBuilder {
             domain.hash_tag.iter().map(|key| entry_at(key)).collect::<Option<Box<[KeyEntry]>>>();
         let listed = name.filter(|_| spec.in_list);
         let prefix = |class: Option<&str>, limit: &Limit| {
-            counter_key::identity_prefix(&domain.name, listed, class, limit)
+            let prefix = counter_key::identity_prefix(&domain.name, listed, class, limit);
+            // The values of a whole path lead to one rule. Fewer of them may lead to several.
+            if positions.len() == path.len() {
+                return prefix;
+            }
+            let path = path.iter().map(|node| (&*node.key, value_text(&node.value)));
+            counter_key::rule_identity_prefix(&self.secret, &prefix, path)
         };
         let classes = spec.tiers.iter().flat_map(|tiers| {
             let is_separate = tiers.method == TierMethod::Separate;

@@ -2,10 +2,13 @@
 //!
 //! The identity of a counter consists of the domain, the limit's name if it is an entry of
 //! `rate_limits`, the algorithm, its window if it has one, the consumer class if each class has its
-//! own bucket, and the entries of the path or of `per`. The identity never includes
-//! `requests_per_unit`, `burst`, or the window of a bucket, so a limit keeps its counters when
-//! these change. The encoding is injective: every part is a varint length followed by that many
-//! bytes, and every alternative is marked by one byte.
+//! own bucket, and the entries of the path or of `per`. If these entries are not the whole path
+//! (`tiers`, `per`), limits of several rules could have the same ones, so the identity also includes
+//! the rule's path as configured. Every counter therefore belongs to one limit of one rule.
+//!
+//! The identity never includes `requests_per_unit`, `burst`, or the window of a bucket, so a limit
+//! keeps its counters when these change. The encoding is injective: every part is a varint length
+//! followed by that many bytes, and every alternative is marked by one byte.
 //!
 //! Not here: which entries are part of a key (`tree`), the names of keys in Redis (`store::redis`).
 
@@ -14,8 +17,8 @@ use crate::domain::{Algorithm, CounterKey, Holder, Limit, Window};
 #[cfg(test)]
 mod tests;
 
-/// First byte of the identity of a limit's counter. Each kind of identity has its own first byte,
-/// so identities of different kinds are never equal.
+/// First byte of the identity of a limit's counter whose key contains the whole path. Each kind of
+/// identity has its own first byte, so identities of different kinds are never equal.
 const LIMIT_KIND: u8 = 1;
 /// First byte of the identity of a request override's counter.
 const OVERRIDE_KIND: u8 = 2;
@@ -23,6 +26,10 @@ const OVERRIDE_KIND: u8 = 2;
 const TAG_KIND: u8 = 3;
 /// First byte of the identity of a slot holder.
 const HOLDER_KIND: u8 = 4;
+/// First byte of the identity of a limit's counter whose key lacks entries of the path.
+const RULE_LIMIT_KIND: u8 = 5;
+/// First byte of the identity of a limit with its rule, whose hash follows [`RULE_LIMIT_KIND`].
+const RULE_KIND: u8 = 6;
 
 /// Byte in an identity for a fixed window that is aligned to the Unix epoch. The byte of an
 /// algorithm is followed by the window if the algorithm has one.
@@ -131,7 +138,8 @@ impl Default for Identity {
 }
 
 impl Identity {
-    /// Starts an identity with the limit's prefix (see [`identity_prefix`]).
+    /// Starts an identity with the limit's prefix (see [`identity_prefix`] and
+    /// [`rule_identity_prefix`]).
     pub(crate) fn begin(&mut self, prefix: &[u8]) {
         self.clear();
         self.push_bytes(prefix);
@@ -257,8 +265,9 @@ impl Identity {
     }
 }
 
-/// Returns the part of the identity that all counters of a limit share. `name` is set only for
-/// entries of `rate_limits`. `class` is set only if each consumer class has its own bucket.
+/// Returns the part of the identity that all counters of a limit share, if their keys contain the
+/// whole path. `name` is set only for entries of `rate_limits`. `class` is set only if each consumer
+/// class has its own bucket.
 pub(crate) fn identity_prefix(
     domain: &str,
     name: Option<&str>,
@@ -271,6 +280,30 @@ pub(crate) fn identity_prefix(
     identity.push_optional(name);
     identity.push_algorithm(limit);
     identity.push_optional(class);
+    identity.as_bytes().into()
+}
+
+/// Returns the part of the identity that all counters of a limit share, if their keys lack entries
+/// of the path. `prefix` is the [`identity_prefix`] of the limit. `path` contains the configured key
+/// and value of each level of its rule, with an empty value if the policy specifies none.
+///
+/// Returns a hash of these, because every call hashes the result again: with the path itself, most
+/// identities would need another of BLAKE3's 64-byte blocks.
+pub(crate) fn rule_identity_prefix<'a>(
+    secret: &Secret,
+    prefix: &[u8],
+    path: impl Iterator<Item = (&'a str, &'a str)>,
+) -> Box<[u8]> {
+    let mut identity = Identity::default();
+    identity.push_byte(RULE_KIND);
+    identity.push_bytes(prefix);
+    for (key, value) in path {
+        identity.push_part(key.as_bytes());
+        identity.push_part(value.as_bytes());
+    }
+    let hash = identity.hash(secret);
+    identity.begin(&[RULE_LIMIT_KIND]);
+    identity.push_bytes(&hash.to_be_bytes());
     identity.as_bytes().into()
 }
 

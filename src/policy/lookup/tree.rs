@@ -84,7 +84,8 @@ pub(crate) struct NameId(pub u32);
 /// prefixes, and the descriptor entries to append to them.
 #[derive(Debug)]
 pub(crate) struct KeyTemplate {
-    /// Identity prefix shared by all counters of the limit: domain, name, algorithm, window.
+    /// Identity prefix shared by all counters of the limit: domain, name, algorithm, window, and the
+    /// rule's path if `entries` is not the whole path.
     pub prefix: Box<[u8]>,
     /// Identity prefix for each consumer class; empty if the limit has no `tiers`.
     pub class_prefixes: Box<[Box<[u8]>]>,

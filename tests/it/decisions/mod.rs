@@ -21,5 +21,6 @@ mod ratelimit_samples;
 mod rejecting_limit;
 mod request_override;
 mod retry_after;
+mod separate_counters;
 mod test_decider;
 mod window_edge;

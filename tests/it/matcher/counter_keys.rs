@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::domain::{Charge, Check, CounterKey, Descriptor, Entry, Unit};
 use tidegate::policy::spec::DomainSpec;
-use tidegate::policy::{Policy, Secret};
+use tidegate::policy::{Policy, Secret, key_text};
 
 use super::checks_of;
 use crate::support::policy_specs::{
@@ -273,4 +273,55 @@ fn the_entries_of_a_counter_are_those_of_per_with_the_text_of_shared_patterns() 
     let of = |name| rule.counter_entries(rule.limit_position(name), &entries).to_vec();
     assert_eq!(of("all"), [entry("a", "x*"), entry("b", "2")]);
     assert_eq!(of("by-b"), [entry("b", "2")]);
+}
+
+#[test]
+fn a_changed_path_starts_counters_of_a_part_of_the_path_anew_and_keeps_the_others() {
+    let entries = [entry("route", "x"), entry("ip", "1")];
+    let keys = |value: &str| {
+        let ip = key("ip")
+            .with(listed("part", Some(&[1]), window(5, Unit::Hour)))
+            .with(listed("whole", None, window(5, Unit::Hour)))
+            .with(listed("all", Some(&[0, 1]), window(5, Unit::Hour)));
+        keys(&policy([pair("route", value).over([ip])]), descriptor(&entries))
+    };
+    let same = |one: &str, other: &str| {
+        keys(one).iter().zip(keys(other)).map(|(one, other)| *one == other).collect::<Vec<_>>()
+    };
+    assert_eq!(same("", "x"), [false, true, true]);
+    assert_eq!(same("x", "x*"), [false, true, true]);
+    assert_eq!(same("x", "x"), [true; 3]);
+}
+
+/// Keys of limits whose counter key is the whole path. A change of one of these texts makes every
+/// installation start its counters anew.
+#[test]
+fn keys_of_whole_paths_stay_byte_for_byte() {
+    let policy = policy([
+        key("a").limit(1).over([pair("b", "x").with(spec(Some("n"), bucket(1, 1)))]),
+        key("l").with(listed("n", None, window(5, Unit::Hour))),
+        key("p").over([key("q").with(listed("n", Some(&[0, 1]), window(5, Unit::Hour)))]),
+        pair("s", "all*").shared().limit(1),
+    ]);
+    let text = |entries: &[Entry<'_>]| key_text(key_of(&policy, entries));
+    let own = [entry("a", "x")];
+    let texts = [
+        text(&own),
+        text(&[entry("a", "x"), entry("b", "x")]),
+        text(&[entry("l", "x")]),
+        text(&[entry("p", "x"), entry("q", "y")]),
+        text(&[entry("s", "all1")]),
+        key_text(keys(&policy, bringing(&own, 5, Unit::Hour))[0]),
+    ];
+    assert_eq!(
+        texts,
+        [
+            "{MD8zxQ-RLfu6MWU22Oo2Vg}",
+            "{Fvek_lRKzf2jKNnbcSmqnA}",
+            "{AaTIN-AokBaPHArVWkf6dA}",
+            "{dJDhlSKmx1E1K7ogkLhcdQ}",
+            "{-uenL-hreV9AOFxTJIE_QA}",
+            "{S9f1so_yQBczWyuum0noVg}",
+        ]
+    );
 }

@@ -4,6 +4,7 @@
 mod allocations;
 mod checks;
 mod counter_keys;
+mod counter_owners;
 mod explain;
 mod reference_matcher;
 mod replaces;

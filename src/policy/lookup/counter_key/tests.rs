@@ -203,6 +203,29 @@ fn similar_values_get_different_counters() {
 }
 
 #[test]
+fn similar_paths_of_rules_have_different_prefixes() {
+    let prefix = |name| identity_prefix("d", name, None, &limit(Some(1_000_000)));
+    let paths: [&[(&str, &str)]; 8] = [
+        &[("a", "")],
+        &[("a", ""), ("b", "")],
+        &[("a", "b"), ("", "")],
+        &[("a", "b")],
+        &[("a", "*")],
+        &[("ab", "")],
+        &[("a", "b"), ("c", "d")],
+        &[("a", "bc"), ("", "d")],
+    ];
+    let mut seen = HashSet::new();
+    for path in paths {
+        for prefix in [prefix(None), prefix(Some("n"))] {
+            let of_rule = rule_identity_prefix(&Secret::default(), &prefix, path.iter().copied());
+            assert_eq!((of_rule[0], of_rule.len()), (RULE_LIMIT_KIND, 17));
+            assert!(seen.insert(of_rule), "{path:?} collides");
+        }
+    }
+}
+
+#[test]
 fn rate_and_limit_id_are_not_part_of_counter_keys() {
     let mut raised = Limit::clone(&limit(Some(1_000_000)));
     raised.algorithm = Algorithm::FixedWindow(FixedWindow {
