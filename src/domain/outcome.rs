@@ -234,9 +234,20 @@ impl Answers {
         Answers { each, source, late: None }
     }
 
-    /// Returns the hits that the answered checks charged.
+    /// Returns the hits that the answered checks charged to the store that all replicas share, or
+    /// that will be charged there. Other charges of the local store are left out: they have no
+    /// record.
     pub fn charged(&self) -> u64 {
-        self.each.iter().filter_map(Answer::outcome).map(|outcome| outcome.charged.0).sum()
+        let is_charged_later = self.source == Source::Shed;
+        let outcomes = self.each.iter().filter_map(Answer::outcome);
+        let shared = outcomes.filter(|outcome| is_charged_later || outcome.taken.is_some());
+        shared.map(|outcome| outcome.charged.0).sum()
+    }
+
+    /// Returns whether the store has charged some of the checks and left others unanswered.
+    pub fn is_half_charged(&self) -> bool {
+        let is_unanswered = |answer: &Answer| matches!(answer, Answer::Unanswered { .. });
+        self.each.iter().any(is_unanswered) && self.charged() > 0
     }
 }
 

@@ -42,7 +42,7 @@ use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Fraction, Hits, LateFate, Micros,
     Op, OwnedCall, Receipt, Role, Source, Verdict,
 };
-use crate::store::delivery::{Caller, Delivery, UnheardHits, run_in_task, unanswered};
+use crate::store::delivery::{Caller, UnheardHits, run_in_task, unanswered};
 use crate::store::{LocalStore, SharedStore, Store};
 
 /// Answer to a check that was not sent to the remote store.
@@ -188,11 +188,19 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         let work = |caller: Caller| async move {
             let checks = owned.checks();
             let answers = fallback.apply_with_own_charges(&owned.to_call(&checks)).await;
-            // Fails if the caller has left: its charges stand, and are counted.
-            drop(caller.send(Delivery::new(answers, &fallback.stats.unheard)));
+            caller.deliver(answers);
         };
-        let answers = run_in_task(work).await;
+        let answers = run_in_task(&self.stats.unheard, work).await;
         answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, Source::Redis))
+    }
+
+    /// Records that the caller hears the answers: charges that arrive late stand, because the call was
+    /// admitted without them.
+    fn record_heard(mut answers: Answers) -> Answers {
+        if let Some(late) = answers.late.take() {
+            late.settle(LateFate::Keep);
+        }
+        answers
     }
 
     /// Returns the final answers to a call, given the remote store's answers. `reason` is the
@@ -319,12 +327,12 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
         let is_unsent: SmallVec<[bool; 16]> =
             answers.each.iter().map(|answer| *answer == NOT_EXECUTED).collect();
         let merged = merge(call, &mut answers.each, |checks| self.decide_locally(call, checks));
-        if let Some(late) = answers.late.take() {
-            let is_admitted = matches!(merged, MergeResult::Decided { admitted: true, .. });
-            late.settle(match is_admitted || call.accounting == Accounting::Independent {
-                true => LateFate::Keep,
-                false => LateFate::Refund,
-            });
+        let is_admitted = matches!(merged, MergeResult::Decided { admitted: true, .. });
+        if !is_admitted
+            && call.accounting == Accounting::AllOrNothing
+            && let Some(late) = answers.late.take()
+        {
+            late.settle(LateFate::Refund);
         }
         self.mirror(call, &answers.each, |at| is_remote[at], is_counted);
         let counter = match merged {
@@ -444,10 +452,10 @@ impl<S: Store, L: LocalStore> Store for Arc<Fallback<S, L>> {
         self.record_new_losses(call.now);
         if self.may_lack_charges(call) {
             // Boxed, so that the future of all other calls stays small.
-            return Box::pin(self.apply_in_task(call)).await;
+            return Fallback::<S, L>::record_heard(Box::pin(self.apply_in_task(call)).await);
         }
         let (answers, reason) = self.call_remote(call).await;
-        self.complete_answers(call, answers, reason, &[])
+        Fallback::<S, L>::record_heard(self.complete_answers(call, answers, reason, &[]))
     }
 
     /// Refunds charges only on the remote store. The local store keeps counting the refunded hits

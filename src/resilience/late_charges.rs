@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 
 use crate::domain::{
-    Accounting, Answer, Call, Check, CounterKey, Hits, Limit, Micros, Op, Outcome, Role, Verdict,
+    Accounting, Answer, Call, Check, CounterKey, Hits, LateFate, Limit, Micros, Op, Outcome, Role,
+    Verdict,
 };
 use crate::store::Store;
 
@@ -156,6 +157,9 @@ impl SharedState {
             let accounting = Accounting::Independent;
             let call = Call { checks: &checks, accounting, now, deadline: None };
             let answers = store.apply_in_background(&call).await;
+            if let Some(late) = answers.late {
+                late.settle(LateFate::Keep);
+            }
             for (charge, answer) in charges.iter().zip(answers.each) {
                 let Answer::Decided(outcome) = answer else { continue };
                 self.charged.fetch_add(outcome.charged.0, Ordering::Relaxed);

@@ -32,7 +32,7 @@ use crate::domain::{
     Accounting, Admission, Answer, Answers, Call, ChargeRecord, Check, ExecutionStatus, Hits,
     LateFate, Micros, Op, Outcome, OwnedCall, Receipt, RepeatedCounters, Source, Verdict,
 };
-use crate::store::delivery::{Caller, Delivery, UnheardHits, run_in_task_until, unanswered};
+use crate::store::delivery::{Caller, UnheardHits, run_in_task_until, unanswered};
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Store wrapper that answers checks of hot counters from hits that were charged in advance.
@@ -128,6 +128,11 @@ impl<S: Store> PrepaidHits<S> {
         PrepaidHits { shared, clock, started, background_refunds: BackgroundRefunds::default() }
     }
 
+    /// Returns the hits charged for calls that a task owned and whose callers had left.
+    pub fn unheard(&self) -> &UnheardHits {
+        &self.shared.stats.unheard
+    }
+
     /// Returns the time since the wrapper was created.
     fn now(&self) -> Micros {
         let since = self.clock.monotonic_now().saturating_duration_since(self.started);
@@ -162,21 +167,27 @@ impl<S: Store> PrepaidHits<S> {
                 Ok(answers) => answers,
                 Err(rest) => prepaid.decide_remaining(&call, rest).await,
             };
-            let delivery = Delivery::new(answers, &prepaid.shared.stats.unheard);
-            let Err(delivery) = caller.send(delivery) else { return };
-            match fate.await.unwrap_or(LateFate::Unheard) {
-                LateFate::Keep => drop(delivery.into_undelivered()),
-                LateFate::Refund => {
-                    let Some(mut answers) = delivery.into_undelivered() else { return };
-                    let receipts = Receipt::for_rejected_call(call.checks, &mut answers.each);
-                    prepaid.shared.store.refund(&receipts).await;
+            let refund = async |each: &mut [Answer]| {
+                let receipts = Receipt::for_rejected_call(call.checks, each);
+                prepaid.shared.store.refund(&receipts).await;
+            };
+            if answers.is_half_charged() {
+                let mut each = answers.each.clone();
+                // Unless the caller has left, it refunds the charges that it knows of.
+                if caller.deliver_part(answers).await == LateFate::Unheard {
+                    refund(&mut each).await;
                 }
-                // Dropped, which counts its charges.
-                LateFate::Unheard => drop(delivery),
+                return;
+            }
+            let Err(Some(mut answers)) = caller.try_deliver(answers) else { return };
+            match fate.await.unwrap_or(LateFate::Unheard) {
+                LateFate::Keep => {}
+                LateFate::Refund => refund(&mut answers.each).await,
+                LateFate::Unheard => prepaid.shared.stats.unheard.add(answers.charged()),
             }
         };
         let unknown = || unanswered(call, ExecutionStatus::Unknown, Source::Redis);
-        match run_in_task_until(call.deadline, work).await {
+        match run_in_task_until(call.deadline, &self.shared.stats.unheard, work).await {
             Ok(answers) => answers.unwrap_or_else(unknown),
             Err(late) => {
                 self.shared.stats.overruns.fetch_add(1, Ordering::Relaxed);

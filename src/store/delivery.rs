@@ -5,15 +5,19 @@
 //! (`redis::multi_part`, `resilience`).
 
 use std::future::Future;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::current_trace;
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, LateFate, LateReply, Source};
+
+/// Time for which answers that are no decision yet wait for a caller that neither takes them nor
+/// leaves, because its future is not polled. Longer than a caller that is alive takes.
+const PART_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Number of hits charged for calls whose callers had left when the answer arrived, as a total since
 /// startup. Clones share the number.
@@ -31,31 +35,87 @@ impl UnheardHits {
     }
 }
 
-/// Answers on their way to a caller. If the caller never takes them, their charges are counted as
-/// unheard.
+/// Task's side of a call: passes the answers to the caller, and shows whether it has left.
 #[derive(Debug)]
-pub(crate) struct Delivery {
-    answers: Option<Answers>,
+pub(crate) struct Caller {
+    sender: oneshot::Sender<Delivery>,
     unheard: UnheardHits,
 }
 
-impl Delivery {
-    pub(crate) fn new(answers: Answers, unheard: &UnheardHits) -> Delivery {
-        Delivery { answers: Some(answers), unheard: unheard.clone() }
+/// Answers on their way to a caller. If nobody takes them, their charges are counted as unheard.
+#[derive(Debug)]
+struct Delivery {
+    answers: Arc<Mutex<Option<Answers>>>,
+    unheard: UnheardHits,
+}
+
+impl Caller {
+    /// Waits until the caller leaves or stops waiting.
+    pub(crate) async fn closed(&mut self) {
+        self.sender.closed().await;
+    }
+
+    /// Returns whether the caller has left or stopped waiting.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.sender.is_closed()
+    }
+
+    /// Passes the answers to the caller. If it has left, their charges are counted as unheard.
+    pub(crate) fn deliver(self, answers: Answers) {
+        // Dropped if the caller has left, which counts its charges.
+        let _ = self.sender.send(Delivery::new(answers, self.unheard));
+    }
+
+    /// Passes the answers to the caller.
+    ///
+    /// # Errors
+    ///
+    /// Returns the answers if the caller has left or stopped waiting.
+    pub(crate) fn try_deliver(self, answers: Answers) -> Result<(), Option<Answers>> {
+        let undelivered = self.sender.send(Delivery::new(answers, self.unheard));
+        undelivered.map_err(|delivery| take_answers(&delivery.answers))
+    }
+
+    /// Passes answers to a caller that must decide the rest of the call. The returned future resolves
+    /// to the fate of their charges.
+    pub(crate) fn deliver_part(
+        self,
+        answers: Answers,
+    ) -> impl Future<Output = LateFate> + Send + use<> {
+        let (late, mut fate) = late_reply();
+        let delivery = Delivery::new(Answers { late: Some(late), ..answers }, self.unheard);
+        let answers = Arc::clone(&delivery.answers);
+        // If the caller has left, the handle is dropped, and its fate is that nobody hears it.
+        let _ = self.sender.send(delivery);
+        async move {
+            let fate = match tokio::time::timeout(PART_WAIT_MAX, &mut fate).await {
+                Ok(fate) => fate,
+                Err(_) => {
+                    // Withdrawn, unless the caller has taken them.
+                    drop(take_answers(&answers));
+                    fate.await
+                }
+            };
+            fate.unwrap_or(LateFate::Unheard)
+        }
     }
 }
 
 impl Delivery {
-    /// Takes the answers that the caller does not take, because it has left or was late.
-    pub(crate) fn into_undelivered(mut self) -> Option<Answers> {
-        self.answers.take()
+    fn new(answers: Answers, unheard: UnheardHits) -> Delivery {
+        Delivery { answers: Arc::new(Mutex::new(Some(answers))), unheard }
     }
+}
+
+fn take_answers(answers: &Mutex<Option<Answers>>) -> Option<Answers> {
+    answers.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 impl Drop for Delivery {
     fn drop(&mut self) {
         // With a late reply, its owner counts or refunds all charges of the call.
-        if let Some(answers) = self.answers.take().filter(|answers| answers.late.is_none()) {
+        if let Some(answers) = take_answers(&self.answers).filter(|answers| answers.late.is_none())
+        {
             self.unheard.add(answers.charged());
         }
     }
@@ -71,23 +131,37 @@ pub(crate) fn late_reply() -> (LateReply, oneshot::Receiver<LateFate>) {
     (late, fate)
 }
 
-/// Task's side of a call: passes the answers to the caller, and shows whether it has left.
-pub(crate) type Caller = oneshot::Sender<Delivery>;
+/// Runs `work` in a task, and waits for the answers that it passes to the caller. If this future is
+/// dropped or never polled again, the task still runs to its end. Returns `None` if the task has
+/// ended without answers, because its runtime has ended, or if there is no runtime.
+pub(crate) async fn run_in_task<W>(
+    unheard: &UnheardHits,
+    work: impl FnOnce(Caller) -> W,
+) -> Option<Answers>
+where
+    W: Future<Output = ()> + Send + 'static,
+{
+    let delivery = start(unheard, work)?.await.ok()?;
+    take_answers(&delivery.answers)
+}
 
-/// Runs `work` in a task like [`run_in_task`], but waits only until `deadline`. If there are no
-/// answers by then, returns the handle that tells the task what becomes of the charges. `work` also
-/// gets the fate of the charges, in case the caller does not take the answers.
+/// Runs `work` in a task like [`run_in_task`], but waits only until `deadline`. `work` also gets the
+/// fate of the charges, in case the caller does not take the answers.
+///
+/// # Errors
+///
+/// If there are no answers by the deadline, returns the handle that tells the task what becomes of
+/// the charges.
 pub(crate) async fn run_in_task_until<W>(
     deadline: Option<Instant>,
+    unheard: &UnheardHits,
     work: impl FnOnce(Caller, oneshot::Receiver<LateFate>) -> W,
 ) -> Result<Option<Answers>, LateReply>
 where
     W: Future<Output = ()> + Send + 'static,
 {
-    let Ok(runtime) = Handle::try_current() else { return Ok(None) };
-    let (caller, mut delivery) = oneshot::channel();
     let (late, fate) = late_reply();
-    runtime.spawn(current_trace::carry(work(caller, fate)));
+    let Some(mut delivery) = start(unheard, |caller| work(caller, fate)) else { return Ok(None) };
     let received = match deadline {
         None => (&mut delivery).await.ok(),
         Some(deadline) => match tokio::time::timeout_at(deadline.into(), &mut delivery).await {
@@ -100,20 +174,21 @@ where
             }
         },
     };
-    Ok(received.and_then(|mut delivery| delivery.answers.take()))
+    Ok(received.and_then(|delivery| take_answers(&delivery.answers)))
 }
 
-/// Runs `work` in a task, and waits for the answers that it passes to the caller. If this future is
-/// dropped or never polled again, the task still runs to its end. Returns `None` if the task has
-/// ended without answers, because its runtime has ended, or if there is no runtime.
-pub(crate) async fn run_in_task<W>(work: impl FnOnce(Caller) -> W) -> Option<Answers>
+fn start<W>(
+    unheard: &UnheardHits,
+    work: impl FnOnce(Caller) -> W,
+) -> Option<oneshot::Receiver<Delivery>>
 where
     W: Future<Output = ()> + Send + 'static,
 {
     let runtime = Handle::try_current().ok()?;
-    let (caller, delivery) = oneshot::channel();
+    let (sender, delivery) = oneshot::channel();
+    let caller = Caller { sender, unheard: unheard.clone() };
     runtime.spawn(current_trace::carry(work(caller)));
-    delivery.await.ok()?.answers.take()
+    Some(delivery)
 }
 
 /// Returns the answers to a call that no store has decided.

@@ -16,6 +16,7 @@
 
 mod algorithm;
 mod architecture;
+mod call_ownership;
 mod cli;
 mod control_plane;
 mod decisions;

@@ -15,8 +15,8 @@ use std::task::Poll;
 use std::time::Instant;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 
 use super::client::plain_charge::PendingCharges;
 use super::client::transport::{PendingScripts, ScriptCalls, SendError, Transport, reply_source};
@@ -27,7 +27,7 @@ use super::store::Shared;
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, LateFate, OwnedCall, Receipt, Source,
 };
-use crate::store::delivery::{Caller, Delivery, late_reply, run_in_task, unanswered};
+use crate::store::delivery::{Caller, run_in_task, unanswered};
 
 /// What a call of several parts begins with.
 pub(super) enum Parts {
@@ -58,10 +58,13 @@ impl<T: Transport> Shared<T> {
             let call = owned.to_call(&checks);
             OwnedMultiPart::new(&store, &call, caller).run(parts).await;
         };
-        let answers = run_in_task(work).await;
+        let answers = run_in_task(&self.stats.unheard, work).await;
         answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, Source::Redis))
     }
 }
+
+/// For each check, whether its answer was passed to the caller.
+type KnownChecks = SmallVec<[bool; 8]>;
 
 /// State of the caller of a call that a task owns.
 enum CallerState {
@@ -69,9 +72,9 @@ enum CallerState {
     Waits(Caller),
     /// The caller has left.
     Left,
-    /// The deadline has passed, and the caller has got the answers known by then. Contains the fate
-    /// of the others, and for each check whether its answer was known.
-    Late(oneshot::Receiver<LateFate>, SmallVec<[bool; 8]>),
+    /// The deadline has passed, and the caller has got the answers known by then. The future resolves
+    /// to the fate of the others.
+    Late(BoxFuture<'static, LateFate>, KnownChecks),
 }
 
 /// Call of several parts, with the answers so far.
@@ -306,42 +309,48 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
             return;
         }
         self.store.stats.overruns.fetch_add(1, Ordering::Relaxed);
-        let known = self.answers.iter().map(|answer| answer.outcome().is_some()).collect();
-        let (late, fate) = late_reply();
-        let answers = Answers { each: self.answers.clone(), source: self.source, late: Some(late) };
-        // If the caller has left, the fate of the late reply is that nobody hears it.
-        let _ = caller.send(Delivery::new(answers, &self.store.stats.unheard));
-        self.caller = CallerState::Late(fate, known);
+        let known = self.known_checks();
+        let answers = Answers::new(self.answers.clone(), self.source);
+        self.caller = CallerState::Late(Box::pin(caller.deliver_part(answers)), known);
+    }
+
+    fn known_checks(&self) -> KnownChecks {
+        self.answers.iter().map(|answer| answer.outcome().is_some()).collect()
     }
 
     /// Answers the caller, if it still waits, and settles the charges of the call.
     async fn settle(mut self) {
-        match std::mem::replace(&mut self.caller, CallerState::Left) {
+        let (fate, known) = match std::mem::replace(&mut self.caller, CallerState::Left) {
             CallerState::Waits(caller) => {
-                let answers = self.into_answers();
-                // Fails if the caller has left: its charges stand, and are counted.
-                drop(caller.send(answers));
-            }
-            CallerState::Left => self.settle_unheard(),
-            CallerState::Late(fate, known) => match fate.await.unwrap_or(LateFate::Unheard) {
-                LateFate::Keep => {}
-                LateFate::Refund => {
-                    // Whoever decided the call refunds the charges that it knows of.
-                    for (answer, is_known) in self.answers.iter_mut().zip(known) {
-                        if is_known {
-                            *answer = Answer::NotAsked;
-                        }
-                    }
-                    self.store.refund_charged(self.call, &mut self.answers);
+                self.complete_answers();
+                let answers = Answers::new(self.answers.clone(), self.source);
+                if !answers.is_half_charged() {
+                    return caller.deliver(answers);
                 }
-                LateFate::Unheard => self.settle_unheard(),
-            },
+                let known = self.known_checks();
+                (caller.deliver_part(answers).await, known)
+            }
+            CallerState::Left => (LateFate::Unheard, KnownChecks::new()),
+            CallerState::Late(fate, known) => (fate.await, known),
+        };
+        match fate {
+            LateFate::Keep => {}
+            LateFate::Refund => {
+                // Whoever decided the call refunds the charges that it knows of.
+                for (answer, is_known) in self.answers.iter_mut().zip(known) {
+                    if is_known {
+                        *answer = Answer::NotAsked;
+                    }
+                }
+                self.store.refund_charged(self.call, &mut self.answers);
+            }
+            LateFate::Unheard => self.settle_unheard(),
         }
     }
 
     /// Completes the answers of a call whose caller waits. If they reject the call, refunds its
     /// charges.
-    fn into_answers(mut self) -> Delivery {
+    fn complete_answers(&mut self) {
         let Call { checks, accounting, .. } = *self.call;
         for (check, answer) in checks.iter().zip(&mut self.answers) {
             if *answer == Answer::NotAsked
@@ -356,8 +365,6 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
             let receipts = multi_slot::refund_answers(checks, &mut self.answers, &self.uncharged);
             self.store.refund_in_background(&receipts, self.store.now(self.call));
         }
-        let answers = Answers::new(self.answers, self.source);
-        Delivery::new(answers, &self.store.stats.unheard)
     }
 
     /// Settles the charges of a call whose caller has left. If the call was admitted, all of it is

@@ -27,8 +27,9 @@ use smallvec::SmallVec;
 use super::config::Address;
 use super::error_reply::{ErrorReply, Redirect};
 use super::pending_command::{CommandReply, PendingCommand, PendingReply, ReplyTo};
+use super::reply_slot::reply_slot;
 use super::server_time::ServerTimeSpan;
-use super::transport::{ScriptCalls, SendError, SendErrorKind};
+use super::transport::{QueuedByTest, ScriptCalls, SendError, SendErrorKind};
 use crate::domain::{ExecutionStatus, Micros};
 use crate::store::redis::script::arguments::{WindowRefund, encode_window_refunds};
 
@@ -227,6 +228,20 @@ impl PendingCharges {
         // A charge without a reply is one with an unknown outcome.
         let replies = std::iter::repeat_n(ChargeReply::Unknown, count).collect();
         PendingCharges { nodes, replies }
+    }
+
+    /// Creates charges that a transport of a test has queued. `nodes` are the indices of the charges
+    /// that each node has.
+    #[doc(hidden)]
+    pub fn queued(nodes: &[Vec<u16>], count: usize) -> (Vec<QueuedByTest>, PendingCharges) {
+        let queue = |indices: &Vec<u16>| {
+            let (sender, receiver) = reply_slot();
+            let reply = PendingReply { receiver, tracker: None };
+            let indices = indices.iter().copied().collect();
+            (QueuedByTest(sender), NodeCharges { reply, indices })
+        };
+        let (queued, nodes): (Vec<_>, SmallVec<_>) = nodes.iter().map(queue).unzip();
+        (queued, PendingCharges::new(nodes, count))
     }
 
     /// Creates a future that has resolved.

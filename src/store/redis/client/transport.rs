@@ -15,7 +15,8 @@ use smallvec::SmallVec;
 
 use super::cluster::Cluster;
 use super::pending_command::{CommandReply, PendingReply};
-use super::plain_charge::{PendingCharges, PlainCharges};
+use super::plain_charge::{ChargeReplies, PendingCharges, PlainCharges};
+use super::reply_slot::{ReplySender, reply_slot};
 use crate::domain::{ExecutionStatus, Source};
 use crate::store::redis::script::library::Script;
 
@@ -157,6 +158,13 @@ impl PendingScript {
         PendingScript(PendingState::Ready(Some(reply)))
     }
 
+    /// Creates a call that a transport of a test has queued.
+    #[doc(hidden)]
+    pub fn queued() -> (QueuedByTest, PendingScript) {
+        let (sender, receiver) = reply_slot();
+        (QueuedByTest(sender), PendingScript::new(PendingReply { receiver, tracker: None }, None))
+    }
+
     /// Creates a future that resolves to the output of `reply`.
     pub fn boxed(
         reply: impl Future<Output = Result<Value, SendError>> + Send + 'static,
@@ -214,6 +222,31 @@ impl Future for PendingScript {
             PendingState::Boxed(reply) => reply.as_mut().poll(context),
             PendingState::Queued(..) => Poll::Pending,
         }
+    }
+}
+
+/// Command that a transport of a test has queued.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct QueuedByTest(pub(super) ReplySender);
+
+impl QueuedByTest {
+    /// Marks the command as written. Returns false if its caller has left.
+    pub fn mark_written(&self) -> bool {
+        self.0.mark_written()
+    }
+
+    /// Passes the reply to a script call.
+    pub fn reply(self, reply: Result<Value, SendError>) {
+        self.0.send(match reply {
+            Ok(value) => CommandReply::Value(value),
+            Err(error) => CommandReply::Failed(error),
+        });
+    }
+
+    /// Passes the replies to plain charges.
+    pub fn charged(self, replies: ChargeReplies) {
+        self.0.send(CommandReply::Charged(replies));
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::super::pending_command::NodeCommand;
-use super::super::reply_slot::reply_slot;
 use super::super::transport::ScriptCall;
 use super::*;
 use crate::domain::fixtures::fixed_window;

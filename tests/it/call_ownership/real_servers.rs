@@ -1,0 +1,127 @@
+//! The same on the service's own connections to a real Redis and a real cluster: callers that leave
+//! after up to 3 ms lose no hit, and no counter exceeds its limit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt};
+use tidegate::clock::Clock;
+use tidegate::domain::{Accounting, Answer, Call, Check, Limit, Op, Source, Verdict};
+use tidegate::store::Store;
+use tidegate::store::redis::RedisStore;
+use tidegate::store::redis::client::config::{Address, MonotonicClock, RedisConfig, TopologyConfig};
+use tidegate::store::redis::client::topology::RedisClient;
+use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::library::PRODUCTION;
+use tidegate::store::redis::store::TimeSource;
+
+use crate::support::heavy;
+use crate::support::limits::*;
+use crate::support::proof::times;
+use crate::support::random::Random;
+use crate::support::redis_cluster::Cluster;
+use crate::support::redis_server::Server;
+
+/// A long window, which ends after any test.
+const LONG: u64 = 1_000_000 * SECOND;
+
+async fn open(topology: TopologyConfig, ports: &[u16]) -> RedisStore<RedisClient> {
+    let config = RedisConfig {
+        topology,
+        addresses: ports.iter().map(|port| Address::Tcp("127.0.0.1".into(), *port)).collect(),
+        breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic_now())),
+        plain_commands: true,
+        // A busy machine must not make a reply late.
+        reply_timeout: Duration::from_secs(30),
+        silence_max: Duration::from_secs(20),
+        ..RedisConfig::default()
+    };
+    let client = RedisClient::open(config, PRODUCTION.all().to_vec()).unwrap();
+    client.wait_until_connected().await;
+    RedisStore::new(client, Prefix::default(), TimeSource::Server)
+}
+
+fn call<'a>(checks: &'a [Check<'a>]) -> Call<'a> {
+    let (accounting, now) = (Accounting::AllOrNothing, Clock::System.now());
+    Call { checks, accounting, now, deadline: None }
+}
+
+async fn used(store: &RedisStore<RedisClient>, check: &Check<'_>) -> u64 {
+    let peek = [Check { op: Op::PEEK, ..*check }];
+    let answers = store.apply(&call(&peek)).await;
+    check.limit.capacity().0 - answers.each[0].outcome().expect("it is decided").available.0
+}
+
+/// Makes `calls` random calls, a third of which are dropped after up to 3 ms, and compares the
+/// counters with what the callers heard.
+async fn no_hit_is_lost(store: RedisStore<RedisClient>, calls: u64) {
+    let limits: Vec<Arc<Limit>> = vec![
+        window(1_000_000, LONG),
+        window(50, LONG),
+        bucket(1_000_000, HOUR),
+        sliding_window(1_000_000, LONG),
+        window(1_000_000, LONG),
+        bucket(20, HOUR),
+    ];
+    let counters: Vec<Check<'_>> =
+        (0..).zip(&limits).map(|(n, limit)| take(key(n), limit, 1 + n % 3)).collect();
+    let heard: Vec<AtomicU64> = counters.iter().map(|_| AtomicU64::new(0)).collect();
+    let one = async |seed: u64| {
+        let mut random = Random::seeded(seed);
+        let first = random.below(counters.len() as u64) as usize;
+        let count = 1 + random.below(4) as usize;
+        let which: Vec<usize> = (0..count).map(|n| (first + n) % counters.len()).collect();
+        let checks: Vec<Check<'_>> = which.iter().map(|at| counters[*at]).collect();
+        let call = call(&checks);
+        let applied = store.apply(&call);
+        let patience = match random.below(3) {
+            0 => Duration::from_micros(random.below(3_000)),
+            _ => Duration::from_secs(60),
+        };
+        let Ok(answers) = tokio::time::timeout(patience, applied).await else { return };
+        assert_eq!(answers.source, Source::Redis);
+        let passes = |answer: &Answer| answer.verdict() == Some(Verdict::Pass);
+        if answers.each.iter().all(passes) {
+            for (at, check) in which.iter().zip(&checks) {
+                heard[*at].fetch_add(check.cost().0, Ordering::Relaxed);
+            }
+        }
+    };
+    stream::iter(1..=calls).for_each_concurrent(64, one).await;
+    let heard: Vec<u64> = heard.iter().map(|hits| hits.load(Ordering::Relaxed)).collect();
+    // What callers that left have charged is settled once the counters agree with it.
+    let mut total = (0, 1);
+    for _ in 0..2_000 {
+        let mut charged = 0;
+        for counter in &counters {
+            charged += used(&store, counter).await;
+        }
+        total = (charged, heard.iter().sum::<u64>() + store.stats().unheard.get());
+        if total.0 == total.1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(total.0, total.1, "{heard:?}, unheard {}", store.stats().unheard.get());
+    for (counter, heard) in counters.iter().zip(heard) {
+        let used = used(&store, counter).await;
+        assert!(heard <= used && used <= counter.limit.capacity().0, "{heard} {used}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_leave_a_real_redis_lose_no_hit() {
+    let _turn = heavy::turn().await;
+    let server = Server::start(&[]);
+    let store = open(TopologyConfig::Single, &[server.port]).await;
+    no_hit_is_lost(store, times(500, 20_000)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_leave_a_real_cluster_lose_no_hit() {
+    let _turn = heavy::turn().await;
+    let cluster = Cluster::start(&[]);
+    let store = open(TopologyConfig::Cluster, &[cluster.nodes[0].port]).await;
+    no_hit_is_lost(store, times(500, 20_000)).await;
+}
