@@ -10,9 +10,10 @@
 //! Hits are always charged before they are spent, so a limit could be exceeded only if hits of one
 //! window were spent in the next window. Therefore, a lot expires before its window can have ended
 //! by the server's clock. This replica estimates that clock from the server time in the store's
-//! answer to the charge. Unspent hits of an expired lot are refunded once. They are not refunded if
-//! a connection was lost or the store may have lost counters, because the server in use may not
-//! have the charge. A charge with an unknown outcome is never sent again, and its lot is lost.
+//! answer to the charge. Its monotonic clock stands still while the machine is suspended, so all lots
+//! end if the wall clock and the monotonic clock come to differ by a second. Unspent hits of an
+//! expired lot are refunded once. They are not refunded if a connection was lost or the store may have
+//! lost counters, because the server in use may not have the charge. A charge with an unknown outcome is never sent again, and its lot is lost.
 //!
 //! Not here: the size and the lifetime of a lot (`prepaid_lots`).
 
@@ -61,7 +62,35 @@ impl<S> Clone for PrepaidHits<S> {
 struct SharedState<S> {
     store: S,
     lots: PrepaidLots,
+    clock_steps: ClockSteps,
     stats: PrepaidStats,
+}
+
+/// Difference between the wall clock and the monotonic clock from which on a lot may not be spent:
+/// the machine was suspended, or the wall clock was set.
+const CLOCK_STEP_MIN: Micros = Micros::SECOND;
+
+/// Number of times that the wall clock has moved by [`CLOCK_STEP_MIN`] or more against the monotonic
+/// clock.
+#[derive(Debug, Default)]
+struct ClockSteps {
+    /// Wall-clock time less monotonic time, in microseconds; 0 until the first call.
+    difference: AtomicU64,
+    count: AtomicU64,
+}
+
+impl ClockSteps {
+    fn record(&self, wall: Micros, monotonic: Micros) {
+        let now = wall.0.wrapping_sub(monotonic.0);
+        let known = self.difference.load(Ordering::Relaxed);
+        if now.abs_diff(known) < CLOCK_STEP_MIN.0 {
+            return;
+        }
+        let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+        if self.difference.compare_exchange(known, now, success, failure).is_ok() && known != 0 {
+            self.count.fetch_add(1, Ordering::AcqRel);
+        }
+    }
 }
 
 /// Statistics of prepaid hits, as totals since startup.
@@ -124,7 +153,8 @@ impl<S: Store> PrepaidHits<S> {
     pub fn new(store: S, replicas: u32, clock: Clock) -> Self {
         let (lots, stats) = (PrepaidLots::new(replicas), PrepaidStats::default());
         let started = clock.monotonic_now();
-        let shared = Arc::new(SharedState { store, lots, stats });
+        let shared =
+            Arc::new(SharedState { store, lots, clock_steps: ClockSteps::default(), stats });
         PrepaidHits { shared, clock, started, background_refunds: BackgroundRefunds::default() }
     }
 
@@ -146,7 +176,9 @@ impl<S: Store> PrepaidHits<S> {
         call: &Call<'a>,
         may_charge_lots: bool,
     ) -> Result<Answers, Box<RemainingCall<'a>>> {
-        let start = CallStart { session: self.shared.store.session(), now: self.now() };
+        let now = self.now();
+        self.shared.clock_steps.record(call.now, now);
+        let start = CallStart { session: self.shared.session(), now };
         let mut each = vec![Answer::NotAsked; call.checks.len()];
         let (reserved, pending_lots) = self.reserve(call, may_charge_lots, start, &mut each);
         if reserved.len() == call.checks.len() {
@@ -344,7 +376,7 @@ impl<S: Store> PrepaidHits<S> {
         // One task per lot: about forty per second for each hot counter.
         runtime.spawn(async move {
             tokio::time::sleep_until(over.into()).await;
-            if let Some(receipt) = shared.lots.remove_lot(&lot, shared.store.session()) {
+            if let Some(receipt) = shared.lots.remove_lot(&lot, shared.session()) {
                 shared.refund(receipt).await;
             }
         });
@@ -357,7 +389,7 @@ impl<S: Store> PrepaidHits<S> {
         let Some(receipt) = receipt else { return };
         let shared = Arc::clone(&self.shared);
         let _is_started = self.background_refunds.start(async move {
-            if shared.store.session() == start.session {
+            if shared.session() == start.session {
                 shared.refund(receipt).await;
             }
         });
@@ -365,6 +397,11 @@ impl<S: Store> PrepaidHits<S> {
 }
 
 impl<S: Store> SharedState<S> {
+    /// Returns a number that changes whenever prepaid hits must not be spent any more.
+    fn session(&self) -> u64 {
+        self.store.session().wrapping_add(self.clock_steps.count.load(Ordering::Acquire))
+    }
+
     async fn refund(&self, receipt: Receipt) {
         self.stats.hits_refunded.fetch_add(receipt.taken.hits.0, Ordering::Relaxed);
         self.store.refund(&[receipt]).await;
@@ -589,6 +626,31 @@ mod tests {
             let answers = prepaid.try_decide_remaining(&call, rest).await;
             assert_eq!(answers.is_some(), is_final, "{other:?}");
         }
+    }
+
+    #[test]
+    fn all_lots_end_when_the_wall_clock_moves_a_second_against_the_monotonic_clock() {
+        let (prepaid, limit) = (prepaid_hits(Vec::new()), prepaid_limit());
+        let checks = [take(1, 1, &limit)];
+        let started = Micros(1_763_596_800_000_000);
+        // The session after a call at a wall-clock time, in milliseconds beyond what has passed.
+        let session_at = |millis: u64| {
+            let now = Micros(started.0 + prepaid.now().0 + 1_000 * millis);
+            let accounting = Accounting::AllOrNothing;
+            let call = Call { checks: &checks, accounting, now, deadline: None };
+            let _rest = prepaid.answer(&call, false);
+            prepaid.shared.session()
+        };
+        assert_eq!(session_at(0), START.session);
+        // Half a second is left for a machine that does not run this test for a while.
+        assert_eq!(session_at(500), START.session);
+        assert_eq!(
+            session_at(3_600_000),
+            START.session + 1,
+            "the machine was suspended for an hour"
+        );
+        assert_eq!(session_at(3_600_000), START.session + 1);
+        assert_eq!(session_at(0), START.session + 2, "the wall clock was set back");
     }
 
     #[tokio::test]

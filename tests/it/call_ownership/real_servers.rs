@@ -10,7 +10,9 @@ use tidegate::clock::Clock;
 use tidegate::domain::{Accounting, Answer, Call, Check, Limit, Op, Source, Verdict};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
-use tidegate::store::redis::client::config::{Address, MonotonicClock, RedisConfig, TopologyConfig};
+use tidegate::store::redis::client::config::{
+    Address, MonotonicClock, RedisConfig, TopologyConfig,
+};
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
@@ -124,4 +126,48 @@ async fn callers_that_leave_a_real_cluster_lose_no_hit() {
     let cluster = Cluster::start(&[]);
     let store = open(TopologyConfig::Cluster, &[cluster.nodes[0].port]).await;
     no_hit_is_lost(store, times(500, 20_000)).await;
+}
+
+/// Makes 1,500 calls of a wide limit and a limit that is used up, and drops each after a millisecond.
+async fn rejected_calls_charge_nothing(store: RedisStore<RedisClient>) {
+    let (wide, token) = (window(100_000, LONG), bucket(5, HOUR));
+    let all = take(key(1), &wide, 1);
+    // In slots of every node of a cluster.
+    let tokens: Vec<Check<'_>> = (2..14).map(|n| take(key(n), &token, 5)).collect();
+    for token in &tokens {
+        store.apply(&call(std::slice::from_ref(token))).await;
+    }
+    stream::iter(0..1_500)
+        .for_each_concurrent(64, async |n| {
+            let checks = [all, tokens[n % tokens.len()]];
+            let call = call(&checks);
+            let _ = tokio::time::timeout(Duration::from_millis(1), store.apply(&call)).await;
+        })
+        .await;
+    // Refunds of calls whose callers have left may still be on their way.
+    let mut left = used(&store, &all).await;
+    for _ in 0..1_000 {
+        if left == 0 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        left = used(&store, &all).await;
+    }
+    assert_eq!(left, 0, "hits of rejected calls that stay charged");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rejected_calls_of_callers_that_leave_charge_nothing_on_a_cluster() {
+    let _turn = heavy::turn().await;
+    let cluster = Cluster::start(&[]);
+    let store = open(TopologyConfig::Cluster, &[cluster.nodes[0].port]).await;
+    rejected_calls_charge_nothing(store).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rejected_calls_of_callers_that_leave_charge_nothing_on_one_server() {
+    let _turn = heavy::turn().await;
+    let server = Server::start(&[]);
+    let store = open(TopologyConfig::Single, &[server.port]).await.with_wrong_hints(2);
+    rejected_calls_charge_nothing(store).await;
 }
