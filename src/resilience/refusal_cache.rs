@@ -12,8 +12,12 @@
 //!
 //! - peeks, bills (`charge: billed`), and checks with `charge: always`
 //! - concurrency limits, and counters that occur twice in the call
-//! - calls that the store splits over cluster slots, because another call may have held the hits
-//!   for one round trip
+//!
+//! The first refusal of a counter whose refusals may be [transient] is repeated only for 50 ms.
+//! After that, one call checks with the store again. If it is refused, too, its refusal is repeated
+//! like any other.
+//!
+//! [transient]: Store::has_transient_refusals
 //!
 //! A refund or a charge in this process removes the entries of its counter; a policy reload clears
 //! the cache.
@@ -39,9 +43,8 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 const TTL_MAX: Micros = Micros::SECOND;
 
 /// Maximum age at which the first refusal of a counter becomes stale if the counter's refusals may
-/// be [transient]: other calls may refund hits within a round trip, so that the next call passes.
-///
-/// [transient]: Store::has_transient_refusals
+/// be [transient](Store::has_transient_refusals): other calls may refund hits within a round trip,
+/// so that the next call passes.
 const TRANSIENT_TTL: Micros = Micros(50_000);
 
 /// Time for which a stale entry still rejects calls while a single call checks with the store
@@ -62,9 +65,6 @@ const ENTRIES_PER_SET: usize = 8;
 #[derive(Debug)]
 pub struct RefusalCache<S> {
     inner: S,
-    /// Whether the store splits a call whose counters have different hash tags. True for a Redis
-    /// Cluster.
-    splits_by_hash_tag: bool,
     /// Whether refusals are cached. If false, every call goes to the store.
     enabled: bool,
     sets: Box<[CacheSet]>,
@@ -120,12 +120,11 @@ struct RefusalKey {
 }
 
 impl<S: Store> RefusalCache<S> {
-    /// Wraps a store. `splits` states whether the store splits calls whose counters have different
-    /// hash tags (Redis Cluster). Refusals of such calls are not cached.
-    pub fn new(inner: S, splits: bool) -> Self {
+    /// Wraps a store.
+    pub fn new(inner: S) -> Self {
         let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
         let (last_known, stats) = (LastKnownCounters::new(), RefusalCacheStats::default());
-        RefusalCache { inner, splits_by_hash_tag: splits, enabled: true, sets, last_known, stats }
+        RefusalCache { inner, enabled: true, sets, last_known, stats }
     }
 
     /// Enables or disables the cache, which is enabled by default.
@@ -189,7 +188,8 @@ impl<S: Store> RefusalCache<S> {
     ///
     /// If the counter's refusals may be transient, the first one is repeated only for
     /// [`TRANSIENT_TTL`]. Its entry is kept until `retry_after` has passed, so that a second
-    /// refusal is recognized and cached for the full time.
+    /// refusal is recognized and cached for the full time. A refusal of a call that was made while
+    /// the first one was repeated is no second refusal, because the same hits may have caused both.
     fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
             return false;
@@ -200,8 +200,12 @@ impl<S: Store> RefusalCache<S> {
         let retry_at = now.saturating_add(retry);
         let set = self.select_set(&check.key);
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_repeated =
-            refusals.iter().any(|old| old.key == key && old.cached_at <= now && now < old.retry_at);
+        let confirms = |old: &CachedRefusal| {
+            old.cached_at <= now
+                && now < old.retry_at
+                && (!old.is_first_refusal || now >= old.stale_at)
+        };
+        let is_repeated = refusals.iter().any(|old| old.key == key && confirms(old));
         let is_first = !is_repeated && self.inner.has_transient_refusals(check);
         let ttl = if is_first { TRANSIENT_TTL } else { TTL_MAX };
         let stale_at = now.saturating_add(ttl).min(retry_at);
@@ -235,7 +239,6 @@ impl<S: Store> RefusalCache<S> {
     /// the counters that were charged, because their retry times have changed. If a refusal is
     /// cached, also records the outcomes of the checks that passed in [`LastKnownCounters`].
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
-        let is_split = self.splits_by_hash_tag && !have_same_hash_tag(call.checks);
         let mut has_cached = false;
         // Found only if a check is refused.
         let repeated = LazyCell::new(|| RepeatedCounters::from_checks(call.checks));
@@ -244,7 +247,7 @@ impl<S: Store> RefusalCache<S> {
             if outcome.charged > Hits::ZERO {
                 self.remove(&check.key, call.now);
             }
-            if outcome.verdict == Verdict::Refuse && !is_split && !repeated.contains(&check.key) {
+            if outcome.verdict == Verdict::Refuse && !repeated.contains(&check.key) {
                 has_cached |= self.insert(check, outcome, call.now);
             }
         }
@@ -313,13 +316,6 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
         }
         Algorithm::Concurrency(_) => return None,
     })
-}
-
-/// Returns whether the counters of all checks have the same hash tag, so that a Redis Cluster
-/// decides the call in a single script call.
-fn have_same_hash_tag(checks: &[Check<'_>]) -> bool {
-    let tag = |check: &Check<'_>| check.key.tag.unwrap_or(check.key.identity);
-    checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))
 }
 
 impl<S: SharedStore> SharedStore for RefusalCache<S> {

@@ -560,8 +560,10 @@ impl<T: Transport> Store for RedisStore<T> {
         Box::pin(self.decide_by_script(call)).await
     }
 
+    /// Returns true on a cluster, where any call over several nodes may hold hits of the counter
+    /// until it refunds them, and for checks that plain commands may charge.
     fn has_transient_refusals(&self, check: &Check<'_>) -> bool {
-        self.plain.is_some() && plain_calls::is_eligible(check)
+        self.transport.is_cluster() || self.plain.is_some() && plain_calls::is_eligible(check)
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

@@ -73,7 +73,7 @@ impl<S: Store> Bench<S> {
 }
 
 fn cached() -> Bench<RefusalCache<MemoryStore>> {
-    Bench::new(RefusalCache::new(MemoryStore::new(1_000), false), GlobalModes::default())
+    Bench::new(RefusalCache::new(MemoryStore::new(1_000)), GlobalModes::default())
 }
 
 #[tokio::test]

@@ -254,7 +254,7 @@ async fn a_plain_charge_beside_one_of_unknown_outcome_is_refunded_if_it_exceeds_
 }
 
 #[test]
-fn only_a_store_with_plain_commands_refuses_transiently_and_only_windows() {
+fn only_a_cluster_and_windows_under_plain_commands_refuse_transiently() {
     let plain = || Canned { charges: Some(ChargeReplies::new()), ..Canned::default() };
     let (hour, bucket) = (window(5, HOUR), bucket(5, SECOND));
     let [of_window, of_bucket] = [take(key(1), &hour, 1), take(key(2), &bucket, 1)];
@@ -263,6 +263,8 @@ fn only_a_store_with_plain_commands_refuses_transiently_and_only_windows() {
     assert!(!store(Canned::default()).has_transient_refusals(&of_window));
     let by_the_calls_time = RedisStore::new(plain(), Prefix::default(), TimeSource::Call);
     assert!(!by_the_calls_time.has_transient_refusals(&of_window));
+    let cluster = store(Canned { is_cluster: true, ..Canned::default() });
+    assert!([of_window, of_bucket].iter().all(|check| cluster.has_transient_refusals(check)));
 }
 
 #[test]
