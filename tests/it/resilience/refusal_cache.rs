@@ -509,3 +509,23 @@ async fn no_call_is_refused_more_than_a_second_after_its_counter_has_room() {
         assert!(cached > 1_000, "{cached}");
     }
 }
+
+#[tokio::test]
+async fn a_call_that_does_not_ask_leaves_the_check_with_the_store_to_another() {
+    let bench = Bench::new();
+    let limits = [window(1, 60 * SECOND), bucket(1, 50_000), window(1, 60 * SECOND)];
+    let refuse = async |now, n: usize| {
+        bench.one(now, take(n as u64, &limits[n], 1)).await;
+        assert_eq!(bench.one(now, take(n as u64, &limits[n], 1)).await.0, Verdict::Refuse);
+    };
+    refuse(START, 2).await;
+    refuse(START + SECOND - 50_000, 1).await;
+    refuse(START + SECOND - 50_000, 0).await;
+    let now = START + SECOND;
+    for other in [1, 2] {
+        let checks = [take(other as u64, &limits[other], 1), take(0, &limits[0], 1)];
+        let (_, source, asked) = bench.call(now, Accounting::AllOrNothing, &checks).await;
+        assert_eq!((source, asked), (Source::Cached, 0));
+        assert!(bench.one(now, checks[0]).await.2, "{other} is asked");
+    }
+}
