@@ -271,18 +271,18 @@ impl<S: Store> RefusalCache<S> {
         })
     }
 
-    /// Caches a refusal. Returns false if the refusal cannot be cached.
+    /// Caches a refusal, unless it does not predict the result of the next call.
     ///
     /// If the counter's refusals may be transient, the first one is repeated only for
     /// [`TRANSIENT_TTL`]. Its entry is kept until `retry_after` has passed, so that a second
     /// refusal is recognized and cached for the full time. A refusal of a call that was made while
     /// the first one was repeated is no second refusal, because the same hits may have caused both.
-    fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
+    fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
-            return false;
+            return;
         };
         if !self.enabled {
-            return false;
+            return;
         }
         let set = self.select_set(&check.key);
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -330,14 +330,12 @@ impl<S: Store> RefusalCache<S> {
         }
         refusals.push(refusal);
         set.last_expiry.fetch_max(expires.0, Ordering::Relaxed);
-        true
     }
 
     /// Updates the cache with the store's answers. Caches the refusals, and removes the entries of
-    /// the counters that were charged, because their retry times have changed. If a refusal is
-    /// cached, also records the outcomes of the checks that passed in [`LastKnownCounters`].
+    /// the counters that were charged, because their retry times have changed. Records the states of
+    /// all counters in [`LastKnownCounters`].
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
-        let mut has_cached = false;
         // Found only if a check is refused.
         let repeated = LazyCell::new(|| RepeatedCounters::from_checks(call.checks));
         for (check, answer) in call.checks.iter().zip(answers) {
@@ -353,16 +351,18 @@ impl<S: Store> RefusalCache<S> {
                 self.remove_outdated(check, outcome, call.now);
             }
             if outcome.verdict == Verdict::Refuse && !repeated.contains(&check.key) {
-                has_cached |= self.insert(check, outcome, call.now);
+                self.insert(check, outcome, call.now);
             }
+            self.last_known.record(check, outcome, call.now);
         }
-        if has_cached && call.checks.len() > 1 {
-            for (check, answer) in call.checks.iter().zip(answers) {
-                if let Answer::Decided(outcome) = answer
-                    && outcome.verdict == Verdict::Pass
-                {
-                    self.last_known.record(check, outcome, call.now);
-                }
+    }
+
+    /// Replaces the answers of checks that were not asked with the last known states of their
+    /// counters.
+    fn fill_in_last_known(&self, call: &Call<'_>, answers: &mut [Answer]) {
+        for (check, answer) in call.checks.iter().zip(answers) {
+            if *answer == Answer::NotAsked {
+                *answer = self.last_known.answer(check, call.now);
             }
         }
     }
@@ -503,17 +503,14 @@ impl<S: Store> Store for RefusalCache<S> {
             each[at] = Answer::Decided(outcome);
         }
         if each.is_empty() {
-            let answers = self.inner.apply(call).await;
+            let mut answers = self.inner.apply(call).await;
             self.update(call, &answers.each);
+            self.fill_in_last_known(call, &mut answers.each);
             return answers;
         }
         // Boxed, so that the future of a call without cached refusals stays small.
         let source = Box::pin(self.send_remaining(call, &mut each)).await;
-        for (check, answer) in call.checks.iter().zip(&mut each) {
-            if *answer == Answer::NotAsked {
-                *answer = self.last_known.answer(check, call.now);
-            }
-        }
+        self.fill_in_last_known(call, &mut each);
         Answers { each, source }
     }
 

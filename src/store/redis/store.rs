@@ -374,14 +374,6 @@ impl<T: Transport> RedisStore<T> {
                 self.hints.record(check, outcome, call.now);
             }
         }
-        for (check, answer) in call.checks.iter().zip(&mut answers.each) {
-            if *answer == Answer::NotAsked
-                && let Some(last) = self.hints.last_available(check)
-            {
-                let available = last.min(check.limit.capacity());
-                *answer = Answer::LastKnown { available, reset_after: None };
-            }
-        }
         if call.accounting == Accounting::AllOrNothing
             && multi_slot::is_rejected(call.checks, &answers.each)
         {

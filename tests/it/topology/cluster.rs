@@ -474,20 +474,26 @@ async fn refused_calls_over_two_nodes_cost_three_commands_per_limit_and_second()
         };
         let take = |home, limit| limits::take(on(home), limit, 1);
         let checks: [Check<'_>; 2] = [take(0, &wide), take(1, &narrow)];
-        let call = async |now: Micros| {
-            let accounting = Accounting::AllOrNothing;
-            store.apply(&Call { checks: &checks, accounting, now, deadline: None }).await
-        };
+        let accounting = Accounting::AllOrNothing;
+        let first = Call { checks: &checks, accounting, now: START, deadline: None };
+        let call = async |now: Micros| store.apply(&Call { now, ..first }).await;
         for _ in 0..5 {
             let answers = call(START).await.each;
             assert!(answers.iter().all(|answer| answer.verdict() == Some(Verdict::Pass)));
         }
+        let alone = Call { checks: &checks[..1], ..first };
+        let left = store.apply(&alone).await.each[0].outcome().unwrap().available;
         let sent = || [0, 1].map(|home| calls_to(&cluster, &store.nodes(), home));
         let before = sent();
         let mut cached = 0;
         for millis in 0..1_000 {
             let answers = call(START.saturating_add(Micros(millis * 1_000))).await;
             assert_eq!(answers.each[1].verdict(), Some(Verdict::Refuse));
+            if answers.source == Source::Cached {
+                let known = answers.each[0];
+                let Answer::LastKnown { available, .. } = known else { panic!("{known:?}") };
+                assert!(available >= left, "{available:?} after {left:?}");
+            }
             cached += u32::from(answers.source == Source::Cached);
         }
         let calls = sent().into_iter().zip(before).map(|(after, before)| after - before);
