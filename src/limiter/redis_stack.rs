@@ -16,7 +16,6 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
 use crate::store::redis::client::config::{RedisConfig, RedisConfigError};
 use crate::store::redis::client::topology::RedisClient;
-use crate::store::redis::client::transport::Transport as _;
 use crate::store::redis::script::library::PRODUCTION;
 use crate::store::redis::store::TimeSource;
 
@@ -54,11 +53,10 @@ impl AnyStore {
     ) -> Result<AnyStore, RedisConfigError> {
         let prefix = client.prefix.clone();
         let connections = RedisClient::open(client, PRODUCTION.all().to_vec())?;
-        let is_cluster = connections.is_cluster();
         let store = RedisStore::new(connections, prefix, TimeSource::Server)
             .with_node_scripts(config.node_scripts);
         let prepaid = PrepaidHits::new(store, config.replicas, Clock::System);
-        let cached = RefusalCache::new(prepaid, is_cluster).enabled(config.refusal_cache);
+        let cached = RefusalCache::new(prepaid).enabled(config.refusal_cache);
         let remote = Deadline::new(cached, config.budget, Clock::System);
         let local = MemoryStore::new(config.keys_max);
         let fallback = FallbackConfig { replicas: config.replicas };

@@ -1,5 +1,5 @@
-//! Last known states of the counters of recently rejected calls. If a cached refusal rejects a
-//! call, the statuses of its skipped checks report these states.
+//! Last known states of counters. If a call is rejected before some of its checks are asked, their
+//! statuses report these states.
 //!
 //! A lost or outdated entry only makes a status less precise. The table therefore has a fixed
 //! size, and a new counter overwrites the one that occupies its entry.
@@ -10,25 +10,22 @@ use std::sync::Mutex;
 
 use crate::domain::{Answer, Check, Hits, Micros, Outcome};
 
-/// Number of entries in the table. An entry takes 64 bytes. Few entries are needed, because the
-/// checks of a call are stored only if at least one of its refusals is cached.
-const ENTRY_COUNT: usize = 1_024;
-
-/// Lifetime of an entry, in microseconds. The refusal cache calls the store again after one
-/// second, and the new answer replaces the entry.
-const TTL: Micros = Micros(2_000_000);
+/// Number of entries in the table, 40 bytes each. A counter that several calls share is recorded
+/// again soon after the counter of another caller has overwritten it.
+const ENTRY_COUNT: usize = 8_192;
 
 /// Hash table of counters with the store's most recent answer for each. A locked entry is skipped,
 /// so that no call waits for another.
 #[derive(Debug)]
 pub(super) struct LastKnownCounters {
-    entries: Box<[Mutex<Option<KnownCounter>>]>,
+    entries: Box<[Mutex<KnownCounter>]>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct KnownCounter {
-    identity: u128,
-    /// Time of the store's answer, by this process's clock.
+    /// Low 64 bits of the counter's identity.
+    counter: u64,
+    /// Time of the store's answer, by this process's clock; zero for an empty entry.
     recorded_at: Micros,
     available: Hits,
     reset_at: Micros,
@@ -36,46 +33,41 @@ struct KnownCounter {
 
 impl LastKnownCounters {
     pub(super) fn new() -> LastKnownCounters {
-        LastKnownCounters { entries: (0..ENTRY_COUNT).map(|_| Mutex::new(None)).collect() }
+        LastKnownCounters { entries: (0..ENTRY_COUNT).map(|_| Mutex::default()).collect() }
     }
 
     /// Records the store's answer to a check, for later checks of the same counter.
     pub(super) fn record(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
-        if let Ok(mut entry) = self.entry(check).try_lock() {
-            *entry = Some(KnownCounter {
-                identity: check.key.identity,
+        let (counter, entry) = self.entry(check);
+        if let Ok(mut entry) = entry.try_lock() {
+            *entry = KnownCounter {
+                counter,
                 recorded_at: now,
                 available: outcome.available,
                 reset_at: now.saturating_add(outcome.reset_after),
-            });
+            };
         }
     }
 
     /// Returns the answer for a check that is not sent to the store: `LastKnown` if its counter
-    /// has an entry, otherwise `NotAsked`.
+    /// has an entry and has not been reset since, otherwise `NotAsked`.
     pub(super) fn answer(&self, check: &Check<'_>, now: Micros) -> Answer {
-        let entry = self.entry(check).try_lock().ok().and_then(|entry| *entry);
-        match entry {
-            Some(known)
-                if known.identity == check.key.identity
-                    && known.recorded_at <= now
-                    && now < known.recorded_at.saturating_add(TTL) =>
-            {
-                // The counter is full again after its reset, and a changed limit may be smaller.
-                let capacity = check.limit.capacity();
-                let is_reset = known.reset_at <= now;
-                Answer::LastKnown {
-                    available: if is_reset { capacity } else { known.available.min(capacity) },
-                    reset_after: Some(known.reset_at.saturating_sub(now)),
-                }
-            }
-            Some(_) | None => Answer::NotAsked,
+        let (counter, entry) = self.entry(check);
+        let known = entry.try_lock().map(|entry| *entry).unwrap_or_default();
+        if known.counter != counter || !(known.recorded_at..known.reset_at).contains(&now) {
+            return Answer::NotAsked;
+        }
+        Answer::LastKnown {
+            // A changed limit may be smaller.
+            available: known.available.min(check.limit.capacity()),
+            reset_after: Some(known.reset_at.saturating_sub(now)),
         }
     }
 
-    fn entry(&self, check: &Check<'_>) -> &Mutex<Option<KnownCounter>> {
+    fn entry(&self, check: &Check<'_>) -> (u64, &Mutex<KnownCounter>) {
         // The identity is a hash, so its lowest bits choose the entry.
-        &self.entries[(check.key.identity as usize) % ENTRY_COUNT]
+        let counter = check.key.identity as u64;
+        (counter, &self.entries[counter as usize % ENTRY_COUNT])
     }
 }
 
@@ -94,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_counter_is_full_from_its_reset_on() {
+    fn a_counter_is_known_until_its_reset() {
         let (counters, limit) = (LastKnownCounters::new(), fixed_window(10, Micros::SECOND));
         let limit = Arc::new(limit);
         let check = take(1, 1, &limit);
@@ -103,7 +95,9 @@ mod tests {
         let answer = |after| counters.answer(&check, NOW.saturating_add(Micros(after)));
         assert_eq!(answer(0), known(7, 1_000_000));
         assert_eq!(answer(999_999), known(7, 1));
-        assert_eq!(answer(1_000_000), known(10, 0));
+        assert_eq!(answer(1_000_000), Answer::NotAsked);
+        let earlier = Micros(NOW.0 - 1);
+        assert_eq!(counters.answer(&check, earlier), Answer::NotAsked, "the clock stepped back");
     }
 
     #[test]

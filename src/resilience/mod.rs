@@ -8,7 +8,7 @@
 //! | [`refusal_cache`] | repeats recent refusals without calling the store |
 //! | [`prepaid_hits`] | takes hits of hot counters in advance and spends them without the store |
 //! | `prepaid_lots` | sizes and holds the prepaid hits |
-//! | `last_known` | caches the last known states of counters, for the statuses of skipped checks |
+//! | `last_known` | holds the last known states of counters, for the statuses of skipped checks |
 //! | `remaining_checks` | selects the checks to send if some are already answered |
 //! | [`fallback`] | decides unanswered checks on the local store |
 //! | `late_charges` | charges hits of locally decided calls on the remote store afterwards |

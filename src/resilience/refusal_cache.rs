@@ -7,13 +7,23 @@
 //! The cache never admits a call. If another process refunds hits, the cache may still refuse calls
 //! for up to 1.1 seconds.
 //!
+//! A bucket that refills a check's hits within 100 ms is often saturated for longer: a refusal then
+//! ends before or soon after the store's answer arrives. Once it has ended, a single call checks
+//! with the store for each refill, and the others are refused. The hits of that call are expected
+//! to be taken. If they are not, because another check rejects the call or another process takes
+//! what has refilled, other calls are refused for at most another refill.
+//!
 //! An entry is keyed by counter, limit and cost. A refusal is not cached if it does not predict the
 //! result of the next call. This applies to the refusals of:
 //!
 //! - peeks, bills (`charge: billed`), and checks with `charge: always`
 //! - concurrency limits, and counters that occur twice in the call
-//! - calls that the store splits over cluster slots, because another call may have held the hits
-//!   for one round trip
+//!
+//! The first refusal of a counter whose refusals may be [transient] is repeated only for 50 ms.
+//! After that, one call checks with the store again. If it is refused, too, its refusal is repeated
+//! like any other.
+//!
+//! [transient]: Store::has_transient_refusals
 //!
 //! A refund or a charge in this process removes the entries of its counter; a policy reload clears
 //! the cache.
@@ -39,9 +49,8 @@ use crate::store::{SharedStore, SharedStoreStats, Store};
 const TTL_MAX: Micros = Micros::SECOND;
 
 /// Maximum age at which the first refusal of a counter becomes stale if the counter's refusals may
-/// be [transient]: other calls may refund hits within a round trip, so that the next call passes.
-///
-/// [transient]: Store::has_transient_refusals
+/// be [transient](Store::has_transient_refusals): other calls may refund hits within a round trip,
+/// so that the next call passes.
 const TRANSIENT_TTL: Micros = Micros(50_000);
 
 /// Time for which a stale entry still rejects calls while a single call checks with the store
@@ -62,9 +71,6 @@ const ENTRIES_PER_SET: usize = 8;
 #[derive(Debug)]
 pub struct RefusalCache<S> {
     inner: S,
-    /// Whether the store splits a call whose counters have different hash tags. True for a Redis
-    /// Cluster.
-    splits_by_hash_tag: bool,
     /// Whether refusals are cached. If false, every call goes to the store.
     enabled: bool,
     sets: Box<[CacheSet]>,
@@ -100,15 +106,56 @@ struct CachedRefusal {
     /// cached only for [`TRANSIENT_TTL`].
     is_first_refusal: bool,
     /// Time at which the entry becomes stale. From then on, one call may check with the store
-    /// again.
+    /// again, which makes the entry fresh until the store's answer can be expected.
     stale_at: Micros,
-    /// Whether a call is currently revalidating this stale entry with the store. Until the store
-    /// answers, other calls are still rejected.
-    is_revalidating: bool,
+    /// Time of the call that checks with the store again; zero if there was none.
+    revalidated_at: Micros,
     expires_at: Micros,
     retry_at: Micros,
+    /// Time after which a bucket can take the next hits of this cost; zero for other algorithms, and
+    /// if it is longer than [`REVALIDATION_MAX`].
+    refill: Micros,
+    /// Time from `retry_at` until the bucket is full and loses what it refills.
+    refill_max: Micros,
     reset_at: Micros,
     available: Hits,
+}
+
+impl CachedRefusal {
+    /// Lets a call check with the store again. The next call may do so after [`REVALIDATION_MAX`]
+    /// or, if this call is likely to take what a bucket has refilled, after the next refill.
+    fn start_revalidation(&mut self, now: Micros) {
+        if now >= self.retry_at {
+            let lost = now.saturating_sub(self.retry_at).saturating_sub(self.refill_max);
+            self.delay_retry(lost.saturating_add(self.refill));
+        }
+        self.stale_at = now.saturating_add(REVALIDATION_MAX).min(self.retry_at);
+        self.revalidated_at = now;
+    }
+
+    fn delay_retry(&mut self, delay: Micros) {
+        for at in [&mut self.retry_at, &mut self.reset_at, &mut self.expires_at] {
+            *at = at.saturating_add(delay);
+        }
+    }
+
+    /// Lets another call check with the store, because the call that was to do so did not.
+    fn cancel_revalidation(&mut self) {
+        if self.is_charged_ahead() {
+            for at in [&mut self.retry_at, &mut self.reset_at, &mut self.expires_at] {
+                *at = at.saturating_sub(self.refill);
+            }
+        }
+        self.stale_at = self.revalidated_at;
+        self.revalidated_at = Micros::ZERO;
+    }
+
+    /// Returns whether `retry_at` takes into account the hits of the call that revalidates the
+    /// entry.
+    fn is_charged_ahead(&self) -> bool {
+        self.refill > Micros::ZERO
+            && self.revalidated_at.saturating_add(self.refill) >= self.retry_at
+    }
 }
 
 /// Key of a cached refusal: the counter, the parameters of the limit, and the cost of the check.
@@ -120,12 +167,11 @@ struct RefusalKey {
 }
 
 impl<S: Store> RefusalCache<S> {
-    /// Wraps a store. `splits` states whether the store splits calls whose counters have different
-    /// hash tags (Redis Cluster). Refusals of such calls are not cached.
-    pub fn new(inner: S, splits: bool) -> Self {
+    /// Wraps a store.
+    pub fn new(inner: S) -> Self {
         let sets = (0..SET_COUNT).map(|_| CacheSet::default()).collect();
         let (last_known, stats) = (LastKnownCounters::new(), RefusalCacheStats::default());
-        RefusalCache { inner, splits_by_hash_tag: splits, enabled: true, sets, last_known, stats }
+        RefusalCache { inner, enabled: true, sets, last_known, stats }
     }
 
     /// Enables or disables the cache, which is enabled by default.
@@ -153,11 +199,46 @@ impl<S: Store> RefusalCache<S> {
 
     /// Removes all cached refusals of one counter.
     fn remove(&self, key: &CounterKey, now: Micros) {
+        self.retain(key, now, |_| false);
+    }
+
+    /// Keeps only those cached refusals of a counter for which `is_kept` returns true.
+    fn retain(
+        &self,
+        key: &CounterKey,
+        now: Micros,
+        mut is_kept: impl FnMut(&mut CachedRefusal) -> bool,
+    ) {
         let set = self.select_set(key);
         if set.last_expiry.load(Ordering::Relaxed) > now.0 {
             let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-            refusals.retain(|refusal| refusal.key.counter != *key);
+            refusals.retain(|refusal| refusal.key.counter != *key || is_kept(refusal));
         }
+    }
+
+    /// Removes the refusals that the outcome of a check makes outdated: after a charge, those whose
+    /// retry times do not take it into account; otherwise, those of costs that would pass.
+    fn remove_outdated(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
+        let is_charged = outcome.charged > Hits::ZERO;
+        self.retain(&check.key, now, |held| {
+            let is_expected = || {
+                held.is_charged_ahead()
+                    && outcome.charged == check.cost()
+                    && RefusalKey::for_check(check) == Some(held.key)
+            };
+            held.key.cost > outcome.available && (!is_charged || is_expected())
+        });
+    }
+
+    /// Lets another call check a stale refusal with the store, if the call at `now` was to do so and
+    /// did not, because another check had already rejected it.
+    fn cancel_revalidation(&self, check: &Check<'_>, now: Micros) {
+        self.retain(&check.key, now, |held| {
+            if held.revalidated_at == now {
+                held.cancel_revalidation();
+            }
+            true
+        });
     }
 
     /// Returns the cached refusal of a check, or `None` if the store must decide it. If the entry
@@ -172,10 +253,15 @@ impl<S: Store> RefusalCache<S> {
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
         let refusal = refusals.iter_mut().find(|refusal| refusal.key == key)?;
         // If the clock has stepped back behind the time of the refusal, ask the store.
-        let is_fresh = refusal.cached_at <= now
-            && (now < refusal.stale_at || refusal.is_revalidating && now < refusal.expires_at);
-        refusal.is_revalidating |= now >= refusal.stale_at;
-        is_fresh.then(|| Outcome {
+        if now < refusal.cached_at || now >= refusal.expires_at {
+            return None;
+        }
+        if now >= refusal.stale_at {
+            refusal.start_revalidation(now);
+            set.last_expiry.fetch_max(refusal.expires_at.0, Ordering::Relaxed);
+            return None;
+        }
+        Some(Outcome {
             verdict: Verdict::Refuse,
             charged: Hits::ZERO,
             available: refusal.available,
@@ -185,35 +271,51 @@ impl<S: Store> RefusalCache<S> {
         })
     }
 
-    /// Caches a refusal. Returns false if the refusal cannot be cached.
+    /// Caches a refusal, unless it does not predict the result of the next call.
     ///
     /// If the counter's refusals may be transient, the first one is repeated only for
     /// [`TRANSIENT_TTL`]. Its entry is kept until `retry_after` has passed, so that a second
-    /// refusal is recognized and cached for the full time.
-    fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) -> bool {
+    /// refusal is recognized and cached for the full time. A refusal of a call that was made while
+    /// the first one was repeated is no second refusal, because the same hits may have caused both.
+    fn insert(&self, check: &Check<'_>, outcome: &Outcome, now: Micros) {
         let (Some(retry), Some(key)) = (outcome.retry_after, RefusalKey::for_check(check)) else {
-            return false;
+            return;
         };
         if !self.enabled {
-            return false;
+            return;
         }
-        let retry_at = now.saturating_add(retry);
         let set = self.select_set(&check.key);
         let mut refusals = set.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_repeated =
-            refusals.iter().any(|old| old.key == key && old.cached_at <= now && now < old.retry_at);
+        // The refusal of a later call may have been received first.
+        let latest = now.saturating_add(REVALIDATION_MAX);
+        let old = refusals
+            .iter()
+            .find(|old| old.key == key && old.cached_at <= latest && now < old.retry_at);
+        let is_repeated = old.is_some_and(|old| {
+            !old.is_first_refusal || now >= old.cached_at.saturating_add(TRANSIENT_TTL)
+        });
         let is_first = !is_repeated && self.inner.has_transient_refusals(check);
         let ttl = if is_first { TRANSIENT_TTL } else { TTL_MAX };
+        // Calls that were made since then ask for the next hits of a bucket.
+        let ahead = old.filter(|old| old.is_charged_ahead());
+        let retry_at = now.saturating_add(retry);
+        let retry_at = ahead.map_or(retry_at, |old| old.retry_at.max(retry_at));
         let stale_at = now.saturating_add(ttl).min(retry_at);
-        let expires = stale_at.saturating_add(REVALIDATION_MAX).min(retry_at);
+        let (refill, refill_max) = refill_times(check);
+        let expires = match refill {
+            Micros::ZERO => stale_at.saturating_add(REVALIDATION_MAX).min(retry_at),
+            _ => retry_at.saturating_add(REVALIDATION_MAX),
+        };
         let refusal = CachedRefusal {
             key,
             cached_at: now,
             is_first_refusal: is_first,
             stale_at,
-            is_revalidating: false,
+            revalidated_at: ahead.map_or(Micros::ZERO, |old| old.revalidated_at),
             expires_at: expires,
             retry_at,
+            refill,
+            refill_max,
             reset_at: now.saturating_add(outcome.reset_after),
             available: outcome.available,
         };
@@ -228,33 +330,39 @@ impl<S: Store> RefusalCache<S> {
         }
         refusals.push(refusal);
         set.last_expiry.fetch_max(expires.0, Ordering::Relaxed);
-        true
     }
 
     /// Updates the cache with the store's answers. Caches the refusals, and removes the entries of
-    /// the counters that were charged, because their retry times have changed. If a refusal is
-    /// cached, also records the outcomes of the checks that passed in [`LastKnownCounters`].
+    /// the counters that were charged, because their retry times have changed. Records the states of
+    /// all counters in [`LastKnownCounters`].
     fn update(&self, call: &Call<'_>, answers: &[Answer]) {
-        let is_split = self.splits_by_hash_tag && !have_same_hash_tag(call.checks);
-        let mut has_cached = false;
         // Found only if a check is refused.
         let repeated = LazyCell::new(|| RepeatedCounters::from_checks(call.checks));
         for (check, answer) in call.checks.iter().zip(answers) {
-            let Answer::Decided(outcome) = answer else { continue };
-            if outcome.charged > Hits::ZERO {
-                self.remove(&check.key, call.now);
-            }
-            if outcome.verdict == Verdict::Refuse && !is_split && !repeated.contains(&check.key) {
-                has_cached |= self.insert(check, outcome, call.now);
-            }
-        }
-        if has_cached && call.checks.len() > 1 {
-            for (check, answer) in call.checks.iter().zip(answers) {
-                if let Answer::Decided(outcome) = answer
-                    && outcome.verdict == Verdict::Pass
-                {
-                    self.last_known.record(check, outcome, call.now);
+            let outcome = match answer {
+                Answer::Decided(outcome) => outcome,
+                Answer::NotAsked | Answer::LastKnown { .. } => {
+                    self.cancel_revalidation(check, call.now);
+                    continue;
                 }
+                Answer::Unanswered { .. } => continue,
+            };
+            if outcome.charged > Hits::ZERO || outcome.verdict == Verdict::Pass {
+                self.remove_outdated(check, outcome, call.now);
+            }
+            if outcome.verdict == Verdict::Refuse && !repeated.contains(&check.key) {
+                self.insert(check, outcome, call.now);
+            }
+            self.last_known.record(check, outcome, call.now);
+        }
+    }
+
+    /// Replaces the answers of checks that were not asked with the last known states of their
+    /// counters.
+    fn fill_in_last_known(&self, call: &Call<'_>, answers: &mut [Answer]) {
+        for (check, answer) in call.checks.iter().zip(answers) {
+            if *answer == Answer::NotAsked {
+                *answer = self.last_known.answer(check, call.now);
             }
         }
     }
@@ -269,6 +377,11 @@ impl<S: Store> RefusalCache<S> {
     ) -> (Source, Option<LateReply>) {
         // A refused check charges nothing, so the store can decide the other checks without it.
         let remaining = RemainingChecks::new(call, answers);
+        for (at, check) in call.checks.iter().enumerate() {
+            if answers[at] == Answer::NotAsked && !remaining.positions.contains(&at) {
+                self.cancel_revalidation(check, call.now);
+            }
+        }
         if remaining.positions.is_empty() {
             self.stats.calls_saved.fetch_add(1, Ordering::Relaxed);
             return (Source::Cached, None);
@@ -291,6 +404,34 @@ impl RefusalKey {
             return None;
         }
         Some(RefusalKey { counter: check.key, cost, limit: limit_key(check.limit)? })
+    }
+}
+
+/// Returns the time in which a bucket refills the hits of the check, and the time from a retry that
+/// would pass until the bucket is full. Returns zeros for other algorithms, and if the hits take
+/// longer than [`REVALIDATION_MAX`] to refill. Rounds up.
+fn refill_times(check: &Check<'_>) -> (Micros, Micros) {
+    let bucket = match &check.limit.algorithm {
+        Algorithm::Bucket(bucket) => bucket,
+        Algorithm::FixedWindow(_)
+        | Algorithm::SlidingWindow(_)
+        | Algorithm::SlidingLog(_)
+        | Algorithm::Hybrid(_)
+        | Algorithm::Concurrency(_) => return (Micros::ZERO, Micros::ZERO),
+    };
+    let time = |hits: u64| match bucket.refill {
+        Refill::Arrival { emission } => Micros(emission.0.saturating_mul(hits)),
+        Refill::Credits { hits: rate, window } => {
+            Micros(window.0.saturating_mul(hits).div_ceil(rate.0.max(1)))
+        }
+    };
+    let cost = check.cost().0;
+    let needed = cost.saturating_add(bucket.floor.0.max(1) - 1);
+    match time(cost) {
+        refill if refill <= REVALIDATION_MAX => {
+            (refill, time(bucket.burst.0.saturating_sub(needed)))
+        }
+        _ => (Micros::ZERO, Micros::ZERO),
     }
 }
 
@@ -318,13 +459,6 @@ fn limit_key(limit: &Limit) -> Option<[u64; 5]> {
         }
         Algorithm::Concurrency(_) => return None,
     })
-}
-
-/// Returns whether the counters of all checks have the same hash tag, so that a Redis Cluster
-/// decides the call in a single script call.
-fn have_same_hash_tag(checks: &[Check<'_>]) -> bool {
-    let tag = |check: &Check<'_>| check.key.tag.unwrap_or(check.key.identity);
-    checks.windows(2).all(|pair| tag(&pair[0]) == tag(&pair[1]))
 }
 
 impl<S: SharedStore> SharedStore for RefusalCache<S> {
@@ -374,17 +508,14 @@ impl<S: Store> Store for RefusalCache<S> {
             each[at] = Answer::Decided(outcome);
         }
         if each.is_empty() {
-            let answers = self.inner.apply(call).await;
+            let mut answers = self.inner.apply(call).await;
             self.update(call, &answers.each);
+            self.fill_in_last_known(call, &mut answers.each);
             return answers;
         }
         // Boxed, so that the future of a call without cached refusals stays small.
         let (source, late) = Box::pin(self.send_remaining(call, &mut each)).await;
-        for (check, answer) in call.checks.iter().zip(&mut each) {
-            if *answer == Answer::NotAsked {
-                *answer = self.last_known.answer(check, call.now);
-            }
-        }
+        self.fill_in_last_known(call, &mut each);
         Answers { each, source, late }
     }
 

@@ -1,23 +1,27 @@
-//! Classifies the hits of a check as within, over or near the limit, as envoyproxy/ratelimit does.
+//! Classifies the hits of a check as within, over or near the limit.
+//!
+//! envoyproxy/ratelimit divides the hits of a rejected check, because it charges them: those that
+//! still fit are at most near the limit, and only the others are over it. Here, a rejected check
+//! charges nothing, so all of its hits are over the limit. An alert on them then never misses a
+//! rejection.
 //!
 //! `rule_counters` adds up the hits of each rule.
 
 use crate::domain::{CheckEvent, Verdict};
 
-/// Hits of one check by category, or the sums over all checks of a rule. A hit can be in several
-/// categories.
+/// Hits of one check by category, or the sums over all checks of a rule. Each hit that is not
+/// refunded is in `total` and in one of `within`, `over`, and `uncharged`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HitCounts {
     /// Hits of all checks except refunds.
     pub(super) total: u64,
     /// Hits of checks that passed, except those in `uncharged`.
     pub(super) within: u64,
-    /// Hits of rejected checks beyond what their limits had left.
+    /// Hits of rejected checks.
     pub(super) over: u64,
-    /// Hits between the near-limit threshold and the limit. A rejected check adds only the hits in
-    /// this range that were still available.
+    /// Those of the hits in `within` that are above the near-limit threshold.
     pub(super) near: u64,
-    /// Hits over the limit of a rule in shadow mode, which rejects no calls.
+    /// Those of the hits in `over` that belong to a rule in shadow mode, which rejects no calls.
     pub(super) shadow: u64,
     /// Hits that passed but were not charged, because another check rejected the call.
     pub(super) uncharged: u64,
@@ -45,23 +49,20 @@ impl HitCounts {
 /// - If the check passes, all hits are `within`, and those above the threshold are also `near`. If
 ///   the check charged nothing because another check rejected the call, all hits are `uncharged`
 ///   instead.
-/// - If the check is rejected with no capacity left, all hits are `over`.
-/// - If the check is rejected with some capacity left, the hits that exceed it are `over`, and the
-///   others are `near` if they are above the threshold.
-/// - If the rule is in shadow mode, the hits that are `over` are also `shadow`.
+/// - If the check is rejected, all hits are `over`, and if the rule is in shadow mode, also `shadow`.
 pub(super) fn count_hits(check: &CheckEvent, near_ratio: f64) -> HitCounts {
     let hits = check.hits.0;
     if check.is_refund {
         return HitCounts { refunded: hits, ..HitCounts::default() };
     }
     let capacity = check.capacity.0;
-    let in_use = capacity.saturating_sub(check.outcome.available.0);
-    // The ratio is at most 1, so the product fits into u64. The cast rounds down.
-    let threshold = (capacity as f64 * near_ratio) as u64;
     let mut counts = HitCounts { total: hits, ..HitCounts::default() };
     match check.outcome.verdict {
         Verdict::Pass if check.outcome.charged.0 == 0 && !check.admitted => counts.uncharged = hits,
         Verdict::Pass => {
+            // The ratio is at most 1, so the product fits into u64. The cast rounds down.
+            let threshold = (capacity as f64 * near_ratio) as u64;
+            let in_use = capacity.saturating_sub(check.outcome.available.0);
             let before = in_use.saturating_sub(check.outcome.charged.0);
             counts.within = hits;
             if in_use > threshold {
@@ -69,16 +70,8 @@ pub(super) fn count_hits(check: &CheckEvent, near_ratio: f64) -> HitCounts {
             }
         }
         Verdict::Refuse => {
-            let after = in_use.saturating_add(hits);
-            if in_use >= capacity {
-                counts.over = hits;
-            } else {
-                counts.over = after.saturating_sub(capacity);
-                counts.near = capacity - threshold.max(in_use).min(capacity);
-            }
-            if check.shadow {
-                counts.shadow = counts.over;
-            }
+            counts.over = hits;
+            counts.shadow = if check.shadow { hits } else { 0 };
         }
     }
     counts
@@ -140,19 +133,19 @@ mod tests {
     }
 
     #[test]
-    fn only_the_excess_of_a_rejection_that_partly_fits_is_over() {
-        // 7 in use, 5 requested: 2 exceed the limit, and 2 of the 3 that fit are near it.
-        let expected = HitCounts { total: 5, over: 2, near: 2, ..HitCounts::default() };
+    fn all_hits_of_a_rejection_that_partly_fits_are_over() {
+        // 7 in use, 5 requested: nothing is charged, so no hit is near the limit.
+        let expected = HitCounts { total: 5, over: 5, ..HitCounts::default() };
         assert_eq!(counts(check(Verdict::Refuse, 5, 0, 3)), expected);
-        // 9 in use, 2 requested: the hit that fits is near, and the ninth was counted before.
-        let expected = HitCounts { total: 2, over: 1, near: 1, ..HitCounts::default() };
-        assert_eq!(counts(check(Verdict::Refuse, 2, 0, 1)), expected);
+        // Another check of the call had taken the last hit, and its charge was undone.
+        let expected = HitCounts { total: 1, over: 1, ..HitCounts::default() };
+        assert_eq!(counts(check(Verdict::Refuse, 1, 0, 1)), expected);
     }
 
     #[test]
     fn hits_over_a_limit_in_shadow_mode_also_count_as_shadow() {
         let shadowed = CheckEvent { shadow: true, ..check(Verdict::Refuse, 5, 0, 3) };
-        assert_eq!(counts(shadowed).shadow, 2);
+        assert_eq!(counts(shadowed).shadow, 5);
     }
 
     #[test]

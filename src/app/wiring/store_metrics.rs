@@ -3,6 +3,7 @@
 //! The metrics of decisions are in `telemetry::families`, and the metrics of Redis nodes in
 //! `redis_metrics`.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,8 +13,8 @@ use crate::clock::Clock;
 use crate::limiter::redis_stack::RedisStack;
 use crate::resilience::outage::FallbackReason;
 use crate::server::{ConnectionStats, TlsCounters};
-use crate::store::{SharedStore as _, Store as _, memory};
-use crate::telemetry::{MetricFamily, MetricSource, counter, emit_single, gauge};
+use crate::store::{SharedStore, SharedStoreStats, memory};
+use crate::telemetry::{MetricFamily, MetricSink, MetricSource, counter, emit_single, gauge};
 
 /// Metric with a single time series, and the function that reads its value.
 pub(super) type Metric<T> = (MetricFamily, fn(&T) -> u64);
@@ -62,26 +63,33 @@ metrics! { TLS: TlsCounters,
     counter "calls_denied" "Calls for a domain that the caller is not authorized for", |stats| load(&stats.denied);
 }
 
-metrics! { REDIS: RedisStack,
-    counter "redis_overruns" "Calls that Redis did not answer within the store budget", |stack| stack.remote().shared_stats().overruns;
-    counter "redis_cached_refusals" "Checks rejected from the refusal cache", |stack| stack.remote().shared_stats().cached_refusals;
-    counter "redis_spared" "Calls answered from the refusal cache alone", |stack| stack.remote().shared_stats().cached_calls;
-    counter "redis_clamped" "Counters from the far future, read as full", |stack| stack.remote().shared_stats().clamped;
-    counter "redis_unreadable" "Replies that no script can send", |stack| stack.remote().shared_stats().unreadable;
-    counter "redis_split_calls" "Calls that took several script calls on a cluster", |stack| stack.remote().shared_stats().multi_slot_calls;
-    counter "redis_two_rounds" "Calls that used one node or slot before the others", |stack| stack.remote().shared_stats().two_rounds;
-    counter "redis_node_calls" "Script calls that decided several slots of a cluster node", |stack| stack.remote().shared_stats().node_calls;
-    counter "redis_node_calls_not_here" "Script calls for a cluster node that were sent again slot by slot, because a slot had moved or was moving", |stack| stack.remote().shared_stats().not_here;
-    counter "redis_node_scripts_off" "Times that scripts for cluster nodes were turned off for ten minutes, because the service routes them to other nodes", |stack| stack.remote().shared_stats().node_scripts_off;
-    counter "redis_data_losses" "Times that Redis may have lost counters: restarts and failovers", |stack| stack.remote().counter_losses();
-    counter "redis_refunded" "Charges refunded because another node or slot rejected the call", |stack| stack.remote().shared_stats().refunds;
-    counter "redis_script_decisions" "Calls decided by scripts", |stack| stack.remote().shared_stats().script_calls;
-    counter "redis_plain_decisions" "Calls decided by plain commands, without a script", |stack| stack.remote().shared_stats().plain_calls;
-    counter "redis_plain_undecided" "Calls charged by plain commands that the scripts had to decide", |stack| stack.remote().shared_stats().plain_undecided;
-    counter "redis_plain_refunded" "Charges by plain commands refunded because they did not decide their call", |stack| stack.remote().shared_stats().plain_refunds;
-    counter "redis_prepaid_decisions" "Calls decided by prepaid hits alone, without Redis", |stack| stack.remote().shared_stats().prepaid_calls;
-    counter "redis_prepaid_hits" "Hits taken in advance", |stack| stack.remote().shared_stats().prepaid_hits;
-    counter "redis_prepaid_returned" "Prepaid hits returned unspent", |stack| stack.remote().shared_stats().prepaid_refunded;
+/// Totals of the Redis store.
+struct RedisTotals {
+    stats: SharedStoreStats,
+    counter_losses: u64,
+}
+
+metrics! { REDIS: RedisTotals,
+    counter "redis_overruns" "Calls that Redis did not answer within the store budget", |totals| totals.stats.overruns;
+    counter "redis_unheard_hits" "Hits charged for calls whose callers had left when the answer came; the charges stand", |totals| totals.stats.unheard_hits;
+    counter "redis_cached_refusals" "Checks rejected from the refusal cache", |totals| totals.stats.cached_refusals;
+    counter "redis_spared" "Calls answered from the refusal cache alone", |totals| totals.stats.cached_calls;
+    counter "redis_clamped" "Counters from the far future, read as full", |totals| totals.stats.clamped;
+    counter "redis_unreadable" "Replies that no script can send", |totals| totals.stats.unreadable;
+    counter "redis_split_calls" "Calls that took several script calls on a cluster", |totals| totals.stats.multi_slot_calls;
+    counter "redis_two_rounds" "Calls that used one node or slot before the others", |totals| totals.stats.two_rounds;
+    counter "redis_node_calls" "Script calls that decided several slots of a cluster node", |totals| totals.stats.node_calls;
+    counter "redis_node_calls_not_here" "Script calls for a cluster node that were sent again slot by slot, because a slot had moved or was moving", |totals| totals.stats.not_here;
+    counter "redis_node_scripts_off" "Times that scripts for cluster nodes were turned off for ten minutes, because the service routes them to other nodes", |totals| totals.stats.node_scripts_off;
+    counter "redis_data_losses" "Times that Redis may have lost counters: restarts and failovers", |totals| totals.counter_losses;
+    counter "redis_refunded" "Charges refunded because another node or slot rejected the call", |totals| totals.stats.refunds;
+    counter "redis_script_decisions" "Calls decided by scripts", |totals| totals.stats.script_calls;
+    counter "redis_plain_decisions" "Calls decided by plain commands, without a script", |totals| totals.stats.plain_calls;
+    counter "redis_plain_undecided" "Calls charged by plain commands that the scripts had to decide", |totals| totals.stats.plain_undecided;
+    counter "redis_plain_refunded" "Charges by plain commands refunded because they did not decide their call", |totals| totals.stats.plain_refunds;
+    counter "redis_prepaid_decisions" "Calls decided by prepaid hits alone, without Redis", |totals| totals.stats.prepaid_calls;
+    counter "redis_prepaid_hits" "Hits taken in advance", |totals| totals.stats.prepaid_hits;
+    counter "redis_prepaid_returned" "Prepaid hits returned unspent", |totals| totals.stats.prepaid_refunded;
 }
 
 // Decisions made without Redis, by the fallback store.
@@ -103,9 +111,14 @@ metrics! { DEGRADED: RedisStack,
     counter "degraded_refunds_lost" "Charges that could not be refunded", |stack| load(&stack.stats().refunds_lost);
 }
 
+/// Emits a table of metrics with their values in `stats`.
+fn emit_table<T>(sink: &mut dyn MetricSink, table: &[Metric<T>], stats: &T) -> fmt::Result {
+    table.iter().try_for_each(|(family, value)| emit_single(sink, family, value(stats)))
+}
+
 /// Returns a source that emits a table of metrics. `get_stats` returns the statistics that contain
 /// the metrics' values. If it returns `None`, the source emits nothing: for example, the table for
-/// Redis is not emitted if counters are in memory.
+/// decisions without Redis is not emitted if counters are in memory.
 fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
     component: &Arc<P>,
     table: &'static [Metric<T>],
@@ -113,9 +126,29 @@ fn source<P: ?Sized + Send + Sync + 'static, T: 'static>(
 ) -> MetricSource {
     let component = Arc::clone(component);
     Box::new(move |sink| {
-        let Some(stats) = get_stats(&component) else { return Ok(()) };
-        table.iter().try_for_each(|(family, value)| emit_single(sink, family, value(stats)))
+        get_stats(&component).map_or(Ok(()), |stats| emit_table(sink, table, stats))
     })
+}
+
+/// Returns a source that emits the totals of the Redis store, or nothing if counters are in memory.
+fn redis_totals_source(decider: &Arc<ServiceDecider>) -> MetricSource {
+    let decider = Arc::clone(decider);
+    Box::new(move |sink| match decider.store().redis() {
+        Some(redis) => emit_redis_totals(redis.remote(), redis.stats().unheard.get(), sink),
+        None => Ok(()),
+    })
+}
+
+/// Emits the totals of the Redis store. Reads all of them at one time, so that the figures of a
+/// scrape fit together. `unheard_hits` are those that the fallback counts.
+fn emit_redis_totals(
+    store: &impl SharedStore,
+    unheard_hits: u64,
+    sink: &mut dyn MetricSink,
+) -> fmt::Result {
+    let (mut stats, counter_losses) = (store.shared_stats(), store.counter_losses());
+    stats.unheard_hits += unheard_hits;
+    emit_table(sink, REDIS, &RedisTotals { stats, counter_losses })
 }
 
 /// Returns the metric sources for the stores, the gRPC listener and, if enabled, TLS.
@@ -128,7 +161,7 @@ pub(crate) fn sources(
     let others = vec![
         source(connections, CONNECTIONS, |stats| Some(stats)),
         source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
-        source(decider, REDIS, |decider| decider.store().redis()),
+        redis_totals_source(decider),
         source(decider, DEGRADED, |decider| decider.store().redis()),
         redis_metrics::source(decider),
     ];
@@ -155,9 +188,118 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     use super::*;
+    use crate::domain::{Answers, Call, Receipt, Source};
+    use crate::store::Store;
+    use crate::telemetry::{MetricValue, SeriesEmitter};
 
     fn values<T>(table: &[Metric<T>], stats: &T) -> Vec<(&'static str, u64)> {
         table.iter().map(|(family, value)| (family.name, value(stats))).collect()
+    }
+
+    /// Store whose totals grow with every reading.
+    #[derive(Default)]
+    struct GrowingStore(AtomicU64);
+
+    impl Store for GrowingStore {
+        async fn apply(&self, _: &Call<'_>) -> Answers {
+            Answers::new(Vec::new(), Source::Redis)
+        }
+
+        async fn refund(&self, _: &[Receipt]) {}
+
+        fn counter_losses(&self) -> u64 {
+            11
+        }
+    }
+
+    impl SharedStore for GrowingStore {
+        type Node = ();
+
+        fn nodes(&self) -> Vec<()> {
+            Vec::new()
+        }
+
+        async fn wait_until_connected(&self) {}
+
+        fn shared_stats(&self) -> SharedStoreStats {
+            let grown = self.0.fetch_add(100, Ordering::Relaxed);
+            SharedStoreStats {
+                overruns: grown + 1,
+                cached_refusals: grown + 2,
+                cached_calls: grown + 3,
+                clamped: grown + 4,
+                unreadable: grown + 5,
+                multi_slot_calls: grown + 6,
+                two_rounds: grown + 7,
+                node_calls: grown + 8,
+                not_here: grown + 9,
+                node_scripts_off: grown + 10,
+                refunds: grown + 12,
+                script_calls: grown + 13,
+                plain_calls: grown + 14,
+                plain_undecided: grown + 15,
+                plain_refunds: grown + 16,
+                prepaid_calls: grown + 17,
+                prepaid_hits: grown + 18,
+                prepaid_refunded: grown + 19,
+                unheard_hits: grown + 20,
+            }
+        }
+
+        fn is_available(&self) -> bool {
+            true
+        }
+
+        fn failure(&self) -> Option<String> {
+            None
+        }
+
+        fn retire_policy(&self) {}
+    }
+
+    struct Recorder(Vec<(&'static str, u64)>);
+
+    impl MetricSink for Recorder {
+        fn write_family(
+            &mut self,
+            family: &MetricFamily,
+            fill: &mut dyn FnMut(SeriesEmitter<'_>) -> fmt::Result,
+        ) -> fmt::Result {
+            fill(&mut |_, value| {
+                let MetricValue::Number(number) = value else { return Err(fmt::Error) };
+                self.0.push((family.name, number));
+                Ok(())
+            })
+        }
+    }
+
+    #[test]
+    fn all_totals_of_redis_in_a_scrape_are_read_at_one_time() {
+        let (store, mut scrape) = (GrowingStore::default(), Recorder(Vec::new()));
+        emit_redis_totals(&store, 100, &mut scrape).unwrap();
+        let expected = [
+            ("redis_overruns", 1),
+            ("redis_unheard_hits", 120),
+            ("redis_cached_refusals", 2),
+            ("redis_spared", 3),
+            ("redis_clamped", 4),
+            ("redis_unreadable", 5),
+            ("redis_split_calls", 6),
+            ("redis_two_rounds", 7),
+            ("redis_node_calls", 8),
+            ("redis_node_calls_not_here", 9),
+            ("redis_node_scripts_off", 10),
+            ("redis_data_losses", 11),
+            ("redis_refunded", 12),
+            ("redis_script_decisions", 13),
+            ("redis_plain_decisions", 14),
+            ("redis_plain_undecided", 15),
+            ("redis_plain_refunded", 16),
+            ("redis_prepaid_decisions", 17),
+            ("redis_prepaid_hits", 18),
+            ("redis_prepaid_returned", 19),
+        ];
+        assert_eq!(scrape.0, expected);
     }
 
     #[test]

@@ -322,7 +322,7 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
     async fn settle(mut self) {
         let (fate, known) = match std::mem::replace(&mut self.caller, CallerState::Left) {
             CallerState::Waits(caller) => {
-                self.complete_answers();
+                self.refund_if_rejected();
                 let answers = Answers::new(self.answers.clone(), self.source);
                 if !answers.is_half_charged() {
                     return caller.deliver(answers);
@@ -348,18 +348,9 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
         }
     }
 
-    /// Completes the answers of a call whose caller waits. If they reject the call, refunds its
-    /// charges.
-    fn complete_answers(&mut self) {
+    /// Refunds the charges of a call that its answers reject.
+    fn refund_if_rejected(&mut self) {
         let Call { checks, accounting, .. } = *self.call;
-        for (check, answer) in checks.iter().zip(&mut self.answers) {
-            if *answer == Answer::NotAsked
-                && let Some(last) = self.store.hints.last_available(check)
-            {
-                let available = last.min(check.limit.capacity());
-                *answer = Answer::LastKnown { available, reset_after: None };
-            }
-        }
         if accounting == Accounting::AllOrNothing && multi_slot::is_rejected(checks, &self.answers)
         {
             let receipts = multi_slot::refund_answers(checks, &mut self.answers, &self.uncharged);

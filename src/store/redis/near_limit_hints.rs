@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::domain::{Check, Hits, Micros, Outcome, Verdict};
+use crate::domain::{Check, Micros, Outcome, Verdict};
 
 /// Number of table entries, 16 bytes each. A new hint may overwrite the hint of another counter.
 /// The next multi-slot call on the other counter records the lost hint again.
@@ -76,15 +76,6 @@ impl NearLimitHints {
         (available < cost.saturating_mul(NEAR_LIMIT_FACTOR)).then(|| 1 + available / cost)
     }
 
-    /// Returns the number of hits that were available in the check's counter after its last
-    /// recorded check. Returns `None` if no check was recorded, or if another counter has
-    /// overwritten the entry.
-    pub(super) fn last_available(&self, check: &Check<'_>) -> Option<Hits> {
-        let (counter, hint) = self.entry(check);
-        let is_own = hint.counter.load(Ordering::Relaxed) == counter;
-        is_own.then(|| Hits(hint.available_and_refusal.load(Ordering::Relaxed) >> 32))
-    }
-
     fn entry(&self, check: &Check<'_>) -> (u64, &Hint) {
         let counter = (check.key.identity as u64).max(1);
         (counter, &self.entries[counter as usize % HINT_COUNT])
@@ -102,7 +93,7 @@ mod tests {
 
     use super::*;
     use crate::domain::fixtures::{fixed_window, take};
-    use crate::domain::{Limit, Op};
+    use crate::domain::{Hits, Limit, Op};
 
     const NOW: Micros = Micros(1_763_596_800_000_000);
 
@@ -127,7 +118,6 @@ mod tests {
         }
         let neighbour = take(7 + HINT_COUNT as u128, 3, &limit);
         assert_eq!(hints.distance(&neighbour, NOW), None, "the entry is another counter's");
-        assert_eq!(hints.last_available(&neighbour), None);
     }
 
     #[test]
@@ -147,11 +137,10 @@ mod tests {
     }
 
     #[test]
-    fn more_available_hits_than_a_hint_can_store_are_reported_as_its_maximum() {
+    fn more_available_hits_than_a_hint_can_store_are_far_from_the_limit() {
         let (hints, limit) = (NearLimitHints::new(), limit());
         let check = take(7, 3, &limit);
         hints.record(&check, &Outcome::pass(Hits(1 << 32)), NOW);
-        assert_eq!(hints.last_available(&check), Some(Hits(u64::from(u32::MAX))));
         assert_eq!(hints.distance(&check, NOW), None);
     }
 }

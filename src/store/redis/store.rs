@@ -513,8 +513,11 @@ impl<T: Transport> Store for RedisStore<T> {
         pin!(self.shared.apply(call)).await
     }
 
+    /// Returns true on a cluster, where any call over several nodes may hold hits of the counter
+    /// until it refunds them, and for checks that plain commands may charge.
     fn has_transient_refusals(&self, check: &Check<'_>) -> bool {
-        self.shared.plain.is_some() && plain_calls::is_eligible(check)
+        let is_plain = self.shared.plain.is_some() && plain_calls::is_eligible(check);
+        self.transport().is_cluster() || is_plain
     }
 
     async fn refund(&self, receipts: &[Receipt]) {

@@ -67,7 +67,7 @@ impl Bench {
         let mut unheard = vec![redis.stats().unheard.clone()];
         let prepaid = PrepaidHits::new(redis, 1, Clock::System);
         unheard.push(prepaid.unheard().clone());
-        let remote = RefusalCache::new(prepaid, is_cluster).enabled(false);
+        let remote = RefusalCache::new(prepaid).enabled(false);
         let remote = Deadline::new(remote, Duration::from_millis(BUDGET_MS), Clock::System);
         let config = FallbackConfig { replicas: 1 };
         let stack = Fallback::new(remote, MemoryStore::new(100_000), config);

@@ -128,8 +128,14 @@ async fn callers_that_leave_a_real_cluster_lose_no_hit() {
     no_hit_is_lost(store, times(500, 20_000)).await;
 }
 
-/// Makes 1,500 calls of a wide limit and a limit that is used up, and drops each after a millisecond.
-async fn rejected_calls_charge_nothing(store: RedisStore<RedisClient>) {
+/// Number of calls that the nodes' connections have written.
+fn written(store: &RedisStore<RedisClient>) -> u64 {
+    store.transport().report().iter().map(|node| node.stats.calls.get()).sum()
+}
+
+/// Freezes the servers, drops calls of a wide limit and one that is used up after they are written,
+/// and thaws the servers.
+async fn rejected_calls_charge_nothing(store: RedisStore<RedisClient>, servers: &[Server]) {
     let (wide, token) = (window(100_000, LONG), bucket(5, HOUR));
     let all = take(key(1), &wide, 1);
     // In slots of every node of a cluster.
@@ -137,14 +143,24 @@ async fn rejected_calls_charge_nothing(store: RedisStore<RedisClient>) {
     for token in &tokens {
         store.apply(&call(std::slice::from_ref(token))).await;
     }
-    stream::iter(0..1_500)
-        .for_each_concurrent(64, async |n| {
-            let checks = [all, tokens[n % tokens.len()]];
-            let call = call(&checks);
-            let _ = tokio::time::timeout(Duration::from_millis(1), store.apply(&call)).await;
-        })
-        .await;
-    // Refunds of calls whose callers have left may still be on their way.
+    // Far from its limit, so that it may be charged by plain commands.
+    store.apply(&call(&[Check { op: Op::PEEK, ..all }])).await;
+    let before = written(&store);
+    servers.iter().for_each(Server::freeze);
+    let pairs: Vec<[Check<'_>; 2]> = tokens.iter().map(|token| [all, *token]).collect();
+    let calls: Vec<Call<'_>> = pairs.iter().map(|pair| call(pair)).collect();
+    let all_calls = futures_util::future::join_all(calls.iter().map(|call| store.apply(call)));
+    let all_written = async {
+        while written(&store) < before + calls.len() as u64 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    // Drops the calls as soon as they are written.
+    tokio::select! {
+        answers = all_calls => panic!("the servers are frozen: {answers:?}"),
+        () = all_written => {}
+    }
+    servers.iter().for_each(Server::thaw);
     let mut left = used(&store, &all).await;
     for _ in 0..1_000 {
         if left == 0 {
@@ -159,15 +175,15 @@ async fn rejected_calls_charge_nothing(store: RedisStore<RedisClient>) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejected_calls_of_callers_that_leave_charge_nothing_on_a_cluster() {
     let _turn = heavy::turn().await;
-    let cluster = Cluster::start(&[]);
+    let cluster = Cluster::start(&["cluster-node-timeout 30000"]);
     let store = open(TopologyConfig::Cluster, &[cluster.nodes[0].port]).await;
-    rejected_calls_charge_nothing(store).await;
+    rejected_calls_charge_nothing(store, &cluster.nodes).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rejected_calls_of_callers_that_leave_charge_nothing_on_one_server() {
     let _turn = heavy::turn().await;
-    let server = Server::start(&[]);
-    let store = open(TopologyConfig::Single, &[server.port]).await.with_wrong_hints(2);
-    rejected_calls_charge_nothing(store).await;
+    let servers = [Server::start(&[])];
+    let store = open(TopologyConfig::Single, &[servers[0].port]).await.with_wrong_hints(1);
+    rejected_calls_charge_nothing(store, &servers).await;
 }

@@ -25,6 +25,8 @@ domain: t
 descriptors:
   - key: wide
     rate_limit: {unit: hour, requests_per_unit: 100}
+  - key: five
+    rate_limit: {unit: hour, requests_per_unit: 5}
   - key: narrow
     rate_limit: {algorithm: sliding_log, unit: minute, requests_per_unit: 1}
   - key: day
@@ -73,7 +75,7 @@ impl<S: Store> Bench<S> {
 }
 
 fn cached() -> Bench<RefusalCache<MemoryStore>> {
-    Bench::new(RefusalCache::new(MemoryStore::new(1_000), false), GlobalModes::default())
+    Bench::new(RefusalCache::new(MemoryStore::new(1_000)), GlobalModes::default())
 }
 
 #[tokio::test]
@@ -144,21 +146,42 @@ async fn shadow_mode_lets_every_call_pass_without_the_store_too() {
 }
 
 #[tokio::test]
-async fn what_was_last_known_of_a_limit_is_shown_for_two_seconds_at_most() {
+async fn what_was_last_known_of_a_limit_is_shown_until_its_reset() {
     let bench = cached();
     let both = [d("wide=a"), d("narrow=a")];
     for _ in 0..2 {
         bench.ask(Micros::ZERO, &both).await;
     }
+    let wide = bench.ask(Micros::ZERO, &both[..1]).await.unwrap().rows.remove(0);
+    let reset = Micros::from_secs(wide.reset_s.unwrap());
     // Calls of the narrow limit alone keep its refusal cached, and the wide one is not asked again.
-    for (after, remaining) in [(1_999_999, 99), (2_000_000, 100)] {
-        let after = Micros(after);
-        bench.ask(after, &both[1..]).await;
+    for (after, remaining) in [(Micros(reset.0 - 1_000_000), 98), (reset, 100)] {
+        for _ in 0..2 {
+            bench.ask(after, &both[1..]).await;
+        }
         let answer = bench.ask(after, &both).await.unwrap();
         assert_eq!(answer.source, Source::Cached, "{after:?}");
         assert_eq!(answer.rows[0].remaining, remaining, "{after:?}");
-        assert_eq!(answer.rows[0].reset_s.is_some(), remaining == 99, "{after:?}");
+        assert_eq!(answer.rows[0].reset_s.is_some(), remaining == 98, "{after:?}");
     }
+}
+
+#[tokio::test]
+async fn a_limit_that_was_not_asked_shows_what_a_call_of_that_limit_alone_left() {
+    let bench = cached();
+    for left in (0..5).rev() {
+        assert_eq!(bench.ask(Micros::ZERO, &[d("five=a")]).await.unwrap().rows[0].remaining, left);
+    }
+    for _ in 0..2 {
+        bench.ask(Micros::ZERO, &[d("narrow=a")]).await;
+    }
+    let both = [d("five=a"), d("narrow=a")];
+    let answer = bench.ask(Micros::ZERO, &both).await.unwrap();
+    assert_eq!((answer.code, answer.source), (Code::OverLimit, Source::Cached));
+    assert_eq!((answer.rows[0].code, answer.rows[0].remaining), (Code::Ok, 0));
+    // A refund by a call of its own, too.
+    bench.ask(Micros::ZERO, &[d("five=a").refund(2)]).await;
+    assert_eq!(bench.ask(Micros::ZERO, &both).await.unwrap().rows[0].remaining, 2);
 }
 
 #[tokio::test]

@@ -172,8 +172,8 @@ struct Seen {
 }
 
 impl<S: Store> Bench<S> {
-    fn new(store: S, splits: bool, yaml: &str) -> Bench<S> {
-        let cached = RefusalCache::new(store, splits);
+    fn new(store: S, yaml: &str) -> Bench<S> {
+        let cached = RefusalCache::new(store);
         let recorder = Recorder { store: cached, latest: Mutex::default() };
         let policy = Arc::new(compiled(yaml));
         Bench { decider: Decider::new(policy, recorder, (), GlobalModes::default()), now: NOON }
@@ -254,7 +254,7 @@ async fn waiting_as_long_as_told_passes_and_one_unit_less_never_does() {
     for seed in 0..proof::times(60, 2_000) {
         let mut random = Random::seeded(seed);
         let yaml = random_policy(&mut random);
-        let mut bench = Bench::new(MemoryStore::new(100_000), false, &yaml);
+        let mut bench = Bench::new(MemoryStore::new(100_000), &yaml);
         bench.check(&mut random, 12, &mut seen, &format!("seed {seed}\n{yaml}")).await;
     }
     println!("{seen:?}");
@@ -272,7 +272,7 @@ async fn waits_of_calls_over_several_slots_are_true_too() {
         let transport = ManySlots { plain, posted: Arc::default() };
         let prefix = Prefix::new(&format!("s{seed}")).unwrap();
         let store = RedisStore::new(transport, prefix, TimeSource::Call);
-        let mut bench = Bench::new(store, true, &yaml);
+        let mut bench = Bench::new(store, &yaml);
         bench.check(&mut random, 12, &mut seen, &format!("seed {seed}\n{yaml}")).await;
     }
     println!("{seen:?}");

@@ -239,7 +239,7 @@ async fn scripts_do_not_repeat_a_call_with_a_plain_charge_of_unknown_outcome() {
 }
 
 #[test]
-fn only_a_store_with_plain_commands_refuses_transiently_and_only_windows() {
+fn only_a_cluster_and_windows_under_plain_commands_refuse_transiently() {
     let plain = || Canned { charges: Some(ChargeReplies::new()), ..Canned::default() };
     let (hour, bucket) = (window(5, HOUR), bucket(5, SECOND));
     let [of_window, of_bucket] = [take(key(1), &hour, 1), take(key(2), &bucket, 1)];
@@ -248,6 +248,8 @@ fn only_a_store_with_plain_commands_refuses_transiently_and_only_windows() {
     assert!(!store(Canned::default()).has_transient_refusals(&of_window));
     let by_the_calls_time = RedisStore::new(plain(), Prefix::default(), TimeSource::Call);
     assert!(!by_the_calls_time.has_transient_refusals(&of_window));
+    let cluster = store(Canned { is_cluster: true, ..Canned::default() });
+    assert!([of_window, of_bucket].iter().all(|check| cluster.has_transient_refusals(check)));
 }
 
 #[test]

@@ -50,13 +50,13 @@ impl Replica {
 
     pub async fn over(config: RedisConfig, replicas: u32) -> Replica {
         let prepaid = prepaid_hits_over(config, replicas).await;
-        Replica(Arc::new(RefusalCache::new(prepaid, false)))
+        Replica(Arc::new(RefusalCache::new(prepaid)))
     }
 
     /// A single replica that asks Redis about every refused counter.
     pub async fn without_refusal_cache(server: &Server) -> Replica {
         let prepaid = prepaid_hits(server, 1).await;
-        Replica(Arc::new(RefusalCache::new(prepaid, false).enabled(false)))
+        Replica(Arc::new(RefusalCache::new(prepaid).enabled(false)))
     }
 
     pub async fn apply(&self, checks: &[Check<'_>]) -> Answers {

@@ -56,7 +56,7 @@ impl SharedStore for Reporting {
 
 fn layers() -> Deadline<RefusalCache<PrepaidHits<Reporting>>> {
     let prepaid = PrepaidHits::new(Reporting(MemoryStore::new(1_000)), 1, Clock::System);
-    let cached = RefusalCache::new(prepaid, false);
+    let cached = RefusalCache::new(prepaid);
     Deadline::new(cached, Duration::from_secs(3_600), Clock::System)
 }
 

@@ -2,6 +2,7 @@
 
 mod empty_restarts;
 mod fallback;
+mod hot_bucket;
 mod layers;
 mod own_charges;
 mod redis_outage;

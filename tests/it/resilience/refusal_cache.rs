@@ -8,16 +8,17 @@ use tidegate::domain::{
     Hits, Limit, Micros, Op, Receipt, Refill, Role, Source, Verdict, Window,
 };
 use tidegate::resilience::refusal_cache::RefusalCache;
-use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
+use tidegate::store::{LocalStore, Store};
 
+use crate::support::random::Random;
 use crate::support::{limits, vectors};
 
 const SECOND: u64 = 1_000_000;
 const START: u64 = 1_763_596_800_000_000;
 
 struct CountingStore {
-    store: MemoryStore,
+    store: Arc<MemoryStore>,
     asked: Arc<AtomicU64>,
     refuses_transiently: bool,
 }
@@ -41,18 +42,21 @@ impl Store for CountingStore {
 
 struct Bench {
     store: RefusalCache<CountingStore>,
+    /// What another process charges, too.
+    shared: Arc<MemoryStore>,
     asked: Arc<AtomicU64>,
 }
 
 impl Bench {
-    fn new(splits: bool) -> Bench {
-        Bench::with(splits, false)
+    fn new() -> Bench {
+        Bench::with(false)
     }
 
-    fn with(splits: bool, refuses_transiently: bool) -> Bench {
-        let (store, asked) = (MemoryStore::new(1_000_000), Arc::default());
-        let inner = CountingStore { store, asked: Arc::clone(&asked), refuses_transiently };
-        Bench { store: RefusalCache::new(inner, splits), asked }
+    fn with(refuses_transiently: bool) -> Bench {
+        let (shared, asked) = (Arc::new(MemoryStore::new(1_000_000)), Arc::default());
+        let (store, counted) = (Arc::clone(&shared), Arc::clone(&asked));
+        let inner = CountingStore { store, asked: counted, refuses_transiently };
+        Bench { store: RefusalCache::new(inner), shared, asked }
     }
 
     /// The answers, who gave them, and how many checks the store was asked.
@@ -113,7 +117,7 @@ fn take<'a>(n: u64, limit: &'a Arc<Limit>, cost: u64) -> Check<'a> {
 
 #[tokio::test]
 async fn a_refused_check_is_refused_again_without_asking() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = bucket(1, SECOND / 2);
     assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Pass, None, true));
     assert_eq!(bench.one(START, take(1, &limit, 1)).await, (Verdict::Refuse, Some(500_000), true));
@@ -128,7 +132,7 @@ async fn a_refused_check_is_refused_again_without_asking() {
 
 #[tokio::test]
 async fn after_a_second_the_store_is_asked_again() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = window(1, 60 * SECOND);
     bench.one(START, take(1, &limit, 1)).await;
     bench.one(START, take(1, &limit, 1)).await;
@@ -143,7 +147,7 @@ async fn after_a_second_the_store_is_asked_again() {
 
 #[tokio::test]
 async fn when_the_second_is_over_one_call_asks_for_all() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = window(1, 60 * SECOND);
     bench.one(START, take(1, &limit, 1)).await;
     bench.one(START, take(1, &limit, 1)).await;
@@ -157,7 +161,7 @@ async fn when_the_second_is_over_one_call_asks_for_all() {
 
 #[tokio::test]
 async fn nobody_waits_long_for_the_one_who_asks() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = window(1, 60 * SECOND);
     bench.one(START, take(1, &limit, 1)).await;
     bench.one(START, take(1, &limit, 1)).await;
@@ -169,7 +173,7 @@ async fn nobody_waits_long_for_the_one_who_asks() {
 
 #[tokio::test]
 async fn once_the_wait_is_over_no_call_is_refused_from_memory() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = bucket(2, SECOND / 2);
     bench.one(START, take(1, &limit, 2)).await;
     assert_eq!(bench.one(START, take(1, &limit, 1)).await.1, Some(SECOND / 2));
@@ -181,7 +185,7 @@ async fn once_the_wait_is_over_no_call_is_refused_from_memory() {
 
 #[tokio::test]
 async fn a_refusal_from_memory_reports_the_counter_as_the_store_did() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = bucket(5, 10 * SECOND);
     bench.one(START, take(1, &limit, 3)).await;
     for (later, from) in [(0, Source::Memory), (100_000, Source::Cached)] {
@@ -197,7 +201,7 @@ async fn a_refusal_from_memory_reports_the_counter_as_the_store_did() {
 
 #[tokio::test]
 async fn a_refusal_is_not_repeated_under_a_larger_limit_of_the_same_counter() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let minute = 60 * SECOND;
     let of = |hits| {
         [
@@ -220,7 +224,7 @@ async fn a_refusal_is_not_repeated_under_a_larger_limit_of_the_same_counter() {
 
 #[tokio::test]
 async fn another_cost_counter_or_limit_is_asked() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let (limit, raised) = (bucket(5, 10 * SECOND), bucket(9, 10 * SECOND));
     bench.one(START, take(1, &limit, 3)).await;
     assert_eq!(bench.one(START, take(1, &limit, 3)).await.0, Verdict::Refuse);
@@ -239,7 +243,7 @@ async fn a_refusal_of_a_class_is_not_repeated_to_a_class_with_a_lower_floor() {
             Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
         };
         let (high, low) = (class(0), class(4));
-        let bench = Bench::new(false);
+        let bench = Bench::new();
         bench.one(START, take(1, &high, 2)).await;
         assert_eq!(bench.one(START, take(1, &low, 1)).await.0, Verdict::Refuse);
         assert_eq!(bench.one(START, take(1, &high, 1)).await, (Verdict::Pass, None, true));
@@ -248,7 +252,7 @@ async fn a_refusal_of_a_class_is_not_repeated_to_a_class_with_a_lower_floor() {
 
 #[tokio::test]
 async fn a_charge_drops_what_is_remembered_because_the_wait_grows() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = bucket(5, 10 * SECOND);
     bench.one(START, take(1, &limit, 3)).await;
     let refused = bench.one(START, take(1, &limit, 3)).await;
@@ -260,7 +264,7 @@ async fn a_charge_drops_what_is_remembered_because_the_wait_grows() {
 
 #[tokio::test]
 async fn peeks_debts_and_what_never_passes_are_not_remembered() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = bucket(1, 10 * SECOND);
     bench.one(START, take(1, &limit, 1)).await;
     let debt = Arc::new(Limit { charge: Charge::Always, ..Limit::clone(&limit) });
@@ -274,7 +278,7 @@ async fn peeks_debts_and_what_never_passes_are_not_remembered() {
 
 #[tokio::test]
 async fn a_refund_seen_here_drops_what_is_remembered() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = bucket(2, 10 * SECOND);
     let (answers, ..) = bench.call(START, Accounting::AllOrNothing, &[take(1, &limit, 2)]).await;
     let receipt = Receipt::for_check(&take(1, &limit, 2), answers[0].outcome().unwrap()).unwrap();
@@ -290,7 +294,7 @@ async fn a_refund_seen_here_drops_what_is_remembered() {
 
 #[tokio::test]
 async fn a_reload_and_a_clock_that_steps_back_ask_again() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = bucket(1, 10 * SECOND);
     bench.one(START, take(1, &limit, 1)).await;
     bench.one(START, take(1, &limit, 1)).await;
@@ -302,7 +306,7 @@ async fn a_reload_and_a_clock_that_steps_back_ask_again() {
 
 #[tokio::test]
 async fn a_counter_that_a_call_touches_twice_is_not_remembered() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = bucket(1, 10 * SECOND);
     let twice = [take(1, &limit, 1), take(1, &limit, 1)];
     let (answers, ..) = bench.call(START, Accounting::AllOrNothing, &twice).await;
@@ -311,28 +315,8 @@ async fn a_counter_that_a_call_touches_twice_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn a_call_that_the_store_splits_is_not_remembered() {
-    let bench = Bench::new(true);
-    let (narrow, wide) = (bucket(1, 10 * SECOND), bucket(100, SECOND));
-    let apart = [take(2, &wide, 1), take(1, &narrow, 1)];
-    let tag = Some(7);
-    bench.one(START, take(1, &narrow, 1)).await;
-    for _ in 0..2 {
-        let (_, _, asked) = bench.call(START, Accounting::AllOrNothing, &apart).await;
-        assert_eq!(asked, 2);
-    }
-    let of = |check: Check<'_>| CounterKey { tag, ..check.key };
-    let [a, b] = apart;
-    let joined = [Check { key: of(a), ..a }, Check { key: of(b), ..b }];
-    // The memory store counts by identity, so the narrow one is still empty.
-    bench.call(START, Accounting::AllOrNothing, &joined).await;
-    let (_, source, asked) = bench.call(START, Accounting::AllOrNothing, &joined).await;
-    assert_eq!((source, asked), (Source::Cached, 0));
-}
-
-#[tokio::test]
 async fn a_call_refused_from_memory_charges_nothing_but_debts_and_refunds() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let (narrow, wide) = (bucket(1, 10 * SECOND), bucket(100, 10 * SECOND));
     let debt = Arc::new(Limit { charge: Charge::Always, ..Limit::clone(&wide) });
     bench.one(START, take(1, &narrow, 1)).await;
@@ -357,7 +341,7 @@ async fn a_call_refused_from_memory_charges_nothing_but_debts_and_refunds() {
 
 #[tokio::test]
 async fn a_remembered_check_without_a_say_leaves_the_others_theirs() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let (narrow, wide) = (bucket(1, 10 * SECOND), bucket(100, 10 * SECOND));
     bench.one(START, take(1, &narrow, 1)).await;
     bench.one(START, take(1, &narrow, 1)).await;
@@ -374,7 +358,8 @@ async fn a_remembered_check_without_a_say_leaves_the_others_theirs() {
     assert_eq!((asked, answers[1].outcome().unwrap().charged), (1, Hits(1)));
     let lone = [quotas[0], take(2, &wide, 1)];
     let (answers, source, asked) = bench.call(START, Accounting::AllOrNothing, &lone).await;
-    assert_eq!((source, asked, answers[1]), (Source::Cached, 0, Answer::NotAsked));
+    assert_eq!((source, asked), (Source::Cached, 0));
+    assert!(matches!(answers[1], Answer::LastKnown { available: Hits(98), .. }), "{answers:?}");
     let independent = [refused, take(2, &wide, 1)];
     let (answers, _, asked) = bench.call(START, Accounting::Independent, &independent).await;
     assert_eq!((asked, answers[1].outcome().unwrap().charged), (1, Hits(1)));
@@ -382,7 +367,7 @@ async fn a_remembered_check_without_a_say_leaves_the_others_theirs() {
 
 #[tokio::test]
 async fn many_refused_keys_take_no_more_room_than_a_few_thousand() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = bucket(1, 10 * SECOND);
     const KEYS: u64 = 20_000;
     for n in 0..KEYS {
@@ -402,7 +387,7 @@ async fn many_refused_keys_take_no_more_room_than_a_few_thousand() {
 
 #[tokio::test]
 async fn the_oldest_refusal_makes_room_for_a_new_one() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let limit = window(1, 60 * SECOND);
     // The identity selects one of 512 sets, each with room for eight refusals.
     let same_set = |n: &u64| key(*n).identity.is_multiple_of(512);
@@ -419,7 +404,7 @@ async fn the_oldest_refusal_makes_room_for_a_new_one() {
 
 #[tokio::test]
 async fn it_never_admits_what_the_store_would_refuse() {
-    let bench = Bench::new(false);
+    let bench = Bench::new();
     let plain = MemoryStore::new(1_000);
     let mut seed = 88_172_645_463_325_252_u64;
     let mut below = |n: u64| {
@@ -452,7 +437,7 @@ async fn it_never_admits_what_the_store_would_refuse() {
 /// Rule 10 of plain commands.
 #[tokio::test]
 async fn the_first_refusal_that_may_be_transient_is_cached_for_50_ms_only() {
-    let bench = Bench::with(false, true);
+    let bench = Bench::with(true);
     let limit = window(1, 60 * SECOND);
     let asks_at = async |micros| bench.one(START + micros, take(1, &limit, 1)).await.2;
     assert!(asks_at(0).await, "the only hit");
@@ -470,9 +455,78 @@ async fn the_first_refusal_that_may_be_transient_is_cached_for_50_ms_only() {
     assert!(!asks_at(60 * SECOND + 49_999).await);
     assert!(asks_at(60 * SECOND + 50_000).await);
     // A first refusal that nobody repeats for long stays the first one.
-    let slow = Bench::with(false, true);
+    let slow = Bench::with(true);
     let asks_at = async |micros| slow.one(START + micros, take(1, &limit, 1)).await.2;
     assert!(asks_at(0).await && asks_at(0).await);
     assert!(asks_at(20 * SECOND).await, "the second refusal");
     assert!(!asks_at(21 * SECOND - 1).await);
+}
+
+#[tokio::test]
+async fn refusals_at_the_same_time_do_not_confirm_each_other() {
+    let bench = Bench::with(true);
+    let limit = window(1, 60 * SECOND);
+    bench.one(START, take(1, &limit, 1)).await;
+    let at = |now| source_at(&bench, &limit, now);
+    let sources = futures_util::future::join_all([at(START), at(START + 1), at(START + 2)]).await;
+    assert_eq!(sources, [Source::Memory; 3], "all asked, and one call's hits may refuse all");
+    assert!(!bench.one(START + 50_001, take(1, &limit, 1)).await.2);
+    assert!(bench.one(START + 50_002, take(1, &limit, 1)).await.2, "50 ms after the last one");
+    assert!(!bench.one(START + 1_050_001, take(1, &limit, 1)).await.2, "and this one is repeated");
+}
+
+/// Hits return in any way: a window ends, a bucket refills, another process refunds.
+#[tokio::test]
+async fn no_call_is_refused_more_than_a_second_after_its_counter_has_room() {
+    let limits = [bucket(5, 30_000), window(3, 4 * SECOND), window(2, 3_600 * SECOND)];
+    for (seed, refuses_transiently) in [(1, false), (2, true)] {
+        let (bench, mut random) = (Bench::with(refuses_transiently), Random::seeded(seed));
+        let mut room_since = [None; 3];
+        let (mut now, mut cached) = (START, 0);
+        for step in 0..20_000 {
+            now += random.below(60_000);
+            let at = random.below(3);
+            let op = match random.below(20) {
+                0 => Op::Refund { cost: Hits(1) },
+                1 => Op::Take { cost: Hits(1) },
+                _ => Op::PEEK,
+            };
+            let limit = |at: u64| &limits[usize::try_from(at).unwrap()];
+            bench.shared.decide_one(&check(at, limit(at), op), Micros(now));
+            for (other, since) in (0..).zip(&mut room_since) {
+                let peek = check(other, limit(other), Op::PEEK);
+                let has_room = bench.shared.decide_one(&peek, Micros(now)).verdict == Verdict::Pass;
+                *since = has_room.then_some(since.unwrap_or(now));
+            }
+            let since = room_since[usize::try_from(at).unwrap()];
+            let (verdict, _, asked) = bench.one(now, take(at, limit(at), 1)).await;
+            cached += u32::from(!asked);
+            match (verdict, since) {
+                (Verdict::Pass, since) => assert!(asked && since.is_some(), "step {step}"),
+                (Verdict::Refuse, Some(since)) => assert!(now - since < SECOND, "step {step}"),
+                (Verdict::Refuse, None) => {}
+            }
+        }
+        assert!(cached > 1_000, "{cached}");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_ask_leaves_the_check_with_the_store_to_another() {
+    let bench = Bench::new();
+    let limits = [window(1, 60 * SECOND), bucket(1, 50_000), window(1, 60 * SECOND)];
+    let refuse = async |now, n: usize| {
+        bench.one(now, take(n as u64, &limits[n], 1)).await;
+        assert_eq!(bench.one(now, take(n as u64, &limits[n], 1)).await.0, Verdict::Refuse);
+    };
+    refuse(START, 2).await;
+    refuse(START + SECOND - 50_000, 1).await;
+    refuse(START + SECOND - 50_000, 0).await;
+    let now = START + SECOND;
+    for other in [1, 2] {
+        let checks = [take(other as u64, &limits[other], 1), take(0, &limits[0], 1)];
+        let (_, source, asked) = bench.call(now, Accounting::AllOrNothing, &checks).await;
+        assert_eq!((source, asked), (Source::Cached, 0));
+        assert!(bench.one(now, checks[0]).await.2, "{other} is asked");
+    }
 }

@@ -6,15 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::domain::ExecutionStatus;
-use tidegate::domain::{Answer, Hits, Op, Receipt};
-use tidegate::store::Store;
+use tidegate::domain::{
+    Accounting, Answer, Call, Check, ExecutionStatus, Hits, Micros, Op, Receipt, Source, Verdict,
+};
+use tidegate::resilience::refusal_cache::RefusalCache;
+use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::TopologyConfig;
+use tidegate::store::redis::client::node_stats::NodeReport;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{
     ScriptCall, ScriptCalls, SendError, SendErrorKind, Transport,
 };
-use tidegate::store::redis::keys;
+use tidegate::store::redis::keys::{self, Prefix};
+use tidegate::store::redis::store::TimeSource;
+use tidegate::store::{SharedStore, Store};
 use tokio::sync::MutexGuard;
 
 use super::counting_load::{
@@ -22,6 +27,7 @@ use super::counting_load::{
 };
 use crate::support::acl;
 use crate::support::heavy;
+use crate::support::limits::{self, HOUR, SECOND, START};
 use crate::support::redis_cluster::{Cluster, text};
 use crate::support::redis_server::{PATIENCE, Server, until};
 
@@ -444,4 +450,54 @@ async fn a_call_that_asks_still_asks_when_its_script_had_to_be_loaded() {
     let (ask, noscript) =
         (total(&connections, |node| &node.ask), total(&connections, |node| &node.noscript));
     assert_eq!((ask, noscript), (1, 1), "redirected once, and sent again there");
+}
+
+/// The number of calls that one master was sent.
+fn calls_to(cluster: &Cluster, nodes: &[NodeReport], home: usize) -> u64 {
+    let address = format!("127.0.0.1:{}", cluster.nodes[home].port);
+    nodes.iter().find(|node| node.address == address).unwrap().stats.calls.get()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_calls_over_two_nodes_cost_three_commands_per_limit_and_second() {
+    let Bench { cluster, connections, _turn } = bench(false).await;
+    let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
+    let store = RefusalCache::new(store);
+    let (wide, narrow) = (limits::bucket(100_000, SECOND), limits::bucket(5, HOUR));
+    let year = 365 * 24 * HOUR;
+    let windows = (limits::window(100_000, year), limits::window(5, year));
+    for ((wide, narrow), identity) in [((wide, narrow), 1_000), (windows, 2_000)] {
+        let on = |home| {
+            let mut keys = (identity..).map(|identity| CounterRecord::new(identity, home).key());
+            keys.find(|key| cluster.owner(0, keys::counter_slot(key)) == home).unwrap()
+        };
+        let take = |home, limit| limits::take(on(home), limit, 1);
+        let checks: [Check<'_>; 2] = [take(0, &wide), take(1, &narrow)];
+        let accounting = Accounting::AllOrNothing;
+        let first = Call { checks: &checks, accounting, now: START, deadline: None };
+        let call = async |now: Micros| store.apply(&Call { now, ..first }).await;
+        for _ in 0..5 {
+            let answers = call(START).await.each;
+            assert!(answers.iter().all(|answer| answer.verdict() == Some(Verdict::Pass)));
+        }
+        let alone = Call { checks: &checks[..1], ..first };
+        let left = store.apply(&alone).await.each[0].outcome().unwrap().available;
+        let sent = || [0, 1].map(|home| calls_to(&cluster, &store.nodes(), home));
+        let before = sent();
+        let mut cached = 0;
+        for millis in 0..1_000 {
+            let answers = call(START.saturating_add(Micros(millis * 1_000))).await;
+            assert_eq!(answers.each[1].verdict(), Some(Verdict::Refuse));
+            if answers.source == Source::Cached {
+                let known = answers.each[0];
+                let Answer::LastKnown { available, .. } = known else { panic!("{known:?}") };
+                assert!(available >= left, "{available:?} after {left:?}");
+            }
+            cached += u32::from(answers.source == Source::Cached);
+        }
+        let calls = sent().into_iter().zip(before).map(|(after, before)| after - before);
+        let calls: Vec<u64> = calls.collect();
+        assert!(calls.iter().all(|calls| *calls <= 3), "{calls:?}");
+        assert_eq!(cached, 998, "two calls asked: the first one, and one after 50 ms");
+    }
 }
