@@ -38,6 +38,15 @@ impl AnyStore {
         }
     }
 
+    /// Waits until the background tasks of the store, such as refunds, have ended. Returns
+    /// immediately if the counters are in memory. Called only at shutdown, after the last call.
+    #[cfg(feature = "server")]
+    pub(crate) async fn wait_until_idle(&self) {
+        if let Some(redis) = self.redis() {
+            redis.wait_until_idle().await;
+        }
+    }
+
     /// Discards cached refusals and stops spending prepaid hits. Called when the policy is
     /// replaced, because the new policy may decide the same calls differently.
     pub(crate) fn retire_policy(&self) {

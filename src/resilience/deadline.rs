@@ -81,6 +81,10 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
         self.store.wait_until_connected().await;
     }
 
+    async fn wait_until_idle(&self) {
+        self.store.wait_until_idle().await;
+    }
+
     fn shared_stats(&self) -> SharedStoreStats {
         SharedStoreStats { overruns: self.overruns(), ..self.store.shared_stats() }
     }

@@ -413,6 +413,14 @@ impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
         };
         self.outages.update(now, unavailable)
     }
+
+    /// Waits until the background tasks of this wrapper and of the remote store have ended. Called
+    /// only at shutdown, after the last call.
+    pub(crate) async fn wait_until_idle(&self) {
+        self.background_refunds.wait_until_done().await;
+        self.late_charges.wait_until_done().await;
+        self.remote.wait_until_idle().await;
+    }
 }
 
 impl<S: Store, L: LocalStore> Store for Fallback<S, L> {

@@ -19,6 +19,7 @@ use crate::domain::{
     Accounting, Answer, Call, Check, CounterKey, Hits, Limit, Micros, Op, Outcome, Role, Verdict,
 };
 use crate::store::Store;
+use crate::store::owned_tasks::OwnedTasks;
 
 /// Maximum number of counters whose charges wait; charges to further counters are dropped. This is
 /// also the maximum number of checks in one background call.
@@ -44,6 +45,7 @@ impl LateCharge {
 #[derive(Debug, Default)]
 pub(super) struct LateCharges {
     shared: Arc<SharedState>,
+    tasks: OwnedTasks,
 }
 
 #[derive(Debug, Default)]
@@ -76,7 +78,9 @@ impl LateCharges {
         charges: impl IntoIterator<Item = LateCharge>,
         now: Micros,
     ) {
-        let Ok(runtime) = Handle::try_current() else { return };
+        if Handle::try_current().is_err() {
+            return;
+        }
         let mut queue = self.shared.lock_queue();
         for charge in charges {
             queue.push(charge);
@@ -87,7 +91,12 @@ impl LateCharges {
         }
         queue.is_sending = true;
         let (shared, store) = (Arc::clone(&self.shared), Arc::clone(store));
-        runtime.spawn(async move { shared.send_waiting(&*store).await });
+        self.tasks.spawn(async move { shared.send_waiting(&*store).await });
+    }
+
+    /// Waits until no charge waits or is in flight.
+    pub(super) async fn wait_until_done(&self) {
+        self.tasks.wait_until_done().await;
     }
 }
 

@@ -30,6 +30,7 @@ use crate::domain::{
     Accounting, Admission, Answer, Answers, Call, ChargeRecord, Check, Hits, Micros, Op, Outcome,
     Receipt, RepeatedCounters, Source, Verdict,
 };
+use crate::store::owned_tasks::OwnedTasks;
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Store wrapper that answers checks of hot counters from hits that were charged in advance.
@@ -40,6 +41,8 @@ pub struct PrepaidHits<S> {
     /// Time at which the wrapper was created. The times in [`PrepaidLots`] are relative to it.
     started: Instant,
     background_refunds: BackgroundRefunds,
+    /// Tasks that wait for the end of a lot.
+    lot_tasks: OwnedTasks,
 }
 
 /// State shared with the background tasks that refund unspent hits.
@@ -107,7 +110,8 @@ impl<S: Store> PrepaidHits<S> {
         let (lots, stats) = (PrepaidLots::new(replicas), PrepaidStats::default());
         let started = clock.monotonic_now();
         let shared = Arc::new(SharedState { store, lots, stats });
-        PrepaidHits { shared, clock, started, background_refunds: BackgroundRefunds::default() }
+        let (background_refunds, lot_tasks) = Default::default();
+        PrepaidHits { shared, clock, started, background_refunds, lot_tasks }
     }
 
     /// Returns the time since the wrapper was created.
@@ -274,11 +278,10 @@ impl<S: Store> PrepaidHits<S> {
 
     /// Starts a task that refunds the unspent hits of a lot when the lot expires.
     fn schedule_refund(&self, lot: AddedLot) {
-        let Ok(runtime) = Handle::try_current() else { return };
         let shared = Arc::clone(&self.shared);
         let over = self.started + Duration::from_micros(lot.spend_until.0);
         // One task per lot: about forty per second for each hot counter.
-        runtime.spawn(async move {
+        self.lot_tasks.spawn(async move {
             tokio::time::sleep_until(over.into()).await;
             if let Some(receipt) = shared.lots.remove_lot(&lot, shared.store.session()) {
                 shared.refund(receipt).await;
@@ -341,6 +344,13 @@ impl<S: SharedStore> SharedStore for PrepaidHits<S> {
 
     async fn wait_until_connected(&self) {
         self.shared.store.wait_until_connected().await;
+    }
+
+    /// Also waits until every lot is spent or refunded, at most [`LOT_LIFETIME_MAX`] and the refund.
+    async fn wait_until_idle(&self) {
+        self.lot_tasks.wait_until_done().await;
+        self.background_refunds.wait_until_done().await;
+        self.shared.store.wait_until_idle().await;
     }
 
     fn shared_stats(&self) -> SharedStoreStats {

@@ -96,6 +96,10 @@ impl SharedStore for RedisStore<RedisClient> {
         self.transport.wait_until_connected().await;
     }
 
+    async fn wait_until_idle(&self) {
+        self.transport.wait_until_idle().await;
+    }
+
     fn shared_stats(&self) -> SharedStoreStats {
         let RedisStats {
             clamped,

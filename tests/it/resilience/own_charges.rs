@@ -98,6 +98,8 @@ impl SharedStore for Remote {
 
     async fn wait_until_connected(&self) {}
 
+    async fn wait_until_idle(&self) {}
+
     fn shared_stats(&self) -> SharedStoreStats {
         SharedStoreStats::default()
     }
