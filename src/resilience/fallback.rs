@@ -38,6 +38,7 @@ use super::over_admission::OverAdmission;
 use super::own_charges::{self, OwnCharges};
 use super::replica_limits::{ReplicaLimit, ReplicaLimits};
 use super::store_override::StoreOverride;
+use crate::clock::Clock;
 use crate::domain::{
     Answer, Answers, Call, Check, ExecutionStatus, Fraction, Hits, Micros, Op, Receipt, Role,
     Source, Verdict,
@@ -104,15 +105,15 @@ pub struct Fallback<S, L> {
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// Creates a store that calls `remote` first, and uses `local` for every check that `remote`
-    /// does not answer.
-    pub fn new(remote: S, local: L, config: FallbackConfig) -> Self {
+    /// does not answer. `clock` measures the duration of outages.
+    pub fn new(remote: S, local: L, config: FallbackConfig, clock: Clock) -> Self {
         let share = Fraction::one_of(config.replicas);
         Fallback {
             remote: Arc::new(remote),
             local,
             replica_limits: ReplicaLimits::new(share),
             store_override: StoreOverride::default(),
-            outages: OutageTracker::default(),
+            outages: OutageTracker::new(clock),
             stats: FallbackStats::default(),
             over_admission: OverAdmission::default(),
             missing_charges: MissingCharges::default(),
@@ -400,8 +401,17 @@ fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
 }
 
 impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
-    /// Returns the current outage, or `None` if there is none. Call it at least once a second,
-    /// because it also logs the start and the end of outages.
+    /// Updates the current outage, if a second has passed since a call last did, so that its start
+    /// and its end are logged even if nobody calls [`outage`](Self::outage). Costs an atomic load
+    /// otherwise.
+    pub(crate) fn update_outage(&self, now: Micros) {
+        if self.outages.claim_update(now) {
+            self.outage(now);
+        }
+    }
+
+    /// Returns the current outage, or `None` if there is none. Also logs the start and the end of
+    /// outages. Calls do so, too; without calls, nobody learns of an outage unless this is called.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
         self.record_new_losses(now);
         self.over_admission.expire_charges(now);
@@ -416,7 +426,7 @@ impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
 
     /// Waits until the background tasks of this wrapper and of the remote store have ended. Called
     /// only at shutdown, after the last call.
-    pub(crate) async fn wait_until_idle(&self) {
+    pub async fn wait_until_idle(&self) {
         self.background_refunds.wait_until_done().await;
         self.late_charges.wait_until_done().await;
         self.remote.wait_until_idle().await;
