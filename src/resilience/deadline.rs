@@ -8,6 +8,8 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+
 use crate::clock::Clock;
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::{SharedStore, SharedStoreStats, Store};
@@ -112,6 +114,10 @@ impl<S: Store> Store for Deadline<S> {
         if budget.is_zero() {
             let answers = self.record_overrun(call, ExecutionStatus::NotExecuted);
             return Answers { source: Source::Shed, ..answers };
+        }
+        if Handle::try_current().is_err() {
+            // The timer would panic. The runtime of a library user may have ended.
+            return self.record_overrun(call, ExecutionStatus::NotExecuted);
         }
         let until = now + budget;
         // Layers below can return a partial result before the budget ends.

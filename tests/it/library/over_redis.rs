@@ -228,3 +228,28 @@ async fn calls_alone_log_the_begin_and_the_end_of_each_outage() {
         assert!(lasted >= 61_000, "the manual clock measures outages: {line}");
     }
 }
+
+#[test]
+fn the_runtime_of_a_limiter_may_end_while_calls_are_made() {
+    let server = Server::start(&[]);
+    let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (own, other) = (runtime(), runtime());
+    let many = FIVE_A_DAY.replace(": 5}", ": 1000000}");
+    let redis = RedisOptions::single("127.0.0.1", server.port).budget(BUDGET);
+    let limiter = own.block_on(limiter(&many, redis));
+    server.freeze();
+    let ask = |limiter: Limiter| async move { limiter.check("edge", &[ann()]).await };
+    let own_calls: Vec<_> = (0..20).map(|_| own.spawn(ask(limiter.clone()))).collect();
+    let calls: Vec<_> = (0..20).map(|_| other.spawn(ask(limiter.clone()))).collect();
+    own.shutdown_timeout(PATIENCE);
+    for call in own_calls {
+        let ended = other.block_on(call);
+        assert!(ended.map_or_else(|error| error.is_cancelled(), |decision| decision.is_ok()));
+    }
+    for call in calls {
+        assert!(other.block_on(call).unwrap().unwrap().is_admitted());
+    }
+    // Also without any runtime: nothing is left that could be awaited.
+    let decision = futures_util::FutureExt::now_or_never(ask(limiter)).expect("an answer");
+    assert_eq!(decision.unwrap().source(), "local");
+}
