@@ -7,7 +7,7 @@
 //!
 //! The Rust type is `bytes::Bytes`, a slice of the received message; `Vec<u8>` would copy each string.
 //!
-//! The requests of a batch and of a stream are `bytes`, too: each is then decoded, checked, and rejected
+//! The requests of a batch are `bytes`, too: each is then decoded, checked, and rejected
 //! like the message of a single call.
 //!
 //! The messages of control planes are a product of their own. A list of descriptors in them is `bytes`,
@@ -30,11 +30,11 @@ const BYTES_MESSAGES: [&str; 2] = [
 ];
 /// The domain, a key, a value.
 const BYTES_FIELDS: usize = 3;
-/// Package of the batches and streams, and the names of their fields that become `bytes`.
+/// Package of the batches, and the name of their field that becomes `bytes`.
 const LIMITS_PACKAGE: &str = "tidegate.v1";
-const REQUEST_FIELDS: [&str; 2] = ["requests", "request"];
-/// Messages with these fields.
-const BATCH_MESSAGES: [&str; 2] = [".tidegate.v1.CheckRequest", ".tidegate.v1.StreamRequest"];
+const REQUEST_FIELDS: [&str; 1] = ["requests"];
+/// The message with this field.
+const BATCH_MESSAGES: [&str; 1] = [".tidegate.v1.CheckRequest"];
 /// The files that import all others of a control plane.
 const CONTROL_PLANE_ROOTS: [&str; 2] =
     ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
@@ -58,7 +58,7 @@ pub(super) fn compile_messages() -> Result<(), Box<dyn Error>> {
     make_strings_bytes(&mut files)?;
     make_messages_bytes(&mut files, LIMITS_PACKAGE, &REQUEST_FIELDS, BATCH_MESSAGES.len())?;
     let builder = tonic_prost_build::configure().build_server(false);
-    generate(files, builder, &[BYTES_MESSAGES, BATCH_MESSAGES].concat(), &out)?;
+    generate(files, builder, &[&BYTES_MESSAGES[..], &BATCH_MESSAGES].concat(), &out)?;
     generate_control_plane(&out)
 }
 

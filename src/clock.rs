@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::domain::Micros;
 
@@ -15,7 +15,8 @@ pub enum Clock {
     /// The operating system's wall clock and monotonic clock.
     #[default]
     System,
-    /// A wall clock that a test sets. The monotonic clock is still the operating system's.
+    /// A wall clock that a test sets. The monotonic clock is the operating system's, ahead of it by
+    /// the time by which the test has advanced the clock.
     Manual(ManualClock),
 }
 
@@ -37,32 +38,48 @@ impl Clock {
     /// back.
     #[allow(clippy::disallowed_methods, reason = "this is the place that reads the clock")]
     pub fn monotonic_now(&self) -> Instant {
-        Instant::now()
+        match self {
+            Clock::System => Instant::now(),
+            Clock::Manual(clock) => Instant::now() + clock.advanced(),
+        }
     }
 }
 
-/// Wall clock for tests, which changes only when the test sets it. Clones share the same time.
+/// Clock for tests. Its wall clock changes only when the test changes it. Clones share the same time.
 #[derive(Clone, Debug, Default)]
-pub struct ManualClock(Arc<AtomicU64>);
+pub struct ManualClock(Arc<ManualTime>);
+
+#[derive(Debug, Default)]
+struct ManualTime {
+    wall: AtomicU64,
+    advanced: AtomicU64,
+}
 
 impl ManualClock {
     /// Creates a clock set to `now`.
     pub fn at(now: Micros) -> Self {
-        ManualClock(Arc::new(AtomicU64::new(now.0)))
+        let clock = ManualClock::default();
+        clock.set(now);
+        clock
     }
 
-    /// Sets the clock to `now`, which may be earlier than its current time.
+    /// Sets the wall clock to `now`, which may be earlier than its current time.
     pub fn set(&self, now: Micros) {
-        self.0.store(now.0, Ordering::Relaxed);
+        self.0.wall.store(now.0, Ordering::Relaxed);
     }
 
-    /// Moves the clock forward by the duration `by`.
+    /// Lets the time `by` pass, on the wall clock and on the monotonic clock.
     pub fn advance(&self, by: Micros) {
-        self.0.fetch_add(by.0, Ordering::Relaxed);
+        self.0.wall.fetch_add(by.0, Ordering::Relaxed);
+        self.0.advanced.fetch_add(by.0, Ordering::Relaxed);
     }
 
-    /// Returns the time that the clock is set to.
+    /// Returns the time that the wall clock is set to.
     pub fn get(&self) -> Micros {
-        Micros(self.0.load(Ordering::Relaxed))
+        Micros(self.0.wall.load(Ordering::Relaxed))
+    }
+
+    fn advanced(&self) -> Duration {
+        Duration::from_micros(self.0.advanced.load(Ordering::Relaxed))
     }
 }

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{Request, StatusCode};
-use axum::middleware::{Next, from_fn};
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Request, StatusCode};
+use axum::middleware::{Next, from_fn, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 use hyper::server::conn::http1;
@@ -46,6 +47,18 @@ impl Default for HttpLimits {
     }
 }
 
+/// Phase of an HTTP port, from start to shutdown. The variants are in chronological order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HttpPhase {
+    /// Requests are served.
+    Serving,
+    /// Requests are served, and each response closes its connection. Otherwise a client could send
+    /// its next request on a connection that closes because it is idle.
+    Leaving,
+    /// No connections are accepted, idle ones are closed, and requests in progress finish.
+    Draining,
+}
+
 /// Maximum size of a connection's read buffer, 16 KiB. It also limits the size of request headers:
 /// hyper rejects larger ones with status 431.
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -55,22 +68,29 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 /// time out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves `routes` until `stop` becomes true, then closes idle connections and finishes the
-/// requests in progress.
+/// Serves `routes` until the phase is [`HttpPhase::Draining`], then closes idle connections and
+/// finishes the requests in progress.
 pub async fn serve(
     listener: TcpListener,
     routes: Router,
     limits: HttpLimits,
-    mut stop: watch::Receiver<bool>,
+    mut phase: watch::Receiver<HttpPhase>,
 ) {
     let timeout = limits.request_timeout;
     let routes = routes.layer(from_fn(move |request, next| with_timeout(timeout, request, next)));
+    let current = phase.clone();
+    let routes = routes.layer(map_response(move |mut response: Response| {
+        if *current.borrow() > HttpPhase::Serving {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        std::future::ready(response)
+    }));
     let slots = Arc::new(Semaphore::new(limits.connections));
     let mut open = OpenConnections::default();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = wait_for_stop(&mut stop) => break,
+            () = wait_for_drain(&mut phase) => break,
         };
         let Ok((stream, _)) = accepted else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -84,16 +104,19 @@ pub async fn serve(
         let evicted = open.add(limits.connections);
         let closer = ConnectionCloser::default();
         let routes = routes.clone().layer(Extension(closer.clone()));
-        let stop = stop.clone();
+        let phase = phase.clone();
         tokio::spawn(async move {
             tokio::select! {
-                () = serve_connection(stream, routes, limits.head_timeout, stop) => {}
+                () = serve_connection(stream, routes, limits.head_timeout, phase) => {}
                 _ = evicted => {}
                 () = closer.closed() => {}
             }
             drop(slot);
         });
     }
+    // New connections are refused now. Otherwise they would wait in the backlog, and nobody would
+    // serve them.
+    drop(listener);
     // Wait for all connections to close: only then are all slots free.
     let all = u32::try_from(limits.connections).unwrap_or(u32::MAX);
     let _ = slots.acquire_many(all).await;
@@ -141,7 +164,7 @@ async fn serve_connection(
     stream: TcpStream,
     routes: Router,
     head_timeout: Duration,
-    mut stop: watch::Receiver<bool>,
+    mut phase: watch::Receiver<HttpPhase>,
 ) {
     // Without Nagle's algorithm, small responses do not wait for an acknowledgement. If the system
     // refuses, responses are only slower.
@@ -156,16 +179,16 @@ async fn serve_connection(
     // Ignore connection errors: a client that disconnects needs no log line.
     let _ = tokio::select! {
         ended = connection.as_mut() => ended,
-        () = wait_for_stop(&mut stop) => {
+        () = wait_for_drain(&mut phase) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }
     };
 }
 
-/// Waits until `stop` becomes true or its sender is dropped.
-async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
-    let _ = stop.wait_for(|stop| *stop).await;
+/// Waits until the phase is [`HttpPhase::Draining`] or its sender is dropped.
+async fn wait_for_drain(phase: &mut watch::Receiver<HttpPhase>) {
+    let _ = phase.wait_for(|phase| *phase == HttpPhase::Draining).await;
 }
 
 async fn with_timeout(
@@ -192,8 +215,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let limits = HttpLimits { connections: 3, ..HttpLimits::default() };
         let routes = Router::new().route("/healthz", get(|| async { "alive" }));
-        let (stop, stops) = watch::channel(false);
-        let serving = tokio::spawn(serve(listener, routes, limits, stops));
+        let (phase, phases) = watch::channel(HttpPhase::Serving);
+        let serving = tokio::spawn(serve(listener, routes, limits, phases));
         let mut silent = Vec::new();
         for _ in 0..10 {
             let mut stream = TcpStream::connect(address).await.unwrap();
@@ -207,7 +230,7 @@ mod tests {
         probe.read_to_string(&mut answer).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("alive"), "{answer}");
         drop(silent);
-        stop.send_replace(true);
+        phase.send_replace(HttpPhase::Draining);
         serving.await.unwrap();
     }
 

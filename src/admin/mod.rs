@@ -18,7 +18,7 @@ pub use action_routes::{
 };
 pub use browser_guard::AllowedHosts;
 pub use debug_routes::{DebugHandlers, ExplainQuery, debug_routes};
-pub use http_server::{HttpLimits, serve};
+pub use http_server::{HttpLimits, HttpPhase, serve};
 pub use live_page_routes::{LivePageHandlers, PolicyQuery, TryHandler, TryQuery};
 pub use metrics_page::{MetricsEndpoint, metrics_routes};
 pub use public_routes::{

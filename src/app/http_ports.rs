@@ -3,21 +3,18 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::exit_codes::Failure;
 use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::admin_wiring::{AdminWiring, MetricsEndpoints};
 use super::wiring::server_config;
-use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits};
+use crate::admin::{self, AdminHandlers, AllowedHosts, HttpLimits, HttpPhase};
 use crate::settings::Settings;
-
-/// Maximum time for HTTP requests in flight to finish after the gRPC server has stopped, 250 ms.
-const HTTP_STOP_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// HTTP listeners that are bound but not yet serving requests.
 pub(super) struct HttpPorts {
@@ -67,14 +64,14 @@ impl HttpPorts {
         overrides: &Arc<RuntimeOverrides>,
         metrics: MetricsEndpoints,
     ) -> RunningHttpPorts {
-        let (stop, stops) = watch::channel(false);
-        let mut running = RunningHttpPorts { tasks: JoinSet::new(), stop };
+        let (phase, phases) = watch::channel(HttpPhase::Serving);
+        let mut running = RunningHttpPorts { tasks: JoinSet::new(), phase };
         let mut spawn = |listener: TcpListener, routes| {
             running.tasks.spawn(admin::serve(
                 listener,
                 routes,
                 HttpLimits::default(),
-                stops.clone(),
+                phases.clone(),
             ));
         };
         spawn(self.public, admin::public_routes(wiring.public_handlers(&metrics.public)));
@@ -93,16 +90,20 @@ impl HttpPorts {
 /// Running HTTP servers, one per port.
 pub(super) struct RunningHttpPorts {
     tasks: JoinSet<()>,
-    stop: watch::Sender<bool>,
+    phase: watch::Sender<HttpPhase>,
 }
 
 impl RunningHttpPorts {
-    /// Stops accepting requests and waits up to [`HTTP_STOP_TIMEOUT`] for requests in flight to
-    /// finish.
-    pub(super) async fn stop(mut self) {
-        self.stop.send_replace(true);
+    /// Makes each response close its connection from now on. Called when the drain delay begins.
+    pub(super) fn leave(&self) {
+        self.phase.send_replace(HttpPhase::Leaving);
+    }
+
+    /// Stops accepting requests, and waits until `deadline` for requests in flight to finish.
+    pub(super) async fn stop(mut self, deadline: Instant) {
+        self.phase.send_replace(HttpPhase::Draining);
         let stopped = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(HTTP_STOP_TIMEOUT, stopped).await;
+        let _ = tokio::time::timeout_at(deadline, stopped).await;
     }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! A file that is still being written is not read, because half of a policy file is often a valid
 //! policy with fewer limits. A file counts as complete once two consecutive polls find the same
-//! stamp (device, inode, size and timestamps).
+//! stamp (device, inode, size and timestamps), or immediately if another file has taken its place,
+//! because a rename replaces a whole file. A file that keeps changing is read anyway.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::{io, mem};
 
 use super::policy_files::{
-    FileKey, FileStamp, ListedFile, PolicyFileError, PolicyFiles, escape_path,
+    FileKey, FileStamp, ListedFile, PolicyFileError, PolicyFiles, ReadFile, escape_path,
 };
 use crate::policy::Source;
 
@@ -17,9 +19,13 @@ use crate::policy::Source;
 const READS_AFTER_CHANGE: u32 = 3;
 
 /// Number of consecutive polls with incomplete files after which the complete files are read
-/// anyway. The policy then uses the last complete contents of each incomplete file. Earlier polls
-/// read no file, so that files copied one after another take effect together.
+/// anyway, and with them each file that was incomplete at all of these polls. The policy then uses
+/// the last contents of each other incomplete file. Earlier polls read no file, so that files
+/// copied one after another take effect together.
 const INCOMPLETE_POLLS_MAX: u32 = 3;
+
+/// Number of consecutive polls that find a file incomplete after which a warning is due.
+pub(super) const UNSETTLED_POLLS: u32 = 10;
 
 /// Tracker of changes to the policy files. Keeps each file's state at the last poll and its last
 /// complete contents.
@@ -35,10 +41,11 @@ pub(super) struct PolicyFileTracker {
 
 #[derive(Debug, Default)]
 struct TrackedFile {
-    /// Device, inode, size and timestamps at the last poll. `None` before the first poll, or if the
-    /// file was missing, could not be read, or changed while it was being read.
+    /// Device, inode, size and timestamps at the last poll or, before the first poll, at the start.
+    /// `None` if the file was missing, could not be read, or changed while it was being read.
     stamp: Option<FileStamp>,
-    is_complete: bool,
+    /// Number of consecutive polls, including the last one, that found the file incomplete.
+    incomplete_polls: u32,
     /// Whether the file was missing at the last poll.
     is_missing: bool,
     /// Number of polls that must still read the file, even if it does not change again.
@@ -49,16 +56,19 @@ struct TrackedFile {
 
 impl PolicyFileTracker {
     /// Creates a tracker from the files that were read at startup.
-    pub(super) fn new(contents: Vec<(FileKey, Vec<u8>)>) -> PolicyFileTracker {
-        let file = |contents| TrackedFile { contents: Some(contents), ..TrackedFile::default() };
-        let files = contents.into_iter().map(|(key, contents)| (key, file(contents))).collect();
-        PolicyFileTracker { files, incomplete_polls: 0 }
+    pub(super) fn new(files: Vec<ReadFile>) -> PolicyFileTracker {
+        let file = |ReadFile { key, contents, stamp }| {
+            let (contents, reads_left) = (Some(contents), READS_AFTER_CHANGE);
+            (key, TrackedFile { stamp, reads_left, contents, ..TrackedFile::default() })
+        };
+        PolicyFileTracker { files: files.into_iter().map(file).collect(), incomplete_polls: 0 }
     }
 
     /// Lists the policy files, and reads those that are complete and may have changed. Returns the
     /// last complete contents of all files, or `None` if no file was read or removed, or if no file
     /// is left. If files are incomplete, the first two polls in a row return `None`, because the
-    /// files may soon be complete. If `all` is true, reads every file immediately.
+    /// files may soon be complete. If `all` is true, every file is read, even if it has not changed,
+    /// by this poll or as soon as no file is incomplete.
     ///
     /// # Errors
     ///
@@ -69,10 +79,10 @@ impl PolicyFileTracker {
         all: bool,
     ) -> Result<Option<Vec<Source>>, PolicyFileError> {
         let was_removed = self.update(files.list()?, all);
-        let has_incomplete = self.files.values().any(|file| !file.is_complete);
+        let has_incomplete = self.files.values().any(|file| file.incomplete_polls > 0);
         self.incomplete_polls =
             if has_incomplete { self.incomplete_polls.saturating_add(1) } else { 0 };
-        if has_incomplete && self.incomplete_polls < INCOMPLETE_POLLS_MAX && !all {
+        if has_incomplete && self.incomplete_polls < INCOMPLETE_POLLS_MAX {
             return Ok(None);
         }
         let was_read = self.read(files)?;
@@ -95,6 +105,13 @@ impl PolicyFileTracker {
         self.incomplete_polls > 0
     }
 
+    /// Returns the paths of the files that the last poll found incomplete for the
+    /// [`UNSETTLED_POLLS`]th time in a row.
+    pub(super) fn newly_unsettled_files(&self) -> impl Iterator<Item = &Path> {
+        let is_due = |file: &TrackedFile| file.incomplete_polls == UNSETTLED_POLLS;
+        self.files.iter().filter(move |(_, file)| is_due(file)).map(|((_, path), _)| &**path)
+    }
+
     /// Discards the file stamps, so that the next polls read all files again.
     pub(super) fn discard_stamps(&mut self) {
         self.files.values_mut().for_each(|file| file.stamp = None);
@@ -107,8 +124,13 @@ impl PolicyFileTracker {
         let mut former = mem::take(&mut self.files);
         for ListedFile { key, stamp } in listed {
             let mut file = former.remove(&key).unwrap_or_default();
-            file.is_complete = all || file.stamp == Some(stamp);
-            if !file.is_complete || all {
+            let is_unchanged = file.stamp == Some(stamp);
+            let is_replaced = file.stamp.is_some_and(|former| !former.is_same_file(&stamp));
+            file.incomplete_polls = match is_unchanged || is_replaced {
+                true => 0,
+                false => file.incomplete_polls.saturating_add(1),
+            };
+            if !is_unchanged || all {
                 file.reads_left = READS_AFTER_CHANGE;
             }
             file.stamp = Some(stamp);
@@ -122,28 +144,34 @@ impl PolicyFileTracker {
             if file.contents.is_none() {
                 continue;
             }
-            if file.is_missing || all {
+            if file.is_missing {
                 was_removed = true;
                 continue;
             }
             let contents = file.contents;
-            let missing = TrackedFile { is_missing: true, contents, ..TrackedFile::default() };
+            let (is_missing, incomplete_polls) = (true, 1);
+            let missing =
+                TrackedFile { is_missing, incomplete_polls, contents, ..TrackedFile::default() };
             self.files.insert(key, missing);
         }
         was_removed
     }
 
-    /// Reads the files that are complete and may have changed. Returns whether any file was read.
+    /// Reads the files that are complete or keep changing, if they may have changed since the last
+    /// read. Returns whether any file was read.
     fn read(&mut self, files: &PolicyFiles) -> Result<bool, PolicyFileError> {
         let mut was_read = false;
         let mut bytes: usize = self.files.values().map(TrackedFile::bytes).sum();
         for ((_, path), file) in &mut self.files {
-            let Some(stamp) = file.stamp.filter(|_| file.is_complete && file.reads_left > 0) else {
+            let is_readable = matches!(file.incomplete_polls, 0 | INCOMPLETE_POLLS_MAX..);
+            let Some(stamp) = file.stamp.filter(|_| is_readable && file.reads_left > 0) else {
                 continue;
             };
             bytes -= file.bytes();
             match files.read_file(path, bytes) {
-                Ok((contents, read)) if read == Some(stamp) => {
+                // Since it was listed, the file must not have changed, or must have been replaced.
+                Ok((contents, Some(read))) if read == stamp || !read.is_same_file(&stamp) => {
+                    file.stamp = Some(read);
                     file.contents = Some(contents);
                     file.reads_left -= 1;
                     was_read = true;
@@ -230,22 +258,101 @@ mod tests {
     }
 
     #[test]
-    fn a_change_takes_effect_at_the_third_poll_while_another_file_changes_at_every_poll() {
+    fn a_change_takes_effect_at_the_third_poll_while_other_files_keep_changing() {
         let (directory, files, mut tracker) = tracker_of_two_files();
         fs::write(directory.path().join("a.yaml"), "a2").unwrap();
         let mut polls = (1..=3).map(|poll| {
+            let file = |name: String| directory.path().join(name);
+            fs::write(file(format!("c{poll}.yaml")), "half").unwrap();
+            let sources = tracker.poll(&files, false).unwrap();
+            fs::remove_file(file(format!("c{poll}.yaml"))).unwrap();
+            sources
+        });
+        assert!(polls.by_ref().take(2).all(|sources| sources.is_none()), "c may become complete");
+        let sources = polls.next().flatten().expect("a change");
+        assert_eq!(texts(&sources), ["a2", "b"], "no c was there for three polls");
+    }
+
+    #[test]
+    fn a_file_that_changes_at_every_poll_is_read_from_the_third_on() {
+        let (directory, files, mut tracker) = tracker_of_two_files();
+        let mut polls = (1..=14).map(|poll| {
             fs::write(directory.path().join("b.yaml"), "b".repeat(poll + 1)).unwrap();
-            tracker.poll(&files, false).unwrap()
+            let sources = tracker.poll(&files, false).unwrap();
+            assert_eq!(tracker.newly_unsettled_files().count(), usize::from(poll == 10));
+            sources
         });
         assert!(polls.by_ref().take(2).all(|sources| sources.is_none()), "b may become complete");
-        let sources = polls.next().flatten().expect("a change");
-        assert_eq!(texts(&sources), ["a2", "b"], "b as it was when it was last complete");
-        for poll in 4..6 {
-            fs::write(directory.path().join("a.yaml"), format!("a{poll}")).unwrap();
-            fs::write(directory.path().join("b.yaml"), "b".repeat(poll + 1)).unwrap();
-            tracker.poll(&files, false).unwrap();
+        for (poll, sources) in (3..).zip(polls) {
+            assert_eq!(texts(&sources.expect("a change")), ["a", &"b".repeat(poll + 1)]);
         }
-        assert_eq!(texts(&tracker.sources()), ["a2", "b"], "neither is complete");
+    }
+
+    /// Replaces a file by renaming a complete one.
+    fn replace(directory: &Path, name: &str, text: &str) {
+        fs::write(directory.join(".new"), text).unwrap();
+        fs::rename(directory.join(".new"), directory.join(name)).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_by_renaming_is_read_at_the_next_poll() {
+        let (directory, files, mut tracker) = tracker_of_two_files();
+        for round in 0..20 {
+            let text = format!("a{round}");
+            replace(directory.path(), "a.yaml", &text);
+            let sources = tracker.poll(&files, false).unwrap().expect("a change");
+            assert_eq!(texts(&sources), [&text, "b"]);
+        }
+        // Several files in one poll, and one that is not complete.
+        replace(directory.path(), "a.yaml", "new a");
+        replace(directory.path(), "b.yaml", "new b");
+        let sources = tracker.poll(&files, false).unwrap().expect("a change");
+        assert_eq!(texts(&sources), ["new a", "new b"]);
+        replace(directory.path(), "a.yaml", "newer a");
+        fs::write(directory.path().join("b.yaml"), "half of b").unwrap();
+        assert!(tracker.poll(&files, false).unwrap().is_none(), "they take effect together");
+        let sources = tracker.poll(&files, false).unwrap().expect("a change");
+        assert_eq!(texts(&sources), ["newer a", "half of b"]);
+    }
+
+    #[test]
+    fn every_swap_of_the_links_of_a_config_map_is_seen_at_the_next_poll() {
+        let mount = tempfile::tempdir().unwrap();
+        let swap = |round: usize| {
+            let version = mount.path().join(format!("..{round}"));
+            fs::create_dir(&version).unwrap();
+            for name in ["a.yaml", "b.yaml"] {
+                fs::write(version.join(name), format!("{name} {round}")).unwrap();
+            }
+            std::os::unix::fs::symlink(&version, mount.path().join("..new")).unwrap();
+            fs::rename(mount.path().join("..new"), mount.path().join("..data")).unwrap();
+        };
+        swap(0);
+        for name in ["a.yaml", "b.yaml"] {
+            let target = Path::new("..data").join(name);
+            std::os::unix::fs::symlink(target, mount.path().join(name)).unwrap();
+        }
+        let files = policy_files(mount.path());
+        let mut tracker = PolicyFileTracker::new(files.read().unwrap());
+        for round in 1..20 {
+            swap(round);
+            let sources = tracker.poll(&files, false).unwrap().expect("a change");
+            assert_eq!(texts(&sources), [format!("a.yaml {round}"), format!("b.yaml {round}")]);
+        }
+    }
+
+    #[test]
+    fn a_requested_reload_waits_for_a_file_that_is_being_written() {
+        let (directory, files, mut tracker) = tracker_of_two_files();
+        let all = tracker.poll(&files, true).unwrap().expect("every file is read");
+        assert_eq!(texts(&all), ["a", "b"]);
+        fs::write(directory.path().join("a.yaml"), "half").unwrap();
+        assert!(tracker.poll(&files, true).unwrap().is_none());
+        fs::write(directory.path().join("a.yaml"), "half and half").unwrap();
+        assert!(tracker.poll(&files, true).unwrap().is_none());
+        assert!(tracker.has_incomplete_files(), "the next poll comes soon");
+        let whole = tracker.poll(&files, false).unwrap().expect("a change");
+        assert_eq!(texts(&whole), ["half and half", "b"]);
     }
 
     #[test]
@@ -272,8 +379,9 @@ mod tests {
         let settings = Settings::read(&Sources::from_flags(&flags)).unwrap().0;
         let files = PolicyFiles::new(&settings).unwrap();
         let mut tracker = PolicyFileTracker::new(files.read().unwrap());
-        assert!(tracker.poll(&files, true).is_ok());
+        (0..2).for_each(|_| drop(tracker.poll(&files, true).unwrap()));
         write("b.yaml", 1_025);
+        assert!(tracker.poll(&files, true).unwrap().is_none());
         let error = tracker.poll(&files, true).unwrap_err().to_string();
         assert!(error.ends_with("b.yaml: more than 2048 bytes (--policy-size)"), "{error}");
     }

@@ -45,6 +45,15 @@ pub(super) struct ListedFile {
     pub(super) stamp: FileStamp,
 }
 
+/// Policy file with its contents.
+#[derive(Debug)]
+pub(super) struct ReadFile {
+    pub(super) key: FileKey,
+    pub(super) contents: Vec<u8>,
+    /// `None` if the file changed while it was being read.
+    pub(super) stamp: Option<FileStamp>,
+}
+
 /// Position of a file in policy order: the index of the configured path that contains the file,
 /// then the file's own path.
 pub(super) type FileKey = (usize, PathBuf);
@@ -58,6 +67,11 @@ pub(super) struct FileStamp {
 }
 
 impl FileStamp {
+    /// Returns whether both stamps are of one file. If not, another file has taken its place.
+    pub(super) fn is_same_file(&self, other: &FileStamp) -> bool {
+        self.device_inode_size[..2] == other.device_inode_size[..2]
+    }
+
     fn from_metadata(metadata: &Metadata) -> FileStamp {
         FileStamp {
             device_inode_size: [metadata.dev(), metadata.ino(), metadata.size()],
@@ -275,13 +289,13 @@ impl PolicyFiles {
     /// # Errors
     ///
     /// Returns an error for the first file or directory that cannot be read or is too large.
-    pub(super) fn read(&self) -> Result<Vec<(FileKey, Vec<u8>)>, PolicyFileError> {
+    pub(super) fn read(&self) -> Result<Vec<ReadFile>, PolicyFileError> {
         let mut files = Vec::new();
         let mut bytes = 0;
         for ListedFile { key, .. } in self.list()? {
-            let (contents, _) = self.read_file(&key.1, bytes)?;
+            let (contents, stamp) = self.read_file(&key.1, bytes)?;
             bytes += contents.len();
-            files.push((key, contents));
+            files.push(ReadFile { key, contents, stamp });
         }
         Ok(files)
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::exit_codes::Failure;
 use super::load_policy::{LoadedPolicy, PolicyLoader};
-use super::policy_file_tracker::PolicyFileTracker;
-use super::policy_files::Fingerprint;
+use super::policy_file_tracker::{PolicyFileTracker, UNSETTLED_POLLS};
+use super::policy_files::{Fingerprint, escape_path};
 use super::watcher_thread::WatcherSignals;
 use crate::clock::Clock;
 use crate::domain::RuleId;
@@ -21,6 +21,10 @@ use crate::telemetry::{RuleName, Telemetry};
 /// Maximum number of diagnostics logged per load. One more line reports how many were omitted. A
 /// single mistake can cause a thousand diagnostics, which would bury all other log lines.
 const LOGGED_DIAGNOSTICS_MAX: usize = 20;
+
+/// Interval between polls while a reload that a signal has requested waits for files to be complete,
+/// 100 ms, or `--policy-poll` if that is shorter. A file that is being written changes more often.
+const REQUESTED_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Reloader that polls the policy files and compiles them when they change.
 pub(super) struct PolicyReloader {
@@ -34,6 +38,8 @@ pub(super) struct PolicyReloader {
     active: Fingerprint,
     /// Id of the next policy's first rule.
     next_rule: RuleId,
+    /// Whether a signal has requested a reload that has not ended yet.
+    is_requested: bool,
     /// Whether reading the files has failed and has not succeeded since. Used to log a failure that
     /// lasts for several polls only once.
     is_unreadable: bool,
@@ -53,6 +59,7 @@ impl PolicyReloader {
             last_read: loaded.fingerprint,
             active: loaded.fingerprint,
             files,
+            is_requested: false,
             is_unreadable: false,
             loader,
             telemetry,
@@ -67,6 +74,7 @@ impl PolicyReloader {
             // Three polls of changing files take less than three intervals, so that with the default
             // of 1 s a change takes effect within 3 s even if other files keep changing.
             let pause = match self.files.has_incomplete_files() {
+                true if self.is_requested => self.poll_interval.min(REQUESTED_POLL_INTERVAL),
                 true => self.poll_interval * 3 / 4,
                 false => self.poll_interval,
             };
@@ -78,15 +86,23 @@ impl PolicyReloader {
     /// Reads the files that have changed, or every file if `all` is true, and compiles the policy
     /// if the contents have changed.
     fn poll(&mut self, all: bool, replace: &dyn Fn(Arc<Policy>)) {
-        let files = match self.files.poll(&self.loader.files, all) {
+        self.is_requested |= all;
+        let polled = self.files.poll(&self.loader.files, all);
+        for file in self.files.newly_unsettled_files() {
+            let (file, polls) = (escape_path(file), UNSETTLED_POLLS);
+            let advice = "write a new file and rename it: half of a policy may be in force";
+            tracing::warn!(file, polls, advice, "a policy file changes at every poll");
+        }
+        let files = match polled {
             Ok(Some(files)) => files,
             Ok(None) => return,
             Err(error) => return self.report_unreadable(&error.into()),
         };
+        let was_requested = std::mem::take(&mut self.is_requested);
         self.is_unreadable = false;
         let fingerprint = Fingerprint::from_sources(&files);
         if self.last_read == fingerprint {
-            if all {
+            if was_requested {
                 tracing::info!(%fingerprint, "policy files read again, nothing has changed");
             }
             // If the files were unreadable for a while, the metrics still show a failed reload.
@@ -125,6 +141,7 @@ impl PolicyReloader {
     /// Logs a failure to read the files. Further failures are not logged until a poll succeeds.
     /// Until then, every poll rereads all files, even those that have not changed.
     fn report_unreadable(&mut self, failure: &Failure) {
+        self.is_requested = false;
         self.files.discard_stamps();
         if !self.is_unreadable {
             self.is_unreadable = true;

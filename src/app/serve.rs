@@ -128,22 +128,25 @@ async fn run(
     started.become_ready(settings, &health);
     let (files, rules) = (started.files, decider.policy().rules().len());
     let fingerprint = telemetry.policy_fingerprint();
-    let watchers = Arc::new(watch_files(started, overrides, certificates)?);
+    let watchers = watch_files(started, overrides, certificates)?;
     log_ready(is_connected, files, rules, &fingerprint);
-    let (hard_limit, reloading) = (settings.hard_limit, Arc::clone(&watchers));
-    let stop = async move {
-        let drain =
-            signals.wait_for_stop(|| reloading.iter().for_each(WatcherThread::reload)).await;
+    let stop = async {
+        let drain = signals.wait_for_stop(|| watchers.iter().for_each(WatcherThread::reload)).await;
         tracing::info!("stopping");
-        exit_at_hard_limit(hard_limit);
+        exit_at_hard_limit(settings.hard_limit);
+        http_ports.leave();
         tokio::spawn(signals.exit_on_next_signal());
         drain
     };
-    let drained = listener.serve(Router::new(rate_limit, health), stop).await?;
-
+    let mut draining = listener.serve(Router::new(rate_limit, health), stop).await?;
+    let deadline = draining.deadline();
     watchers.iter().for_each(WatcherThread::stop);
-    http_ports.stop().await;
+    // Calls on both ports may need the connections to Redis, and so do the tasks that calls leave
+    // behind. The connections run on the worker threads, which therefore stop last.
+    let (drained, ()) = tokio::join!(draining.finish_calls(), http_ports.stop(deadline));
+    let _ = tokio::time::timeout_at(deadline, decider.store().wait_until_idle()).await;
     let _ = tokio::time::timeout(LAST_EXPORT_TIMEOUT, exporters.stop()).await;
+    draining.stop().await;
     tracing::info!(cut_off = drained.cut_off, "stopped");
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::pin::pin;
 
 #[cfg(feature = "redis")]
 use super::redis_stack::RedisStack;
-use crate::domain::{Answers, Call, Receipt};
+use crate::domain::{Answers, Call, Micros, Receipt};
 #[cfg(feature = "redis")]
 use crate::store::SharedStore as _;
 use crate::store::Store;
@@ -38,6 +38,15 @@ impl AnyStore {
         }
     }
 
+    /// Waits until the background tasks of the store, such as refunds, have ended. Returns
+    /// immediately if the counters are in memory. Called only at shutdown, after the last call.
+    #[cfg(feature = "server")]
+    pub(crate) async fn wait_until_idle(&self) {
+        if let Some(redis) = self.redis() {
+            redis.wait_until_idle().await;
+        }
+    }
+
     /// Discards cached refusals and stops spending prepaid hits. Called when the policy is
     /// replaced, because the new policy may decide the same calls differently.
     pub(crate) fn retire_policy(&self) {
@@ -45,6 +54,17 @@ impl AnyStore {
         if let Some(redis) = self.redis() {
             redis.remote().retire_policy();
         }
+    }
+
+    /// Logs the start or the end of an outage of Redis, at most once a second. Has no effect if the
+    /// counters are in memory.
+    pub(crate) fn update_outage(&self, now: Micros) {
+        #[cfg(feature = "redis")]
+        if let Some(redis) = self.redis() {
+            redis.update_outage(now);
+        }
+        #[cfg(not(feature = "redis"))]
+        let _ = now;
     }
 
     /// Returns the memory store, which is the fallback if counters are in Redis.
@@ -63,7 +83,12 @@ impl Store for AnyStore {
             AnyStore::Memory(memory) => memory.apply(call).await,
             // Pinned here, because awaiting the future by value would copy it.
             #[cfg(feature = "redis")]
-            AnyStore::Redis(redis) => pin!(redis.apply(call)).await,
+            AnyStore::Redis(redis) => {
+                let answers = pin!(redis.apply(call)).await;
+                // Here, because nobody else looks for outages in the library.
+                redis.update_outage(call.now);
+                answers
+            }
         }
     }
 

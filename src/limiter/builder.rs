@@ -37,6 +37,7 @@ pub struct LimiterBuilder {
     files: Vec<Source>,
     secret: Secret,
     counters_max: usize,
+    clock: Clock,
     #[cfg(feature = "redis")]
     redis: Option<RedisOptions>,
 }
@@ -47,6 +48,7 @@ impl Default for LimiterBuilder {
             files: Vec::new(),
             secret: Secret::default(),
             counters_max: COUNTERS_MAX_DEFAULT,
+            clock: Clock::System,
             #[cfg(feature = "redis")]
             redis: None,
         }
@@ -84,6 +86,12 @@ impl LimiterBuilder {
         LimiterBuilder { secret: Secret::derive(secret), ..self }
     }
 
+    /// Sets the clock of the calls and of outages, for tests.
+    #[doc(hidden)]
+    pub fn clock(self, clock: Clock) -> LimiterBuilder {
+        LimiterBuilder { clock, ..self }
+    }
+
     /// Stores the counters in Redis, where all processes share them. The limiter must then be
     /// built inside a tokio runtime. Requires the feature `redis`.
     #[cfg(feature = "redis")]
@@ -107,14 +115,14 @@ impl LimiterBuilder {
         let policy = Arc::new(compile_policy(&self.files, &self.secret)?);
         let store = self.open_store()?;
         let decider = Decider::new(policy, store, (), GlobalModes::default());
-        let inner = LimiterInner { decider, secret: self.secret, clock: Clock::System };
+        let inner = LimiterInner { decider, secret: self.secret, clock: self.clock };
         Ok(Limiter(Arc::new(inner)))
     }
 
     fn open_store(&self) -> Result<AnyStore, ConfigError> {
         #[cfg(feature = "redis")]
         if let Some(redis) = &self.redis {
-            return redis.open_store(&self.secret, self.counters_max);
+            return redis.open_store(&self.secret, self.counters_max, self.clock.clone());
         }
         Ok(AnyStore::in_memory(self.counters_max))
     }

@@ -44,9 +44,9 @@ const SWEEP_SLOTS: usize = 131_072;
 /// several threads or tasks are decided concurrently, and together they never exceed a limit.
 ///
 /// A limiter with counters in memory decides without suspending and works with any async runtime. A
-/// limiter with counters in Redis needs the tokio runtime in which it was built. It shares its
-/// counters with every Tidegate service that has the same Redis, key prefix, key secret, and
-/// policy.
+/// limiter with counters in Redis needs the tokio runtime in which it was built: once that has ended,
+/// calls are decided as if Redis did not reply. It shares its counters with every Tidegate service
+/// that has the same Redis, key prefix, key secret, and policy.
 ///
 /// The limits use the system clock or, with counters in Redis, the clock of the Redis server. If
 /// the clock steps back, no limit refills twice.
@@ -224,10 +224,13 @@ impl Limiter {
     ///
     /// Calling it is optional: new counters replace expired ones in any case, and the memory is
     /// bounded by [`max_counters`](LimiterBuilder::max_counters). Call it once a second to
-    /// let memory use shrink after a flood of keys.
+    /// let memory use shrink after a flood of keys. It then also logs outages of Redis while no call
+    /// is made.
     pub fn sweep(&self) {
         let LimiterInner { decider, clock, .. } = &*self.0;
-        decider.store().memory().sweep(clock.now(), SWEEP_SLOTS);
+        let now = clock.now();
+        decider.store().memory().sweep(now, SWEEP_SLOTS);
+        decider.store().update_outage(now);
     }
 
     /// Waits until Redis is connected, without a timeout. Returns immediately if the counters are

@@ -180,6 +180,7 @@ impl RedisOptions {
         &self,
         secret: &Secret,
         keys_max: usize,
+        clock: Clock,
     ) -> Result<AnyStore, ConfigError> {
         if !BUDGET_RANGE.contains(&self.budget) {
             return Err(ConfigError::Option("budget: must be from 1 ms to 60 s".to_owned()));
@@ -214,7 +215,8 @@ impl RedisOptions {
             refusal_cache: true,
             keys_max,
         };
-        AnyStore::open_redis(client, stack).map_err(|error| ConfigError::Option(error.to_string()))
+        let opened = AnyStore::open_redis(client, stack, clock);
+        opened.map_err(|error| ConfigError::Option(error.to_string()))
     }
 }
 

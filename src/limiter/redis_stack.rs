@@ -42,7 +42,7 @@ pub(crate) struct RedisStackConfig {
 
 impl AnyStore {
     /// Creates a Redis store with its wrappers. Connections are opened in the background, on the
-    /// current tokio runtime or on the worker runtimes of `client`.
+    /// current tokio runtime or on the worker runtimes of `client`. `clock` measures outages.
     ///
     /// # Errors
     ///
@@ -50,6 +50,7 @@ impl AnyStore {
     pub(crate) fn open_redis(
         client: RedisConfig,
         config: RedisStackConfig,
+        clock: Clock,
     ) -> Result<AnyStore, RedisConfigError> {
         let prefix = client.prefix.clone();
         let connections = RedisClient::open(client, PRODUCTION.all().to_vec())?;
@@ -60,7 +61,7 @@ impl AnyStore {
         let remote = Deadline::new(cached, config.budget, Clock::System);
         let local = MemoryStore::new(config.keys_max);
         let fallback = FallbackConfig { replicas: config.replicas };
-        Ok(AnyStore::Redis(Fallback::new(remote, local, fallback)))
+        Ok(AnyStore::Redis(Fallback::new(remote, local, fallback, clock)))
     }
 
     /// Returns the Redis store with its wrappers, or `None` if counters are in memory.

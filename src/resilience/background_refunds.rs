@@ -1,45 +1,28 @@
 //! Runs refunds in background tasks, so that no caller waits for a refund.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
-use tokio::runtime::Handle;
+use crate::store::owned_tasks::OwnedTasks;
 
 /// Maximum number of concurrent refunds; further refunds are dropped. A refund is one pipelined
 /// write, so this many are in progress only if the store is unavailable. If a refund is dropped,
 /// its hits stay charged until their window ends or their bucket refills.
 const REFUNDS_MAX: usize = 1_024;
 
-/// Spawner of background tasks for refunds, with a count of the refunds in progress.
+/// Spawner of background tasks for refunds, with a bound on the refunds in progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BackgroundRefunds {
-    in_progress: Arc<AtomicUsize>,
-}
-
-/// Refund in progress. When dropped, even by a runtime that ends, makes room for another one.
-#[derive(Debug)]
-struct RefundInProgress(Arc<AtomicUsize>);
-
-impl Drop for RefundInProgress {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
+    tasks: OwnedTasks,
 }
 
 impl BackgroundRefunds {
     /// Runs a refund in a background task. Returns false if the refund is dropped, because
     /// [`REFUNDS_MAX`] are in progress or there is no tokio runtime.
     pub(super) fn start(&self, refund: impl Future<Output = ()> + Send + 'static) -> bool {
-        let in_progress = RefundInProgress(Arc::clone(&self.in_progress));
-        let started_before = self.in_progress.fetch_add(1, Ordering::Relaxed);
-        let (Ok(runtime), true) = (Handle::try_current(), started_before < REFUNDS_MAX) else {
-            return false;
-        };
-        runtime.spawn(async move {
-            refund.await;
-            drop(in_progress);
-        });
-        true
+        self.tasks.running() < REFUNDS_MAX && self.tasks.spawn(refund)
+    }
+
+    /// Waits until no refund is in progress.
+    pub(super) async fn wait_until_done(&self) {
+        self.tasks.wait_until_done().await;
     }
 }
 

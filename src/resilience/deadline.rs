@@ -6,6 +6,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+
 use crate::clock::Clock;
 use crate::domain::{Answers, Call, ExecutionStatus, Receipt, Source};
 use crate::store::delivery::unanswered;
@@ -69,6 +71,10 @@ impl<S: SharedStore> SharedStore for Deadline<S> {
         self.store.wait_until_connected().await;
     }
 
+    async fn wait_until_idle(&self) {
+        self.store.wait_until_idle().await;
+    }
+
     fn shared_stats(&self) -> SharedStoreStats {
         let stats = self.store.shared_stats();
         let overruns = stats.overruns + self.unsent.load(Ordering::Relaxed);
@@ -96,6 +102,10 @@ impl<S: Store> Store for Deadline<S> {
         if budget.is_zero() {
             self.unsent.fetch_add(1, Ordering::Relaxed);
             return unanswered(call, ExecutionStatus::NotExecuted, Source::Shed);
+        }
+        if Handle::try_current().is_err() {
+            // The store's timer would panic. The runtime of a library user may have ended.
+            return unanswered(call, ExecutionStatus::NotExecuted, Source::Redis);
         }
         self.store.apply(&Call { deadline: Some(now + budget), ..*call }).await
     }

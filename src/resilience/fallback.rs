@@ -38,11 +38,13 @@ use super::over_admission::OverAdmission;
 use super::own_charges::{self, OwnCharges};
 use super::replica_limits::{ReplicaLimit, ReplicaLimits};
 use super::store_override::StoreOverride;
+use crate::clock::Clock;
 use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Fraction, Hits, LateFate, Micros,
     Op, OwnedCall, Receipt, Role, Source, Verdict,
 };
 use crate::store::delivery::{Caller, UnheardHits, run_in_task, unanswered};
+use crate::store::owned_tasks::OwnedTasks;
 use crate::store::{LocalStore, SharedStore, Store};
 
 /// Answer to a check that was not sent to the remote store.
@@ -103,19 +105,21 @@ pub struct Fallback<S, L> {
     replicas: u32,
     background_refunds: BackgroundRefunds,
     late_charges: LateCharges,
+    /// Tasks that own calls.
+    tasks: OwnedTasks,
 }
 
 impl<S: Store, L: LocalStore> Fallback<S, L> {
     /// Creates a store that calls `remote` first, and uses `local` for every check that `remote`
-    /// does not answer. Shared with the tasks that own calls.
-    pub fn new(remote: S, local: L, config: FallbackConfig) -> Arc<Self> {
+    /// does not answer. `clock` measures the duration of outages. Shared with the tasks that own calls.
+    pub fn new(remote: S, local: L, config: FallbackConfig, clock: Clock) -> Arc<Self> {
         let share = Fraction::one_of(config.replicas);
         Arc::new(Fallback {
             remote: Arc::new(remote),
             local,
             replica_limits: ReplicaLimits::new(share),
             store_override: StoreOverride::default(),
-            outages: OutageTracker::default(),
+            outages: OutageTracker::new(clock),
             stats: FallbackStats::default(),
             over_admission: OverAdmission::default(),
             missing_charges: MissingCharges::default(),
@@ -123,6 +127,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             replicas: config.replicas,
             background_refunds: BackgroundRefunds::default(),
             late_charges: LateCharges::default(),
+            tasks: OwnedTasks::default(),
         })
     }
 
@@ -190,7 +195,7 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             let answers = fallback.apply_with_own_charges(&owned.to_call(&checks)).await;
             caller.deliver(answers);
         };
-        let answers = run_in_task(&self.stats.unheard, work).await;
+        let answers = run_in_task(&self.tasks, &self.stats.unheard, work).await;
         answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, Source::Redis))
     }
 
@@ -432,8 +437,17 @@ fn fallback_reason(answers: &Answers) -> Option<FallbackReason> {
 }
 
 impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
-    /// Returns the current outage, or `None` if there is none. Call it at least once a second,
-    /// because it also logs the start and the end of outages.
+    /// Updates the current outage, if a second has passed since a call last did, so that its start
+    /// and its end are logged even if nobody calls [`outage`](Self::outage). Costs an atomic load
+    /// otherwise.
+    pub(crate) fn update_outage(&self, now: Micros) {
+        if self.outages.claim_update(now) {
+            self.outage(now);
+        }
+    }
+
+    /// Returns the current outage, or `None` if there is none. Also logs the start and the end of
+    /// outages. Calls do so, too; without calls, nobody learns of an outage unless this is called.
     pub fn outage(&self, now: Micros) -> Option<Outage> {
         self.record_new_losses(now);
         self.over_admission.expire_charges(now);
@@ -444,6 +458,15 @@ impl<S: SharedStore, L: LocalStore> Fallback<S, L> {
             (!self.remote.is_available()).then_some(FallbackReason::Unreachable)
         };
         self.outages.update(now, unavailable)
+    }
+
+    /// Waits until the background tasks of this wrapper and of the remote store have ended. Called
+    /// only at shutdown, after the last call.
+    pub async fn wait_until_idle(&self) {
+        self.tasks.wait_until_done().await;
+        self.background_refunds.wait_until_done().await;
+        self.late_charges.wait_until_done().await;
+        self.remote.wait_until_idle().await;
     }
 }
 

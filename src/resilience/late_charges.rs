@@ -20,6 +20,7 @@ use crate::domain::{
     Verdict,
 };
 use crate::store::Store;
+use crate::store::owned_tasks::OwnedTasks;
 
 /// Maximum number of counters whose charges wait; charges to further counters are dropped. This is
 /// also the maximum number of checks in one background call.
@@ -45,6 +46,7 @@ impl LateCharge {
 #[derive(Debug, Default)]
 pub(super) struct LateCharges {
     shared: Arc<SharedState>,
+    tasks: OwnedTasks,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +98,9 @@ impl LateCharges {
         charges: impl IntoIterator<Item = LateCharge>,
         now: Micros,
     ) {
-        let Ok(runtime) = Handle::try_current() else { return };
+        if Handle::try_current().is_err() {
+            return;
+        }
         let mut queue = self.shared.lock_queue();
         for charge in charges {
             queue.push(charge);
@@ -108,11 +112,16 @@ impl LateCharges {
         queue.is_sending = true;
         let (shared, store) = (Arc::clone(&self.shared), Arc::clone(store));
         let mut sending = Sending(Some(Arc::clone(&shared)));
-        runtime.spawn(async move {
+        self.tasks.spawn(async move {
             shared.send_waiting(&*store).await;
             // The task has recorded its end itself, and the next one may have begun.
             sending.disarm();
         });
+    }
+
+    /// Waits until no charge waits or is in flight.
+    pub(super) async fn wait_until_done(&self) {
+        self.tasks.wait_until_done().await;
     }
 }
 

@@ -19,6 +19,10 @@ use crate::domain::Micros;
 /// counts as degraded. A single late call among hundreds is not an outage.
 const UNDECIDED_PERCENT_MAX: u64 = 1;
 
+/// Interval at which calls update the current outage, 1 s. An outage ends at most this much later
+/// than the calls of the last second say.
+const UPDATE_INTERVAL: Micros = Micros::SECOND;
+
 /// Minimum time between two log lines about the start of an outage.
 const LOG_INTERVAL: Micros = Micros::from_secs(60);
 
@@ -90,6 +94,8 @@ pub struct OutageTracker {
     recent: RecentCalls,
     clock: Clock,
     origin: Instant,
+    /// Wall-clock time at which a call last claimed an update of the current outage.
+    updated_at: AtomicU64,
     /// Start of the current outage, in microseconds since the tracker was created (`origin`); 0 if
     /// there is none.
     start: AtomicU64,
@@ -102,23 +108,33 @@ pub struct OutageTracker {
     next_log_at: AtomicU64,
 }
 
-impl Default for OutageTracker {
-    fn default() -> Self {
-        let clock = Clock::default();
+impl OutageTracker {
+    /// Creates a tracker that measures outages with the monotonic time of `clock`.
+    pub(super) fn new(clock: Clock) -> Self {
         OutageTracker {
             calls: Default::default(),
             recent: RecentCalls::default(),
             origin: clock.monotonic_now(),
             clock,
+            updated_at: AtomicU64::new(0),
             start: AtomicU64::new(0),
             reason: AtomicU64::new(0),
             is_logged: AtomicBool::new(false),
             next_log_at: AtomicU64::new(0),
         }
     }
-}
 
-impl OutageTracker {
+    /// Returns whether the current outage must be updated now, and counts it as updated. Returns
+    /// true to one caller in each [`UPDATE_INTERVAL`], and after the clock has stepped back.
+    pub(super) fn claim_update(&self, now: Micros) -> bool {
+        let last = self.updated_at.load(Ordering::Relaxed);
+        now.0.wrapping_sub(last) >= UPDATE_INTERVAL.0
+            && self
+                .updated_at
+                .compare_exchange(last, now.0, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+
     /// Returns the number of calls since startup that the store did not answer because of `reason`.
     pub fn calls(&self, reason: FallbackReason) -> u64 {
         self.calls[reason as usize].load(Ordering::Relaxed)
@@ -223,7 +239,7 @@ mod tests {
 
     #[test]
     fn more_than_one_percent_of_undecided_calls_in_a_second_is_an_outage() {
-        let tracker = OutageTracker::default();
+        let tracker = OutageTracker::new(Clock::System);
         assert_eq!(tracker.update(NOW, None), None);
         for call in 0..99 {
             tracker.record_success(at_millis(call));
@@ -242,7 +258,7 @@ mod tests {
 
     #[test]
     fn an_unavailable_store_is_an_outage_even_without_calls() {
-        let tracker = OutageTracker::default();
+        let tracker = OutageTracker::new(Clock::System);
         let outage = tracker.update(NOW, Some(FallbackReason::Unreachable)).unwrap();
         assert!(outage.to_string().ends_with("s: the store is unreachable"), "{outage}");
         assert!(tracker.start.load(Ordering::Relaxed) > 0);
@@ -252,7 +268,7 @@ mod tests {
 
     #[test]
     fn an_outage_names_the_latest_unanswered_call_or_else_why_the_store_is_unavailable() {
-        let tracker = OutageTracker::default();
+        let tracker = OutageTracker::new(Clock::System);
         tracker.record_fallback(FallbackReason::TimedOut, NOW);
         let reason = |now, unavailable| tracker.update(now, Some(unavailable)).unwrap().reason;
         assert_eq!(reason(NOW, FallbackReason::Unreachable), FallbackReason::TimedOut);
@@ -261,7 +277,7 @@ mod tests {
 
     #[test]
     fn the_wall_clock_does_not_change_the_duration_of_an_outage() {
-        let tracker = OutageTracker::default();
+        let tracker = OutageTracker::new(Clock::System);
         tracker.record_fallback(FallbackReason::TimedOut, NOW);
         tracker.record_fallback(FallbackReason::TimedOut, at_millis(86_400_000));
         let outage = tracker.update(at_millis(86_400_000), None).unwrap();

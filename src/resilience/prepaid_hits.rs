@@ -34,6 +34,7 @@ use crate::domain::{
     LateFate, Micros, Op, Outcome, OwnedCall, Receipt, RepeatedCounters, Source, Verdict,
 };
 use crate::store::delivery::{Caller, UnheardHits, run_in_task_until, unanswered};
+use crate::store::owned_tasks::OwnedTasks;
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Store wrapper that answers checks of hot counters from hits that were charged in advance.
@@ -44,6 +45,8 @@ pub struct PrepaidHits<S> {
     /// Time at which the wrapper was created. The times in [`PrepaidLots`] are relative to it.
     started: Instant,
     background_refunds: BackgroundRefunds,
+    /// Tasks that own calls, and those that wait for the end of a lot.
+    tasks: OwnedTasks,
 }
 
 impl<S> Clone for PrepaidHits<S> {
@@ -53,6 +56,7 @@ impl<S> Clone for PrepaidHits<S> {
             clock: self.clock.clone(),
             started: self.started,
             background_refunds: self.background_refunds.clone(),
+            tasks: self.tasks.clone(),
         }
     }
 }
@@ -155,7 +159,8 @@ impl<S: Store> PrepaidHits<S> {
         let started = clock.monotonic_now();
         let shared =
             Arc::new(SharedState { store, lots, clock_steps: ClockSteps::default(), stats });
-        PrepaidHits { shared, clock, started, background_refunds: BackgroundRefunds::default() }
+        let (background_refunds, tasks) = Default::default();
+        PrepaidHits { shared, clock, started, background_refunds, tasks }
     }
 
     /// Returns the hits charged for calls that a task owned and whose callers had left.
@@ -219,7 +224,8 @@ impl<S: Store> PrepaidHits<S> {
             }
         };
         let unknown = || unanswered(call, ExecutionStatus::Unknown, Source::Redis);
-        match run_in_task_until(call.deadline, &self.shared.stats.unheard, work).await {
+        match run_in_task_until(call.deadline, &self.tasks, &self.shared.stats.unheard, work).await
+        {
             Ok(answers) => answers.unwrap_or_else(unknown),
             Err(late) => {
                 self.shared.stats.overruns.fetch_add(1, Ordering::Relaxed);
@@ -370,11 +376,10 @@ impl<S: Store> PrepaidHits<S> {
 
     /// Starts a task that refunds the unspent hits of a lot when the lot expires.
     fn schedule_refund(&self, lot: AddedLot) {
-        let Ok(runtime) = Handle::try_current() else { return };
         let shared = Arc::clone(&self.shared);
         let over = self.started + Duration::from_micros(lot.spend_until.0);
         // One task per lot: about forty per second for each hot counter.
-        runtime.spawn(async move {
+        self.tasks.spawn(async move {
             tokio::time::sleep_until(over.into()).await;
             if let Some(receipt) = shared.lots.remove_lot(&lot, shared.session()) {
                 shared.refund(receipt).await;
@@ -442,6 +447,13 @@ impl<S: SharedStore> SharedStore for PrepaidHits<S> {
 
     async fn wait_until_connected(&self) {
         self.shared.store.wait_until_connected().await;
+    }
+
+    /// Also waits until every lot is spent or refunded, at most [`LOT_LIFETIME_MAX`] and the refund.
+    async fn wait_until_idle(&self) {
+        self.tasks.wait_until_done().await;
+        self.background_refunds.wait_until_done().await;
+        self.shared.store.wait_until_idle().await;
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
@@ -513,184 +525,4 @@ impl<S: Store> Store for PrepaidHits<S> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Mutex;
-
-    use super::*;
-    use crate::domain::fixtures::{fixed_window, take};
-    use crate::domain::{Charge, ExecutionStatus, Limit, Role};
-
-    const START: CallStart = CallStart { session: 7, now: Micros(100_000) };
-
-    /// Store that returns the same answers to every call, and records the hits of each refund.
-    struct TestStore {
-        answers: Vec<Answer>,
-        session: AtomicU64,
-        refunded: Mutex<Vec<Hits>>,
-    }
-
-    impl Store for TestStore {
-        async fn apply(&self, _: &Call<'_>) -> Answers {
-            Answers::new(self.answers.clone(), Source::Redis)
-        }
-
-        async fn refund(&self, receipts: &[Receipt]) {
-            let hits = receipts.iter().map(|receipt| receipt.taken.hits);
-            self.refunded.lock().unwrap().extend(hits);
-        }
-
-        fn session(&self) -> u64 {
-            self.session.load(Ordering::Relaxed)
-        }
-    }
-
-    fn prepaid_hits(answers: Vec<Answer>) -> PrepaidHits<TestStore> {
-        let session = AtomicU64::new(START.session);
-        let store = TestStore { answers, session, refunded: Mutex::default() };
-        PrepaidHits::new(store, 1, Clock::System)
-    }
-
-    fn prepaid_limit() -> Arc<Limit> {
-        Arc::new(Limit { prepay: true, ..fixed_window(100, Micros::SECOND) })
-    }
-
-    /// Returns the outcome of a charge that leaves 80 hits.
-    fn charged_outcome(hits: u64) -> Outcome {
-        let (hits, at) = (Hits(hits), Micros::ZERO);
-        let taken = ChargeRecord { hits, at, window: Micros::ZERO, entry: 0 };
-        Outcome { charged: hits, taken: Some(taken), ..Outcome::pass(Hits(80)) }
-    }
-
-    #[test]
-    fn only_required_charges_of_prepaid_limits_are_prepaid() {
-        let (limit, plain) = (prepaid_limit(), Arc::new(fixed_window(100, Micros::SECOND)));
-        let check = take(1, 1, &limit);
-        assert!(may_be_prepaid(&check));
-        for other in [
-            take(1, 1, &plain),
-            take(1, 0, &limit),
-            Check { role: Role::Shadow, ..check },
-            Check { role: Role::Quota(0), ..check },
-            Check { op: Op::PEEK, ..check },
-            Check { op: Op::Refund { cost: Hits(1) }, ..check },
-        ] {
-            assert!(!may_be_prepaid(&other), "{other:?}");
-        }
-    }
-
-    #[test]
-    fn a_refusal_of_a_prepaid_limit_may_be_transient() {
-        let (limit, plain) = (prepaid_limit(), Arc::new(fixed_window(100, Micros::SECOND)));
-        let prepaid = prepaid_hits(Vec::new());
-        assert!(prepaid.has_transient_refusals(&take(1, 1, &limit)));
-        assert!(!prepaid.has_transient_refusals(&take(1, 1, &plain)));
-    }
-
-    #[test]
-    fn a_call_is_repeated_only_if_a_refusal_means_that_nothing_was_charged() {
-        let limit = prepaid_limit();
-        let debt = Arc::new(Limit { charge: Charge::Always, ..Limit::clone(&limit) });
-        let [one, other] = [1, 2].map(|identity| take(identity, 1, &limit));
-        let refund = Check { op: Op::Refund { cost: Hits(1) }, ..other };
-        for (checks, accounting, expected) in [
-            (&[one][..], Accounting::AllOrNothing, true),
-            (&[one][..], Accounting::Independent, true),
-            (&[one, other][..], Accounting::AllOrNothing, true),
-            (&[one, other][..], Accounting::Independent, false),
-            (&[one, take(2, 1, &debt)][..], Accounting::AllOrNothing, false),
-            (&[one, refund][..], Accounting::AllOrNothing, false),
-        ] {
-            let call = Call { checks, accounting, now: Micros::ZERO, deadline: None };
-            assert_eq!(can_be_repeated(&call), expected, "{call:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_call_whose_lot_is_refused_is_sent_again_unless_an_outcome_is_unknown() {
-        let limit = prepaid_limit();
-        let checks = [1, 2].map(|identity| take(identity, 1, &limit));
-        let accounting = Accounting::AllOrNothing;
-        let call = Call { checks: &checks, accounting, now: Micros::ZERO, deadline: None };
-        let refused = Answer::Decided(Outcome::refuse_for(Micros::SECOND));
-        let unknown = Answer::Unanswered { executed: ExecutionStatus::Unknown };
-        for (other, is_final) in [(Answer::NotAsked, false), (unknown, true)] {
-            let prepaid = prepaid_hits(vec![refused, other]);
-            let lots = &prepaid.shared.lots;
-            let lot = PendingLot { check_index: 0, hits: 10, lots, check: checks[0] };
-            let rest = RemainingCall {
-                start: START,
-                answers: vec![Answer::NotAsked; 2],
-                reserved: SmallVec::new(),
-                pending_lots: SmallVec::from_iter([lot]),
-            };
-            let answers = prepaid.try_decide_remaining(&call, rest).await;
-            assert_eq!(answers.is_some(), is_final, "{other:?}");
-        }
-    }
-
-    #[test]
-    fn all_lots_end_when_the_wall_clock_moves_a_second_against_the_monotonic_clock() {
-        let (prepaid, limit) = (prepaid_hits(Vec::new()), prepaid_limit());
-        let checks = [take(1, 1, &limit)];
-        let started = Micros(1_763_596_800_000_000);
-        // The session after a call at a wall-clock time, in milliseconds beyond what has passed.
-        let session_at = |millis: u64| {
-            let now = Micros(started.0 + prepaid.now().0 + 1_000 * millis);
-            let accounting = Accounting::AllOrNothing;
-            let call = Call { checks: &checks, accounting, now, deadline: None };
-            let _rest = prepaid.answer(&call, false);
-            prepaid.shared.session()
-        };
-        assert_eq!(session_at(0), START.session);
-        // Half a second is left for a machine that does not run this test for a while.
-        assert_eq!(session_at(500), START.session);
-        assert_eq!(
-            session_at(3_600_000),
-            START.session + 1,
-            "the machine was suspended for an hour"
-        );
-        assert_eq!(session_at(3_600_000), START.session + 1);
-        assert_eq!(session_at(0), START.session + 2, "the wall clock was set back");
-    }
-
-    #[tokio::test]
-    async fn charged_hits_that_belong_to_no_lot_are_refunded_unless_the_session_has_changed() {
-        let limit = prepaid_limit();
-        let check = take(1, 3, &limit);
-        for (session, refunded) in [(START.session, vec![Hits(10)]), (START.session + 1, vec![])] {
-            let prepaid = prepaid_hits(Vec::new());
-            let store = &prepaid.shared.store;
-            store.session.store(session, Ordering::Relaxed);
-            let mut outcome = charged_outcome(13);
-            // The counter has no account, so the hits cannot be added as a lot.
-            prepaid.add_charged_lot(&check, &mut outcome, START);
-            tokio::task::yield_now().await;
-            assert_eq!(*store.refunded.lock().unwrap(), refunded);
-            assert_eq!((outcome.charged, outcome.available), (Hits(3), Hits(90)));
-            assert_eq!(outcome.taken.map(|taken| taken.hits), Some(Hits(3)));
-        }
-    }
-
-    #[tokio::test]
-    async fn hits_of_a_rejected_call_are_refunded_if_their_lot_has_ended() {
-        let (prepaid, limit) = (prepaid_hits(Vec::new()), prepaid_limit());
-        let lots = &prepaid.shared.lots;
-        let checks = [take(1, 3, &limit)];
-        lots.record_outcome(&checks[0], &charged_outcome(3), START.now);
-        let lot = lots.add_lot(&checks[0], &charged_outcome(13), START.session, START.now).unwrap();
-        let SpendResult::Spent(lot_id, outcome) =
-            lots.spend(&checks[0], false, START.session, START.now)
-        else {
-            panic!("there are hits")
-        };
-        assert_eq!(lots.remove_lot(&lot, START.session).unwrap().taken.hits, Hits(7));
-        let accounting = Accounting::AllOrNothing;
-        let call = Call { checks: &checks, accounting, now: Micros::ZERO, deadline: None };
-        let mut answers = [Answer::Decided(outcome)];
-        let reserved = [ReservedHits { check_index: 0, lot_id }];
-        prepaid.put_back(&call, &reserved, START, &mut answers);
-        tokio::task::yield_now().await;
-        assert_eq!(*prepaid.shared.store.refunded.lock().unwrap(), [Hits(3)]);
-        assert_eq!(answers[0].outcome().unwrap().charged, Hits::ZERO);
-    }
-}
+mod tests;

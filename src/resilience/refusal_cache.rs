@@ -472,6 +472,10 @@ impl<S: SharedStore> SharedStore for RefusalCache<S> {
         self.inner.wait_until_connected().await;
     }
 
+    async fn wait_until_idle(&self) {
+        self.inner.wait_until_idle().await;
+    }
+
     fn shared_stats(&self) -> SharedStoreStats {
         SharedStoreStats {
             cached_refusals: self.stats.refused.load(Ordering::Relaxed),

@@ -12,13 +12,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use http::Response;
-use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time;
 use tonic::body::Body;
 use tonic::{Code, Status};
@@ -27,8 +26,6 @@ use super::authz::Caller;
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
 use super::handshake_log::HandshakeLog;
-use super::limits_stream;
-use super::limits_stream::StreamInput;
 use super::preface;
 use super::rls_service::Decide;
 use super::router::{ReceiveLimits, RouteMatch, Router};
@@ -117,10 +114,6 @@ struct CallContext<D> {
     /// Memory budget for incomplete requests on this connection.
     incomplete_requests: Arc<ByteBudget>,
     receive_timeout: Duration,
-    /// Permits that limit the number of open streams on the connection.
-    stream_permits: Arc<Semaphore>,
-    /// Becomes true when the connection shuts down and its streams must end.
-    closing: watch::Receiver<bool>,
 }
 
 impl<D: Decide> CallContext<D> {
@@ -128,7 +121,6 @@ impl<D: Decide> CallContext<D> {
         let mut call = match request {
             RouteMatch::RateLimit(call) => call,
             RouteMatch::Rejected(response) => return *response,
-            RouteMatch::Stream(body) => return self.open_stream(body),
             RouteMatch::TonicService(request) => {
                 self.activity.record_call();
                 let answer = Box::pin(self.router.call_tonic_service(*request));
@@ -153,26 +145,6 @@ impl<D: Decide> CallContext<D> {
             }
             Err(status) => self.reject(&status),
         }
-    }
-
-    /// Responds to a `tidegate.v1.Limits/Stream` call. Returns RESOURCE_EXHAUSTED if the connection
-    /// already has the maximum number of streams.
-    fn open_stream(&self, body: Incoming) -> Response<Body> {
-        self.activity.record_call();
-        let Ok(permit) = Arc::clone(&self.stream_permits).try_acquire_owned() else {
-            let reason = format!("at most {} streams per connection", limits_stream::STREAMS_MAX);
-            return Status::resource_exhausted(reason).into_http();
-        };
-        limits_stream::respond(StreamInput {
-            rls_service: Arc::clone(self.router.rls_service()),
-            body,
-            caller: self.caller.clone(),
-            activity: Arc::clone(&self.activity),
-            memory_budget: Arc::clone(&self.incomplete_requests),
-            receive_timeout: self.receive_timeout,
-            permit,
-            closing: self.closing.clone(),
-        })
     }
 
     /// Returns the error response for a request that was not received completely. Also counts the
@@ -285,7 +257,6 @@ impl<D: Decide> Worker<D> {
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let bytes_max = self.limits.incomplete_bytes_per_connection_max;
-        let (close, closing) = watch::channel(false);
         let context = Arc::new(CallContext {
             router: Arc::clone(&self.router),
             caller,
@@ -293,8 +264,6 @@ impl<D: Decide> Worker<D> {
             stats: Arc::clone(&self.stats),
             incomplete_requests: Arc::new(ByteBudget::within(&self.incomplete_requests, bytes_max)),
             receive_timeout: self.limits.receive_timeout,
-            stream_permits: Arc::new(Semaphore::new(limits_stream::STREAMS_MAX)),
-            closing,
         });
         let service = service_fn(|request| {
             let context = Arc::clone(&context);
@@ -322,7 +291,6 @@ impl<D: Decide> Worker<D> {
             }
             if !shutting_down && shutdown_due.as_mut().poll(cx).is_ready() {
                 shutting_down = true;
-                close.send_replace(true);
                 connection.as_mut().graceful_shutdown();
                 return connection.as_mut().poll(cx);
             }

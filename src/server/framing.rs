@@ -18,7 +18,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, BufMut as _, Bytes};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -105,14 +105,6 @@ where
         _ => message_count_status(),
     };
     status.into_http()
-}
-
-/// Appends a gRPC message, preceded by its five-byte prefix, to the body of a response.
-pub(super) fn put_message(message: &[u8], body: &mut BytesMut) {
-    body.put_u8(0);
-    // No message is longer than 4 GiB.
-    body.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
-    body.put_slice(message);
 }
 
 pub(super) fn message_too_long_status(bytes_max: usize) -> Status {

@@ -4,7 +4,7 @@
 //! processing, gRPC framing, and reading the clock happen only once per batch. Calls of this
 //! service are not traced.
 //!
-//! Not here: streams (`limits_stream`), encoding and decoding (`wire::limits_messages`).
+//! Not here: encoding and decoding (`wire::limits_messages`).
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -28,7 +28,7 @@ use crate::wire::encode::ResponseInput;
 use crate::wire::limits_messages::{self, EncodedResults};
 use crate::wire::messages::Counter;
 
-/// Unary method of `tidegate.v1.Limits`.
+/// Method of `tidegate.v1.Limits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LimitsMethod {
     Check,
@@ -39,7 +39,7 @@ pub(crate) enum LimitsMethod {
 }
 
 impl LimitsMethod {
-    /// Returns the method with this HTTP path; `None` if the service has no such unary method.
+    /// Returns the method with this HTTP path; `None` if the service has no such method.
     pub(crate) fn from_path(path: &str) -> Option<LimitsMethod> {
         Some(match path.strip_prefix("/tidegate.v1.Limits/")? {
             "Check" => LimitsMethod::Check,

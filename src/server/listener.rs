@@ -18,7 +18,7 @@ use futures_util::future;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time;
+use tokio::time::{self, Instant};
 
 use super::connection::{Phase, Socket, Worker};
 use super::connection_registry::ConnectionRegistry;
@@ -43,7 +43,7 @@ const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
 const LISTEN_BACKLOG: i32 = 4_096;
 
-/// Maximum time to wait for the worker threads to exit after the shutdown deadline.
+/// Maximum time to wait for the worker threads to exit.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Address on which the gRPC port listens.
@@ -136,7 +136,7 @@ impl Listener {
 
     /// Returns the runtimes of the worker threads. A task that calls depend on, such as a Redis
     /// connection, should run on one of them, so that its replies wake no other thread. The
-    /// runtimes shut down after the last connection closes.
+    /// runtimes run until [`DrainingListener::stop`].
     pub fn worker_handles(&self) -> Vec<Handle> {
         self.workers.handles()
     }
@@ -161,11 +161,9 @@ impl Listener {
         Arc::clone(&self.incomplete_requests)
     }
 
-    /// Serves until `shutdown` resolves, then drains. During the drain delay, the health check
-    /// reports NOT_SERVING, but calls are still served; [`Drain::AtOnce`] skips this delay. Then
-    /// the listener stops accepting, sends GOAWAY on every connection, and waits for the calls in
-    /// flight to finish. Once [`ServerLimits::hard_limit`] has passed since `shutdown` resolved,
-    /// the listener closes all remaining connections.
+    /// Serves until `shutdown` resolves, and then for the drain delay, during which the health check
+    /// reports NOT_SERVING; [`Drain::AtOnce`] skips this delay. Then the listener stops accepting
+    /// and sends GOAWAY on every connection. Returns the listener while its calls in flight finish.
     ///
     /// # Errors
     ///
@@ -174,11 +172,11 @@ impl Listener {
         self,
         router: Router<D>,
         shutdown: impl Future<Output = Drain>,
-    ) -> Result<DrainReport, WireError> {
+    ) -> Result<DrainingListener, WireError> {
         let Listener { settings, bound_sockets: bound, workers, stats, incomplete_requests } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
         let handshake_log = Arc::new(HandshakeLog::default());
-        let mut workers = workers.serve(|| Worker {
+        let workers = workers.serve(|| Worker {
             router: Arc::new(router.clone()),
             limits: settings.limits.clone(),
             tls: settings.tls.clone(),
@@ -194,7 +192,7 @@ impl Listener {
             Acceptor { workers: &workers, limits, stats: &stats, registry: &registry, age_jitter };
         let bound =
             bound.into_iter().map(AsyncListener::from_bound).collect::<Result<Vec<_>, _>>()?;
-        let mut hard_limit = {
+        let deadline = {
             let accepting = future::join_all(bound.iter().map(|bound| acceptor.run(bound)));
             let accepting = future::join(accepting, registry.run_clock());
             tokio::pin!(accepting);
@@ -207,20 +205,48 @@ impl Listener {
                 Drain::AtOnce => Duration::ZERO,
             };
             router.health().shut_down();
-            let hard_limit = Box::pin(time::sleep(limits.hard_limit));
+            let deadline = time::sleep(limits.hard_limit).deadline();
             let _ = time::timeout(delay, accepting).await;
-            hard_limit
+            deadline
         };
         drop(bound);
         phase.send_replace(Phase::Draining);
-        tokio::select! {
-            () = workers.stop_and_wait() => return Ok(DrainReport { cut_off: 0 }),
-            () = &mut hard_limit => {}
+        Ok(DrainingListener { workers, phase, stats, deadline })
+    }
+}
+
+/// Listener that accepts nothing any more and finishes its calls in flight. The worker runtimes run
+/// until [`stop`](Self::stop), because calls on other ports and tasks of the store may need them.
+#[derive(Debug)]
+pub struct DrainingListener {
+    workers: Workers,
+    phase: watch::Sender<Phase>,
+    stats: Arc<ConnectionStats>,
+    deadline: Instant,
+}
+
+impl DrainingListener {
+    /// Returns the time at which the shutdown must be complete: [`ServerLimits::hard_limit`] after
+    /// it began.
+    pub fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Waits until the calls in flight have finished and every connection has closed. At the
+    /// [`deadline`](Self::deadline), closes all remaining connections.
+    pub async fn finish_calls(&mut self) -> DrainReport {
+        if time::timeout_at(self.deadline, self.workers.wait_until_served()).await.is_ok() {
+            return DrainReport { cut_off: 0 };
         }
-        let cut_off = stats.open.load(Ordering::Relaxed);
-        phase.send_replace(Phase::Stopped);
-        let _ = time::timeout(STOP_WAIT_MAX, workers.stop_and_wait()).await;
-        Ok(DrainReport { cut_off })
+        let cut_off = self.stats.open.load(Ordering::Relaxed);
+        self.phase.send_replace(Phase::Stopped);
+        DrainReport { cut_off }
+    }
+
+    /// Shuts down the runtimes of the worker threads. Waits for the threads for at most
+    /// [`STOP_WAIT_MAX`].
+    pub async fn stop(self) {
+        let _ = time::timeout(STOP_WAIT_MAX, self.workers.stop()).await;
     }
 }
 

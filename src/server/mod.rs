@@ -9,9 +9,9 @@
 //! | `handshake_log` | logs failed TLS handshakes |
 //! | `authz` | determines which domains a caller may use, by its certificate |
 //! | `router` | maps request paths to services |
-//! | `receive`, `stream_reader`, `framing` | receives unary calls and streams; gRPC framing |
+//! | `receive`, `framing` | receives calls; gRPC framing |
 //! | `rls_service`, `health` | the rate limit service and the health service |
-//! | `limits_service`, `limits_stream` | `tidegate.v1.Limits`: batches, streams, single counters |
+//! | `limits_service` | `tidegate.v1.Limits`: batches, single counters |
 //! | `connection_registry` | tracks open connections; selects the longest idle one to close when full |
 //! | `server_limits`, `connection_stats` | limits on connections, and their metrics |
 
@@ -23,21 +23,19 @@ mod framing;
 mod handshake_log;
 mod health;
 mod limits_service;
-mod limits_stream;
 mod listener;
 mod preface;
 mod receive;
 mod rls_service;
 mod router;
 mod server_limits;
-mod stream_reader;
 mod tls;
 mod workers;
 
 pub use authz::{CounterAccess, EVERY_DOMAIN, Grant, TlsCounters};
 pub use connection_stats::ConnectionStats;
 pub use health::{HEALTH_NAMES, Health};
-pub use listener::{Address, Drain, DrainReport, ListenSettings, Listener};
+pub use listener::{Address, Drain, DrainReport, DrainingListener, ListenSettings, Listener};
 pub use rls_service::{DEADLINE_MIN, Decide, RlsService, SERVICE_NAME};
 pub use router::Router;
 pub use server_limits::ServerLimits;

@@ -27,7 +27,7 @@ use crate::domain::{BudgetedBuffer, ByteBudget, Reservation};
 
 /// Length of the prefix of each gRPC message, in bytes: one for the compression flag, four for the
 /// length.
-pub(super) const PREFIX_BYTES: usize = 5;
+const PREFIX_BYTES: usize = 5;
 
 /// Compression flag of an uncompressed message.
 const UNCOMPRESSED: u8 = 0;
@@ -39,7 +39,7 @@ const WAITING_CALL_BYTES: usize = 3 * 1024;
 /// Maximum length, in bytes, of a message whose memory reservation is released before its call is
 /// decided. Longer messages keep their reservation, so that calls waiting for the store cannot
 /// hold more memory than the budget.
-pub(super) const EARLY_RELEASE_BYTES_MAX: usize = 16 * 1024;
+const EARLY_RELEASE_BYTES_MAX: usize = 16 * 1024;
 
 /// Limits on the size of a request and on the memory for incomplete requests.
 #[derive(Clone, Copy, Debug)]
@@ -50,8 +50,7 @@ pub(crate) struct ReceiveBounds<'a> {
     pub(crate) memory_budget: &'a Arc<ByteBudget>,
 }
 
-/// Complete body of a unary call, including the message prefix, or one message of a stream, without
-/// its prefix.
+/// Complete body of a unary call, including the message prefix.
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Bytes,
@@ -163,7 +162,8 @@ struct ReceiveBuffer {
 impl ReceiveBuffer {
     fn new(bounds: ReceiveBounds<'_>) -> Result<Self, Status> {
         let ReceiveBounds { message_bytes_max, memory_budget } = bounds;
-        let body = BudgetedBuffer::new(reserve_waiting_call(memory_budget)?);
+        let reservation = memory_budget.reserve(WAITING_CALL_BYTES);
+        let body = BudgetedBuffer::new(reservation.ok_or_else(over_budget_status)?);
         Ok(ReceiveBuffer { message_bytes_max, body })
     }
 
@@ -186,22 +186,13 @@ impl ReceiveBuffer {
     }
 }
 
-/// Reserves memory for a call whose message is incomplete. Returns RESOURCE_EXHAUSTED if the budget
-/// has too little memory left.
-pub(super) fn reserve_waiting_call(memory_budget: &Arc<ByteBudget>) -> Result<Reservation, Status> {
-    memory_budget.reserve(WAITING_CALL_BYTES).ok_or_else(over_budget_status)
-}
-
 /// Returns the total length of the prefix and its message, in bytes; `None` if the prefix is
 /// incomplete.
 ///
 /// # Errors
 ///
 /// Returns UNIMPLEMENTED if the message is compressed, and INVALID_ARGUMENT if it is too long.
-pub(super) fn parse_prefix(
-    bytes: &[u8],
-    message_bytes_max: usize,
-) -> Result<Option<usize>, Status> {
+fn parse_prefix(bytes: &[u8], message_bytes_max: usize) -> Result<Option<usize>, Status> {
     if bytes.first().is_some_and(|flag| *flag != UNCOMPRESSED) {
         return Err(framing::compressed_message_status());
     }
@@ -213,7 +204,7 @@ pub(super) fn parse_prefix(
     }
 }
 
-pub(super) fn over_budget_status() -> Status {
+fn over_budget_status() -> Status {
     Status::resource_exhausted("too many incomplete requests")
 }
 

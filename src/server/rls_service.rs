@@ -152,8 +152,7 @@ pub struct RlsService<D> {
     pub(super) response_config: ResponseConfig,
     /// Bounds on the size of a request.
     pub(super) bounds: Bounds,
-    /// Access that callers have to the methods of `tidegate.v1.Limits` other than `Check` and
-    /// `Stream`.
+    /// Access that callers have to the methods of `tidegate.v1.Limits` other than `Check`.
     pub(super) counter_access: CounterAccess,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
@@ -179,8 +178,7 @@ impl<D: Decide> RlsService<D> {
         RlsService { bounds, ..self }
     }
 
-    /// Sets the access that callers have to the methods of `tidegate.v1.Limits` other than `Check`
-    /// and `Stream`.
+    /// Sets the access that callers have to the methods of `tidegate.v1.Limits` other than `Check`.
     #[must_use]
     pub fn with_counter_access(self, counter_access: CounterAccess) -> Self {
         RlsService { counter_access, ..self }

@@ -17,7 +17,6 @@ use super::authz::Caller;
 use super::framing;
 use super::health::Health;
 use super::limits_service::LimitsMethod;
-use super::limits_stream;
 use super::receive;
 use super::receive::{ArrivedBody, ReceiveBounds, ReceivedBody};
 use super::rls_service::{Decide, RlsService, SHOULD_RATE_LIMIT_PATH};
@@ -36,10 +35,8 @@ pub(crate) enum RouteMatch {
     Rejected(Box<Response<Body>>),
     /// Call to the health or the reflection service, or to an unknown method.
     TonicService(Box<Request<Incoming>>),
-    /// Unary call to the rate limit service or to `tidegate.v1.Limits`.
+    /// Call to the rate limit service or to `tidegate.v1.Limits`.
     RateLimit(RateLimitCall),
-    /// Body of a call to `tidegate.v1.Limits/Stream`, which contains the stream of requests.
-    Stream(Incoming),
 }
 
 /// Unary method of the rate limit service or of `tidegate.v1.Limits`.
@@ -130,9 +127,6 @@ impl<D: Decide> Router<D> {
                 body: request.into_body(),
             });
         }
-        if path == limits_stream::STREAM_PATH {
-            return RouteMatch::Stream(request.into_body());
-        }
         match LimitsMethod::from_path(path) {
             Some(method) => RouteMatch::RateLimit(RateLimitCall {
                 method: UnaryMethod::Limits(method),
@@ -142,11 +136,6 @@ impl<D: Decide> Router<D> {
             }),
             None => RouteMatch::TonicService(Box::new(request)),
         }
-    }
-
-    /// Returns the rate limit service.
-    pub(crate) fn rls_service(&self) -> &Arc<RlsService<D>> {
-        &self.rls_service
     }
 
     /// Passes a request to the health or the reflection service, and returns the response. For an

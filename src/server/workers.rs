@@ -17,7 +17,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{self, Handle};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
 use super::connection::{AcceptedSocket, ConnectionSlot, Phase, Socket, Worker};
@@ -30,16 +30,26 @@ use crate::wire::WireError;
 /// because a worker with a longer backlog would not catch up.
 const ACCEPT_BACKLOG_MAX: usize = 1_024;
 
-/// Future that serves the connections of a worker thread. The thread exits when the future
-/// completes.
+/// Future that serves the connections of a worker thread, until the last of them has closed.
 type WorkerTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Worker threads that have started but are not serving connections yet. Dropping this value makes
 /// the threads exit.
 pub(crate) struct IdleWorkers {
     threads: Vec<(Handle, oneshot::Sender<WorkerTask>)>,
-    /// Channel that closes when all worker threads have exited; `recv` then returns `None`.
-    threads_exited: mpsc::Receiver<()>,
+    lifetime: ThreadLifetime,
+}
+
+/// The two ends of the worker threads' work. The calls of one thread may use Redis connections that
+/// run on another, so no runtime shuts down before every thread has served its last call.
+#[derive(Debug)]
+struct ThreadLifetime {
+    /// Channel that closes when no thread serves connections any more.
+    served: mpsc::Receiver<()>,
+    /// Keeps the runtimes running until it is dropped.
+    keep_running: watch::Sender<()>,
+    /// Channel that closes when all threads have exited.
+    exited: mpsc::Receiver<()>,
 }
 
 impl std::fmt::Debug for IdleWorkers {
@@ -52,9 +62,13 @@ impl IdleWorkers {
     /// Starts the worker threads, each with its own single-threaded runtime. Returns
     /// [`WireError::Thread`] if a thread or its runtime cannot be started.
     pub(crate) fn start(threads: NonZeroUsize) -> Result<Self, WireError> {
-        let (alive, threads_exited) = mpsc::channel(1);
-        let threads = (0..threads.get()).map(|index| start_thread(index, alive.clone()));
-        Ok(IdleWorkers { threads: threads.collect::<Result<_, _>>()?, threads_exited })
+        let (serving, served) = mpsc::channel(1);
+        let (alive, exited) = mpsc::channel(1);
+        let (keep_running, running) = watch::channel(());
+        let start = |index| start_thread(index, serving.clone(), running.clone(), alive.clone());
+        let threads = (0..threads.get()).map(start).collect::<Result<_, _>>()?;
+        let lifetime = ThreadLifetime { served, keep_running, exited };
+        Ok(IdleWorkers { threads, lifetime })
     }
 
     /// Returns the handles of the workers' runtimes, one per thread.
@@ -71,7 +85,7 @@ impl IdleWorkers {
             let _ = task.send(Box::pin(serve_sockets(Arc::new(worker()), incoming)));
             WorkerHandle { sockets, connection_count: Arc::default() }
         });
-        Workers { handles: handles.collect(), threads_exited: self.threads_exited }
+        Workers { handles: handles.collect(), lifetime: self.lifetime }
     }
 }
 
@@ -79,8 +93,7 @@ impl IdleWorkers {
 #[derive(Debug)]
 pub(crate) struct Workers {
     handles: Vec<WorkerHandle>,
-    /// Channel that closes when all worker threads have exited; `recv` then returns `None`.
-    threads_exited: mpsc::Receiver<()>,
+    lifetime: ThreadLifetime,
 }
 
 #[derive(Debug)]
@@ -115,18 +128,30 @@ impl Workers {
         })
     }
 
-    /// Stops dispatching sockets, and waits until every connection has closed and every thread has
-    /// exited.
-    pub(crate) async fn stop_and_wait(&mut self) {
+    /// Stops dispatching sockets, and waits until every connection has closed. The runtimes keep
+    /// running.
+    pub(crate) async fn wait_until_served(&mut self) {
         self.handles.clear();
-        while self.threads_exited.recv().await.is_some() {}
+        while self.lifetime.served.recv().await.is_some() {}
+    }
+
+    /// Shuts the runtimes down, with everything that runs on them, and waits until every thread has
+    /// exited. Waits for connections that are still open.
+    pub(crate) async fn stop(self) {
+        let ThreadLifetime { keep_running, mut exited, .. } = self.lifetime;
+        drop((self.handles, keep_running));
+        while exited.recv().await.is_some() {}
     }
 }
 
-/// Starts one worker thread. Returns its runtime handle and the channel through which the thread
-/// receives its task, or [`WireError::Thread`] if the thread or its runtime cannot be started.
+/// Starts one worker thread, which drops `serving` after its last connection and `alive` when it
+/// exits. It exits once `running` has closed. Returns its runtime handle and the channel through
+/// which the thread receives its task, or [`WireError::Thread`] if the thread or its runtime cannot
+/// be started.
 fn start_thread(
     index: usize,
+    serving: mpsc::Sender<()>,
+    mut running: watch::Receiver<()>,
     alive: mpsc::Sender<()>,
 ) -> Result<(Handle, oneshot::Sender<WorkerTask>), WireError> {
     let failed = |source| WireError::Thread { source };
@@ -145,8 +170,11 @@ fn start_thread(
                         if let Ok(task) = task.await {
                             task.await;
                         }
+                        drop(serving);
+                        // Nothing is ever sent: this waits until the sender is dropped.
+                        let _ = running.changed().await;
                     });
-                    // Drops all remaining connections before `alive` signals the end of the thread.
+                    // Drops all remaining tasks before `alive` signals the end of the thread.
                     drop(runtime);
                 }
                 Err(error) => drop(startup_sender.send(Err(error))),

@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::current_trace;
+use super::owned_tasks::OwnedTasks;
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, LateFate, LateReply, Source};
 
 /// Time for which answers that are no decision yet wait for a caller that neither takes them nor
@@ -135,13 +135,14 @@ pub(crate) fn late_reply() -> (LateReply, oneshot::Receiver<LateFate>) {
 /// dropped or never polled again, the task still runs to its end. Returns `None` if the task has
 /// ended without answers, because its runtime has ended, or if there is no runtime.
 pub(crate) async fn run_in_task<W>(
+    tasks: &OwnedTasks,
     unheard: &UnheardHits,
     work: impl FnOnce(Caller) -> W,
 ) -> Option<Answers>
 where
     W: Future<Output = ()> + Send + 'static,
 {
-    let delivery = start(unheard, work)?.await.ok()?;
+    let delivery = start(tasks, unheard, work)?.await.ok()?;
     take_answers(&delivery.answers)
 }
 
@@ -154,6 +155,7 @@ where
 /// the charges.
 pub(crate) async fn run_in_task_until<W>(
     deadline: Option<Instant>,
+    tasks: &OwnedTasks,
     unheard: &UnheardHits,
     work: impl FnOnce(Caller, oneshot::Receiver<LateFate>) -> W,
 ) -> Result<Option<Answers>, LateReply>
@@ -161,7 +163,9 @@ where
     W: Future<Output = ()> + Send + 'static,
 {
     let (late, fate) = late_reply();
-    let Some(mut delivery) = start(unheard, |caller| work(caller, fate)) else { return Ok(None) };
+    let Some(mut delivery) = start(tasks, unheard, |caller| work(caller, fate)) else {
+        return Ok(None);
+    };
     let received = match deadline {
         None => (&mut delivery).await.ok(),
         Some(deadline) => match tokio::time::timeout_at(deadline.into(), &mut delivery).await {
@@ -178,17 +182,16 @@ where
 }
 
 fn start<W>(
+    tasks: &OwnedTasks,
     unheard: &UnheardHits,
     work: impl FnOnce(Caller) -> W,
 ) -> Option<oneshot::Receiver<Delivery>>
 where
     W: Future<Output = ()> + Send + 'static,
 {
-    let runtime = Handle::try_current().ok()?;
     let (sender, delivery) = oneshot::channel();
     let caller = Caller { sender, unheard: unheard.clone() };
-    runtime.spawn(current_trace::carry(work(caller)));
-    Some(delivery)
+    tasks.spawn(current_trace::carry(work(caller))).then_some(delivery)
 }
 
 /// Returns the answers to a call that no store has decided.

@@ -68,6 +68,8 @@ pub mod current_trace;
 pub mod delivery;
 pub mod memory;
 #[cfg(feature = "redis")]
+pub(crate) mod owned_tasks;
+#[cfg(feature = "redis")]
 pub mod redis;
 
 /// Store of counters that decides calls. The module documentation defines the contract.
@@ -133,6 +135,11 @@ pub trait SharedStore: Store {
 
     /// Waits until every server is connected. Called only at startup, never for a request.
     fn wait_until_connected(&self) -> impl Future<Output = ()> + Send;
+
+    /// Waits until the background tasks of the store have ended and every command that it has queued
+    /// is answered. Called only at shutdown, after the last call. A wrapper waits for its own tasks
+    /// first, because they use the store that it wraps.
+    fn wait_until_idle(&self) -> impl Future<Output = ()> + Send;
 
     /// Returns the store's statistics. A wrapper adds its own statistics to those of the store that
     /// it wraps.

@@ -1,9 +1,8 @@
-//! Encoding and decoding of the messages of `tidegate.v1.Limits`: the results of a batch, the
-//! requests and responses of a stream, and counters.
+//! Encoding and decoding of the messages of `tidegate.v1.Limits`: the results of a batch, and
+//! counters.
 //!
 //! Not here: splitting a batch (`decode`), the service (`server::limits_service`).
 
-use bytes::Bytes;
 use prost::Message as _;
 use prost::encoding;
 use prost_types::Duration;
@@ -11,10 +10,7 @@ use tonic::Status;
 
 use super::decode::{DecodeError, DecodedRequest};
 use super::encode::encode_message;
-use super::messages::{
-    CheckResult, Counter, CountersResponse, ErrorStatus, StreamRequest, StreamResponse,
-    check_result,
-};
+use super::messages::{CheckResult, Counter, CountersResponse, ErrorStatus, check_result};
 use crate::domain::{Bounds, Hits, Micros};
 
 /// Encoded results of a batch. Each result is encoded as soon as it is known, in any order.
@@ -55,17 +51,8 @@ impl EncodedResults {
 
 /// Number of the protobuf field `CheckResponse.results`.
 const RESULTS_FIELD: u8 = 1;
-/// Number of the protobuf field `StreamResponse.result`.
-const STREAM_RESULT_FIELD: u8 = 2;
 /// Number of the protobuf field `CheckResult.response`.
 const RESPONSE_FIELD: u8 = 1;
-
-/// Encodes a `StreamResponse` to the stream request with this id.
-pub(crate) fn encode_stream_response(id: u64, result: Result<&[u8], Status>) -> Vec<u8> {
-    let mut answer = StreamResponse { id, result: None }.encode_to_vec();
-    encode_result(STREAM_RESULT_FIELD, result, &mut answer);
-    answer
-}
 
 /// Appends a `CheckResult` field that contains an encoded response or an error.
 fn encode_result(field: u8, result: Result<&[u8], Status>, out: &mut Vec<u8>) {
@@ -79,17 +66,6 @@ fn encode_result(field: u8, result: Result<&[u8], Status>, out: &mut Vec<u8>) {
             encoding::message::encode(field.into(), &CheckResult { result: Some(result) }, out);
         }
     }
-}
-
-/// Decodes a `StreamRequest` into its id and its request, which stays encoded.
-///
-/// # Errors
-///
-/// Returns [`DecodeError::MalformedMessage`] if the message is not a `StreamRequest`.
-pub(crate) fn decode_stream_request(message: Bytes) -> Result<(u64, Bytes), DecodeError> {
-    let StreamRequest { id, request } = StreamRequest::decode(message)
-        .map_err(|_| DecodeError::MalformedMessage("StreamRequest"))?;
-    Ok((id, request))
 }
 
 /// Decodes an encoded `CountersRequest` as a rate limit request with one descriptor. This works
@@ -207,19 +183,5 @@ mod tests {
         assert_eq!(counter(Some((Hits(2), Micros(61_500_001)))), expected);
         let unanswered = Counter { available: None, reset_after: None, ..expected };
         assert_eq!(counter(None), unanswered);
-    }
-
-    #[test]
-    fn a_result_is_encoded_like_a_stream_response() {
-        for position in 0..9 {
-            let id = position as u64 * 100;
-            let expected =
-                StreamResponse { id, result: Some(sample_message(position)) }.encode_to_vec();
-            let encoded = encode_stream_response(
-                id,
-                sample_result(position).as_deref().map_err(Status::clone),
-            );
-            assert_eq!(encoded, expected);
-        }
     }
 }

@@ -16,8 +16,7 @@
 include!(concat!(env!("OUT_DIR"), "/messages.rs"));
 
 pub(crate) use self::tidegate::v1::{
-    CheckRequest, CheckResult, Counter, CountersResponse, StreamRequest, StreamResponse,
-    check_result, limits_client,
+    CheckRequest, CheckResult, Counter, CountersResponse, check_result, limits_client,
 };
 pub(crate) use envoy::config::core::v3::HeaderValue;
 pub(crate) use envoy::extensions::common::ratelimit::v3::{

@@ -221,6 +221,8 @@ mod tests {
 
         async fn wait_until_connected(&self) {}
 
+        async fn wait_until_idle(&self) {}
+
         fn shared_stats(&self) -> SharedStoreStats {
             let grown = self.0.fetch_add(100, Ordering::Relaxed);
             SharedStoreStats {

@@ -7,6 +7,7 @@ use tokio::runtime::Handle;
 
 use super::redis_config::redis_config;
 use crate::app::exit_codes::Failure;
+use crate::clock::Clock;
 use crate::decide::Decider;
 use crate::limiter::any_store::AnyStore;
 use crate::limiter::redis_stack::RedisStackConfig;
@@ -45,7 +46,8 @@ impl AnyStore {
             node_scripts: settings.redis_node_scripts,
             keys_max: settings.max_keys,
         };
-        AnyStore::open_redis(config, stack).map_err(|error| Failure::Usage(error.to_string()))
+        let opened = AnyStore::open_redis(config, stack, Clock::System);
+        opened.map_err(|error| Failure::Usage(error.to_string()))
     }
 
     /// Waits until Redis is connected, so that the first calls to a new replica do not fail.

@@ -58,7 +58,7 @@ impl<T: Transport> Shared<T> {
             let call = owned.to_call(&checks);
             OwnedMultiPart::new(&store, &call, caller).run(parts).await;
         };
-        let answers = run_in_task(&self.stats.unheard, work).await;
+        let answers = run_in_task(&self.tasks, &self.stats.unheard, work).await;
         answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, Source::Redis))
     }
 }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use redis::Value;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use super::client::plain_charge::{ChargeReplies, PendingCharges};
@@ -68,15 +67,14 @@ impl<T: Transport> CallerWait<'_, T> {
     /// charges, or `None` if nothing was written.
     fn leave(&mut self) -> Option<LateReply> {
         let mut pending = self.pending.take()?;
-        // Without a runtime, nobody can receive the reply: the process ends.
-        let runtime = Handle::try_current().ok()?;
         if pending.leave() {
             return None;
         }
         let (late, fate) = late_reply();
         let (store, call) = (Arc::clone(self.store), OwnedCall::new(self.call));
-        runtime.spawn(async move { store.settle_late(call, pending, fate).await });
-        Some(late)
+        // Without a runtime, nobody can receive the reply: the process ends.
+        let settle = async move { store.settle_late(call, pending, fate).await };
+        self.store.tasks.spawn(settle).then_some(late)
     }
 }
 

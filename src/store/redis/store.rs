@@ -29,6 +29,7 @@ use crate::domain::{
     Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
 };
 use crate::store::delivery::{UnheardHits, unanswered};
+use crate::store::owned_tasks::OwnedTasks;
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
 /// Clock from which the scripts read the time.
@@ -91,6 +92,8 @@ pub(super) struct Shared<T> {
     /// Selects the calls that need no script; `None` if plain commands are disabled.
     plain: Option<PlainCalls>,
     pub(super) stats: RedisStats,
+    /// Tasks that own calls of several parts, or the replies to calls whose callers have left.
+    pub(super) tasks: OwnedTasks,
 }
 
 impl SharedStore for RedisStore<RedisClient> {
@@ -102,6 +105,11 @@ impl SharedStore for RedisStore<RedisClient> {
 
     async fn wait_until_connected(&self) {
         self.transport().wait_until_connected().await;
+    }
+
+    async fn wait_until_idle(&self) {
+        self.shared.tasks.wait_until_done().await;
+        self.transport().wait_until_idle().await;
     }
 
     fn shared_stats(&self) -> SharedStoreStats {
@@ -170,6 +178,7 @@ impl<T: Transport> RedisStore<T> {
             node_scripts: NodeScriptSwitch::new(transport.is_cluster()),
             plain,
             stats: RedisStats::default(),
+            tasks: OwnedTasks::default(),
             transport,
         };
         RedisStore { shared: Arc::new(shared) }

@@ -70,7 +70,7 @@ impl Bench {
         let remote = RefusalCache::new(prepaid).enabled(false);
         let remote = Deadline::new(remote, Duration::from_millis(BUDGET_MS), Clock::System);
         let config = FallbackConfig { replicas: 1 };
-        let stack = Fallback::new(remote, MemoryStore::new(100_000), config);
+        let stack = Fallback::new(remote, MemoryStore::new(100_000), config, Clock::System);
         unheard.push(stack.stats().unheard.clone());
         let probe = RedisStore::new(transport.prompt(), prefix, TimeSource::Server);
         Bench {

@@ -1,8 +1,8 @@
 //! A changed policy takes effect; an invalid one is reported and does not.
 
-use std::fs::{self, File};
+use std::fs::{self, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -130,10 +130,11 @@ fn a_change_takes_effect_while_other_files_keep_changing() {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                // One policy file is written in place, and other files come and go.
-                let mut noisy = File::create(limits.join("b.yaml")).expect("writable");
-                noisy.write_all(other_domain("22").as_bytes()).expect("writable");
-                writeln!(noisy, "# {round}").expect("writable");
+                // One policy file is written in place, by one write because it may be read, and
+                // other files come and go.
+                let noisy = OpenOptions::new().write(true).open(limits.join("b.yaml"));
+                let text = format!("{}# {round:06}\n", other_domain("22"));
+                noisy.expect("a file").write_all(text.as_bytes()).expect("writable");
                 let passing = limits.join(format!("c{round}.yaml"));
                 fs::write(&passing, "domain: [").expect("writable");
                 thread::sleep(Duration::from_millis(50));
@@ -146,6 +147,23 @@ fn a_change_takes_effect_while_other_files_keep_changing() {
     });
     until_limit_is(&serving, "22");
     assert!(serving.logged("policy error").is_none(), "{}", serving.log());
+}
+
+#[test]
+fn a_policy_file_that_changes_at_every_poll_is_named() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
+    let path = serving.directory().join("policy.yaml");
+    let mut rounds = 0..;
+    let warning = until("a warning", || {
+        let round = rounds.next().expect("endless");
+        let file = OpenOptions::new().write(true).open(&path).expect("a file");
+        let text = format!("{}# {round:06}\n", with_limit("8"));
+        file.write_at(text.as_bytes(), 0).expect("writable");
+        serving.logged("a policy file changes at every poll")
+    });
+    assert_eq!(warning["polls"], 10);
+    assert!(warning["file"].as_str().is_some_and(|file| file.ends_with("policy.yaml")));
+    assert!(limit_is(&serving, "8"), "it has been in force for some polls");
 }
 
 fn make_fifo(path: &Path) {

@@ -78,11 +78,6 @@ tidegate.v1.Limits.Peek(envoy.service.ratelimit.v3.RateLimitRequest) envoy.servi
 tidegate.v1.Limits.ReadCounters(tidegate.v1.CountersRequest) tidegate.v1.CountersResponse
 tidegate.v1.Limits.Refund(envoy.service.ratelimit.v3.RateLimitRequest) envoy.service.ratelimit.v3.RateLimitResponse
 tidegate.v1.Limits.ResetCounters(tidegate.v1.CountersRequest) tidegate.v1.CountersResponse
-tidegate.v1.Limits.Stream(stream tidegate.v1.StreamRequest) stream tidegate.v1.StreamResponse
-tidegate.v1.StreamRequest.id = 1 uint64
-tidegate.v1.StreamRequest.request = 2 envoy.service.ratelimit.v3.RateLimitRequest
-tidegate.v1.StreamResponse.id = 1 uint64
-tidegate.v1.StreamResponse.result = 2 tidegate.v1.CheckResult
 ";
 
 fn enum_lines(scope: &str, of: &EnumDescriptorProto, into: &mut Vec<String>) {

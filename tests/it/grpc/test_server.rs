@@ -204,10 +204,16 @@ impl Wanted {
         let front = Router::new(rate_limit, health.clone());
         let (leave, left) = oneshot::channel();
         let traffic = listener.connection_stats();
-        let served = tokio::spawn(listener.serve(front, async {
-            let _ = left.await;
-            Drain::AfterDelay
-        }));
+        let served = tokio::spawn(async {
+            let told = async {
+                let _ = left.await;
+                Drain::AfterDelay
+            };
+            let mut draining = listener.serve(front, told).await?;
+            let report = draining.finish_calls().await;
+            draining.stop().await;
+            Ok(report)
+        });
         Server { address, bench, health, traffic, leave: Some(leave), served }
     }
 }

@@ -1,7 +1,11 @@
 //! A limiter over a real Redis.
 
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::domain::Micros;
 use tidegate::{CheckError, ConfigError, Descriptor, Limiter, RedisOptions};
 
 use crate::support::acl;
@@ -156,4 +160,96 @@ fn without_a_tokio_runtime_building_fails() {
     let redis = RedisOptions::single("127.0.0.1", 6379);
     let error = Limiter::builder().policy("policy.yaml", FIVE_A_DAY).redis(redis).build();
     assert_eq!(error.unwrap_err(), ConfigError::NoRuntime);
+}
+
+/// What is logged on this thread.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    fn lines(&self, message: &str) -> Vec<String> {
+        let bytes = self.0.lock().unwrap();
+        let lines = str::from_utf8(&bytes).unwrap().lines();
+        lines.filter(|line| line.contains(message)).map(str::to_owned).collect()
+    }
+}
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Calls, each of them a moment of the manual clock after the one before, until `done`.
+async fn call_until(limiter: &Limiter, clock: &ManualClock, done: impl Fn(&str) -> bool) {
+    let calls = async {
+        while !done(limiter.check("edge", &[ann()]).await.unwrap().source()) {
+            clock.advance(Micros(100_000));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, calls).await.unwrap();
+}
+
+#[tokio::test]
+async fn calls_alone_log_the_begin_and_the_end_of_each_outage() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber =
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let mut server = Server::start(&[]);
+    let clock = ManualClock::at(Clock::System.now());
+    let many = FIVE_A_DAY.replace(": 5}", ": 1000000}");
+    let limiter = Limiter::builder()
+        .policy("policy.yaml", many)
+        .clock(Clock::Manual(clock.clone()))
+        .redis(RedisOptions::single("127.0.0.1", server.port).budget(BUDGET))
+        .build()
+        .unwrap();
+    tokio::time::timeout(PATIENCE, limiter.wait_until_connected()).await.unwrap();
+    let (begun, ended) = ("answering without the store", "the store answers again");
+    call_until(&limiter, &clock, |source| source == "redis").await;
+    for outage in 1..=2 {
+        server.kill();
+        call_until(&limiter, &clock, |_| log.lines(begun).len() == outage).await;
+        assert_eq!(log.lines(ended).len(), outage - 1);
+        clock.advance(Micros::from_secs(61));
+        server.restart();
+        call_until(&limiter, &clock, |_| log.lines(ended).len() == outage).await;
+    }
+    for line in log.lines(ended) {
+        let lasted: u64 = line.split("lasted_ms=").nth(1).unwrap().trim().parse().unwrap();
+        assert!(lasted >= 61_000, "the manual clock measures outages: {line}");
+    }
+}
+
+#[test]
+fn the_runtime_of_a_limiter_may_end_while_calls_are_made() {
+    let server = Server::start(&[]);
+    let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (own, other) = (runtime(), runtime());
+    let many = FIVE_A_DAY.replace(": 5}", ": 1000000}");
+    let redis = RedisOptions::single("127.0.0.1", server.port).budget(BUDGET);
+    let limiter = own.block_on(limiter(&many, redis));
+    server.freeze();
+    let ask = |limiter: Limiter| async move { limiter.check("edge", &[ann()]).await };
+    let own_calls: Vec<_> = (0..20).map(|_| own.spawn(ask(limiter.clone()))).collect();
+    let calls: Vec<_> = (0..20).map(|_| other.spawn(ask(limiter.clone()))).collect();
+    own.shutdown_timeout(PATIENCE);
+    for call in own_calls {
+        let ended = other.block_on(call);
+        assert!(ended.map_or_else(|error| error.is_cancelled(), |decision| decision.is_ok()));
+    }
+    for call in calls {
+        assert!(other.block_on(call).unwrap().unwrap().is_admitted());
+    }
+    // Also without any runtime: nothing is left that could be awaited.
+    let decision = futures_util::FutureExt::now_or_never(ask(limiter)).expect("an answer");
+    assert_eq!(decision.unwrap().source(), "local");
 }

@@ -1,7 +1,6 @@
-//! `tidegate.v1.Limits`, asked by a client generated from its proto: batches, streams, and counters.
+//! `tidegate.v1.Limits`, asked by a client generated from its proto: batches and counters.
 
 mod authorization;
 mod batches;
 mod counters;
 mod messages;
-mod streams;

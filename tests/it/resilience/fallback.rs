@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
+use tidegate::clock::Clock;
 use tidegate::domain::{
     Accounting, Algorithm, Answer, Answers, Bucket, Call, Charge, Check, CounterKey,
     ExecutionStatus, FixedWindow, Hits, Limit, Micros, OnStoreFailure, Op, Rate, Receipt, Refill,
@@ -114,7 +115,7 @@ pub fn call<'a>(checks: &'a [Check<'a>], now: Micros) -> Call<'a> {
 
 fn fallback(replicas: u32) -> Arc<Fallback<FlakyStore, MemoryStore>> {
     let local = MemoryStore::new(10_000);
-    Fallback::new(FlakyStore::new(), local, FallbackConfig { replicas })
+    Fallback::new(FlakyStore::new(), local, FallbackConfig { replicas }, Clock::System)
 }
 
 async fn verdict(store: &Arc<Fallback<FlakyStore, MemoryStore>>, check: Check<'_>) -> Verdict {
@@ -335,7 +336,8 @@ impl Store for BusyStore {
 
 #[tokio::test]
 async fn a_call_that_the_store_sheds_is_counted_apart() {
-    let store = Fallback::new(BusyStore, MemoryStore::new(1_000), FallbackConfig::default());
+    let store =
+        Fallback::new(BusyStore, MemoryStore::new(1_000), FallbackConfig::default(), Clock::System);
     let limit = window(10, OnStoreFailure::Local);
     let answers = store.apply(&call(&[take(1, &limit, 1)], NOW)).await;
     assert_eq!(answers.source, Source::Shed);

@@ -39,6 +39,8 @@ impl SharedStore for Reporting {
 
     async fn wait_until_connected(&self) {}
 
+    async fn wait_until_idle(&self) {}
+
     fn shared_stats(&self) -> SharedStoreStats {
         SharedStoreStats { script_calls: 5, ..SharedStoreStats::default() }
     }

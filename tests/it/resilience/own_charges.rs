@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use tidegate::clock::Clock;
 use tidegate::domain::{
     Accounting, Answer, Answers, Call, Charge, Check, ExecutionStatus, Hits, Limit, Micros, Op,
     Receipt, Role, Source, Verdict,
@@ -98,6 +99,8 @@ impl SharedStore for Remote {
 
     async fn wait_until_connected(&self) {}
 
+    async fn wait_until_idle(&self) {}
+
     fn shared_stats(&self) -> SharedStoreStats {
         SharedStoreStats::default()
     }
@@ -119,7 +122,7 @@ fn replicas(count: u32) -> (Arc<Forgetful>, Vec<Replica>) {
     let store = Arc::<Forgetful>::default();
     let replica = |_| {
         let config = FallbackConfig { replicas: count };
-        Fallback::new(Remote(Arc::clone(&store)), MemoryStore::new(10_000), config)
+        Fallback::new(Remote(Arc::clone(&store)), MemoryStore::new(10_000), config, Clock::System)
     };
     let replicas = (0..count).map(replica).collect();
     (store, replicas)

@@ -61,7 +61,7 @@ fn cold(port: u16, replicas: u32, budget: Duration) -> Stack {
     let store = RedisStore::new(connections, Prefix::default(), TimeSource::Server);
     let remote = Deadline::new(store, budget, clock);
     let stand_in = FallbackConfig { replicas };
-    Fallback::new(remote, MemoryStore::new(100_000), stand_in)
+    Fallback::new(remote, MemoryStore::new(100_000), stand_in, Clock::System)
 }
 
 pub(super) fn limit(hits: u64) -> Arc<Limit> {

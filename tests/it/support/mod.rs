@@ -20,6 +20,7 @@ pub mod redis_cluster;
 pub mod redis_sentinel;
 pub mod redis_server;
 pub mod script_bench;
+pub mod slow_proxy;
 pub mod tidegate_process;
 pub mod vectors;
 pub mod wait;

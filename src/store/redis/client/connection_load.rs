@@ -65,6 +65,11 @@ impl ConnectionLoad {
         self.outstanding.fetch_sub(to_u32(commands), Ordering::Relaxed);
     }
 
+    /// Returns whether no command is queued or in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.outstanding.load(Ordering::Relaxed) == 0
+    }
+
     /// Returns whether a mean service time above 0 was measured recently.
     pub(crate) fn is_measured(&self, now: Micros) -> bool {
         self.service_time.get(now, SERVICE_TIME_AGE_MAX_MS) > 0

@@ -139,6 +139,11 @@ impl Node {
         self.connections.iter().any(|connection| connection.ready.load(Ordering::Acquire))
     }
 
+    /// Returns whether no command is queued or in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.connections.iter().all(|connection| connection.load.is_idle())
+    }
+
     /// Marks the node as an owner of hash slots. Returns true if it was not marked before.
     pub(crate) fn mark_as_owner(&self) -> bool {
         !self.has_owned_slots.swap(true, Ordering::AcqRel)

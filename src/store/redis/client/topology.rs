@@ -133,6 +133,13 @@ impl RedisClient {
         }
     }
 
+    /// Waits until every queued command has been answered or has failed. Used at shutdown.
+    pub async fn wait_until_idle(&self) {
+        while !self.topology.nodes().iter().all(|node| node.is_idle()) {
+            tokio::time::sleep(CONNECTED_POLL_INTERVAL).await;
+        }
+    }
+
     /// Returns a report on every node.
     pub fn report(&self) -> Vec<NodeReport> {
         self.topology.nodes().iter().map(|node| node.report()).collect()
