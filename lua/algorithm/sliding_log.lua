@@ -157,7 +157,9 @@ end
 local function drop_newest(state, hits)
   local left, after, last = math.max(counted(state) - hits, 0), copy(state), 0
   after.kept, after.added, after.newest, after.total = 0, {}, 0, (state.before + left) % ROUND
-  if left > 0 then
+  if left == 0 then
+    after.first = 1
+  else
     last = first_that(state.first, length_of(state), function(nth)
       local _, sum = take_of(state, nth)
       return (sum - state.before) % ROUND >= left

@@ -37,6 +37,7 @@ macro_rules! cases {
             call_cases: c07_a_peek_then_a_charge_of_150_on_100_refuses_the_next_peek,
             call_cases: c09_the_same_counter_twice_sees_the_first_charge,
             call_cases: c09_the_same_counter_twice_keeps_nothing_of_a_refused_call,
+            call_cases: c09_a_refund_and_takes_of_one_counter_in_one_call,
             call_cases: c13_what_is_left_is_told_as_of_after_the_call,
             call_cases: c13_there_is_one_answer_per_check_in_order,
             counter_cases: c02_slots_are_returned_by_their_holders_only,
