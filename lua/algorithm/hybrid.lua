@@ -143,12 +143,13 @@ local function ticks_until_passes(terms, state, credits)
   return after.pool >= needed(terms, after.own, credits) and passes or nil
 end
 
--- Returns the state after a refund: into the own bucket first, the rest into the pool.
-local function returned(terms, state, credits)
+-- Returns the state after a refund. What does not fit into the own bucket goes into the pool.
+local function returned(terms, state, to_own, to_pool)
   local own = { unpack(state.own) }
-  local to_own = math.min(credits, math.max(terms.cap[terms.class] - own[terms.class], 0))
-  own[terms.class] = own[terms.class] + to_own
-  return { last = state.last, pool = math.min(state.pool + credits - to_own, room_of(terms, own)), own = own }
+  local fitting = math.min(to_own, math.max(terms.cap[terms.class] - own[terms.class], 0))
+  own[terms.class] = own[terms.class] + fitting
+  local pool = math.min(state.pool + to_own - fitting + to_pool, room_of(terms, own))
+  return { last = state.last, pool = pool, own = own }
 end
 
 -- Returns the microsecond in which everything is full again.
@@ -184,7 +185,7 @@ local function step(state, op, cost, limit, at)
   local present, clamped = read(terms, state)
   local credits, write = cost * terms.unit, clamped and present or nil
   if op == 'refund' then
-    write = state and returned(terms, present, math.min(credits, terms.total)) or write
+    write = state and returned(terms, present, math.min(credits, terms.total), 0) or write
     return true, 0, 0, 0, 0, write, clamped
   elseif credits > terms.total then
     return false, 0, 0, 0, 0, write, clamped
@@ -199,7 +200,7 @@ local function step(state, op, cost, limit, at)
   local from_own = math.min(own[terms.class], credits)
   own[terms.class] = own[terms.class] - from_own
   write = { last = present.last, pool = present.pool - credits + from_own, own = own }
-  return true, 0, cost, now, terms.class - 1, write, clamped
+  return true, 0, cost, now, credits - from_own, write, clamped
 end
 
 -- After the whole hits of the own bucket, one hit takes the bucket's remainder and the rest from the pool.
@@ -228,9 +229,10 @@ local function save(key, state, limit, at)
   redis.call('SET', key, table.concat(text, ':'), 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
 end
 
--- Refunds the hits minus those that may have refilled since the charge. Refunds nothing if the number of classes has
--- changed since then, because the counter then started anew.
-local function refund(key, limit, at, hits, taken_at)
+-- Refunds the hits minus those that may have refilled since the charge: to the own bucket at most what
+-- was taken from it, the rest to the pool. Refunds nothing if the number of classes has changed since
+-- then, because the counter then started anew.
+local function refund(key, limit, at, hits, taken_at, _, from_pool)
   local terms = terms_of(limit, at)
   local state, err = load(key)
   local ticks = math.max(terms.now - div_floor(taken_at, terms.tick), 0)
@@ -239,7 +241,8 @@ local function refund(key, limit, at, hits, taken_at)
     return false, err
   end
   local present = read(terms, state)
-  save(key, returned(terms, present, credits), limit, at)
+  local to_own = math.min(math.max(hits * terms.unit - from_pool, 0), credits)
+  save(key, returned(terms, present, to_own, credits - to_own), limit, at)
   return true
 end
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Algorithm, Limit, Micros, Receipt};
+use tidegate::domain::{Algorithm, Hybrid, Limit, Micros, Receipt};
 use tidegate::store::Store;
 
 use super::store_under_test::*;
@@ -215,6 +215,29 @@ pub async fn c16_receipts_of_a_call_go_back_together<B: Bench>(bench: Arc<B>) {
         assert_eq!(left(bench, bench.key(n as u64), limit).await, 5);
     }
     assert_eq!(left(bench, bench.key(8), &limits[0]).await, 5);
+}
+
+/// As after a call that another node rejects: 3 of the class's own 3 hits and 5 of the pool's.
+pub async fn c16_a_receipt_goes_back_into_the_share_and_the_pool_that_it_came_from<B: Bench>(
+    bench: Arc<B>,
+) {
+    let bench = &*bench;
+    let class = |class| {
+        let mut limit = Limit::clone(&hybrid(10, 600, MINUTE));
+        if let Algorithm::Hybrid(hybrid) = &mut limit.algorithm {
+            *hybrid = Hybrid { shares: [60, 20].into(), class, ..hybrid.clone() };
+        }
+        Arc::new(limit)
+    };
+    let (gold, free) = (class(0), class(1));
+    let key = bench.key(1);
+    taken(bench, key, &gold, 5).await;
+    let before = [left(bench, key, &gold).await, left(bench, key, &free).await];
+    assert_eq!(before, [3, 4], "1 of its own, 2 of the pool");
+    let receipt = taken(bench, key, &gold, 3).await;
+    bench.store().refund(&[receipt]).await;
+    let after = [left(bench, key, &gold).await, left(bench, key, &free).await];
+    assert_eq!(after, before);
 }
 
 pub async fn c17_a_counter_is_kept_until_an_absent_one_means_the_same<B: Bench>(bench: Arc<B>) {

@@ -51,6 +51,7 @@ macro_rules! cases {
             counter_cases: c16_a_receipt_is_refunded_into_its_own_window_only,
             counter_cases: c16_a_receipt_is_refunded_less_what_refilled,
             counter_cases: c16_receipts_of_a_call_go_back_together,
+            counter_cases: c16_a_receipt_goes_back_into_the_share_and_the_pool_that_it_came_from,
             counter_cases: c17_a_counter_is_kept_until_an_absent_one_means_the_same,
             vector_cases: the_vectors_hold_for_calls_of_one_check,
             vector_cases: the_vectors_hold_for_checks_of_larger_calls,
