@@ -8,11 +8,12 @@
 --            +4  hits: per window
 --            +5  class: counted from 1
 --            +6  floor: per cent of the pool
---            +7  classes: their number
---            +8 and on: each class's share, per cent
+--            +7  expiry: ticks after which everything is full, however little was left
+--            +8  classes: their number
+--            +9 and on: each class's share, per cent
 -- State      numbers separated by colons: the tick of the last write, the pool's credits, and the
 --            credits of each class's own bucket
--- Expiry     when everything is full
+-- Expiry     after the time in which all refills (src/algorithm/hybrid.rs says why)
 --
 -- The wait of a refused check is found by bisection, in at most 53 steps.
 -- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
@@ -34,8 +35,8 @@ local function terms_of(limit, at)
     floor = limit[at + 6], cap = {}, flow = {}, caps = 0, spare = 100,
   }
   local slowest
-  for class = 1, limit[at + 7] do
-    local share = limit[at + 7 + class]
+  for class = 1, limit[at + 8] do
+    local share = limit[at + 8 + class]
     terms.cap[class], terms.flow[class] = total / 100 * share, share * hits
     terms.caps, terms.spare = terms.caps + terms.cap[class], terms.spare - share
     if share > 0 and (not slowest or terms.flow[class] < slowest) then
@@ -225,7 +226,7 @@ local function save(key, state, limit, at)
   for class = 1, #state.own do
     text[class + 1] = string.format('%d', state.own[class])
   end
-  local ends = #state.own == #terms.cap and full_at(terms, state) or now
+  local ends = #state.own == #terms.cap and (state.last + limit[at + 7]) * terms.tick or now
   redis.call('SET', key, table.concat(text, ':'), 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
 end
 

@@ -142,13 +142,17 @@ pub fn refund(state: &State, limit: &Hybrid, record: &ChargeRecord, now: Micros)
     Some(credits.refund(&read, to_own, back - to_own))
 }
 
-/// Returns the time at which the pool and the buckets of all classes are full again.
+/// Returns the time at which the pool and the buckets of all classes would be full again if they were
+/// empty now.
+///
+/// The state may be full earlier, but not for the whole limit that this one is a fraction of: a
+/// state that fills a tenth leaves the whole nearly empty, and must not expire to a full counter.
 pub fn expires_at(state: &State, limit: &Hybrid) -> Micros {
     let credits = HybridCredits::new(limit);
     if state.buckets.len() != limit.shares.len() {
         return Micros::ZERO;
     }
-    let ticks = state.last_tick.saturating_add(credits.ticks_until_full(state));
+    let ticks = state.last_tick.saturating_add(credits.expiry_ticks());
     Micros(ticks.saturating_mul(credits.tick))
 }
 
@@ -161,6 +165,7 @@ mod tests {
     fn limit(class: usize, floor_percent: u32) -> Hybrid {
         Hybrid {
             burst: Hits(100),
+            expiry_burst: Hits(100),
             hits: Hits(10),
             window: Micros::SECOND,
             shares: [30, 20].into(),

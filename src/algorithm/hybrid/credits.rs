@@ -230,6 +230,14 @@ impl<'a> HybridCredits<'a> {
         State { last_tick: state.last_tick, pool, buckets: own.into() }
     }
 
+    /// Returns the number of ticks for which a counter is kept after its last change: in that time
+    /// everything refills, however little was left.
+    pub(crate) fn expiry_ticks(&self) -> u64 {
+        let hits = self.limit.expiry_burst.0.min(CREDITS_MAX / self.unit).max(self.burst);
+        let flow = SHARES_TOTAL_PERCENT.saturating_mul(self.limit.hits.0.max(1));
+        (hits * self.unit).div_ceil(flow)
+    }
+
     /// Returns the number of ticks until the pool and all class buckets are full.
     pub(super) fn ticks_until_full(&self, state: &State) -> u64 {
         let full = self.full_state(state.last_tick);
