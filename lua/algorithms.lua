@@ -8,8 +8,9 @@
 --   step(state, op, cost, limit, at) -> passes, wait, charged, since, entry, write, clamped
 --     op       take, peek, refund, or debt (a take that is charged even if refused)
 --     wait     microseconds until the check would pass; 0 if it passes now or never does
---     charged  hits; since: start of the window, or time, of the charge; entry: number in a log. Of a
---              renewed lease, since is its former end, and entry the former hits
+--     charged  hits; since: start of the window, or time, of the charge; entry: number in a log, or
+--              credits of a hybrid's pool. Of a renewed lease, since is its former end, and entry the
+--              former hits
 --     write    the new state; nil if it does not change
 --     clamped  whether the stored state was from the far future
 --   report(state, limit, at) -> available (hits), reset (microseconds until the counter is unused)

@@ -34,7 +34,7 @@ for i = 1, checks do
     end
     if changes or not (count and count >= 0 and (count + cost <= hits or count < 1e10 and count % 1 == 0)) then
       fixed_window = fixed_window or loadfile('algorithm/fixed_window.lua')(now, extra_ms)
-      local limit = { hits, listed and numbers[listed + 4] or debts and 4294967295 or hits, length }
+      local limit = { hits, length }
       local state = fixed_window.load(keys[i], limit, 0)
       local start, had, _, clamped = fixed_window.read(state, limit, 0)
       local write = clamped and { start = start, count = had }
@@ -78,7 +78,7 @@ for i = 1, checks do
     if changes or value and (ahead % 1 ~= 0 or rem >= rate or (ahead - 1000000) * rate > cap) then
       bucket = bucket or loadfile('algorithm/bucket.lua')(now, extra_ms)
       local state, clamped, write = { tat = now + ahead, rem = rem }, false, nil
-      ahead, rem, clamped = bucket.read(state, rate, cap)
+      ahead, rem, clamped = bucket.read(state, rate, cap, op)
       if changes then
         local limit = { numbers[listed + 6], cap, numbers[listed + 7], rate, numbers[listed + 8] }
         local _

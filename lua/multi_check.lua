@@ -15,18 +15,18 @@
 --   +2  windows: number of checks of fixed windows
 --   +3  arrivals: number of checks of buckets in arrival form
 --   +4  special: number of checks listed at the end
---   +5  debts: 1 if the counters of all checks can hold more hits than their limits, else 0
+--   +5  debts: 1 if the buckets of all checks can owe twice their capacity, else 0
 -- then for each check, the third number only for windows and in credit form:
 --   fixed window                  bucket
 --   +1  cost: hits                +1  need: credits to take; capacity + 1 if they never fit
 --   +2  hits: per window          +2  capacity: credits of a full bucket, minus those a floor keeps
 --   +3  length_us                 +3  rate: credits per microsecond
--- then for each special check (anything but a required take, or a limit with a floor); the last four
--- numbers are 0 for windows:
+-- then for each special check (anything but a required take, or a bucket with a floor or a cap of its
+-- own); the last five numbers are 0 for windows:
 --   +1  place: in KEYS
 --   +2  op: take, peek, refund or debt
 --   +3  role: required, shadow, or the number of the quota group
---   +4  cap: the largest count, or the largest debt in credits
+--   +4  cap: the largest debt in credits; a larger one is clamped
 --   +5  cost: hits
 --   +6  burst: hits
 --   +7  unit: credits per hit

@@ -11,7 +11,7 @@
 --   +2  hits
 --   +3  taken_at: time of the charge
 --   +4  window: start of the window charged, or former end of a renewed lease
---   +5  entry: number of a log's take, or holder of slots
+--   +5  entry: number of a log's take, holder of slots, or credits taken from a hybrid's pool
 --   +6  limit: the values listed in the algorithm's file
 --
 -- State    as in each algorithm's file

@@ -10,7 +10,7 @@
 -- ARGV[2]  need: credits to take; capacity + 1 if the cost exceeds the burst
 -- ARGV[3]  capacity: credits of a full bucket, minus those that must remain because of a floor
 -- ARGV[4]  rate: credits per microsecond; absent, or empty, in arrival form
--- ARGV[5]  cap: the largest debt in credits, if it differs from the capacity
+-- ARGV[5]  cap: the largest debt in credits, if it differs from the capacity; a larger one is clamped
 -- ARGV[6]  op: peek, refund or debt; absent for a take, which is charged if it passes
 -- only together with op:
 -- ARGV[7]  cost: hits
@@ -57,7 +57,7 @@ then
   if err then
     return err
   end
-  ahead, rem, clamped = bucket.read(state, rate or 1, cap)
+  ahead, rem, clamped = bucket.read(state, rate or 1, cap, op)
   if changes then
     local limit = { ARGV[8] + 0, cap, ARGV[9] + 0, rate or 1, ARGV[10] + 0 }
     local passes, _, _, _, _, write = bucket.step(state, op, ARGV[7] + 0, limit, 0)

@@ -10,8 +10,7 @@
 -- ARGV[2]  cost: hits to take, at most one more than the limit
 -- ARGV[3]  hits: per window
 -- ARGV[4]  length_us: of a window, at least one second
--- ARGV[5]  op: peek, refund or debt; absent or empty for a take, which is charged if it passes
--- ARGV[6]  cap: the largest count, if it differs from hits; always together with op
+-- ARGV[5]  op: peek, refund or debt; absent for a take, which is charged if it passes
 --
 -- State    as in algorithm/fixed_window.lua
 -- Reply    "count now [start clamped]": the hits in the window before this call (-1 - count if
@@ -29,7 +28,7 @@ local key, cost, hits, length = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 
 local number = (now - now % length) / length
 local digits = string.format('%d', number % 900000000)
-local op = ARGV[5] ~= '' and ARGV[5]
+local op = ARGV[5]
 local changes = op and op ~= 'peek'
 local value, count = not changes and redis.pcall('GET', key), 0
 if value then
@@ -37,7 +36,7 @@ if value then
 end
 if changes or not (count and count >= 0 and (count + cost <= hits or count < 1e10 and count % 1 == 0)) then
   local fixed_window = loadfile('algorithm/fixed_window.lua')(now, extra_ms)
-  local limit = { hits, ARGV[6] and ARGV[6] + 0 or hits, length }
+  local limit = { hits, length }
   local state, err = fixed_window.load(key, limit, 0)
   if err then
     return err

@@ -11,8 +11,8 @@
 -- ARGV[3]  hits: per window
 -- ARGV[4]  length_us: of a window, at least one second
 -- ARGV[5]  tick_us: unit of time; hits times ticks per window is below 2^53
--- ARGV[6]  op: peek, refund or debt; absent or empty for a take, which is charged if it passes
--- ARGV[7]  cap: the largest count of a window, if it differs from hits; always together with op
+-- ARGV[6]  op: peek, refund or debt; absent for a take, which is charged if it passes
+-- ARGV[7]  cap: the largest count of a window that debts can reach; together with op
 --
 -- State    as in algorithm/sliding_window.lua
 -- Reply    "cur now prev [start clamped]": the hits in the current window before this call (-1 - cur if
@@ -29,7 +29,7 @@ end
 local key, cost, hits, length, tick = KEYS[1], ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
 
 local number = (now - now % length) / length
-local op = ARGV[6] ~= '' and ARGV[6]
+local op = ARGV[6]
 local changes = op and op ~= 'peek'
 local value = not changes and redis.pcall('GET', key)
 local prev, cur, windows = 0, 0, 0
@@ -45,7 +45,7 @@ if value then
     prev = counted + 0
   end
 end
-if changes or windows < 0 or prev > hits or cur > hits then
+if changes or windows < 0 or prev > 4294967295 or cur > 4294967295 then
   local sliding_window = loadfile('algorithm/sliding_window.lua')(now, extra_ms)
   local limit = { hits, ARGV[7] and ARGV[7] + 0 or hits, length, tick }
   local state, err = sliding_window.load(key, limit, 0)

@@ -156,6 +156,7 @@ fn alone() {
             "hybrid classes",
             Algorithm::Hybrid(Hybrid {
                 burst: Hits(1_000_000),
+                expiry_burst: Hits(1_000_000),
                 hits: Hits(1_000_000),
                 window,
                 shares: [30, 20].into(),

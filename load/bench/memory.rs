@@ -38,6 +38,7 @@ pub fn algorithms() -> [(&'static str, Arc<Limit>); 2] {
             "token_bucket",
             limit(Algorithm::Bucket(Bucket {
                 burst: Hits(1_000_000),
+                debt_burst: Hits(1_000_000),
                 refill: Refill::Arrival { emission: Micros(3_600) },
                 floor: Hits::ZERO,
                 leaky: false,

@@ -172,7 +172,13 @@ fn rows(now: Micros) -> Vec<Row> {
     let hour = Micros::from_secs(3_600);
     let refill = Refill::Credits { hits: Hits(7), window: hour };
     let of_bucket = |burst, floor| {
-        Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits(floor), leaky: true })
+        Algorithm::Bucket(Bucket {
+            burst: Hits(burst),
+            debt_burst: Hits(burst),
+            refill,
+            floor: Hits(floor),
+            leaky: true,
+        })
     };
     let credits = memory::limit(of_bucket(100_000, 0));
     let floored = memory::limit(of_bucket(100_000, 9));
@@ -192,6 +198,7 @@ fn rows(now: Micros) -> Vec<Row> {
     let slots = memory::limit(Algorithm::Concurrency(slots));
     let classes = Hybrid {
         burst: Hits(1_000_000),
+        expiry_burst: Hits(1_000_000),
         hits: Hits(1_000),
         window: Micros::from_secs(60),
         shares: [20, 20, 20].into(),

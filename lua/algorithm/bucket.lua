@@ -9,7 +9,7 @@
 -- which is exact for any rate.
 --
 -- limit      +1  burst: hits
---            +2  cap: the largest debt in credits
+--            +2  cap: the largest debt in credits; a larger one is clamped
 --            +3  unit: credits per hit
 --            +4  rate: credits per microsecond
 --            +5  floor: hits that must be available before a take
@@ -20,6 +20,9 @@
 --
 -- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
 local now, extra_ms, only_refund = ...
+
+-- Exact in a double, as is any debt below it. No refund gives back more.
+local CREDITS_MAX = 9007199254740992
 
 local function load(key)
   local value, err = loadfile('get.lua')(key)
@@ -36,8 +39,9 @@ end
 
 -- Returns the debt now under a limit of this rate and largest debt: ahead, rem, clamped. A rem stored
 -- under another rate is rounded up. A debt more than a second above the largest means that the clock
--- stepped back or the limit was lowered; it is clamped to the largest.
-local function read(state, rate, cap)
+-- stepped back or the limit was lowered; it is clamped to the largest, but not for a refund, which
+-- subtracts from the debt as it is stored.
+local function read(state, rate, cap, op)
   if not (state and state.tat >= now) then
     return 0, 0, false
   end
@@ -46,6 +50,7 @@ local function read(state, rate, cap)
   if rem >= rate then
     ahead, rem = ahead + 1, 0
   end
+  cap = op == 'refund' and CREDITS_MAX or cap
   if (ahead - 1000000) * rate > cap then
     rem = cap % rate
     return (cap - rem) / rate, rem, true
@@ -55,6 +60,9 @@ end
 
 -- Returns the debt plus `credits`, which may be negative.
 local function charge(ahead, rem, credits, rate)
+  if credits == -math.huge then
+    return 0, 0
+  end
   local part = (rem + credits) % rate
   ahead = ahead + (rem + credits - part) / rate
   if ahead < 0 then
@@ -73,7 +81,7 @@ end
 local function refund(key, limit, at, hits, taken_at)
   local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
   local state, err = load(key)
-  local ahead, rem, clamped = read(state, rate, cap)
+  local ahead, rem, clamped = read(state, rate, cap, 'refund')
   local credits = math.min(hits * unit, cap) - math.max(now - taken_at, 0) * rate
   local lowers = credits > 0 and (ahead > 0 or rem > 0)
   if lowers then
@@ -103,10 +111,10 @@ end
 
 local function step(state, op, cost, limit, at)
   local cap, unit, rate = limit[at + 2], limit[at + 3], limit[at + 4]
-  local ahead, rem, clamped = read(state, rate, cap)
+  local ahead, rem, clamped = read(state, rate, cap, op)
   local wait, credits = 0, 0
   if op == 'refund' then
-    credits = -math.min(cost * unit, cap)
+    credits = cost * unit < CREDITS_MAX and -cost * unit or -math.huge
   else
     wait = until_passes(ahead, rem, cost, limit, at)
     if op == 'take' and wait and wait <= 0 then

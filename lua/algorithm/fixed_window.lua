@@ -4,18 +4,19 @@
 -- algorithms.lua describes the functions.
 --
 -- limit      +1  hits
---            +2  cap: the largest count
---            +3  unit_us: unit of a window's number: its length, or a second for calendar windows
+--            +2  unit_us: unit of a window's number: its length, or a second for calendar windows
 --            for calendar windows, by the caller's clock:
---            +4  previous: the previous window's start; nil if all windows have one length
---            +5  current: the current window's start
---            +6  following: the next window's start
---            +7  last: the next window's end
+--            +3  previous: the previous window's start; nil if all windows have one length
+--            +4  current: the current window's start
+--            +5  following: the next window's start
+--            +6  last: the next window's end
 -- State      one integer: the window's number (its start in units) modulo 900,000,000, then the count
 --            in ten decimal digits. So a hit in the same window is an INCRBY, the cheapest write, and
 --            Redis stores 8 bytes. (Numbers in seconds wrap after 28 years. Keys expire long before,
 --            and a distance of up to 14 years tells past from future.)
 --            A value without a window's number (below 10^10) counts as absent.
+--            The count may be above the limit, if that was lowered, after debts, and while plain charges
+--            await their refund. It is never cut to the limit.
 -- Expiry     the window's end
 --
 -- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
@@ -24,7 +25,7 @@ local now, extra_ms, only_refund = ...
 -- Refunds to the window charged, if the counter still holds that window.
 local function refund(key, limit, at, hits, _, window)
   local value, err = loadfile('get.lua')(key)
-  local number, count = window / limit[at + 3] % 900000000, 0
+  local number, count = window / limit[at + 2] % 900000000, 0
   if tonumber(value) and (tonumber(string.sub(value, 1, -11)) or 0) == number then
     count = tonumber(string.sub(value, -10)) or 0
   end
@@ -36,12 +37,15 @@ if only_refund then
   return { refund = refund }
 end
 
+-- Largest count that debts can reach.
+local COUNT_MAX = 4294967295
+
 -- Returns the start and end of the current window and the end of the next; nil if the server's clock is
 -- outside a calendar's windows.
 local function span(limit, at)
-  local previous, current, following, last = limit[at + 4], limit[at + 5], limit[at + 6], limit[at + 7]
+  local previous, current, following, last = limit[at + 3], limit[at + 4], limit[at + 5], limit[at + 6]
   if not previous then
-    local unit = limit[at + 3]
+    local unit = limit[at + 2]
     local start = now - now % unit
     return start, start + unit, start + 2 * unit
   elseif now < previous or now >= last then
@@ -61,12 +65,11 @@ local function read(state, limit, at)
   if not state or state.start < start then
     return start, 0, stop, false
   end
-  local count, cap = state.count, limit[at + 2]
   if state.start > stop then
-    return start, math.min(math.max(count, limit[at + 1]), cap), stop, true
+    return start, math.max(state.count, limit[at + 1]), stop, true
   end
   -- In the next window if the clock stepped back: time stands still at that window's start.
-  return state.start, count < cap and count or cap, state.start == stop and after or stop, false
+  return state.start, state.count, state.start == stop and after or stop, false
 end
 
 -- `stored` is the count that INCRBY can increase.
@@ -76,7 +79,7 @@ local function load(key, limit, at)
     return nil, { -1 }
   end
   local value, err = loadfile('get.lua')(key)
-  local number, unit = tonumber(value) or -1, limit[at + 3]
+  local number, unit = tonumber(value) or -1, limit[at + 2]
   -- A larger number than our scripts write would count as the current window for ever.
   if not (number >= 0 and number < 9e18) then
     return nil, err
@@ -98,7 +101,7 @@ local function load(key, limit, at)
 end
 
 local function step(state, op, cost, limit, at)
-  local hits, cap = limit[at + 1], limit[at + 2]
+  local hits = limit[at + 1]
   local start, had, stop, clamped = read(state, limit, at)
   local count, passes, wait = had, true, 0
   if op == 'refund' then
@@ -109,7 +112,7 @@ local function step(state, op, cost, limit, at)
       wait = stop - now
     end
     if op == 'take' and passes or op == 'debt' then
-      count = had + cost < cap and had + cost or cap
+      count = math.max(math.min(had + cost, COUNT_MAX), had)
     end
   end
   local write = nil
@@ -134,7 +137,7 @@ local function save(key, state, limit, at)
   if state.start == stop and after then
     stop = after
   end
-  local text = string.format('%d%010d', state.start / limit[at + 3] % 900000000, state.count)
+  local text = string.format('%d%010d', state.start / limit[at + 2] % 900000000, state.count)
   redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(stop - now, extra_ms))
 end
 

@@ -8,11 +8,12 @@
 --            +4  hits: per window
 --            +5  class: counted from 1
 --            +6  floor: per cent of the pool
---            +7  classes: their number
---            +8 and on: each class's share, per cent
+--            +7  expiry: ticks after which everything is full, however little was left
+--            +8  classes: their number
+--            +9 and on: each class's share, per cent
 -- State      numbers separated by colons: the tick of the last write, the pool's credits, and the
 --            credits of each class's own bucket
--- Expiry     when everything is full
+-- Expiry     after the time in which all refills (src/algorithm/hybrid.rs says why)
 --
 -- The wait of a refused check is found by bisection, in at most 53 steps.
 -- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
@@ -34,8 +35,8 @@ local function terms_of(limit, at)
     floor = limit[at + 6], cap = {}, flow = {}, caps = 0, spare = 100,
   }
   local slowest
-  for class = 1, limit[at + 7] do
-    local share = limit[at + 7 + class]
+  for class = 1, limit[at + 8] do
+    local share = limit[at + 8 + class]
     terms.cap[class], terms.flow[class] = total / 100 * share, share * hits
     terms.caps, terms.spare = terms.caps + terms.cap[class], terms.spare - share
     if share > 0 and (not slowest or terms.flow[class] < slowest) then
@@ -143,12 +144,13 @@ local function ticks_until_passes(terms, state, credits)
   return after.pool >= needed(terms, after.own, credits) and passes or nil
 end
 
--- Returns the state after a refund: into the own bucket first, the rest into the pool.
-local function returned(terms, state, credits)
+-- Returns the state after a refund. What does not fit into the own bucket goes into the pool.
+local function returned(terms, state, to_own, to_pool)
   local own = { unpack(state.own) }
-  local to_own = math.min(credits, math.max(terms.cap[terms.class] - own[terms.class], 0))
-  own[terms.class] = own[terms.class] + to_own
-  return { last = state.last, pool = math.min(state.pool + credits - to_own, room_of(terms, own)), own = own }
+  local fitting = math.min(to_own, math.max(terms.cap[terms.class] - own[terms.class], 0))
+  own[terms.class] = own[terms.class] + fitting
+  local pool = math.min(state.pool + to_own - fitting + to_pool, room_of(terms, own))
+  return { last = state.last, pool = pool, own = own }
 end
 
 -- Returns the microsecond in which everything is full again.
@@ -184,7 +186,7 @@ local function step(state, op, cost, limit, at)
   local present, clamped = read(terms, state)
   local credits, write = cost * terms.unit, clamped and present or nil
   if op == 'refund' then
-    write = state and returned(terms, present, math.min(credits, terms.total)) or write
+    write = state and returned(terms, present, math.min(credits, terms.total), 0) or write
     return true, 0, 0, 0, 0, write, clamped
   elseif credits > terms.total then
     return false, 0, 0, 0, 0, write, clamped
@@ -199,7 +201,7 @@ local function step(state, op, cost, limit, at)
   local from_own = math.min(own[terms.class], credits)
   own[terms.class] = own[terms.class] - from_own
   write = { last = present.last, pool = present.pool - credits + from_own, own = own }
-  return true, 0, cost, now, terms.class - 1, write, clamped
+  return true, 0, cost, now, credits - from_own, write, clamped
 end
 
 -- After the whole hits of the own bucket, one hit takes the bucket's remainder and the rest from the pool.
@@ -224,13 +226,14 @@ local function save(key, state, limit, at)
   for class = 1, #state.own do
     text[class + 1] = string.format('%d', state.own[class])
   end
-  local ends = #state.own == #terms.cap and full_at(terms, state) or now
+  local ends = #state.own == #terms.cap and (state.last + limit[at + 7]) * terms.tick or now
   redis.call('SET', key, table.concat(text, ':'), 'PX', loadfile('ttl.lua')(ends - now, extra_ms))
 end
 
--- Refunds the hits minus those that may have refilled since the charge. Refunds nothing if the number of classes has
--- changed since then, because the counter then started anew.
-local function refund(key, limit, at, hits, taken_at)
+-- Refunds the hits minus those that may have refilled since the charge: to the own bucket at most what
+-- was taken from it, the rest to the pool. Refunds nothing if the number of classes has changed since
+-- then, because the counter then started anew.
+local function refund(key, limit, at, hits, taken_at, _, from_pool)
   local terms = terms_of(limit, at)
   local state, err = load(key)
   local ticks = math.max(terms.now - div_floor(taken_at, terms.tick), 0)
@@ -239,7 +242,8 @@ local function refund(key, limit, at, hits, taken_at)
     return false, err
   end
   local present = read(terms, state)
-  save(key, returned(terms, present, credits), limit, at)
+  local to_own = math.min(math.max(hits * terms.unit - from_pool, 0), credits)
+  save(key, returned(terms, present, to_own, credits - to_own), limit, at)
   return true
 end
 

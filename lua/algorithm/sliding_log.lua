@@ -8,9 +8,10 @@
 -- State      a string of 20 bytes per take, oldest first, big-endian: 7 time in microseconds, 5 hits of
 --            all takes up to and including this one, 3 its own hits, 5 its number (sums and numbers
 --            modulo 2^40). So the counted hits are the difference of two sums, found by bisection, and
---            a take is an APPEND, which reads and writes a handful of takes however long the log is. A
---            refunded take remains with 0 hits and the time of the take before it. Once expired takes
---            outnumber the others, the next take rewrites the string.
+--            a take is an APPEND, which reads and writes a handful of takes however long the log is.
+--            If a caller's refund removes the last take, a take of 0 hits, with the time of the take
+--            before it, preserves its number. Once expired takes outnumber the others, the next take
+--            rewrites the string.
 --            Within a call: `kept` takes of the stored string, of which `first` is the first unexpired
 --            one, followed by the takes in `added`; `before` is the sum before `first`, `total` the
 --            last sum, `newest` the newest time, `next` the next number.
@@ -157,7 +158,9 @@ end
 local function drop_newest(state, hits)
   local left, after, last = math.max(counted(state) - hits, 0), copy(state), 0
   after.kept, after.added, after.newest, after.total = 0, {}, 0, (state.before + left) % ROUND
-  if left > 0 then
+  if left == 0 then
+    after.first = 1
+  else
     last = first_that(state.first, length_of(state), function(nth)
       local _, sum = take_of(state, nth)
       return (sum - state.before) % ROUND >= left
@@ -210,11 +213,15 @@ local function report(state, limit, at)
 end
 
 local function save(key, state, limit, at)
+  if counted(state) == 0 then
+    redis.call('PEXPIRE', key, -1)
+    return
+  end
   local bytes, last = {}, -1
   for nth, take in ipairs(state.added) do
     bytes[nth], last = struct.pack(FORMAT, unpack(take)), take[4]
   end
-  local ms = loadfile('ttl.lua')(state.newest > 0 and state.newest + limit[at + 3] - now or 0, extra_ms)
+  local ms = loadfile('ttl.lua')(state.newest + limit[at + 3] - now, extra_ms)
   local over, counting = state.first - 1, length_of(state) - state.first + 1
   if state.kept == state.stored and state.kept > 0 and over <= counting then
     redis.call('APPEND', key, table.concat(bytes))
@@ -249,13 +256,14 @@ local function refund(key, limit, at, _, taken_at, _, number)
       break
     elseif found == number and hits > 0 then
       local bytes, newest = {}, nth > first and stored_take(key, nth - 1) or 0
-      for later = nth, stored do
+      for later = nth + 1, stored do
         local time, sum, left, same = stored_take(key, later)
-        if later == nth then
-          time, left = newest, 0
-        end
-        newest = time
-        bytes[#bytes + 1] = struct.pack(FORMAT, time, (sum - hits) % ROUND, left, same)
+        newest = left > 0 and time or newest
+        bytes[#bytes + 1] = struct.pack(FORMAT, newest, (sum - hits) % ROUND, left, same)
+      end
+      if newest == 0 then
+        redis.call('PEXPIRE', key, -1)
+        return true
       end
       if nth > first then
         table.insert(bytes, 1, redis.call('GETRANGE', key, (first - 1) * SIZE, (nth - 1) * SIZE - 1))

@@ -4,11 +4,12 @@
 -- algorithms.lua describes the functions.
 --
 -- limit      +1  hits
---            +2  cap: the largest count of a window
+--            +2  cap: the largest count of a window that debts can reach
 --            +3  length_us: at least a second
 --            +4  tick_us: unit of time; hits times ticks per window is below 2^53
 -- State      three numbers separated by colons: the current window's number, the hits of the previous
---            window, and the hits of the current one
+--            window, and the hits of the current one. They may be above the limit, if that was lowered, and
+--            after debts, and are never cut to it.
 -- Expiry     the end of the next window, or of this one if it has no hits
 --
 -- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
@@ -52,20 +53,23 @@ if only_refund then
   return { refund = refund }
 end
 
+-- Largest count that our scripts write.
+local COUNT_MAX = 4294967295
+
 -- Returns the counter as it counts now: start, prev, cur, the ticks since its window began, and whether
 -- it was from the far future, in which case it is clamped to a full window.
 local function read(state, limit, at)
-  local cap, length, tick = limit[at + 2], limit[at + 3], limit[at + 4]
+  local length, tick = limit[at + 3], limit[at + 4]
   local start, prev, cur, clamped = now - now % length, 0, 0, false
   local from = start
   if state and state.start > now + length then
-    cur, clamped = math.min(math.max(state.cur, limit[at + 1]), cap), true
+    cur, clamped = math.max(math.min(state.cur, COUNT_MAX), limit[at + 1]), true
   elseif state and state.start >= start then
     -- In the next window if the clock stepped back: time stands still at that window's start.
-    start, prev, cur = state.start, math.min(state.prev, cap), math.min(state.cur, cap)
+    start, prev, cur = state.start, math.min(state.prev, COUNT_MAX), math.min(state.cur, COUNT_MAX)
     from = math.min(start, now)
   elseif state and state.start + length == start then
-    prev = math.min(state.cur, cap)
+    prev = math.min(state.cur, COUNT_MAX)
   end
   return start, prev, cur, (now - from - (now - from) % tick) / tick, clamped
 end
@@ -101,7 +105,7 @@ local function step(state, op, cost, limit, at)
     wait = until_passes(start, prev, cur, elapsed, cost, limit, at)
     passes = wait == 0
     if op == 'take' and passes or op == 'debt' then
-      cur = math.min(cur + cost, limit[at + 2])
+      cur = math.max(math.min(cur + cost, limit[at + 2]), had)
       charged = cur - had
     end
     if charged > 0 and not passes then

@@ -12,13 +12,14 @@
 //! | [`Refill::Arrival`] | emission | 1, so that `rem` is always 0 |
 //! | [`Refill::Credits`] | window W | hits L |
 //!
-//! `C = burst·u` is the capacity, `cap` the largest debt (C, or 2C with `charge: billed` or
-//! `always`), and `floor` the number of hits that must be in the bucket before a hit is charged
+//! `C = burst·u` is the capacity, `cap` the largest debt (`debt_burst·u`, or twice that with `charge:
+//! billed` or `always`), and `floor` the number of hits that must be in the bucket before a hit is charged
 //! (for consumer classes). With `ahead = tat − now`, the debt is `ahead·l + rem` credits.
 //!
 //! ```text
 //! read       tat < now: ahead, rem = 0, 0;  else ahead = tat − now, and if rem ≥ l: ahead + 1, 0
-//! clamp      if ahead > ⌊cap / l⌋ + 1 s: store ahead, rem = ⌊cap / l⌋, cap mod l
+//! clamp      if ahead > ⌊cap / l⌋ + 1 s: store ahead, rem = ⌊cap / l⌋, cap mod l; a refund stores
+//!            no such clamp
 //! needs(c)   c + max(floor, 1) − 1 hits: c hits pass iff c single hits would, one after another
 //! wait(c)    ahead − ⌊(C − needs(c)·u − rem) / l⌋ for needs(c) ≤ burst; passes iff ≤ 0
 //! charge     rem + c·u; each l of it adds 1 to ahead, the rest stays in rem
@@ -35,7 +36,12 @@
 //! If the clock steps back, the stored debt looks larger. A debt that exceeds the maximum by at
 //! most one second is kept: if it were clamped, every switch to a clock that is slightly behind
 //! would refill the bucket by the difference. A larger debt is clamped; otherwise the counter would
-//! stay frozen until the clock catches up.
+//! stay frozen until the clock catches up. The state does not tell such a debt from that of a larger
+//! burst, so the first take or peek after the burst was lowered clamps, too. The clamp is stored even
+//! if the check is refused: repeated by every call, it would put off the reported wait for ever.
+//!
+//! A refund subtracts from the debt as it is stored. If the debt were clamped first, a refund of one
+//! hit under a lower burst would free all hits above that burst.
 //!
 //! Source: the generic cell rate algorithm (ITU-T I.371). Its bound holds because the debt never
 //! exceeds C and falls by l each microsecond.
@@ -45,7 +51,7 @@ use crate::domain::{Bucket, Charge, ChargeRecord, Hits, Micros, Op, Outcome, Ref
 
 /// Maximum excess of stored debt over the bucket's maximum debt, as refill time: 1 s. A larger
 /// excess means that the debt was stored by a clock that ran ahead, or before the capacity was
-/// lowered or the refill rate was raised. Such debt is clamped to the maximum debt.
+/// lowered or the refill rate was raised. A take or a peek clamps such debt to the maximum debt.
 ///
 /// This tolerance covers the usual clock differences: NTP slews offsets below 128 ms and steps
 /// larger ones, and clocks of Redis replicas are expected to differ by less than a second.
@@ -76,11 +82,10 @@ pub(crate) struct BucketCredits {
     pub(crate) flow: u64,
     /// Capacity of the bucket in credits: `burst * unit` (`C` in the module documentation).
     pub(crate) capacity: u64,
-    /// Maximum debt in credits: the capacity, or twice the capacity with `charge: billed` or
+    /// Maximum debt in credits: that of a used-up counter, or twice that with `charge: billed` or
     /// `always`.
     pub(crate) cap: u64,
-    /// Maximum debt in hits: the capacity, or twice the capacity with `charge: billed` or
-    /// `always`.
+    /// Maximum debt in hits.
     pub(crate) cap_hits: u64,
     /// Minimum number of hits that must be in the bucket before each hit is charged. Used by
     /// consumer classes that share the bucket; 0 without classes.
@@ -104,13 +109,15 @@ pub fn apply(
     now: Micros,
 ) -> Step<State> {
     let credits = BucketCredits::new(limit, charge);
-    let (read, clamped) = credits.read(state, now);
+    let cap = if let Op::Refund { .. } = op { CREDITS_MAX } else { credits.cap };
+    let (read, clamped) = credits.read(state, cap, now);
     let mut debt = read;
     let mut charged = 0;
     let mut wait = Some(0);
     match op {
-        Op::Refund { cost } => {
-            let refunded = cost.0.min(credits.cap_hits) * credits.unit;
+        Op::Refund { cost } if cost.0 >= credits.refund_hits_max() => debt = Debt::ZERO,
+        Op::Refund { cost: Hits(cost) } => {
+            let refunded = cost * credits.unit;
             debt = credits.subtract_time(read, refunded / credits.flow, refunded % credits.flow);
         }
         Op::Peek { hits } => wait = credits.wait_time(read, hits.0.max(1)),
@@ -129,13 +136,15 @@ pub fn apply(
     // Under `Charge::Always` the wait was computed after the charge and is never 0, because a
     // charge only raises the debt.
     let passes = wait == Some(0);
+    // Only a refund may leave more than a peek would.
+    let (shown, _) = credits.clamp(debt, credits.cap);
     Step {
         outcome: Outcome {
             verdict: if passes { Verdict::Pass } else { Verdict::Refuse },
             charged: Hits(charged),
-            available: Hits(credits.available(debt)),
+            available: Hits(credits.available(shown)),
             retry_after: wait.filter(|wait| *wait > 0).map(Micros),
-            reset_after: Micros(debt.ceil_micros()),
+            reset_after: Micros(shown.ceil_micros()),
             taken: (charged > 0).then_some(ChargeRecord {
                 hits: Hits(charged),
                 at: now,
@@ -158,7 +167,7 @@ pub fn refund(
     now: Micros,
 ) -> Option<State> {
     let credits = BucketCredits::new(limit, charge);
-    let (read, clamped) = credits.read(Some(state), now);
+    let (read, clamped) = credits.read(Some(state), CREDITS_MAX, now);
     let refunded = record.hits.0.min(credits.cap_hits) * credits.unit;
     let (whole, rem) = (refunded / credits.flow, refunded % credits.flow);
     let elapsed = now.saturating_sub(record.at).0;
@@ -185,29 +194,39 @@ impl BucketCredits {
             Charge::Admitted => 1,
             Charge::Billed | Charge::Always => 2,
         };
-        let capacity = burst * unit;
+        let cap_hits = limit.debt_burst.0.min(CREDITS_MAX / unit / times).max(burst) * times;
         BucketCredits {
             burst,
             unit,
             flow,
-            capacity,
-            cap: capacity * times,
-            cap_hits: burst * times,
+            capacity: burst * unit,
+            cap: cap_hits * unit,
+            cap_hits,
             floor: limit.floor.0.min(burst),
         }
     }
 
-    /// Returns the debt at `now`, and whether the stored debt was too large and therefore clamped.
-    fn read(&self, state: Option<State>, now: Micros) -> (Debt, bool) {
+    /// Returns the smallest refund that empties any bucket, in hits. Smaller refunds are exact.
+    pub(crate) fn refund_hits_max(&self) -> u64 {
+        CREDITS_MAX.div_ceil(self.unit)
+    }
+
+    /// Returns the debt at `now`, and whether the stored debt was larger than `cap` credits by more
+    /// than the tolerance and therefore clamped.
+    fn read(&self, state: Option<State>, cap: u64, now: Micros) -> (Debt, bool) {
         let Some(state) = state.filter(|state| state.tat >= now) else {
-            return (Debt { ahead: 0, rem: 0 }, false);
+            return (Debt::ZERO, false);
         };
         let mut debt = Debt { ahead: state.tat.0 - now.0, rem: u64::from(state.rem) };
         if debt.rem >= self.flow {
             // Written under another rate or `Refill` variant: round the remainder up to 1 µs.
             debt = Debt { ahead: debt.ahead.saturating_add(1), rem: 0 };
         }
-        let full = Debt { ahead: self.cap / self.flow, rem: self.cap % self.flow };
+        self.clamp(debt, cap)
+    }
+
+    fn clamp(&self, debt: Debt, cap: u64) -> (Debt, bool) {
+        let full = Debt { ahead: cap / self.flow, rem: cap % self.flow };
         if debt.ahead > full.ahead + EXCESS_DEBT_MAX.0 { (full, true) } else { (debt, false) }
     }
 
@@ -253,7 +272,7 @@ impl BucketCredits {
             if debt.rem >= rem { (0, debt.rem - rem) } else { (1, debt.rem + self.flow - rem) };
         match debt.ahead.checked_sub(whole + borrow) {
             Some(ahead) => Debt { ahead, rem: left },
-            None => Debt { ahead: 0, rem: 0 },
+            None => Debt::ZERO,
         }
     }
 
@@ -269,6 +288,8 @@ impl BucketCredits {
 }
 
 impl Debt {
+    const ZERO: Debt = Debt { ahead: 0, rem: 0 };
+
     /// Returns the debt in whole microseconds, rounded up.
     fn ceil_micros(self) -> u64 {
         self.ahead.saturating_add(u64::from(self.rem > 0))

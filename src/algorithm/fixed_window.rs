@@ -4,17 +4,19 @@
 //! at most 2 L hits: L just before a boundary and L just after it.
 //!
 //! `c` is the cost of a check in hits, `w` the start of the window that contains `now`, `w'` the
-//! end of that window, and `cap` the largest count: L, or 2^32−1 with `charge: billed` or
-//! `always`.
+//! end of that window.
 //!
 //! ```text
 //! start > w'        too far in the future: store start = w, count = max(count, L)
 //! w ≤ start < w'    current window
 //! start = w'        the clock stepped back over a boundary: keep counting in the stored window
 //! start < w         ended: start = w, count = 0
-//! count = min(count, cap)
 //! passes iff count + c ≤ L;  retry-after = reset = (end of the window begun at start) − now
 //! ```
+//!
+//! The count is never cut to the limit, because the counter may also be that of a higher limit: one
+//! before a change, or the rule's own while a request carries a lower one. A refund subtracts from
+//! the count as it is, so that hits above a lowered limit are given back first.
 //!
 //! Not here: calls with several checks, removal of expired counters (`store`).
 
@@ -23,14 +25,17 @@ use crate::domain::{
     Charge, ChargeRecord, FixedWindow, Hits, Micros, Op, Outcome, Verdict, Window, WindowBounds,
 };
 
+/// Largest count that a window stores, in hits.
+const COUNT_MAX: u64 = u32::MAX as u64;
+
 /// Stored state of a fixed window: the number of hits charged in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// Start of the window, aligned to the calendar or to a multiple of the window length since the
     /// Unix epoch.
     pub start: Micros,
-    /// Hits charged in the window: at most the limit, or `u32::MAX` with `charge: billed` or
-    /// `always`.
+    /// Hits charged in the window. More than the limit if the limit was lowered, or with `charge:
+    /// billed` or `always`.
     pub count: u32,
 }
 
@@ -57,9 +62,8 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    let hits = limit.hits.0.min(u64::from(u32::MAX));
-    let cap = count_max(hits, charge);
-    let view = view_at(state, limit, hits, cap, now);
+    let hits = limit.hits.0.min(COUNT_MAX);
+    let view = view_at(state, limit, hits, now);
     let mut count = view.count;
     let mut write = view.clamped;
     let mut passes = true;
@@ -74,7 +78,7 @@ pub fn apply(
         Op::Take { cost } => {
             passes = count.saturating_add(cost.0.max(1)) <= hits;
             if passes || charge == Charge::Always {
-                count = count.saturating_add(cost.0).min(cap);
+                count = count.saturating_add(cost.0).min(COUNT_MAX);
             }
             write |= count != view.count;
         }
@@ -122,13 +126,7 @@ pub fn expires_at(state: State, limit: &FixedWindow) -> Micros {
     window_at(&limit.window, state.start).end
 }
 
-fn view_at(
-    state: Option<State>,
-    limit: &FixedWindow,
-    hits: u64,
-    cap: u64,
-    now: Micros,
-) -> WindowView {
+fn view_at(state: Option<State>, limit: &FixedWindow, hits: u64, now: Micros) -> WindowView {
     let present = window_at(&limit.window, now);
     let mut view = WindowView {
         start: present.start,
@@ -141,7 +139,7 @@ fn view_at(
     let Some(state) = state else { return view };
     let count = u64::from(state.count);
     if state.start > present.end {
-        view.count = count.max(hits).min(cap);
+        view.count = count.max(hits);
         view.is_stored = true;
         view.clamped = true;
         view.stepped_back = true;
@@ -150,20 +148,11 @@ fn view_at(
         if state.start != present.start {
             view.end = window_at(&limit.window, state.start).end;
         }
-        view.count = count.min(cap);
+        view.count = count;
         view.is_stored = true;
         view.stepped_back = state.start > now;
     }
     view
-}
-
-/// Returns the largest count that a window can store, in hits: the limit, or `u32::MAX` with
-/// `charge: billed` or `always`.
-pub(crate) fn count_max(hits: u64, charge: Charge) -> u64 {
-    match charge {
-        Charge::Admitted => hits,
-        Charge::Billed | Charge::Always => u64::from(u32::MAX),
-    }
 }
 
 /// Returns the window that contains `at`. A window length of zero, which no policy allows, is

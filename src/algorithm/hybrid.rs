@@ -22,8 +22,8 @@
 //! floor    ⌈floor% of P⌉ in whole hits; if P is room, at most room
 //! wait     the first tick at which the refilled pool suffices; none if the pool's room is too
 //!          small at that tick, because the check then passes only after other classes take hits
-//! refund   by a caller: c·u credits; of a recorded charge: c·u − 100·L·(ticks since the charge)
-//!          credits; into the own bucket first, the rest into the pool
+//! refund   by a caller: c·u credits, into the own bucket first; of a recorded charge: c·u − 100·L·(ticks since the charge)
+//!          credits, of which the own bucket gets at most what was taken from it, the pool the rest
 //! available  number of single hits that would pass, one after another
 //! reset    time until every own bucket and the total are full
 //! ```
@@ -83,7 +83,7 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
     match op {
         Op::Refund { cost } => {
             let refunded = cost.0.min(credits.burst) * credits.unit;
-            after = state.map(|_| credits.refund(&read, limit.class, refunded));
+            after = state.map(|_| credits.refund(&read, refunded, 0));
         }
         Op::Take { cost } if cost.0 > credits.burst => wait = None,
         Op::Take { cost } if cost.0 > 0 => match credits.take(&read, cost.0 * credits.unit) {
@@ -111,11 +111,11 @@ pub fn apply(state: Option<&State>, limit: &Hybrid, op: Op, now: Micros) -> Step
                 .filter(|wait| *wait > 0)
                 .map(|ticks| until(ticks).saturating_sub(now)),
             reset_after: until(credits.ticks_until_full(left)).saturating_sub(now),
-            taken: (charged > 0).then_some(ChargeRecord {
+            taken: (charged > 0).then(|| ChargeRecord {
                 hits: Hits(charged),
                 at: now,
                 window: Micros::ZERO,
-                entry: limit.class as u128,
+                entry: u128::from(read.pool - left.pool),
             }),
         },
         write: after.or_else(|| stepped_back.then_some(read)),
@@ -137,16 +137,22 @@ pub fn refund(state: &State, limit: &Hybrid, record: &ChargeRecord, now: Micros)
     let refilled = elapsed.saturating_mul(SHARES_TOTAL_PERCENT.saturating_mul(limit.hits.0));
     let charged = record.hits.0.min(credits.burst) * credits.unit;
     let back = charged.checked_sub(refilled).filter(|back| *back > 0)?;
-    Some(credits.refund(&read, limit.class, back))
+    let from_own = u128::from(charged).saturating_sub(record.entry);
+    let to_own = u64::try_from(from_own).unwrap_or(u64::MAX).min(back);
+    Some(credits.refund(&read, to_own, back - to_own))
 }
 
-/// Returns the time at which the pool and the buckets of all classes are full again.
+/// Returns the time at which the pool and the buckets of all classes would be full again if they were
+/// empty now.
+///
+/// The state may be full earlier, but not for the whole limit that this one is a fraction of: a
+/// state that fills a tenth leaves the whole nearly empty, and must not expire to a full counter.
 pub fn expires_at(state: &State, limit: &Hybrid) -> Micros {
     let credits = HybridCredits::new(limit);
     if state.buckets.len() != limit.shares.len() {
         return Micros::ZERO;
     }
-    let ticks = state.last_tick.saturating_add(credits.ticks_until_full(state));
+    let ticks = state.last_tick.saturating_add(credits.expiry_ticks());
     Micros(ticks.saturating_mul(credits.tick))
 }
 
@@ -159,6 +165,7 @@ mod tests {
     fn limit(class: usize, floor_percent: u32) -> Hybrid {
         Hybrid {
             burst: Hits(100),
+            expiry_burst: Hits(100),
             hits: Hits(10),
             window: Micros::SECOND,
             shares: [30, 20].into(),

@@ -130,6 +130,7 @@ impl<S> Step<S> {
 ///
 /// let algorithm = Algorithm::Bucket(Bucket {
 ///     burst: Hits(3),
+///     debt_burst: Hits(3),
 ///     refill: Refill::Arrival { emission: Micros(100_000) },
 ///     floor: Hits(0),
 ///     leaky: false,
@@ -218,7 +219,8 @@ pub fn refund(state: &State, limit: &Limit, taken: &ChargeRecord, now: Micros) -
 /// that of a new counter.
 ///
 /// The two states are equivalent for `limit` and for every limit that may later use the same
-/// counter: a window's length is part of the key, and a bucket's debt is stored as a time. Returns
+/// counter: a window's length is part of the key, and a bucket's debt is stored as a time. For a
+/// hybrid, this holds for the limit that `limit` is a fraction of, but not after a change. Returns
 /// zero for a state that belongs to another algorithm.
 pub fn expires_at(state: &State, limit: &Limit) -> Micros {
     let expires = match &limit.algorithm {
@@ -257,14 +259,25 @@ mod tests {
         let (burst, floor, window) = (hits, Hits::ZERO, Window::Epoch { length });
         let refill = Refill::Arrival { emission: Micros(100_000) };
         let (shares, class, floor_percent) = ([100].into(), 0, 0);
-        let hybrid = Hybrid { burst, hits, window: length, shares, class, floor_percent };
+        let hybrid = Hybrid {
+            burst,
+            expiry_burst: burst,
+            hits,
+            window: length,
+            shares,
+            class,
+            floor_percent,
+        };
         // With the longest step back of the clock that is not reported, in microseconds.
         for (algorithm, back_max) in [
             (Algorithm::FixedWindow(FixedWindow { hits, window }), 0),
             (Algorithm::SlidingWindow(SlidingWindow { hits, length }), 0),
             (Algorithm::SlidingLog(SlidingLog { hits, length }), 0),
             // The other 400 ms of the capacity, and one second.
-            (Algorithm::Bucket(Bucket { burst, refill, floor, leaky: false }), 1_400_000),
+            (
+                Algorithm::Bucket(Bucket { burst, debt_burst: burst, refill, floor, leaky: false }),
+                1_400_000,
+            ),
             // The time to fill an empty counter, and one tick.
             (Algorithm::Hybrid(hybrid), 60_001_000),
             // One more lease.

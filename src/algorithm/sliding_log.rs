@@ -27,8 +27,9 @@ use crate::domain::{Charge, ChargeRecord, Hits, Micros, Op, Outcome, SlidingLog,
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     entries: VecDeque<LogEntry>,
-    /// Identifier that the next entry will get.
-    next_id: u64,
+    /// Smallest identifier that the next entry may get. Smaller ones may belong to charges whose
+    /// entries a caller's refund has removed, and whose receipts must not find another entry.
+    reserved_id: u64,
 }
 
 /// Entry of a sliding log: the hits of one charge.
@@ -38,6 +39,13 @@ struct LogEntry {
     /// Identifier of the entry, unique within the log. A refund uses it to find the entry.
     id: u64,
     hits: u32,
+}
+
+impl LogEntry {
+    /// Returns the identifier of an entry after this one. Wraps for the entries of a sketch.
+    fn next_id(&self) -> u64 {
+        self.id.wrapping_add(1)
+    }
 }
 
 impl State {
@@ -80,7 +88,7 @@ impl State {
             LogEntry { at: start.saturating_sub(Micros(1)), id: u64::MAX - 1, hits: earlier };
         let later = LogEntry { at: start.max(now), id: u64::MAX, hits: later };
         let entries = [earlier, later].into_iter().filter(|entry| entry.hits > 0).collect();
-        State { entries, next_id: 0 }
+        State { entries, reserved_id: 0 }
     }
 
     /// Returns the heap memory used by the entries, in bytes.
@@ -103,8 +111,8 @@ impl State {
         let mut entries = VecDeque::with_capacity(self.entries.len() - expired + spare);
         entries.extend(self.entries.iter().skip(expired));
         // An empty log is equivalent to a missing one, whose numbers start at 0.
-        let next_id = if entries.is_empty() { 0 } else { self.next_id };
-        let mut state = State { entries, next_id };
+        let reserved_id = if entries.is_empty() { 0 } else { self.reserved_id };
+        let mut state = State { entries, reserved_id };
         let clamped = state.entries.back().is_some_and(|entry| entry.at > horizon);
         if clamped {
             for entry in &mut state.entries {
@@ -195,8 +203,7 @@ pub fn apply(
 
 impl State {
     fn push(&mut self, hits: u64, at: Micros) -> ChargeRecord {
-        let id = self.next_id;
-        self.next_id += 1;
+        let id = self.entries.back().map_or(0, LogEntry::next_id).max(self.reserved_id);
         let hits = u32::try_from(hits).unwrap_or(u32::MAX);
         self.entries.push_back(LogEntry { at, id, hits });
         ChargeRecord { hits: Hits(hits.into()), at, window: Micros::ZERO, entry: id.into() }
@@ -209,6 +216,7 @@ impl State {
         while hits > 0 {
             let Some(entry) = self.entries.back_mut() else { break };
             changed = true;
+            self.reserved_id = self.reserved_id.max(entry.next_id());
             let back = hits.min(entry.hits.into());
             hits -= back;
             entry.hits -= u32::try_from(back).unwrap_or(entry.hits);
@@ -237,7 +245,7 @@ pub fn refund(
     let at = state.entries.range(expired..).position(matches)?;
     let mut entries: VecDeque<LogEntry> = state.entries.range(expired..).copied().collect();
     entries.remove(at);
-    Some(State { entries, next_id: state.next_id })
+    Some(State { entries, reserved_id: state.reserved_id })
 }
 
 /// Returns the time at which the newest entry expires, or zero for an empty log.

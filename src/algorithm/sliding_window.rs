@@ -20,8 +20,12 @@
 //!
 //! Solving the second inequality for `e` gives the retry times. The two sides of the inequality
 //! are computed separately, because the Lua script compares doubles, and each product must stay
-//! below 2^53. The policy compiler therefore keeps L·W below 2^53. With `charge: billed` or
-//! `always`, a count is at most the smaller of `u32::MAX` and ⌊(2^53 − 1) / W⌋.
+//! below 2^53. The policy compiler therefore keeps L·W below 2^53, and a count is at most the smaller
+//! of `u32::MAX` and ⌊(2^53 − 1) / W⌋.
+//!
+//! Counts are never cut to the limit, because the counter may also be that of a higher limit: one
+//! before a change, or the rule's own while a request carries a lower one. A refund subtracts from
+//! the counts as they are, so that hits above a lowered limit are given back first.
 //!
 //! Not here: calls with several checks, removal of expired counters (`store`).
 
@@ -68,7 +72,7 @@ pub fn apply(
     op: Op,
     now: Micros,
 ) -> Step<State> {
-    let view = view_at(state, limit, charge, now);
+    let view = view_at(state, limit, now);
     let mut after = view;
     let mut wait = Some(Micros::ZERO);
     let mut charged = 0;
@@ -84,7 +88,8 @@ pub fn apply(
             wait = view.wait_time(limit, cost, now);
             let passes = wait == Some(Micros::ZERO);
             if passes || charge == Charge::Always {
-                after.cur = view.cur.saturating_add(cost).min(limit.count_max(charge));
+                let most = limit.count_max().max(view.cur);
+                after.cur = view.cur.saturating_add(cost).min(most);
                 charged = after.cur - view.cur;
             }
             if !passes && charge == Charge::Always {
@@ -137,7 +142,7 @@ pub fn expires_at(state: State, limit: &SlidingWindow) -> Micros {
     state.start.saturating_add(Micros(limit.length.0.saturating_mul(windows)))
 }
 
-fn view_at(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Micros) -> WindowView {
+fn view_at(state: Option<State>, limit: &SlidingWindow, now: Micros) -> WindowView {
     let length = limit.length.0.max(1);
     let begins = Micros(now.0 - now.0 % length);
     let mut view = WindowView {
@@ -149,12 +154,11 @@ fn view_at(state: Option<State>, limit: &SlidingWindow, charge: Charge, now: Mic
         stepped_back: false,
     };
     let Some(state) = state else { return view };
-    let max = limit.count_max(charge);
-    let (prev, cur) = (u64::from(state.prev).min(max), u64::from(state.cur).min(max));
+    let (prev, cur) = (u64::from(state.prev), u64::from(state.cur));
     if state.start.0 > now.0.saturating_add(length) {
         // From the far future: clamp to a full window now. Callers store the clamp; otherwise the
         // counter would stay frozen.
-        view.cur = cur.max(limit.hits.0).min(max);
+        view.cur = cur.max(limit.hits.0);
         view.clamped = true;
         view.stepped_back = true;
     } else if state.start >= begins {
@@ -220,15 +224,9 @@ impl SlidingWindow {
         (self.length.0 / self.tick().0).max(1)
     }
 
-    /// Returns the largest count that a window can store, in hits: the limit, or more with
-    /// `charge: billed` or `always`.
-    pub fn count_max(&self, charge: Charge) -> u64 {
-        match charge {
-            Charge::Admitted => self.hits.0.min(u64::from(u32::MAX)),
-            Charge::Billed | Charge::Always => {
-                u64::from(u32::MAX).min((EXACT_MAX - 1) / self.window_ticks())
-            }
-        }
+    /// Returns the largest count that a window can store, in hits.
+    pub fn count_max(&self) -> u64 {
+        u64::from(u32::MAX).min((EXACT_MAX - 1) / self.window_ticks())
     }
 }
 

@@ -98,7 +98,8 @@ impl Limit {
                     }
                 };
                 let floor = fraction.of_hits(bucket.floor).min(burst);
-                Algorithm::Bucket(Bucket { burst, refill, floor, leaky: bucket.leaky })
+                let debt_burst = same_debt(bucket, refill).max(burst);
+                Algorithm::Bucket(Bucket { burst, debt_burst, refill, floor, leaky: bucket.leaky })
             }
             Algorithm::SlidingWindow(window) => Algorithm::SlidingWindow(SlidingWindow {
                 hits: fraction.of_hits(window.hits),
@@ -108,11 +109,14 @@ impl Limit {
                 hits: fraction.of_hits(log.hits),
                 ..log.clone()
             }),
-            Algorithm::Hybrid(classes) => Algorithm::Hybrid(Hybrid {
-                burst: fraction.of_hits(classes.burst),
-                hits: fraction.of_hits(classes.hits),
-                ..classes.clone()
-            }),
+            Algorithm::Hybrid(classes) => {
+                let burst = fraction.of_hits(classes.burst);
+                let hits = fraction.of_hits(classes.hits);
+                let refill = u128::from(classes.expiry_burst.0) * u128::from(hits.0);
+                let same_refill = refill.div_ceil(u128::from(classes.hits.0.max(1)));
+                let expiry_burst = Hits(u64::try_from(same_refill).unwrap_or(u64::MAX)).max(burst);
+                Algorithm::Hybrid(Hybrid { burst, expiry_burst, hits, ..classes.clone() })
+            }
             Algorithm::Concurrency(slots) => Algorithm::Concurrency(Concurrency {
                 slots: fraction.of_hits(slots.slots),
                 ..slots.clone()
@@ -120,6 +124,17 @@ impl Limit {
         };
         Limit { algorithm, ..self.clone() }
     }
+}
+
+/// Returns the hits whose refill at the scaled rate `refill` takes as long as that of the bucket's
+/// largest debt at its own rate, rounded up.
+fn same_debt(bucket: &Bucket, refill: Refill) -> Hits {
+    let unit = |refill| match refill {
+        Refill::Arrival { emission: unit } | Refill::Credits { window: unit, .. } => unit.0,
+    };
+    let credits = u128::from(bucket.debt_burst.0) * u128::from(unit(bucket.refill));
+    let hits = credits.div_ceil(u128::from(unit(refill).max(1)));
+    Hits(u64::try_from(hits).unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]
@@ -151,7 +166,13 @@ mod tests {
 
         let part = |refill| {
             let (burst, floor) = (Hits(10), Hits(4));
-            let whole = limit(Algorithm::Bucket(Bucket { burst, refill, floor, leaky: false }));
+            let whole = limit(Algorithm::Bucket(Bucket {
+                burst,
+                debt_burst: burst,
+                refill,
+                floor,
+                leaky: false,
+            }));
             let part = whole.scaled_by(Fraction::from_percent(30)).algorithm;
             let Algorithm::Bucket(part) = part else { panic!() };
             assert_eq!((part.burst, part.floor), (Hits(3), Hits(1)));
@@ -179,6 +200,7 @@ mod tests {
             let (burst, hits, shares) = (Hits(burst), Hits(hits), [30, 20].into());
             Algorithm::Hybrid(Hybrid {
                 burst,
+                expiry_burst: burst,
                 hits,
                 window: length,
                 shares,
@@ -195,6 +217,7 @@ mod tests {
         let refill = Refill::Credits { hits: Hits(1), window };
         let whole = limit(Algorithm::Bucket(Bucket {
             burst: Hits(2),
+            debt_burst: Hits(2),
             refill,
             floor: Hits::ZERO,
             leaky: false,

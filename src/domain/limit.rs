@@ -164,8 +164,10 @@ impl Limit {
             Algorithm::SlidingWindow(window) => Micros(window.length.0.saturating_mul(2)),
             Algorithm::SlidingLog(log) => log.length,
             Algorithm::Bucket(bucket) => match bucket.refill {
-                Refill::Arrival { emission } => Micros(bucket.burst.0.saturating_mul(emission.0)),
-                Refill::Credits { hits, window } => refill_time(bucket.burst, hits, window),
+                Refill::Arrival { emission } => {
+                    Micros(bucket.debt_burst.0.saturating_mul(emission.0))
+                }
+                Refill::Credits { hits, window } => refill_time(bucket.debt_burst, hits, window),
             },
             Algorithm::Hybrid(hybrid) => refill_time(hybrid.burst, hybrid.hits, hybrid.window),
             Algorithm::Concurrency(slots) => slots.lease,
@@ -246,6 +248,10 @@ pub enum Window {
 pub struct Bucket {
     /// Capacity of the bucket, in hits; 0 refuses everything.
     pub burst: Hits,
+    /// Capacity of which a used-up counter can owe all, in hits; at least `burst`. A larger debt is
+    /// clamped. More than `burst` only if the limit is a fraction of the rule's, whose burst was
+    /// rounded down: the counter is also that of the whole limit, whose debt must not be clamped.
+    pub debt_burst: Hits,
     /// Refill rate of the bucket. The stored state has the same format for both [`Refill`]
     /// variants.
     pub refill: Refill,
@@ -293,6 +299,10 @@ pub struct Concurrency {
 pub struct Hybrid {
     /// Total capacity of all class shares and the common pool, in hits (B in docs/ALGORITHMS.md).
     pub burst: Hits,
+    /// Capacity whose refill the counter outlives, in hits; at least `burst`. More than `burst` only
+    /// if the limit is a fraction of the rule's and rounding shortened the refill: the counter is
+    /// also that of the whole limit, for which an expired counter is a full one.
+    pub expiry_burst: Hits,
     /// Total number of hits refilled per window, for all class shares and the common pool (L in
     /// docs/ALGORITHMS.md); at least 1.
     pub hits: Hits,
@@ -396,10 +406,20 @@ mod tests {
     fn a_charge_lives_until_its_window_or_lease_ends_or_its_hits_have_refilled() {
         let (hits, length) = (Hits(7), Micros::from_secs(60));
         let (burst, floor) = (Hits(5), Hits::ZERO);
-        let bucket = |refill| Algorithm::Bucket(Bucket { burst, refill, floor, leaky: false });
+        let bucket = |refill| {
+            Algorithm::Bucket(Bucket { burst, debt_burst: burst, refill, floor, leaky: false })
+        };
         let window = |window| Algorithm::FixedWindow(FixedWindow { hits, window });
         let (shares, class, floor_percent) = ([100].into(), 0, 0);
-        let hybrid = Hybrid { burst, hits, window: length, shares, class, floor_percent };
+        let hybrid = Hybrid {
+            burst,
+            expiry_burst: burst,
+            hits,
+            window: length,
+            shares,
+            class,
+            floor_percent,
+        };
         for (algorithm, lifetime) in [
             (window(Window::Epoch { length }), 60_000_000),
             // A day may have 25 hours; the margin of two days suffices for every unit.

@@ -86,8 +86,9 @@ pub struct ChargeRecord {
     /// Start of the window that was charged; zero if the algorithm has no windows. For a lease
     /// renewal, the time at which the old lease would have ended.
     pub window: Micros,
-    /// Identifier of the charge within its counter: the log entry, the slot holder, or the
-    /// consumer class of a hybrid limit. Zero for other algorithms.
+    /// Identifier of the charge within its counter: the log entry or the slot holder. For a hybrid
+    /// limit, the credits that were taken from the pool rather than from the class's own bucket.
+    /// Zero for other algorithms.
     pub entry: u128,
 }
 

@@ -25,7 +25,7 @@
 //!    or not the call is admitted.
 //! 6. **Refusals are free.** A check that refuses is never charged and writes nothing, except for
 //!    the clamps of clauses 14 (buckets) and 15. An unwritten clamp would be repeated on every
-//!    call, and the reported `retry_after` would never be reached.
+//!    call, and the reported `retry_after` would never be reached. A peek writes them, too.
 //! 7. **Always.** `Charge::Always` is the only exception to clauses 3 to 6: its hits are charged
 //!    even beyond the limit and even if the call is rejected, up to twice the capacity (windows: up
 //!    to `u32::MAX`). The verdict is decided before the charge, as for any other check.
@@ -44,9 +44,14 @@
 //!     `available` and `reset_after` describe the counter after the whole call. `retry_after`
 //!     describes the counter at the moment of the refusal (for `Charge::Always`: after that
 //!     charge).
-//! 14. **Changed limits.** A counter survives a change of its limit's numbers: a window keeps its
-//!     count, and a bucket keeps the time at which it is full. Both are clamped to the new
-//!     capacity.
+//! 14. **Changed limits.** A counter survives a change of its limit's numbers, and may be that of
+//!     several limits at once: of a rule, of a request with a lower limit, of a replica that scales
+//!     the rule down. A window or log keeps all hits counted, and a refund subtracts from what is
+//!     stored, so that hits above a lower limit are given back first. A bucket keeps the time at
+//!     which it is full. A take or peek clamps a larger debt than a used-up bucket of this limit, or
+//!     of the limit that it is a fraction of, can have, because it looks like a state from the far
+//!     future (clause 15); a refund does not. A hybrid keeps the hits that are left, at most as many
+//!     as the limit at the last charge or refund has.
 //! 15. **Clock steps back.** While the clock is behind the time at which a counter was last
 //!     written, the counter's time does not advance, so nothing refills twice. A state from the far
 //!     future is clamped, so that no counter freezes: a bucket whose debt exceeds its maximum debt

@@ -218,14 +218,24 @@ impl<'a> HybridCredits<'a> {
         }
     }
 
-    /// Returns the state after a refund of `credits` to `class`. The refund fills the bucket of the
-    /// class first, and then the pool. Credits that fit in neither are dropped.
-    pub(super) fn refund(&self, state: &State, class: usize, credits: u64) -> State {
+    /// Returns the state after a refund of `to_own` credits to the bucket of the limit's class and
+    /// `to_pool` credits to the pool. Credits that do not fit into the bucket go to the pool, and
+    /// those that do not fit there are dropped.
+    pub(super) fn refund(&self, state: &State, to_own: u64, to_pool: u64) -> State {
+        let class = self.limit.class;
         let mut own = state.buckets.to_vec();
-        let to_own = credits.min(self.class_capacity(class).saturating_sub(own[class]));
-        own[class] += to_own;
-        let pool = (state.pool + credits - to_own).min(self.pool_capacity(&own));
+        let fitting = to_own.min(self.class_capacity(class).saturating_sub(own[class]));
+        own[class] += fitting;
+        let pool = (state.pool + to_own - fitting + to_pool).min(self.pool_capacity(&own));
         State { last_tick: state.last_tick, pool, buckets: own.into() }
+    }
+
+    /// Returns the number of ticks for which a counter is kept after its last change: in that time
+    /// everything refills, however little was left.
+    pub(crate) fn expiry_ticks(&self) -> u64 {
+        let hits = self.limit.expiry_burst.0.min(CREDITS_MAX / self.unit).max(self.burst);
+        let flow = SHARES_TOTAL_PERCENT.saturating_mul(self.limit.hits.0.max(1));
+        (hits * self.unit).div_ceil(flow)
     }
 
     /// Returns the number of ticks until the pool and all class buckets are full.

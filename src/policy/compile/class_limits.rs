@@ -110,6 +110,7 @@ impl DividedBucket<'_> {
         }
         let hybrid = Hybrid {
             burst,
+            expiry_burst: burst,
             hits: Hits(self.raw_limit.rate.requests_per_unit.into()),
             window,
             shares: Arc::clone(shares),

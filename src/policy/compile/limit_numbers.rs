@@ -259,7 +259,13 @@ pub(crate) fn compile_bucket(
     burst: Option<u64>,
     charge: Charge,
 ) -> Result<Bucket, BoundsError> {
-    let bucket = |burst, refill| Bucket { burst, refill, floor: Hits::ZERO, leaky: false };
+    let bucket = |burst, refill| Bucket {
+        burst,
+        debt_burst: burst,
+        refill,
+        floor: Hits::ZERO,
+        leaky: false,
+    };
     if hits == 0 {
         if burst.is_some() {
             return Err(BoundsError::BurstWithZeroRate);

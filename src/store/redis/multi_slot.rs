@@ -221,6 +221,7 @@ mod tests {
     fn limit(burst: u64, charge: Charge) -> Arc<Limit> {
         let bucket = Bucket {
             burst: Hits(burst),
+            debt_burst: Hits(burst),
             refill: Refill::Arrival { emission: Micros(10) },
             floor: Hits::ZERO,
             leaky: false,

@@ -11,7 +11,8 @@
 //! A call that is not admitted stays counted until its refund, one round trip later. Until then, it
 //! may cause another call to be rejected. Each admitted call was counted on top of all calls
 //! admitted before it, so no limit is exceeded. There is one exception: a client refunds more than
-//! it was charged while calls that are not admitted are still counted.
+//! it was charged, or an operator resets the counter, while calls that are not admitted are still
+//! counted.
 //!
 //! Not here: writing the commands, judging each reply, and the refunds on the node that has a charge
 //! which did not pass (`client::plain_charge`); the hints (`plain_hints`).

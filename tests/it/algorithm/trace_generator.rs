@@ -60,7 +60,13 @@ pub fn window(hits: u64, length: u64) -> Limit {
 }
 
 pub fn bucket(burst: u64, refill: Refill) -> Limit {
-    limit(Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }))
+    limit(Algorithm::Bucket(Bucket {
+        burst: Hits(burst),
+        debt_burst: Hits(burst),
+        refill,
+        floor: Hits::ZERO,
+        leaky: false,
+    }))
 }
 
 /// Credits per hit and credits per microsecond, as the bucket's file has them.
@@ -130,6 +136,7 @@ pub fn a_hybrid() -> impl Strategy<Value = Limit> {
         |(burst, hits, seconds, shares, class, floor_percent)| {
             limit(Algorithm::Hybrid(Hybrid {
                 burst: Hits(burst),
+                expiry_burst: Hits(burst),
                 hits: Hits(hits),
                 window: Micros(seconds * SECOND),
                 class: class % shares.len(),

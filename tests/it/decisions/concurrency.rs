@@ -30,6 +30,17 @@ fn a_take_is_told_its_holder_and_returns_its_slot_by_it() {
 }
 
 #[test]
+fn a_return_frees_all_slots_of_its_holder_whatever_its_hits() {
+    for hits in [0, 1, 2, 9] {
+        let bench = Bench::new(POLICY);
+        assert!(bench.ask(&[d("upstream=a").hits(2).holder("worker-7")]).passes());
+        assert!(!bench.one("upstream=a").passes());
+        assert!(bench.ask(&[d("upstream=a").refund(hits).holder("worker-7")]).passes());
+        assert_eq!(bench.passes("upstream=a", 5), 2, "{hits}");
+    }
+}
+
+#[test]
 fn a_return_without_a_holder_frees_nothing_and_is_counted() {
     let bench = Bench::new(POLICY);
     assert_eq!(bench.passes("upstream=a", 5), 2);

@@ -1,6 +1,7 @@
-//! A counter from the far future is reported as clamped once, whichever script reads it.
+//! A counter from the far future is reported as clamped once, whichever script reads it. A count
+//! above its limit is not clamped.
 
-use tidegate::domain::{Accounting, Hits, Micros, Op, Unit};
+use tidegate::domain::{Accounting, Algorithm, ChargeRecord, Hits, Micros, Op, Receipt, Unit};
 use tidegate::store::redis::script::library::STRICT;
 use tidegate::store::redis::script::reply::ScriptReply;
 
@@ -38,13 +39,46 @@ async fn every_script_reports_one_clamp_of_one_counter() {
                 let call = bench.encoder.encode_call(&checks, accounting, Some(START), START);
                 let reply = bench.plain.run(&call).await.unwrap();
                 let decoded = ScriptReply::decode(&reply, &checks, accounting).unwrap();
-                assert_eq!(decoded.clamped, 1, "{checks:?}");
+                // A refund subtracts from a bucket's debt as it is stored.
+                let is_left_as_it_is = matches!(op, Op::Refund { .. })
+                    && matches!(limit.algorithm, Algorithm::Bucket(_));
+                assert_eq!(decoded.clamped, u64::from(!is_left_as_it_is), "{checks:?}");
                 // The clamped state was stored, whatever the verdict.
                 let call = bench.encoder.encode_call(&[asked], accounting, Some(START), START);
                 let reply = bench.plain.run(&call).await.unwrap();
                 let decoded = ScriptReply::decode(&reply, &[asked], accounting).unwrap();
                 assert_eq!(decoded.clamped, 0, "{checks:?}");
             }
+        }
+    }
+}
+
+/// A plain charge is an INCRBY, which is refunded if it turns out to be above the limit. Until then,
+/// a caller's refund must not take its hits for its own.
+#[tokio::test]
+async fn a_refund_beside_plain_charges_above_the_limit_gives_back_only_its_own_hits() {
+    let bench = Bench::new(&STRICT, &[]).await;
+    let (key, beside) = (key(1), key(2));
+    for (limit, pending, back) in [(1_000, 1_564, 1), (1_000_000, 30_000, 10)] {
+        let limit = window(limit, HOUR);
+        let capacity = limit.capacity().0;
+        for kind in 0..3 {
+            bench.command::<()>(&[b"FLUSHALL"]).await;
+            bench.one(take(key, &limit, capacity), Some(START)).await;
+            let text = bench.text(&peek(key, &limit));
+            bench.command::<i64>(&[b"INCRBY", &text, pending.to_string().as_bytes()]).await;
+            let asked = refund(key, &limit, back);
+            let checks = match kind {
+                0 => vec![asked],
+                1 => vec![asked, take(beside, &limit, 1)],
+                _ => vec![asked, peek(key, &limit)],
+            };
+            bench.decide(&checks, Accounting::Independent, Some(START)).await;
+            let taken = ChargeRecord { hits: Hits(pending), at: START, window: START, entry: 0 };
+            let receipt = Receipt { key, limit: limit.clone(), taken };
+            bench.plain.run(&bench.encoder.encode_refund(&[receipt], Some(START))).await.unwrap();
+            let left = bench.one(peek(key, &limit), Some(START)).await.available;
+            assert_eq!(left, Hits(back), "{checks:?}");
         }
     }
 }

@@ -58,7 +58,6 @@ async fn every_counter_expires_when_its_answer_says_that_it_is_unused() {
         sliding_log(10, HOUR),
         bucket(10, HOUR),
         credits(10, 7, HOUR),
-        hybrid(10, 7, HOUR, &[30, 20], 0),
         slots(10, HOUR),
     ];
     for (n, limit) in (1..).zip(&limits) {
@@ -72,6 +71,21 @@ async fn every_counter_expires_when_its_answer_says_that_it_is_unused() {
         let receipt = Receipt { key, limit: Arc::clone(limit), taken };
         bench.plain.run(&bench.encoder.encode_refund(&[receipt], None)).await.unwrap();
         decide_and_compare(&bench, &[peek(key, limit)]).await;
+    }
+}
+
+/// The counter may also be that of the limit that this one is a fraction of, which fills later.
+#[tokio::test]
+async fn a_hybrid_outlives_the_time_in_which_it_would_refill_from_nothing() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    let (limit, key) = (hybrid(10, 5, HOUR, &[30, 20], 0), key(1));
+    let before = time(&bench).await;
+    for check in [take(key, &limit, 3), refund(key, &limit, 2)] {
+        bench.one(check, None).await;
+        let after = time(&bench).await;
+        let ends = ends_at_ms(&bench, &bench.text(&check)).await;
+        let bound = |now: Micros| i64::try_from((now.0 + 2 * HOUR) / 1_000).unwrap();
+        assert!((bound(before)..=bound(after) + 1 + SLACK_MS).contains(&ends), "{ends}");
     }
 }
 

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use tidegate::domain::{
-    Accounting, Answer, Call, Charge, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Receipt,
-    Role, Unit,
+    Accounting, Answer, Call, Charge, Check, CounterKey, Fraction, Hits, Holder, Limit, Micros, Op,
+    Receipt, Role, Unit,
 };
 use tidegate::store::Store;
 use tidegate::store::memory::MemoryStore;
@@ -111,7 +111,19 @@ impl Trace {
         let random = &mut self.random;
         self.now = moved(random, self.now);
         let size = if random.one_in(3) { random.below(8) } else { 0 };
-        let drawn: Vec<Drawn> = (0..=size).map(|_| Drawn::new(random, self.seed)).collect();
+        let mut drawn: Vec<Drawn> = Vec::new();
+        if random.one_in(4) {
+            // A refund and takes of one counter, which may fill it again.
+            let n = random.below(COUNTERS);
+            let cost = Hits(1 + random.below(limit_of(n, 0).capacity().0.clamp(1, 60)));
+            drawn.push(Drawn { op: Op::Refund { cost }, ..Drawn::new(random, self.seed, n) });
+            drawn.extend((0..3).map(|_| Drawn::new(random, self.seed, n)));
+        } else {
+            for _ in 0..=size {
+                let n = random.below(COUNTERS);
+                drawn.push(Drawn::new(random, self.seed, n));
+            }
+        }
         let mut checks: Vec<Check<'_>> = drawn.iter().map(Drawn::check).collect();
         if random.one_in(3) {
             only_takes(&mut checks);
@@ -205,10 +217,13 @@ struct Drawn {
 }
 
 impl Drawn {
-    fn new(random: &mut Random, seed: u64) -> Drawn {
-        let n = random.below(COUNTERS);
+    fn new(random: &mut Random, seed: u64, n: u64) -> Drawn {
         let variant = if random.one_in(8) { random.below(5) } else { 0 };
         let mut limit = limit_of(n, variant);
+        if random.one_in(16) {
+            let percent = 1 + u32::try_from(random.below(99)).unwrap();
+            limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
+        }
         let capacity = limit.capacity().0;
         let cost = Hits(match random.below(24) {
             0 => 0,

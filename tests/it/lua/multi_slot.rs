@@ -128,6 +128,33 @@ async fn checks_that_share_a_tag_are_one_script_call() {
     assert_eq!(cluster.traffic(), (1, 1));
 }
 
+/// The stored values, too: a log keeps no entry of the refused call, and each of a class's share and
+/// the pool gets its own hits back.
+#[tokio::test]
+async fn a_refused_call_leaves_shares_pools_and_logs_as_they_were() {
+    let cluster = Cluster::new().await;
+    let (gold, log) = (hybrid(10, 600, MINUTE, &[60, 20], 0), sliding_log(4, HOUR));
+    let none = window(1, HOUR);
+    cluster.all(&[take(key(1), &gold, 5), take(key(2), &log, 1)]).await;
+    let texts = [(1, &gold), (2, &log), (3, &log)]
+        .map(|(n, limit)| Prefix::default().key(&key(n), &limit.algorithm).to_vec());
+    let stored = async || -> Vec<Option<Vec<u8>>> {
+        let mut read = redis::cmd("MGET");
+        read.arg(&texts).query_async(&mut cluster.store.transport().plain.0.clone()).await.unwrap()
+    };
+    let before = stored().await;
+    for n in 4..7 {
+        // A counter that was not seen before, so that it is not asked first.
+        let refuses = take(key(n), &none, 2);
+        let [gold, known, new] =
+            [take(key(1), &gold, 3), take(key(2), &log, 1), take(key(3), &log, 1)];
+        let refused = cluster.all(&[gold, known, new, refuses]).await;
+        assert_eq!(outcome(&refused[3]).verdict, Verdict::Refuse);
+        cluster.refunded(3).await;
+        assert_eq!(stored().await, before);
+    }
+}
+
 #[tokio::test]
 async fn what_was_granted_to_a_refused_call_is_refunded() {
     for wide in window_and_buckets(1_000) {

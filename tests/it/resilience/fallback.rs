@@ -82,7 +82,13 @@ pub fn window(hits: u64, on_store_failure: OnStoreFailure) -> Arc<Limit> {
 fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission) };
     of(
-        Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+        Algorithm::Bucket(Bucket {
+            burst: Hits(burst),
+            debt_burst: Hits(burst),
+            refill,
+            floor: Hits::ZERO,
+            leaky: false,
+        }),
         OnStoreFailure::Local,
     )
 }

@@ -89,7 +89,13 @@ async fn source_at(bench: &Bench, limit: &Arc<Limit>, now: u64) -> Source {
 
 fn bucket(burst: u64, emission: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission) };
-    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
+    let bucket = Bucket {
+        burst: Hits(burst),
+        debt_burst: Hits(burst),
+        refill,
+        floor: Hits::ZERO,
+        leaky: false,
+    };
     Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
 }
 
@@ -239,7 +245,13 @@ async fn a_refusal_of_a_class_is_not_repeated_to_a_class_with_a_lower_floor() {
     let credits = Refill::Credits { hits: Hits(3), window: Micros(10 * SECOND) };
     for refill in [Refill::Arrival { emission: Micros(10 * SECOND) }, credits] {
         let class = |floor| {
-            let bucket = Bucket { burst: Hits(5), refill, floor: Hits(floor), leaky: false };
+            let bucket = Bucket {
+                burst: Hits(5),
+                debt_burst: Hits(5),
+                refill,
+                floor: Hits(floor),
+                leaky: false,
+            };
             Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
         };
         let (high, low) = (class(0), class(4));

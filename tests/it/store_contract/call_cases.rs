@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Accounting, Role};
+use tidegate::domain::{Accounting, Algorithm, Micros, Role};
 
 use super::store_under_test::*;
 
@@ -299,6 +299,27 @@ pub async fn c09_the_same_counter_twice_keeps_nothing_of_a_refused_call<B: Bench
         assert_eq!(charged(&outcomes), [0, 0]);
         assert!(outcomes[1].retry_after.is_some_and(|wait| wait.0 > 0));
         assert_eq!(left(bench, key, limit).await, 5);
+    }
+}
+
+pub async fn c09_a_refund_and_takes_of_one_counter_in_one_call<B: Bench>(bench: Arc<B>) {
+    let bench = &*bench;
+    for (n, limit) in of_each_kind(4).iter().enumerate() {
+        let key = bench.key(n as u64);
+        bench.set(START);
+        one(bench, take(key, limit, 1)).await;
+        // The first take of a log has expired, but is still stored.
+        bench.advance(2 * MINUTE);
+        one(bench, take(key, limit, 1)).await;
+        let (give_back, fill) = (refund(key, limit, 1), take(key, limit, 4));
+        let above = with_role(Role::Shadow, take(key, limit, 1));
+        let outcomes = apply(bench, &[give_back, fill, above]).await;
+        assert_eq!(charged(&outcomes), [0, 4, 0]);
+        let alone = one(bench, above).await;
+        assert_eq!(outcomes[2].retry_after, alone.retry_after, "{limit:?}");
+        if let Algorithm::SlidingLog(_) = limit.algorithm {
+            assert_eq!(outcomes[2].retry_after, Some(Micros(MINUTE)));
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::domain::{Algorithm, Limit, Micros, Receipt};
+use tidegate::domain::{Algorithm, Hybrid, Limit, Micros, Receipt, Role};
 use tidegate::store::Store;
 
 use super::store_under_test::*;
@@ -111,6 +111,7 @@ pub async fn c14_a_changed_limit_meets_the_old_counter<B: Bench>(bench: Arc<B>) 
     one(bench, take(key, &window(10, MINUTE), 8)).await;
     assert_eq!(left(bench, key, &window(20, MINUTE)).await, 12, "windows keep their count");
     assert_eq!(left(bench, key, &window(5, MINUTE)).await, 0);
+    assert_eq!(left(bench, key, &window(20, MINUTE)).await, 12, "a lower limit cuts nothing");
 
     let key = bench.key(2);
     one(bench, take(key, &bucket(10, SECOND), 5)).await;
@@ -125,6 +126,64 @@ pub async fn c14_a_changed_limit_meets_the_old_counter<B: Bench>(bench: Arc<B>) 
     assert_eq!(refused.retry_after, Some(Micros(SECOND)));
     bench.advance(SECOND);
     assert!(passes(&one(bench, take(key, &small, 1)).await), "and the clamp is kept");
+}
+
+/// A limit in a request, or a scaled one on another replica, is lower than the rule's.
+pub async fn c14_a_refund_under_a_lower_limit_gives_back_only_its_own_hits<B: Bench>(
+    bench: Arc<B>,
+) {
+    let bench = &*bench;
+    for (n, (high, low)) in (0..).zip(of_each_kind(1_000).iter().zip(of_each_kind(10))) {
+        // A hybrid keeps the hits that are left, at most as many as the lower limit has.
+        if matches!(high.algorithm, Algorithm::Hybrid(_)) {
+            continue;
+        }
+        let key = bench.key(n);
+        let used = taken(bench, key, high, 900).await;
+        for _ in 0..2 {
+            one(bench, refund(key, &low, 1)).await;
+        }
+        assert_eq!(left(bench, key, high).await, 102, "{high:?}");
+        assert_eq!(charged(&[one(bench, take(key, high, 103)).await]), [0]);
+        let more = taken(bench, key, high, 100).await;
+        bench.store().refund(&[more]).await;
+        assert_eq!(left(bench, key, high).await, 102, "{high:?}");
+        bench.store().refund(&[used]).await;
+        assert_eq!(left(bench, key, high).await, 1_000, "{high:?}");
+    }
+}
+
+pub async fn c14_a_call_under_a_lower_limit_cuts_no_count<B: Bench>(bench: Arc<B>) {
+    let bench = &*bench;
+    let kinds: [fn(u64, u64) -> Arc<Limit>; 3] = [window, sliding_window, sliding_log];
+    for (n, kind) in (0..).zip(kinds) {
+        let (key, high, low) = (bench.key(n), kind(1_000, MINUTE), kind(10, MINUTE));
+        one(bench, take(key, &high, 900)).await;
+        let beside = take(bench.key(9 + n), &high, 1);
+        for checks in [
+            vec![take(key, &low, 1)],
+            vec![peek(key, &low)],
+            vec![beside, take(key, &low, 1)],
+            vec![with_role(Role::Shadow, take(key, &low, 1)), beside],
+        ] {
+            apply(bench, &checks).await;
+            assert_eq!(left(bench, key, &high).await, 100, "{checks:?}");
+        }
+        one(bench, take(key, &always(&low), 3)).await;
+        let debt = if n == 2 { 0 } else { 3 };
+        assert_eq!(left(bench, key, &high).await, 100 - debt, "a log owes twice its limit");
+    }
+}
+
+/// Part of a reset by an operator: everything goes, whatever the limit is now.
+pub async fn c14_a_refund_of_everything_empties_a_counter_above_its_limit<B: Bench>(bench: Arc<B>) {
+    let bench = &*bench;
+    for (n, (high, low)) in (0..).zip(of_each_kind(1_000).iter().zip(of_each_kind(10))) {
+        let key = bench.key(n);
+        one(bench, take(key, high, 1_000)).await;
+        one(bench, refund(key, &low, u64::MAX)).await;
+        assert_eq!(left(bench, key, &low).await, 10, "{low:?}");
+    }
 }
 
 pub async fn c15_a_clock_that_steps_back_refills_nothing_twice<B: Bench>(bench: Arc<B>) {
@@ -215,6 +274,29 @@ pub async fn c16_receipts_of_a_call_go_back_together<B: Bench>(bench: Arc<B>) {
         assert_eq!(left(bench, bench.key(n as u64), limit).await, 5);
     }
     assert_eq!(left(bench, bench.key(8), &limits[0]).await, 5);
+}
+
+/// As after a call that another node rejects: 3 of the class's own 3 hits and 5 of the pool's.
+pub async fn c16_a_receipt_goes_back_into_the_share_and_the_pool_that_it_came_from<B: Bench>(
+    bench: Arc<B>,
+) {
+    let bench = &*bench;
+    let class = |class| {
+        let mut limit = Limit::clone(&hybrid(10, 600, MINUTE));
+        if let Algorithm::Hybrid(hybrid) = &mut limit.algorithm {
+            *hybrid = Hybrid { shares: [60, 20].into(), class, ..hybrid.clone() };
+        }
+        Arc::new(limit)
+    };
+    let (gold, free) = (class(0), class(1));
+    let key = bench.key(1);
+    taken(bench, key, &gold, 5).await;
+    let before = [left(bench, key, &gold).await, left(bench, key, &free).await];
+    assert_eq!(before, [3, 4], "1 of its own, 2 of the pool");
+    let receipt = taken(bench, key, &gold, 3).await;
+    bench.store().refund(&[receipt]).await;
+    let after = [left(bench, key, &gold).await, left(bench, key, &free).await];
+    assert_eq!(after, before);
 }
 
 pub async fn c17_a_counter_is_kept_until_an_absent_one_means_the_same<B: Bench>(bench: Arc<B>) {

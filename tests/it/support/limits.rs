@@ -23,13 +23,25 @@ pub fn window(hits: u64, length_us: u64) -> Arc<Limit> {
 
 pub fn bucket(burst: u64, emission_us: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission: Micros(emission_us) };
-    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
+    let bucket = Bucket {
+        burst: Hits(burst),
+        debt_burst: Hits(burst),
+        refill,
+        floor: Hits::ZERO,
+        leaky: false,
+    };
     Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
 }
 
 pub fn credits(burst: u64, hits: u64, window_us: u64) -> Arc<Limit> {
     let refill = Refill::Credits { hits: Hits(hits), window: Micros(window_us) };
-    let bucket = Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false };
+    let bucket = Bucket {
+        burst: Hits(burst),
+        debt_burst: Hits(burst),
+        refill,
+        floor: Hits::ZERO,
+        leaky: false,
+    };
     Arc::new(vectors::limit(Algorithm::Bucket(bucket), Charge::Admitted))
 }
 
@@ -67,6 +79,7 @@ pub fn slots(slots: u64, lease_us: u64) -> Arc<Limit> {
 pub fn hybrid(burst: u64, hits: u64, window_us: u64, shares: &[u32], class: usize) -> Arc<Limit> {
     let classes = Hybrid {
         burst: Hits(burst),
+        expiry_burst: Hits(burst),
         hits: Hits(hits),
         window: Micros(window_us),
         shares: shares.into(),

@@ -150,7 +150,13 @@ pub fn bucket(per_second: u32, burst: u64) -> Arc<Limit> {
     let refill = Refill::Arrival { emission };
     limit_of(
         rate,
-        Algorithm::Bucket(Bucket { burst: Hits(burst), refill, floor: Hits::ZERO, leaky: false }),
+        Algorithm::Bucket(Bucket {
+            burst: Hits(burst),
+            debt_burst: Hits(burst),
+            refill,
+            floor: Hits::ZERO,
+            leaky: false,
+        }),
     )
 }
 

@@ -299,6 +299,7 @@ impl RawLimit {
             self.hybrid.as_ref().map(|h| {
                 Algorithm::Hybrid(Hybrid {
                     burst: Hits(h.burst),
+                    expiry_burst: Hits(h.burst),
                     hits: Hits(h.hits),
                     window: Micros(h.window_us),
                     shares: h.shares.clone().into(),
@@ -330,6 +331,12 @@ impl RawBucket {
             _ => panic!("{place}: a bucket has emission_us, or hits and window_us"),
         };
         let floor = Hits(self.floor.unwrap_or(0));
-        Bucket { burst: Hits(self.burst), refill, floor, leaky: false }
+        Bucket {
+            burst: Hits(self.burst),
+            debt_burst: Hits(self.burst),
+            refill,
+            floor,
+            leaky: false,
+        }
     }
 }

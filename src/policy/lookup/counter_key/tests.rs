@@ -33,6 +33,7 @@ fn limit(window: Option<u64>) -> Arc<Limit> {
         }),
         None => Algorithm::Bucket(Bucket {
             burst: hits,
+            debt_burst: hits,
             refill: Refill::Arrival { emission: Micros(5) },
             floor: Hits::ZERO,
             leaky: false,
@@ -291,7 +292,13 @@ fn no_two_algorithms_share_a_counter() {
     let window = || (Hits(5), Micros::SECOND);
     let bucket = |leaky| {
         let refill = Refill::Arrival { emission: Micros(5) };
-        Algorithm::Bucket(Bucket { burst: Hits(5), refill, floor: Hits::ZERO, leaky })
+        Algorithm::Bucket(Bucket {
+            burst: Hits(5),
+            debt_burst: Hits(5),
+            refill,
+            floor: Hits::ZERO,
+            leaky,
+        })
     };
     let calendar = |unit, zone: &str| {
         let windows = crate::policy::calendar(unit, zone).unwrap();
@@ -332,7 +339,15 @@ fn a_changed_window_starts_a_new_counter_under_every_algorithm_whose_state_depen
     assert_ne!(prefix(sliding_log(second)), prefix(sliding_log(minute)));
     let hybrid = |window| {
         let shares = Arc::from([50, 50]);
-        Algorithm::Hybrid(Hybrid { burst: hits, hits, window, shares, class: 0, floor_percent: 0 })
+        Algorithm::Hybrid(Hybrid {
+            burst: hits,
+            expiry_burst: hits,
+            hits,
+            window,
+            shares,
+            class: 0,
+            floor_percent: 0,
+        })
     };
     assert_ne!(prefix(hybrid(second)), prefix(hybrid(minute)));
     let slots = |lease| Algorithm::Concurrency(Concurrency { slots: hits, lease });

@@ -16,7 +16,6 @@ use super::selection::{
     needs_extra_numbers,
 };
 use crate::algorithm::bucket::BucketCredits;
-use crate::algorithm::fixed_window;
 use crate::algorithm::hybrid::HybridCredits;
 use crate::domain::{
     Accounting, Algorithm, Bucket, Check, CounterKey, Hits, Holder, Limit, Micros, Op, Receipt,
@@ -281,7 +280,10 @@ fn capped_cost(check: &Check<'_>) -> u64 {
         // A refund may empty both windows.
         Algorithm::SlidingWindow(_) => 2 * COUNT_MAX,
         Algorithm::SlidingLog(_) => 2 * COUNTER_HITS_MAX + 1,
-        Algorithm::Bucket(bucket) => BucketCredits::new(bucket, limit.charge).cap_hits + 1,
+        Algorithm::Bucket(bucket) => {
+            let credits = BucketCredits::new(bucket, limit.charge);
+            if check.is_refund() { credits.refund_hits_max() } else { credits.cap_hits + 1 }
+        }
         Algorithm::Hybrid(classes) => HybridCredits::new(classes).burst + 1,
         Algorithm::Concurrency(slots) => slots.slots.0.min(COUNTER_HITS_MAX) + 1,
     })
@@ -290,22 +292,20 @@ fn capped_cost(check: &Check<'_>) -> u64 {
 /// Appends the arguments of a `single_*.lua` script.
 fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>) {
     let is_take = op_name(check) == "take";
-    // The scripts expect no name for a take, which is the common operation.
-    let op = if is_take { "" } else { op_name(check) };
-    let (cost, keeps_debt) = (capped_cost(check), check.limit.charge.keeps_debt());
+    let cost = capped_cost(check);
     match path {
         FastPath::FixedWindow(window, length) => {
             let hits = window.hits.0.min(COUNT_MAX);
             command.arg(cost).arg(hits).arg(length.0);
-            if !is_take || keeps_debt {
-                command.arg(op).arg(fixed_window::count_max(hits, check.limit.charge));
+            if !is_take {
+                command.arg(op_name(check));
             }
         }
         FastPath::Bucket(bucket) => {
             let BucketArguments { credits, needed_credits, reserved_credits } =
                 BucketArguments::new(check, bucket, cost);
             command.arg(needed_credits).arg(credits.capacity - reserved_credits);
-            let has_cap = reserved_credits > 0 || !is_take || keeps_debt;
+            let has_cap = reserved_credits > 0 || !is_take || credits.cap != credits.capacity;
             if is_credit_bucket(check) {
                 command.arg(credits.flow);
             } else if has_cap {
@@ -315,13 +315,14 @@ fn add_single_arguments(command: &mut Cmd, check: &Check<'_>, path: FastPath<'_>
                 command.arg(credits.cap);
             }
             if !is_take {
+                let op = op_name(check);
                 command.arg(op).arg(cost).arg(credits.burst).arg(credits.unit).arg(credits.floor);
             }
         }
         FastPath::SlidingWindow(window) => {
             command.arg(cost).arg(window.hits.0).arg(window.length.0.max(1)).arg(window.tick().0);
-            if !is_take || keeps_debt {
-                command.arg(op).arg(window.count_max(check.limit.charge));
+            if !is_take {
+                command.arg(op_name(check)).arg(window.count_max());
             }
         }
     }
@@ -355,7 +356,7 @@ fn pack_multi<'a>(
     let of = |wanted| {
         checks.clone().filter(|check| multi_check_kind(check) == Some(wanted)).count() as u64
     };
-    // Usually all limits of a call have the same charge. Then none needs a cap of its own.
+    // Usually all limits of a call have the same charge. Then no bucket needs a cap of its own.
     let all_keep_debt = checks.clone().all(|check| check.limit.charge.keeps_debt());
     let is_special = |check: &&Check<'_>| needs_extra_numbers(check, accounting, all_keep_debt);
     let special = checks.clone().filter(is_special).count() as u64;
@@ -374,7 +375,7 @@ fn pack_multi<'a>(
             Some(FastPath::FixedWindow(window, length)) => {
                 let hits = window.hits.0.min(COUNT_MAX);
                 packed.push_numbers([cost, hits, length.0]);
-                (fixed_window::count_max(hits, check.limit.charge), [0; 4])
+                (0, [0; 4])
             }
             Some(FastPath::Bucket(bucket)) => {
                 let BucketArguments { credits, needed_credits, reserved_credits } =
@@ -469,7 +470,7 @@ fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, local_
     match &limit.algorithm {
         Algorithm::FixedWindow(window) => {
             let hits = window.hits.0.min(COUNT_MAX);
-            packed.push_numbers([hits, fixed_window::count_max(hits, charge)]);
+            packed.push_number(hits);
             match &window.window {
                 Window::Epoch { length } => {
                     packed.push_number(length.0.max(1));
@@ -482,7 +483,7 @@ fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, local_
             }
         }
         Algorithm::SlidingWindow(window) => {
-            let cap = window.count_max(charge);
+            let cap = window.count_max();
             packed.push_numbers([window.hits.0, cap, window.length.0.max(1), window.tick().0]);
         }
         Algorithm::SlidingLog(log) => {
@@ -499,6 +500,7 @@ fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, local_
             let credits = HybridCredits::new(classes);
             packed.push_numbers([credits.burst, credits.unit, credits.tick, classes.hits.0]);
             packed.push_numbers([classes.class as u64 + 1, u64::from(classes.floor_percent)]);
+            packed.push_number(credits.expiry_ticks());
             packed.push_number(classes.shares.len() as u64);
             packed.push_numbers(classes.shares.iter().map(|share| u64::from(*share)));
         }

@@ -116,9 +116,9 @@ pub(crate) fn is_credit_bucket(check: &Check<'_>) -> bool {
 ///
 /// - The check is not a take of at least one hit, or charges its hits even if it is refused.
 /// - The check is a quota or shadow check of an all-or-nothing call.
-/// - The limit has a floor.
-/// - The limit's counter can hold debt, but some other counter of the call cannot (`all_keep_debt`
-///   is false).
+/// - The limit is a bucket with a floor.
+/// - The limit is a bucket with a largest debt of its own: it can owe more than its capacity, but some
+///   other limit of the call cannot (`all_keep_debt` is false), or it is a fraction of a limit.
 pub(crate) fn needs_extra_numbers(
     check: &Check<'_>,
     accounting: Accounting,
@@ -128,8 +128,12 @@ pub(crate) fn needs_extra_numbers(
         Op::Take { cost } => cost > Hits::ZERO && !check.charges_always(),
         Op::Peek { .. } | Op::Refund { .. } => false,
     };
-    let has_floor = match &check.limit.algorithm {
-        Algorithm::Bucket(bucket) => bucket.floor > Hits::ONE,
+    let has_own_numbers = match &check.limit.algorithm {
+        Algorithm::Bucket(bucket) => {
+            bucket.floor > Hits::ONE
+                || bucket.debt_burst > bucket.burst
+                || check.limit.charge.keeps_debt() && !all_keep_debt
+        }
         Algorithm::FixedWindow(_)
         | Algorithm::SlidingWindow(_)
         | Algorithm::SlidingLog(_)
@@ -137,6 +141,5 @@ pub(crate) fn needs_extra_numbers(
         | Algorithm::Concurrency(_) => false,
     };
     let affects_admission = accounting == Accounting::Independent || check.role == Role::Required;
-    let has_own_cap = check.limit.charge.keeps_debt() && !all_keep_debt;
-    !plain || has_floor || has_own_cap || !affects_admission
+    !plain || has_own_numbers || !affects_admission
 }
