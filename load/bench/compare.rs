@@ -20,8 +20,12 @@ pub fn run(other: &str, scale: Scale) {
         "{:<26} {:>9} {:>9} {:>7} {:>14} {:>14} {:>7}",
         "call", "other us", "this us", "ratio", "other instr.", "this instr.", "ratio"
     );
-    let redis = Redis::standalone();
-    for (store, settings) in [("memory", Vec::new()), ("Redis", servers::on_redis(&redis))] {
+    let (redis, cluster) = (Redis::standalone(), Redis::cluster());
+    for (store, settings) in [
+        ("memory", Vec::new()),
+        ("Redis", servers::on_redis(&redis)),
+        ("Cluster", servers::on_redis(&cluster)),
+    ] {
         for descriptors in [1, 2, 10] {
             let text = calls::policy(servers::DOMAIN, descriptors);
             let policy = servers::write_policy(dir.path(), &format!("{descriptors}.yaml"), &text);

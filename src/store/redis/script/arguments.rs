@@ -219,7 +219,7 @@ fn pack_window_refund(refund: &WindowRefund<'_>) -> Packed {
     let (capacity, no_entry) = (u64::from(refund.capacity), 0);
     let WindowRefund { hits, charged_at, window, window_length, .. } = refund;
     packed.push_numbers([u64::from(*hits), charged_at.0, window.0, no_entry]);
-    packed.push_numbers([capacity, capacity, window_length.0]);
+    packed.push_numbers([capacity, window_length.0]);
     packed.push_nil();
     packed
 }
