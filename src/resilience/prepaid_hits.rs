@@ -74,7 +74,7 @@ struct SharedState<S> {
 /// the machine was suspended, or the wall clock was set.
 const CLOCK_STEP_MIN: Micros = Micros::SECOND;
 
-/// Number of times that the wall clock has moved by [`CLOCK_STEP_MIN`] or more against the monotonic
+/// Detector of steps: moves of the wall clock by [`CLOCK_STEP_MIN`] or more against the monotonic
 /// clock.
 #[derive(Debug, Default)]
 struct ClockSteps {
@@ -84,16 +84,24 @@ struct ClockSteps {
 }
 
 impl ClockSteps {
-    fn record(&self, wall: Micros, monotonic: Micros) {
+    /// Compares the clocks. Returns true for one caller of each step.
+    fn detect(&self, wall: Micros, monotonic: Micros) -> bool {
         let now = wall.0.wrapping_sub(monotonic.0);
         let known = self.difference.load(Ordering::Relaxed);
         if now.abs_diff(known) < CLOCK_STEP_MIN.0 {
-            return;
+            return false;
         }
         let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
-        if self.difference.compare_exchange(known, now, success, failure).is_ok() && known != 0 {
+        let is_step =
+            self.difference.compare_exchange(known, now, success, failure).is_ok() && known != 0;
+        if is_step {
             self.count.fetch_add(1, Ordering::AcqRel);
         }
+        is_step
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
     }
 }
 
@@ -144,11 +152,13 @@ struct RemainingCall<'a> {
     pending_lots: SmallVec<[PendingLot<'a>; 2]>,
 }
 
-/// Time at which a call started, and the session number of the store at that time. The number
-/// changes when a connection is lost or the store may have lost counters.
+/// Time at which a call started, and the session number of the store and the number of clock steps at
+/// that time. The session number changes when a connection is lost or the store may have lost
+/// counters.
 #[derive(Clone, Copy)]
 struct CallStart {
     session: u64,
+    clock_steps: u64,
     now: Micros,
 }
 
@@ -182,8 +192,11 @@ impl<S: Store> PrepaidHits<S> {
         may_charge_lots: bool,
     ) -> Result<Answers, Box<RemainingCall<'a>>> {
         let now = self.now();
-        self.shared.clock_steps.record(call.now, now);
-        let start = CallStart { session: self.shared.session(), now };
+        let SharedState { store, lots, clock_steps, .. } = &*self.shared;
+        if clock_steps.detect(call.now, now) {
+            lots.stop_spending();
+        }
+        let start = CallStart { session: store.session(), clock_steps: clock_steps.count(), now };
         let mut each = vec![Answer::NotAsked; call.checks.len()];
         let (reserved, pending_lots) = self.reserve(call, may_charge_lots, start, &mut each);
         if reserved.len() == call.checks.len() {
@@ -339,7 +352,11 @@ impl<S: Store> PrepaidHits<S> {
             return;
         }
         self.shared.stats.hits_charged.fetch_add(taken, Ordering::Relaxed);
-        match self.shared.lots.add_lot(check, outcome, start.session, start.now) {
+        let SharedState { lots, clock_steps, .. } = &*self.shared;
+        // After a step of the clock, it is not known when the window of the charge ends.
+        let is_timed = clock_steps.count() == start.clock_steps;
+        let lot = is_timed.then(|| lots.add_lot(check, outcome, start.session, start.now));
+        match lot.flatten() {
             Some(lot) => self.schedule_refund(lot),
             None => {
                 let record = |record| ChargeRecord { hits: Hits(taken), ..record };
@@ -381,7 +398,7 @@ impl<S: Store> PrepaidHits<S> {
         // One task per lot: about forty per second for each hot counter.
         self.tasks.spawn(async move {
             tokio::time::sleep_until(over.into()).await;
-            if let Some(receipt) = shared.lots.remove_lot(&lot, shared.session()) {
+            if let Some(receipt) = shared.lots.remove_lot(&lot, shared.store.session()) {
                 shared.refund(receipt).await;
             }
         });
@@ -394,7 +411,7 @@ impl<S: Store> PrepaidHits<S> {
         let Some(receipt) = receipt else { return };
         let shared = Arc::clone(&self.shared);
         let _is_started = self.background_refunds.start(async move {
-            if shared.session() == start.session {
+            if shared.store.session() == start.session {
                 shared.refund(receipt).await;
             }
         });
@@ -402,11 +419,6 @@ impl<S: Store> PrepaidHits<S> {
 }
 
 impl<S: Store> SharedState<S> {
-    /// Returns a number that changes whenever prepaid hits must not be spent any more.
-    fn session(&self) -> u64 {
-        self.store.session().wrapping_add(self.clock_steps.count.load(Ordering::Acquire))
-    }
-
     async fn refund(&self, receipt: Receipt) {
         self.stats.hits_refunded.fetch_add(receipt.taken.hits.0, Ordering::Relaxed);
         self.store.refund(&[receipt]).await;

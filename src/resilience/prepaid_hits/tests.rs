@@ -6,7 +6,7 @@ use super::*;
 use crate::domain::fixtures::{fixed_window, take};
 use crate::domain::{Charge, ExecutionStatus, Limit, Role};
 
-const START: CallStart = CallStart { session: 7, now: Micros(100_000) };
+const START: CallStart = CallStart { session: 7, clock_steps: 0, now: Micros(100_000) };
 
 /// Store that returns the same answers to every call, and records the hits of each refund.
 struct TestStore {
@@ -119,20 +119,41 @@ fn all_lots_end_when_the_wall_clock_moves_a_second_against_the_monotonic_clock()
     let (prepaid, limit) = (prepaid_hits(Vec::new()), prepaid_limit());
     let checks = [take(1, 1, &limit)];
     let started = Micros(1_763_596_800_000_000);
-    // The session after a call at a wall-clock time, in milliseconds beyond what has passed.
-    let session_at = |millis: u64| {
+    // Number of clock steps after a call at a wall-clock time, in milliseconds beyond what has passed.
+    let steps_at = |millis: u64| {
         let now = Micros(started.0 + prepaid.now().0 + 1_000 * millis);
         let accounting = Accounting::AllOrNothing;
         let call = Call { checks: &checks, accounting, now, deadline: None };
         let _rest = prepaid.answer(&call, false);
-        prepaid.shared.session()
+        prepaid.shared.clock_steps.count()
     };
-    assert_eq!(session_at(0), START.session);
+    assert_eq!(steps_at(0), 0);
     // Half a second is left for a machine that does not run this test for a while.
-    assert_eq!(session_at(500), START.session);
-    assert_eq!(session_at(3_600_000), START.session + 1, "the machine was suspended for an hour");
-    assert_eq!(session_at(3_600_000), START.session + 1);
-    assert_eq!(session_at(0), START.session + 2, "the wall clock was set back");
+    assert_eq!(steps_at(500), 0);
+    // Far in the future of the monotonic clock, so that only a step can end it.
+    let (lots, later) = (&prepaid.shared.lots, Micros(1_000_000_000_000));
+    lots.record_outcome(&checks[0], &charged_outcome(1), later);
+    lots.add_lot(&checks[0], &charged_outcome(50), START.session, later).unwrap();
+    let is_spent = || {
+        let result = lots.spend(&checks[0], false, START.session, later);
+        matches!(result, SpendResult::Spent(..))
+    };
+    assert!(is_spent());
+    assert_eq!(steps_at(3_600_000), 1, "the machine was suspended for an hour");
+    assert!(!is_spent(), "its window may have ended");
+    assert_eq!(steps_at(3_600_000), 1);
+    assert_eq!(steps_at(0), 2, "the wall clock was set back");
+}
+
+#[tokio::test]
+async fn hits_charged_across_a_clock_step_are_refunded_and_never_spent() {
+    let (prepaid, limit) = (prepaid_hits(Vec::new()), prepaid_limit());
+    let check = take(1, 3, &limit);
+    prepaid.shared.lots.record_outcome(&check, &charged_outcome(3), START.now);
+    prepaid.shared.clock_steps.count.store(1, Ordering::Relaxed);
+    prepaid.add_charged_lot(&check, &mut charged_outcome(13), START);
+    tokio::task::yield_now().await;
+    assert_eq!(*prepaid.shared.store.refunded.lock().unwrap(), [Hits(10)]);
 }
 
 #[tokio::test]
