@@ -136,8 +136,11 @@ pub fn apply(
     // Under `Charge::Always` the wait was computed after the charge and is never 0, because a
     // charge only raises the debt.
     let passes = wait == Some(0);
-    // Only a refund may leave more than a peek would.
-    let (shown, _) = credits.clamp(debt, credits.cap);
+    let shown = match op {
+        // What the next peek will make of the debt.
+        Op::Refund { .. } => credits.clamp(debt, credits.cap).0,
+        Op::Take { .. } | Op::Peek { .. } => debt,
+    };
     Step {
         outcome: Outcome {
             verdict: if passes { Verdict::Pass } else { Verdict::Refuse },

@@ -293,4 +293,27 @@ mod tests {
             assert_eq!(reports, [false, true, true], "{:?}", limit.algorithm);
         }
     }
+
+    /// A full memory store has no room for a state that grows.
+    #[test]
+    fn a_refund_needs_no_more_memory() {
+        let (hits, length, lease) = (Hits(5), Micros::from_secs(60), Micros::from_secs(60));
+        for algorithm in [
+            Algorithm::SlidingLog(SlidingLog { hits, length }),
+            Algorithm::Concurrency(Concurrency { slots: hits, lease }),
+        ] {
+            let limit = fixtures::limit(algorithm);
+            let now = Micros(CHARGED_AT);
+            let mut state = None;
+            let mut taken = None;
+            for holder in [1, 2] {
+                let take = Op::Take { cost: Hits::ONE };
+                let step = apply_for(state.as_ref(), &limit, take, Some(Holder(holder)), now);
+                (state, taken) = (step.write, step.outcome.taken);
+            }
+            let (state, taken) = (state.unwrap(), taken.unwrap());
+            let refunded = refund(&state, &limit, &taken, now).unwrap();
+            assert!(refunded.heap_bytes() <= state.heap_bytes(), "{:?}", limit.algorithm);
+        }
+    }
 }

@@ -243,7 +243,9 @@ pub fn refund(
     let matches = |entry: &LogEntry| u128::from(entry.id) == record.entry && entry.at == record.at;
     let expired = state.expired_count(limit, now);
     let at = state.entries.range(expired..).position(matches)?;
-    let mut entries: VecDeque<LogEntry> = state.entries.range(expired..).copied().collect();
+    // Not collected, because that reserves at least four entries: a refund needs no more memory.
+    let mut entries = VecDeque::with_capacity(state.entries.len() - expired);
+    entries.extend(state.entries.range(expired..));
     entries.remove(at);
     Some(State { entries, reserved_id: state.reserved_id })
 }
