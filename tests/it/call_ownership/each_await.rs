@@ -111,6 +111,11 @@ impl Bench {
         let now = Micros(self.now.fetch_add(2 * SECOND, Ordering::Relaxed));
         Call { checks, accounting: Accounting::AllOrNothing, now, deadline: None }
     }
+
+    /// A call at the real time. Prepaid hits end when the clock steps.
+    pub fn call_now<'a>(&self, checks: &'a [Check<'a>]) -> Call<'a> {
+        Call { now: Clock::System.now(), ..self.call(checks) }
+    }
 }
 
 /// Runs `work` in a runtime of its own, whose paused clock starts at the real time.

@@ -53,7 +53,7 @@ fn try_sequence(bench: &Bench, seed: u64, counters: &[Check<'_>]) {
         let calls = chosen.iter().map(async |(which, caller, after)| {
             tokio::time::sleep(Duration::from_millis(*after)).await;
             let checks: Vec<Check<'_>> = which.iter().map(|at| counters[*at]).collect();
-            let call = bench.call(&checks);
+            let call = bench.call_now(&checks);
             let future = Box::pin(bench.stack.apply(&call));
             let (heard, _) = poll_as(*caller, future, async || ()).await;
             (which, heard.as_ref().map(charged))
