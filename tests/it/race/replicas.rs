@@ -37,7 +37,7 @@ impl RaceRun {
 }
 
 pub struct Replicas {
-    each: Vec<Tidegate>,
+    pub each: Vec<Tidegate>,
     asked: AtomicU64,
 }
 
@@ -132,7 +132,7 @@ impl Replicas {
     }
 }
 
-async fn connect(serving: &Tidegate) -> Client {
+pub async fn connect(serving: &Tidegate) -> Client {
     let target = serving.port("grpc").to_string();
     let settings = ClientSettings { target, timeout: Some(PATIENCE), tls: None };
     Client::connect(&settings).await.expect("it serves")
