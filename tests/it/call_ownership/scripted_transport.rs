@@ -192,7 +192,9 @@ impl Transport for Scripted {
     fn submit(&self, calls: ScriptCalls) -> PendingScripts {
         let queue = |call: ScriptCall| {
             let (queued, pending) = PendingScript::queued();
-            let answer = |queued: QueuedByTest, reply: Result<_, _>| queued.reply(reply.flatten());
+            let answer = |queued: QueuedByTest, reply: Result<_, _>| {
+                queued.reply(reply.and_then(|reply| reply))
+            };
             self.0.submitted.fetch_add(1, Ordering::SeqCst);
             // A refund is never sent again, so a lost one leaves a counter too high, as documented.
             let step = if call.script.name == "refund" { Step::PROMPT } else { self.next_step() };
