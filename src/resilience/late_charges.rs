@@ -195,6 +195,35 @@ fn rest_of(charge: &LateCharge, outcome: &Outcome) -> Option<LateCharge> {
 mod tests {
     use super::*;
     use crate::domain::fixtures::fixed_window;
+    use crate::domain::{Answers, Receipt};
+
+    /// Store that never answers, and counts the calls.
+    #[derive(Debug, Default)]
+    struct SilentStore(AtomicU64);
+
+    impl Store for SilentStore {
+        async fn apply(&self, _: &Call<'_>) -> Answers {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            std::future::pending().await
+        }
+
+        async fn refund(&self, _: &[Receipt]) {}
+    }
+
+    #[test]
+    fn charges_after_the_end_of_a_runtime_are_sent_on_the_next() {
+        let (store, charges) = (Arc::new(SilentStore::default()), LateCharges::default());
+        let limit = Arc::new(fixed_window(10, Micros::SECOND));
+        for sent in 1..=3 {
+            // Dropped at the end of the loop's body, with the task that waits for the store.
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                charges.add(&store, [charge(sent, &limit)], Micros::ZERO);
+                tokio::task::yield_now().await;
+            });
+            assert_eq!(u128::from(store.0.load(Ordering::Relaxed)), sent);
+        }
+    }
 
     fn charge(identity: u128, limit: &Arc<Limit>) -> LateCharge {
         let key = CounterKey { identity, tag: None };
