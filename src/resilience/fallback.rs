@@ -195,8 +195,15 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
             let answers = fallback.apply_with_own_charges(&owned.to_call(&checks)).await;
             caller.deliver(answers);
         };
-        let answers = run_in_task(&self.tasks, &self.stats.unheard, work).await;
-        answers.unwrap_or_else(|| unanswered(call, ExecutionStatus::Unknown, Source::Redis))
+        match run_in_task(&self.tasks, &self.stats.unheard, work).await {
+            Some(answers) => answers,
+            // The runtime of a library user has ended, so the local store decides.
+            None => {
+                let answers = unanswered(call, ExecutionStatus::Unknown, Source::Redis);
+                let reason = fallback_reason(&answers);
+                self.complete_answers(call, answers, reason, &[])
+            }
+        }
     }
 
     /// Records that the caller hears the answers: charges that arrive late stand, because the call was
