@@ -11,9 +11,11 @@
 //! window were spent in the next window. Therefore, a lot expires before its window can have ended
 //! by the server's clock. This replica estimates that clock from the server time in the store's
 //! answer to the charge. Its monotonic clock stands still while the machine is suspended, so all lots
-//! end if the wall clock and the monotonic clock come to differ by a second. Unspent hits of an
-//! expired lot are refunded once. They are not refunded if a connection was lost or the store may have
-//! lost counters, because the server in use may not have the charge. A charge with an unknown outcome is never sent again, and its lot is lost.
+//! end if the wall clock and the monotonic clock come to differ by a second.
+//!
+//! Unspent hits of an expired lot are refunded once. They are not refunded if a connection was lost or
+//! the store may have lost counters, because the server in use may not have the charge. A charge with
+//! an unknown outcome is never sent again, and its lot is lost.
 //!
 //! Not here: the size and the lifetime of a lot (`prepaid_lots`).
 
@@ -213,7 +215,7 @@ impl<S: Store> PrepaidHits<S> {
         let work = |caller: Caller, fate: oneshot::Receiver<LateFate>| async move {
             let checks = owned.checks();
             let call = Call { deadline: None, ..owned.to_call(&checks) };
-            let answers = match prepaid.answer(&call, true) {
+            let mut answers = match prepaid.answer(&call, true) {
                 Ok(answers) => answers,
                 Err(rest) => prepaid.decide_remaining(&call, rest).await,
             };
@@ -222,9 +224,15 @@ impl<S: Store> PrepaidHits<S> {
                 prepaid.shared.store.refund(&receipts).await;
             };
             if answers.is_half_charged() {
-                let mut each = answers.each.clone();
-                // Unless the caller has left, it refunds the charges that it knows of.
-                if caller.deliver_part(answers).await == LateFate::Unheard {
+                let (mut each, inner) = (answers.each.clone(), answers.late.take());
+                let fate = caller.deliver_part(answers).await;
+                // The store settles the charges that are not known yet. The known ones are refunded
+                // by the caller or, if it has left, here.
+                if let Some(inner) = inner {
+                    let is_kept = fate == LateFate::Keep;
+                    inner.settle(if is_kept { LateFate::Keep } else { LateFate::Refund });
+                }
+                if fate == LateFate::Unheard {
                     refund(&mut each).await;
                 }
                 return;

@@ -127,12 +127,7 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
                 replies = &mut charges => break replies,
                 () = self.caller.gone(self.call.deadline) => {
                     charges.leave();
-                    let known = charges.replies_so_far();
-                    if let Some(PlainResult::Unknown(answers)) =
-                        self.store.evaluate_charges(self.call, &known)
-                    {
-                        self.answers = answers.each;
-                    }
+                    self.answers = self.store.charge_answers(self.call, &charges.replies_so_far());
                     self.stop_waiting();
                 }
             }
@@ -301,7 +296,9 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
         }
     }
 
-    /// Passes the answers known so far to a caller whose time is up, or records that it has left.
+    /// Passes the answers known so far to a caller whose time is up, or records that it has left. The
+    /// caller decides all other checks, including those that were not sent, unless an answer has
+    /// already rejected the call.
     fn stop_waiting(&mut self) {
         let caller = std::mem::replace(&mut self.caller, CallerState::Left);
         let CallerState::Waits(caller) = caller else { return };
@@ -310,7 +307,15 @@ impl<'a, T: Transport> OwnedMultiPart<'a, T> {
         }
         self.store.stats.overruns.fetch_add(1, Ordering::Relaxed);
         let known = self.known_checks();
-        let answers = Answers::new(self.answers.clone(), self.source);
+        let unanswered = Answer::Unanswered { executed: ExecutionStatus::Unknown };
+        let is_rejected = self.call.accounting == Accounting::AllOrNothing
+            && multi_slot::is_rejected(self.call.checks, &self.answers);
+        let each = self.answers.iter().map(|answer| match answer {
+            Answer::Decided(_) => *answer,
+            Answer::NotAsked if is_rejected => *answer,
+            Answer::NotAsked | Answer::LastKnown { .. } | Answer::Unanswered { .. } => unanswered,
+        });
+        let answers = Answers::new(each.collect(), self.source);
         self.caller = CallerState::Late(Box::pin(caller.deliver_part(answers)), known);
     }
 

@@ -140,13 +140,7 @@ impl PlainCalls {
     /// Evaluates the replies to the charges of a call, and records their counts as hints for later
     /// calls.
     pub(super) fn evaluate(&self, call: &Call<'_>, replies: &[ChargeReply]) -> PlainResult {
-        let each: Vec<Answer> = call
-            .checks
-            .iter()
-            .zip(replies)
-            .map(|(check, reply)| self.evaluate_charge(check, *reply, call.now))
-            .collect();
-        let answers = Answers { each, source: Source::Redis, late: None };
+        let answers = Answers::new(self.answers(call, replies), Source::Redis);
         if answers.each.iter().all(|answer| answer.outcome().is_some()) {
             self.stats.decided.fetch_add(1, Ordering::Relaxed);
             return PlainResult::Decided(answers);
@@ -167,6 +161,12 @@ impl PlainCalls {
             .collect();
         self.stats.refunded.fetch_add(refunded + receipts.len() as u64, Ordering::Relaxed);
         PlainResult::Undecided(receipts)
+    }
+
+    /// Returns the answers that the replies give, and records their counts as hints.
+    pub(super) fn answers(&self, call: &Call<'_>, replies: &[ChargeReply]) -> Vec<Answer> {
+        let each = call.checks.iter().zip(replies);
+        each.map(|(check, reply)| self.evaluate_charge(check, *reply, call.now)).collect()
     }
 
     fn evaluate_charge(&self, check: &Check<'_>, reply: ChargeReply, now: Micros) -> Answer {

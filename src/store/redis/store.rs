@@ -295,6 +295,11 @@ impl<T: Transport> Shared<T> {
         self.plain.as_ref().map(|plain| plain.evaluate(call, replies))
     }
 
+    /// Returns the answers that replies to plain charges give so far.
+    pub(super) fn charge_answers(&self, call: &Call<'_>, replies: &[ChargeReply]) -> Vec<Answer> {
+        self.plain.as_ref().map_or_else(Vec::new, |plain| plain.answers(call, replies))
+    }
+
     /// Decides a call with one script call for all checks.
     async fn decide_single_slot(self: &Arc<Self>, call: &Call<'_>) -> Answers {
         let answers = match self.send_in_place(call, self.script_call(call.checks, call)).await {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::domain::{
-    Accounting, Answers, Call, Check, Hits, Limit, Micros, Op, Source, Verdict,
+    Accounting, Answer, Answers, Call, Check, Hits, Limit, Micros, Op, Source, Verdict,
 };
 use tidegate::resilience::deadline::Deadline;
 use tidegate::resilience::fallback::{Fallback, FallbackConfig};
@@ -197,6 +197,9 @@ fn judge(bench: &Bench, checks: &[Check<'_>], steps: &[Step], caller: Caller) ->
                 let passes =
                     answers.each.iter().all(|answer| answer.verdict() == Some(Verdict::Pass));
                 let is_local = matches!(answers.source, Source::Local | Source::Shed);
+                let is_refused = |answer: &Answer| answer.verdict() == Some(Verdict::Refuse);
+                let is_decided = passes || answers.each.iter().any(is_refused);
+                assert!(is_decided, "a limit was not asked: {context} {answers:?}");
                 let is_right = if passes { all || is_local } else { none };
                 assert!(is_right, "{passes} {charged:?} {context} {answers:?}");
                 assert_eq!(bench.unheard(), unheard, "it was heard: {context}");
@@ -320,6 +323,31 @@ fn scripts_on_several_nodes_are_charged_whole_or_not_at_all() {
         let salt = 1_000_000 + salt;
         vec![take(on_node(salt, 0), &limit, 3), take(on_node(salt, 1), &used_up, 2)]
     });
+}
+
+/// A counter that was near its limit is asked first, and the others once it has passed.
+#[test]
+fn calls_in_two_rounds_are_charged_whole_or_not_at_all() {
+    let bench = Bench::new(true, false);
+    let (limit, narrow) = (wide(), bucket(10, HOUR));
+    let mut salt = 0;
+    for script in scripts(2) {
+        let mut try_once = |caller| {
+            salt += 1;
+            let checks = [take(on_node(salt, 0), &limit, 3), take(on_node(salt, 1), &narrow, 2)];
+            bench.transport.follow(&[]);
+            paused(async {
+                let answers = bench.stack.apply(&bench.call(&checks)).await;
+                assert_eq!(answers.source, Source::Redis);
+            });
+            judge(&bench, &checks, &script, caller)
+        };
+        let polls = try_once(Caller::Stays);
+        for poll in 1..polls {
+            try_once(Caller::DropsAt(poll));
+            try_once(Caller::StallsAt(poll));
+        }
+    }
 }
 
 #[test]

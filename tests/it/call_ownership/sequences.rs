@@ -95,6 +95,44 @@ fn no_hit_of_many_calls_at_once_is_lost() {
     }
 }
 
+/// A prepaid limit beside one whose node does not execute: the fallback admits the calls, so what Redis
+/// has charged for them stands.
+#[test]
+fn prepaid_hits_of_calls_that_the_fallback_admits_stay_charged() {
+    let bench = Bench::new(true, false);
+    let long = 1_000_000 * SECOND;
+    let limits = [prepaid(&window(100_000, long)), window(100_000, long)];
+    // In different slots, and the second one fails whenever both are asked.
+    let counters = [0, 1].map(|n| take(key(n), &limits[n as usize], 1));
+    let refused = Step { fate: Fate::NotExecuted, ..Step::PROMPT };
+    let mut admitted = 0;
+    for _ in 0..40 {
+        // Calls of the prepaid limit alone make it hot, so that lots are charged.
+        paused(async {
+            bench.transport.follow(&[]);
+            for _ in 0..200 {
+                let call = bench.call_now(&counters[..1]);
+                admitted += charged(&bench.stack.apply(&call).await)[0];
+            }
+            settle().await;
+        });
+        for steps in [[Step::PROMPT, refused], [refused, Step::PROMPT]] {
+            paused(async {
+                bench.transport.follow(&steps);
+                let call = bench.call_now(&counters);
+                let answers = bench.stack.apply(&call).await;
+                let passed = answers.each.iter().all(|of| of.verdict() == Some(Verdict::Pass));
+                let first = answers.each[0].outcome().expect("it is decided");
+                // What the local store has charged has no record.
+                admitted += u64::from(passed && first.taken.is_some());
+                settle().await;
+            });
+        }
+        let used = paused(bench.used(&counters[0]));
+        assert!(used >= admitted, "{used} of {admitted} admitted hits are charged");
+    }
+}
+
 #[test]
 fn no_prepaid_hit_of_a_caller_that_leaves_is_lost() {
     for is_cluster in [false, true] {
