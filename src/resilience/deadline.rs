@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 
 use crate::clock::Clock;
-use crate::domain::{Answers, Call, ExecutionStatus, Receipt, Source};
+use crate::domain::{Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source};
 use crate::store::delivery::unanswered;
 use crate::store::{SharedStore, SharedStoreStats, Store};
 
@@ -120,6 +120,10 @@ impl<S: Store> Store for Deadline<S> {
     /// timeout of the connections bounds its duration.
     async fn refund(&self, receipts: &[Receipt]) {
         self.store.refund(receipts).await;
+    }
+
+    fn last_known(&self, check: &Check<'_>, now: Micros) -> Answer {
+        self.store.last_known(check, now)
     }
 
     fn counter_losses(&self) -> u64 {

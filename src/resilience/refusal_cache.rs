@@ -531,6 +531,10 @@ impl<S: Store> Store for RefusalCache<S> {
         self.inner.refund(receipts).await;
     }
 
+    fn last_known(&self, check: &Check<'_>, now: Micros) -> Answer {
+        self.last_known.answer(check, now)
+    }
+
     fn counter_losses(&self) -> u64 {
         self.inner.counter_losses()
     }

@@ -95,6 +95,12 @@ pub trait Store: Send + Sync + 'static {
     /// refill.
     fn refund(&self, receipts: &[Receipt]) -> impl Future<Output = ()> + Send;
 
+    /// Returns the answer for a check that is not sent to the store: the last known state of its
+    /// counter, or `NotAsked`. A wrapper must return what the store it wraps returns.
+    fn last_known(&self, _check: &Check<'_>, _now: Micros) -> Answer {
+        Answer::NotAsked
+    }
+
     /// Returns the number of times that the store may have lost counters, for example because a
     /// server was restarted. A wrapper must return the number that the store it wraps returns. Must
     /// be cheap, because this method runs for every call.

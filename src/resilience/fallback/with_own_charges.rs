@@ -80,6 +80,11 @@ impl<S: Store, L: LocalStore> Fallback<S, L> {
                 outcome.reset_after = outcome.reset_after.max(own.reset_after);
             }
         }
+        for (check, answer) in call.checks.iter().zip(&mut answers.each) {
+            if *answer == Answer::NotAsked {
+                *answer = self.remote.last_known(check, call.now);
+            }
+        }
         answers
     }
 

@@ -11,6 +11,7 @@ use tidegate::domain::{
     Receipt, Role, Source, Verdict,
 };
 use tidegate::resilience::fallback::{Fallback, FallbackConfig};
+use tidegate::resilience::refusal_cache::RefusalCache;
 use tidegate::store::memory::MemoryStore;
 use tidegate::store::{LocalStore as _, SharedStore, SharedStoreStats, Store};
 
@@ -505,4 +506,21 @@ async fn the_bound_of_over_admission_counts_each_hit_once_and_until_it_expires()
     store.is_away.store(true, Ordering::SeqCst);
     assert_eq!(admitted(replica, &limit, 2, at(4 * HOUR)).await, 2);
     assert_eq!((bound(5 * HOUR - 1), bound(5 * HOUR)), (2, 0), "the store has not charged two");
+}
+
+/// Own charges of one limit reject the call, so the other one is not asked.
+#[tokio::test]
+async fn a_check_that_is_not_asked_shows_what_the_last_call_left() {
+    let store = Arc::<Forgetful>::default();
+    let cached = RefusalCache::new(Remote(Arc::clone(&store)));
+    let (local, config) = (MemoryStore::new(10_000), FallbackConfig { replicas: 1 });
+    let replica = Fallback::new(cached, local, config, Clock::System);
+    let (narrow, wide) = (window(2, HOUR), window(5, HOUR));
+    let checks = [take(1, &narrow, 2), take(2, &wide, 2)];
+    let answers = replica.apply(&call(&checks, START)).await.each;
+    assert_eq!(answers[1].outcome().unwrap().available, Hits(3));
+    store.lose();
+    let answers = replica.apply(&call(&checks, START)).await.each;
+    assert_eq!(answers[0].verdict(), Some(Verdict::Refuse), "this replica has charged its limit");
+    assert!(matches!(answers[1], Answer::LastKnown { available: Hits(3), .. }), "{answers:?}");
 }
