@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
@@ -25,7 +25,9 @@ const ABANDONED: u8 = 2;
 #[derive(Debug)]
 struct Slot {
     state: AtomicU8,
-    /// Locked for one assignment, by the connection once and by the caller for each poll.
+    /// Whether the reply is in its place. Spares a caller the lock while it waits.
+    is_answered: AtomicBool,
+    /// Locked for one assignment: by the connection, and then by the caller.
     reply: Mutex<Option<CommandReply>>,
     waker: AtomicWaker,
 }
@@ -59,6 +61,7 @@ pub(crate) struct ReplyReceiver(Arc<Slot>);
 pub(crate) fn reply_slot() -> (ReplySender, ReplyReceiver) {
     let slot = Arc::new(Slot {
         state: AtomicU8::new(QUEUED),
+        is_answered: AtomicBool::new(false),
         reply: Mutex::new(None),
         waker: AtomicWaker::new(),
     });
@@ -80,6 +83,7 @@ impl ReplySender {
     fn complete(&mut self, reply: CommandReply) {
         if let Some(slot) = self.slot.take() {
             *slot.lock_reply() = Some(reply);
+            slot.is_answered.store(true, Ordering::Release);
             slot.waker.wake();
         }
     }
@@ -104,7 +108,8 @@ impl ReplyReceiver {
 
     /// Takes the reply, if it has arrived.
     pub(crate) fn take(&self) -> Option<CommandReply> {
-        self.0.lock_reply().take()
+        let is_answered = self.0.is_answered.load(Ordering::Acquire);
+        if is_answered { self.0.lock_reply().take() } else { None }
     }
 }
 
@@ -119,8 +124,11 @@ impl Future for ReplyReceiver {
     type Output = CommandReply;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<CommandReply> {
-        // Registered before the look, so that a reply in between wakes the caller.
+        if let Some(reply) = self.take() {
+            return Poll::Ready(reply);
+        }
         self.0.waker.register(context.waker());
+        // Again, because a reply before the registration woke nobody.
         self.take().map_or(Poll::Pending, Poll::Ready)
     }
 }
