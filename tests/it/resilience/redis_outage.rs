@@ -330,7 +330,7 @@ async fn an_opening_breaker_answers_every_call_that_waits() {
 async fn a_flood_is_shed_and_opens_no_breaker() {
     let _turn = heavy::turn().await;
     let server = Server::start(&[]);
-    let stack = replica(server.port, 1, PATIENT).await;
+    let stack = replica(server.port, 1, 10 * PATIENT).await;
     let limit = limit(1_000_000);
     let all = (0..12_000).map(|_| asked(&stack, 1, &limit));
     let answers = futures_util::future::join_all(all).await;

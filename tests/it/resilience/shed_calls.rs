@@ -148,7 +148,7 @@ async fn after_a_stall_under_load_only_calls_that_timed_out_can_exceed_the_limit
     admitted += passed.count() as u64;
     let decided_with = |source| stalled.iter().filter(|(_, other)| *other == source).count() as u64;
     let (shed, timed_out) = (decided_with(Source::Shed), decided_with(Source::Local));
-    assert!(shed >= 100, "{shed} of 200 calls were not sent");
+    assert!(shed >= 20, "{shed} of 200 calls were not sent");
     charged(&stack, shed).await;
     for _ in 0..1_000 {
         let (passes, source) = asked(&stack, 1, &limit).await;
