@@ -2,7 +2,7 @@
 //!
 //! Not here: what the scripts answer (`lua_equals_memory`).
 
-use tidegate::domain::{Accounting, Check, Holder, Verdict};
+use tidegate::domain::{Accounting, Check, Holder, Receipt, Verdict};
 use tidegate::store::redis::script::library::PRODUCTION;
 
 use crate::support::limits::*;
@@ -105,4 +105,23 @@ async fn expired_holders_are_read_once() {
     let asks = peek(key(1), &limit);
     while bench.one(asks, None).await.available.0 < 1_999 {}
     assert_eq!(members(&bench, &asks).await, 1, "only the lease that has not ended");
+}
+
+#[tokio::test]
+async fn a_refund_reads_a_log_with_one_command_however_many_takes_came_later() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    let limit = sliding_log(10_000, HOUR);
+    let first = bench.one(take(key(1), &limit, 1), None).await;
+    for _ in 0..3 {
+        let later = vec![take(key(1), &limit, 1); 400];
+        bench.decide(&later, Accounting::AllOrNothing, None).await;
+    }
+    let receipt = Receipt::for_check(&take(key(1), &limit, 1), &first).unwrap();
+    commands(&bench).await;
+    bench.plain.run(&bench.encoder.encode_refund(&[receipt], None)).await.unwrap();
+    let each = commands(&bench).await;
+    let reads = each.iter().find(|(name, _)| name == "getrange").map_or(0, |(_, calls)| *calls);
+    assert!(reads < 40, "{reads}");
+    let left = bench.one(peek(key(1), &limit), None).await;
+    assert_eq!(left.available.0, 10_000 - 1_200);
 }
