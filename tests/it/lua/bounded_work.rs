@@ -1,9 +1,14 @@
-//! What one script call does at most: commands, members, and entries touched, however much a call asks for.
+//! What one script call does at most: commands and members, however much a call asks for.
 //!
-//! Not here: what the scripts answer (`lua_equals_memory`).
+//! Not here: which calls are too much work (`decisions/work_bound.rs`).
 
-use tidegate::domain::{Accounting, Check, Holder, Receipt, Verdict};
+use std::sync::Arc;
+
+use tidegate::domain::{Accounting, Check, Holder, Limit, Micros, Receipt, Verdict};
+use tidegate::store::Store as _;
+use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::library::PRODUCTION;
+use tidegate::store::redis::store::{RedisStore, TimeSource};
 
 use crate::support::limits::*;
 use crate::support::script_bench::Bench;
@@ -105,6 +110,38 @@ async fn expired_holders_are_read_once() {
     let asks = peek(key(1), &limit);
     while bench.one(asks, None).await.available.0 < 1_999 {}
     assert_eq!(members(&bench, &asks).await, 1, "only the lease that has not ended");
+}
+
+/// A transport's script calls are counted by the server.
+async fn refund_calls(bench: &Bench, limit: &Arc<Limit>, count: u64) -> u64 {
+    let checks: Vec<_> = (0..count).map(|_| take(key(1), limit, 1)).collect();
+    let outcomes = bench.decide(&checks, Accounting::AllOrNothing, None).await;
+    let receipts: Vec<_> =
+        checks.iter().zip(&outcomes).filter_map(|(c, o)| Receipt::for_check(c, o)).collect();
+    assert_eq!(receipts.len() as u64, count);
+    let store = RedisStore::new(bench.plain.clone(), Prefix::default(), TimeSource::Server);
+    store.refund(&receipts).await;
+    commands(bench).await;
+    bench.decide(&checks, Accounting::AllOrNothing, None).await;
+    let receipts: Vec<_> = receipts
+        .iter()
+        .map(|receipt| {
+            let taken = tidegate::domain::ChargeRecord { at: Micros(1), ..receipt.taken };
+            Receipt { taken, ..receipt.clone() }
+        })
+        .collect();
+    commands(bench).await;
+    store.refund(&receipts).await;
+    let calls = commands(bench).await;
+    calls.iter().find(|(name, _)| name == "evalsha").map_or(0, |(_, calls)| *calls)
+}
+
+#[tokio::test]
+async fn refunds_that_may_rewrite_long_logs_are_several_script_calls() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    assert_eq!(refund_calls(&bench, &window(10_000, HOUR), 100).await, 1);
+    bench.command::<()>(&[b"FLUSHALL"]).await;
+    assert_eq!(refund_calls(&bench, &sliding_log(10_000, HOUR), 10).await, 5);
 }
 
 #[tokio::test]
