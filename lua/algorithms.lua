@@ -4,7 +4,8 @@
 --
 -- Each algorithm's file defines these functions, and lists the values of the limit, from limit[at + 1]
 -- on.
---   load(key, limit, at) -> state (nil if missing), err
+--   load(key, limit, at, holders) -> state (nil if missing), err
+--     holders  those of all checks of the counter; only for concurrency
 --   step(state, op, cost, limit, at) -> passes, wait, charged, since, entry, write, clamped
 --     op       take, peek, refund, or debt (a take that is charged even if refused)
 --     wait     microseconds until the check would pass; 0 if it passes now or never does
@@ -16,7 +17,9 @@
 --   report(state, limit, at) -> available (hits), reset (microseconds until the counter is unused)
 --   save(key, state, limit, at)
 --   refund(key, limit, at, hits, taken_at, window, entry) -> whether the counter changed, err
--- States are immutable: a change makes a new one. The limit is part of a longer list, because a list of
+-- A step does not change its state, but makes a new one. Only logs and slots, whose copies would make a call
+-- quadratic, are changed in place by all steps but the first take: its new state is the admitted one
+-- (decide_any.lua), and later takes pass that. The limit is part of a longer list, because a list of
 -- its own would cost Redis half a microsecond.
 --
 -- Building an algorithm's functions costs Redis about 1 us, so only those that a call uses are built. With

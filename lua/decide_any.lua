@@ -15,6 +15,15 @@ local checks, algorithms = #keys, {}
 -- `certain_at` and `admitted_at` are the indices of the limits under which they changed, false if they
 -- did not.
 local counters, debts = {}, {}
+-- The holders of each concurrency counter, which are read together.
+local holders = {}
+for i = 1, checks do
+  local at, key = (i - 1) * stride, keys[i]
+  if args[at + 1] == 'c' and args[at + 2] ~= 'peek' then
+    holders[key] = holders[key] or {}
+    table.insert(holders[key], args[at + 7] or string.rep('\0', 16))
+  end
+end
 local reply, clamped = { now, 0, 0, 0, 0, 0, 0, 0 }, 0
 local refused, quotas = false, false
 for i = 1, checks do
@@ -26,7 +35,7 @@ for i = 1, checks do
     algorithms[letter] = algorithm
   end
   if not counter then
-    local state, err = algorithm.load(key, args, limit)
+    local state, err = algorithm.load(key, args, limit, holders[key] or {})
     if err then
       return err
     end

@@ -25,8 +25,8 @@ use arc_swap::{ArcSwap, Guard};
 use crate::decide::generated_holder::{GeneratedHolder, HolderGenerator};
 use crate::decide::quota_roles::QuotaGroups;
 use crate::domain::{
-    Accounting, Admission, Algorithm, Answer, Answers, Call, Check, Code, Decision, Micros,
-    Observer, Op, Request, Role, Source,
+    Accounting, Admission, Algorithm, Answer, Answers, CALL_WORK_MAX, Call, Check, Code, Decision,
+    Micros, Observer, Op, Request, Role, Source,
 };
 use crate::policy::{Checks, DescriptorMatch, Matches, Policy, Rule};
 use crate::store::Store;
@@ -54,6 +54,9 @@ pub enum DecideError {
         /// Maximum number of checks per call.
         checks_max: usize,
     },
+    /// The checks of the request are more work for Redis than a call may be, [`CALL_WORK_MAX`]. The
+    /// store was not called.
+    TooMuchWork,
 }
 
 /// Decision engine for rate limit requests. Owns the active policy, the store and the observer.
@@ -124,9 +127,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
         policy.find_into(request, &mut matches);
         let mut checks = Checks::default();
         policy.push_checks(request, &matches, &mut checks);
-        if checks.is_truncated {
-            return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
-        }
+        check_bounds(policy, &checks)?;
         let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
         let holder = self.assign_holder(policy, &mut checks);
         let answers = self.apply(&checks.each, matches.accounting, now, deadline).await;
@@ -180,6 +181,17 @@ impl<S: Store, O: Observer> Decider<S, O> {
         }
         generated
     }
+}
+
+/// Returns an error if the request needs too many checks, or too much work.
+fn check_bounds(policy: &Policy, checks: &Checks<'_, '_>) -> Result<(), DecideError> {
+    if checks.is_truncated {
+        return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
+    }
+    if checks.each.iter().map(Check::work).sum::<u64>() > CALL_WORK_MAX {
+        return Err(DecideError::TooMuchWork);
+    }
+    Ok(())
 }
 
 /// Returns whether the decision would admit the call without global shadow mode.

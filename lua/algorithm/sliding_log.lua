@@ -111,6 +111,7 @@ end
 
 -- Returns the state with takes from more than a window ahead counted as taken now.
 local function clamp(state, horizon)
+  state.whole = state.whole or redis.call('GET', state.key)
   local after, past, present, future = copy(state), {}, {}, {}
   for nth = state.first, length_of(state) do
     local at, _, hits, number = take_of(state, nth)
@@ -144,14 +145,14 @@ local function until_passes(state, cost, hits, length)
   return math.max(opens, 1)
 end
 
--- Adds a take and returns the new state, the take's time, and its number.
+-- Adds a take, in place, and returns the take's time and its number.
 local function push(state, hits)
-  local after, at = copy(state), math.max(state.newest, now)
+  local at = math.max(state.newest, now)
   -- An empty log is equivalent to a missing one, whose numbers start at 0.
   local number = counted(state) > 0 and state.next or 0
-  after.total, after.newest, after.next = (state.total + hits) % ROUND, at, (number + 1) % ROUND
-  after.added[#after.added + 1] = { at, after.total, hits, number }
-  return after, at, number
+  state.total, state.newest, state.next = (state.total + hits) % ROUND, at, (number + 1) % ROUND
+  state.added[#state.added + 1] = { at, state.total, hits, number }
+  return at, number
 end
 
 -- Returns the state without the newest `hits` hits.
@@ -199,7 +200,13 @@ local function step(state, op, cost, limit, at)
   if charged == 0 then
     return passes, wait or 0, 0, 0, 0, write, clamped
   end
-  local after, since, entry = push(state, charged)
+  -- Only the first take copies the state, because copies would make a call of many takes quadratic.
+  local after = state
+  if op == 'take' and not state.is_admitted then
+    after = copy(state)
+    after.is_admitted = true
+  end
+  local since, entry = push(after, charged)
   if not passes then
     -- The wait of a debt is computed after its charge.
     wait = until_passes(after, cost, hits, length)
@@ -256,8 +263,9 @@ local function refund(key, limit, at, _, taken_at, _, number)
       break
     elseif found == number and hits > 0 then
       local bytes, newest = {}, nth > first and stored_take(key, nth - 1) or 0
-      for later = nth + 1, stored do
-        local time, sum, left, same = stored_take(key, later)
+      local rest = nth < stored and redis.call('GETRANGE', key, nth * SIZE, -1)
+      for later = 1, stored - nth do
+        local time, sum, left, same = stored_take(key, later, rest)
         newest = left > 0 and time or newest
         bytes[#bytes + 1] = struct.pack(FORMAT, newest, (sum - hits) % ROUND, left, same)
       end

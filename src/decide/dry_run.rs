@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::{DecideError, Decider, combine, is_admitted, quota_roles};
+use super::{DecideError, Decider, check_bounds, combine, is_admitted, quota_roles};
 use crate::domain::{
     Accounting, Answer, Check, CounterKey, Decision, Hits, Micros, Observer, Op, Outcome, Request,
     Role, Verdict,
@@ -62,9 +62,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
     ) -> Result<DryRun<'p>, DecideError> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
-        if checks.is_truncated {
-            return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
-        }
+        check_bounds(policy, &checks)?;
         let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
         // Independent shadow checks, so that no answer depends on another one.
         let peeks: Vec<Check<'_>> = checks

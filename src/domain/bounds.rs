@@ -2,6 +2,11 @@
 //!
 //! Not here: the bounds of a policy (`policy`) and of a connection (`server`).
 
+/// Maximum work of one call, and of one script call, in microseconds of Redis
+/// ([`Check::work`](super::Check::work)): half of the 50 ms for which a call may block Redis, because
+/// another server may be half as fast. 2,048 windows or buckets fit.
+pub const CALL_WORK_MAX: u64 = 24_576;
+
 /// Bounds on the size of one request. A request that exceeds any of them is rejected as invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -38,7 +43,8 @@ impl Bounds {
     /// - 65,536 fields: 2,048 descriptors of ten entries have 63,500 fields. The number is bounded
     ///   because a decoder allocates 72 bytes even for an empty entry, which takes only two bytes
     ///   in the message.
-    /// - 2,048 checks: one per descriptor. A Redis script takes about 2 µs for each check.
+    /// - 2,048 checks: one per descriptor. A Redis script takes 2 to 12 µs for a window or bucket;
+    ///   [`CALL_WORK_MAX`] bounds calls on other counters.
     /// - 1,024 requests per batch: beyond 100 requests, a larger batch hardly reduces the cost per
     ///   request, and a batch blocks its worker thread until all of its requests are sent to the
     ///   store.

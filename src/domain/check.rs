@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Charge, Hits, Limit, Micros};
+use super::{Algorithm, Charge, Hits, Limit, Micros};
 
 /// Key of a counter. The `policy` module computes it from the domain, the limit's name, the window
 /// and the entries that select the counter.
@@ -152,6 +152,18 @@ impl Check<'_> {
         self.limit.algorithm.keeps_debt()
             && self.limit.charge == Charge::Always
             && matches!(self.op, Op::Take { cost: Hits(1..) })
+    }
+
+    /// Returns the time that the check takes in Redis at most, in microseconds, as measured on
+    /// counters of the largest size that a policy allows.
+    ///
+    /// A check that asks for several slots may read that many leases to find out when they are free.
+    pub fn work(&self) -> u64 {
+        match &self.limit.algorithm {
+            Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) | Algorithm::Bucket(_) => 12,
+            Algorithm::SlidingLog(_) | Algorithm::Hybrid(_) => 50,
+            Algorithm::Concurrency(limit) => 30 + self.hits_needed().min(limit.slots).0,
+        }
     }
 
     /// Returns whether the check changes its counter even if an all-or-nothing call is rejected.

@@ -22,7 +22,7 @@ mod time;
 mod trace;
 
 pub use admission::Admission;
-pub use bounds::Bounds;
+pub use bounds::{Bounds, CALL_WORK_MAX};
 pub use byte_budget::{BudgetedBuffer, ByteBudget, Reservation};
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::{Check, CounterKey, Hits, Limit, Micros};
+use super::{Algorithm, Check, CounterKey, Hits, Limit, Micros};
 
 /// Verdict of a limit on one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +105,19 @@ pub struct Receipt {
 }
 
 impl Receipt {
+    /// Returns the time that the refund takes in Redis at most, in microseconds, as measured. The
+    /// refund of a log rewrites the takes after the refunded one.
+    pub fn work(&self) -> u64 {
+        match &self.limit.algorithm {
+            Algorithm::FixedWindow(_)
+            | Algorithm::SlidingWindow(_)
+            | Algorithm::Bucket(_)
+            | Algorithm::Concurrency(_)
+            | Algorithm::Hybrid(_) => 50,
+            Algorithm::SlidingLog(log) => 50 + log.hits.0,
+        }
+    }
+
     /// Returns the receipt for a check, or `None` if the check neither charged hits nor renewed a
     /// lease.
     pub fn for_check(check: &Check<'_>, outcome: &Outcome) -> Option<Receipt> {

@@ -72,6 +72,13 @@ pub enum CheckError {
         /// Maximum number of limits that one call may check, 2,048.
         max: usize,
     },
+    /// The call is more work for Redis than one call may be: 12 µs for a window or bucket, 50 µs for
+    /// a sliding log or hybrid counter, 30 µs for concurrency and 1 µs for each slot. Split its
+    /// descriptors over several calls, or ask for fewer slots.
+    TooMuchWork {
+        /// Maximum work of one call in microseconds, 24,576.
+        max: u64,
+    },
 }
 
 impl CheckError {
@@ -101,6 +108,12 @@ impl fmt::Display for CheckError {
             }
             CheckError::TooManyChecks { max } => {
                 write!(f, "the call checks more than {max} limits")
+            }
+            CheckError::TooMuchWork { max } => {
+                write!(
+                    f,
+                    "the call needs more than {max} µs of Redis; split its descriptors over several"
+                )
             }
         }
     }

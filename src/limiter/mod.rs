@@ -31,7 +31,7 @@ pub use self::error::{CheckError, ConfigError};
 pub use self::redis_options::RedisOptions;
 use crate::clock::Clock;
 use crate::decide::{DecideError, Decider};
-use crate::domain::{Bounds, Request};
+use crate::domain::{Bounds, CALL_WORK_MAX, Request};
 use crate::policy::{Options, Policy, Secret, Source, compile};
 
 /// Number of slots in the counter table that one sweep checks, which takes about 10 ms.
@@ -258,6 +258,7 @@ fn to_check_error(error: DecideError) -> CheckError {
     match error {
         DecideError::Unavailable => CheckError::Unavailable,
         DecideError::TooManyChecks { checks_max } => CheckError::TooManyChecks { max: checks_max },
+        DecideError::TooMuchWork => CheckError::TooMuchWork { max: CALL_WORK_MAX },
     }
 }
 

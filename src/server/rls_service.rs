@@ -21,7 +21,8 @@ use super::authz::{Caller, CounterAccess};
 use crate::clock::Clock;
 use crate::decide::{CounterSnapshots, DecideError, Decider};
 use crate::domain::{
-    Bounds, Decision, Entry, InvalidReason, Micros, Observer, Request, RpcOutcome, Trace,
+    Bounds, CALL_WORK_MAX, Decision, Entry, InvalidReason, Micros, Observer, Request, RpcOutcome,
+    Trace,
 };
 use crate::policy::Policy;
 use crate::policy::spec::HttpMapping;
@@ -323,6 +324,15 @@ impl<D: Decide> RlsService<D> {
             DecideError::TooManyChecks { checks_max } => {
                 self.count_invalid(InvalidReason::Checks);
                 let message = format!("the request needs more than {checks_max} checks");
+                Status::invalid_argument(message)
+            }
+            DecideError::TooMuchWork => {
+                self.count_invalid(InvalidReason::Checks);
+                let message = format!(
+                    "the request needs more than {CALL_WORK_MAX} us of Redis: 12 for a window or \
+                     bucket, 50 for a sliding log or hybrid counter, 30 and 1 for each slot for \
+                     concurrency; split its descriptors over several requests, or ask for fewer slots"
+                );
                 Status::invalid_argument(message)
             }
         }

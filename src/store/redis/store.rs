@@ -26,7 +26,8 @@ use super::script::arguments::Encoder;
 use super::script::library::{PRODUCTION, STRICT};
 use super::script::reply::{ReplyError, ScriptReply, is_not_here};
 use crate::domain::{
-    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Micros, Receipt, Source,
+    Accounting, Answer, Answers, CALL_WORK_MAX, Call, Check, ExecutionStatus, Micros, Receipt,
+    Source,
 };
 use crate::store::delivery::{UnheardHits, unanswered};
 use crate::store::owned_tasks::OwnedTasks;
@@ -478,13 +479,15 @@ impl<T: Transport> Shared<T> {
         }
     }
 
-    /// Returns the script calls that refund these receipts, one per hash slot.
+    /// Returns the script calls that refund these receipts: one per hash slot, or several if one would
+    /// be too much work.
     fn refund_calls(&self, receipts: &[Receipt], now: Option<Micros>) -> ScriptCalls {
         if receipts.is_empty() {
             return ScriptCalls::new();
         }
         if !self.transport.is_cluster() {
-            return smallvec![self.encoder.encode_refund(receipts, now)];
+            let pieces = split_by_work(receipts);
+            return pieces.map(|piece| self.encoder.encode_refund(piece, now)).collect();
         }
         let mut by_slot: SmallVec<[(u16, Vec<Receipt>); 4]> = SmallVec::new();
         let mut index = multi_slot::GroupIndex::default();
@@ -495,7 +498,8 @@ impl<T: Transport> Shared<T> {
                 None => by_slot.push((slot, vec![receipt.clone()])),
             }
         }
-        by_slot.iter().map(|(_, receipts)| self.encoder.encode_refund(receipts, now)).collect()
+        let pieces = by_slot.iter().flat_map(|(_, receipts)| split_by_work(receipts));
+        pieces.map(|piece| self.encoder.encode_refund(piece, now)).collect()
     }
 
     /// Refunds charges in the background. Never resent: a lost refund only leaves the counter
@@ -519,6 +523,19 @@ impl<T: Transport> Shared<T> {
             let _lost = self.transport.send(script_calls).await;
         }
     }
+}
+
+/// Splits receipts into pieces of at most [`CALL_WORK_MAX`], or of one receipt.
+fn split_by_work(receipts: &[Receipt]) -> impl Iterator<Item = &[Receipt]> {
+    let mut work = receipts.first().map_or(0, Receipt::work);
+    receipts.chunk_by(move |_, next| {
+        work += next.work();
+        let fits = work <= CALL_WORK_MAX;
+        if !fits {
+            work = next.work();
+        }
+        fits
+    })
 }
 
 impl<T: Transport> Store for RedisStore<T> {

@@ -24,3 +24,4 @@ mod retry_after;
 mod separate_counters;
 mod test_decider;
 mod window_edge;
+mod work_bound;

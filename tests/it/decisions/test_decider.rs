@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tidegate::decide::{Decider, DryRun, GlobalModes};
+use tidegate::decide::{DecideError, Decider, DryRun, GlobalModes};
 use tidegate::domain::{
     CheckEvent, Code, Decision, Descriptor, Entry, Hits, Micros, Observer, Override, RefusalEvent,
     Request, Source, WaitPrecision,
@@ -179,10 +179,20 @@ impl Bench {
     }
 
     pub fn ask_domain(&self, domain: &str, descriptors: &[TestDescriptor]) -> TestDecision {
+        self.try_domain(domain, descriptors).unwrap()
+    }
+
+    /// Asks about several descriptors, which may be too many.
+    pub fn try_domain(
+        &self,
+        domain: &str,
+        descriptors: &[TestDescriptor],
+    ) -> Result<TestDecision, DecideError> {
         let now = *self.now.lock().unwrap();
         let policy = self.decider.policy();
         with_request(domain, descriptors, |request| {
-            answered(&waited_for(self.decider.decide(&policy, request, now)).unwrap())
+            let decided = waited_for(self.decider.decide(&policy, request, now));
+            decided.map(|decision| answered(&decision))
         })
     }
 

@@ -3,6 +3,7 @@
 //!
 //! Not here: the store contract, which also runs on Redis (`store_contract/redis_store.rs`).
 
+mod bounded_work;
 mod canned_replies;
 mod charge_buckets;
 mod clamped_counters;
