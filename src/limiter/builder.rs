@@ -68,11 +68,12 @@ impl LimiterBuilder {
     /// 1,000,000,000 (default 1,000,000). A counter takes up to 60 bytes. Every 48 bytes of a
     /// sliding log, of concurrency slots, or of a hybrid counter count as another counter.
     ///
-    /// When the maximum is reached, only a rule below its fair share of the counters gets counters
-    /// for new keys. New keys of any other rule share counters with other keys of that rule. A call
-    /// with such a key may be rejected too early, but never exceeds the limit. At most eight rules
-    /// have shared counters at a time. New keys of further rules, and new keys of concurrency and
-    /// hybrid limits, are rejected while the memory is full.
+    /// An eighth of the maximum is reserved for shared counters. When the rest is in use, a rule gets
+    /// counters for new keys only while another rule is above its fair share and has more counters.
+    /// Other new keys share counters with keys of the same rule. A call with such a key may be
+    /// rejected too early, but never exceeds the limit. At most 128 rules have shared counters at a
+    /// time, fewer with a small maximum. New keys of further rules, and of concurrency and hybrid
+    /// limits, are rejected while the memory is full.
     ///
     /// With Redis, the counters in memory are used only while Redis does not reply.
     pub fn max_counters(self, counters: usize) -> LimiterBuilder {

@@ -11,8 +11,8 @@ use std::sync::TryLockError;
 use std::sync::atomic::Ordering;
 
 use super::rules::{RuleIdentity, RuleSlot};
-use super::shard::{EntryIndex, HEAP_BYTES_PER_KEY, Shard, weight};
-use super::sketch::{CellFormat, Sketch};
+use super::shard::{EntryIndex, HEAP_BYTES_PER_KEY, Shard};
+use super::sketch::{CellFormat, SKETCH_WIDTH_MIN, Sketch};
 use super::{MemoryStore, RECLAIM_SLOTS};
 use crate::domain::{Micros, Op};
 
@@ -24,63 +24,45 @@ const SLOTS_SEARCHED_WHEN_FULL: usize = 32;
 /// expired entry in the shard of the new key. Locked shards are skipped.
 const RECLAIM_SHARDS: usize = 4;
 
-/// Number of slots that are searched for an entry to fold into a sketch. A search takes about 100
-/// ns.
+/// Minimum number of slots among which the entry to fold is chosen. A search takes about 100 ns.
 const FOLD_SLOTS: usize = 32;
 
-/// Maximum number of entries that are folded into sketches to make room for one entry, not counting
-/// those that a new sketch replaces. More than a few are needed only when a concurrency counter's
-/// table of slots grows.
+/// Average number of slots that may be searched for entries to fold, per key of capacity to be
+/// claimed. Enough to find the entries of a rule that holds a hundredth of the shard. A bound on
+/// each search instead would miss entries, or let every new key search the whole shard. Takes about
+/// 400 ns.
+const FOLD_SLOTS_ON_AVERAGE: usize = 128;
+
+/// Maximum number of entries that are folded into sketches to make room for one entry. More than a
+/// few are needed only when a concurrency counter's table of slots grows.
 const FOLDED_ENTRIES_MAX: usize = 32;
 
-/// Maximum number of cells per row of a rule's sketch, summed over all shards. Four rows with 16
-/// bytes per cell use 4 MiB.
-const SKETCH_WIDTH_MAX: usize = 65_536;
+/// Part of the store's capacity that is reserved for sketches: one in so many keys.
+const SKETCH_SHARE: usize = 8;
 
-/// Ratio of the store's capacity, in keys, to the number of cells per row of a rule's sketch,
-/// summed over all shards. The number of cells is rounded up to a power of two and is at most
-/// [`SKETCH_WIDTH_MAX`]. In a store too small to reach this maximum, a sketch uses about a twelfth
-/// of the store's memory.
-const KEYS_PER_CELL: usize = 16;
+/// Maximum number of cells per row of all sketches of a shard, in stores of 15 million keys and
+/// more. To divide them takes about 50 µs.
+const SHARD_WIDTH_MAX: usize = 4_096;
 
-/// Maximum number of sketches per shard, one per rule. Summed over all shards, they use at most 32
-/// MiB.
-const SKETCHES_PER_SHARD_MAX: usize = 8;
-
-/// Minimum time between a failed attempt to make room for a sketch in a shard and the next attempt,
-/// because each attempt searches the whole shard.
-const SKETCH_RETRY_INTERVAL: Micros = Micros::SECOND;
-
-/// Returns the number of cells per row of a sketch in one shard, for a store of `max_keys` keys.
-pub(super) fn sketch_width(max_keys: usize, shards: usize) -> usize {
-    ((max_keys / KEYS_PER_CELL).next_power_of_two().min(SKETCH_WIDTH_MAX) / shards).max(1)
+/// Returns the number of cells per row of all sketches of a shard together, for a store of
+/// `max_keys` keys: a power of two, or 0 if the store is too small for sketches.
+pub(super) fn shard_sketch_width(max_keys: usize, shards: usize) -> usize {
+    let bytes = max_keys / SKETCH_SHARE / shards * HEAP_BYTES_PER_KEY;
+    let width = (bytes / Sketch::bytes_max(SKETCH_WIDTH_MIN) * SKETCH_WIDTH_MIN).checked_ilog2();
+    width.map_or(0, |log| 1 << log).min(SHARD_WIDTH_MAX)
 }
 
-/// Returns the part of the store's capacity that is reserved for sketches, in keys: enough for one
-/// sketch in every shard, but at most a sixteenth of the capacity. Further sketches displace
-/// entries.
-pub(super) fn sketch_reserve(max_keys: usize, shards: usize) -> usize {
-    (shards * sketch_weight(sketch_width(max_keys, shards))).min(max_keys / 16)
-}
-
-/// Returns the capacity that a sketch uses in one shard, in keys. `width` is the number of cells
-/// per row.
-pub(super) fn sketch_weight(width: usize) -> usize {
-    Sketch::bytes(width).div_ceil(HEAP_BYTES_PER_KEY)
+/// Returns the maximum capacity that the sketches of a shard use, in keys. `width` is their number
+/// of cells per row.
+pub(super) fn shard_sketch_weight(width: usize) -> usize {
+    Sketch::bytes_max(width).div_ceil(HEAP_BYTES_PER_KEY)
 }
 
 impl MemoryStore {
     /// Returns the capacity in use, in keys, at which the store has no room for new entries:
-    /// `max_keys` minus the unused part of the sketch reserve.
+    /// `max_keys` minus the unused part of the reserve for sketches.
     fn full_weight(&self) -> u64 {
-        let sketches = self.stats.sketch_weight.load(Ordering::Relaxed);
-        self.max_keys - self.sketch_reserve.saturating_sub(sketches)
-    }
-
-    /// Returns the capacity that entries can use, in keys: `max_keys` minus the capacity that
-    /// sketches use and the unused part of the sketch reserve.
-    fn entry_capacity(&self) -> u64 {
-        self.full_weight().saturating_sub(self.stats.sketch_weight.load(Ordering::Relaxed))
+        self.entry_capacity + self.stats.sketch_weight.load(Ordering::Relaxed)
     }
 
     /// Returns whether the store has no room for new entries.
@@ -88,10 +70,10 @@ impl MemoryStore {
         self.stats.live.load(Ordering::Relaxed) >= self.full_weight()
     }
 
-    /// Claims `weight` keys of the store's capacity. If more than `max` keys would then be in use,
+    /// Claims `weight` keys of the store's capacity for entries. If the store has no room for them,
     /// claims nothing and returns false.
-    fn claim(&self, weight: usize, max: u64) -> bool {
-        let weight = weight as u64;
+    fn claim(&self, weight: usize) -> bool {
+        let (weight, max) = (weight as u64, self.full_weight());
         let more = |live: u64| (live + weight <= max).then_some(live + weight);
         self.stats.live.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).is_ok()
     }
@@ -140,9 +122,9 @@ impl MemoryStore {
         self.release_expired(freed);
     }
 
-    /// Claims capacity for a new entry of a rule and returns the rule's slot. In a full store, a
-    /// rule below its fair share displaces entries of rules above their fair share. Returns `None`
-    /// if there is no room for the entry.
+    /// Claims capacity for a new entry of a rule and returns the rule's slot. In a full store, it
+    /// displaces entries of rules that are above their fair share and hold more than this rule.
+    /// Returns `None` if there is no room for the entry.
     pub(super) fn claim_entry(
         &self,
         shard: &mut Shard,
@@ -153,15 +135,17 @@ impl MemoryStore {
     ) -> Option<RuleSlot> {
         // Entries that cannot be folded must leave room for other rules.
         if rule.format == CellFormat::None
-            && self.rules.weight_of(rule) + weight as u64 > self.entry_capacity() / 8 * 7
+            && self.rules.weight_of(rule) + weight as u64 > self.entry_capacity / 8 * 7
         {
             return None;
         }
-        let is_claimed = self.claim(weight, self.full_weight()) || {
+        let is_claimed = self.claim(weight) || {
+            shard.allow_visits(weight * FOLD_SLOTS_ON_AVERAGE, FOLDED_ENTRIES_MAX * FOLD_SLOTS);
             let held = self.rules.weight_of(rule);
-            let share = self.rules.share(self.entry_capacity(), held > 0);
-            held + weight as u64 <= share
-                && self.fold_until_claimed(shard, weight, share, None, now, in_use)
+            let share = self.rules.share(self.entry_capacity, held > 0);
+            let floor = share.max(held + weight as u64);
+            (floor == share || floor < self.rules.weight_max())
+                && self.fold_until_claimed(shard, weight, floor, None, now, in_use)
         };
         is_claimed.then(|| self.rules.add(rule, weight))
     }
@@ -187,167 +171,124 @@ impl MemoryStore {
             return true;
         }
         let more = to - from;
-        let share = self.rules.share(self.entry_capacity(), true);
-        if !self.claim(more, self.full_weight())
-            && !self.fold_until_claimed(shard, more, share, Some(rule), now, in_use)
-        {
-            if matches!(op, Op::Take { .. }) {
-                return false;
+        let share = self.rules.share(self.entry_capacity, true);
+        if !self.claim(more) {
+            shard.allow_visits(more * FOLD_SLOTS_ON_AVERAGE, FOLDED_ENTRIES_MAX * FOLD_SLOTS);
+            if !self.fold_until_claimed(shard, more, share, Some(rule), now, in_use) {
+                if matches!(op, Op::Take { .. }) {
+                    return false;
+                }
+                self.stats.live.fetch_add(more as u64, Ordering::Relaxed);
             }
-            self.stats.live.fetch_add(more as u64, Ordering::Relaxed);
         }
         self.rules.add_to_slot(rule, more);
         true
     }
 
     /// Folds up to [`FOLDED_ENTRIES_MAX`] entries until `weight` keys of capacity can be claimed.
-    /// Folds only entries of `resized_rule` and of rules that use more than `share`, the fair share
-    /// of each rule. Returns false if there is still no room.
+    /// Folds only entries of `resized_rule` and of rules that use more than `floor`, at least the
+    /// fair share of each rule. Returns false if there is still no room.
     fn fold_until_claimed(
         &self,
         shard: &mut Shard,
         weight: usize,
-        share: u64,
+        floor: u64,
         resized_rule: Option<RuleSlot>,
         now: Micros,
         in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
         for _ in 0..FOLDED_ENTRIES_MAX {
-            if !self.fold_one(shard, share, resized_rule, now, in_use) {
+            if !self.fold_one(shard, floor, resized_rule, now, in_use) {
                 return false;
             }
-            if self.claim(weight, self.full_weight()) {
+            if self.claim(weight) {
                 return true;
             }
         }
         false
     }
 
-    /// Folds one entry into the sketch of its rule. Chooses the entry among the next [`FOLD_SLOTS`]
-    /// slots of the shard, from the rule that uses the most capacity. Considers only `resized_rule`
-    /// and rules above their fair share. Returns false if no entry can be folded.
+    /// Folds one entry into the sketch of its rule. Searches the shard for an entry of
+    /// `resized_rule` or of a rule that uses more than `floor`. Of those in the same [`FOLD_SLOTS`]
+    /// slots, chooses one of the rule that uses the most capacity. Returns false if it finds none.
     fn fold_one(
         &self,
         shard: &mut Shard,
-        share: u64,
+        floor: u64,
         resized_rule: Option<RuleSlot>,
         now: Micros,
         in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> bool {
         let mut fullest: Option<(u64, EntryIndex)> = None;
-        shard.visit_entries(FOLD_SLOTS, |shard, slot| {
+        let mut seen = 0;
+        shard.visit_entries(|shard, slot| {
             let rule = shard.rule(slot);
             let held = self.rules.weight(rule);
-            let is_above = held > share || resized_rule == Some(rule);
+            let is_above = held > floor || resized_rule == Some(rule);
             if is_above
                 && fullest.is_none_or(|(most, _)| held > most)
                 && !in_use(slot)
-                && self.rules.rule(rule).is_some_and(|rule| can_fold(shard, &rule))
+                && self.rules.rule(rule).is_some_and(|rule| self.can_fold(shard, &rule))
             {
                 fullest = Some((held, slot));
             }
-            true
+            seen += 1;
+            fullest.is_none() || seen < FOLD_SLOTS
         });
         let Some((_, slot)) = fullest else { return false };
-        let key = shard.key(slot);
         let Some(rule) = self.rules.rule(shard.rule(slot)) else { return false };
-        let Some(sketch) = self.find_or_create_sketch(shard, &rule, now, in_use) else {
-            return false;
-        };
-        // Making the sketch may have folded that entry already.
-        if shard.find(key) == Some(slot) {
-            let freed = shard.fold(slot, sketch, now, &self.rules);
-            self.release(freed);
-            self.stats.folded.fetch_add(1, Ordering::Relaxed);
-        }
+        let Some(sketch) = self.find_or_create_sketch(shard, &rule, now) else { return false };
+        let freed = shard.fold(slot, sketch, now, &self.rules);
+        self.release(freed);
+        self.stats.folded.fetch_add(1, Ordering::Relaxed);
         true
     }
 
+    /// Returns whether entries of the rule can be folded into a sketch. The state of the rule's
+    /// algorithm must fit into a cell, and the shard must have a sketch of the rule or room for one.
+    fn can_fold(&self, shard: &Shard, rule: &RuleIdentity) -> bool {
+        rule.format != CellFormat::None
+            && (shard.has_room_for_sketch(self.shard_sketch_width)
+                || shard.find_sketch(rule.key).is_some())
+    }
+
     /// Returns the index of the rule's sketch in the shard. Creates the sketch if it does not
-    /// exist, and returns `None` if there is no room for it or the rule's states do not fit into a
-    /// sketch. The sketch does not expire before the call ends.
+    /// exist, and returns `None` if the shard has too many sketches or the rule's states do not fit
+    /// into one. The sketch does not expire before the call ends.
     pub(super) fn find_or_create_sketch(
         &self,
         shard: &mut Shard,
         rule: &RuleIdentity,
         now: Micros,
-        in_use: &dyn Fn(EntryIndex) -> bool,
     ) -> Option<usize> {
-        let kept_until = now.saturating_add(Micros(1));
-        if let Some(at) = shard.find_sketch(rule.key) {
-            shard.sketches[at].keep_until(kept_until);
-            return Some(at);
-        }
-        if shard.sketches.len() == SKETCHES_PER_SHARD_MAX {
-            self.remove_expired_sketches(shard, now);
-        }
-        let denied = shard.sketch_denied_until;
-        // After a step back of the clock, the time may be far away.
-        let is_denied = now < denied && denied <= now.saturating_add(SKETCH_RETRY_INTERVAL);
-        if is_denied || !can_fold(shard, rule) {
-            return None;
-        }
-        if self.claim(self.sketch_weight, self.max_keys) {
-            shard.sketches.push(Sketch::new(rule.key, rule.format, self.sketch_width));
-        } else if !self.replace_entries_with_sketch(shard, rule, now, in_use) {
-            shard.sketch_denied_until = now.saturating_add(SKETCH_RETRY_INTERVAL);
-            return None;
-        }
-        self.stats.sketch_weight.fetch_add(self.sketch_weight as u64, Ordering::Relaxed);
-        let at = shard.sketches.len() - 1;
-        shard.sketches[at].keep_until(kept_until);
+        let at = shard.find_sketch(rule.key).or_else(|| {
+            if !shard.has_room_for_sketch(self.shard_sketch_width) {
+                self.remove_expired_sketches(shard, now);
+            }
+            if !self.can_fold(shard, rule) {
+                return None;
+            }
+            if shard.sketches.is_empty() {
+                // In this order, so that other threads never see more room than there is.
+                self.stats.live.fetch_add(self.shard_sketch_weight, Ordering::Relaxed);
+                self.stats.sketch_weight.fetch_add(self.shard_sketch_weight, Ordering::Relaxed);
+            }
+            shard.add_sketch(rule, self.shard_sketch_width);
+            Some(shard.sketches.len() - 1)
+        })?;
+        shard.sketches[at].keep_until(now.saturating_add(Micros(1)));
         Some(at)
-    }
-
-    /// Folds entries of a rule to make room for a sketch, then creates the sketch. Returns false and
-    /// changes nothing if the rule has too few entries in this shard.
-    fn replace_entries_with_sketch(
-        &self,
-        shard: &mut Shard,
-        rule: &RuleIdentity,
-        now: Micros,
-        in_use: &dyn Fn(EntryIndex) -> bool,
-    ) -> bool {
-        let is_foldable =
-            |shard: &Shard, slot| self.rules.rule(shard.rule(slot)) == Some(*rule) && !in_use(slot);
-        let mut found = 0;
-        shard.visit_entries(shard.slot_count(), |shard, slot| {
-            if is_foldable(shard, slot) {
-                found += weight(shard.state(slot));
-            }
-            found < self.sketch_weight
-        });
-        if found < self.sketch_weight {
-            return false;
-        }
-        let at = shard.sketches.len();
-        shard.sketches.push(Sketch::new(rule.key, rule.format, self.sketch_width));
-        let (mut freed, mut folded) = (0, 0);
-        shard.visit_entries(shard.slot_count(), |shard, slot| {
-            if is_foldable(shard, slot) {
-                freed += shard.fold(slot, at, now, &self.rules);
-                folded += 1;
-            }
-            freed < self.sketch_weight
-        });
-        self.release(freed.saturating_sub(self.sketch_weight));
-        self.stats.folded.fetch_add(folded, Ordering::Relaxed);
-        true
     }
 
     /// Removes those sketches of a shard whose cells have all expired.
     pub(super) fn remove_expired_sketches(&self, shard: &mut Shard, now: Micros) {
-        let weight = shard.remove_expired_sketches(now) * self.sketch_weight;
-        if weight > 0 {
-            self.stats.sketch_weight.fetch_sub(weight as u64, Ordering::Relaxed);
-            self.release(weight);
+        if shard.sketches.iter().all(|sketch| sketch.expires_at() > now) {
+            return;
+        }
+        shard.remove_expired_sketches(now, self.shard_sketch_width);
+        if shard.sketches.is_empty() {
+            self.stats.sketch_weight.fetch_sub(self.shard_sketch_weight, Ordering::Relaxed);
+            self.stats.live.fetch_sub(self.shard_sketch_weight, Ordering::Relaxed);
         }
     }
-}
-
-/// Returns whether entries of the rule can be folded into a sketch. The state of the rule's
-/// algorithm must fit into a cell, and the shard must have a sketch of the rule or room for one.
-fn can_fold(shard: &Shard, rule: &RuleIdentity) -> bool {
-    rule.format != CellFormat::None
-        && (shard.sketches.len() < SKETCHES_PER_SHARD_MAX || shard.find_sketch(rule.key).is_some())
 }

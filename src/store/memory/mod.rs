@@ -23,11 +23,12 @@
 //! If the store is full of live entries, every rule has a fair share: the maximum weight of all
 //! entries, divided by the number of rules that hold entries.
 //!
-//! - A new key of a rule below its share gets an entry. To make room, the store searches 32 slots
-//!   of the shard for an entry of a rule above its share, and folds the entry into the sketch of
-//!   that rule. If there are several such rules, it chooses the one that holds the most weight.
-//! - A new key of any other rule is counted in the sketch of its own rule. There, keys share cells
-//!   and may be refused too early, but no key is ever admitted beyond its limit.
+//! - A new key gets an entry if there is an entry of a rule that is above its share and holds more
+//!   than the key's own rule. The store searches the shard for such an entry, and folds it into the
+//!   sketch of its rule. Among several nearby, it chooses one of the rule that holds the most
+//!   weight. On average, a new key searches at most 128 slots.
+//! - Any other new key is counted in the sketch of its own rule. There, keys share cells and may be
+//!   refused too early, but no key is ever admitted beyond its limit.
 //! - An existing key keeps its entry until the entry is folded to make room for another. To make
 //!   room for another rule, only entries of rules above their share are folded. An entry that grows
 //!   (a sliding log) makes room in the same way.
@@ -36,9 +37,11 @@
 //!
 //! For a key in a sketch, waits may be longer than necessary, and refunds have no effect.
 //!
-//! A flood of keys on one rule therefore makes only that rule less precise. Up to eight rules have
-//! a sketch, 4 MiB each (less in a small store). New keys of further rules are refused, and so are
-//! new keys of concurrency and hybrid limits, which do not fit into a sketch.
+//! A flood of keys on some rules therefore makes only these rules less precise. An eighth of the
+//! capacity is reserved for sketches. Each shard divides its part evenly among the rules that have
+//! keys without an entry there: up to 128 rules in a store of the default size. New keys of further
+//! rules are refused, and so are new keys of concurrency and hybrid limits, which do not fit into a
+//! sketch.
 //!
 //! Not here: the arithmetic (`algorithm`), the clock (every call contains the current time).
 
@@ -65,9 +68,9 @@ use crate::domain::{
 /// small enough that the set of shards for a call fits into four 64-bit words.
 const SHARDS_MAX: usize = 256;
 
-/// Minimum number of keys per shard. A small store has fewer shards, so that each has room for a
-/// sketch.
-const KEYS_PER_SHARD_MIN: usize = 64;
+/// Minimum number of keys per shard. A small store has fewer shards, so that each has room for the
+/// sketches of 64 rules.
+const KEYS_PER_SHARD_MIN: usize = 2_048;
 
 /// Number of slots that every insertion searches for expired entries. More than one, so that
 /// entries are reclaimed faster than they are added.
@@ -121,14 +124,12 @@ pub struct MemoryStats {
 #[derive(Debug)]
 pub struct MemoryStore {
     shards: Box<[PaddedShard]>,
-    /// Capacity of the store, in keys, for entries and sketches together.
-    max_keys: u64,
-    /// Part of the capacity that is reserved for sketches, in keys.
-    sketch_reserve: u64,
-    /// Number of cells per row of a sketch in one shard.
-    sketch_width: usize,
-    /// Capacity that a sketch uses in one shard, in keys.
-    sketch_weight: usize,
+    /// Capacity that entries can use, in keys. The rest of `max_keys` is reserved for sketches.
+    entry_capacity: u64,
+    /// Number of cells per row that all sketches of a shard have together.
+    shard_sketch_width: usize,
+    /// Maximum capacity that the sketches of a shard use, in keys. Claimed for the first of them.
+    shard_sketch_weight: u64,
     rules: RuleTable,
     /// Counter whose value modulo the number of shards is the index of the next shard to sweep or
     /// to search for expired entries.
@@ -157,13 +158,13 @@ impl MemoryStore {
             Some(log) => (1_usize << log).min(SHARDS_MAX),
             None => 1,
         };
-        let sketch_width = eviction::sketch_width(max_keys, shards);
+        let shard_sketch_width = eviction::shard_sketch_width(max_keys, shards);
+        let shard_sketch_weight = eviction::shard_sketch_weight(shard_sketch_width);
         MemoryStore {
             shards: (0..shards).map(|_| PaddedShard::default()).collect(),
-            max_keys: max_keys as u64,
-            sketch_reserve: eviction::sketch_reserve(max_keys, shards) as u64,
-            sketch_width,
-            sketch_weight: eviction::sketch_weight(sketch_width),
+            entry_capacity: (max_keys - shards * shard_sketch_weight) as u64,
+            shard_sketch_width,
+            shard_sketch_weight: shard_sketch_weight as u64,
             rules: RuleTable::new(),
             next_shard: AtomicUsize::new(0),
             stats: MemoryStats::default(),
@@ -300,7 +301,7 @@ impl MemoryStore {
             shard.insert(key, state, expires, slot);
             return step.outcome;
         }
-        let Some(at) = self.find_or_create_sketch(shard, &rule, now, &nothing) else {
+        let Some(at) = self.find_or_create_sketch(shard, &rule, now) else {
             return self.refuse_when_full(check.limit, now);
         };
         shard.sketches[at].charge(key, &state, expires, now);

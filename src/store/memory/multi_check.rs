@@ -249,7 +249,7 @@ impl MemoryStore {
         if let Some(slot) = self.claim_entry(shard, rule, 1, now, in_use) {
             return Location::Claimed(slot);
         }
-        match self.find_or_create_sketch(shard, rule, now, in_use) {
+        match self.find_or_create_sketch(shard, rule, now) {
             Some(_) => Location::Sketch(rule.key),
             None => Location::NoRoom,
         }

@@ -24,6 +24,10 @@ const PROBES_MAX: usize = 8;
 /// Slot of the rule table that all rules without a slot of their own share.
 const SHARED_SLOT: RuleSlot = RuleSlot(0);
 
+/// Number of keys by which the weight of a rule grows until the maximum of all rules is updated,
+/// because all threads share that number.
+const WEIGHT_MAX_STEP: u64 = 64;
+
 /// Key of a slot of the rule table while the slot is being reassigned. No rule has this key.
 const REASSIGNING_KEY: u64 = u64::MAX;
 
@@ -94,6 +98,8 @@ pub(super) struct RuleTable {
     slots: Box<[RuleUsage]>,
     /// Approximate number of rules that have entries, corrected by [`recount`](Self::recount).
     active_rules: AtomicU64,
+    /// Maximum weight of a rule since the last [`recount`](Self::recount), in keys.
+    weight_max: AtomicU64,
     assignment_lock: Mutex<()>,
 }
 
@@ -103,6 +109,7 @@ impl RuleTable {
         RuleTable {
             slots: (0..RULES_MAX).map(|_| RuleUsage::default()).collect(),
             active_rules: AtomicU64::new(0),
+            weight_max: AtomicU64::new(0),
             assignment_lock: Mutex::default(),
         }
     }
@@ -120,6 +127,7 @@ impl RuleTable {
                 if before == 0 {
                     self.active_rules.fetch_add(1, Ordering::Relaxed);
                 }
+                self.raise_weight_max(before, weight as u64);
                 return slot;
             }
             usage.weight.fetch_sub(weight as u64, Ordering::SeqCst);
@@ -129,7 +137,22 @@ impl RuleTable {
     /// Adds `weight` keys to the capacity that the entries of the rule in `slot` use. The rule must
     /// already have an entry.
     pub(super) fn add_to_slot(&self, slot: RuleSlot, weight: usize) {
-        self.slots[usize::from(slot.0)].weight.fetch_add(weight as u64, Ordering::SeqCst);
+        let weight = weight as u64;
+        let before = self.slots[usize::from(slot.0)].weight.fetch_add(weight, Ordering::SeqCst);
+        self.raise_weight_max(before, weight);
+    }
+
+    fn raise_weight_max(&self, before: u64, more: u64) {
+        let after = before + more;
+        if before / WEIGHT_MAX_STEP < after / WEIGHT_MAX_STEP {
+            self.weight_max.fetch_max(after, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the maximum capacity that the entries of any rule use, in keys. Too low by less than
+    /// [`WEIGHT_MAX_STEP`] keys, and too high for up to a second after entries have been removed.
+    pub(super) fn weight_max(&self) -> u64 {
+        self.weight_max.load(Ordering::Relaxed)
     }
 
     /// Subtracts `weight` keys from the capacity that the entries of the rule in `slot` use.
@@ -170,11 +193,13 @@ impl RuleTable {
         total / rules.max(1)
     }
 
-    /// Recounts the rules that have entries. Called every second, because the running count can
-    /// drift when a slot is reassigned while an entry is added.
+    /// Recounts the rules that have entries, and their maximum weight. Called every second, because
+    /// the running count can drift when a slot is reassigned while an entry is added.
     pub(super) fn recount(&self) {
-        let holds = |usage: &&RuleUsage| usage.weight.load(Ordering::Relaxed) > 0;
-        self.active_rules.store(self.slots.iter().filter(holds).count() as u64, Ordering::Relaxed);
+        let weights = || self.slots.iter().map(|usage| usage.weight.load(Ordering::Relaxed));
+        let active = weights().filter(|weight| *weight > 0).count();
+        self.active_rules.store(active as u64, Ordering::Relaxed);
+        self.weight_max.store(weights().max().unwrap_or(0), Ordering::Relaxed);
     }
 
     /// Records that a new key of the rule got no entry because the store is full. `is_refusing` is

@@ -8,8 +8,8 @@
 
 use hashbrown::HashTable;
 
-use super::rules::{RuleSlot, RuleTable};
-use super::sketch::Sketch;
+use super::rules::{RuleIdentity, RuleSlot, RuleTable};
+use super::sketch::{SKETCH_WIDTH_MIN, Sketch};
 use crate::algorithm::{State, fixed_window};
 use crate::domain::Micros;
 
@@ -124,10 +124,11 @@ pub(super) struct Shard {
     reclaim_cursor: EntryIndex,
     /// Slot at which the next call to [`visit_entries`](Self::visit_entries) starts.
     fold_cursor: EntryIndex,
-    /// Sketches of the rules that have keys without an entry in this shard.
+    /// Number of slots that [`visit_entries`](Self::visit_entries) may check until
+    /// [`allow_visits`](Self::allow_visits) allows more.
+    visits_left: usize,
+    /// Sketches of the rules that have keys without an entry in this shard, all of the same width.
     pub(super) sketches: Vec<Sketch>,
-    /// Time until which the shard creates no sketch, because it has recently found no room for one.
-    pub(super) sketch_denied_until: Micros,
     /// Number of heap bytes used by all counter states in this shard.
     heap_bytes: usize,
     /// Time of the latest call that used this shard, in microseconds since the Unix epoch.
@@ -149,11 +150,6 @@ impl Shard {
     /// Returns the state of the entry in a slot.
     pub(super) fn state(&self, slot: EntryIndex) -> &State {
         &self.entry(slot).state
-    }
-
-    /// Returns the key of the entry in a slot.
-    pub(super) fn key(&self, slot: EntryIndex) -> EntryKey {
-        self.entry(slot).key
     }
 
     /// Returns the rule of the entry in a slot, as a slot of the [`RuleTable`].
@@ -202,16 +198,20 @@ impl Shard {
         removed
     }
 
-    /// Checks up to `slots` slots, starting where the last call stopped. Calls `visit` for each
-    /// occupied slot until `visit` returns false.
-    pub(super) fn visit_entries(
-        &mut self,
-        slots: usize,
-        mut visit: impl FnMut(&mut Shard, EntryIndex) -> bool,
-    ) {
-        for _ in 0..slots.min(self.end as usize) {
+    /// Allows [`visit_entries`](Self::visit_entries) to check `slots` more slots. Unused slots are
+    /// kept for later calls, up to `max` or one round of the shard.
+    pub(super) fn allow_visits(&mut self, slots: usize, max: usize) {
+        self.visits_left = (self.visits_left + slots).min(self.slot_count().max(max));
+    }
+
+    /// Checks slots for at most one round of the shard, starting where the last call stopped. Calls
+    /// `visit` for each occupied slot until `visit` returns false. Stops when as many slots have
+    /// been checked as were allowed.
+    pub(super) fn visit_entries(&mut self, mut visit: impl FnMut(&mut Shard, EntryIndex) -> bool) {
+        for _ in 0..self.visits_left.min(self.slot_count()) {
             let slot = if self.fold_cursor < self.end { self.fold_cursor } else { 0 };
             self.fold_cursor = slot + 1;
+            self.visits_left -= 1;
             if !self.entry(slot).expires.is_never() && !visit(self, slot) {
                 break;
             }
@@ -238,11 +238,25 @@ impl Shard {
         self.remove(slot, rules)
     }
 
-    /// Removes the expired sketches and returns their number.
-    pub(super) fn remove_expired_sketches(&mut self, now: Micros) -> usize {
-        let before = self.sketches.len();
+    /// Returns whether the shard has room for another sketch if all its sketches have together
+    /// `width` cells per row.
+    pub(super) fn has_room_for_sketch(&self, width: usize) -> bool {
+        self.sketches.len() < width / SKETCH_WIDTH_MIN
+    }
+
+    /// Adds a sketch of a rule. The sketches of the shard have together at most `width` cells per
+    /// row, and must have room for another one.
+    pub(super) fn add_sketch(&mut self, rule: &RuleIdentity, width: usize) {
+        let each = width / (self.sketches.len() + 1).next_power_of_two();
+        self.sketches.iter_mut().for_each(|sketch| sketch.set_width(each));
+        self.sketches.push(Sketch::new(rule.key, rule.format, each));
+    }
+
+    /// Removes the expired sketches, and divides their cells among the others.
+    pub(super) fn remove_expired_sketches(&mut self, now: Micros, width: usize) {
         self.sketches.retain(|sketch| sketch.expires_at() > now);
-        before - self.sketches.len()
+        let each = width / self.sketches.len().next_power_of_two();
+        self.sketches.iter_mut().for_each(|sketch| sketch.set_width(each));
     }
 
     /// Shrinks the slab if more than half of its slots are vacant, so that memory is freed after a
@@ -405,6 +419,35 @@ mod tests {
             let slot = shard.find(key(n)).unwrap();
             assert_eq!(shard.state(slot), &state(n));
         }
+    }
+
+    #[test]
+    fn searches_in_vain_check_no_more_slots_than_are_allowed_on_average() {
+        let (mut shard, rules) = (Shard::default(), RuleTable::new());
+        for n in 0..1_000 {
+            add(&mut shard, &rules, n);
+        }
+        let searched = |shard: &mut Shard| {
+            let mut checked = 0;
+            shard.visit_entries(|_, _| {
+                checked += 1;
+                true
+            });
+            checked
+        };
+        for _ in 0..50 {
+            shard.allow_visits(128, 0);
+        }
+        // One round is saved up, and no more.
+        assert_eq!(searched(&mut shard), 1_000);
+        let later = (0..100).map(|_| {
+            shard.allow_visits(128, 0);
+            searched(&mut shard)
+        });
+        assert!(later.eq(std::iter::repeat_n(128, 100)));
+        shard.allow_visits(128, 0);
+        shard.visit_entries(|_, _| false);
+        assert_eq!(searched(&mut shard), 127, "unused slots are kept");
     }
 
     #[test]

@@ -21,6 +21,9 @@
 //!
 //! Refunds do not change a sketch, because the cells are shared.
 //!
+//! All sketches of a shard have the same width, a power of two: when a shard gets another sketch or
+//! loses one, the cells of the others are merged or copied.
+//!
 //! Not here: when a rule gets a sketch (`eviction`).
 
 use super::shard::EntryKey;
@@ -29,6 +32,10 @@ use crate::domain::{Algorithm, Limit, Micros};
 
 /// Number of rows in a sketch. Each key has one cell in every row.
 const ROWS: usize = 4;
+
+/// Minimum width of a sketch, in cells per row. Bounds the number of sketches in a shard, because
+/// each takes [`size_of::<Sketch>()`] bytes besides its cells.
+pub(super) const SKETCH_WIDTH_MIN: usize = 2;
 
 /// Format of a sketch's cells: the algorithm and, for sliding windows and sliding logs, the window
 /// length.
@@ -221,9 +228,9 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// Returns the memory that a sketch with `width` cells per row uses, in bytes.
-    pub(super) const fn bytes(width: usize) -> usize {
-        size_of::<Sketch>() + ROWS * width * size_of::<Cell>()
+    /// Returns the maximum memory that sketches with together `width` cells per row use, in bytes.
+    pub(super) const fn bytes_max(width: usize) -> usize {
+        width / SKETCH_WIDTH_MIN * size_of::<Sketch>() + ROWS * width * size_of::<Cell>()
     }
 
     /// Returns the heap memory that this sketch uses, in bytes.
@@ -235,6 +242,23 @@ impl Sketch {
     pub(super) fn new(rule: u64, format: CellFormat, width: usize) -> Sketch {
         let cells = vec![Cell::default(); ROWS * width.max(1)].into_boxed_slice();
         Sketch { rule, format, cells, expires: Micros::ZERO }
+    }
+
+    /// Changes the number of cells per row, which must be a power of two before and after. A cell
+    /// becomes the maximum of the cells that it replaces, or each of those that replace it, so that
+    /// no key loses a hit.
+    pub(super) fn set_width(&mut self, width: usize) {
+        let former_width = self.cells.len() / ROWS;
+        if width == former_width {
+            return;
+        }
+        let former = std::mem::take(&mut self.cells);
+        self.cells = vec![Cell::default(); ROWS * width].into_boxed_slice();
+        let (longer, window) = (width.max(former_width), self.format.window_length());
+        for at in 0..ROWS * longer {
+            let cell = &mut self.cells[at * width / longer];
+            *cell = cell.max(former[at * former_width / longer], window);
+        }
     }
 
     /// Returns whether this sketch contains the counters of the rule with the key `rule`.
@@ -303,7 +327,7 @@ impl Sketch {
     fn cell_indices(&self, key: EntryKey) -> [usize; ROWS] {
         let width = self.cells.len() / ROWS;
         let hash = key.sketch_bits();
-        // 16 bits per row, scaled to the width, which is at most 256 in a store of many shards.
+        // 16 bits per row, scaled to the width, which is at most 4,096.
         std::array::from_fn(|row| {
             let bits = (hash >> (16 * row)) as usize & 0xffff;
             row * width + ((bits * width) >> 16)
@@ -356,6 +380,27 @@ mod tests {
                 panic!()
             };
             assert!(u128::from(read.count) >= n, "{n}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn no_key_loses_a_hit_when_the_width_changes() {
+        let mut sketch = Sketch::new(1, CellFormat::FixedWindow, 16);
+        let state = |count| State::FixedWindow(fixed_window::State { start: WINDOW_START, count });
+        for width in [4, 2, 32, 32, 1, 64] {
+            for n in 0..50 {
+                let key = key(u128::from(n) | width << 32);
+                sketch.charge(key, &state(n), WINDOW_START, WINDOW_START);
+            }
+            sketch.set_width(width as usize);
+            assert_eq!(sketch.cells.len(), ROWS * width as usize);
+            for n in 0..50 {
+                let key = key(u128::from(n) | width << 32);
+                let Some(State::FixedWindow(read)) = sketch.state(key, WINDOW_START) else {
+                    panic!()
+                };
+                assert!(read.count >= n, "{n}: {read:?}");
+            }
         }
     }
 

@@ -17,13 +17,13 @@ use crate::support::environment;
 use crate::support::random::Random;
 
 /// Spreads the bits as a hash would; hashing a million keys takes longer.
-fn flood_key(n: u64) -> CounterKey {
+pub fn flood_key(n: u64) -> CounterKey {
     let identity = u128::from(n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
     CounterKey { identity, tag: None }
 }
 
 /// Sends one hit for each of these flood keys.
-fn flood(store: &MemoryStore, keys: std::ops::Range<u64>, limit: &Arc<Limit>, now: Micros) {
+pub fn flood(store: &MemoryStore, keys: std::ops::Range<u64>, limit: &Arc<Limit>, now: Micros) {
     for n in keys {
         store.decide_one(&take(flood_key(n), limit, 1), now);
     }
@@ -166,12 +166,13 @@ async fn refunds_do_not_change_a_sketch() {
 }
 
 #[tokio::test]
-async fn beyond_eight_rules_with_a_sketch_new_keys_are_refused() {
-    let bench = MemoryBench::new(10_000);
-    let limits: Vec<_> = (1..=12).map(|id| family(id, &bucket(2, MINUTE))).collect();
+async fn beyond_the_rules_for_whose_sketches_there_is_room_new_keys_are_refused() {
+    // One shard with room for two sketches.
+    let bench = MemoryBench::new(64);
+    let limits: Vec<_> = (1..=6).map(|id| family(id, &bucket(2, MINUTE))).collect();
     let mut refused = Vec::new();
     for limit in &limits {
-        for n in 0..5_000 {
+        for n in 0..100 {
             let check = take(flood_key(limit.limit_id << 32 | n), limit, 1);
             if !passes(&one(&bench, check).await) {
                 refused.push(limit.limit_id);
@@ -179,7 +180,7 @@ async fn beyond_eight_rules_with_a_sketch_new_keys_are_refused() {
         }
     }
     assert!(!refused.is_empty());
-    assert!(bench.store.len() <= 10_000, "{}", bench.store.len());
+    assert!(bench.store.len() <= 64, "{}", bench.store.len());
     let warned = bench.store.new_overflows();
     assert!(warned.iter().any(|overflow| overflow.is_refusing), "{warned:?}");
     assert!(warned.iter().any(|overflow| !overflow.is_refusing), "{warned:?}");
@@ -190,13 +191,13 @@ async fn beyond_eight_rules_with_a_sketch_new_keys_are_refused() {
 fn a_full_store_searches_34_slots_for_an_expired_entry() {
     let (short, long) = (bucket(1, SECOND), bucket(1, 60 * MINUTE));
     let mut reclaimed = 0;
-    // One shard, with room for 60 entries: four of the 64 keys are reserved for a sketch.
-    for expired in 0..60 {
+    // One shard, with room for 56 entries: eight of the 64 keys are reserved for sketches.
+    for expired in 0..56 {
         let store = MemoryStore::new(64);
         flood(&store, 0..expired, &long, START);
         flood(&store, expired..expired + 1, &short, START);
-        flood(&store, expired + 1..60, &long, START);
-        flood(&store, 60..61, &long, Micros(START.0 + SECOND));
+        flood(&store, expired + 1..56, &long, START);
+        flood(&store, 56..57, &long, Micros(START.0 + SECOND));
         let stats = store.stats();
         assert_eq!(count(&stats.evicted) + count(&stats.overflowed), 1, "{expired}");
         reclaimed += count(&stats.evicted);
@@ -207,15 +208,15 @@ fn a_full_store_searches_34_slots_for_an_expired_entry() {
 
 #[test]
 fn room_for_a_new_rule_is_made_by_the_rule_that_holds_the_most() {
-    // One shard, with room for 120 entries. Two rules hold more than a third of it.
+    // One shard, with room for 112 entries. Two rules hold more than a third of it.
     let store = MemoryStore::new(127);
     let [most, less, new] = [1, 2, 3].map(|id| family(id, &bucket(5, MINUTE)));
     for n in 0..50 {
         flood(&store, n..n + 1, &most, START);
         flood(&store, 1_000 + n..1_001 + n, &less, START);
     }
-    flood(&store, 50..70, &most, START);
-    assert_eq!((store.len(), count(&store.stats().folded)), (120, 0));
+    flood(&store, 50..62, &most, START);
+    assert_eq!((store.len(), count(&store.stats().folded)), (112, 0));
     flood(&store, 2_000..2_010, &new, START);
     assert!(count(&store.stats().folded) > 0);
     // A refund has an effect only if the key still has an entry.
@@ -229,7 +230,7 @@ fn room_for_a_new_rule_is_made_by_the_rule_that_holds_the_most() {
 async fn released_slots_no_longer_count_against_their_rule() {
     let bench = MemoryBench::new(1_000);
     let (key, limit) = (bench.key(1), slots(1_000, MINUTE));
-    // 20 times 68 keys' worth, of which the entries of a rule that cannot be folded may hold 819.
+    // 20 times 68 keys' worth, of which the entries of a rule that cannot be folded may hold 785.
     for _ in 0..20 {
         for holder in 1..=100 {
             assert!(passes(&one(&bench, held(holder, take(key, &limit, 1))).await));
@@ -251,9 +252,11 @@ fn a_key_without_room_is_refused_for_a_second_and_counted() {
     assert!(refused.iter().all(|outcome| *outcome == Outcome::refuse_for(Micros(SECOND))));
     let before = count(&store.stats().no_room);
     assert_eq!(before, refused.len() as u64);
-    // Slots cannot be folded, and a third rule has no entries to replace with a sketch.
-    flood(&store, 100..200, &family(2, &window(1_000, MINUTE)), START);
-    let outcome = store.decide_one(&take(flood_key(300), &family(3, &window(3, MINUTE)), 1), START);
+    // Slots cannot be folded, and there is room for the sketches of two rules.
+    for id in [2, 3] {
+        flood(&store, id * 100..(id + 1) * 100, &family(id, &window(1_000, MINUTE)), START);
+    }
+    let outcome = store.decide_one(&take(flood_key(400), &family(4, &window(3, MINUTE)), 1), START);
     let reset_after = Micros(MINUTE);
     assert_eq!(outcome, Outcome { reset_after, ..Outcome::refuse_for(Micros(SECOND)) });
     assert_eq!(count(&store.stats().no_room), before + 1);
@@ -285,7 +288,7 @@ fn an_overflow_lasts_until_the_store_has_no_sketch() {
     // The entries of the other rule expire, so that the store is no longer full.
     let later = Micros(START.0 + 2 * SECOND);
     store.sweep(later, usize::MAX);
-    assert!(store.len() < 60 && count(&store.stats().sketch_weight) > 0);
+    assert!(store.len() < 56 && count(&store.stats().sketch_weight) > 0);
     assert_eq!(store.new_overflows(), []);
     flood(&store, 200..300, &flooded, later);
     assert_eq!(store.new_overflows(), [], "the same overflow");
@@ -382,10 +385,14 @@ async fn whatever_passes_also_passes_an_unbounded_store() {
         if limits.is_empty() {
             continue;
         }
-        let max = [64, 100, 200, 400][usize::try_from(random.below(4)).unwrap()];
+        let max = [64, 100, 200, 4_096][usize::try_from(random.below(4)).unwrap()];
         let (bounded, unbounded) = (MemoryStore::new(max), MemoryStore::new(1_000_000));
         let mut now = START;
         let mut receipts: Vec<(Receipt, Receipt)> = Vec::new();
+        if max == 4_096 {
+            // Two shards, full before the first call.
+            flood(&bounded, 1 << 40..(1 << 40) + 4_096, &limits[0], now);
+        }
         for step in 0..600 {
             now.0 += if random.one_in(40) {
                 random.below(20 * SECOND)

@@ -49,7 +49,7 @@ async fn a_flood_of_a_million_fresh_keys_stays_in_bounds_and_leaves_old_keys_as_
 async fn a_key_without_room_is_never_admitted_more_than_its_limit() {
     let bench = MemoryBench::new(640);
     let (filler, limit) = (bucket(1, MINUTE), family(2, &window(5, MINUTE)));
-    fill(&bench, 600, &filler).await;
+    fill(&bench, 560, &filler).await;
     for n in 0..50 {
         let mut admitted = 0;
         for _ in 0..10 {
@@ -72,14 +72,14 @@ async fn expired_entries_make_room_before_anything_is_shared() {
     let bench = MemoryBench::new(640);
     let short = bucket(1, SECOND);
     for round in 0..20 {
-        for n in 0..600 {
+        for n in 0..560 {
             taken(&bench, bench.key(round * 1_000 + n), &short, 1).await;
         }
         bench.advance(SECOND);
     }
     let counters = bench.store.stats();
     assert_eq!(count(&counters.overflowed), 0);
-    assert!(count(&counters.evicted) >= 18 * 600);
+    assert!(count(&counters.evicted) >= 18 * 560);
     assert!(bench.store.len() <= 640);
 }
 
@@ -209,19 +209,19 @@ async fn logs_and_slots_count_by_their_size() {
 }
 
 #[tokio::test]
-async fn large_logs_stay_within_the_bound_and_the_footprint_tells_their_size() {
+async fn a_large_log_stays_within_the_bound_and_the_footprint_tells_its_size() {
     const MAX: usize = 3_000;
     let bench = MemoryBench::new(MAX);
     let log = sliding_log(10_000, MINUTE);
     let (empty, mut refused) = (bench.store.footprint(), 0);
-    for n in 0..20_000 {
-        refused += u64::from(!passes(&one(&bench, take(bench.key(n % 3), &log, 1)).await));
+    for _ in 0..20_000 {
+        refused += u64::from(!passes(&one(&bench, take(bench.key(1), &log, 1)).await));
     }
     assert!(bench.store.len() <= MAX, "{}", bench.store.len());
     assert!(refused > 10_000, "a log that cannot grow refuses: {refused}");
     let grown = bench.store.footprint() - empty;
-    assert!((100_000..200_000).contains(&grown), "{grown} bytes for some 2,900 keys' worth");
-    // Those of others are as they were.
+    assert!((100_000..200_000).contains(&grown), "{grown} bytes for some 2,700 keys' worth");
+    // Others have room.
     let outcome = one(&bench, take(bench.key(99), &window(5, MINUTE), 1)).await;
     assert!(passes(&outcome));
 }

@@ -7,6 +7,7 @@
 mod call_cases;
 mod counter_cases;
 mod full_table;
+mod key_floods;
 mod memory_bound;
 mod memory_store;
 mod random_calls;
