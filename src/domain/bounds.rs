@@ -38,7 +38,8 @@ impl Bounds {
     /// - 65,536 fields: 2,048 descriptors of ten entries have 63,500 fields. The number is bounded
     ///   because a decoder allocates 72 bytes even for an empty entry, which takes only two bytes
     ///   in the message.
-    /// - 2,048 checks: one per descriptor. A Redis script takes about 2 µs for each check.
+    /// - 2,048 checks: one per descriptor. A Redis script takes 4 to 41 µs for each check,
+    ///   by its algorithm and the size of its state.
     /// - 1,024 requests per batch: beyond 100 requests, a larger batch hardly reduces the cost per
     ///   request, and a batch blocks its worker thread until all of its requests are sent to the
     ///   store.

@@ -190,7 +190,7 @@ settings! {
     /// Interval of TCP keepalive probes to the control plane; 0s disables them.
     xds_keepalive_interval "xds-keepalive-interval" ["DURATION"]: Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
     /// Maximum size of a response of the control plane.
-    xds_message_size "xds-message-size" ["SIZE"]: usize = "64MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
+    xds_message_size "xds-message-size" ["SIZE"]: usize = "16MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
     /// Start without waiting for the first policy from the control plane; until it arrives, every
     /// call is answered with OK.
     force_start_without_initial_config "force-start-without-initial-config" ["true|false"]: bool = "false", parse_flag, Plain, ["FORCE_START_WITHOUT_INITIAL_CONFIG"];
