@@ -46,6 +46,9 @@ const NESTED_MESSAGES: [&str; 2] = [
     ".ratelimit.config.ratelimit.v3.RateLimitConfig",
     ".ratelimit.config.ratelimit.v3.RateLimitDescriptor",
 ];
+/// The message that is not generated, because its type bounds what is decoded, and this type.
+const RESPONSE_MESSAGE: &str = ".envoy.service.discovery.v3.DiscoveryResponse";
+const RESPONSE_TYPE: &str = "crate::control_plane::discovery_response::DiscoveryResponse";
 /// `string` and `bytes` in `google.protobuf.FieldDescriptorProto.Type`.
 const TYPE_STRING: i32 = 9;
 const TYPE_BYTES: i32 = 12;
@@ -71,7 +74,9 @@ fn generate_control_plane(out: &Path) -> Result<(), Box<dyn Error>> {
         &out.join("control_plane_server"),
     )?;
     make_messages_bytes(&mut files, POLICY_PACKAGE, &NESTED_FIELDS, NESTED_MESSAGES.len())?;
-    let builder = tonic_prost_build::configure().build_server(false);
+    let builder = tonic_prost_build::configure()
+        .build_server(false)
+        .extern_path(RESPONSE_MESSAGE, RESPONSE_TYPE);
     generate(files, builder, &NESTED_MESSAGES, &out.join("control_plane"))
 }
 

@@ -9,7 +9,7 @@ use std::thread;
 use tokio::sync::watch;
 
 use super::exit_codes::Failure;
-use super::load_policy::{policy_options, read_key_secret};
+use super::load_policy::policy_options;
 use super::policy_files::Fingerprint;
 use super::policy_reload::{first_rule_after, rule_names};
 use super::runtime_overrides::RuntimeOverrides;
@@ -52,6 +52,7 @@ impl ControlPlanePolicy {
     /// started.
     pub(super) fn start(
         settings: &Settings,
+        secret: Secret,
         telemetry: &Arc<Telemetry>,
     ) -> Result<Arc<ControlPlanePolicy>, Failure> {
         let status = Arc::new(ControlPlaneStatus::default());
@@ -65,7 +66,7 @@ impl ControlPlanePolicy {
         let mut activator = Activator {
             policy: Arc::clone(&policy),
             telemetry: Arc::clone(telemetry),
-            secret: read_key_secret(settings)?,
+            secret,
             checks_max: options.bounds.checks_max,
             next_rule: RuleId(0),
             active: None,
@@ -149,7 +150,7 @@ struct Activator {
 impl Activator {
     fn apply(&mut self, last_good: &LastGood, effect: ResponseEffect) {
         if effect.activate {
-            self.activate(last_good);
+            self.activate(last_good, effect.log);
         }
         if effect.newly_rejected {
             self.telemetry.record_policy_load_failure();
@@ -158,7 +159,7 @@ impl Activator {
         }
     }
 
-    fn activate(&mut self, last_good: &LastGood) {
+    fn activate(&mut self, last_good: &LastGood, log: bool) {
         let (first, domains) = (self.next_rule, last_good.domains());
         let policy = Policy::build_with_first_id(&domains, self.secret.clone(), first);
         let policy = Arc::new(policy.with_checks_max(self.checks_max));
@@ -168,10 +169,9 @@ impl Activator {
         self.next_rule = first_rule_after(&policy, first);
         self.policy.replace(&policy);
         self.former = self.active.replace(policy);
-        tracing::info!(
-            rules = self.active.as_ref().map_or(0, |policy| policy.rules().len()),
-            %fingerprint,
-            "policy reloaded"
-        );
+        if log {
+            let rules = self.active.as_ref().map_or(0, |policy| policy.rules().len());
+            tracing::info!(rules, %fingerprint, "policy reloaded");
+        }
     }
 }

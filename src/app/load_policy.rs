@@ -3,6 +3,7 @@
 //!
 //! `policy_files` finds and reads the files; `policy` compiles them.
 
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read};
 use std::path::PathBuf;
 
@@ -72,11 +73,24 @@ impl PolicyLoader {
 }
 
 /// Reads the secret that is used to compute the hashes in counter keys.
-pub(super) fn read_key_secret(settings: &Settings) -> Result<Secret, Failure> {
+fn read_key_secret(settings: &Settings) -> Result<Secret, Failure> {
     Ok(match &settings.key_secret_file {
         Some(path) => Secret::derive(&read_secret_file(path)?),
         None => Secret::derive(settings.key_secret.reveal()),
     })
+}
+
+/// Returns the secret with which `serve` hashes counter keys: the configured one or, with counters in
+/// memory only, a random one, because no other process needs to compute the same keys.
+pub(super) fn serving_key_secret(settings: &Settings) -> Result<Secret, Failure> {
+    let is_configured = settings.key_secret_file.is_some() || !settings.key_secret.is_empty();
+    if is_configured || settings.counts_in_redis() {
+        return read_key_secret(settings);
+    }
+    // The keys of `RandomState` have 128 random bits, and its hashes do not reveal them.
+    let random = RandomState::new();
+    let words: Vec<String> = (0..4).map(|at| random.hash_one(at).to_string()).collect();
+    Ok(Secret::derive(&words.join(" ")))
 }
 
 /// Returns the compiler options for policies from files and from a control plane.
@@ -188,4 +202,20 @@ pub(super) fn load_paths(
 pub fn schema() -> String {
     // Serializing a JSON value cannot fail.
     serde_json::to_string_pretty(&policy::schema()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_in_memory_only_have_a_random_secret_until_one_is_set() {
+        let secret = |flags: &[(&str, &str)]| {
+            let (settings, _) = Settings::read(&Sources::from_flags(flags)).unwrap();
+            serving_key_secret(&settings).unwrap().0
+        };
+        assert_ne!(secret(&[]), secret(&[]));
+        assert_eq!(secret(&[("key-secret", "a")]), Secret::derive("a").0);
+        assert_eq!(secret(&[("redis-url", "redis:6379")]), Secret::default().0);
+    }
 }

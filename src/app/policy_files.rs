@@ -138,7 +138,8 @@ impl fmt::Display for PolicyFileError {
                 write!(f, "{}: {error}; {advice}", escape_path(path))
             }
             PolicyFileError::NotAFile { path } => {
-                write!(f, "{}: neither a file nor a directory", escape_path(path))
+                let path = escape_path(path);
+                write!(f, "{path}: neither a file nor a directory; remove it, or correct the path")
             }
             PolicyFileError::Empty { paths, yaml_only } => {
                 let paths: Vec<_> = paths.iter().map(|path| escape_path(path)).collect();
@@ -266,7 +267,11 @@ impl PolicyFiles {
                     return Err(PolicyFileError::TooMany { path });
                 }
                 self.walk(root, &path, depth + 1, found)?;
-            } else if metadata.is_file() && self.is_policy_file(&path) {
+            } else if self.is_policy_file(&path) {
+                // A FIFO or a socket with the name of a policy must not be skipped silently.
+                if !metadata.is_file() {
+                    return Err(PolicyFileError::NotAFile { path });
+                }
                 if found.len() >= FILES_MAX {
                     return Err(PolicyFileError::TooMany { path });
                 }
@@ -445,6 +450,21 @@ mod tests {
     fn a_file_name_cannot_forge_a_log_line() {
         let name = escape_path(Path::new("a\n{\"level\":\"ERROR\"}\u{1b}[31m/é.yaml"));
         assert_eq!(name, "a\\n{\"level\":\"ERROR\"}\\u{1b}[31m/é.yaml");
+    }
+
+    #[test]
+    fn a_fifo_or_socket_with_the_name_of_a_policy_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("a.yaml"), "").unwrap();
+        let policy = directory.path().display().to_string();
+        let (settings, _) = Settings::read(&Sources::from_flags(&[("policy", &policy)])).unwrap();
+        let files = PolicyFiles::new(&settings).unwrap();
+        let _other = std::os::unix::net::UnixListener::bind(directory.path().join("s")).unwrap();
+        assert_eq!(files.list().unwrap().len(), 1, "not the name of a policy");
+        let _socket =
+            std::os::unix::net::UnixListener::bind(directory.path().join("b.yaml")).unwrap();
+        let error = files.list().unwrap_err().to_string();
+        assert!(error.contains("b.yaml: neither a file nor a directory"), "{error}");
     }
 
     #[test]

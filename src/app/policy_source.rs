@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::control_plane_policy::ControlPlanePolicy;
 use super::exit_codes::Failure;
-use super::load_policy::{PolicyLoader, read_key_secret};
+use super::load_policy::{PolicyLoader, serving_key_secret};
 use super::policy_reload::{PolicyReloader, log_warnings, rule_names};
 use super::runtime_overrides::RuntimeOverrides;
 use super::signals::Signals;
@@ -48,8 +48,8 @@ impl InitialPolicy {
         if settings.config_type == PolicySourceKind::File {
             return InitialPolicy::load_files(settings, telemetry).map(Some);
         }
-        let secret = read_key_secret(settings)?;
-        let source = ControlPlanePolicy::start(settings, &telemetry)?;
+        let secret = serving_key_secret(settings)?;
+        let source = ControlPlanePolicy::start(settings, secret.clone(), &telemetry)?;
         if !settings.force_start_without_initial_config {
             tracing::info!("waiting for the first policy of the control plane");
             tokio::select! {
@@ -69,12 +69,14 @@ impl InitialPolicy {
         settings: &Settings,
         telemetry: Arc<Telemetry>,
     ) -> Result<InitialPolicy, Failure> {
-        let loader = PolicyLoader::new(settings)?;
+        let secret = serving_key_secret(settings)?;
+        let mut loader = PolicyLoader::new(settings)?;
+        loader.secret = secret.clone();
         let (loaded, tracker) = loader.load(RuleId(0))?;
         log_warnings(&loaded.warnings);
         let names = rule_names(&loaded.policy);
         telemetry.record_policy_load(RuleId(0), names, loaded.fingerprint, Clock::System.now());
-        let (secret, files) = (loader.secret.clone(), Some(loaded.files));
+        let files = Some(loaded.files);
         let (poll, counters) = (settings.policy_poll, Arc::clone(&telemetry));
         let reloader = PolicyReloader::new(loader, &loaded, tracker, counters, poll);
         let source = PolicySource::Files(Box::new(reloader));

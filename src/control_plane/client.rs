@@ -22,11 +22,11 @@ use tonic::{Code, Request, Response};
 
 use super::backoff::{Backoff, BackoffConfig};
 use super::connection::{ConnectionConfig, TlsMaterial};
+use super::discovery_response::DiscoveryResponse;
 use super::exchange::{AckOrNack, Exchange};
-use super::last_good::{LastGood, RawResource, Rejection};
-use super::messages::{
-    AggregatedDiscoveryServiceClient, DiscoveryRequest, DiscoveryResponse, Node, Status,
-};
+use super::last_good::{LastGood, RawResource, Rejection, escape_and_truncate};
+use super::log_pace::LogPace;
+use super::messages::{AggregatedDiscoveryServiceClient, DiscoveryRequest, Node, Status};
 use super::resource::TYPE_URL;
 use super::status::ControlPlaneStatus;
 use crate::clock::Clock;
@@ -40,8 +40,12 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Capacity of the queue of outgoing requests. At most one ACK or NACK is pending at a time.
 const REQUEST_QUEUE_CAPACITY: usize = 4;
 
+/// Minimum time between two responses that are applied. Of several responses in this time, only the
+/// newest is applied: each has all resources, and compiling them may take seconds.
+const APPLY_INTERVAL_MIN: Duration = Duration::from_secs(1);
+
 /// Maximum number of rejections that are logged for one response.
-const LOGGED_REJECTIONS_MAX: usize = 20;
+const LOGGED_REJECTIONS_MAX: usize = 8;
 
 /// Function that returns the current policy defaults, or `None` while they cannot be read.
 pub type ReadDefaults = Arc<dyn Fn() -> Option<PolicyDefaults> + Send + Sync>;
@@ -78,6 +82,8 @@ pub struct ResponseEffect {
     pub newly_rejected: bool,
     /// Whether the whole response was accepted.
     pub accepted: bool,
+    /// Whether an activation may be logged.
+    pub log: bool,
 }
 
 /// Reason why a stream ended.
@@ -102,6 +108,9 @@ struct Session<A> {
     on_response: A,
     /// Most recently logged error of a connection or stream; `None` while a stream is open.
     last_logged_error: Option<String>,
+    log_pace: LogPace,
+    /// Earliest time at which the next response may be applied.
+    next_apply: Instant,
 }
 
 impl Client {
@@ -122,6 +131,8 @@ impl Client {
             is_active: false,
             on_response,
             last_logged_error: None,
+            log_pace: LogPace::default(),
+            next_apply: now(),
             client: self,
         };
         session.last_good.set_defaults(session.defaults.clone());
@@ -204,7 +215,9 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         ticks.reset();
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut answer: Option<AckOrNack> = None;
+        let mut waiting: Option<DiscoveryResponse> = None;
         loop {
+            let (has_waiting, next_apply) = (waiting.is_some(), self.next_apply);
             let due = answer.as_ref().map(|answer| Instant::from_std(answer.due));
             let is_due = async {
                 match due {
@@ -216,8 +229,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
                 received = responses.next() => match received {
                     Some(Ok(response)) => {
                         self.report_connected();
-                        // Replaces an answer that waits: its nonce is stale now.
-                        answer = self.apply(response).or(answer);
+                        waiting = self.select_policy(response).or(waiting);
                     }
                     Some(Err(status)) => {
                         // An alert of TLS says more than the stream that it ended.
@@ -226,6 +238,12 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
                     }
                     None => return StreamEnd::Failed("the control plane ended the stream".to_owned()),
                 },
+                () = sleep_until(next_apply), if has_waiting => {
+                    let Some(response) = waiting.take() else { continue };
+                    // Replaces an answer that waits: its nonce is stale now.
+                    answer = Some(self.apply(response));
+                    self.next_apply = now() + APPLY_INTERVAL_MIN;
+                }
                 () = is_due => {
                     let Some(answer) = answer.take() else { continue };
                     self.count_ack_or_nack(&answer);
@@ -243,18 +261,31 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         }
     }
 
-    /// Applies a response, activates the policy if it has changed, and returns the ACK or NACK to
-    /// send. Returns `None` for a response of an unknown type.
-    fn apply(&mut self, response: DiscoveryResponse) -> Option<AckOrNack> {
-        let DiscoveryResponse { version_info: version, resources, type_url, nonce } = response;
-        if type_url != TYPE_URL {
-            tracing::warn!(type_url, "ignored a response of another type from the control plane");
-            return None;
+    /// Returns whether a line may be logged now.
+    fn may_log(&mut self) -> bool {
+        self.log_pace.admit(Clock::System.monotonic_now())
+    }
+
+    /// Counts a response. Returns `None` for a response of an unknown type.
+    fn select_policy(&mut self, response: DiscoveryResponse) -> Option<DiscoveryResponse> {
+        if response.type_url == TYPE_URL {
+            ControlPlaneStatus::add_to_counter(&self.client.status.responses, 1);
+            return Some(response);
         }
+        if self.may_log() {
+            let type_url = escape_and_truncate(&response.type_url);
+            tracing::warn!(type_url, "ignored a response of another type from the control plane");
+        }
+        None
+    }
+
+    /// Applies a response, activates the policy if it has changed, and returns the ACK or NACK to
+    /// send.
+    fn apply(&mut self, response: DiscoveryResponse) -> AckOrNack {
+        let DiscoveryResponse { version_info: version, resources, nonce, .. } = response;
         let raw = |any: prost_types::Any| RawResource { type_url: any.type_url, value: any.value };
         let update = self.last_good.apply(resources.into_iter().map(raw).collect());
-        let status = &self.client.status;
-        ControlPlaneStatus::add_to_counter(&status.responses, 1);
+        let status = Arc::clone(&self.client.status);
         ControlPlaneStatus::add_to_counter(&status.compiled, update.compiled);
         let accepted = update.rejections.is_empty();
         let is_repeated = status.state().rejections == update.rejections;
@@ -262,23 +293,27 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         let activate = update.changed || is_first;
         self.is_active |= activate;
         let newly_rejected = !accepted && (activate || !is_repeated);
-        (self.on_response)(&self.last_good, ResponseEffect { activate, newly_rejected, accepted });
+        let log = activate && self.may_log();
+        let effect = ResponseEffect { activate, newly_rejected, accepted, log };
+        (self.on_response)(&self.last_good, effect);
         let (compiled, domains) = (update.compiled, self.last_good.domains().len());
-        if activate {
+        let shown_version = escape_and_truncate(&version);
+        if activate && self.may_log() {
+            let version = &shown_version;
             tracing::info!(version, domains, compiled, "policy received from the control plane");
         }
         if !is_repeated {
-            log_rejections(&update.rejections);
+            self.log_rejections(&update.rejections);
         }
         let now = Clock::System.monotonic_now();
         let answer = self.exchange.ack_or_nack(&version, &nonce, &update.rejections, now);
         status.update(|state| {
-            self.exchange.acknowledged_version().clone_into(&mut state.version);
-            state.received_version = version;
+            state.version = escape_and_truncate(self.exchange.acknowledged_version());
+            state.received_version = shown_version;
             state.domains = domains;
             state.rejections = update.rejections;
         });
-        Some(answer)
+        answer
     }
 
     /// Reads the certificates and the policy defaults, and returns whether either has changed.
@@ -308,18 +343,21 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
             ControlPlaneStatus::add_to_counter(&status.connects, 1);
             status.update(|state| state.error = None);
             self.last_logged_error = None;
-            let ConnectionConfig { host, port, .. } = &self.client.connection;
-            tracing::info!(server = format!("{host}:{port}"), "connected to the control plane");
+            if self.may_log() {
+                let ConnectionConfig { host, port, .. } = &self.client.connection;
+                tracing::info!(server = format!("{host}:{port}"), "connected to the control plane");
+            }
         }
     }
 
     /// Counts a failure to connect or a lost stream, and logs the error unless it equals the last
     /// logged error.
     fn report_failure(&mut self, error: String) {
+        let error = escape_and_truncate(&error);
         let status = &self.client.status;
         ControlPlaneStatus::add_to_counter(&status.failures, 1);
         status.update(|state| state.error = Some(error.clone()));
-        if self.last_logged_error.as_ref() != Some(&error) {
+        if self.last_logged_error.as_ref() != Some(&error) && self.may_log() {
             let ConnectionConfig { host, port, .. } = &self.client.connection;
             tracing::warn!(
                 server = format!("{host}:{port}"),
@@ -337,23 +375,29 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
             Some(_) => ControlPlaneStatus::add_to_counter(&status.nacks, 1),
         }
     }
+
+    /// Logs the rejected resources. After [`LOGGED_REJECTIONS_MAX`] lines, one more line reports how
+    /// many were omitted.
+    fn log_rejections(&mut self, rejections: &[Rejection]) {
+        for Rejection { resource, path, reason } in rejections.iter().take(LOGGED_REJECTIONS_MAX) {
+            if self.may_log() {
+                tracing::error!(
+                    resource,
+                    path,
+                    reason,
+                    "resource of the control plane rejected, its last good version stays in force"
+                );
+            }
+        }
+        if rejections.len() > LOGGED_REJECTIONS_MAX && self.may_log() {
+            let more = rejections.len() - LOGGED_REJECTIONS_MAX;
+            tracing::error!(more, "more resources of the control plane rejected");
+        }
+    }
 }
 
-/// Logs the rejected resources. After [`LOGGED_REJECTIONS_MAX`] lines, one more line reports how
-/// many were omitted.
-fn log_rejections(rejections: &[Rejection]) {
-    for Rejection { resource, path, reason } in rejections.iter().take(LOGGED_REJECTIONS_MAX) {
-        tracing::error!(
-            resource,
-            path,
-            reason,
-            "resource of the control plane rejected, its last good version stays in force"
-        );
-    }
-    if rejections.len() > LOGGED_REJECTIONS_MAX {
-        let more = rejections.len() - LOGGED_REJECTIONS_MAX;
-        tracing::error!(more, "more resources of the control plane rejected");
-    }
+fn now() -> Instant {
+    Instant::from_std(Clock::System.monotonic_now())
 }
 
 fn into_request(answer: AckOrNack) -> DiscoveryRequest {

@@ -12,11 +12,14 @@ use std::sync::Arc;
 use super::resource::EncodedResource;
 use crate::domain::escaped;
 use crate::policy::spec::DomainSpec;
-use crate::policy::{Options, PolicyDefaults, compile_resources};
+use crate::policy::{NODES_MAX, Options, PolicyDefaults, ReadBudget, compile_resources};
 
 /// Maximum number of resources in a response. A control plane sends one resource for each listener
 /// or policy, and the largest known installations have hundreds.
 pub const RESOURCES_MAX: usize = 10_000;
+
+/// Maximum number of errors that are kept of a response. Logs, NACKs, and metrics show fewer.
+const REJECTIONS_MAX: usize = 1_000;
 
 /// Maximum length, in bytes, of a resource name or reason in a rejection, so that NACKs, log lines
 /// and metric labels stay readable. Longer text is cut.
@@ -51,15 +54,21 @@ impl Rejection {
 }
 
 /// Returns the text with control characters escaped. Text longer than [`TEXT_BYTES_MAX`] is cut and
-/// ends with an ellipsis.
-fn escape_and_truncate(text: &str) -> String {
-    let mut text = escaped(text).into_owned();
+/// ends with an ellipsis. Used for every text of a control plane that is logged or shown.
+pub(crate) fn escape_and_truncate(text: &str) -> String {
+    // Cut before, too, because a version may have 16 MiB, and up to six times as many escaped.
+    let mut text = escaped(cut_at(text, TEXT_BYTES_MAX + 4)).into_owned();
     if text.len() > TEXT_BYTES_MAX {
-        let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
-        text.truncate(end.unwrap_or(0));
+        text.truncate(cut_at(&text, TEXT_BYTES_MAX).len());
         text.push('…');
     }
     text
+}
+
+/// Returns the longest start of the text that has at most `bytes_max` bytes.
+fn cut_at(text: &str, bytes_max: usize) -> &str {
+    let mut ends = (0..=bytes_max.min(text.len())).rev();
+    &text[..ends.find(|end| text.is_char_boundary(*end)).unwrap_or(0)]
 }
 
 impl fmt::Display for Rejection {
@@ -91,6 +100,8 @@ struct AcceptedDomain {
     spec: Arc<DomainSpec>,
     /// Names of the resources that define the domain.
     resources: Vec<String>,
+    /// What the domain takes of the budget that all domains share.
+    used: ReadBudget,
 }
 
 #[derive(Debug)]
@@ -156,15 +167,20 @@ impl LastGood {
         let mut response = DecodedResponse::decode(resources);
         update.rejections.append(&mut response.rejections);
         let previously_rejected = std::mem::take(&mut self.rejected);
-        for (domain, group) in std::mem::take(&mut response.domains) {
-            self.apply_domain(&domain, group, &previously_rejected, &mut update);
-            response.present_domains.insert(domain);
-        }
+        // Removed first, so that their space is free for the others.
         let before = self.accepted.len();
         self.accepted.retain(|domain, accepted| {
-            response.present_domains.contains(domain) || response.may_contain(&accepted.resources)
+            response.domains.contains_key(domain) || response.may_contain(&accepted.resources)
         });
-        update.changed |= self.accepted.len() < before;
+        update.changed = self.accepted.len() < before;
+        for (domain, group) in response.domains {
+            self.apply_domain(&domain, group, &previously_rejected, &mut update);
+        }
+        if update.rejections.len() > REJECTIONS_MAX {
+            let more = update.rejections.len() - REJECTIONS_MAX;
+            update.rejections.truncate(REJECTIONS_MAX);
+            update.rejections.push(Rejection::new("", "", &format!("and {more} more errors")));
+        }
         update
     }
 
@@ -198,17 +214,24 @@ impl LastGood {
             .iter()
             .map(|resource| resource.decode_descriptors(self.defaults.for_domain(domain)))
             .collect();
-        match compile_resources(read, &self.options) {
+        let budget = ReadBudget::default();
+        let others = self.accepted.iter().filter(|(other, _)| *other != domain);
+        others.for_each(|(_, other)| budget.take_all(&other.used));
+        let before = budget.clone();
+        match compile_resources(read, &self.options, &budget) {
             Ok(spec) => {
                 let resources = group.into_iter().map(|resource| resource.name).collect();
-                let accepted = AcceptedDomain { hash, spec: Arc::new(spec), resources };
+                let (spec, used) = (Arc::new(spec), budget.since(&before));
+                let accepted = AcceptedDomain { hash, spec, resources, used };
                 self.accepted.insert(domain.to_owned(), accepted);
                 update.changed = true;
             }
             Err(errors) => {
+                let kept = REJECTIONS_MAX.saturating_sub(update.rejections.len()).max(1);
                 let rejections: Vec<_> = errors
                     .0
                     .iter()
+                    .take(kept)
                     .map(|error| Rejection::new(&error.file, &error.path, &error.message))
                     .collect();
                 update.rejections.extend(rejections.iter().cloned());
@@ -250,9 +273,6 @@ struct DecodedResponse {
     names_without_domain: BTreeSet<String>,
     /// Whether the response contains a resource whose name cannot be decoded.
     has_undecodable_name: bool,
-    /// Names of all valid and invalid domains in the response. These domains must not be removed.
-    /// Empty until the response is applied.
-    present_domains: BTreeSet<String>,
     rejections: Vec<Rejection>,
 }
 
@@ -262,8 +282,9 @@ impl DecodedResponse {
     fn decode(resources: Vec<RawResource>) -> Self {
         let mut response = DecodedResponse::default();
         let mut by_name: BTreeMap<String, EncodedResource> = BTreeMap::new();
+        let mut nodes_left = NODES_MAX;
         for (at, RawResource { type_url, value }) in resources.into_iter().enumerate() {
-            match EncodedResource::decode(&type_url, value) {
+            match EncodedResource::decode(&type_url, value, &mut nodes_left) {
                 Ok(resource) => {
                     // The one with the smaller hash stays, whatever the order.
                     let same = by_name.remove(&resource.name);

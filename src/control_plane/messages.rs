@@ -13,8 +13,8 @@
 include!(concat!(env!("OUT_DIR"), "/control_plane/messages.rs"));
 
 pub(crate) use envoy::config::core::v3::Node;
+pub(crate) use envoy::service::discovery::v3::DiscoveryRequest;
 pub(crate) use envoy::service::discovery::v3::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
-pub(crate) use envoy::service::discovery::v3::{DiscoveryRequest, DiscoveryResponse};
 pub(crate) use google::rpc::Status;
 #[cfg(test)]
 pub(crate) use ratelimit::config::ratelimit::v3::RateLimitReplace;

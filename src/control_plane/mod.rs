@@ -6,6 +6,8 @@
 //! | `client` | keeps a stream open and applies its responses |
 //! | `connection` | settings of a connection, TLS |
 //! | `backoff` | waits between attempts to connect |
+//! | `discovery_response` | bounded decoding of a response |
+//! | `log_pace` | at most 20 log lines a minute |
 //! | `exchange` | whether to send an ACK or a NACK, and when |
 //! | `last_good` | active domains after a response |
 //! | `resource`, `messages` | decoding of resources |
@@ -16,8 +18,10 @@
 mod backoff;
 mod client;
 mod connection;
+mod discovery_response;
 mod exchange;
 mod last_good;
+mod log_pace;
 mod messages;
 mod resource;
 mod status;

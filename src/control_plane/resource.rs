@@ -5,9 +5,13 @@
 
 use bytes::Bytes;
 use prost::Message as _;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
+use super::last_good::escape_and_truncate;
 use super::messages::{RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitUnit};
-use crate::policy::{DescriptorFields, DomainDefaults, LimitFields, Resource, ResourceWriter};
+use crate::policy::{
+    DescriptorFields, DomainDefaults, LimitFields, NESTING_MAX, NODES_MAX, Resource, ResourceWriter,
+};
 use crate::wire::struct_json::struct_to_json;
 
 /// Type URL of the resources that contain policies.
@@ -25,15 +29,23 @@ pub(crate) struct EncodedResource {
 }
 
 impl EncodedResource {
-    /// Decodes the name and the domain of a resource.
+    /// Decodes the name and the domain of a resource. Subtracts the number of its nodes from
+    /// `nodes_left`, before memory is allocated for them.
     ///
     /// # Errors
     ///
-    /// Returns a message if the type is wrong or the bytes cannot be decoded.
-    pub(crate) fn decode(type_url: &str, value: Vec<u8>) -> Result<Self, String> {
+    /// Returns a message if the type is wrong, the bytes cannot be decoded, or there are too many
+    /// nodes.
+    pub(crate) fn decode(
+        type_url: &str,
+        value: Vec<u8>,
+        nodes_left: &mut usize,
+    ) -> Result<Self, String> {
         if type_url != TYPE_URL {
+            let type_url = escape_and_truncate(type_url);
             return Err(format!("its type is {type_url:?}, not {TYPE_URL:?}"));
         }
+        count_nodes(&value, MessageType::Config, 0, nodes_left)?;
         let hash = blake3::hash(&value);
         let message = RateLimitConfig::decode(Bytes::from(value))
             .map_err(|error| format!("the message cannot be decoded: {error}"))?;
@@ -48,6 +60,75 @@ impl EncodedResource {
         write_descriptors(&mut writer, &self.descriptors);
         writer.finish()
     }
+}
+
+/// Type of a message within an encoded resource.
+#[derive(Clone, Copy)]
+enum MessageType {
+    Config,
+    Descriptor,
+    Limit,
+    /// `Struct`, an entry of its map, `Value`, or `ListValue`.
+    Struct,
+    StructEntry,
+    Value,
+    List,
+}
+
+impl MessageType {
+    /// Returns the type of the message in a field, and whether the message is a node. Returns
+    /// `None` if the field has no message that is counted.
+    fn nested(self, field: u32) -> Option<(Option<MessageType>, bool)> {
+        match (self, field) {
+            (MessageType::Config, 3) | (MessageType::Descriptor, 4) => {
+                Some((Some(MessageType::Descriptor), true))
+            }
+            (MessageType::Descriptor, 3) => Some((Some(MessageType::Limit), true)),
+            (MessageType::Descriptor, 8) => Some((Some(MessageType::Struct), false)),
+            (MessageType::Limit, 5) => Some((None, true)),
+            (MessageType::Struct, 1) => Some((Some(MessageType::StructEntry), true)),
+            (MessageType::StructEntry, 2) => Some((Some(MessageType::Value), false)),
+            (MessageType::Value, 5) => Some((Some(MessageType::Struct), false)),
+            (MessageType::Value, 6) => Some((Some(MessageType::List), false)),
+            (MessageType::List, 1) => Some((Some(MessageType::Value), true)),
+            (_, _) => None,
+        }
+    }
+}
+
+/// Maximum nesting depth of the messages in a resource: two for each level of descriptors, and those
+/// of `metadata`. Messages below are not counted; decoding rejects them.
+const COUNTED_DEPTH_MAX: usize = 2 * NESTING_MAX + 128;
+
+/// Counts the nodes of a message and of its nested messages without allocating, and subtracts their
+/// number from `nodes_left`. Returns an error if there are more. A malformed message is not an error
+/// here, because decoding it reports that.
+fn count_nodes(
+    mut message: &[u8],
+    message_type: MessageType,
+    depth: usize,
+    nodes_left: &mut usize,
+) -> Result<(), String> {
+    while let Ok((field, wire_type)) = decode_key(&mut message) {
+        let nested = message_type.nested(field);
+        let (WireType::LengthDelimited, Some((inner_type, is_node))) = (wire_type, nested) else {
+            if skip_field(wire_type, field, &mut message, DecodeContext::default()).is_err() {
+                break;
+            }
+            continue;
+        };
+        let too_many = || format!("the response has more than {NODES_MAX} nodes; send fewer");
+        *nodes_left = nodes_left.checked_sub(usize::from(is_node)).ok_or_else(too_many)?;
+        let length = decode_varint(&mut message).ok().and_then(|length| length.try_into().ok());
+        let Some((inner, rest)) = length.and_then(|length| message.split_at_checked(length)) else {
+            break;
+        };
+        if let Some(inner_type) = inner_type.filter(|_| depth < COUNTED_DEPTH_MAX) {
+            count_nodes(inner, inner_type, depth + 1, nodes_left)?;
+        }
+        message = rest;
+    }
+    Ok(())
 }
 
 /// Decodes the descriptors of one level and, recursively, of the levels below, and passes them to

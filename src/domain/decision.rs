@@ -258,11 +258,14 @@ pub enum InvalidReason {
     /// The batch is empty or exceeds
     /// [`Bounds::batch_requests_max`](super::Bounds::batch_requests_max).
     Requests,
+    /// The caller lacks a permission that the request needs; see
+    /// [`Permissions`](super::Permissions).
+    Permission,
 }
 
 impl InvalidReason {
     /// All variants, in the order of their discriminants.
-    pub const ALL: [InvalidReason; 11] = [
+    pub const ALL: [InvalidReason; 12] = [
         InvalidReason::Malformed,
         InvalidReason::MessageSize,
         InvalidReason::Fields,
@@ -274,6 +277,7 @@ impl InvalidReason {
         InvalidReason::OverrideUnit,
         InvalidReason::Checks,
         InvalidReason::Requests,
+        InvalidReason::Permission,
     ];
 
     /// Returns the value of the metric label `reason`, such as `malformed`.
@@ -290,6 +294,7 @@ impl InvalidReason {
             InvalidReason::OverrideUnit => "override_unit",
             InvalidReason::Checks => "checks",
             InvalidReason::Requests => "requests",
+            InvalidReason::Permission => "permission",
         }
     }
 }

@@ -15,6 +15,7 @@ mod fraction;
 mod histogram;
 mod limit;
 mod outcome;
+mod permissions;
 mod repeated_counters;
 mod request;
 mod text;
@@ -43,6 +44,7 @@ pub use outcome::{
     Answer, Answers, ChargeRecord, ExecutionStatus, LateFate, LateReply, Outcome, Receipt, Source,
     Verdict,
 };
+pub use permissions::Permissions;
 pub use repeated_counters::RepeatedCounters;
 pub use request::{Descriptor, Entry, Override, Request};
 pub use text::{escaped, nearest_word, needs_escape, with_causes};

@@ -31,6 +31,7 @@ pub use show::explain::{
 #[cfg(feature = "server")]
 pub use show::view::{ClassView, LimitView, RuleView, TiersView};
 pub use source::domain_defaults::{DomainDefaults, PolicyDefaults};
+pub use source::read_budget::{NODES_MAX, READ_BYTES_MAX, ReadBudget};
 pub use source::resource::{DescriptorFields, LimitFields, Resource, ResourceWriter};
 pub use source::{FILE_BYTES_CEILING, FILE_BYTES_MAX, Options, Source, TOTAL_BYTES_MAX};
 pub use syntax::diagnostic::{Diagnostic, DiagnosticKind, Diagnostics};

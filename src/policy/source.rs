@@ -4,6 +4,7 @@
 //! Not here: reading files from disk (`app`), parsing YAML (`syntax::document`).
 
 pub(crate) mod domain_defaults;
+pub(crate) mod read_budget;
 pub(crate) mod resource;
 
 use super::syntax::diagnostic::{Diagnostic, DiagnosticKind, quoted};

@@ -5,6 +5,7 @@
 //! Grants are per domain because a caller can exhaust every limit of its domains and can learn from
 //! the responses which users are near a limit. Gateways of different teams must not be able to do
 //! that to each other, and one CA often signs the certificates of all of them.
+//! For the same reason, a grant says whether its caller may also refund, peek, and send limits.
 //!
 //! Not here: the handshake and the verification of certificates (`tls`).
 
@@ -15,6 +16,8 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer as _;
+
+use crate::domain::Permissions;
 
 /// Value of [`Grant::domain`] that matches every domain.
 pub const EVERY_DOMAIN: &str = "*";
@@ -33,16 +36,18 @@ pub enum CounterAccess {
     Write,
 }
 
-/// Permission for callers to use a domain. If at least one grant is configured, callers over TLS
+/// Permission for a caller to use a domain. If at least one grant is configured, callers over TLS
 /// may use only the domains that are granted to them. Callers over a Unix socket may use every
 /// domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// Name of the rate limit domain, or [`EVERY_DOMAIN`].
     pub domain: String,
-    /// DNS names and URIs of callers. A client whose certificate contains one of them as a subject
+    /// DNS name or URI of the caller. A client whose certificate contains it as a subject
     /// alternative name may use the domain.
-    pub callers: Vec<String>,
+    pub caller: String,
+    /// What the caller may do in the domain, apart from charging hits.
+    pub permissions: Permissions,
 }
 
 /// TLS and authorization metrics. All are counters since the process started, except for the gauge
@@ -64,7 +69,8 @@ pub struct TlsCounters {
 #[derive(Clone, Debug)]
 pub(crate) enum Caller {
     /// Caller that may use every domain, because no grants are configured or because the connection
-    /// does not use TLS, such as a connection over a Unix socket.
+    /// does not use TLS, such as a connection over a Unix socket. Settings determine its
+    /// permissions.
     Unrestricted,
     /// Caller that may use the domains that are granted to a name in its certificate.
     Restricted(Arc<GrantedDomains>),
@@ -73,7 +79,7 @@ pub(crate) enum Caller {
 /// Domains that one caller may use, and the metrics in which its denied calls are counted.
 #[derive(Debug)]
 pub(crate) struct GrantedDomains {
-    domains: Box<[Box<str>]>,
+    domains: Box<[(Box<str>, Permissions)]>,
     counters: Arc<TlsCounters>,
 }
 
@@ -89,24 +95,28 @@ impl Caller {
         if grants.is_empty() {
             return Caller::Unrestricted;
         }
-        let applies =
-            |grant: &&Grant| certificate.is_some_and(|leaf| has_any_name(leaf, &grant.callers));
-        let domains = grants.iter().filter(applies).map(|grant| grant.domain.as_str().into());
+        let granted = |names: &[GeneralName<'_>]| -> Box<[(Box<str>, Permissions)]> {
+            let granted = grants.iter().filter(|grant| has_name(names, &grant.caller));
+            granted.map(|grant| (grant.domain.as_str().into(), grant.permissions)).collect()
+        };
         Caller::Restricted(Arc::new(GrantedDomains {
-            domains: domains.collect(),
+            domains: certificate.map_or_else(Box::default, |leaf| with_names(leaf, granted)),
             counters: Arc::clone(counters),
         }))
     }
 
-    /// Returns whether the caller may use `domain`. If not, counts the call as denied.
-    pub(crate) fn is_authorized(&self, domain: &str) -> bool {
-        let Caller::Restricted(granted) = self else { return true };
-        let authorized =
-            granted.domains.iter().any(|name| **name == *domain || **name == *EVERY_DOMAIN);
-        if !authorized {
+    /// Returns the permissions of the caller in `domain`, which are `open` if no grants are
+    /// configured. If the caller may not use the domain, counts the call as denied and returns
+    /// `None`.
+    pub(crate) fn permissions(&self, domain: &str, open: Permissions) -> Option<Permissions> {
+        let Caller::Restricted(granted) = self else { return Some(open) };
+        let applies = |name: &str| name == domain || name == EVERY_DOMAIN;
+        let matching = granted.domains.iter().filter(|(name, _)| applies(name));
+        let permissions = matching.map(|(_, each)| *each).reduce(Permissions::union);
+        if permissions.is_none() {
             granted.counters.denied.fetch_add(1, Ordering::Relaxed);
         }
-        authorized
+        permissions
     }
 }
 
@@ -116,13 +126,26 @@ impl Caller {
 /// type of name could impersonate a caller whose name has the other type. The common name is
 /// ignored (RFC 6125).
 pub(crate) fn has_any_name(certificate: &CertificateDer<'_>, names: &[String]) -> bool {
-    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return false };
-    let Ok(Some(san)) = certificate.subject_alternative_name() else { return false };
-    san.value.general_names.iter().any(|name| match name {
-        GeneralName::DNSName(dns) => {
-            names.iter().any(|name| !is_uri(name) && name.eq_ignore_ascii_case(dns))
-        }
-        GeneralName::URI(uri) => names.iter().any(|name| is_uri(name) && name == uri),
+    with_names(certificate, |present| names.iter().any(|name| has_name(present, name)))
+}
+
+/// Calls `read` with the subject alternative names of a certificate, or with none if the
+/// certificate is malformed.
+fn with_names<R>(
+    certificate: &CertificateDer<'_>,
+    read: impl FnOnce(&[GeneralName<'_>]) -> R,
+) -> R {
+    let Ok((_, certificate)) = X509Certificate::from_der(certificate) else { return read(&[]) };
+    match certificate.subject_alternative_name() {
+        Ok(Some(san)) => read(&san.value.general_names),
+        Ok(None) | Err(_) => read(&[]),
+    }
+}
+
+fn has_name(present: &[GeneralName<'_>], name: &str) -> bool {
+    present.iter().any(|present| match present {
+        GeneralName::DNSName(dns) => !is_uri(name) && name.eq_ignore_ascii_case(dns),
+        GeneralName::URI(uri) => is_uri(name) && name == *uri,
         _ => false,
     })
 }
@@ -249,11 +272,36 @@ mod tests {
     #[test]
     fn a_domain_without_a_grant_is_denied_and_counted() {
         let counters = Arc::default();
-        let grants = [Grant { domain: "edge".to_owned(), callers: vec!["a.test".to_owned()] }];
+        let (open, none) = (Permissions::ALL, Permissions::NONE);
+        let grants =
+            [Grant { domain: "edge".to_owned(), caller: "a.test".to_owned(), permissions: none }];
         let anonymous = Caller::from_certificate(None, &grants, &counters);
-        assert!(!anonymous.is_authorized("edge"));
+        assert_eq!(anonymous.permissions("edge", open), None);
         assert_eq!(counters.denied.load(Ordering::Relaxed), 1);
-        assert!(Caller::from_certificate(None, &[], &counters).is_authorized("edge"));
+        let unrestricted = Caller::from_certificate(None, &[], &counters);
+        assert_eq!(unrestricted.permissions("edge", open), Some(open));
+    }
+
+    #[test]
+    fn a_caller_has_the_permissions_of_all_grants_that_apply() {
+        let certificate = certificate(|params| {
+            params.subject_alt_names = vec![SanType::DnsName("a.test".try_into().unwrap())];
+        });
+        let none = Permissions::NONE;
+        let grant = |domain: &str, caller: &str, permissions| Grant {
+            domain: domain.to_owned(),
+            caller: caller.to_owned(),
+            permissions,
+        };
+        let grants = [
+            grant("edge", "a.test", Permissions { refund: true, ..none }),
+            grant("*", "a.test", Permissions { peek: true, ..none }),
+            grant("edge", "b.test", Permissions::ALL),
+        ];
+        let caller = Caller::from_certificate(Some(&certificate), &grants, &Arc::default());
+        let permissions = |domain| caller.permissions(domain, Permissions::ALL).unwrap();
+        assert_eq!(permissions("edge"), Permissions { limits: false, ..Permissions::ALL });
+        assert_eq!(permissions("pay"), Permissions { peek: true, ..none });
     }
 
     #[test]

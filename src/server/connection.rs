@@ -2,16 +2,18 @@
 //!
 //! Not here: accepting sockets (`listener`), processing calls (`router`).
 
-use std::future::Future as _;
+use std::future::Future;
 use std::net;
 use std::os::unix;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Response;
+use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -25,6 +27,7 @@ use tonic::{Code, Status};
 use super::authz::Caller;
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
+use super::framing;
 use super::handshake_log::HandshakeLog;
 use super::preface;
 use super::rls_service::Decide;
@@ -114,6 +117,48 @@ struct CallContext<D> {
     /// Memory budget for incomplete requests on this connection.
     incomplete_requests: Arc<ByteBudget>,
     receive_timeout: Duration,
+    phase: watch::Receiver<Phase>,
+}
+
+/// Body of a request to the health or the reflection service. It ends when the server drains, so
+/// that a client that keeps a stream of reflection open does not delay the shutdown.
+struct UntilDraining {
+    body: Incoming,
+    /// Completes when the server drains; `None` afterwards.
+    draining: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl UntilDraining {
+    fn new(body: Incoming, mut phase: watch::Receiver<Phase>) -> Self {
+        let draining = async move {
+            let _ = phase.wait_for(|now| *now >= Phase::Draining).await;
+        };
+        UntilDraining { body, draining: Some(Box::pin(draining)) }
+    }
+}
+
+impl hyper::body::Body for UntilDraining {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let Some(draining) = &mut self.draining else { return Poll::Ready(None) };
+        // First the body: what has arrived is answered.
+        let draining = draining.as_mut().poll(cx).is_ready();
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if draining && polled.is_pending() {
+            self.draining = None;
+            return Poll::Ready(None);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
 }
 
 impl<D: Decide> CallContext<D> {
@@ -123,8 +168,13 @@ impl<D: Decide> CallContext<D> {
             RouteMatch::Rejected(response) => return *response,
             RouteMatch::TonicService(request) => {
                 self.activity.record_call();
-                let answer = Box::pin(self.router.call_tonic_service(*request));
-                return match time::timeout(self.receive_timeout, answer).await {
+                let deadline = framing::parse_grpc_timeout(request.headers());
+                let timeout = deadline
+                    .map_or(self.receive_timeout, |deadline| deadline.min(self.receive_timeout));
+                let phase = self.phase.clone();
+                let request = request.map(|body| Body::new(UntilDraining::new(body, phase)));
+                let answer = Box::pin(self.router.call_tonic_service(request));
+                return match time::timeout(timeout, answer).await {
                     Ok(response) => response,
                     Err(_) => self.reject(&Status::deadline_exceeded("no request in time")),
                 };
@@ -264,6 +314,7 @@ impl<D: Decide> Worker<D> {
             stats: Arc::clone(&self.stats),
             incomplete_requests: Arc::new(ByteBudget::within(&self.incomplete_requests, bytes_max)),
             receive_timeout: self.limits.receive_timeout,
+            phase: self.phase.clone(),
         });
         let service = service_fn(|request| {
             let context = Arc::clone(&context);

@@ -20,9 +20,9 @@ use prost::Message as _;
 use tonic::Status;
 
 use super::authz::{Caller, CounterAccess};
-use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome, unauthorized};
+use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome};
 use crate::decide::{CounterSnapshot, CounterSnapshots};
-use crate::domain::RpcOutcome;
+use crate::domain::{Permissions, RpcOutcome};
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::ResponseInput;
 use crate::wire::limits_messages::{self, EncodedResults};
@@ -66,8 +66,8 @@ impl<D: Decide> RlsService<D> {
     ///
     /// # Errors
     ///
-    /// Returns PERMISSION_DENIED if `--counter-access` does not permit the method, and otherwise
-    /// the errors of [`answer`](Self::answer). For a batch, an error applies to the whole batch.
+    /// Returns PERMISSION_DENIED if `--counter-access` does not permit the method or the caller
+    /// lacks the permission that it needs, and otherwise the errors of [`answer`](Self::answer). For a batch, an error applies to the whole batch.
     pub(crate) async fn call_limits(
         &self,
         method: LimitsMethod,
@@ -168,10 +168,9 @@ impl<D: Decide> RlsService<D> {
         let random = self.random(message, now);
         let decoded = DecodedRequest::decode(message, &self.bounds);
         let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
-        if !caller.is_authorized(decoded.domain) {
-            return Err(unauthorized());
-        }
         let descriptors = decoded.descriptors();
+        let peek = Permissions { peek: true, ..Permissions::NONE };
+        self.authorize(caller, decoded.domain, &descriptors, peek)?;
         let request = decoded.request(&descriptors);
         let response_config = &self.response_config;
         let peeked = self.decider.peek(&request, now, |decision, rules| {
@@ -205,10 +204,9 @@ impl<D: Decide> RlsService<D> {
     ) -> Result<Vec<u8>, Status> {
         let decoded = limits_messages::decode_counters_request(message, &self.bounds);
         let decoded = decoded.map_err(|error| self.reject_invalid(error))?;
-        if !caller.is_authorized(decoded.domain) {
-            return Err(unauthorized());
-        }
         let descriptors = decoded.descriptors();
+        let needed = Permissions { refund: reset, peek: !reset, limits: false };
+        self.authorize(caller, decoded.domain, &descriptors, needed)?;
         let entries = descriptors.first().map_or(&[][..], |descriptor| descriptor.entries);
         let now = self.clock.now();
         let respond = |counters: &CounterSnapshots<'_>| {

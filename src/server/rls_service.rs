@@ -21,8 +21,8 @@ use super::authz::{Caller, CounterAccess};
 use crate::clock::Clock;
 use crate::decide::{CounterSnapshots, DecideError, Decider};
 use crate::domain::{
-    Bounds, CALL_WORK_MAX, Decision, Entry, InvalidReason, Micros, Observer, Request, RpcOutcome,
-    Trace,
+    Bounds, CALL_WORK_MAX, Decision, Descriptor, Entry, InvalidReason, Micros, Observer, Permissions,
+    Request, RpcOutcome, Trace,
 };
 use crate::policy::Policy;
 use crate::policy::spec::HttpMapping;
@@ -155,6 +155,8 @@ pub struct RlsService<D> {
     pub(super) bounds: Bounds,
     /// Access that callers have to the methods of `tidegate.v1.Limits` other than `Check`.
     pub(super) counter_access: CounterAccess,
+    /// Permissions of callers without grants.
+    open_permissions: Permissions,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
     random_state: RandomState,
@@ -169,6 +171,7 @@ impl<D: Decide> RlsService<D> {
             response_config,
             bounds: Bounds::DEFAULT,
             counter_access: CounterAccess::Off,
+            open_permissions: Permissions::ALL,
             random_state: RandomState::new(),
         }
     }
@@ -183,6 +186,12 @@ impl<D: Decide> RlsService<D> {
     #[must_use]
     pub fn with_counter_access(self, counter_access: CounterAccess) -> Self {
         RlsService { counter_access, ..self }
+    }
+
+    /// Sets the permissions of callers without grants. By default, they have every permission.
+    #[must_use]
+    pub fn with_open_permissions(self, open_permissions: Permissions) -> Self {
+        RlsService { open_permissions, ..self }
     }
 
     /// Returns the maximum size of an encoded request, in bytes.
@@ -207,7 +216,7 @@ impl<D: Decide> RlsService<D> {
     /// # Errors
     ///
     /// Returns INVALID_ARGUMENT if the request cannot be decoded, PERMISSION_DENIED if the caller
-    /// has no grant for the domain, DEADLINE_EXCEEDED if there is too little time left, or
+    /// has no grant for the domain or lacks a permission that the request needs, DEADLINE_EXCEEDED if there is too little time left, or
     /// UNAVAILABLE if the store did not respond and no fallback applies. Header values that come
     /// from a downstream client never cause an error.
     pub(crate) async fn answer(
@@ -278,11 +287,9 @@ impl<D: Decide> RlsService<D> {
         }
         let mut decoded = DecodedRequest::empty();
         decoded.read(encoded, &self.bounds).map_err(|error| self.reject_invalid(error))?;
-        if !caller.is_authorized(decoded.domain) {
-            return Err(unauthorized());
-        }
         let mut descriptors = Descriptors::new();
         decoded.push_descriptors(&mut descriptors);
+        self.authorize(caller, decoded.domain, &descriptors, Permissions::NONE)?;
         let request = decoded.request(&descriptors);
         let CallTimestamps { now, started } = times;
         let random = self.random(encoded, now);
@@ -308,6 +315,35 @@ impl<D: Decide> RlsService<D> {
             None => decision.await,
         };
         decision.map_err(|error| self.reject_undecided(error))
+    }
+
+    /// Checks that the caller may use `domain`, and that it has the permissions that the
+    /// descriptors and the method need.
+    ///
+    /// # Errors
+    ///
+    /// Returns PERMISSION_DENIED.
+    pub(super) fn authorize(
+        &self,
+        caller: &Caller,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+        of_method: Permissions,
+    ) -> Result<(), Status> {
+        let Some(permitted) = caller.permissions(domain, self.open_permissions) else {
+            let message = "this caller is not authorized for this domain";
+            return Err(Status::permission_denied(message));
+        };
+        // By default, every caller has every permission, and the descriptors need not be read.
+        if permitted == Permissions::ALL
+            || permitted.include(Permissions::needed_by(descriptors).union(of_method))
+        {
+            return Ok(());
+        }
+        self.count_invalid(InvalidReason::Permission);
+        let message = "this caller may not refund, peek, or send limits in this domain; see \
+                       --grpc-client-domains, --refunds, --peeks, --request-limits";
+        Err(Status::permission_denied(message))
     }
 
     /// Counts an invalid request, and converts its decoding error into a gRPC status.
@@ -434,10 +470,6 @@ pub(super) struct CallTimestamps {
     pub(super) now: Micros,
     /// Monotonic time at which the call started; `None` if its duration is not measured.
     pub(super) started: Option<Instant>,
-}
-
-pub(super) fn unauthorized() -> Status {
-    Status::permission_denied("this caller is not authorized for this domain")
 }
 
 /// Classifies the result of a call for the metrics.

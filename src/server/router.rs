@@ -140,7 +140,7 @@ impl<D: Decide> Router<D> {
 
     /// Passes a request to the health or the reflection service, and returns the response. For an
     /// unknown method, the status is UNIMPLEMENTED.
-    pub(crate) async fn call_tonic_service(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(crate) async fn call_tonic_service(&self, request: Request<Body>) -> Response<Body> {
         match self.tonic_services.clone().call(request).await {
             Ok(response) => response,
             Err(never) => match never {},

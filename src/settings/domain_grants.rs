@@ -3,17 +3,19 @@
 //! `server::authz` enforces the grants with the callers' client certificates.
 
 use super::value_types::{ValueError, parse_text};
+use crate::domain::Permissions;
 
-/// Pair of a domain and the certificate names of the callers that may use it.
-pub type DomainGrant = (String, Vec<String>);
+/// Domain, certificate name of a caller that may use it, and the caller's permissions there.
+pub type DomainGrant = (String, String, Permissions);
 
-/// Parses grants of the form `domain=name,name; domain=name`. The domain `*` means all domains.
-/// Empty text means no grants, so that all callers may use all domains. Returns an error if the
-/// text is malformed.
+/// Parses grants of the form `domain=name:permission,permission,name; domain=name`. A permission
+/// belongs to the name before it. The domain `*` means all domains. Empty text means no grants, so
+/// that all callers may use all domains. Returns an error if the text is malformed.
 pub(super) fn parse_grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> {
     let error = |reason: &str| {
         Err(format!(
-            "{reason}; write domain=name,name; domain=name, such as edge=gateway.test,spiffe://a/b"
+            "{reason}; write domain=name,name:permission; domain=name, such as \
+             edge=gateway.test,spiffe://a/b:refund,limits"
         ))
     };
     let mut grants: Vec<DomainGrant> = Vec::new();
@@ -22,20 +24,53 @@ pub(super) fn parse_grants(input: &str) -> Result<Vec<DomainGrant>, ValueError> 
             return error("a domain has no names");
         };
         let domain = parse_text(domain.trim())?;
-        let names: Vec<String> =
-            names.split(',').map(|name| parse_text(name.trim())).collect::<Result<_, _>>()?;
-        if domain.is_empty() || names.iter().any(String::is_empty) {
-            return error("a domain or name is empty");
-        }
-        if names.iter().any(|name| name.contains('*')) {
-            return error("`*` is not a name: certificate names must match exactly");
-        }
-        if grants.iter().any(|(before, _)| *before == domain) {
+        if grants.iter().any(|(before, ..)| *before == domain) {
             return error("a domain occurs twice");
         }
-        grants.push((domain, names));
+        // Whether a permission may follow: the name before it has one.
+        let mut has_permissions = false;
+        for part in names.split(',').map(str::trim) {
+            if let (true, Some(more), Some((.., permissions))) =
+                (has_permissions, parse_permission(part), grants.last_mut())
+            {
+                *permissions = permissions.union(more);
+                continue;
+            }
+            let (name, permissions) = match split_permission(part) {
+                None => (part, Permissions::NONE),
+                Some((name, word)) => match parse_permission(word) {
+                    Some(permission) => (name, permission),
+                    None => return error("a permission is none of refund, peek, limits"),
+                },
+            };
+            if domain.is_empty() || name.is_empty() {
+                return error("a domain or name is empty");
+            }
+            if name.contains('*') {
+                return error("`*` is not a name: certificate names must match exactly");
+            }
+            has_permissions = permissions != Permissions::NONE;
+            grants.push((domain.clone(), parse_text(name)?, permissions));
+        }
     }
     Ok(grants)
+}
+
+/// Splits `name:permission`. Returns `None` if the text has no permission. A colon in front of a
+/// `/` or of a port number belongs to a URI.
+fn split_permission(text: &str) -> Option<(&str, &str)> {
+    let (name, word) = text.rsplit_once(':')?;
+    let is_of_uri = word.contains('/') || word.starts_with(|c: char| c.is_ascii_digit());
+    (!is_of_uri).then_some((name, word))
+}
+
+fn parse_permission(word: &str) -> Option<Permissions> {
+    match word {
+        "refund" => Some(Permissions { refund: true, ..Permissions::NONE }),
+        "peek" => Some(Permissions { peek: true, ..Permissions::NONE }),
+        "limits" => Some(Permissions { limits: true, ..Permissions::NONE }),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -45,12 +80,27 @@ mod tests {
     #[test]
     fn grants_are_parsed_and_incomplete_ones_rejected() {
         let parsed = parse_grants(" edge = a.test, spiffe://m/b?c=d ;*=ops.test;").unwrap();
-        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let grant = |domain: &str, name: &str, permissions| -> DomainGrant {
+            (domain.to_owned(), name.to_owned(), permissions)
+        };
+        let none = Permissions::NONE;
         assert_eq!(
             parsed,
             [
-                ("edge".to_owned(), names(&["a.test", "spiffe://m/b?c=d"])),
-                ("*".to_owned(), names(&["ops.test"])),
+                grant("edge", "a.test", none),
+                grant("edge", "spiffe://m/b?c=d", none),
+                grant("*", "ops.test", none),
+            ]
+        );
+        let parsed = parse_grants("e=spiffe://m:8/b:refund,limits,a.test:peek,b.test").unwrap();
+        let refund = Permissions { peek: false, ..Permissions::ALL };
+        let peek = Permissions { peek: true, ..none };
+        assert_eq!(
+            parsed,
+            [
+                grant("e", "spiffe://m:8/b", refund),
+                grant("e", "a.test", peek),
+                grant("e", "b.test", none),
             ]
         );
         assert_eq!(parse_grants(""), Ok(Vec::new()));
@@ -61,6 +111,9 @@ mod tests {
             "edge=a,",
             "edge=a;edge=b",
             "edge=*.test",
+            "edge=a.test:refnd",
+            "edge=:refund",
+            "edge=spiffe://a/b:",
             "e\u{7}=a",
             "e=a\u{7}",
         ] {

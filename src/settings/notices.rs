@@ -5,11 +5,13 @@
 //! unsupported settings that change decisions.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use super::Settings;
 use super::drop_in::DropIn;
 use super::precedence::{TextMap, find_similar_name};
 use super::table::{SettingRow, TABLE};
+use super::value_types::CounterAccessSetting;
 use crate::domain::nearest_word;
 
 /// Startup notice about a setting that has no effect or carries a risk.
@@ -140,6 +142,7 @@ pub fn find_notices(
     let mut notices = drop_in.map_or_else(Vec::new, |drop_in| {
         [find_drop_in_notices(environment, drop_in), find_unused_tls_notices(settings)].concat()
     });
+    notices.extend(find_access_notices(settings));
     let mut notice = |kind: NoticeKind, name: &str, text: String| {
         notices.push(Notice { kind, name: name.to_owned(), text });
     };
@@ -193,6 +196,72 @@ pub fn find_notices(
         }
     }
     notices
+}
+
+/// Minimum length of a secret that cannot be guessed, in bytes: 128 random bits in base64.
+const SECRET_BYTES_MIN: usize = 22;
+
+/// Returns notices about settings that let too many callers in, or none.
+fn find_access_notices(settings: &Settings) -> Vec<Notice> {
+    let risk =
+        |name: &str, text: String| Notice { kind: NoticeKind::Risk, name: name.to_owned(), text };
+    let mut notices = Vec::new();
+    for (is_risky, name, text) in access_risks(settings) {
+        notices.extend(is_risky.then(|| risk(name, text.to_owned())));
+    }
+    let granted = settings.grpc_client_domains.iter().map(|(_, name, _)| name);
+    for name in granted.chain(Some(&settings.grpc_client_tls_san)) {
+        if !name.is_empty() && !can_be_in_certificate(name) {
+            let text = format!(
+                "has the name {name:?}, which no certificate can have: only DNS names, and URIs \
+                 with ://, are compared"
+            );
+            notices.push(risk("--grpc-client-tls-san or --grpc-client-domains", text));
+        }
+    }
+    notices
+}
+
+/// Returns a tuple for each possible risk of who has access: whether it exists, the name of the
+/// setting, and the text of the notice.
+fn access_risks(settings: &Settings) -> [(bool, &'static str, &'static str); 3] {
+    let is_loopback = match settings.debug_host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        Ok(address) => address.is_loopback(),
+        Err(_) => settings.debug_host.eq_ignore_ascii_case("localhost"),
+    };
+    let is_anonymous = settings.grpc_client_tls_cacert.is_none() && settings.grpc_uds.is_none();
+    let writes = settings.counter_access == CounterAccessSetting::Write;
+    let secret = settings.key_secret.reveal();
+    [
+        (
+            !is_loopback,
+            "--debug-host",
+            "is not a loopback address: everyone who reaches the debug port sees rules and values, \
+             and the operator token is sent without TLS",
+        ),
+        (
+            writes && is_anonymous,
+            "--counter-access",
+            "is write without client certificates: everyone who reaches the gRPC port can reset \
+             counters",
+        ),
+        (
+            !secret.is_empty() && secret.len() < SECRET_BYTES_MIN,
+            "--key-secret",
+            "is shorter than 22 characters: it can be guessed; use 128 random bits",
+        ),
+    ]
+}
+
+/// Returns whether a certificate may have the name as a DNS name or a URI. An IP address or an email
+/// address is in a certificate as another type of name, which is not compared.
+fn can_be_in_certificate(name: &str) -> bool {
+    let is_printable = |c: char| c.is_ascii_graphic();
+    let is_dns = |c: char| c.is_ascii_alphanumeric() || "-_.*".contains(c);
+    match name.contains("://") {
+        true => name.chars().all(is_printable),
+        false => name.parse::<IpAddr>().is_err() && name.chars().all(is_dns),
+    }
 }
 
 /// Returns advice for an unknown environment variable. `similar` is the known variable with the
@@ -293,7 +362,7 @@ mod tests {
         let notices = drop_in_notices_for(
             &[
                 ("REDIS_URL", "redis:6379"),
-                ("TIDEGATE_KEY_SECRET", "s"),
+                ("TIDEGATE_KEY_SECRET", SECRET),
                 ("TIDEGATE_REPLICAS", "2"),
                 ("GRPC_SERVER_TLS_CERTT", "/c"),
                 ("GRPC_SERVER_TLS_CA_CERT", "/ca"),
@@ -363,6 +432,37 @@ mod tests {
         assert!(find_unsupported_backend(&environment(&[("BACKEND_TYPE", "redis")])).is_none());
     }
 
+    const SECRET: &str = "0123456789abcdefghijkl";
+
+    #[test]
+    fn each_setting_that_opens_a_port_or_shortens_a_secret_gets_a_notice() {
+        let tls = ["TIDEGATE_GRPC_SERVER_TLS_CERT", "TIDEGATE_GRPC_SERVER_TLS_KEY"];
+        let tls = [("TIDEGATE_GRPC_SERVER_USE_TLS", "true"), (tls[0], "/c"), (tls[1], "/k")];
+        let tls = [&tls[..], &[("TIDEGATE_GRPC_CLIENT_TLS_CACERT", "/ca")]].concat();
+        let write = ("TIDEGATE_COUNTER_ACCESS", "write");
+        let (host, secret) = ("TIDEGATE_DEBUG_HOST", "TIDEGATE_KEY_SECRET");
+        let san = "TIDEGATE_GRPC_CLIENT_TLS_SAN";
+        let grants = "TIDEGATE_GRPC_CLIENT_DOMAINS";
+        let with_tls = |setting| [&tls[..], &[setting]].concat();
+        for (settings, risky) in [
+            (vec![(host, "0.0.0.0")], true),
+            (vec![(host, "127.0.0.2")], false),
+            (vec![(host, "localhost")], false),
+            (vec![write], true),
+            (with_tls(write), false),
+            (vec![(secret, "s")], true),
+            (vec![(secret, SECRET)], false),
+            (with_tls((san, "10.0.0.1")), true),
+            (with_tls((san, "ops@test")), true),
+            (with_tls((san, "urn:a")), true),
+            (with_tls((san, "ops.test")), false),
+            (with_tls((grants, "edge=spiffe://a/b,::1")), true),
+            (with_tls((grants, "edge=spiffe://a/b,a_b.test:peek")), false),
+        ] {
+            assert_eq!(notices_for(&settings).len(), usize::from(risky), "{settings:?}");
+        }
+    }
+
     #[test]
     fn risky_settings_of_the_store_get_a_notice_until_they_are_set() {
         let url = ("REDIS_URL", "redis:6379");
@@ -371,7 +471,7 @@ mod tests {
         assert!(notices[0].starts_with("--key-secret is not set: "), "{notices:?}");
         assert!(notices[1].starts_with("--replicas is 1: "), "{notices:?}");
         for secret in ["TIDEGATE_KEY_SECRET", "TIDEGATE_KEY_SECRET_FILE"] {
-            let notices = notices_for(&[url, (secret, "s"), ("TIDEGATE_REPLICAS", "2")]);
+            let notices = notices_for(&[url, (secret, SECRET), ("TIDEGATE_REPLICAS", "2")]);
             assert_eq!(notices, Vec::<String>::new(), "{secret}");
         }
     }

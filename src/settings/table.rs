@@ -190,7 +190,7 @@ settings! {
     /// Interval of TCP keepalive probes to the control plane; 0s disables them.
     xds_keepalive_interval "xds-keepalive-interval" ["DURATION"]: Duration = "30s", duration_parser(0, 3_600_000), Plain, [];
     /// Maximum size of a response of the control plane.
-    xds_message_size "xds-message-size" ["SIZE"]: usize = "64MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
+    xds_message_size "xds-message-size" ["SIZE"]: usize = "16MiB", size_parser(1_024, 1 << 30), Plain, ["XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES"];
     /// Start without waiting for the first policy from the control plane; until it arrives, every
     /// call is answered with OK.
     force_start_without_initial_config "force-start-without-initial-config" ["true|false"]: bool = "false", parse_flag, Plain, ["FORCE_START_WITHOUT_INITIAL_CONFIG"];
@@ -239,13 +239,20 @@ settings! {
     grpc_client_tls_cacert "grpc-client-tls-cacert" ["FILE"]: Option<PathBuf> = "", parse_path, Plain, ["GRPC_CLIENT_TLS_CACERT"];
     /// DNS name required in client certificates.
     grpc_client_tls_san "grpc-client-tls-san" ["NAME"]: String = "", parse_text, Plain, ["GRPC_CLIENT_TLS_SAN"];
-    /// Domains that callers may use, by the names in their certificates
-    /// (`edge=a.test,spiffe://b; *=c.test`); if empty, every caller may use every domain.
+    /// Domains that callers may use, by the names in their certificates, each with its permissions
+    /// refund, peek, limits (`edge=a.test,spiffe://b:refund,limits; *=c.test`); if empty, every
+    /// caller may use every domain.
     grpc_client_domains "grpc-client-domains" ["GRANTS"]: Vec<DomainGrant> = "", parse_grants, Plain, [];
 
     /// Access of callers to the counters of their domains through tidegate.v1.Limits: off, read
     /// (Peek, ReadCounters), write (also Refund, ResetCounters).
     counter_access "counter-access" [CounterAccessSetting::KEYWORDS]: CounterAccessSetting = "off", CounterAccessSetting::parse, Plain, [];
+    /// Let callers without a grant refund hits (negative hits, Refund, ResetCounters).
+    refunds "refunds" ["true|false"]: bool = "true", parse_flag, Plain, [];
+    /// Let callers without a grant read a counter without charging it (0 hits, Peek, ReadCounters).
+    peeks "peeks" ["true|false"]: bool = "true", parse_flag, Plain, [];
+    /// Let callers without a grant send a limit that replaces that of the policy.
+    request_limits "request-limits" ["true|false"]: bool = "true", parse_flag, Plain, [];
 
     section "gRPC server";
     /// Worker threads for gRPC; 0 starts one per core of the machine or container.

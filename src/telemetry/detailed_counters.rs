@@ -15,11 +15,14 @@ use super::rule_counters::{RuleCounters, RuleName, RuleTable};
 use crate::domain::DetailedCheck;
 
 /// Maximum number of detailed paths (rule paths with descriptor values) over all rules. At this
-/// number, counters and names take at most 12 MB, and a scrape has 70,000 additional lines.
+/// number, a scrape has 70,000 additional lines.
 pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
 /// Maximum length of a detailed path (a rule's path with descriptor values), in bytes.
 /// Prometheus servers commonly reject labels longer than about 1 KiB.
 pub(super) const DETAILED_PATH_BYTES_MAX: usize = 512;
+/// Maximum length of all detailed paths together, in bytes. A scrape repeats each path in seven lines
+/// and more, so that 10,000 paths of 512 bytes would make it 62 MB; with this bound it has about 20.
+pub(super) const DETAILED_TOTAL_BYTES_MAX: usize = 1024 * 1024;
 /// Number of shards. Each shard holds some of the paths under its own lock, so that workers rarely
 /// wait for each other.
 const SHARD_COUNT: usize = 16;
@@ -36,6 +39,7 @@ pub(super) struct DetailedCounters {
     shards: [Mutex<HashMap<RowKey, RowCounters>>; SHARD_COUNT],
     hasher: RandomState,
     row_count: AtomicUsize,
+    path_bytes: AtomicUsize,
     overflows: AtomicU64,
 }
 
@@ -55,6 +59,7 @@ impl Default for DetailedCounters {
             shards: array::from_fn(|_| Mutex::default()),
             hasher: RandomState::new(),
             row_count: AtomicUsize::new(0),
+            path_bytes: AtomicUsize::new(0),
             overflows: AtomicU64::new(0),
         }
     }
@@ -77,8 +82,16 @@ impl DetailedCounters {
         if let Some((_, counters)) = shard.get(&key) {
             return Some(Arc::clone(counters));
         }
-        let add = |rows| (rows < DETAILED_ROWS_MAX).then_some(rows + 1);
-        if self.row_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
+        let take = |count: &AtomicUsize, part: usize, max: usize| {
+            let add = |sum: usize| (sum + part <= max).then_some(sum + part);
+            count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
+        };
+        let bytes = key.1.len();
+        let fits = take(&self.path_bytes, bytes, DETAILED_TOTAL_BYTES_MAX);
+        if !fits || !take(&self.row_count, 1, DETAILED_ROWS_MAX) {
+            if fits {
+                self.path_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            }
             self.overflows.fetch_add(1, Ordering::Relaxed);
             return None;
         }
@@ -94,7 +107,13 @@ impl DetailedCounters {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             let before = shard.len();
-            shard.retain(|_, (rule, _)| table.by_name.contains_key(rule));
+            shard.retain(|(_, path), (rule, _)| {
+                let is_kept = table.by_name.contains_key(rule);
+                if !is_kept {
+                    self.path_bytes.fetch_sub(path.len(), Ordering::Relaxed);
+                }
+                is_kept
+            });
             self.row_count.fetch_sub(before - shard.len(), Ordering::Relaxed);
         }
     }
@@ -165,6 +184,16 @@ mod tests {
         counters.retain_rules_of(&RuleTable::default());
         assert!(counters.rows().is_empty());
         assert_eq!(counters.row_count.load(Ordering::Relaxed), 0);
+        assert_eq!(counters.path_bytes.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_length_of_all_paths_together_is_bounded() {
+        let counters = DetailedCounters::default();
+        let path = |at: usize| format!("{at:05}{}", "x".repeat(DETAILED_PATH_BYTES_MAX - 5));
+        let kept = (0..DETAILED_ROWS_MAX).filter(|at| get(&counters, "d", &path(*at)).is_some());
+        assert_eq!(kept.count(), DETAILED_TOTAL_BYTES_MAX / DETAILED_PATH_BYTES_MAX);
+        assert_eq!(counters.rows().len(), DETAILED_TOTAL_BYTES_MAX / DETAILED_PATH_BYTES_MAX);
     }
 
     #[test]

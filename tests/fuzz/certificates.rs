@@ -1,5 +1,6 @@
 //! Certificates and keys: any bytes give TLS or a named error.
 
+use tidegate::domain::Permissions;
 use tidegate::server::{Grant, Tls, TlsMaterial};
 
 use crate::fuzzer::{Target, feed};
@@ -33,7 +34,11 @@ fn any_certificates_are_used_or_refused() {
             private_key: part(1),
             client_authority: Some(part(2)),
             allowed_callers: Vec::new(),
-            grants: vec![Grant { domain: "edge".to_owned(), callers: vec!["a.test".to_owned()] }],
+            grants: vec![Grant {
+                domain: "edge".to_owned(),
+                caller: "a.test".to_owned(),
+                permissions: Permissions::NONE,
+            }],
         };
         random.next();
         match Tls::new(&material) {

@@ -155,9 +155,10 @@ fn read_material(settings: &Settings) -> Result<Option<TlsMaterial>, Failure> {
         return Ok(None);
     };
     let san = &settings.grpc_client_tls_san;
-    let grant = |(domain, callers): &DomainGrant| Grant {
+    let grant = |(domain, caller, permissions): &DomainGrant| Grant {
         domain: domain.clone(),
-        callers: callers.clone(),
+        caller: caller.clone(),
+        permissions: *permissions,
     };
     Ok(Some(TlsMaterial {
         certificate: read_pem("--grpc-server-tls-cert", certificate)?,

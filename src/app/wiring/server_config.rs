@@ -6,7 +6,7 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use crate::app::exit_codes::Failure;
-use crate::domain::Bounds;
+use crate::domain::{Bounds, Permissions};
 use crate::server::{Address, CounterAccess, ListenSettings, Listener, ServerLimits, Tls};
 use crate::settings::{
     CounterAccessSetting, HeaderFamily, OnOff, ResetSetting, RetryAfterSetting, Settings,
@@ -140,6 +140,12 @@ pub(crate) fn counter_access(settings: &Settings) -> CounterAccess {
         CounterAccessSetting::Read => CounterAccess::Read,
         CounterAccessSetting::Write => CounterAccess::Write,
     }
+}
+
+/// Returns the permissions of callers without a grant.
+pub(crate) fn open_permissions(settings: &Settings) -> Permissions {
+    let Settings { refunds: refund, peeks: peek, request_limits: limits, .. } = *settings;
+    Permissions { refund, peek, limits }
 }
 
 /// Returns the bounds on the size of a request and the number of limits it checks.

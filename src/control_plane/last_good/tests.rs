@@ -278,7 +278,9 @@ fn a_response_with_too_many_resources_is_rejected_as_a_whole() {
     assert_eq!(rejection_messages(&update), ["the response has 10001 resources, more than 10000"]);
     assert_eq!(active_domains(&last_good), to_owned_pairs(&[("a", 1)]));
     let most = (0..RESOURCES_MAX).map(|_| RawResource::default()).collect();
-    assert_eq!(last_good.apply(most).rejections.len(), RESOURCES_MAX, "each one is read");
+    let rejections = last_good.apply(most).rejections;
+    let last = rejections.last().unwrap().to_string();
+    assert_eq!((rejections.len(), &*last), (REJECTIONS_MAX + 1, "and 9000 more errors"));
 }
 
 #[test]
@@ -331,4 +333,103 @@ fn the_fingerprint_is_that_of_the_active_resources() {
     assert_eq!(fingerprint_after(invalid_resource("a")), first, "the last good version is active");
     assert_ne!(fingerprint_after(valid_resource("a", 2)), first);
     assert_eq!(fingerprint_after(valid_resource("a", 1)), first);
+}
+
+const MIB: usize = 1 << 20;
+
+/// Encodes a field with this number that contains `bytes`.
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut encoded = vec![number << 3 | 2];
+    prost::encoding::encode_varint(bytes.len() as u64, &mut encoded);
+    [encoded, bytes.to_vec()].concat()
+}
+
+/// Returns a resource for the domain `d` that begins with `descriptors`, and then repeats `more` up
+/// to 16 MiB.
+fn raw_resource(name: &str, descriptors: &[u8], more: &[u8]) -> RawResource {
+    let mut value =
+        [&field(1, name.as_bytes())[..], &field(2, name.as_bytes()), descriptors].concat();
+    value.extend_from_slice(&more.repeat((16 * MIB - value.len()) / more.len().max(1)));
+    RawResource { type_url: TYPE_URL.to_owned(), value }
+}
+
+/// Returns an encoded descriptor with a limit, as a field with this number.
+fn encoded_rule(number: u8, value: &str, below: &[u8]) -> Vec<u8> {
+    let limit = RateLimitPolicy { unit: 1, requests_per_unit: 1, ..RateLimitPolicy::default() };
+    let (key, value) = (field(1, b"k"), field(2, value.as_bytes()));
+    field(number, &[&key, &value, &field(3, &limit.encode_to_vec()), below].concat())
+}
+
+#[test]
+fn any_response_of_16_mebibytes_takes_at_most_256_mebibytes() {
+    const RULES: usize = 120_000;
+    let repeat_in = |numbers: &[u8], unit: &[u8]| {
+        let inner = unit.repeat(15 * MIB / unit.len());
+        numbers.iter().rev().fold(inner, |inner, number| field(*number, &inner))
+    };
+    let rules: Vec<u8> = (0..RULES).flat_map(|at| encoded_rule(3, &at.to_string(), b"")).collect();
+    let padded: Vec<u8> = (0..20_000)
+        .flat_map(|at| encoded_rule(4, &format!("{}{at}", "x".repeat(700)), b""))
+        .collect();
+    let inherited: Vec<u8> =
+        (0..10_000).flat_map(|at| encoded_rule(4, &at.to_string(), b"")).collect();
+    let long = "x".repeat(60 * 1024);
+    let many: Vec<RawResource> = (0..10_000)
+        .map(|at| RawResource {
+            value: [
+                field(1, &[at as u8, b'a']),
+                field(2, at.to_string().as_bytes()),
+                field(3, b"").repeat(20),
+            ]
+            .concat(),
+            type_url: TYPE_URL.to_owned(),
+        })
+        .collect();
+    let one = |descriptors: &[u8], more: &[u8]| vec![raw_resource("d", descriptors, more)];
+    for (name, resources) in [
+        ("rules", one(&rules, b"")),
+        ("rules with long values", one(&encoded_rule(3, "a", &padded), b"")),
+        ("rules below a long value", one(&encoded_rule(3, &long, &inherited), b"")),
+        ("empty descriptors", one(b"", &field(3, b""))),
+        ("as many empty descriptors as nodes", one(&field(3, b"").repeat(249_990), b"")),
+        ("replaced limits", one(&repeat_in(&[3, 3], &field(5, b"")), b"")),
+        ("values in metadata", one(&repeat_in(&[3, 8, 1, 2, 6], &field(1, b"")), b"")),
+        ("names in metadata", one(&repeat_in(&[3, 8], &field(1, b"")), b"")),
+        ("a text in metadata", one(&repeat_in(&[3, 8, 1, 2, 3], b"x"), b"")),
+        ("a key", one(&repeat_in(&[3, 1], b"\x01"), b"")),
+        ("many domains", many),
+    ] {
+        let mut last_good = LastGood::default();
+        let mut update = DomainUpdate::default();
+        let measured = allocation_counter::measure(|| update = last_good.apply(resources));
+        let (bytes, rejections) = (measured.bytes_max as usize, update.rejections.len());
+        println!("{name}: {} MiB, {rejections} rejections", bytes / MIB);
+        assert!(bytes <= 256 * MIB, "{name}: {bytes}");
+        assert!(rejections <= REJECTIONS_MAX + 1, "{name}: {rejections}");
+        assert_eq!(
+            rejections == 0,
+            name.starts_with("rules") && name != "rules below a long value"
+        );
+    }
+}
+
+#[test]
+fn texts_of_a_control_plane_are_cut_at_512_bytes() {
+    for text in ["x".repeat(16 * MIB), "\u{1}".repeat(MIB), "é".repeat(MIB), "…".repeat(513)] {
+        let cut = escape_and_truncate(&text);
+        assert!(cut.len() <= TEXT_BYTES_MAX + '…'.len_utf8(), "{}", cut.len());
+        assert!(cut.ends_with('…'));
+    }
+    assert_eq!(escape_and_truncate(&"x".repeat(512)), "x".repeat(512));
+}
+
+#[test]
+fn domains_share_one_budget_and_a_removed_domain_frees_its_part() {
+    let long = "x".repeat(60 * 1024);
+    let below: Vec<_> = (0..600).flat_map(|at| encoded_rule(4, &at.to_string(), b"")).collect();
+    let rules = |name: &str| raw_resource(name, &encoded_rule(3, &long, &below), b"");
+    let mut last_good = LastGood::default();
+    assert!(last_good.apply(vec![rules("a")]).rejections.is_empty());
+    assert!(!last_good.apply(vec![rules("a"), rules("b")]).rejections.is_empty());
+    assert!(last_good.apply(vec![rules("b")]).rejections.is_empty());
 }

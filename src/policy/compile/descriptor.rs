@@ -75,6 +75,13 @@ fn read_node<'d>(
     path.push(key.clone().unwrap_or_default());
     path.push(value.clone().unwrap_or_default());
     let rule = read_rule(reader, fields, defaults, path);
+    if !defaults.budget.take(1 + rule_limits(&rule), node_bytes(fields, path)) {
+        path.truncate(path.len().saturating_sub(2));
+        if let Some(message) = defaults.budget.first_error() {
+            reader.report(Target::Value, DiagnosticKind::TooLarge, message);
+        }
+        return Err(ErrorReported);
+    }
     let children = read_list(reader, fields, &keywords::CHILDREN, defaults, path);
     path.truncate(path.len().saturating_sub(2));
     let share_threshold = read_share_threshold(reader, fields, &value);
@@ -91,6 +98,21 @@ fn read_node<'d>(
         rule: rule?,
         children: children.into_iter().map(|(_, node)| node).collect(),
     })
+}
+
+fn rule_limits(rule: &Result<Option<RuleSpec>, ErrorReported>) -> usize {
+    rule.as_ref().ok().and_then(Option::as_ref).map_or(0, |rule| rule.limits.len())
+}
+
+/// Returns an estimate of the text that a compiled node takes, in bytes: its path, which a rule's
+/// name in metrics repeats, its place in the policy, and its `metadata` and `body`.
+fn node_bytes(fields: &Fields<'_>, path: &[String]) -> usize {
+    /// Length of one step of a place, such as `descriptors[1234].`.
+    const STEP_BYTES: usize = 18;
+    let path: usize = path.iter().map(String::len).sum::<usize>() + path.len() / 2 * STEP_BYTES;
+    [&keywords::METADATA, &keywords::RULE_BODY, &keywords::RATE_LIMIT, &keywords::RATE_LIMITS]
+        .into_iter()
+        .fold(path, |bytes, key| bytes + fields.text_bytes(key))
 }
 
 fn read_key<'d>(reader: &mut Reader<'d>, fields: &Fields<'d>) -> Result<String, ErrorReported> {

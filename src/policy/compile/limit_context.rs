@@ -4,6 +4,7 @@
 
 use super::limit_numbers::{BoundsError, stable_hash};
 use crate::domain::{Charge, Limit, OnStoreFailure};
+use crate::policy::source::read_budget::ReadBudget;
 use crate::policy::syntax::diagnostic::{DiagnosticKind, Target};
 use crate::policy::syntax::keywords;
 use crate::policy::syntax::reader::{ErrorReported, Fields, Reader};
@@ -17,6 +18,8 @@ pub(crate) struct LimitDefaults<'a> {
     pub(crate) on_store_failure: OnStoreFailure,
     /// Charge mode for limits without their own `charge`.
     pub(crate) charge: Charge,
+    /// Nodes and bytes that the whole policy may still use.
+    pub(crate) budget: &'a ReadBudget,
 }
 
 /// Position of a limit in the descriptor tree, with the defaults of its domain.

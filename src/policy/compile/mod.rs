@@ -28,6 +28,7 @@ use self::limit_context::LimitDefaults;
 use self::limit_numbers::stable_hash;
 use self::rate_limit::{read_charge, read_on_store_failure};
 use self::spec::{DomainSpec, HttpMapping, NodeSpec, RejectionBody, SourceLocation};
+use super::source::read_budget::ReadBudget;
 use super::source::resource::Resource;
 use super::source::{Options, Source};
 use super::syntax::diagnostic::{
@@ -76,8 +77,9 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, 
     sources.sort_by(|a, b| a.name.cmp(&b.name));
     check_total_size(&sources, options, &mut errors);
     let mut documents = Vec::new();
+    let budget = ReadBudget::default();
     for source in &sources {
-        match Document::read(source, options) {
+        match Document::read(source, options, &budget) {
             Ok((document, more)) => {
                 documents.push(document);
                 errors.extend(more);
@@ -88,7 +90,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, 
             break;
         }
     }
-    let (mut domains, diagnostics) = compile_files(&documents, options);
+    let (mut domains, diagnostics) = compile_files(&documents, options, &budget);
     let (mut warnings, more): (Vec<_>, Vec<_>) =
         diagnostics.into_iter().partition(|diagnostic| diagnostic.kind.is_warning());
     errors.extend(more);
@@ -119,7 +121,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, 
     })
 }
 
-/// Compiles the control-plane resources of one domain. Does not return warnings, because they are
+/// Compiles the control-plane resources of one domain, within `budget`. Does not return warnings, because they are
 /// meant for the author of a policy file.
 ///
 /// # Errors
@@ -129,6 +131,7 @@ pub fn compile(sources: &[Source], options: &Options) -> Result<CompiledPolicy, 
 pub fn compile_resources(
     resources: Vec<Resource>,
     options: &Options,
+    budget: &ReadBudget,
 ) -> Result<DomainSpec, Diagnostics> {
     let (mut documents, mut errors) = (Vec::new(), Vec::new());
     for resource in resources {
@@ -140,7 +143,7 @@ pub fn compile_resources(
         return Err(Diagnostics(errors));
     }
     let options = Options { merge_domains: true, ..*options };
-    let (domains, diagnostics) = compile_files(&documents, &options);
+    let (domains, diagnostics) = compile_files(&documents, &options, budget);
     errors.extend(diagnostics.into_iter().filter(|diagnostic| !diagnostic.kind.is_warning()));
     if errors.is_empty() {
         errors.extend(
@@ -248,6 +251,7 @@ struct DomainSettings {
 fn compile_files(
     documents: &[Document<'_>],
     options: &Options,
+    budget: &ReadBudget,
 ) -> (Vec<MergedDomain>, Vec<Diagnostic>) {
     let mut files: Vec<PolicyFile<'_>> = documents.iter().map(read_domain_settings).collect();
     let mut domains = Vec::new();
@@ -256,7 +260,7 @@ fn compile_files(
         let name = files[group[0]].domain.clone().unwrap_or_default();
         let on_store_failure = settings.on_store_failure.unwrap_or_default();
         let charge = settings.charge.unwrap_or(options.charge);
-        let defaults = LimitDefaults { domain: &name, on_store_failure, charge };
+        let defaults = LimitDefaults { domain: &name, on_store_failure, charge, budget };
         let (nodes, origins) = merge_nodes(&mut files, &group, defaults);
         let spec = DomainSpec {
             quota_group: quota_group::group_keys_or_default(&name, settings.quota_group),

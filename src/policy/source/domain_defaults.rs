@@ -9,6 +9,7 @@ use super::resource::{DescriptorFields, LimitFields, ResourceWriter};
 use super::{Options, Source};
 use crate::policy::compile::{compile_resources, metadata};
 use crate::policy::lookup::patterns::Patterns;
+use crate::policy::source::read_budget::ReadBudget;
 use crate::policy::syntax::diagnostic::{DiagnosticKind, Diagnostics, PathStep, Target, quoted};
 use crate::policy::syntax::document::Document;
 use crate::policy::syntax::keywords::{self, Key};
@@ -84,7 +85,8 @@ impl PolicyDefaults {
     /// assert!(errors.to_string().contains("unknown key \"acounting\""), "{errors}");
     /// ```
     pub fn read(source: &Source, options: &Options) -> Result<Self, Diagnostics> {
-        let (document, mut errors) = Document::read(source, options).map_err(Diagnostics)?;
+        let (document, mut errors) =
+            Document::read(source, options, &ReadBudget::default()).map_err(Diagnostics)?;
         let mut reader = Reader::new(&document);
         let entries = read_entries(&mut reader, document.root());
         errors.extend(reader.into_diagnostics());
@@ -175,7 +177,11 @@ fn report_invalid(reader: &mut Reader<'_>, keys: &Map<String, Json>) {
     if writer.begin_descriptor(&sample) {
         writer.end_descriptor();
     }
-    let Err(errors) = compile_resources(vec![writer.finish()], &Options::default()) else { return };
+    let Err(errors) =
+        compile_resources(vec![writer.finish()], &Options::default(), &ReadBudget::default())
+    else {
+        return;
+    };
     for error in errors.0 {
         let names = DOMAIN_KEYS.iter().chain(&LIMIT_KEYS).map(|key| key.name);
         // The path of a limit's key starts at the sample's descriptor.

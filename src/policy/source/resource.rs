@@ -283,6 +283,7 @@ mod tests {
     use crate::policy::compile::compile_resources;
     use crate::policy::compile::spec::DomainSpec;
     use crate::policy::source::domain_defaults::PolicyDefaults;
+    use crate::policy::source::read_budget::ReadBudget;
     use crate::policy::source::{Options, Source};
     use crate::policy::syntax::diagnostic::Diagnostics;
 
@@ -314,7 +315,7 @@ mod tests {
         defaults: DomainDefaults,
         descriptors: &[DescriptorFields<'_>],
     ) -> Result<DomainSpec, Diagnostics> {
-        compile_resources(write(defaults, descriptors), &Options::default())
+        compile_resources(write(defaults, descriptors), &Options::default(), &ReadBudget::default())
     }
 
     #[test]
@@ -366,7 +367,9 @@ mod tests {
         assert!(nested.begin_descriptor(&independent("b")));
         nested.end_descriptor();
         nested.end_descriptor();
-        let domain = compile_resources(vec![nested.finish()], &Options::default()).unwrap();
+        let domain =
+            compile_resources(vec![nested.finish()], &Options::default(), &ReadBudget::default())
+                .unwrap();
         assert_eq!(domain.accounting, Accounting::AllOrNothing);
     }
 
@@ -375,7 +378,11 @@ mod tests {
         let compile = |checks_max| {
             let bounds = Bounds { checks_max, ..Bounds::DEFAULT };
             let resources = write(DomainDefaults::default(), &[hourly("a", 1), hourly("b", 1)]);
-            let compiled = compile_resources(resources, &Options { bounds, ..Options::default() });
+            let compiled = compile_resources(
+                resources,
+                &Options { bounds, ..Options::default() },
+                &ReadBudget::default(),
+            );
             compiled.map(drop).map_err(|errors| errors.0[0].kind)
         };
         assert_eq!(compile(2), Ok(()));

@@ -10,6 +10,7 @@ use super::excerpt::LineIndex;
 use super::suggestions::foreign_file_message;
 use super::yaml::{self, Node, Span, Tree, Value, YamlError};
 use crate::policy::compile::spec::SourceLocation;
+use crate::policy::source::read_budget::{READ_BYTES_MAX, ReadBudget, exceeded_message};
 use crate::policy::source::resource::Resource;
 use crate::policy::source::{Options, Source};
 
@@ -33,16 +34,19 @@ impl<'s> Document<'s> {
     pub(crate) fn read(
         source: &'s Source,
         options: &Options,
+        budget: &ReadBudget,
     ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
         let text = source.decode(options).map_err(|diagnostic| vec![*diagnostic])?;
         let (file, lines) = (source.name.as_str(), LineIndex::new(text));
-        let mut tree = match yaml::parse(text) {
+        let mut tree = match yaml::parse(text, budget.bytes_left()) {
             Ok(tree) => tree,
             Err(problems) => {
                 let problems = problems.into_iter();
                 return Err(problems.map(|problem| diagnostic(file, &lines, problem)).collect());
             }
         };
+        // Within the budget, because the parser stops beyond it.
+        budget.take(0, tree.bytes());
         if let Some(message) = foreign_file_message(tree.root()) {
             let (kind, message) = (DiagnosticKind::ForeignFile, message.to_owned());
             let (path, span) = (Path::default(), tree.root().span());
@@ -59,6 +63,11 @@ impl<'s> Document<'s> {
     pub(crate) fn from_resource(resource: Resource) -> (Self, Vec<Diagnostic>) {
         let Resource { name, mut tree } = resource;
         let lines = LineIndex::new("");
+        if tree.bytes() > READ_BYTES_MAX {
+            let (path, span) = (Path::default(), Span::NONE);
+            let kind = DiagnosticKind::TooLarge;
+            tree.problems.push(YamlError { kind, message: exceeded_message(), path, span });
+        }
         let problems = std::mem::take(&mut tree.problems).into_iter();
         let errors = problems.map(|problem| diagnostic(&name, &lines, problem)).collect();
         (Document { file: name.into(), lines, tree }, errors)

@@ -52,6 +52,11 @@ impl Fields<'_> {
     pub(crate) fn is_set(&self, key: &Key) -> bool {
         self.map.entry(key.name).is_some_and(|(_, value)| !value.is_null())
     }
+
+    /// Returns the length of all text in the value of the key, in bytes; 0 if the key is absent.
+    pub(crate) fn text_bytes(&self, key: &Key) -> usize {
+        self.map.entry(key.name).map_or(0, |(_, value)| value.text_bytes())
+    }
 }
 
 impl<'d> Reader<'d> {

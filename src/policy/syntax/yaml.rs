@@ -22,6 +22,7 @@ use super::diagnostic::{
     DIAGNOSTICS_MAX, DiagnosticKind, Path, PathStep, TOO_MANY_ERRORS_MESSAGE, quoted,
 };
 use super::scalar::{self, Scalar};
+use crate::policy::source::read_budget::exceeded_message;
 
 /// Maximum nesting depth. A map counts as one level; a list counts only if it is directly inside
 /// another list, so `descriptors` and its maps are one level. A descriptor has at most 160 entries,
@@ -166,6 +167,13 @@ impl Tree {
         self.node(self.root)
     }
 
+    /// Returns the memory that the tree takes, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.records.len() * size_of::<NodeRecord>()
+            + self.children.len() * size_of::<u32>()
+            + self.text.len()
+    }
+
     fn node(&self, id: u32) -> Node<'_> {
         Node { tree: self, record: &self.records[id as usize] }
     }
@@ -207,6 +215,16 @@ impl<'t> Node<'t> {
         match self.value() {
             Value::Scalar(text, _) => text,
             Value::List(_) | Value::Map(_) => "",
+        }
+    }
+
+    /// Returns the length of the text in this node and in the nodes below, in bytes.
+    pub(crate) fn text_bytes(self) -> usize {
+        match self.value() {
+            Value::Scalar(text, _) => text.len(),
+            Value::List(children) | Value::Map(children) => {
+                children.nodes().map(Node::text_bytes).sum()
+            }
         }
     }
 
@@ -263,7 +281,7 @@ fn pairs(ids: &[u32]) -> impl Iterator<Item = (u32, u32)> {
 ///
 /// Returns the errors if the text is not YAML, is empty, is nested too deeply, has aliases that
 /// expand too far, or contains [`DIAGNOSTICS_MAX`] errors.
-pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
+pub(crate) fn parse(text: &str, bytes_max: usize) -> Result<Tree, Vec<YamlError>> {
     let mut builder = Builder::default();
     let mut documents = 0;
     let counter = PunctuationCounter::default();
@@ -288,6 +306,9 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Vec<YamlError>> {
             break;
         }
         builder.handle_event(event, &span).map_err(|problem| vec![problem])?;
+        if builder.tree.bytes() > bytes_max {
+            return Err(vec![YamlError::new(DiagnosticKind::TooLarge, exceeded_message(), last)]);
+        }
         if builder.tree.problems.len() >= DIAGNOSTICS_MAX {
             let mut problems = builder.tree.problems;
             problems.push(YamlError::new(DiagnosticKind::TooLarge, TOO_MANY_ERRORS_MESSAGE, last));

@@ -8,5 +8,6 @@ mod performance_page;
 mod policy_keys_page;
 mod redis_page;
 mod runbook;
+mod security_page;
 mod settings_page;
 mod shipped_policies;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
+use super::incomplete_requests::begin;
 use super::test_server::{PATIENCE, Server, encoded, soon, until};
 use crate::support::raw_http2::{
     PREFACE, SETTINGS, begun, call, connect, exchange, frame, framed, read_until_closed, socket,
@@ -48,6 +49,17 @@ async fn a_call_under_way_finishes_and_an_idle_connection_is_told_to_go() {
     assert!(TcpStream::connect(address).await.is_err(), "no connection is accepted any more");
     gate.gate.add_permits(1);
     assert_eq!(soon("the call", waiting).await.unwrap().unwrap(), 0);
+    assert_eq!(server.left().await.cut_off, 0);
+}
+
+#[tokio::test]
+async fn an_open_stream_of_reflection_keeps_nobody() {
+    let mut server = Server::start();
+    let connection = connect(server.address).await;
+    let reflection = "http://tidegate/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let (response, _stream) = begin(&connection, call().uri(reflection), &[]).await;
+    assert_eq!(soon("the head", response).await.unwrap().status(), 200);
+    server.leave();
     assert_eq!(server.left().await.cut_off, 0);
 }
 

@@ -10,11 +10,11 @@ use http::Response;
 use tidegate::clock::Clock;
 use tonic::Code;
 
-use super::test_server::{Server, encoded, soon};
+use super::test_server::{PATIENCE, Server, encoded, soon};
 use crate::support::raw_http2::{call, connect, exchange, framed};
 
 /// A call that has sent `part` of its body and not ended its stream.
-async fn begin(
+pub(super) async fn begin(
     connection: &SendRequest<Bytes>,
     call: http::request::Builder,
     part: &[u8],
@@ -148,6 +148,15 @@ async fn a_message_that_is_too_long_is_rejected_at_its_prefix() {
         assert!(start.elapsed() < Duration::from_secs(4), "before any timeout");
     }
     server.left().await;
+}
+
+#[tokio::test]
+async fn a_health_check_whose_message_does_not_arrive_ends_by_its_deadline() {
+    let server = Server::with(|limits| limits.receive_timeout = PATIENCE * 2);
+    let connection = connect(server.address).await;
+    let check = call().uri("http://tidegate/grpc.health.v1.Health/Check");
+    let (response, _stream) = begin(&connection, check.header("grpc-timeout", "50m"), &[]).await;
+    assert_eq!(soon("the answer", status(response)).await, Code::DeadlineExceeded);
 }
 
 #[tokio::test]

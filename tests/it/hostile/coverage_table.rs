@@ -309,7 +309,7 @@ fn sources(directory: &Path, into: &mut Vec<PathBuf>) {
 }
 
 /// The names of all functions in the tests of `src` and `tests`.
-fn functions() -> BTreeSet<String> {
+pub(crate) fn functions() -> BTreeSet<String> {
     let mut files = Vec::new();
     for directory in ["src", "tests"] {
         sources(&root().join(directory), &mut files);

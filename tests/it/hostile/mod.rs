@@ -4,7 +4,7 @@
 mod certificate_rotation;
 mod chart_memory;
 mod client_certificates;
-mod coverage_table;
+pub(crate) mod coverage_table;
 mod extreme_requests;
 mod half_received;
 mod http2_abuse;

@@ -4,3 +4,4 @@ mod authorization;
 mod batches;
 mod counters;
 mod messages;
+mod permissions;

@@ -97,6 +97,72 @@ fn reading_one_mebibyte_takes_at_most_64_mebibytes() {
     assert!(failed.is_empty(), "\n{failed}");
 }
 
+/// Repeats `piece` to 3.9 MiB.
+fn large(head: &str, piece: &str) -> String {
+    head.to_owned() + &piece.repeat((39 * MIB / 10 - head.len()) / piece.len())
+}
+
+/// A policy with 40,000 rules below values of 60 KiB, or with a body of 900 bytes in each.
+fn large_inherited(domain: usize) -> String {
+    let long = "x".repeat(60_000);
+    let mut text = format!("domain: d{domain}\ndescriptors:\n- key: {long}\n  descriptors:\n");
+    for at in 0..40_000 {
+        writeln!(
+            text,
+            "  - {{key: k, value: v{at}, rate_limit: {{unit: day, requests_per_unit: 9}}}}"
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// A policy of 40,000 rules that repeat `metadata` of 15 KiB by alias.
+fn large_aliased(domain: usize) -> String {
+    let long = "x".repeat(15_000);
+    let mut text = format!(
+        "domain: d{domain}\ndescriptors:\n- {{key: k, metadata: &m {{a: {long}}}, rate_limit: &l {{unit: day, requests_per_unit: 9}}}}\n"
+    );
+    for at in 0..40_000 {
+        writeln!(text, "- {{key: k, value: v{at}, rate_limit: *l, metadata: *m}}").unwrap();
+    }
+    text
+}
+
+#[test]
+fn sixteen_files_of_3_9_mebibytes_take_at_most_384_mebibytes() {
+    let rules = |domain: usize| {
+        let mut text = format!("domain: d{domain}\ndescriptors:\n");
+        for at in 0..50_000 {
+            writeln!(
+                text,
+                "- {{key: k, value: v{at}, rate_limit: {{unit: day, requests_per_unit: 9}}}}"
+            )
+            .unwrap();
+        }
+        text
+    };
+    type Kind<'k> = (&'k str, &'k dyn Fn(usize) -> String);
+    let kinds: [Kind<'_>; 6] = [
+        ("rules", &rules),
+        ("rules below a long key", &large_inherited),
+        ("rules with aliased metadata", &large_aliased),
+        ("block list of nothing", &|_| large("", "-\n")),
+        ("descriptors of maps", &|at| large(&format!("domain: d{at}\ndescriptors:\n"), "- {}\n")),
+        ("duplicate keys", &|_| large("", "a: b\n")),
+    ];
+    for (name, text) in kinds {
+        let source = |at| Source { name: format!("{at:02}.yaml"), text: text(at).into_bytes() };
+        let sources: Vec<Source> = (0..16).map(source).collect();
+        let mut errors = 0;
+        let measured = allocation_counter::measure(|| {
+            errors = compile(&sources, &Options::default()).err().map_or(0, |all| all.0.len());
+        });
+        println!("{name}: {} MiB, {errors} errors", measured.bytes_max >> 20);
+        assert!(errors > 0, "{name} is beyond the bounds");
+        assert!(measured.bytes_max <= 384 << 20, "{name}: {}", measured.bytes_max);
+    }
+}
+
 #[test]
 fn policies_in_brackets_and_in_blocks_are_read_whatever_their_size() {
     assert_eq!(memory(json_policy()).1, 0);

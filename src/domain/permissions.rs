@@ -1,0 +1,51 @@
+//! Permissions of a caller beyond charging hits: refunds, peeks, and request limits.
+//!
+//! Not here: which caller has which permissions (`server::authz`).
+
+use super::{Descriptor, Hits};
+
+/// Parts of a request that need a permission, because they give away or reveal what other callers
+/// have used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permissions {
+    /// Refund hits: descriptors with negative hits, and the methods `Refund` and `ResetCounters`.
+    pub refund: bool,
+    /// Read a counter without charging it: descriptors with 0 hits, and the methods `Peek` and
+    /// `ReadCounters`.
+    pub peek: bool,
+    /// Send a limit in a request, which replaces the limit of the policy.
+    pub limits: bool,
+}
+
+impl Permissions {
+    /// No permission: a caller can only charge hits.
+    pub const NONE: Permissions = Permissions { refund: false, peek: false, limits: false };
+    /// Every permission, which every caller of envoyproxy/ratelimit has.
+    pub const ALL: Permissions = Permissions { refund: true, peek: true, limits: true };
+
+    /// Returns the permissions that are in `self`, in `other`, or in both.
+    #[must_use]
+    pub fn union(self, other: Permissions) -> Permissions {
+        Permissions {
+            refund: self.refund || other.refund,
+            peek: self.peek || other.peek,
+            limits: self.limits || other.limits,
+        }
+    }
+
+    /// Returns whether `self` has every permission that is in `needed`.
+    pub fn include(self, needed: Permissions) -> bool {
+        self.union(needed) == self
+    }
+
+    /// Returns the permissions that a request with these descriptors needs.
+    pub fn needed_by(descriptors: &[Descriptor<'_>]) -> Permissions {
+        descriptors.iter().fold(Permissions::NONE, |needed, descriptor| {
+            needed.union(Permissions {
+                refund: descriptor.refund,
+                peek: descriptor.hits == Hits::ZERO && !descriptor.refund,
+                limits: descriptor.limit.is_some(),
+            })
+        })
+    }
+}
