@@ -63,7 +63,10 @@ impl<S: Store, O: Observer> Decider<S, O> {
         let matches = policy.find(request);
         let mut checks = policy.checks(request, &matches);
         if checks.is_truncated {
-            return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
+            return Err(DecideError::TooManyChecks {
+                checks_max: policy.checks_max(),
+                in_batch: false,
+            });
         }
         let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
         // Independent shadow checks, so that no answer depends on another one.

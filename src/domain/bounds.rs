@@ -40,8 +40,7 @@ impl Bounds {
     ///   in the message.
     /// - 2,048 checks: one per descriptor. A Redis script takes about 2 µs for each check.
     /// - 1,024 requests per batch: beyond 100 requests, a larger batch hardly reduces the cost per
-    ///   request, and a batch blocks its worker thread until all of its requests are sent to the
-    ///   store.
+    ///   request.
     pub const DEFAULT: Bounds = Bounds {
         descriptors_max: 2_048,
         entries_max: 160,

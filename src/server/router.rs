@@ -127,7 +127,7 @@ impl<D: Decide> Router<D> {
                 body: request.into_body(),
             });
         }
-        match LimitsMethod::from_path(path) {
+        match LimitsMethod::from_path(path).filter(|_| self.rls_service.has_limits_service()) {
             Some(method) => RouteMatch::RateLimit(RateLimitCall {
                 method: UnaryMethod::Limits(method),
                 deadline: framing::parse_grpc_timeout(request.headers()),

@@ -10,5 +10,5 @@ mod half_received;
 mod http2_abuse;
 mod key_flood;
 mod secret_leaks;
-mod target;
+pub(crate) mod target;
 pub(crate) mod tls_callers;
