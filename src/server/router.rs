@@ -20,6 +20,7 @@ use super::limits_service::LimitsMethod;
 use super::receive;
 use super::receive::{ArrivedBody, ReceiveBounds, ReceivedBody};
 use super::rls_service::{Decide, RlsService, SHOULD_RATE_LIMIT_PATH};
+use crate::clock::Clock;
 use crate::domain::{ByteBudget, InvalidReason, Trace};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
@@ -111,6 +112,11 @@ impl<D: Decide> Router<D> {
     /// Returns the health service, which holds the server's health status.
     pub fn health(&self) -> &Health {
         &self.health
+    }
+
+    /// Returns the clock that measures deadlines.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.rls_service.clock()
     }
 
     /// Selects the service for a request by its path. Rejects a request that is not a gRPC call.

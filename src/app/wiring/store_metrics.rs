@@ -52,6 +52,7 @@ metrics! { CONNECTIONS: ConnectionStats,
     counter "connections_broken" "gRPC connections closed after a protocol error", |stats| load(&stats.connections_broken);
     counter "receive_timeouts" "gRPC calls rejected because their request did not arrive in time", |stats| load(&stats.receive_timeouts);
     counter "receives_over_budget" "gRPC calls rejected because of too many incomplete requests", |stats| load(&stats.receives_over_budget);
+    counter "overload_rejections" "gRPC calls rejected because they had waited for half of their deadline before they were started", |stats| load(&stats.overload_rejections);
     counter "handshakes_failed" "TLS handshakes that failed or timed out", |stats| load(&stats.handshakes_failed);
 }
 
@@ -350,6 +351,7 @@ mod tests {
             receive_timeouts: AtomicU64::new(8),
             receives_over_budget: AtomicU64::new(9),
             handshakes_failed: AtomicU64::new(10),
+            overload_rejections: AtomicU64::new(11),
         };
         let expected = [
             ("connections", 1),
@@ -361,6 +363,7 @@ mod tests {
             ("connections_broken", 7),
             ("receive_timeouts", 8),
             ("receives_over_budget", 9),
+            ("overload_rejections", 11),
             ("handshakes_failed", 10),
         ];
         assert_eq!(values(CONNECTIONS, &stats), expected);
