@@ -18,6 +18,7 @@ pub use dry_run::{DryRun, DryRunLimit};
 pub use inspect_counters::{CounterSnapshot, CounterSnapshots};
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
@@ -49,14 +50,36 @@ pub struct GlobalModes {
 pub enum DecideError {
     /// The store did not answer in time, and no fallback decided the call.
     Unavailable,
-    /// The request needs more checks than the policy allows. The store was not called.
+    /// The request needs more checks than the policy allows, or more than its batch may still make.
+    /// The store was not called.
     TooManyChecks {
         /// Maximum number of checks per call.
         checks_max: usize,
+        /// Whether the checks exceed those of the batch, not those of a call.
+        in_batch: bool,
     },
     /// The checks of the request are more work for Redis than a call may be, [`CALL_WORK_MAX`]. The
     /// store was not called.
     TooMuchWork,
+}
+
+/// Limits on the decision of one request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallLimits<'a> {
+    /// Time at which the caller stops waiting; `None` if it has set no deadline.
+    pub deadline: Option<Instant>,
+    /// Number of checks that the request's batch may still make; `None` without a batch.
+    pub batch_checks: Option<&'a AtomicUsize>,
+}
+
+impl CallLimits<'_> {
+    /// Takes checks from those of the batch. If too few are left, returns `false` and takes none.
+    fn take_checks(self, count: usize) -> bool {
+        let take = |left: usize| left.checked_sub(count);
+        self.batch_checks.is_none_or(|left| {
+            left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok()
+        })
+    }
 }
 
 /// Decision engine for rate limit requests. Owns the active policy, the store and the observer.
@@ -108,10 +131,10 @@ impl<S: Store, O: Observer> Decider<S, O> {
         request: &Request<'_>,
         now: Micros,
     ) -> Result<Decision<'p>, DecideError> {
-        self.decide_by(policy, request, now, None).await
+        self.decide_by(policy, request, now, CallLimits::default()).await
     }
 
-    /// Decides whether a request may pass, for a caller that stops waiting at `deadline`.
+    /// Decides whether a request may pass, within the limits of its call.
     ///
     /// # Errors
     ///
@@ -121,16 +144,20 @@ impl<S: Store, O: Observer> Decider<S, O> {
         policy: &'p Policy,
         request: &Request<'_>,
         now: Micros,
-        deadline: Option<Instant>,
+        limits: CallLimits<'_>,
     ) -> Result<Decision<'p>, DecideError> {
         let mut matches = Matches::default();
         policy.find_into(request, &mut matches);
         let mut checks = Checks::default();
         policy.push_checks(request, &matches, &mut checks);
         check_bounds(policy, &checks)?;
+        if !limits.take_checks(checks.each.len()) {
+            let checks_max = policy.checks_max();
+            return Err(DecideError::TooManyChecks { checks_max, in_batch: true });
+        }
         let quotas = quota_roles::assign_roles(&mut checks, &matches, request, self.modes);
         let holder = self.assign_holder(policy, &mut checks);
-        let answers = self.apply(&checks.each, matches.accounting, now, deadline).await;
+        let answers = self.apply(&checks.each, matches.accounting, now, limits.deadline).await;
         let mut decision = combine(&matches, &checks, &quotas, &answers, self.modes)?;
         if is_admitted(&decision) {
             let holder = holder.filter(|holder| holder.acquired_slot(&checks.each, &answers.each));
@@ -186,7 +213,7 @@ impl<S: Store, O: Observer> Decider<S, O> {
 /// Returns an error if the request needs too many checks, or too much work.
 fn check_bounds(policy: &Policy, checks: &Checks<'_, '_>) -> Result<(), DecideError> {
     if checks.is_truncated {
-        return Err(DecideError::TooManyChecks { checks_max: policy.checks_max() });
+        return Err(DecideError::TooManyChecks { checks_max: policy.checks_max(), in_batch: false });
     }
     if checks.each.iter().map(Check::work).sum::<u64>() > CALL_WORK_MAX {
         return Err(DecideError::TooMuchWork);

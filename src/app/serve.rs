@@ -96,6 +96,7 @@ async fn run(
     let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token_file)?;
     let rate_limit = RlsService::new(Arc::clone(&decider), Clock::System, response_config)
         .with_bounds(server_config::bounds(settings))
+        .with_limits_service(settings.batches)
         .with_counter_access(server_config::counter_access(settings))
         .with_open_permissions(server_config::open_permissions(settings));
     let rate_limit = Arc::new(rate_limit);

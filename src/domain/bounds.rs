@@ -46,8 +46,7 @@ impl Bounds {
     /// - 2,048 checks: one per descriptor. A Redis script takes 2 to 12 µs for a window or bucket;
     ///   [`CALL_WORK_MAX`] bounds calls on other counters.
     /// - 1,024 requests per batch: beyond 100 requests, a larger batch hardly reduces the cost per
-    ///   request, and a batch blocks its worker thread until all of its requests are sent to the
-    ///   store.
+    ///   request.
     pub const DEFAULT: Bounds = Bounds {
         descriptors_max: 2_048,
         entries_max: 160,

@@ -257,7 +257,9 @@ impl Limiter {
 fn to_check_error(error: DecideError) -> CheckError {
     match error {
         DecideError::Unavailable => CheckError::Unavailable,
-        DecideError::TooManyChecks { checks_max } => CheckError::TooManyChecks { max: checks_max },
+        DecideError::TooManyChecks { checks_max, .. } => {
+            CheckError::TooManyChecks { max: checks_max }
+        }
         DecideError::TooMuchWork => CheckError::TooMuchWork { max: CALL_WORK_MAX },
     }
 }

@@ -25,17 +25,29 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::authz::Caller;
+use super::call_queue::{CallQueue, QueuedCall};
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
 use super::framing;
 use super::handshake_log::HandshakeLog;
-use super::preface;
+use super::preface::{self, PrefaceStream};
 use super::rls_service::Decide;
 use super::router::{ReceiveLimits, RouteMatch, Router};
 use super::server_limits::{CALL_WINDOW_BYTES, STREAMS_ACCEPTED_MIN, ServerLimits};
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::domain::ByteBudget;
+
+/// Number of bytes that are read from a connection before its calls are accepted: about 250 calls.
+/// h2 reads all that it is given before it passes on a call, and closes a connection on which more
+/// than [`ServerLimits::pending_resets_max`] calls were reset meanwhile. Without this limit, the
+/// connections of callers that give up would be closed after a stall, with all of their calls.
+const READ_BYTES_MAX: usize = 32 * 1024;
+
+/// Number of reads of [`READ_BYTES_MAX`] bytes before the accepted calls are started. If callers
+/// give up after 20 ms, the reset of a call is among the next 1,000 calls at 50,000 calls per second
+/// and connection. It is read before the call is decided.
+const READS_MAX: usize = 4;
 
 /// Phase of the server's lifecycle. The variants are in chronological order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -104,6 +116,8 @@ pub(crate) struct Worker<D> {
     /// Memory budget for incomplete requests, shared by all connections.
     pub(crate) incomplete_requests: Arc<ByteBudget>,
     pub(crate) handshake_log: Arc<HandshakeLog>,
+    /// Calls of the worker that have not been started yet.
+    pub(crate) call_queue: Arc<CallQueue>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
@@ -118,6 +132,7 @@ struct CallContext<D> {
     incomplete_requests: Arc<ByteBudget>,
     receive_timeout: Duration,
     phase: watch::Receiver<Phase>,
+    call_queue: Arc<CallQueue>,
 }
 
 /// Body of a request to the health or the reflection service. It ends when the server drains, so
@@ -162,11 +177,12 @@ impl hyper::body::Body for UntilDraining {
 }
 
 impl<D: Decide> CallContext<D> {
-    async fn answer(&self, request: RouteMatch) -> Response<Body> {
+    async fn answer(&self, request: RouteMatch, queued: QueuedCall) -> Response<Body> {
         let mut call = match request {
             RouteMatch::RateLimit(call) => call,
             RouteMatch::Rejected(response) => return *response,
             RouteMatch::TonicService(request) => {
+                drop(queued);
                 self.activity.record_call();
                 let deadline = framing::parse_grpc_timeout(request.headers());
                 let timeout = deadline
@@ -180,6 +196,13 @@ impl<D: Decide> CallContext<D> {
                 };
             }
         };
+        match queued.start(call.deadline, self.router.clock()).await {
+            Ok(deadline) => call.deadline = deadline,
+            Err(status) => {
+                self.stats.overload_rejections.fetch_add(1, Ordering::Relaxed);
+                return status.into_http();
+            }
+        }
         let limits = ReceiveLimits {
             memory_budget: &self.incomplete_requests,
             timeout: self.receive_timeout,
@@ -299,7 +322,7 @@ impl<D: Decide> Worker<D> {
 
     async fn serve_http2<I>(
         &self,
-        io: I,
+        io: PrefaceStream<I>,
         caller: Caller,
         age_max: Option<Duration>,
         registration: &mut Registration,
@@ -315,13 +338,16 @@ impl<D: Decide> Worker<D> {
             incomplete_requests: Arc::new(ByteBudget::within(&self.incomplete_requests, bytes_max)),
             receive_timeout: self.limits.receive_timeout,
             phase: self.phase.clone(),
+            call_queue: Arc::clone(&self.call_queue),
         });
         let service = service_fn(|request| {
             let context = Arc::clone(&context);
+            let queued = QueuedCall::new(&context.call_queue, context.router.clock());
             // Dispatched here, so that the future of a call does not hold the request's headers.
             let request = context.router.dispatch(request);
-            async move { Ok::<_, std::convert::Infallible>(context.answer(request).await) }
+            async move { Ok::<_, std::convert::Infallible>(context.answer(request, queued).await) }
         });
+        let read_budget = Arc::clone(&io.read_budget);
         let mut connection = pin!(self.http2_builder().serve_connection(TokioIo::new(io), service));
         let mut shutdown_due = pin!(async {
             tokio::select! {
@@ -331,8 +357,14 @@ impl<D: Decide> Worker<D> {
         });
         let mut shutting_down = false;
         std::future::poll_fn(|cx| {
-            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-                return Poll::Ready(ended);
+            for _ in 0..READS_MAX {
+                read_budget.store(READ_BYTES_MAX, Ordering::Relaxed);
+                if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                    return Poll::Ready(ended);
+                }
+                if read_budget.load(Ordering::Relaxed) > 0 {
+                    break;
+                }
             }
             if Pin::new(&mut registration.evicted).poll(cx).is_ready() {
                 // Sends GOAWAY, but does not wait for the client.

@@ -29,6 +29,9 @@ pub struct ConnectionStats {
     pub receive_timeouts: AtomicU64,
     /// Number of calls rejected because incomplete requests exceeded their memory budget.
     pub receives_over_budget: AtomicU64,
+    /// Number of calls rejected because they had waited for half of their deadline before they were
+    /// started.
+    pub overload_rejections: AtomicU64,
     /// Number of connections that ended with a protocol error or an I/O error.
     pub connections_broken: AtomicU64,
 }

@@ -2,13 +2,14 @@
 //!
 //! Each request of a batch is decoded, authorized, decided and counted like a single call. HTTP/2
 //! processing, gRPC framing, and reading the clock happen only once per batch. Calls of this
-//! service are not traced.
+//! service are not traced. Batches take turns with the other calls of their worker, and the number
+//! of their decisions in flight is bounded for the process.
 //!
 //! Not here: encoding and decoding (`wire::limits_messages`).
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
@@ -17,6 +18,8 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use prost::Message as _;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task;
 use tonic::Status;
 
 use super::authz::{Caller, CounterAccess};
@@ -27,6 +30,59 @@ use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::ResponseInput;
 use crate::wire::limits_messages::{self, EncodedResults};
 use crate::wire::messages::Counter;
+
+/// Number of decisions after which a batch lets the other calls of its worker run: about 100 µs of
+/// work. With more, a few batches on one worker would make its other calls late.
+const DECISIONS_PER_TURN: usize = 32;
+
+/// Maximum number of decisions of batches in flight in the process. One that waits for Redis takes
+/// about 15 KB, so these take about 120 MiB. Eight batches of the maximum size fit.
+const DECISIONS_IN_FLIGHT_MAX: usize = 8_192;
+
+/// Maximum number of checks of a batch, as a multiple of the maximum of a call. A call with the
+/// maximum of 2,048 checks takes a worker about a millisecond.
+pub(super) const CHECKS_FACTOR: usize = 16;
+
+/// Limit on the decisions of batches in flight in the process.
+#[derive(Debug)]
+pub(crate) struct BatchDecisions {
+    free: Semaphore,
+    rejected: AtomicU64,
+}
+
+impl Default for BatchDecisions {
+    fn default() -> Self {
+        BatchDecisions {
+            free: Semaphore::new(DECISIONS_IN_FLIGHT_MAX),
+            rejected: AtomicU64::new(0),
+        }
+    }
+}
+
+impl BatchDecisions {
+    /// Returns the number of decisions in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        DECISIONS_IN_FLIGHT_MAX - self.free.available_permits()
+    }
+
+    /// Returns the number of batches that were rejected because of this limit.
+    pub(crate) fn rejected(&self) -> u64 {
+        self.rejected.load(Ordering::Relaxed)
+    }
+
+    /// Reserves decisions for a batch until the permit is dropped. Returns RESOURCE_EXHAUSTED if
+    /// too many are in flight. Does not wait, because waiting batches would hold their messages.
+    fn reserve(&self, count: usize) -> Result<SemaphorePermit<'_>, Status> {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        self.free.try_acquire_many(count).map_err(|_| {
+            self.rejected.fetch_add(1, Ordering::Relaxed);
+            Status::resource_exhausted(format!(
+                "more than {DECISIONS_IN_FLIGHT_MAX} decisions of batches would be in flight; retry \
+                 after a pause, with fewer or smaller batches at a time"
+            ))
+        })
+    }
+}
 
 /// Method of `tidegate.v1.Limits`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +123,9 @@ impl<D: Decide> RlsService<D> {
     /// # Errors
     ///
     /// Returns PERMISSION_DENIED if `--counter-access` does not permit the method or the caller
-    /// lacks the permission that it needs, and otherwise the errors of [`answer`](Self::answer). For a batch, an error applies to the whole batch.
+    /// lacks the permission that it needs, RESOURCE_EXHAUSTED if too many decisions of batches are
+    /// in flight, and otherwise the errors of [`answer`](Self::answer). For a batch, an error
+    /// applies to the whole batch.
     pub(crate) async fn call_limits(
         &self,
         method: LimitsMethod,
@@ -82,6 +140,7 @@ impl<D: Decide> RlsService<D> {
             LimitsMethod::Check => {
                 let batch = decode::split_batch(&message, &self.bounds);
                 let requests = batch.map_err(|error| self.reject_invalid(error))?;
+                let _in_flight = self.batch_decisions.reserve(requests.len())?;
                 Ok(self.decide_batch(&requests, deadline, caller).await)
             }
             LimitsMethod::Peek => self.peek(&message, caller).await,
@@ -99,12 +158,16 @@ impl<D: Decide> RlsService<D> {
     }
 
     /// Decides the requests of a batch independently. Sends all of them to the store before it
-    /// waits for the first answer, so that the commands for one Redis node are written together.
+    /// waits for the first answer, so that the commands of one turn for a Redis node are written
+    /// together.
     ///
     /// A single future decides requests one after the other, until it has to wait for the store.
     /// Then another future continues with the remaining requests. This saves memory, because the
     /// future of a decision takes several kilobytes: with the memory store, one future decides the
     /// whole batch.
+    ///
+    /// Lets other calls of the worker run after each turn of [`DECISIONS_PER_TURN`] requests, or of
+    /// as many checks as one call may have, and again while the answers of the store arrive.
     async fn decide_batch(
         &self,
         requests: &[&[u8]],
@@ -113,23 +176,36 @@ impl<D: Decide> RlsService<D> {
     ) -> Vec<u8> {
         let observer = self.decider.observer();
         let started = observer.wants_timing().then(|| self.clock.monotonic_now());
-        let times = CallTimestamps { now: self.clock.now(), started };
+        let times = CallTimestamps { now: self.clock.now(), started, deadline };
         let batch = Batch {
             requests,
-            deadline,
             times,
             caller,
             next: AtomicUsize::new(0),
+            turn_end: AtomicUsize::new(0),
+            checks_left: AtomicUsize::new(CHECKS_FACTOR * self.bounds.checks_max),
+            turn_checks_end: AtomicUsize::new(0),
             results: Mutex::default(),
         };
         let mut waiting = FuturesUnordered::new();
-        while batch.next.load(Ordering::Relaxed) < requests.len() {
-            // Boxed, because pushing the future itself would copy it three times.
-            waiting.push(box_in_place(|| self.decide_in_turn(&batch)));
-            // Polls only the new future, and those that were woken meanwhile.
-            poll_fn(|cx| Poll::Ready(waiting.poll_next_unpin(cx).is_ready())).await;
+        while batch.start_turn(self.bounds.checks_max) {
+            while batch.has_turn() {
+                // Boxed, because pushing the future itself would copy it three times.
+                waiting.push(box_in_place(|| self.decide_in_turn(&batch)));
+                // Polls only the new future, and those that were woken meanwhile.
+                poll_fn(|cx| Poll::Ready(waiting.poll_next_unpin(cx).is_ready())).await;
+            }
+            if batch.next.load(Ordering::Relaxed) < requests.len() {
+                task::yield_now().await;
+            }
         }
-        while waiting.next().await.is_some() {}
+        let mut finished = 0_usize;
+        while waiting.next().await.is_some() {
+            finished += 1;
+            if finished.is_multiple_of(DECISIONS_PER_TURN) {
+                task::yield_now().await;
+            }
+        }
         drop(waiting);
         let BatchResults { encoded, outcomes } =
             batch.results.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -142,18 +218,19 @@ impl<D: Decide> RlsService<D> {
         encoded.into_response()
     }
 
-    /// Decides requests of a batch one after the other, until none is left.
+    /// Decides requests of a batch one after the other, until the turn ends.
     async fn decide_in_turn(&self, batch: &Batch<'_>) {
-        let Batch { requests, deadline, times, caller, next, results } = batch;
+        let Batch { requests, times, caller, checks_left, results, .. } = batch;
         let mut response = Vec::new();
-        loop {
-            let position = next.fetch_add(1, Ordering::Relaxed);
+        while batch.has_turn() {
+            let position = batch.next.fetch_add(1, Ordering::Relaxed);
             let Some(request) = requests.get(position) else { return };
             response.clear();
             let out = &mut response;
             // Pinned here, because awaiting the future by value would copy it.
+            let checks = Some(checks_left);
             let result =
-                pin!(self.decide_encoded(request, *deadline, *times, caller, None, out)).await;
+                pin!(self.decide_encoded(request, *times, caller, None, checks, out)).await;
             // Never contended, because one task polls all futures of the batch.
             let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
             results.outcomes[classify_outcome(&result) as usize] += 1;
@@ -229,12 +306,38 @@ fn to_counter_message(snapshot: &CounterSnapshot<'_>) -> Counter {
 /// Requests of a batch, and the results so far.
 struct Batch<'a> {
     requests: &'a [&'a [u8]],
-    deadline: Option<Duration>,
     times: CallTimestamps,
     caller: &'a Caller,
     /// Position of the next request to decide.
     next: AtomicUsize,
+    /// Position at which the turn ends.
+    turn_end: AtomicUsize,
+    /// Number of checks that the batch may still make.
+    checks_left: AtomicUsize,
+    /// Value of `checks_left` at which the turn ends.
+    turn_checks_end: AtomicUsize,
     results: Mutex<BatchResults>,
+}
+
+impl Batch<'_> {
+    /// Starts the next turn, of at most about `checks_max` checks. Returns `false` if no request is
+    /// left.
+    fn start_turn(&self, checks_max: usize) -> bool {
+        let next = self.next.load(Ordering::Relaxed);
+        let checks_left = self.checks_left.load(Ordering::Relaxed);
+        self.turn_end.store(next + DECISIONS_PER_TURN, Ordering::Relaxed);
+        self.turn_checks_end.store(checks_left.saturating_sub(checks_max), Ordering::Relaxed);
+        next < self.requests.len()
+    }
+
+    /// Returns whether another request may be decided in this turn. The last request of a turn may
+    /// exceed its checks.
+    fn has_turn(&self) -> bool {
+        let next = self.next.load(Ordering::Relaxed);
+        next < self.turn_end.load(Ordering::Relaxed).min(self.requests.len())
+            && self.checks_left.load(Ordering::Relaxed)
+                >= self.turn_checks_end.load(Ordering::Relaxed)
+    }
 }
 
 /// Results of the requests in a batch.
@@ -248,4 +351,59 @@ struct BatchResults {
 /// Boxes the future that `make` returns, which is constructed in the box. `Box::pin` would copy it.
 fn box_in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     Box::into_pin(Box::write(Box::new_uninit(), make()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::{Context, Waker};
+
+    use super::*;
+    use crate::clock::{Clock, ManualClock};
+    use crate::decide::{Decider, GlobalModes};
+    use crate::domain::{Answers, Call, Receipt, Source};
+    use crate::policy::{Policy, Secret};
+    use crate::store::Store;
+    use crate::wire::{ResponseConfig, ResponseSettings};
+
+    /// Store that is never called, because no rule matches the requests.
+    struct UnusedStore;
+
+    impl Store for UnusedStore {
+        async fn apply(&self, _: &Call<'_>) -> Answers {
+            Answers::new(Vec::new(), Source::Memory)
+        }
+
+        async fn refund(&self, _: &[Receipt]) {}
+    }
+
+    /// Returns how often a batch of valid requests lets other calls run before it is decided.
+    fn count_yields(requests: usize) -> usize {
+        let policy = Arc::new(Policy::build(Vec::new(), Secret::default()));
+        let decider = Arc::new(Decider::new(policy, UnusedStore, (), GlobalModes::default()));
+        let response_config = ResponseConfig::new(ResponseSettings::default()).unwrap();
+        let clock = Clock::Manual(ManualClock::default());
+        let service = RlsService::new(decider, clock, response_config);
+        // A domain, and a descriptor with one entry without a value.
+        let request = b"\x0a\x01d\x12\x05\x0a\x03\x0a\x01k";
+        let message = [&[0x0a, request.len() as u8][..], request].concat().repeat(requests);
+        let caller = Caller::Unrestricted;
+        let call = service.call_limits(LimitsMethod::Check, message.into(), None, &caller);
+        let mut call = pin!(call);
+        let mut context = Context::from_waker(Waker::noop());
+        let is_pending = |_: &usize| match call.as_mut().poll(&mut context) {
+            Poll::Pending => true,
+            Poll::Ready(response) => {
+                assert!(!response.unwrap().is_empty());
+                false
+            }
+        };
+        (0..).take_while(is_pending).count()
+    }
+
+    #[test]
+    fn a_batch_lets_other_calls_run_after_every_32_decisions() {
+        let yields = [1, 32, 33, 64, 1_024].map(count_yields);
+        assert_eq!(yields, [0, 0, 1, 1, 31]);
+    }
 }

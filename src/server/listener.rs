@@ -183,6 +183,7 @@ impl Listener {
             stats: Arc::clone(&stats),
             incomplete_requests: Arc::clone(&incomplete_requests),
             handshake_log: Arc::clone(&handshake_log),
+            call_queue: Arc::default(),
             phase: of_workers.clone(),
         });
         let limits = &settings.limits;

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `listener`, `workers` | accepts connections, dispatches them to worker threads, drains |
 //! | `connection`, `preface`, `tls` | serves one connection: TLS handshake, HTTP/2, shutdown |
+//! | `call_queue` | drops calls whose callers have left, and rejects late ones, under overload |
 //! | `handshake_log` | logs failed TLS handshakes |
 //! | `authz` | determines which domains a caller may use, by its certificate |
 //! | `router` | maps request paths to services |
@@ -16,6 +17,7 @@
 //! | `server_limits`, `connection_stats` | limits on connections, and their metrics |
 
 mod authz;
+mod call_queue;
 mod connection;
 mod connection_registry;
 mod connection_stats;
@@ -35,6 +37,7 @@ mod workers;
 pub use authz::{CounterAccess, EVERY_DOMAIN, Grant, TlsCounters};
 pub use connection_stats::ConnectionStats;
 pub use health::{HEALTH_NAMES, Health};
+pub(crate) use limits_service::BatchDecisions;
 pub use listener::{Address, Drain, DrainReport, DrainingListener, ListenSettings, Listener};
 pub use rls_service::{DEADLINE_MIN, Decide, RlsService, SERVICE_NAME};
 pub use router::Router;

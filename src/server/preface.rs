@@ -9,10 +9,14 @@
 //! has not received the frame yet may already have started more streams. h2 is therefore given a
 //! higher maximum, and a lower one is advertised.
 //!
+//! Reads are counted against a budget, which `connection` refills.
+//!
 //! Not here: the timeout (`connection`), TLS (`tls`), both maximums (`server_limits`).
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
@@ -40,6 +44,8 @@ pub(crate) struct PrefaceStream<I> {
     streams_advertised: Option<u32>,
     /// Bytes of the first write that have not been sent yet.
     unsent: Vec<u8>,
+    /// Number of bytes that may be read before the budget is refilled; shared with `connection`.
+    pub(crate) read_budget: Arc<AtomicUsize>,
     io: I,
 }
 
@@ -67,7 +73,8 @@ pub(crate) async fn read<I: AsyncRead + Unpin>(
         }
     }
     let streams_advertised = Some(streams_advertised);
-    Ok(PrefaceStream { replayed_bytes: 0, streams_advertised, unsent: Vec::new(), io })
+    let read_budget = Arc::new(AtomicUsize::new(usize::MAX));
+    Ok(PrefaceStream { replayed_bytes: 0, streams_advertised, unsent: Vec::new(), read_budget, io })
 }
 
 /// Sets the maximum number of concurrent streams in a SETTINGS frame. Leaves other bytes unchanged.
@@ -91,7 +98,16 @@ impl<I: AsyncRead + Unpin> AsyncRead for PrefaceStream<I> {
     ) -> Poll<io::Result<()>> {
         let rest = &PREFACE[self.replayed_bytes..];
         if rest.is_empty() {
-            return Pin::new(&mut self.io).poll_read(cx, buf);
+            let left = self.read_budget.load(Ordering::Relaxed);
+            if left == 0 {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            let before = buf.filled().len();
+            ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+            let read = buf.filled().len() - before;
+            self.read_budget.store(left.saturating_sub(read), Ordering::Relaxed);
+            return Poll::Ready(Ok(()));
         }
         let length = rest.len().min(buf.remaining());
         buf.put_slice(&rest[..length]);

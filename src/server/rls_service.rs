@@ -11,6 +11,7 @@ use std::future::Future;
 use std::hash::BuildHasher as _;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -18,8 +19,9 @@ use http::HeaderMap;
 use tonic::{Code, Status};
 
 use super::authz::{Caller, CounterAccess};
+use super::limits_service::{BatchDecisions, CHECKS_FACTOR};
 use crate::clock::Clock;
-use crate::decide::{CounterSnapshots, DecideError, Decider};
+use crate::decide::{CallLimits, CounterSnapshots, DecideError, Decider};
 use crate::domain::{
     Bounds, CALL_WORK_MAX, Decision, Descriptor, Entry, InvalidReason, Micros, Observer, Permissions,
     Request, RpcOutcome, Trace,
@@ -48,7 +50,7 @@ pub const DEADLINE_MIN: Duration = Duration::from_micros(10);
 
 /// Decides rate limit requests. Implemented by [`Decider`], and by a stub in protocol tests.
 pub trait Decide: Send + Sync + 'static {
-    /// Decides `request` before `deadline`. Passes the decision to `respond`, together with the
+    /// Decides `request` within `limits`. Passes the decision to `respond`, together with the
     /// policy that the decision borrows from, and returns the result of `respond`.
     ///
     /// # Errors
@@ -58,7 +60,7 @@ pub trait Decide: Send + Sync + 'static {
         &self,
         request: &Request<'_>,
         now: Micros,
-        deadline: Option<Instant>,
+        limits: CallLimits<'_>,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> impl Future<Output = Result<R, DecideError>> + Send;
 
@@ -101,11 +103,11 @@ impl<S: Store, O: Observer> Decide for Decider<S, O> {
         &self,
         request: &Request<'_>,
         now: Micros,
-        deadline: Option<Instant>,
+        limits: CallLimits<'_>,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> Result<R, DecideError> {
         let policy = self.policy();
-        let decision = self.decide_by(&policy, request, now, deadline).await?;
+        let decision = self.decide_by(&policy, request, now, limits).await?;
         Ok(respond(&decision, &policy))
     }
 
@@ -157,6 +159,9 @@ pub struct RlsService<D> {
     pub(super) counter_access: CounterAccess,
     /// Permissions of callers without grants.
     open_permissions: Permissions,
+    /// Whether callers may use `tidegate.v1.Limits`.
+    has_limits_service: bool,
+    pub(super) batch_decisions: BatchDecisions,
     /// Randomly keyed hasher for the jitter of `Retry-After`, so that callers cannot predict the
     /// jitter.
     random_state: RandomState,
@@ -172,6 +177,8 @@ impl<D: Decide> RlsService<D> {
             bounds: Bounds::DEFAULT,
             counter_access: CounterAccess::Off,
             open_permissions: Permissions::ALL,
+            has_limits_service: true,
+            batch_decisions: BatchDecisions::default(),
             random_state: RandomState::new(),
         }
     }
@@ -192,6 +199,21 @@ impl<D: Decide> RlsService<D> {
     #[must_use]
     pub fn with_open_permissions(self, open_permissions: Permissions) -> Self {
         RlsService { open_permissions, ..self }
+    }
+
+    /// Sets whether callers may use `tidegate.v1.Limits`.
+    #[must_use]
+    pub fn with_limits_service(self, has_limits_service: bool) -> Self {
+        RlsService { has_limits_service, ..self }
+    }
+
+    pub(crate) fn has_limits_service(&self) -> bool {
+        self.has_limits_service
+    }
+
+    /// Returns the limit on the decisions of batches in flight.
+    pub(crate) fn batch_decisions(&self) -> &BatchDecisions {
+        &self.batch_decisions
     }
 
     /// Returns the maximum size of an encoded request, in bytes.
@@ -230,22 +252,21 @@ impl<D: Decide> RlsService<D> {
         let now = self.clock.now();
         let mut response = Vec::new();
         if !observer.wants_timing() && trace.is_none() {
-            let times = CallTimestamps { now, started: None };
-            self.decide_encoded(&message, deadline, times, caller, None, &mut response).await?;
+            let times = CallTimestamps { now, started: None, deadline };
+            self.decide_encoded(&message, times, caller, None, None, &mut response).await?;
             return Ok(response);
         }
         let started = self.clock.monotonic_now();
-        let times = CallTimestamps { now, started: Some(started) };
+        let times = CallTimestamps { now, started: Some(started), deadline };
         let out = &mut response;
         let answered = match &trace {
             None => {
                 // Pinned here, because awaiting the future by value would copy it.
-                pin!(self.decide_encoded(&message, deadline, times, caller, None, out)).await
+                pin!(self.decide_encoded(&message, times, caller, None, None, out)).await
             }
             // Boxed, so that the future of calls without a trace stays small.
             Some(trace) => {
-                let answer =
-                    self.decide_encoded(&message, deadline, times, caller, Some(trace), out);
+                let answer = self.decide_encoded(&message, times, caller, Some(trace), None, out);
                 Box::pin(current_trace::scope(Arc::clone(trace), answer)).await
             }
         };
@@ -271,17 +292,19 @@ impl<D: Decide> RlsService<D> {
         })
     }
 
-    /// Decodes a request, decides it, and appends the encoded response to `out`. Returns the errors
-    /// of [`answer`](Self::answer).
+    /// Decodes a request, decides it, and appends the encoded response to `out`. `batch_checks` is
+    /// the number of checks that the request's batch may still make. Returns the errors of
+    /// [`answer`](Self::answer), and INVALID_ARGUMENT if the batch needs more checks.
     pub(super) async fn decide_encoded(
         &self,
         encoded: &[u8],
-        deadline: Option<Duration>,
         times: CallTimestamps,
         caller: &Caller,
         trace: Option<&Trace>,
+        batch_checks: Option<&AtomicUsize>,
         out: &mut Vec<u8>,
     ) -> Result<(), Status> {
+        let CallTimestamps { now, started, deadline } = times;
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {
             return Err(deadline_exceeded());
         }
@@ -291,14 +314,14 @@ impl<D: Decide> RlsService<D> {
         decoded.push_descriptors(&mut descriptors);
         self.authorize(caller, decoded.domain, &descriptors, Permissions::NONE)?;
         let request = decoded.request(&descriptors);
-        let CallTimestamps { now, started } = times;
         let random = self.random(encoded, now);
         let response_config = &self.response_config;
         // Reuses the start of a timed call, because reading the clock is the main cost of timing.
         let start = || started.unwrap_or_else(|| self.clock.monotonic_now());
         let until = deadline.and_then(|left| start().checked_add(left));
+        let limits = CallLimits { deadline: until, batch_checks };
         // Pinned here, because a future that is passed on by value is copied.
-        let decision = pin!(self.decider.decide(&request, now, until, |decision, rules| {
+        let decision = pin!(self.decider.decide(&request, now, limits, |decision, rules| {
             let descriptors = &*descriptors;
             if let Some(trace) = trace {
                 trace.record_decision(request.domain, descriptors.len(), decision);
@@ -357,10 +380,16 @@ impl<D: Decide> RlsService<D> {
     pub(super) fn reject_undecided(&self, error: DecideError) -> Status {
         match error {
             DecideError::Unavailable => Status::unavailable("the store gave no answer in time"),
-            DecideError::TooManyChecks { checks_max } => {
+            DecideError::TooManyChecks { checks_max, in_batch } => {
                 self.count_invalid(InvalidReason::Checks);
-                let message = format!("the request needs more than {checks_max} checks");
-                Status::invalid_argument(message)
+                Status::invalid_argument(if in_batch {
+                    let checks_max = CHECKS_FACTOR * checks_max;
+                    format!(
+                        "the batch needs more than {checks_max} checks; send fewer requests in it"
+                    )
+                } else {
+                    format!("the request needs more than {checks_max} checks")
+                })
             }
             DecideError::TooMuchWork => {
                 self.count_invalid(InvalidReason::Checks);
@@ -461,8 +490,8 @@ impl<D: Decide> RlsService<D> {
     }
 }
 
-/// Times at which a call started, by the wall clock and the monotonic clock. Passed to each step of
-/// the call, because reading a clock is slow.
+/// Times at which a call started, by the wall clock and the monotonic clock, and its deadline.
+/// Passed to each step of the call, because reading a clock is slow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CallTimestamps {
     /// Wall-clock time at which the call started, in microseconds since the Unix epoch. The
@@ -470,6 +499,8 @@ pub(super) struct CallTimestamps {
     pub(super) now: Micros,
     /// Monotonic time at which the call started; `None` if its duration is not measured.
     pub(super) started: Option<Instant>,
+    /// Time until the caller stops waiting; `None` if the caller has set no valid deadline.
+    pub(super) deadline: Option<Duration>,
 }
 
 /// Classifies the result of a call for the metrics.

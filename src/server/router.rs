@@ -20,6 +20,7 @@ use super::limits_service::LimitsMethod;
 use super::receive;
 use super::receive::{ArrivedBody, ReceiveBounds, ReceivedBody};
 use super::rls_service::{Decide, RlsService, SHOULD_RATE_LIMIT_PATH};
+use crate::clock::Clock;
 use crate::domain::{ByteBudget, InvalidReason, Trace};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
@@ -113,6 +114,11 @@ impl<D: Decide> Router<D> {
         &self.health
     }
 
+    /// Returns the clock that measures deadlines.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.rls_service.clock()
+    }
+
     /// Selects the service for a request by its path. Rejects a request that is not a gRPC call.
     pub(crate) fn dispatch(&self, request: Request<Incoming>) -> RouteMatch {
         if let Some(rejection) = framing::reject_as_http(&request) {
@@ -127,7 +133,7 @@ impl<D: Decide> Router<D> {
                 body: request.into_body(),
             });
         }
-        match LimitsMethod::from_path(path) {
+        match LimitsMethod::from_path(path).filter(|_| self.rls_service.has_limits_service()) {
             Some(method) => RouteMatch::RateLimit(RateLimitCall {
                 method: UnaryMethod::Limits(method),
                 deadline: framing::parse_grpc_timeout(request.headers()),

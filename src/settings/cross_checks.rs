@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::SettingError;
 use super::table::Settings;
-use super::value_types::{OnOff, PolicySourceKind, StoreKind};
+use super::value_types::{CounterAccessSetting, OnOff, PolicySourceKind, StoreKind};
 
 /// Maximum time reserved at the end of `--hard-limit` for the steps after the gRPC drain: closing
 /// the HTTP ports and exiting. If `--hard-limit` is below 10 s, only a tenth of it is reserved.
@@ -56,6 +56,11 @@ impl Settings {
         let names = "--grpc-client-domains, --json on";
         let advice = "the HTTP port has no client certificates: leave --json at auto";
         conflict(has_domains && self.json == OnOff::On, names, advice);
+        let has_counter_access = self.counter_access != CounterAccessSetting::Off;
+        let names = "--batches off, --counter-access";
+        let advice = "the methods for counters are methods of tidegate.v1.Limits, which --batches off \
+                      turns off: give one of them";
+        conflict(!self.batches && has_counter_access, names, advice);
         let names = "--hard-limit, --drain-delay";
         let advice = "the hard limit ends the drain: it must exceed the delay by more than 1s or, \
                       below 10s, by more than a tenth of the hard limit";
@@ -176,7 +181,8 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_work_together_are_conflicts() {
-        let cases: [(&[(&str, &str)], &str); 9] = [
+        let cases: [(&[(&str, &str)], &str); 10] = [
+            (&[("batches", "off"), ("counter-access", "read")], "--batches off, --counter-access"),
             (&[("drain-delay", "9s"), ("hard-limit", "10s")], "--hard-limit, --drain-delay"),
             (&[("drain-delay", "24500ms"), ("hard-limit", "25s")], "--hard-limit, --drain-delay"),
             (

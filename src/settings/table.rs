@@ -244,6 +244,8 @@ settings! {
     /// caller may use every domain.
     grpc_client_domains "grpc-client-domains" ["GRANTS"]: Vec<DomainGrant> = "", parse_grants, Plain, [];
 
+    /// Serve tidegate.v1.Limits: batches of decisions (Check), and the methods of --counter-access.
+    batches "batches" ["true|false"]: bool = "true", parse_flag, Plain, [];
     /// Access of callers to the counters of their domains through tidegate.v1.Limits: off, read
     /// (Peek, ReadCounters), write (also Refund, ResetCounters).
     counter_access "counter-access" [CounterAccessSetting::KEYWORDS]: CounterAccessSetting = "off", CounterAccessSetting::parse, Plain, [];

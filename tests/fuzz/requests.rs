@@ -3,10 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::decide::{CounterSnapshots, DecideError, Decider, GlobalModes};
+use tidegate::decide::{CallLimits, CounterSnapshots, DecideError, Decider, GlobalModes};
 use tidegate::domain::{CheckEvent, Decision, Descriptor, Entry, Micros, Observer, Request};
 use tidegate::policy::spec::HttpMapping;
 use tidegate::policy::{Options, Policy, Secret, Source, compile};
@@ -84,13 +83,13 @@ impl Decide for Looking {
         &self,
         request: &Request<'_>,
         now: Micros,
-        deadline: Option<Instant>,
+        limits: CallLimits<'_>,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> Result<R, DecideError> {
         let policy = self.decider.policy();
         let met = self.look(&policy, request);
         let refused = Mutex::new(false);
-        let decided = Decide::decide(&self.decider, request, now, deadline, |decision, policy| {
+        let decided = Decide::decide(&self.decider, request, now, limits, |decision, policy| {
             assert_eq!(decision.statuses.len(), request.descriptors.len());
             *refused.lock().unwrap() = decision.limited_by.is_some();
             respond(decision, policy)
@@ -106,7 +105,7 @@ impl Decide for Looking {
         now: Micros,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> Result<R, DecideError> {
-        self.decide(request, now, None, respond).await
+        self.decide(request, now, CallLimits::default(), respond).await
     }
 
     async fn counters<R: Send>(

@@ -58,6 +58,7 @@ impl AdminWiring<'_> {
         let mut metrics = store_metrics::sources(
             &self.decider,
             &self.connection_stats,
+            &self.rate_limit,
             self.tls_counters.as_ref(),
         );
         metrics.extend(self.control_plane.as_ref().map(control_plane_metrics::source));

@@ -12,7 +12,7 @@ use super::store_setup::ServiceDecider;
 use crate::clock::Clock;
 use crate::limiter::redis_stack::RedisStack;
 use crate::resilience::outage::FallbackReason;
-use crate::server::{ConnectionStats, TlsCounters};
+use crate::server::{BatchDecisions, ConnectionStats, RlsService, TlsCounters};
 use crate::store::{SharedStore, SharedStoreStats, memory};
 use crate::telemetry::{MetricFamily, MetricSink, MetricSource, counter, emit_single, gauge};
 
@@ -52,7 +52,13 @@ metrics! { CONNECTIONS: ConnectionStats,
     counter "connections_broken" "gRPC connections closed after a protocol error", |stats| load(&stats.connections_broken);
     counter "receive_timeouts" "gRPC calls rejected because their request did not arrive in time", |stats| load(&stats.receive_timeouts);
     counter "receives_over_budget" "gRPC calls rejected because of too many incomplete requests", |stats| load(&stats.receives_over_budget);
+    counter "overload_rejections" "gRPC calls rejected because they had waited for half of their deadline before they were started", |stats| load(&stats.overload_rejections);
     counter "handshakes_failed" "TLS handshakes that failed or timed out", |stats| load(&stats.handshakes_failed);
+}
+
+metrics! { BATCHES: BatchDecisions,
+    gauge "batch_decisions" "Decisions of batches in flight", |batches| batches.in_flight() as u64;
+    counter "batches_rejected" "Batches rejected because too many decisions of batches were in flight", |batches| batches.rejected();
 }
 
 // These families exist only if the gRPC port uses TLS.
@@ -155,11 +161,13 @@ fn emit_redis_totals(
 pub(crate) fn sources(
     decider: &Arc<ServiceDecider>,
     connections: &Arc<ConnectionStats>,
+    rate_limit: &Arc<RlsService<ServiceDecider>>,
     tls: Option<&Arc<TlsCounters>>,
 ) -> Vec<MetricSource> {
     let of_tls = tls.map(|tls| source(tls, TLS, |tls| Some(tls)));
     let others = vec![
         source(connections, CONNECTIONS, |stats| Some(stats)),
+        source(rate_limit, BATCHES, |service| Some(service.batch_decisions())),
         source(decider, MEMORY, |decider| Some(decider.store().memory().stats())),
         redis_totals_source(decider),
         source(decider, DEGRADED, |decider| decider.store().redis()),
@@ -177,6 +185,7 @@ pub(crate) fn families() -> Vec<MetricFamily> {
     }
     let own = families_of(TLS)
         .chain(families_of(CONNECTIONS))
+        .chain(families_of(BATCHES))
         .chain(families_of(MEMORY))
         .chain(families_of(REDIS))
         .chain(families_of(DEGRADED));
@@ -342,6 +351,7 @@ mod tests {
             receive_timeouts: AtomicU64::new(8),
             receives_over_budget: AtomicU64::new(9),
             handshakes_failed: AtomicU64::new(10),
+            overload_rejections: AtomicU64::new(11),
         };
         let expected = [
             ("connections", 1),
@@ -353,6 +363,7 @@ mod tests {
             ("connections_broken", 7),
             ("receive_timeouts", 8),
             ("receives_over_budget", 9),
+            ("overload_rejections", 11),
             ("handshakes_failed", 10),
         ];
         assert_eq!(values(CONNECTIONS, &stats), expected);

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tidegate::clock::{Clock, ManualClock};
-use tidegate::decide::{CounterSnapshots, DecideError};
+use tidegate::decide::{CallLimits, CounterSnapshots, DecideError};
 use tidegate::domain::{
     Code, Decision, Entry, Hits, LimitedBy, Micros, Rate, Request, Source, Status, StatusLimit,
     Unit, WaitPrecision,
@@ -64,7 +64,7 @@ impl Decide for Bench {
         &self,
         request: &Request<'_>,
         now: Micros,
-        _: Option<Instant>,
+        _: CallLimits<'_>,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> Result<R, DecideError> {
         self.judged.fetch_add(1, Ordering::SeqCst);
@@ -94,7 +94,7 @@ impl Decide for Bench {
         now: Micros,
         respond: impl FnOnce(&Decision<'_>, &Policy) -> R + Send,
     ) -> Result<R, DecideError> {
-        self.decide(request, now, None, respond).await
+        self.decide(request, now, CallLimits::default(), respond).await
     }
 
     async fn counters<R: Send>(

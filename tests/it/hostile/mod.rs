@@ -9,6 +9,7 @@ mod extreme_requests;
 mod half_received;
 mod http2_abuse;
 mod key_flood;
+mod overload;
 mod secret_leaks;
-mod target;
+pub(crate) mod target;
 pub(crate) mod tls_callers;

