@@ -24,7 +24,7 @@ use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome, u
 use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::domain::RpcOutcome;
 use crate::wire::decode::{self, DecodedRequest};
-use crate::wire::encode::ResponseInput;
+use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
 use crate::wire::limits_messages::{self, EncodedResults};
 use crate::wire::messages::Counter;
 
@@ -120,6 +120,7 @@ impl<D: Decide> RlsService<D> {
             times,
             caller,
             next: AtomicUsize::new(0),
+            parts: OptionalParts::new(),
             results: Mutex::default(),
         };
         let mut waiting = FuturesUnordered::new();
@@ -144,13 +145,13 @@ impl<D: Decide> RlsService<D> {
 
     /// Decides requests of a batch one after the other, until none is left.
     async fn decide_in_turn(&self, batch: &Batch<'_>) {
-        let Batch { requests, deadline, times, caller, next, results } = batch;
+        let Batch { requests, deadline, times, caller, next, parts, results } = batch;
         let mut response = Vec::new();
         loop {
             let position = next.fetch_add(1, Ordering::Relaxed);
             let Some(request) = requests.get(position) else { return };
             response.clear();
-            let out = &mut response;
+            let out = ResponseBuffer { bytes: &mut response, parts };
             // Pinned here, because awaiting the future by value would copy it.
             let result =
                 pin!(self.decide_encoded(request, *deadline, *times, caller, None, out)).await;
@@ -178,7 +179,7 @@ impl<D: Decide> RlsService<D> {
             let (request, descriptors) = (&decoded, &*descriptors);
             let mut response = Vec::new();
             ResponseInput { request, descriptors, decision, rules, response_config, now, random }
-                .encode(&mut response);
+                .encode(ResponseBuffer { bytes: &mut response, parts: &OptionalParts::new() });
             response
         });
         peeked.await.map_err(|error| self.reject_undecided(error))
@@ -236,6 +237,8 @@ struct Batch<'a> {
     caller: &'a Caller,
     /// Position of the next request to decide.
     next: AtomicUsize,
+    /// Room for the optional parts of all results together.
+    parts: OptionalParts,
     results: Mutex<BatchResults>,
 }
 
