@@ -14,25 +14,30 @@ use std::time::Duration;
 use http::Response;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
-use tokio::time;
+use tokio::{task, time};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
+use super::answer_body::AnswerBody;
 use super::authz::Caller;
+use super::call_tasks::CallTasks;
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
 use super::handshake_log::HandshakeLog;
 use super::preface;
 use super::rls_service::Decide;
 use super::router::{ReceiveLimits, RouteMatch, Router};
-use super::server_limits::{CALL_WINDOW_BYTES, STREAMS_ACCEPTED_MIN, ServerLimits};
+use super::server_limits::{
+    CALL_WINDOW_BYTES, DECIDED_CALL_BYTES, REFLECTION_CALL_BYTES, ROOM_YIELDS_MAX,
+    STREAMS_ACCEPTED_MIN, ServerLimits, WAITING_CALL_BYTES,
+};
 use super::tls::Tls;
 use crate::clock::Clock;
-use crate::domain::ByteBudget;
+use crate::domain::{CallerMemory, HeldMemory, Hold};
 
 /// Phase of the server's lifecycle. The variants are in chronological order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -98,11 +103,14 @@ pub(crate) struct Worker<D> {
     pub(crate) limits: ServerLimits,
     pub(crate) tls: Option<Tls>,
     pub(crate) stats: Arc<ConnectionStats>,
-    /// Memory budget for incomplete requests, shared by all connections.
-    pub(crate) incomplete_requests: Arc<ByteBudget>,
+    /// Memory held for the callers of all connections.
+    pub(crate) held_memory: Arc<HeldMemory>,
     pub(crate) handshake_log: Arc<HandshakeLog>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
+
+/// Start of the paths of the reflection service, of either version.
+const REFLECTION_PATH_PREFIX: &str = "/grpc.reflection.";
 
 /// State of a connection that all its calls share.
 #[derive(Debug)]
@@ -111,32 +119,37 @@ struct CallContext<D> {
     caller: Caller,
     activity: Arc<Activity>,
     stats: Arc<ConnectionStats>,
-    /// Memory budget for incomplete requests on this connection.
-    incomplete_requests: Arc<ByteBudget>,
+    memory: Arc<CallerMemory>,
     receive_timeout: Duration,
 }
 
 impl<D: Decide> CallContext<D> {
-    async fn answer(&self, request: RouteMatch) -> Response<Body> {
+    async fn answer(&self, request: RouteMatch, mut hold: Hold) -> Response<AnswerBody> {
         let mut call = match request {
             RouteMatch::RateLimit(call) => call,
-            RouteMatch::Rejected(response) => return *response,
+            RouteMatch::Rejected(response) => {
+                return response.map(|body| AnswerBody::unary(body, hold));
+            }
             RouteMatch::TonicService(request) => {
                 self.activity.record_call();
+                if request.uri().path().starts_with(REFLECTION_PATH_PREFIX) {
+                    hold.resize(REFLECTION_CALL_BYTES);
+                    self.wait_for_room().await;
+                }
                 let answer = Box::pin(self.router.call_tonic_service(*request));
-                return match time::timeout(self.receive_timeout, answer).await {
+                let response = match time::timeout(self.receive_timeout, answer).await {
                     Ok(response) => response,
                     Err(_) => self.reject(&Status::deadline_exceeded("no request in time")),
                 };
+                return response.map(|body| AnswerBody::stream(body, hold));
             }
         };
-        let limits = ReceiveLimits {
-            memory_budget: &self.incomplete_requests,
-            timeout: self.receive_timeout,
-        };
-        match self.router.receive(&mut call.body, call.deadline, limits).await {
+        let limits = ReceiveLimits { hold: &mut hold, timeout: self.receive_timeout };
+        let response = match self.router.receive(&mut call.body, call.deadline, limits).await {
             Ok((body, deadline)) => {
                 self.activity.record_call();
+                hold.resize(DECIDED_CALL_BYTES + body.held_bytes);
+                self.wait_for_room().await;
                 // Boxed only now: the future of a decision takes several kilobytes, which calls
                 // would take while their request is incomplete. Unboxed, it would be copied when
                 // the stream starts and when it ends.
@@ -144,19 +157,28 @@ impl<D: Decide> CallContext<D> {
                     .await
             }
             Err(status) => self.reject(&status),
+        };
+        response.map(|body| AnswerBody::unary(body, hold))
+    }
+
+    /// Lets the calls that have to make room end, before this call holds more. Without this, the
+    /// calls that are already scheduled would all be answered before any of them ends.
+    async fn wait_for_room(&self) {
+        for _ in 0..ROOM_YIELDS_MAX {
+            if self.memory.has_room() {
+                return;
+            }
+            self.memory.make_room();
+            task::yield_now().await;
         }
     }
 
     /// Returns the error response for a request that was not received completely. Also counts the
     /// rejection.
     fn reject(&self, status: &Status) -> Response<Body> {
-        match status.code() {
-            Code::DeadlineExceeded => self.stats.receive_timeouts.fetch_add(1, Ordering::Relaxed),
-            Code::ResourceExhausted => {
-                self.stats.receives_over_budget.fetch_add(1, Ordering::Relaxed)
-            }
-            _ => 0,
-        };
+        if status.code() == Code::DeadlineExceeded {
+            self.stats.receive_timeouts.fetch_add(1, Ordering::Relaxed);
+        }
         status.clone().into_http()
     }
 }
@@ -256,34 +278,44 @@ impl<D: Decide> Worker<D> {
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let bytes_max = self.limits.incomplete_bytes_per_connection_max;
+        let memory = self.held_memory.add_caller();
         let context = Arc::new(CallContext {
             router: Arc::clone(&self.router),
             caller,
             activity: Arc::clone(&registration.activity),
             stats: Arc::clone(&self.stats),
-            incomplete_requests: Arc::new(ByteBudget::within(&self.incomplete_requests, bytes_max)),
+            memory: Arc::clone(&memory),
             receive_timeout: self.limits.receive_timeout,
         });
         let service = service_fn(|request| {
             let context = Arc::clone(&context);
             // Dispatched here, so that the future of a call does not hold the request's headers.
             let request = context.router.dispatch(request);
-            async move { Ok::<_, std::convert::Infallible>(context.answer(request).await) }
+            let hold = Hold::new(&context.memory, WAITING_CALL_BYTES);
+            async move { Ok::<_, std::convert::Infallible>(context.answer(request, hold).await) }
         });
-        let mut connection = pin!(self.http2_builder().serve_connection(TokioIo::new(io), service));
+        let calls = CallTasks { memory: Arc::clone(&memory), stats: Arc::clone(&self.stats) };
+        let protocol = self.http2_builder(calls);
+        let mut connection = pin!(protocol.serve_connection(TokioIo::new(io), service));
         let mut shutdown_due = pin!(async {
             tokio::select! {
                 () = self.wait_for_phase(Phase::Draining) => {}
                 () = sleep_or_wait_forever(age_max) => {}
             }
         });
-        let mut shutting_down = false;
+        let (mut watching, mut shutting_down) = (false, false);
         std::future::poll_fn(|cx| {
+            if !std::mem::replace(&mut watching, true) {
+                memory.set_closer(cx.waker());
+            }
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 return Poll::Ready(ended);
             }
-            if Pin::new(&mut registration.evicted).poll(cx).is_ready() {
+            let is_closed = memory.is_closed();
+            if is_closed {
+                self.stats.connections_blocked.fetch_add(1, Ordering::Relaxed);
+            }
+            if is_closed || Pin::new(&mut registration.evicted).poll(cx).is_ready() {
                 // Sends GOAWAY, but does not wait for the client.
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.as_mut().poll(cx);
@@ -302,9 +334,9 @@ impl<D: Decide> Worker<D> {
         });
     }
 
-    fn http2_builder(&self) -> http2::Builder<TokioExecutor> {
+    fn http2_builder(&self, calls: CallTasks) -> http2::Builder<CallTasks> {
         let limits = &self.limits;
-        let mut protocol = http2::Builder::new(TokioExecutor::new());
+        let mut protocol = http2::Builder::new(calls);
         protocol
             .timer(TokioTimer::new())
             .auto_date_header(false)

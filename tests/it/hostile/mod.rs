@@ -12,3 +12,4 @@ mod key_flood;
 mod secret_leaks;
 mod target;
 pub(crate) mod tls_callers;
+mod unread_answers;

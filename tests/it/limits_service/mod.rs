@@ -3,4 +3,4 @@
 mod authorization;
 mod batches;
 mod counters;
-mod messages;
+pub(crate) mod messages;
