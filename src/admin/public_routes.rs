@@ -2,6 +2,8 @@
 //!
 //! `app` supplies the handlers; `wire` decodes JSON requests.
 
+use std::future::{Future as _, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +22,7 @@ use tokio::time;
 use super::metrics_page::{MetricsEndpoint, metrics_routes};
 use super::query::Query;
 use super::{bad_request, text_response};
-use crate::domain::{BudgetedBuffer, ByteBudget};
+use crate::domain::{CallPlace, CallerMemory, HeldBuffer, Hold};
 
 /// Response to a `/json` or `/authz` request.
 #[derive(Clone, Debug)]
@@ -63,8 +65,8 @@ pub struct JsonHandlers {
     pub authorize: AuthzHandler,
     /// Maximum size of a request body, in bytes.
     pub body_bytes_max: usize,
-    /// Memory budget for request bodies that are still being received.
-    pub incomplete_requests: Arc<ByteBudget>,
+    /// Memory held for request bodies that are still being received.
+    pub memory: Arc<CallerMemory>,
 }
 
 /// Handlers of the HTTP port's routes.
@@ -186,31 +188,38 @@ fn error_response(status: StatusCode, reason: &str) -> Response {
     (status, text_response(format!("{reason}\n"))).into_response()
 }
 
-/// Receives a request body, subject to the size limit per body and the memory budget for all
-/// incomplete requests.
+/// Receives a request body, subject to the size limit per body. Fails if it has to make room for
+/// other bodies before it is complete.
 async fn receive_body(
+    handlers: &JsonHandlers,
+    body: Body,
+) -> Result<Vec<u8>, (StatusCode, &'static str)> {
+    let mut place = CallPlace::new(&handlers.memory);
+    let mut received = pin!(receive_whole_body(handlers, body));
+    let received = poll_fn(|cx| place.poll(cx, |cx| received.as_mut().poll(cx))).await;
+    received.unwrap_or(Err((StatusCode::SERVICE_UNAVAILABLE, "too many incomplete requests")))
+}
+
+async fn receive_whole_body(
     handlers: &JsonHandlers,
     mut body: Body,
 ) -> Result<Vec<u8>, (StatusCode, &'static str)> {
     let too_long = (StatusCode::PAYLOAD_TOO_LARGE, "the body is too long");
-    let over_budget = (StatusCode::SERVICE_UNAVAILABLE, "too many incomplete requests");
     let length_max = handlers.body_bytes_max;
     if body.size_hint().lower() > length_max as u64 {
         return Err(too_long);
     }
-    let reservation = handlers.incomplete_requests.reserve(0).ok_or(over_budget)?;
-    let mut received = BudgetedBuffer::new(reservation);
+    let mut hold = Hold::new(&handlers.memory, 0);
+    let mut received = HeldBuffer::new(&mut hold);
     while let Some(frame) = body.frame().await {
         let failed = (StatusCode::BAD_REQUEST, "the body ended early");
         let Ok(chunk) = frame.map_err(|_| failed)?.into_data() else { continue };
         if received.len() + chunk.len() > length_max {
             return Err(too_long);
         }
-        if !received.push(&chunk, length_max) {
-            return Err(over_budget);
-        }
+        received.push(&chunk, length_max);
     }
-    Ok(received.into_parts().0)
+    Ok(received.into_bytes())
 }
 
 async fn reject_disabled_json() -> Response {
@@ -223,20 +232,22 @@ async fn reject_disabled_json() -> Response {
 mod tests {
     use std::convert::Infallible;
     use std::future::ready;
+    use std::task::Poll;
 
-    use futures_util::stream;
+    use futures_util::{StreamExt as _, stream};
 
     use super::*;
+    use crate::domain::{CALLER_FLOOR_BYTES, HeldMemory};
 
-    /// Returns handlers that accept bodies of 8 bytes.
-    fn handlers(budget_bytes: usize) -> JsonHandlers {
+    /// Returns handlers that accept bodies of `bytes_max` bytes.
+    fn handlers(bytes_max: usize, memory: Arc<CallerMemory>) -> JsonHandlers {
         let response =
             || DecisionResponse { status: 200, headers: Vec::new(), body: String::new() };
         JsonHandlers {
             decide: Arc::new(move |_| Box::pin(ready(response()))),
             authorize: Arc::new(move |_| Box::pin(ready(response()))),
-            body_bytes_max: 8,
-            incomplete_requests: Arc::new(ByteBudget::new(budget_bytes)),
+            body_bytes_max: bytes_max,
+            memory,
         }
     }
 
@@ -250,15 +261,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_bounded_by_its_size_and_by_the_budget_of_incomplete_requests() {
-        let ample = handlers(1_024);
+    async fn a_body_is_bounded_by_its_size() {
+        let handlers = handlers(8, HeldMemory::new(1_024, 1_024).add_caller());
         let whole = Ok(b"12345678".to_vec());
-        assert_eq!(receive(&ample, Body::from("12345678")).await, whole);
-        assert_eq!(receive(&ample, chunked(["1234", "5678"])).await, whole);
+        assert_eq!(receive(&handlers, Body::from("12345678")).await, whole);
+        assert_eq!(receive(&handlers, chunked(["1234", "5678"])).await, whole);
         let too_large = Err(StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!(receive(&ample, Body::from("123456789")).await, too_large);
-        assert_eq!(receive(&ample, chunked(["1234", "56789"])).await, too_large);
-        let scarce = receive(&handlers(7), Body::from("12345678")).await;
-        assert_eq!(scarce, Err(StatusCode::SERVICE_UNAVAILABLE));
+        assert_eq!(receive(&handlers, Body::from("123456789")).await, too_large);
+        assert_eq!(receive(&handlers, chunked(["1234", "56789"])).await, too_large);
+        assert_eq!(handlers.memory.held_bytes(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_oldest_incomplete_body_makes_room_for_a_new_one() {
+        let length = 2 * CALLER_FLOOR_BYTES;
+        let handlers = handlers(length, HeldMemory::new(0, 1 << 20).add_caller());
+        let half = stream::iter([Ok::<_, Infallible>(vec![b' '; length / 2])]);
+        let mut oldest = pin!(receive(&handlers, Body::from_stream(half.chain(stream::pending()))));
+        assert!(poll_fn(|cx| Poll::Ready(oldest.as_mut().poll(cx).is_pending())).await);
+        let whole = vec![b' '; length];
+        assert_eq!(receive(&handlers, Body::from(whole.clone())).await, Ok(whole));
+        assert_eq!(oldest.await, Err(StatusCode::SERVICE_UNAVAILABLE));
     }
 }

@@ -5,13 +5,13 @@
 
 mod admission;
 mod bounds;
-mod byte_budget;
 mod calendar;
 mod check;
 mod decision;
 #[cfg(test)]
 pub(crate) mod fixtures;
 mod fraction;
+mod held_memory;
 mod histogram;
 mod limit;
 mod outcome;
@@ -24,7 +24,6 @@ mod trace;
 
 pub use admission::Admission;
 pub use bounds::{Bounds, CALL_WORK_MAX};
-pub use byte_budget::{BudgetedBuffer, ByteBudget, Reservation};
 pub use calendar::{Calendar, CalendarWindows, WindowBounds};
 pub use check::{Accounting, Call, Check, CounterKey, Holder, HolderToken, Op, OwnedCall, Role};
 pub use decision::{
@@ -32,6 +31,7 @@ pub use decision::{
     Observer, RefusalEvent, RpcOutcome, RuleId, Status, StatusLimit, WaitPrecision,
 };
 pub use fraction::Fraction;
+pub use held_memory::{CALLER_FLOOR_BYTES, CallPlace, CallerMemory, HeldBuffer, HeldMemory, Hold};
 pub use histogram::{
     BATCH_SIZE_BOUNDS, BatchSizeHistogram, DURATION_BOUNDS_US, DurationHistogram, Histogram,
     HistogramSnapshot, add_relaxed,

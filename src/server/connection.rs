@@ -16,16 +16,18 @@ use http::Response;
 use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
-use tokio::time;
+use tokio::{task, time};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
+use super::answer_body::AnswerBody;
 use super::authz::Caller;
 use super::call_queue::{CallQueue, QueuedCall};
+use super::call_tasks::CallTasks;
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
 use super::framing;
@@ -33,10 +35,13 @@ use super::handshake_log::HandshakeLog;
 use super::preface::{self, PrefaceStream};
 use super::rls_service::Decide;
 use super::router::{ReceiveLimits, RouteMatch, Router};
-use super::server_limits::{CALL_WINDOW_BYTES, STREAMS_ACCEPTED_MIN, ServerLimits};
+use super::server_limits::{
+    CALL_WINDOW_BYTES, DECIDED_CALL_BYTES, REFLECTION_CALL_BYTES, ROOM_YIELDS_MAX,
+    STREAMS_ACCEPTED_MIN, ServerLimits, WAITING_CALL_BYTES,
+};
 use super::tls::Tls;
 use crate::clock::Clock;
-use crate::domain::ByteBudget;
+use crate::domain::{CallerMemory, HeldMemory, Hold};
 
 /// Number of bytes that are read from a connection before its calls are accepted: about 250 calls.
 /// h2 reads all that it is given before it passes on a call, and closes a connection on which more
@@ -113,13 +118,16 @@ pub(crate) struct Worker<D> {
     pub(crate) limits: ServerLimits,
     pub(crate) tls: Option<Tls>,
     pub(crate) stats: Arc<ConnectionStats>,
-    /// Memory budget for incomplete requests, shared by all connections.
-    pub(crate) incomplete_requests: Arc<ByteBudget>,
+    /// Memory held for the callers of all connections.
+    pub(crate) held_memory: Arc<HeldMemory>,
     pub(crate) handshake_log: Arc<HandshakeLog>,
     /// Calls of the worker that have not been started yet.
     pub(crate) call_queue: Arc<CallQueue>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
+
+/// Start of the paths of the reflection service, of either version.
+const REFLECTION_PATH_PREFIX: &str = "/grpc.reflection.";
 
 /// State of a connection that all its calls share.
 #[derive(Debug)]
@@ -128,8 +136,7 @@ struct CallContext<D> {
     caller: Caller,
     activity: Arc<Activity>,
     stats: Arc<ConnectionStats>,
-    /// Memory budget for incomplete requests on this connection.
-    incomplete_requests: Arc<ByteBudget>,
+    memory: Arc<CallerMemory>,
     receive_timeout: Duration,
     phase: watch::Receiver<Phase>,
     call_queue: Arc<CallQueue>,
@@ -177,39 +184,50 @@ impl hyper::body::Body for UntilDraining {
 }
 
 impl<D: Decide> CallContext<D> {
-    async fn answer(&self, request: RouteMatch, queued: QueuedCall) -> Response<Body> {
+    async fn answer(
+        &self,
+        request: RouteMatch,
+        queued: QueuedCall,
+        mut hold: Hold,
+    ) -> Response<AnswerBody> {
         let mut call = match request {
             RouteMatch::RateLimit(call) => call,
-            RouteMatch::Rejected(response) => return *response,
+            RouteMatch::Rejected(response) => {
+                return response.map(|body| AnswerBody::unary(body, hold));
+            }
             RouteMatch::TonicService(request) => {
                 drop(queued);
                 self.activity.record_call();
+                if request.uri().path().starts_with(REFLECTION_PATH_PREFIX) {
+                    hold.resize(REFLECTION_CALL_BYTES);
+                    self.wait_for_room().await;
+                }
                 let deadline = framing::parse_grpc_timeout(request.headers());
                 let timeout = deadline
                     .map_or(self.receive_timeout, |deadline| deadline.min(self.receive_timeout));
                 let phase = self.phase.clone();
                 let request = request.map(|body| Body::new(UntilDraining::new(body, phase)));
                 let answer = Box::pin(self.router.call_tonic_service(request));
-                return match time::timeout(timeout, answer).await {
+                let response = match time::timeout(timeout, answer).await {
                     Ok(response) => response,
                     Err(_) => self.reject(&Status::deadline_exceeded("no request in time")),
                 };
+                return response.map(|body| AnswerBody::stream(body, hold));
             }
         };
         match queued.start(call.deadline, self.router.clock()).await {
             Ok(deadline) => call.deadline = deadline,
             Err(status) => {
                 self.stats.overload_rejections.fetch_add(1, Ordering::Relaxed);
-                return status.into_http();
+                return status.into_http().map(|body| AnswerBody::unary(body, hold));
             }
         }
-        let limits = ReceiveLimits {
-            memory_budget: &self.incomplete_requests,
-            timeout: self.receive_timeout,
-        };
-        match self.router.receive(&mut call.body, call.deadline, limits).await {
+        let limits = ReceiveLimits { hold: &mut hold, timeout: self.receive_timeout };
+        let response = match self.router.receive(&mut call.body, call.deadline, limits).await {
             Ok((body, deadline)) => {
                 self.activity.record_call();
+                hold.resize(DECIDED_CALL_BYTES + body.held_bytes);
+                self.wait_for_room().await;
                 // Boxed only now: the future of a decision takes several kilobytes, which calls
                 // would take while their request is incomplete. Unboxed, it would be copied when
                 // the stream starts and when it ends.
@@ -217,19 +235,28 @@ impl<D: Decide> CallContext<D> {
                     .await
             }
             Err(status) => self.reject(&status),
+        };
+        response.map(|body| AnswerBody::unary(body, hold))
+    }
+
+    /// Lets the calls that have to make room end, before this call holds more. Without this, the
+    /// calls that are already scheduled would all be answered before any of them ends.
+    async fn wait_for_room(&self) {
+        for _ in 0..ROOM_YIELDS_MAX {
+            if self.memory.has_room() {
+                return;
+            }
+            self.memory.make_room();
+            task::yield_now().await;
         }
     }
 
     /// Returns the error response for a request that was not received completely. Also counts the
     /// rejection.
     fn reject(&self, status: &Status) -> Response<Body> {
-        match status.code() {
-            Code::DeadlineExceeded => self.stats.receive_timeouts.fetch_add(1, Ordering::Relaxed),
-            Code::ResourceExhausted => {
-                self.stats.receives_over_budget.fetch_add(1, Ordering::Relaxed)
-            }
-            _ => 0,
-        };
+        if status.code() == Code::DeadlineExceeded {
+            self.stats.receive_timeouts.fetch_add(1, Ordering::Relaxed);
+        }
         status.clone().into_http()
     }
 }
@@ -329,13 +356,13 @@ impl<D: Decide> Worker<D> {
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let bytes_max = self.limits.incomplete_bytes_per_connection_max;
+        let memory = self.held_memory.add_caller();
         let context = Arc::new(CallContext {
             router: Arc::clone(&self.router),
             caller,
             activity: Arc::clone(&registration.activity),
             stats: Arc::clone(&self.stats),
-            incomplete_requests: Arc::new(ByteBudget::within(&self.incomplete_requests, bytes_max)),
+            memory: Arc::clone(&memory),
             receive_timeout: self.limits.receive_timeout,
             phase: self.phase.clone(),
             call_queue: Arc::clone(&self.call_queue),
@@ -345,18 +372,26 @@ impl<D: Decide> Worker<D> {
             let queued = QueuedCall::new(&context.call_queue, context.router.clock());
             // Dispatched here, so that the future of a call does not hold the request's headers.
             let request = context.router.dispatch(request);
-            async move { Ok::<_, std::convert::Infallible>(context.answer(request, queued).await) }
+            let hold = Hold::new(&context.memory, WAITING_CALL_BYTES);
+            async move {
+                Ok::<_, std::convert::Infallible>(context.answer(request, queued, hold).await)
+            }
         });
+        let calls = CallTasks { memory: Arc::clone(&memory), stats: Arc::clone(&self.stats) };
+        let protocol = self.http2_builder(calls);
         let read_budget = Arc::clone(&io.read_budget);
-        let mut connection = pin!(self.http2_builder().serve_connection(TokioIo::new(io), service));
+        let mut connection = pin!(protocol.serve_connection(TokioIo::new(io), service));
         let mut shutdown_due = pin!(async {
             tokio::select! {
                 () = self.wait_for_phase(Phase::Draining) => {}
                 () = sleep_or_wait_forever(age_max) => {}
             }
         });
-        let mut shutting_down = false;
+        let (mut watching, mut shutting_down) = (false, false);
         std::future::poll_fn(|cx| {
+            if !std::mem::replace(&mut watching, true) {
+                memory.set_closer(cx.waker());
+            }
             for _ in 0..READS_MAX {
                 read_budget.store(READ_BYTES_MAX, Ordering::Relaxed);
                 if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
@@ -366,7 +401,11 @@ impl<D: Decide> Worker<D> {
                     break;
                 }
             }
-            if Pin::new(&mut registration.evicted).poll(cx).is_ready() {
+            let is_closed = memory.is_closed();
+            if is_closed {
+                self.stats.connections_blocked.fetch_add(1, Ordering::Relaxed);
+            }
+            if is_closed || Pin::new(&mut registration.evicted).poll(cx).is_ready() {
                 // Sends GOAWAY, but does not wait for the client.
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.as_mut().poll(cx);
@@ -385,9 +424,9 @@ impl<D: Decide> Worker<D> {
         });
     }
 
-    fn http2_builder(&self) -> http2::Builder<TokioExecutor> {
+    fn http2_builder(&self, calls: CallTasks) -> http2::Builder<CallTasks> {
         let limits = &self.limits;
-        let mut protocol = http2::Builder::new(TokioExecutor::new());
+        let mut protocol = http2::Builder::new(calls);
         protocol
             .timer(TokioTimer::new())
             .auto_date_header(false)

@@ -27,8 +27,11 @@ pub struct ConnectionStats {
     pub prefaces_failed: AtomicU64,
     /// Number of calls rejected because their request was not received completely in time.
     pub receive_timeouts: AtomicU64,
-    /// Number of calls rejected because incomplete requests exceeded their memory budget.
-    pub receives_over_budget: AtomicU64,
+    /// Number of calls reset because the memory held for callers exceeded its budget.
+    pub calls_over_budget: AtomicU64,
+    /// Number of connections closed because the client did not read an answer for 5 s, or because
+    /// unread answers exceeded the memory budget.
+    pub connections_blocked: AtomicU64,
     /// Number of calls rejected because they had waited for half of their deadline before they were
     /// started.
     pub overload_rejections: AtomicU64,

@@ -27,7 +27,7 @@ use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome};
 use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::domain::{Permissions, RpcOutcome};
 use crate::wire::decode::{self, DecodedRequest};
-use crate::wire::encode::ResponseInput;
+use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
 use crate::wire::limits_messages::{self, EncodedResults};
 use crate::wire::messages::Counter;
 
@@ -185,6 +185,7 @@ impl<D: Decide> RlsService<D> {
             turn_end: AtomicUsize::new(0),
             checks_left: AtomicUsize::new(CHECKS_FACTOR * self.bounds.checks_max),
             turn_checks_end: AtomicUsize::new(0),
+            parts: OptionalParts::new(),
             results: Mutex::default(),
         };
         let mut waiting = FuturesUnordered::new();
@@ -220,13 +221,13 @@ impl<D: Decide> RlsService<D> {
 
     /// Decides requests of a batch one after the other, until the turn ends.
     async fn decide_in_turn(&self, batch: &Batch<'_>) {
-        let Batch { requests, times, caller, checks_left, results, .. } = batch;
+        let Batch { requests, times, caller, checks_left, parts, results, .. } = batch;
         let mut response = Vec::new();
         while batch.has_turn() {
             let position = batch.next.fetch_add(1, Ordering::Relaxed);
             let Some(request) = requests.get(position) else { return };
             response.clear();
-            let out = &mut response;
+            let out = ResponseBuffer { bytes: &mut response, parts };
             // Pinned here, because awaiting the future by value would copy it.
             let checks = Some(checks_left);
             let result =
@@ -254,7 +255,7 @@ impl<D: Decide> RlsService<D> {
             let (request, descriptors) = (&decoded, &*descriptors);
             let mut response = Vec::new();
             ResponseInput { request, descriptors, decision, rules, response_config, now, random }
-                .encode(&mut response);
+                .encode(ResponseBuffer { bytes: &mut response, parts: &OptionalParts::new() });
             response
         });
         peeked.await.map_err(|error| self.reject_undecided(error))
@@ -316,6 +317,8 @@ struct Batch<'a> {
     checks_left: AtomicUsize,
     /// Value of `checks_left` at which the turn ends.
     turn_checks_end: AtomicUsize,
+    /// Room for the optional parts of all results together.
+    parts: OptionalParts,
     results: Mutex<BatchResults>,
 }
 

@@ -29,7 +29,7 @@ use super::router::Router;
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
 use super::workers::{IdleWorkers, Workers};
-use crate::domain::ByteBudget;
+use crate::domain::{CallerMemory, HeldMemory};
 use crate::wire::WireError;
 
 /// Pause after a first failed accept. The pause doubles with each consecutive failure, up to
@@ -42,6 +42,10 @@ const ACCEPT_BACKOFF_MAX: Duration = Duration::from_secs(1);
 /// Listen backlog of the TCP sockets, in connections. After a restart, every worker thread of every
 /// Envoy reconnects at once. If the backlog is full, the client's kernel retries after a second.
 const LISTEN_BACKLOG: i32 = 4_096;
+
+/// Interval at which connections with blocked answers are closed. An answer is blocked after 5 to 6
+/// of them.
+const BLOCKED_TICK: Duration = Duration::from_secs(1);
 
 /// Maximum time to wait for the worker threads to exit.
 const STOP_WAIT_MAX: Duration = Duration::from_secs(1);
@@ -102,7 +106,7 @@ pub struct Listener {
     bound_sockets: Vec<BoundSocket>,
     workers: IdleWorkers,
     stats: Arc<ConnectionStats>,
-    incomplete_requests: Arc<ByteBudget>,
+    held_memory: Arc<HeldMemory>,
 }
 
 #[derive(Debug)]
@@ -124,14 +128,10 @@ impl Listener {
         });
         let bound = bound.collect::<Result<_, _>>()?;
         let workers = IdleWorkers::start(settings.threads)?;
-        let incomplete_requests = Arc::new(ByteBudget::new(settings.limits.incomplete_bytes_max));
-        Ok(Listener {
-            settings,
-            bound_sockets: bound,
-            workers,
-            stats: Arc::default(),
-            incomplete_requests,
-        })
+        let limits = &settings.limits;
+        let held_memory =
+            HeldMemory::new(limits.held_bytes_max, limits.held_bytes_per_connection_max);
+        Ok(Listener { settings, bound_sockets: bound, workers, stats: Arc::default(), held_memory })
     }
 
     /// Returns the runtimes of the worker threads. A task that calls depend on, such as a Redis
@@ -156,9 +156,9 @@ impl Listener {
         Arc::clone(&self.stats)
     }
 
-    /// Returns the memory budget for incomplete requests, which the `/json` endpoint shares.
-    pub fn incomplete_requests(&self) -> Arc<ByteBudget> {
-        Arc::clone(&self.incomplete_requests)
+    /// Returns the memory held for the callers of the HTTP port, which count as one caller.
+    pub fn http_memory(&self) -> Arc<CallerMemory> {
+        self.held_memory.add_caller()
     }
 
     /// Serves until `shutdown` resolves, and then for the drain delay, during which the health check
@@ -173,7 +173,7 @@ impl Listener {
         router: Router<D>,
         shutdown: impl Future<Output = Drain>,
     ) -> Result<DrainingListener, WireError> {
-        let Listener { settings, bound_sockets: bound, workers, stats, incomplete_requests } = self;
+        let Listener { settings, bound_sockets: bound, workers, stats, held_memory } = self;
         let (phase, of_workers) = watch::channel(Phase::Serving);
         let handshake_log = Arc::new(HandshakeLog::default());
         let workers = workers.serve(|| Worker {
@@ -181,7 +181,7 @@ impl Listener {
             limits: settings.limits.clone(),
             tls: settings.tls.clone(),
             stats: Arc::clone(&stats),
-            incomplete_requests: Arc::clone(&incomplete_requests),
+            held_memory: Arc::clone(&held_memory),
             handshake_log: Arc::clone(&handshake_log),
             call_queue: Arc::default(),
             phase: of_workers.clone(),
@@ -195,7 +195,7 @@ impl Listener {
             bound.into_iter().map(AsyncListener::from_bound).collect::<Result<Vec<_>, _>>()?;
         let deadline = {
             let accepting = future::join_all(bound.iter().map(|bound| acceptor.run(bound)));
-            let accepting = future::join(accepting, registry.run_clock());
+            let accepting = future::join3(accepting, registry.run_clock(), run_clock(&held_memory));
             tokio::pin!(accepting);
             let drain = tokio::select! {
                 _ = &mut accepting => Drain::AfterDelay,
@@ -212,7 +212,7 @@ impl Listener {
         };
         drop(bound);
         phase.send_replace(Phase::Draining);
-        Ok(DrainingListener { workers, phase, stats, deadline })
+        Ok(DrainingListener { workers, phase, stats, held_memory, deadline })
     }
 }
 
@@ -223,6 +223,7 @@ pub struct DrainingListener {
     workers: Workers,
     phase: watch::Sender<Phase>,
     stats: Arc<ConnectionStats>,
+    held_memory: Arc<HeldMemory>,
     deadline: Instant,
 }
 
@@ -236,7 +237,15 @@ impl DrainingListener {
     /// Waits until the calls in flight have finished and every connection has closed. At the
     /// [`deadline`](Self::deadline), closes all remaining connections.
     pub async fn finish_calls(&mut self) -> DrainReport {
-        if time::timeout_at(self.deadline, self.workers.wait_until_served()).await.is_ok() {
+        let served = async {
+            tokio::select! {
+                () = self.workers.wait_until_served() => {}
+                // Never ends: a client that does not read its answers delays the shutdown only
+                // until its connection is closed.
+                () = run_clock(&self.held_memory) => {}
+            }
+        };
+        if time::timeout_at(self.deadline, served).await.is_ok() {
             return DrainReport { cut_off: 0 };
         }
         let cut_off = self.stats.open.load(Ordering::Relaxed);
@@ -377,6 +386,15 @@ impl Acceptor<'_> {
         let dispatched = self.workers.dispatch(socket, age_max, self.stats, self.registry);
         let outcome = if dispatched { &self.stats.accepted } else { &self.stats.refused };
         outcome.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Closes connections with blocked answers, for as long as the future is polled.
+async fn run_clock(held_memory: &HeldMemory) {
+    let mut ticks = time::interval(BLOCKED_TICK);
+    loop {
+        ticks.tick().await;
+        held_memory.advance_tick();
     }
 }
 

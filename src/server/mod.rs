@@ -11,13 +11,16 @@
 //! | `authz` | determines which domains a caller may use, by its certificate |
 //! | `router` | maps request paths to services |
 //! | `receive`, `framing` | receives calls; gRPC framing |
+//! | `call_tasks`, `answer_body` | runs calls and sends answers within the memory budget |
 //! | `rls_service`, `health` | the rate limit service and the health service |
 //! | `limits_service` | `tidegate.v1.Limits`: batches, single counters |
 //! | `connection_registry` | tracks open connections; selects the longest idle one to close when full |
 //! | `server_limits`, `connection_stats` | limits on connections, and their metrics |
 
+mod answer_body;
 mod authz;
 mod call_queue;
+mod call_tasks;
 mod connection;
 mod connection_registry;
 mod connection_stats;

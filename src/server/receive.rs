@@ -4,14 +4,12 @@
 //! Envoy sends the body together with the headers. A body that has arrived completely when its
 //! headers are processed needs no timer, no copy, and no memory accounting. Any other body is
 //! copied as it arrives, because even a one-byte slice would keep h2's whole read buffer alive. The
-//! copy is charged to the memory budgets of the connection and the process, and must be complete
-//! before a timeout.
+//! copy counts as memory held for the connection, and must be complete before a timeout.
 //!
 //! Not here: framing (`framing`), the default limits (`server_limits`).
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -23,7 +21,7 @@ use tokio::time;
 use tonic::Status;
 
 use super::framing;
-use crate::domain::{BudgetedBuffer, ByteBudget, Reservation};
+use crate::domain::{HeldBuffer, Hold};
 
 /// Length of the prefix of each gRPC message, in bytes: one for the compression flag, four for the
 /// length.
@@ -32,31 +30,15 @@ const PREFIX_BYTES: usize = 5;
 /// Compression flag of an uncompressed message.
 const UNCOMPRESSED: u8 = 0;
 
-/// Memory charged for a call with an incomplete body, in addition to the body itself, in bytes.
-/// Covers the call's task, its h2 stream, and its buffers, which were measured to take 2.9 KB.
-const WAITING_CALL_BYTES: usize = 3 * 1024;
-
-/// Maximum length, in bytes, of a message whose memory reservation is released before its call is
-/// decided. Longer messages keep their reservation, so that calls waiting for the store cannot
-/// hold more memory than the budget.
-const EARLY_RELEASE_BYTES_MAX: usize = 16 * 1024;
-
-/// Limits on the size of a request and on the memory for incomplete requests.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReceiveBounds<'a> {
-    /// Maximum size of a message, in bytes.
-    pub(crate) message_bytes_max: usize,
-    /// Memory budget for incomplete requests on this connection.
-    pub(crate) memory_budget: &'a Arc<ByteBudget>,
-}
+/// Maximum length, in bytes, of a message that does not count separately while its call is decided.
+const SHORT_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
 /// Complete body of a unary call, including the message prefix.
 #[derive(Debug)]
 pub(crate) struct ReceivedBody {
     pub(crate) bytes: Bytes,
-    /// Memory reserved for a large body, held until the call has been decided; `None` if no memory
-    /// is reserved.
-    pub(crate) reservation: Option<Reservation>,
+    /// Number of bytes to hold for a long body until the call has been decided.
+    pub(crate) held_bytes: usize,
 }
 
 /// Body of a request after [`read_arrived`]: complete, or the part that has arrived so far.
@@ -75,7 +57,8 @@ pub(crate) enum ArrivedBody {
 /// Returns any error of [`read_rest`] except DEADLINE_EXCEEDED.
 pub(crate) async fn read_arrived(
     body: &mut Incoming,
-    bounds: ReceiveBounds<'_>,
+    message_bytes_max: usize,
+    hold: &mut Hold,
 ) -> Result<ArrivedBody, Status> {
     let mut first = Bytes::new();
     let mut more = Vec::new();
@@ -102,7 +85,7 @@ pub(crate) async fn read_arrived(
     })
     .await?;
     if complete && more.is_empty() {
-        return Ok(ArrivedBody::Complete(ReceivedBody { bytes: first, reservation: None }));
+        return Ok(ArrivedBody::Complete(ReceivedBody { bytes: first, held_bytes: 0 }));
     }
     if !first.is_empty() {
         more.insert(0, first);
@@ -110,7 +93,7 @@ pub(crate) async fn read_arrived(
     if !complete {
         return Ok(ArrivedBody::Incomplete(more));
     }
-    let mut buffer = ReceiveBuffer::new(bounds)?;
+    let mut buffer = ReceiveBuffer::new(message_bytes_max, hold);
     for chunk in more {
         buffer.push(&chunk)?;
     }
@@ -122,16 +105,16 @@ pub(crate) async fn read_arrived(
 /// # Errors
 ///
 /// Returns DEADLINE_EXCEEDED if the body is not complete within `timeout`, and CANCELLED if the
-/// caller reset the stream. Returns RESOURCE_EXHAUSTED if incomplete requests exceed a memory
-/// budget. Returns INVALID_ARGUMENT or UNIMPLEMENTED as soon as the received bytes rule out a
-/// single uncompressed message within the size limit.
+/// caller reset the stream. Returns INVALID_ARGUMENT or UNIMPLEMENTED as soon as the received bytes
+/// rule out a single uncompressed message within the size limit.
 pub(crate) async fn read_rest(
     body: &mut Incoming,
     arrived: Vec<Bytes>,
-    bounds: ReceiveBounds<'_>,
+    message_bytes_max: usize,
+    hold: &mut Hold,
     timeout: Duration,
 ) -> Result<ReceivedBody, Status> {
-    let mut buffer = ReceiveBuffer::new(bounds)?;
+    let mut buffer = ReceiveBuffer::new(message_bytes_max, hold);
     for chunk in arrived {
         buffer.push(&chunk)?;
     }
@@ -154,21 +137,18 @@ fn ended_early_status() -> Status {
 
 /// Buffer that collects the body of a request as it arrives.
 #[derive(Debug)]
-struct ReceiveBuffer {
+struct ReceiveBuffer<'a> {
     message_bytes_max: usize,
-    body: BudgetedBuffer,
+    body: HeldBuffer<'a>,
 }
 
-impl ReceiveBuffer {
-    fn new(bounds: ReceiveBounds<'_>) -> Result<Self, Status> {
-        let ReceiveBounds { message_bytes_max, memory_budget } = bounds;
-        let reservation = memory_budget.reserve(WAITING_CALL_BYTES);
-        let body = BudgetedBuffer::new(reservation.ok_or_else(over_budget_status)?);
-        Ok(ReceiveBuffer { message_bytes_max, body })
+impl<'a> ReceiveBuffer<'a> {
+    fn new(message_bytes_max: usize, hold: &'a mut Hold) -> Self {
+        ReceiveBuffer { message_bytes_max, body: HeldBuffer::new(hold) }
     }
 
     /// Appends received bytes. Fails if they rule out a single uncompressed message within the size
-    /// limit, or if the body exceeds the memory budget.
+    /// limit.
     fn push(&mut self, chunk: &[u8]) -> Result<(), Status> {
         let prefix: SmallVec<[u8; PREFIX_BYTES]> =
             self.body.bytes().chain(chunk).take(PREFIX_BYTES).copied().collect();
@@ -176,13 +156,14 @@ impl ReceiveBuffer {
         if self.body.len() + chunk.len() > length_max {
             return Err(framing::message_count_status());
         }
-        if self.body.push(chunk, length_max) { Ok(()) } else { Err(over_budget_status()) }
+        self.body.push(chunk, length_max);
+        Ok(())
     }
 
     fn finish(self) -> ReceivedBody {
-        let (bytes, reservation) = self.body.into_parts();
-        let long = bytes.len() > EARLY_RELEASE_BYTES_MAX;
-        ReceivedBody { bytes: bytes.into(), reservation: Some(reservation).filter(|_| long) }
+        let bytes = Bytes::from(self.body.into_bytes());
+        let held_bytes = if bytes.len() > SHORT_MESSAGE_BYTES_MAX { bytes.len() } else { 0 };
+        ReceivedBody { bytes, held_bytes }
     }
 }
 
@@ -204,80 +185,60 @@ fn parse_prefix(bytes: &[u8], message_bytes_max: usize) -> Result<Option<usize>,
     }
 }
 
-fn over_budget_status() -> Status {
-    Status::resource_exhausted("too many incomplete requests")
-}
-
 #[cfg(test)]
 mod tests {
     use tonic::Code;
 
     use super::*;
+    use crate::domain::HeldMemory;
 
     fn frame_message(flag: u8, length: u32, message: &[u8]) -> Vec<u8> {
         [&[flag][..], &length.to_be_bytes(), message].concat()
     }
 
-    /// Receives a body in chunks of `size` bytes. Returns the received bytes, or the status code of
-    /// the error.
-    fn receive_in_chunks(
-        body: &[u8],
-        size: usize,
-        memory_budget: &Arc<ByteBudget>,
-    ) -> Result<Bytes, Code> {
-        let mut buffer =
-            ReceiveBuffer::new(ReceiveBounds { message_bytes_max: 50_000, memory_budget })
-                .map_err(|status| status.code())?;
+    /// Receives a body in chunks of `size` bytes. Returns the received bytes and how many were held,
+    /// or the status code of the error.
+    fn receive_in_chunks(body: &[u8], size: usize) -> Result<(Bytes, usize), Code> {
+        let caller = HeldMemory::new(1 << 20, 1 << 20).add_caller();
+        let mut hold = Hold::new(&caller, 0);
+        let mut buffer = ReceiveBuffer::new(50_000, &mut hold);
         for chunk in body.chunks(size) {
             buffer.push(chunk).map_err(|status| status.code())?;
         }
-        Ok(buffer.finish().bytes)
+        Ok((buffer.finish().bytes, caller.held_bytes()))
     }
 
     #[test]
-    fn a_body_in_chunks_of_any_size_is_received_and_charged_as_it_grows() {
-        let message = vec![7; 50_000];
-        let body = frame_message(0, 50_000, &message);
+    fn a_body_in_chunks_of_any_size_is_received_and_held() {
+        let body = frame_message(0, 50_000, &vec![7; 50_000]);
         for size in [1, 4, 5, 6, 1_000, 16_384, 100_000] {
-            let memory_budget = Arc::new(ByteBudget::new(WAITING_CALL_BYTES + 2 * body.len()));
-            assert_eq!(receive_in_chunks(&body, size, &memory_budget).unwrap(), body);
-            assert_eq!(memory_budget.reserved(), 0, "nothing is reserved after the call");
-            let small = Arc::new(ByteBudget::new(WAITING_CALL_BYTES + body.len()));
-            assert_eq!(receive_in_chunks(&body, size, &small), Err(Code::ResourceExhausted));
+            let (bytes, held) = receive_in_chunks(&body, size).unwrap();
+            assert_eq!(bytes, body);
+            assert!((body.len()..2 * body.len()).contains(&held), "{size}: {held}");
         }
     }
 
     #[test]
     fn a_body_that_cannot_be_one_message_is_rejected_at_its_prefix() {
-        let memory_budget = Arc::new(ByteBudget::new(WAITING_CALL_BYTES + 100));
         for size in [1, 5, 100] {
-            let code = |body: Vec<u8>| receive_in_chunks(&body, size, &memory_budget).unwrap_err();
+            let code = |body: Vec<u8>| receive_in_chunks(&body, size).unwrap_err();
             assert_eq!(code(frame_message(0, 50_001, b"")), Code::InvalidArgument);
             assert_eq!(code(frame_message(0, u32::MAX, b"")), Code::InvalidArgument);
             assert_eq!(code(frame_message(1, 3, b"")), Code::Unimplemented);
             assert_eq!(code(frame_message(0, 2, b"abc")), Code::InvalidArgument);
         }
-        assert_eq!(memory_budget.reserved(), 0);
     }
 
     #[test]
-    fn only_a_long_message_keeps_its_memory_reservation() {
-        let memory_budget = Arc::new(ByteBudget::new(1 << 20));
+    fn only_a_long_message_counts_while_its_call_is_decided() {
+        let caller = HeldMemory::new(1 << 20, 1 << 20).add_caller();
         let held = |length: usize| {
-            let mut buffer = ReceiveBuffer::new(ReceiveBounds {
-                message_bytes_max: 50_000,
-                memory_budget: &memory_budget,
-            })
-            .unwrap();
-            let prefix = frame_message(0, u32::try_from(length).unwrap(), &vec![7; length]);
-            buffer.push(&prefix).unwrap();
-            let body = buffer.finish();
-            let reserved = memory_budget.reserved();
-            drop(body);
-            reserved
+            let mut hold = Hold::new(&caller, 0);
+            let mut buffer = ReceiveBuffer::new(50_000, &mut hold);
+            let message = frame_message(0, u32::try_from(length).unwrap(), &vec![7; length]);
+            buffer.push(&message).unwrap();
+            buffer.finish().held_bytes
         };
-        assert_eq!(held(1_000), 0);
-        assert!(held(50_000) > 50_000);
-        assert_eq!(memory_budget.reserved(), 0);
+        assert_eq!((held(1_000), held(50_000)), (0, 50_005));
     }
 }

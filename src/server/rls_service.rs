@@ -30,7 +30,7 @@ use crate::policy::Policy;
 use crate::policy::spec::HttpMapping;
 use crate::store::{Store, current_trace};
 use crate::wire::decode::{DecodeError, DecodedRequest, Descriptors};
-use crate::wire::encode::ResponseInput;
+use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
 use crate::wire::forward_auth;
 use crate::wire::forward_auth::MissingHeader;
 use crate::wire::response_config::ResponseConfig;
@@ -251,14 +251,16 @@ impl<D: Decide> RlsService<D> {
         let observer = self.decider.observer();
         let now = self.clock.now();
         let mut response = Vec::new();
+        let parts = OptionalParts::new();
         if !observer.wants_timing() && trace.is_none() {
             let times = CallTimestamps { now, started: None, deadline };
-            self.decide_encoded(&message, times, caller, None, None, &mut response).await?;
+            let out = ResponseBuffer { bytes: &mut response, parts: &parts };
+            self.decide_encoded(&message, times, caller, None, None, out).await?;
             return Ok(response);
         }
         let started = self.clock.monotonic_now();
         let times = CallTimestamps { now, started: Some(started), deadline };
-        let out = &mut response;
+        let out = ResponseBuffer { bytes: &mut response, parts: &parts };
         let answered = match &trace {
             None => {
                 // Pinned here, because awaiting the future by value would copy it.
@@ -302,7 +304,7 @@ impl<D: Decide> RlsService<D> {
         caller: &Caller,
         trace: Option<&Trace>,
         batch_checks: Option<&AtomicUsize>,
-        out: &mut Vec<u8>,
+        out: ResponseBuffer<'_>,
     ) -> Result<(), Status> {
         let CallTimestamps { now, started, deadline } = times;
         if deadline.is_some_and(|deadline| deadline < DEADLINE_MIN) {

@@ -18,10 +18,10 @@ use super::framing;
 use super::health::Health;
 use super::limits_service::LimitsMethod;
 use super::receive;
-use super::receive::{ArrivedBody, ReceiveBounds, ReceivedBody};
+use super::receive::{ArrivedBody, ReceivedBody};
 use super::rls_service::{Decide, RlsService, SHOULD_RATE_LIMIT_PATH};
 use crate::clock::Clock;
-use crate::domain::{ByteBudget, InvalidReason, Trace};
+use crate::domain::{Hold, InvalidReason, Trace};
 use crate::wire::messages::FILE_DESCRIPTOR_SET;
 
 /// Maximum size of a request to the health or the reflection service, in bytes. With tonic's
@@ -58,10 +58,10 @@ pub(crate) struct RateLimitCall {
 }
 
 /// Limits on the time to receive a request body, and on the memory for it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct ReceiveLimits<'a> {
-    /// Memory budget for incomplete requests on this connection.
-    pub(crate) memory_budget: &'a Arc<ByteBudget>,
+    /// Memory that the call holds. Grows with the body as it arrives.
+    pub(crate) hold: &'a mut Hold,
     /// Maximum time to wait for a body, even if the caller's deadline is later.
     pub(crate) timeout: Duration,
 }
@@ -166,22 +166,24 @@ impl<D: Decide> Router<D> {
         limits: ReceiveLimits<'_>,
     ) -> Result<(ReceivedBody, Option<Duration>), Status> {
         let message_bytes_max = self.rls_service.message_bytes_max();
-        let bounds = ReceiveBounds { message_bytes_max, memory_budget: limits.memory_budget };
+        let ReceiveLimits { hold, timeout } = limits;
         let invalid = |status: Status| {
             if status.code() == Code::InvalidArgument {
                 self.rls_service.count_invalid(InvalidReason::MessageSize);
             }
             status
         };
-        let arrived = match receive::read_arrived(body, bounds).await.map_err(invalid)? {
-            ArrivedBody::Complete(body) => return Ok((body, deadline)),
-            ArrivedBody::Incomplete(arrived) => arrived,
-        };
-        let timeout = deadline.unwrap_or(limits.timeout).min(limits.timeout);
+        let arrived =
+            match receive::read_arrived(body, message_bytes_max, hold).await.map_err(invalid)? {
+                ArrivedBody::Complete(body) => return Ok((body, deadline)),
+                ArrivedBody::Incomplete(arrived) => arrived,
+            };
+        let timeout = deadline.unwrap_or(timeout).min(timeout);
         let clock = self.rls_service.clock();
         let start = clock.monotonic_now();
         // Boxed, so that the future of a call whose body has arrived stays small.
-        let rest = Box::pin(receive::read_rest(body, arrived, bounds, timeout)).await;
+        let rest = receive::read_rest(body, arrived, message_bytes_max, hold, timeout);
+        let rest = Box::pin(rest).await;
         let body = rest.map_err(invalid)?;
         let waited = clock.monotonic_now() - start;
         Ok((body, deadline.map(|deadline| deadline.saturating_sub(waited))))
@@ -212,7 +214,6 @@ impl<D: Decide> Router<D> {
                 Ok(tonic::Response::new(answer))
             }
         };
-        let ReceivedBody { bytes, reservation: _held } = body;
-        framing::respond(bytes, rls_service.message_bytes_max(), answer).await
+        framing::respond(body.bytes, rls_service.message_bytes_max(), answer).await
     }
 }

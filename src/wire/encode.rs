@@ -6,6 +6,8 @@
 //! Not here: making the decision (`decide`), the settings of headers and bodies
 //! (`response_config`).
 
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
 use prost::Message as _;
 use prost::encoding::{WireType, encode_varint, encoded_len_varint};
 use prost_types::Struct;
@@ -18,6 +20,42 @@ use super::response_headers::RetryWait;
 use super::{dynamic_metadata, refusal_body};
 use crate::domain::{Code, Decision, Descriptor, Micros, Status, StatusLimit, Unit};
 use crate::policy::Policy;
+
+/// Maximum size of the optional parts of an answer, in bytes: response headers, bodies, dynamic
+/// metadata, and names of limits, over all results of a batch together. The rest of an answer has
+/// at most 40 bytes for each of the 65,536 fields of the request, so an answer stays below 4 MiB,
+/// which is the largest message that gRPC clients accept by default.
+pub(crate) const ANSWER_OPTIONAL_BYTES_MAX: usize = 1024 * 1024;
+
+/// Bytes that are left for the optional parts of an answer. Atomic only because the futures of a
+/// batch share it; they run in one task.
+#[derive(Debug)]
+pub(crate) struct OptionalParts {
+    bytes_left: AtomicUsize,
+    /// Whether the request metadata of all results so far had room.
+    request_metadata_fits: AtomicBool,
+}
+
+impl OptionalParts {
+    pub(crate) fn new() -> Self {
+        OptionalParts {
+            bytes_left: AtomicUsize::new(ANSWER_OPTIONAL_BYTES_MAX),
+            request_metadata_fits: AtomicBool::new(true),
+        }
+    }
+
+    /// Takes `bytes` from what is left. Returns `false` and changes nothing if less is left.
+    fn take(&self, bytes: usize) -> bool {
+        let left = self.bytes_left.load(Ordering::Relaxed).checked_sub(bytes);
+        left.inspect(|left| self.bytes_left.store(*left, Ordering::Relaxed)).is_some()
+    }
+}
+
+/// Where to append an encoded response, and the room for the optional parts of its answer.
+pub(crate) struct ResponseBuffer<'a> {
+    pub(crate) bytes: &'a mut Vec<u8>,
+    pub(crate) parts: &'a OptionalParts,
+}
 
 /// Decision on a request, and the context that is needed to encode the response.
 pub(crate) struct ResponseInput<'a, 'b> {
@@ -32,20 +70,62 @@ pub(crate) struct ResponseInput<'a, 'b> {
 }
 
 impl ResponseInput<'_, '_> {
-    /// Appends the encoded response to `out`.
-    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+    /// Appends the encoded response to `out`. Leaves out the optional parts for which the answer
+    /// has no room: first the request metadata, then the rest. Codes, numbers, and the holder of
+    /// concurrency slots are never left out.
+    pub(crate) fn encode(&self, buffer: ResponseBuffer<'_>) {
+        let ResponseBuffer { bytes: out, parts } = buffer;
         let statuses = &self.decision.statuses;
         out.reserve((1 + statuses.len()) * TYPICAL_STATUS_BYTES);
         encode_integer(OVERALL_CODE_FIELD, code_to_wire(self.decision.code), out);
         for status in statuses {
-            encode_message(STATUSES_FIELD, out, |out| encode_status(status, out));
+            encode_message(STATUSES_FIELD, out, |out| encode_status(status, parts, out));
         }
-        self.build_trailing_fields().encode_raw(out);
+        let fits = &parts.request_metadata_fits;
+        let request_metadata =
+            self.response_config.request_metadata && fits.load(Ordering::Relaxed);
+        if self.append_trailing_fields(request_metadata, parts, out) {
+            return;
+        }
+        if request_metadata {
+            fits.store(false, Ordering::Relaxed);
+            if self.append_trailing_fields(false, parts, out) {
+                return;
+            }
+        }
+        // From the first result without room on, no result of a batch builds any of these parts.
+        parts.bytes_left.store(0, Ordering::Relaxed);
+        if let Some(holder) = &self.decision.slot {
+            let mut metadata = Struct::default();
+            dynamic_metadata::add_holder(holder, &mut metadata);
+            let dynamic_metadata = Some(metadata);
+            RateLimitResponse { dynamic_metadata, ..Default::default() }.encode_raw(out);
+        }
+    }
+
+    /// Appends headers, body and dynamic metadata. Returns `false` and appends nothing if the
+    /// answer has no room for them.
+    fn append_trailing_fields(
+        &self,
+        request_metadata: bool,
+        parts: &OptionalParts,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if parts.bytes_left.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let length = out.len();
+        self.build_trailing_fields(request_metadata).encode_raw(out);
+        let fits = parts.take(out.len() - length);
+        if !fits {
+            out.truncate(length);
+        }
+        fits
     }
 
     /// Builds a response that contains only headers, body and dynamic metadata; `encode` writes the
     /// code and the statuses itself. Most responses have none of the three.
-    fn build_trailing_fields(&self) -> RateLimitResponse {
+    fn build_trailing_fields(&self, request_metadata: bool) -> RateLimitResponse {
         let decision = self.decision;
         let mut response = RateLimitResponse::default();
         let refused = decision.code == Code::OverLimit;
@@ -66,15 +146,15 @@ impl ResponseInput<'_, '_> {
             response.raw_body = text.into_bytes();
             headers.push(content_type);
         }
-        if refused || self.response_config.request_metadata || decision.slot.is_some() {
-            response.dynamic_metadata = Some(self.build_metadata());
+        if refused || request_metadata || decision.slot.is_some() {
+            response.dynamic_metadata = Some(self.build_metadata(request_metadata));
         }
         response
     }
 
-    fn build_metadata(&self) -> Struct {
+    fn build_metadata(&self, request_metadata: bool) -> Struct {
         let mut all = Struct::default();
-        if self.response_config.request_metadata {
+        if request_metadata {
             let (request, descriptors) = (self.request, self.descriptors);
             dynamic_metadata::add_request(
                 request,
@@ -103,10 +183,10 @@ fn code_to_wire(code: Code) -> u64 {
 
 /// Appends the fields of a `DescriptorStatus`. Encoding with prost would take twice as many
 /// instructions, because prost computes the length of each nested message up to four times.
-fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
+fn encode_status(status: &Status<'_>, parts: &OptionalParts, out: &mut Vec<u8>) {
     encode_integer(1, code_to_wire(status.code), out);
     if let Some(shown) = &status.shown {
-        encode_message(2, out, |out| encode_limit(shown, out));
+        encode_message(2, out, |out| encode_limit(shown, parts, out));
     }
     encode_integer(3, status.remaining.into(), out);
     if let Some(reset) = status.reset {
@@ -118,7 +198,7 @@ fn encode_status(status: &Status<'_>, out: &mut Vec<u8>) {
 }
 
 /// Appends the fields of a `RateLimit`, the message that describes the limit of a status.
-fn encode_limit(shown: &StatusLimit<'_>, out: &mut Vec<u8>) {
+fn encode_limit(shown: &StatusLimit<'_>, parts: &OptionalParts, out: &mut Vec<u8>) {
     use wire::rate_limit::Unit as Wire;
     let unit = match shown.rate.unit {
         None => Wire::Unknown,
@@ -132,7 +212,7 @@ fn encode_limit(shown: &StatusLimit<'_>, out: &mut Vec<u8>) {
     };
     encode_integer(1, shown.rate.requests_per_unit.into(), out);
     encode_integer(2, unit as u64, out);
-    if !shown.name.is_empty() {
+    if !shown.name.is_empty() && parts.take(shown.name.len()) {
         encode_message(3, out, |out| out.extend_from_slice(shown.name.as_bytes()));
     }
     // Left out if 1, because older clients do not know the field.

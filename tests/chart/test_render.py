@@ -171,10 +171,10 @@ class Render(unittest.TestCase):
     def test_the_memory_limit_follows_the_bounds_unless_it_is_given(self):
         def limits(**values):
             return chart.container(chart.manifests({**chart.cases()["embedded"], **values}))["resources"]["limits"]
-        self.assertEqual(limits(), {"memory": "1021Mi"})
-        self.assertEqual(limits(connections=1000), {"memory": "459Mi"})
-        self.assertEqual(limits(embedded={"maxKeys": 10_000_000}), {"memory": "1845Mi"})
-        self.assertEqual(limits(resources={"limits": {"cpu": 2}}), {"cpu": 2, "memory": "1021Mi"})
+        self.assertEqual(limits(), {"memory": "1549Mi"})
+        self.assertEqual(limits(connections=1000), {"memory": "627Mi"})
+        self.assertEqual(limits(embedded={"maxKeys": 10_000_000}), {"memory": "2373Mi"})
+        self.assertEqual(limits(resources={"limits": {"cpu": 2}}), {"cpu": 2, "memory": "1549Mi"})
         self.assertEqual(limits(resources={"limits": {"memory": "256Mi"}}), {"memory": "256Mi"})
 
     def test_local_limits_are_divided_by_the_most_replicas_there_can_be(self):

@@ -7,9 +7,9 @@ The container's resources. Without a memory limit, it is computed from the bound
 {{- $resources := deepCopy .Values.resources -}}
 {{- if not (dig "limits" "memory" "" $resources) -}}
 {{- $keys := eq .Values.mode "embedded" | ternary .Values.embedded.maxKeys 1000000 | int64 -}}
-{{- $connections := mul (.Values.connections | int64) 65536 -}}
+{{- $connections := mul (.Values.connections | int64) 107520 -}}
 {{- $counters := mul $keys 96 -}}
-{{- $mebibytes := add 304 (div (add $connections $counters 1048575) 1048576) -}}
+{{- $mebibytes := add 432 (div (add $connections $counters 1048575) 1048576) -}}
 {{- $limits := merge (dict "memory" (printf "%dMi" $mebibytes)) ($resources.limits | default dict) -}}
 {{- $_ := set $resources "limits" $limits -}}
 {{- end -}}

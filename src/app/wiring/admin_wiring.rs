@@ -14,7 +14,7 @@ use crate::app::runtime_overrides::RuntimeOverrides;
 use crate::app::{Configuration, SampleRequest, explain_offline, page_data, parse_descriptor};
 use crate::clock::Clock;
 use crate::control_plane::ControlPlaneStatus;
-use crate::domain::ByteBudget;
+use crate::domain::CallerMemory;
 use crate::server::{ConnectionStats, Health, RlsService, TlsCounters};
 use crate::store::redis::keys::Prefix;
 use crate::telemetry::otlp::export_metrics;
@@ -30,7 +30,7 @@ pub(crate) struct AdminWiring<'a> {
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) connection_stats: Arc<ConnectionStats>,
     /// Memory budget for requests that are still being received, shared with the gRPC port.
-    pub(crate) incomplete_requests: Arc<ByteBudget>,
+    pub(crate) http_memory: Arc<CallerMemory>,
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
     /// State of the control plane client; `None` if policies come from files.
     pub(crate) control_plane: Option<Arc<ControlPlaneStatus>>,
@@ -112,8 +112,8 @@ impl AdminWiring<'_> {
                 decision_response(reply)
             })
         });
-        let incomplete_requests = Arc::clone(&self.incomplete_requests);
-        JsonHandlers { decide, authorize, body_bytes_max, incomplete_requests }
+        let memory = Arc::clone(&self.http_memory);
+        JsonHandlers { decide, authorize, body_bytes_max, memory }
     }
 
     /// Returns the handlers of the debug port.

@@ -51,7 +51,8 @@ metrics! { CONNECTIONS: ConnectionStats,
     counter "prefaces_failed" "gRPC connections that did not start HTTP/2 in time", |stats| load(&stats.prefaces_failed);
     counter "connections_broken" "gRPC connections closed after a protocol error", |stats| load(&stats.connections_broken);
     counter "receive_timeouts" "gRPC calls rejected because their request did not arrive in time", |stats| load(&stats.receive_timeouts);
-    counter "receives_over_budget" "gRPC calls rejected because of too many incomplete requests", |stats| load(&stats.receives_over_budget);
+    counter "calls_over_budget" "gRPC calls reset because the memory held for callers exceeded its budget", |stats| load(&stats.calls_over_budget);
+    counter "connections_blocked" "gRPC connections closed because the client did not read its answers", |stats| load(&stats.connections_blocked);
     counter "overload_rejections" "gRPC calls rejected because they had waited for half of their deadline before they were started", |stats| load(&stats.overload_rejections);
     counter "handshakes_failed" "TLS handshakes that failed or timed out", |stats| load(&stats.handshakes_failed);
 }
@@ -349,9 +350,10 @@ mod tests {
             prefaces_failed: AtomicU64::new(6),
             connections_broken: AtomicU64::new(7),
             receive_timeouts: AtomicU64::new(8),
-            receives_over_budget: AtomicU64::new(9),
-            handshakes_failed: AtomicU64::new(10),
+            calls_over_budget: AtomicU64::new(9),
+            connections_blocked: AtomicU64::new(10),
             overload_rejections: AtomicU64::new(11),
+            handshakes_failed: AtomicU64::new(12),
         };
         let expected = [
             ("connections", 1),
@@ -362,9 +364,10 @@ mod tests {
             ("prefaces_failed", 6),
             ("connections_broken", 7),
             ("receive_timeouts", 8),
-            ("receives_over_budget", 9),
+            ("calls_over_budget", 9),
+            ("connections_blocked", 10),
             ("overload_rejections", 11),
-            ("handshakes_failed", 10),
+            ("handshakes_failed", 12),
         ];
         assert_eq!(values(CONNECTIONS, &stats), expected);
     }

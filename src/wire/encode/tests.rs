@@ -18,6 +18,8 @@ use crate::wire::response_config::{
 };
 use crate::wire::struct_json::struct_to_json;
 
+mod answer_bound;
+
 const NOW: Micros = Micros(1_000_000_500_000);
 
 /// Builds a policy with these rules, which get consecutive ids in the given order.
@@ -110,6 +112,16 @@ fn encode_response(
     rules: Vec<RuleSpec>,
     random: u64,
 ) -> RateLimitResponse {
+    encode_within(&OptionalParts::new(), settings, decision, rules, random)
+}
+
+fn encode_within(
+    parts: &OptionalParts,
+    settings: ResponseSettings,
+    decision: &Decision<'_>,
+    rules: Vec<RuleSpec>,
+    random: u64,
+) -> RateLimitResponse {
     let entries =
         vec![WireEntry { key: b"ip".as_slice().into(), value: b"a\xffb".as_slice().into() }];
     let descriptor = RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
@@ -126,7 +138,7 @@ fn encode_response(
     let descriptors = &*descriptors;
     let mut encoded = Vec::new();
     ResponseInput { request, descriptors, decision, rules, response_config, now: NOW, random }
-        .encode(&mut encoded);
+        .encode(ResponseBuffer { bytes: &mut encoded, parts });
     let response = RateLimitResponse::decode(&*encoded).unwrap();
     assert_eq!(response.encode_to_vec(), encoded, "prost encodes a response like this");
     response

@@ -13,3 +13,4 @@ mod overload;
 mod secret_leaks;
 pub(crate) mod target;
 pub(crate) mod tls_callers;
+mod unread_answers;

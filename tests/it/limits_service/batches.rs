@@ -7,7 +7,9 @@ use bytes::Bytes;
 use prost::Message as _;
 use tonic::{Code, Status};
 
-use super::messages::{CheckRequest, all, client, encoded, request};
+use super::messages::{
+    CheckRequest, CheckResult, RateLimitRequest, all, check_result, client, encoded, request,
+};
 use crate::grpc::test_server::{Server, soon};
 use crate::support::http;
 use crate::support::redis_server;
@@ -180,4 +182,32 @@ fn ask_sends_the_requests_of_a_file_in_batches() {
     fs::write(path("bad.jsonl"), "\n").unwrap();
     let none = run(&["ask", &target, "--batch", &path("bad.jsonl")]).with_code(64).err;
     assert!(none.contains("bad.jsonl has no requests"), "{none}");
+}
+
+/// A policy whose rule adds 15 KB of metadata to each response that is OK.
+fn policy_with_metadata() -> String {
+    let text = "m".repeat(15_000);
+    let policy = FIVE_A_DAY.replace("requests_per_unit: 5", "requests_per_unit: 100000");
+    format!("{policy}    metadata: {{text: {text}}}\n")
+}
+
+#[tokio::test]
+async fn the_answer_to_a_batch_stays_below_4_mib_and_has_every_code() {
+    let flags =
+        ["--refusal-body", "true", "--response-dynamic-metadata", "true", "--headers", "both"];
+    let server = Tidegate::policy(&policy_with_metadata(), &flags);
+    let mut client = client(server.port("grpc")).await.max_decoding_message_size(1 << 30);
+    for (hits, code) in [(1, "OK"), (200_000, "OVER_LIMIT")] {
+        let request = RateLimitRequest { hits_addend: hits, ..request("edge", "client", "ann") };
+        let requests = vec![request.encode_to_vec().into(); 1_024];
+        let answer = soon("a batch", client.check(CheckRequest { requests })).await.unwrap();
+        let results = answer.into_inner().results;
+        assert!(all(&results).iter().all(|said| said == code), "{code}");
+        let bytes: usize = results.iter().map(CheckResult::encoded_len).sum();
+        println!("{code}: {bytes} bytes");
+        // The optional parts, and at most 100 bytes for the rest of each result.
+        assert!(bytes <= (1 << 20) + 1_024 * 100, "{code}: {bytes} bytes");
+        let Some(check_result::Result::Response(first)) = &results[0].result else { panic!() };
+        assert!(first.dynamic_metadata.is_some() && !first.response_headers_to_add.is_empty());
+    }
 }

@@ -4,5 +4,5 @@ mod authorization;
 mod batch_bounds;
 mod batches;
 mod counters;
-mod messages;
+pub(crate) mod messages;
 mod permissions;

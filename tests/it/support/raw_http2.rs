@@ -132,10 +132,15 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 
 /// HPACK block with the headers of a call, each as a literal that is not indexed.
 pub fn header_block() -> Vec<u8> {
+    headers_for(METHOD)
+}
+
+/// The same for a call to another method.
+pub fn headers_for(path: &str) -> Vec<u8> {
     let headers = [
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", METHOD),
+        (":path", path),
         (":authority", "a"),
         ("content-type", "application/grpc"),
     ];
