@@ -213,7 +213,10 @@ impl<S: Store, O: Observer> Decider<S, O> {
 /// Returns an error if the request needs too many checks, or too much work.
 fn check_bounds(policy: &Policy, checks: &Checks<'_, '_>) -> Result<(), DecideError> {
     if checks.is_truncated {
-        return Err(DecideError::TooManyChecks { checks_max: policy.checks_max(), in_batch: false });
+        return Err(DecideError::TooManyChecks {
+            checks_max: policy.checks_max(),
+            in_batch: false,
+        });
     }
     if checks.each.iter().map(Check::work).sum::<u64>() > CALL_WORK_MAX {
         return Err(DecideError::TooMuchWork);

@@ -89,11 +89,11 @@ async fn run(
     let telemetry = Arc::clone(&started.telemetry);
     let modes = GlobalModes { shadow: settings.shadow_mode, quota: settings.quota_mode };
     let store = AnyStore::open(settings, &started.secret, listener.worker_handles())?;
-    let policy = Arc::clone(&started.policy);
-    let decider = Arc::new(Decider::new(policy, store, Arc::clone(&telemetry), modes));
+    let (policy, observer) = (Arc::clone(&started.policy), Arc::clone(&telemetry));
+    let decider = Arc::new(Decider::new(policy, store, observer, modes));
     let overrides = Arc::new(RuntimeOverrides::new(Arc::clone(&decider)));
-    let token_file = settings.debug_token_file.clone();
-    let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token_file)?;
+    let token = settings.debug_token_file.clone();
+    let actions = admin_actions::admin_handlers(&decider, &overrides, &log_level, token)?;
     let rate_limit = RlsService::new(Arc::clone(&decider), Clock::System, response_config)
         .with_bounds(server_config::bounds(settings))
         .with_limits_service(settings.batches)
@@ -129,9 +129,8 @@ async fn run(
     tokio::spawn(sweep(Arc::clone(&decider), Arc::clone(&overrides), log_level));
     started.become_ready(settings, &health);
     let (files, rules) = (started.files, decider.policy().rules().len());
-    let fingerprint = telemetry.policy_fingerprint();
     let watchers = watch_files(started, overrides, certificates)?;
-    log_ready(is_connected, files, rules, &fingerprint);
+    log_ready(is_connected, files, rules, &telemetry.policy_fingerprint());
     let stop = async {
         let drain = signals.wait_for_stop(|| watchers.iter().for_each(WatcherThread::reload)).await;
         tracing::info!("stopping");

@@ -373,9 +373,7 @@ impl<D: Decide> Worker<D> {
             // Dispatched here, so that the future of a call does not hold the request's headers.
             let request = context.router.dispatch(request);
             let hold = Hold::new(&context.memory, WAITING_CALL_BYTES);
-            async move {
-                Ok::<_, std::convert::Infallible>(context.answer(request, queued, hold).await)
-            }
+            async move { Ok::<_, std::convert::Infallible>(context.answer(request, queued, hold).await) }
         });
         let calls = CallTasks { memory: Arc::clone(&memory), stats: Arc::clone(&self.stats) };
         let protocol = self.http2_builder(calls);

@@ -23,8 +23,8 @@ use super::limits_service::{BatchDecisions, CHECKS_FACTOR};
 use crate::clock::Clock;
 use crate::decide::{CallLimits, CounterSnapshots, DecideError, Decider};
 use crate::domain::{
-    Bounds, CALL_WORK_MAX, Decision, Descriptor, Entry, InvalidReason, Micros, Observer, Permissions,
-    Request, RpcOutcome, Trace,
+    Bounds, CALL_WORK_MAX, Decision, Descriptor, Entry, InvalidReason, Micros, Observer,
+    Permissions, Request, RpcOutcome, Trace,
 };
 use crate::policy::Policy;
 use crate::policy::spec::HttpMapping;

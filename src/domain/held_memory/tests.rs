@@ -33,7 +33,7 @@ impl Waiting {
 }
 
 /// Ends the calls that are lost, until no more is. Returns which were.
-fn end_lost(calls: &mut Vec<Option<Waiting>>) -> Vec<usize> {
+fn end_lost(calls: &mut [Option<Waiting>]) -> Vec<usize> {
     let mut lost = Vec::new();
     let is_lost = |call: &Option<Waiting>| call.as_ref().is_some_and(|call| call.place.is_lost());
     while let Some(at) = calls.iter().position(is_lost) {
