@@ -235,7 +235,10 @@ impl LastGood {
                     .map(|error| Rejection::new(&error.file, &error.path, &error.message))
                     .collect();
                 update.rejections.extend(rejections.iter().cloned());
-                self.rejected.insert(domain.to_owned(), RejectedDomain { hash, rejections });
+                // A domain that had no room may have it next time, although it is unchanged.
+                if !budget.is_exceeded() {
+                    self.rejected.insert(domain.to_owned(), RejectedDomain { hash, rejections });
+                }
             }
         }
     }

@@ -49,6 +49,11 @@ impl ReadBudget {
         used
     }
 
+    /// Returns whether the budget was exceeded.
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.is_exceeded.get()
+    }
+
     /// Returns the error for an exceeded budget at the first call, and `None` at further calls,
     /// because one error is enough.
     pub(crate) fn first_error(&self) -> Option<String> {

@@ -20,8 +20,8 @@ const CALL_KIB: u64 = 3;
 const MANY_STREAMS: &[&str] = &["--streams", "1000"];
 /// The budget of the HTTP port, and as much for its buffers.
 const JSON_GROWTH_MAX_KIB: u64 = 64 << 10;
-/// The budget of a process, and the floors of 12 connections.
-const GROWTH_MAX_KIB: u64 = (128 << 10) + 12 * 64;
+/// The budget of a process, and as much for the allocator and for what HTTP/2 has not passed on.
+const GROWTH_MAX_KIB: u64 = 256 << 10;
 
 fn kib(serving: &Tidegate, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", serving.id())).unwrap();
