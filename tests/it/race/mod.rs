@@ -5,14 +5,12 @@
 //! metadata and each process's metrics prove. One run in `make test`, ten in `make proof`.
 //!
 //! `bills`: hits that were used already count beyond a limit, also in parallel. `large_calls`: many
-//! descriptors in a call. `cancelled`: callers that leave, and give-backs; `disturbed`:
-//! the same while the cluster loses keys, masters, and slots.
+//! descriptors in a call. `cancelled`: callers that leave, and give-backs.
 //!
-//! Not here: other faults (`topology`).
+//! Not here: faults (`topology`).
 
 mod bills;
 mod cancelled;
-mod disturbed;
 mod large_calls;
 mod replicas;
 

@@ -128,7 +128,7 @@ impl Server {
 
     pub fn try_ask(&self, words: &[&str]) -> redis::RedisResult<Value> {
         let mut connection = self.client().get_connection_with_timeout(Duration::from_secs(2))?;
-        connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+        connection.set_read_timeout(Some(PATIENCE))?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         command.query(&mut connection)
