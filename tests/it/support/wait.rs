@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Long enough for a machine that compiles beside the tests; only a failing test waits this long.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Time between two polls: short beside what is waited for, long beside the cost of a poll.
 const PAUSE: Duration = Duration::from_millis(5);
