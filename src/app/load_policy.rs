@@ -41,13 +41,22 @@ pub struct LoadedPolicy {
 pub(super) struct PolicyLoader {
     pub(super) files: PolicyFiles,
     options: Options,
-    pub(super) secret: Secret,
+    secret: Secret,
 }
 
 impl PolicyLoader {
+    /// Creates a loader whose policies hash counter keys with the configured secret.
     pub(super) fn new(settings: &Settings) -> Result<PolicyLoader, Failure> {
+        PolicyLoader::with_secret(settings, read_key_secret(settings)?)
+    }
+
+    /// Creates a loader whose policies hash counter keys with `secret`.
+    pub(super) fn with_secret(
+        settings: &Settings,
+        secret: Secret,
+    ) -> Result<PolicyLoader, Failure> {
         let (files, options) = (PolicyFiles::new(settings)?, policy_options(settings));
-        Ok(PolicyLoader { files, options, secret: read_key_secret(settings)? })
+        Ok(PolicyLoader { files, options, secret })
     }
 
     /// Reads and compiles the policy files. The first rule gets the id `first`. Also returns a

@@ -70,8 +70,7 @@ impl InitialPolicy {
         telemetry: Arc<Telemetry>,
     ) -> Result<InitialPolicy, Failure> {
         let secret = serving_key_secret(settings)?;
-        let mut loader = PolicyLoader::new(settings)?;
-        loader.secret = secret.clone();
+        let loader = PolicyLoader::with_secret(settings, secret.clone())?;
         let (loaded, tracker) = loader.load(RuleId(0))?;
         log_warnings(&loaded.warnings);
         let names = rule_names(&loaded.policy);
