@@ -4,9 +4,11 @@ use std::fs;
 
 use bytes::Bytes;
 use prost::Message as _;
-use tonic::{Code, Status};
+use tokio::task::JoinHandle;
+use tonic::transport::Channel;
+use tonic::{Code, Response, Status};
 
-use super::messages::{CheckRequest, all, client, encoded, request};
+use super::messages::{CheckRequest, CheckResponse, LimitsClient, all, client, encoded, request};
 use crate::grpc::test_server::{Server, question, soon, until};
 use crate::hostile::target;
 use crate::support::redis_server;
@@ -24,16 +26,25 @@ fn batch(domain: &str, count: usize) -> CheckRequest {
     CheckRequest { requests }
 }
 
-#[tokio::test]
-async fn at_most_8192_decisions_of_batches_are_in_flight_and_other_calls_are_answered() {
-    let server = Server::start();
-    let connection = client(server.address).await;
+/// Sends eight batches of the largest size, and waits until all of their decisions are in flight.
+async fn fill(
+    server: &Server,
+    connection: &LimitsClient<Channel>,
+) -> Vec<JoinHandle<Result<Response<CheckResponse>, Status>>> {
     let mut calls = Vec::new();
     for _ in 0..8 {
         let mut client = connection.clone();
         calls.push(tokio::spawn(async move { client.check(batch("wait", FULL)).await }));
     }
     until("all are asked", || server.judged() == IN_FLIGHT_MAX).await;
+    calls
+}
+
+#[tokio::test]
+async fn at_most_8192_decisions_of_batches_are_in_flight_and_other_calls_are_answered() {
+    let server = Server::start();
+    let connection = client(server.address).await;
+    let calls = fill(&server, &connection).await;
     let beyond = soon("a rejection", connection.clone().check(batch("wait", 1))).await;
     let beyond = beyond.unwrap_err();
     assert_eq!(beyond.code(), Code::ResourceExhausted);
@@ -59,13 +70,8 @@ async fn at_most_8192_decisions_of_batches_are_in_flight_and_other_calls_are_ans
 async fn a_batch_whose_caller_has_left_makes_room_for_others() {
     let server = Server::start();
     let connection = client(server.address).await;
-    let mut calls = Vec::new();
-    for _ in 0..8 {
-        let mut client = connection.clone();
-        calls.push(tokio::spawn(async move { client.check(batch("wait", FULL)).await }));
-    }
-    until("all are asked", || server.judged() == IN_FLIGHT_MAX).await;
-    calls.iter().for_each(tokio::task::JoinHandle::abort);
+    let calls = fill(&server, &connection).await;
+    calls.iter().for_each(JoinHandle::abort);
     soon("room for a batch", async {
         while connection.clone().check(batch("edge", FULL)).await.is_err() {
             tokio::task::yield_now().await;

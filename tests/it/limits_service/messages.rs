@@ -19,7 +19,9 @@ use tonic::Code;
 use tonic::transport::Channel;
 
 pub use self::tidegate::v1::limits_client::LimitsClient;
-pub use self::tidegate::v1::{CheckRequest, CheckResult, CountersRequest, check_result};
+pub use self::tidegate::v1::{
+    CheckRequest, CheckResponse, CheckResult, CountersRequest, check_result,
+};
 pub use envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 pub use envoy::service::ratelimit::v3::RateLimitRequest;
