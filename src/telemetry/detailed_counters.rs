@@ -21,7 +21,7 @@ pub(super) const DETAILED_ROWS_MAX: usize = 10_000;
 /// Prometheus servers commonly reject labels longer than about 1 KiB.
 pub(super) const DETAILED_PATH_BYTES_MAX: usize = 512;
 /// Maximum length of all detailed paths together, in bytes. A scrape repeats each path in seven lines
-/// and more, so that 10,000 paths of 512 bytes would make it 62 MB; with this bound it has about 20.
+/// and more, so that 10,000 paths of 512 bytes would make it 62 MB.
 pub(super) const DETAILED_TOTAL_BYTES_MAX: usize = 1024 * 1024;
 /// Number of shards. Each shard holds some of the paths under its own lock, so that workers rarely
 /// wait for each other.

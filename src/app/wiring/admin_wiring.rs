@@ -29,7 +29,7 @@ pub(crate) struct AdminWiring<'a> {
     pub(crate) health: Health,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) connection_stats: Arc<ConnectionStats>,
-    /// Memory budget for requests that are still being received, shared with the gRPC port.
+    /// Memory held for the callers of `/json`, which count as one caller.
     pub(crate) http_memory: Arc<CallerMemory>,
     pub(crate) tls_counters: Option<Arc<TlsCounters>>,
     /// State of the control plane client; `None` if policies come from files.
