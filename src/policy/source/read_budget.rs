@@ -37,6 +37,16 @@ impl ReadBudget {
         self.nodes.get() <= NODES_MAX && self.bytes.get() <= READ_BYTES_MAX
     }
 
+    /// Returns the error for an exceeded budget at the first call, and `None` at further calls,
+    /// because one error is enough.
+    pub(crate) fn first_error(&self) -> Option<String> {
+        (!self.is_exceeded.replace(true)).then(exceeded_message)
+    }
+}
+
+/// For policies of several domains, of which each is compiled by itself.
+#[cfg(feature = "server")]
+impl ReadBudget {
     /// Uses what `other` has used.
     pub(crate) fn take_all(&self, other: &ReadBudget) {
         self.take(other.nodes.get(), other.bytes.get());
@@ -52,12 +62,6 @@ impl ReadBudget {
     /// Returns whether the budget was exceeded.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.is_exceeded.get()
-    }
-
-    /// Returns the error for an exceeded budget at the first call, and `None` at further calls,
-    /// because one error is enough.
-    pub(crate) fn first_error(&self) -> Option<String> {
-        (!self.is_exceeded.replace(true)).then(exceeded_message)
     }
 }
 
