@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::Response;
+use http::{Request, Response};
 use hyper::body::{Frame, Incoming};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
@@ -27,7 +27,7 @@ use tonic::{Code, Status};
 use super::answer_body::AnswerBody;
 use super::authz::Caller;
 use super::call_queue::{CallQueue, QueuedCall};
-use super::call_tasks::CallTasks;
+use super::call_tasks::{CallTasks, box_in_place};
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
 use super::framing;
@@ -197,22 +197,8 @@ impl<D: Decide> CallContext<D> {
             }
             RouteMatch::TonicService(request) => {
                 drop(queued);
-                self.activity.record_call();
-                if request.uri().path().starts_with(REFLECTION_PATH_PREFIX) {
-                    hold.resize(REFLECTION_CALL_BYTES);
-                    self.wait_for_room().await;
-                }
-                let deadline = framing::parse_grpc_timeout(request.headers());
-                let timeout = deadline
-                    .map_or(self.receive_timeout, |deadline| deadline.min(self.receive_timeout));
-                let phase = self.phase.clone();
-                let request = request.map(|body| Body::new(UntilDraining::new(body, phase)));
-                let answer = Box::pin(self.router.call_tonic_service(request));
-                let response = match time::timeout(timeout, answer).await {
-                    Ok(response) => response,
-                    Err(_) => self.reject(&Status::deadline_exceeded("no request in time")),
-                };
-                return response.map(|body| AnswerBody::stream(body, hold));
+                // Boxed, so that the future of a decision stays small.
+                return Box::pin(self.answer_with_tonic(*request, hold)).await;
             }
         };
         match queued.start(call.deadline, self.router.clock()).await {
@@ -231,12 +217,34 @@ impl<D: Decide> CallContext<D> {
                 // Boxed only now: the future of a decision takes several kilobytes, which calls
                 // would take while their request is incomplete. Unboxed, it would be copied when
                 // the stream starts and when it ends.
-                Box::pin(self.router.respond(call.method, body, deadline, call.trace, &self.caller))
-                    .await
+                box_in_place(|| {
+                    self.router.respond(call.method, body, deadline, call.trace, &self.caller)
+                })
+                .await
             }
             Err(status) => self.reject(&status),
         };
         response.map(|body| AnswerBody::unary(body, hold))
+    }
+
+    /// Answers a call to the health or the reflection service, or to an unknown method.
+    async fn answer_with_tonic(
+        &self,
+        request: Request<Incoming>,
+        mut hold: Hold,
+    ) -> Response<AnswerBody> {
+        self.activity.record_call();
+        if request.uri().path().starts_with(REFLECTION_PATH_PREFIX) {
+            hold.resize(REFLECTION_CALL_BYTES);
+            self.wait_for_room().await;
+        }
+        let deadline = framing::parse_grpc_timeout(request.headers());
+        let timeout = deadline.unwrap_or(self.receive_timeout).min(self.receive_timeout);
+        let phase = self.phase.clone();
+        let request = request.map(|body| Body::new(UntilDraining::new(body, phase)));
+        let response = time::timeout(timeout, self.router.call_tonic_service(request)).await;
+        let late = || self.reject(&Status::deadline_exceeded("no request in time"));
+        response.unwrap_or_else(|_| late()).map(|body| AnswerBody::stream(body, hold))
     }
 
     /// Lets the calls that have to make room end, before this call holds more. Without this, the

@@ -8,7 +8,7 @@
 //! Not here: encoding and decoding (`wire::limits_messages`).
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
@@ -23,6 +23,7 @@ use tokio::task;
 use tonic::Status;
 
 use super::authz::{Caller, CounterAccess};
+use super::call_tasks::box_in_place;
 use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome};
 use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::domain::{Permissions, RpcOutcome};
@@ -349,11 +350,6 @@ struct BatchResults {
     encoded: EncodedResults,
     /// Number of results per outcome, indexed by [`RpcOutcome`].
     outcomes: [usize; RpcOutcome::ALL.len()],
-}
-
-/// Boxes the future that `make` returns, which is constructed in the box. `Box::pin` would copy it.
-fn box_in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
-    Box::into_pin(Box::write(Box::new_uninit(), make()))
 }
 
 #[cfg(test)]
