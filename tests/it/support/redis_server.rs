@@ -127,7 +127,9 @@ impl Server {
     }
 
     pub fn try_ask(&self, words: &[&str]) -> redis::RedisResult<Value> {
-        let mut connection = self.client().get_connection_with_timeout(Duration::from_secs(2))?;
+        // Its handshake has this time, too. A node of Valkey that has just lost its last slot is silent
+        // while it connects to its new master.
+        let mut connection = self.client().get_connection_with_timeout(PATIENCE)?;
         connection.set_read_timeout(Some(PATIENCE))?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
