@@ -15,14 +15,14 @@ use crate::support::proof::times;
 use crate::support::random::Random;
 use crate::support::tidegate_process::metric;
 
-const RULES: u64 = 10;
+pub const RULES: u64 = 10;
 /// Hits of the narrow rules, which are reached.
 const NARROW: u64 = 60;
 const LIMITS: [u64; 2] = [NARROW, 100_000];
 /// Calls in flight.
-const CALLERS: usize = 48;
+pub const CALLERS: usize = 48;
 
-fn limit_of(rule: u64) -> u64 {
+pub fn limit_of(rule: u64) -> u64 {
     LIMITS[usize::from(rule % 2 == 1)]
 }
 
@@ -36,12 +36,12 @@ fn policy() -> String {
     format!("domain: race\ndescriptors:\n{rules}")
 }
 
-fn descriptor(rule: u64) -> CallDescriptor {
+pub fn descriptor(rule: u64) -> CallDescriptor {
     let entries = vec![(format!("r{rule}").into_bytes(), b"x".to_vec())];
     CallDescriptor { entries, ..CallDescriptor::default() }
 }
 
-fn request(descriptors: Vec<CallDescriptor>) -> CallRequest {
+pub fn request(descriptors: Vec<CallDescriptor>) -> CallRequest {
     CallRequest { domain: "race".to_owned(), descriptors, hits: 1 }
 }
 

@@ -5,12 +5,14 @@
 //! metadata and each process's metrics prove. One run in `make test`, ten in `make proof`.
 //!
 //! `bills`: hits that were used already count beyond a limit, also in parallel. `large_calls`: many
-//! descriptors in a call. `cancelled`: callers that leave, and give-backs.
+//! descriptors in a call. `cancelled`: callers that leave, and give-backs; `disturbed`:
+//! the same while the cluster loses keys, masters, and slots.
 //!
-//! Not here: faults (`topology`).
+//! Not here: other faults (`topology`).
 
 mod bills;
 mod cancelled;
+mod disturbed;
 mod large_calls;
 mod replicas;
 
