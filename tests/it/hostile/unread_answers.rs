@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::target::{asked, client, descriptor, question, soon};
 use crate::limits_service::messages::{CheckRequest, RateLimitRequest, encoded, request};
+use crate::support::memory_cgroup::MemoryCgroup;
 use crate::support::raw_http2::{
     DATA, END_HEADERS, END_STREAM, HEADERS, METHOD, PING, PREFACE, SETTINGS, call, connect, frame,
     framed, headers_for, next_frame, socket,
@@ -97,6 +98,8 @@ fn with_metadata() -> Tidegate {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unread_answers_of_every_kind_stay_under_256_mib_and_end_their_connections() {
     let serving = with_metadata();
+    // The kernel would end the process beyond the limit of the chart, where cgroups can be made.
+    let _cgroup = MemoryCgroup::of(&serving);
     let address = serving.port("grpc");
     let mut bystander = client(address).await;
     asked(&mut bystander, &question(vec![descriptor(b"bob")])).await;

@@ -10,6 +10,7 @@ pub mod environment;
 pub mod heavy;
 pub mod http;
 pub mod limits;
+pub mod memory_cgroup;
 pub mod paired_waits;
 pub mod plain_transport;
 pub mod policy_specs;
