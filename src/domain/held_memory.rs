@@ -68,7 +68,8 @@ impl HeldMemory {
             held_bytes: AtomicUsize::new(0),
             unsent: Default::default(),
             lost_below: AtomicU64::new(0),
-            closed: AtomicBool::new(false),
+            is_stalled: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
             open_calls: AtomicUsize::new(0),
             waits: Mutex::default(),
         });
@@ -76,19 +77,23 @@ impl HeldMemory {
         caller
     }
 
-    /// Advances the age of unsent answers, and closes callers with a stalled answer. Called every
-    /// second.
+    /// Advances the age of unsent answers, and wakes the closers of callers with a stalled answer.
+    /// Called every second.
     pub fn advance_tick(&self) {
-        let tick = self.tick.fetch_add(1, Ordering::Relaxed) + 1;
+        self.tick.fetch_add(1, Ordering::Relaxed);
         let mut stalled = Vec::new();
         self.lock().all.retain(|caller| {
             let Some(caller) = caller.upgrade() else { return false };
-            if caller.has_stalled_answer(tick) {
+            if caller.has_stalled_answer() {
                 stalled.push(caller);
             }
             true
         });
-        stalled.iter().for_each(|caller| caller.close());
+        for caller in stalled {
+            caller.is_stalled.store(true, Ordering::Relaxed);
+            let closer = caller.lock().closer.clone();
+            closer.into_iter().for_each(Waker::wake);
+        }
     }
 
     /// Returns the caller that holds most, or nearly most.
@@ -120,7 +125,9 @@ pub struct CallerMemory {
     unsent: [AtomicUsize; UNSENT_AGES],
     /// Sequence number below which waiting calls are lost.
     lost_below: AtomicU64,
-    closed: AtomicBool,
+    /// Whether an answer was stalled at the last tick.
+    is_stalled: AtomicBool,
+    is_closed: AtomicBool,
     /// Number of calls that have not ended.
     open_calls: AtomicUsize,
     waits: Mutex<Waits>,
@@ -167,21 +174,26 @@ impl CallerMemory {
         }
     }
 
-    /// Sets the task that closes the caller when [`is_closed`](Self::is_closed) becomes true.
+    /// Sets the task that closes the caller if it [`must_close`](Self::must_close).
     pub fn set_closer(&self, task: &Waker) {
         self.lock().closer = Some(task.clone());
     }
 
-    /// Returns whether the caller must be closed.
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+    /// Returns whether the caller must be closed. Its task asks after it has sent what it can, because
+    /// an answer that only waited for a busy thread is not the caller's fault.
+    pub fn must_close(&self) -> bool {
+        if self.is_stalled.load(Ordering::Relaxed) {
+            self.is_stalled.store(false, Ordering::Relaxed);
+            self.is_closed.fetch_or(self.has_stalled_answer(), Ordering::Relaxed);
+        }
+        self.is_closed.load(Ordering::Relaxed)
     }
 
     /// Returns `false` if the caller has no call. A call that has not waited yet cannot be lost, but
     /// can be as soon as it does.
     fn lose_oldest_call(&self) -> bool {
         let mut waits = self.lock();
-        if waits.ending > 0 || self.is_closed() {
+        if waits.ending > 0 || self.is_closed.load(Ordering::Relaxed) {
             return true;
         }
         let Some((sequence, waker)) = waits.calls.pop_front() else {
@@ -198,12 +210,13 @@ impl CallerMemory {
     fn close(&self) {
         let closer = self.lock().closer.take();
         if let Some(closer) = closer {
-            self.closed.store(true, Ordering::Relaxed);
+            self.is_closed.store(true, Ordering::Relaxed);
             closer.wake();
         }
     }
 
-    fn has_stalled_answer(&self, tick: usize) -> bool {
+    fn has_stalled_answer(&self) -> bool {
+        let tick = self.process.tick.load(Ordering::Relaxed);
         (STALLED_TICKS..UNSENT_AGES).any(|age| {
             let counter = &self.unsent[(tick + UNSENT_AGES - age) % UNSENT_AGES];
             counter.load(Ordering::Relaxed) > 0

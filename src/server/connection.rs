@@ -407,11 +407,11 @@ impl<D: Decide> Worker<D> {
                     break;
                 }
             }
-            let is_closed = memory.is_closed();
-            if is_closed {
+            let must_close = memory.must_close();
+            if must_close {
                 self.stats.connections_blocked.fetch_add(1, Ordering::Relaxed);
             }
-            if is_closed || Pin::new(&mut registration.evicted).poll(cx).is_ready() {
+            if must_close || Pin::new(&mut registration.evicted).poll(cx).is_ready() {
                 // Sends GOAWAY, but does not wait for the client.
                 connection.as_mut().graceful_shutdown();
                 let _ = connection.as_mut().poll(cx);

@@ -116,10 +116,10 @@ fn a_caller_whose_answers_cannot_be_taken_back_is_closed_but_not_for_its_own_cal
     let _answer = Hold::new(&slow, FLOOR * 3);
     let scheduled = CallPlace::new(&slow);
     drop(Hold::new(&other, FLOOR * 2));
-    assert!(!slow.is_closed(), "it will have a call to lose");
+    assert!(!slow.must_close(), "it will have a call to lose");
     drop(scheduled);
     let _newcomer = Hold::new(&other, FLOOR * 2);
-    assert!(slow.is_closed() && !other.is_closed());
+    assert!(slow.must_close() && !other.must_close());
 }
 
 #[test]
@@ -136,13 +136,34 @@ fn a_caller_is_closed_once_nothing_of_an_answer_was_sent_for_six_ticks() {
     for tick in 1..=30 {
         slow.record_sending();
         process.advance_tick();
-        assert_eq!(blocked.is_closed(), tick >= STALLED_TICKS, "{tick}");
+        assert_eq!(blocked.must_close(), tick >= STALLED_TICKS, "{tick}");
     }
-    assert!(!reading.is_closed() && !silent.is_closed());
+    assert!(!reading.must_close() && !silent.must_close());
     drop((unsent, slow));
     for caller in [&blocked, &reading] {
         assert!(caller.unsent.iter().all(|count| count.load(Ordering::Relaxed) == 0));
     }
+}
+
+#[test]
+fn a_caller_is_not_closed_for_an_answer_that_its_task_could_not_send_earlier() {
+    let process = HeldMemory::new(1 << 20, 1 << 20);
+    let caller = process.add_caller();
+    let woken = Arc::new(Woken::default());
+    caller.set_closer(&Waker::from(Arc::clone(&woken)));
+    let mut answer = Hold::new(&caller, 100);
+    answer.record_sending();
+    (0..STALLED_TICKS).for_each(|_| process.advance_tick());
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+    // The task is woken, and sends the answer.
+    drop(answer);
+    assert!(!caller.must_close());
+    let mut next = Hold::new(&caller, 100);
+    next.record_sending();
+    process.advance_tick();
+    assert!(!caller.must_close());
+    (1..STALLED_TICKS).for_each(|_| process.advance_tick());
+    assert!(caller.must_close() && woken.0.load(Ordering::Relaxed) == 2);
 }
 
 #[test]
