@@ -51,8 +51,3 @@ impl<F: Future<Output = ()>> Future for CallTask<F> {
         })
     }
 }
-
-/// Boxes the future that `make` returns, which is constructed in the box. `Box::pin` would copy it.
-pub(super) fn box_in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
-    Box::into_pin(Box::write(Box::new_uninit(), make()))
-}

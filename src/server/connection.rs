@@ -27,7 +27,7 @@ use tonic::{Code, Status};
 use super::answer_body::AnswerBody;
 use super::authz::Caller;
 use super::call_queue::{CallQueue, QueuedCall};
-use super::call_tasks::{CallTasks, box_in_place};
+use super::call_tasks::CallTasks;
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
 use super::framing;
@@ -42,6 +42,7 @@ use super::server_limits::{
 use super::tls::Tls;
 use crate::clock::Clock;
 use crate::domain::{CallerMemory, HeldMemory, Hold};
+use crate::store::owned_tasks::box_in_place;
 
 /// Number of bytes that are read from a connection before its calls are accepted: about 250 calls.
 /// h2 reads all that it is given before it passes on a call, and closes a connection on which more

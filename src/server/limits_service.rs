@@ -23,10 +23,10 @@ use tokio::task;
 use tonic::Status;
 
 use super::authz::{Caller, CounterAccess};
-use super::call_tasks::box_in_place;
 use super::rls_service::{CallTimestamps, Decide, RlsService, classify_outcome};
 use crate::decide::{CounterSnapshot, CounterSnapshots};
 use crate::domain::{Permissions, RpcOutcome};
+use crate::store::owned_tasks::box_in_place;
 use crate::wire::decode::{self, DecodedRequest};
 use crate::wire::encode::{OptionalParts, ResponseBuffer, ResponseInput};
 use crate::wire::limits_messages::{self, EncodedResults};

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::current_trace;
-use super::owned_tasks::OwnedTasks;
+use super::owned_tasks::{OwnedTasks, box_in_place};
 use crate::domain::{Answer, Answers, Call, ExecutionStatus, LateFate, LateReply, Source};
 
 /// Time for which answers that are no decision yet wait for a caller that neither takes them nor
@@ -191,7 +191,10 @@ where
 {
     let (sender, delivery) = oneshot::channel();
     let caller = Caller { sender, unheard: unheard.clone() };
-    tasks.spawn(current_trace::carry(work(caller))).then_some(delivery)
+    // Boxed, because tokio copies a task when it starts and, three times, when it ends, and the
+    // future of a call of several parts takes 12 KB.
+    let work = box_in_place(|| work(caller));
+    tasks.spawn(current_trace::carry(work)).then_some(delivery)
 }
 
 /// Returns the answers to a call that no store has decided.

@@ -2,6 +2,7 @@
 //!
 //! Not here: what the tasks do (`resilience`, `redis`).
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -60,6 +61,11 @@ impl OwnedTasks {
             all_ended.await;
         }
     }
+}
+
+/// Boxes the future that `make` returns, which is constructed in the box. `Box::pin` would copy it.
+pub(crate) fn box_in_place<F>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
+    Box::into_pin(Box::write(Box::new_uninit(), make()))
 }
 
 #[cfg(test)]
