@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tidegate::clock::Clock;
-use tidegate::domain::{Accounting, Answer, Call, Check, Hits, Source, Verdict};
+use tidegate::domain::{Accounting, Answer, Call, Check, Hits, Micros, Source, Verdict};
 use tidegate::resilience::deadline::Deadline;
 use tidegate::store::{SharedStore, Store};
 
@@ -117,6 +117,24 @@ async fn the_rest_of_a_lot_is_returned_once() {
         let stats = replica.stats();
         assert_eq!(stats.prepaid_hits - stats.prepaid_refunded, stats.prepaid_calls);
         server.ask(&["FLUSHALL"]);
+    }
+}
+
+/// The wall clock has moved on and the monotonic clock has not: the machine was suspended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_an_hour_later_by_the_wall_clock_alone_spends_no_prepaid_hit() {
+    let (server, limit) = (server(), prepaid(&window(100_000, 1_000_000 * SECOND)));
+    let replica = Replica::of(&server, 1).await;
+    // A lot lives for 100 ms, so some end by themselves on a slow machine.
+    for _ in 0..20 {
+        replica.warm(&limit).await;
+        let before = replica.stats().prepaid_calls;
+        let checks = [take(key(HOT), &limit, 1)];
+        let (accounting, now) = (Accounting::AllOrNothing, Micros(Clock::System.now().0 + HOUR));
+        let later = Call { checks: &checks, accounting, now, deadline: None };
+        let answers = replica.0.apply(&later).await;
+        assert_eq!(answers.each[0].verdict(), Some(Verdict::Pass));
+        assert_eq!(replica.stats().prepaid_calls, before, "its window may have ended");
     }
 }
 
