@@ -89,21 +89,22 @@ impl Bench {
 
     /// Hits that the check's counter holds in Redis.
     pub async fn used(&self, check: &Check<'_>) -> u64 {
-        let plain = Arc::new(Limit { prepay: false, ..Limit::clone(check.limit) });
-        let peek = Check { limit: &plain, op: Op::PEEK, ..*check };
-        let (checks, accounting) = ([peek], Accounting::AllOrNothing);
-        let call = Call { checks: &checks, accounting, now: START, deadline: None };
-        let answers = self.probe.apply(&call).await;
-        let left = answers.each[0].outcome().expect("it is decided").available;
-        check.limit.capacity().0 - left.0
+        self.used_by_each(std::slice::from_ref(check)).await[0]
     }
 
+    /// The same for each check, in one round trip.
     pub async fn used_by_each(&self, checks: &[Check<'_>]) -> Vec<u64> {
-        let mut used = Vec::new();
-        for check in checks {
-            used.push(self.used(check).await);
-        }
-        used
+        let plain = |check: &Check<'_>| Limit { prepay: false, ..Limit::clone(check.limit) };
+        let limits: Vec<Arc<Limit>> = checks.iter().map(|check| Arc::new(plain(check))).collect();
+        let each = checks.iter().zip(&limits);
+        let peeks: Vec<Check<'_>> =
+            each.map(|(check, limit)| Check { limit, op: Op::PEEK, ..*check }).collect();
+        let accounting = Accounting::AllOrNothing;
+        let call = Call { checks: &peeks, accounting, now: START, deadline: None };
+        let answers = self.probe.apply(&call).await;
+        let left = |answer: &Answer| answer.outcome().expect("it is decided").available;
+        let each = checks.iter().zip(&answers.each);
+        each.map(|(check, answer)| check.limit.capacity().0 - left(answer).0).collect()
     }
 
     /// A call so long after the last one that charges which were late then count as made.
@@ -442,6 +443,7 @@ fn random_calls_are_charged_whole_or_not_at_all() {
         println!("seed {seed}, bench {which}");
         judge(bench, &checks, &steps, caller);
     }
+    println!("{seeds} random calls");
 }
 
 /// A lowered cost must not hide a mistake in the bench itself.

@@ -106,6 +106,11 @@ async fn no_hit_is_lost(store: RedisStore<RedisClient>, calls: u64) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(total.0, total.1, "{heard:?}, unheard {}", store.stats().unheard.get());
+    println!(
+        "{calls} calls, {} hits charged, of which {} unheard",
+        total.0,
+        store.stats().unheard.get()
+    );
     for (counter, heard) in counters.iter().zip(heard) {
         let used = used(&store, counter).await;
         assert!(heard <= used && used <= counter.limit.capacity().0, "{heard} {used}");
