@@ -1,7 +1,6 @@
 //! Floods of requests that never arrive completely: memory stays under its bound, every call ends,
 //! and other callers are served.
 
-use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
@@ -14,21 +13,15 @@ use super::target::{asked, client, descriptor, question, soon, target};
 use crate::support::raw_http2::{call, connect};
 use crate::support::tidegate_process::{Tidegate, metric};
 
-/// Room for a call of a flood of 12,000. It took 9 KiB more than one of a flood of 1,200, of which
+/// Room for a call of a flood of 12,000. It took 10 KiB more than one of a flood of 1,200, of which
 /// 3 KiB are held for it.
-const CALL_KIB: u64 = 12;
+const CALL_KIB: usize = 12;
 /// Four times the default, so that few connections can begin many calls.
 const MANY_STREAMS: &[&str] = &["--streams", "1000"];
 /// The budget of the HTTP port, and as much for its buffers.
-const JSON_GROWTH_MAX_KIB: u64 = 64 << 10;
+const JSON_GROWTH_MAX_KIB: usize = 64 << 10;
 /// The budget of a process, and as much for the allocator and for what HTTP/2 has not passed on.
-const GROWTH_MAX_KIB: u64 = 256 << 10;
-
-fn kib(serving: &Tidegate, field: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", serving.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with(field));
-    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).expect("a size")
-}
+const GROWTH_MAX_KIB: usize = 256 << 10;
 
 /// Calls that were rejected while their request was incomplete.
 fn ended(serving: &Tidegate) -> u64 {
@@ -86,11 +79,11 @@ struct Flood {
     closed: u64,
 }
 
-async fn flood(connections: usize, streams: usize, flags: &[&str], growth_max_kib: u64) -> Flood {
+async fn flood(connections: usize, streams: usize, flags: &[&str], growth_max_kib: usize) -> Flood {
     let (serving, address) = target(flags);
     let mut bystander = client(address).await;
     asked(&mut bystander, &question(vec![descriptor(b"ann")])).await;
-    let before = kib(&serving, "VmRSS");
+    let before = serving.kib("VmRSS");
     let begun = begin_half_messages(address, connections, streams).await;
     let told = asked(&mut bystander, &question(vec![descriptor(b"bob")])).await;
     assert!(!told.refused);
@@ -107,7 +100,7 @@ async fn flood(connections: usize, streams: usize, flags: &[&str], growth_max_ki
     assert!(rejected > 0, "the budget was reached");
     assert!(metric(&serving, "connections_broken_total") <= connections as u64);
     let calls = (connections * streams) as u64;
-    let peak = kib(&serving, "VmHWM");
+    let peak = serving.kib("VmHWM");
     println!("{calls} half messages: {before} KiB before, {peak} KiB at the peak");
     assert!(peak <= before + growth_max_kib, "{before} KiB, then {peak} KiB");
     Flood { calls, ended: ended(&serving), closed }
@@ -117,7 +110,7 @@ async fn flood(connections: usize, streams: usize, flags: &[&str], growth_max_ki
 async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
     let (serving, address) = target(MANY_STREAMS);
     asked(&mut client(address).await, &question(vec![descriptor(b"ann")])).await;
-    let before = kib(&serving, "VmRSS");
+    let before = serving.kib("VmRSS");
     let mut calls = Vec::new();
     for _ in 0..20 {
         let connection = connect(address).await;
@@ -131,7 +124,7 @@ async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
         let response = soon("every call to end", response).await.unwrap();
         assert_eq!(response.headers()["grpc-status"], "4");
     }
-    let peak = kib(&serving, "VmHWM");
+    let peak = serving.kib("VmHWM");
     println!("{number} bare calls: {before} KiB before, {peak} KiB at the peak");
     assert!(peak <= before + 20_000 * 3 + 8 * 1_024, "{before} KiB, then {peak} KiB");
 }
@@ -140,7 +133,7 @@ async fn thousands_of_calls_without_a_body_cost_as_much_as_they_are_charged() {
 fn half_received_json_bodies_stay_under_32_mib_and_end() {
     let (serving, _) = target(&[]);
     let http = serving.port("http");
-    let before = kib(&serving, "VmRSS");
+    let before = serving.kib("VmRSS");
     let half = vec![b' '; 900_000];
     let mut sockets = Vec::new();
     for _ in 0..100 {
@@ -166,7 +159,7 @@ fn half_received_json_bodies_stay_under_32_mib_and_end() {
     }
     println!("{late} late, {rejected} rejected");
     assert!(late > 0 && rejected > 0, "{late} late, {rejected} rejected");
-    let peak = kib(&serving, "VmHWM");
+    let peak = serving.kib("VmHWM");
     println!("100 half bodies: {before} KiB before, {peak} KiB at the peak");
     assert!(peak <= before + JSON_GROWTH_MAX_KIB, "{before} KiB, then {peak} KiB");
 }

@@ -1,7 +1,5 @@
 //! A flood of fresh keys: memory stays under its bound, and existing counters stay exact.
 
-use std::fs;
-
 use tidegate::wire::client::{CallDescriptor, Client};
 
 use super::target::{asked, client, left, question};
@@ -12,15 +10,9 @@ const FLOODED: &str = "  - {key: flood, rate_limit: {unit: hour, requests_per_un
 const MAX_KEYS: u64 = 50_000;
 /// 64 bytes for each key of the bound, as docs/SECURITY.md says, and as much again as a serving process
 /// allocates for its connections and never gives back.
-const GROWTH_MAX_KIB: u64 = MAX_KEYS * 64 / 1_024 + 16 * 1_024;
+const GROWTH_MAX_KIB: usize = MAX_KEYS as usize * 64 / 1_024 + 16 * 1_024;
 /// Keys in one call.
 const AT_ONCE: u64 = 64;
-
-fn kib(serving: &Tidegate, field: &str) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{}/status", serving.id())).unwrap();
-    let line = status.lines().find(|line| line.starts_with(field));
-    line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).expect("a size")
-}
 
 async fn fresh(client: &mut Client, from: u64) {
     let descriptors = (from..from + AT_ONCE).map(|n| CallDescriptor {
@@ -40,12 +32,12 @@ async fn a_million_fresh_keys_leave_memory_under_its_bound_and_old_keys_as_they_
     for name in &old {
         asked(&mut client, &question(vec![super::target::descriptor(name.as_bytes())])).await;
     }
-    let before = kib(&serving, "VmRSS");
+    let before = serving.kib("VmRSS");
     let keys = crate::support::proof::times(150_000, 1_000_000);
     for from in (0..keys).step_by(AT_ONCE as usize) {
         fresh(&mut client, from).await;
     }
-    let peak = kib(&serving, "VmHWM");
+    let peak = serving.kib("VmHWM");
     println!("{keys} fresh keys: {before} KiB before, {peak} KiB at the peak");
     assert!(peak <= before + GROWTH_MAX_KIB, "{before} KiB, then {peak} KiB");
     assert!(metric(&serving, "keys") <= MAX_KEYS);
