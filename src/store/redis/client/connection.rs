@@ -395,30 +395,29 @@ impl Connection {
         if let Some(sent) = sent {
             self.meter.record(&self.load, sent, now, call_count);
         }
+        // The last script of a write ran next to its plain charges.
+        if let Some((server, sent)) = replies.iter().rev().find_map(server_time).zip(sent) {
+            self.record_server_time(&mut outstanding.server_time, server, sent, now);
+        }
         let mut replies = replies.into_iter();
         let mut at = 0;
         let mut demoted = false;
         let mut errors = 0;
         for in_flight in commands {
-            at += in_flight.preceding_replies;
+            at += in_flight.preceding_replies + 1;
             let reply = replies.by_ref().nth(in_flight.preceding_replies).unwrap_or_default();
             let Value::ServerError(error) = reply else {
-                if let (Some(sent), Some(server)) = (sent, server_time(&reply)) {
-                    self.record_server_time(&mut outstanding.server_time, server, sent, now);
-                }
                 in_flight.complete(CommandReply::Value(reply));
-                at += 1;
                 continue;
             };
             let reply = ErrorReply::classify(&error, self.dialer.address());
             demoted |= is_read_only(&error);
             errors += u64::from(reply.means_unavailable_node());
-            let command = || pipeline.cmd_iter().nth(at).cloned();
+            let command = || pipeline.cmd_iter().nth(at - 1).cloned();
             if let Some(command) = self.handle_error(reply, in_flight, command) {
                 self.load.add(1);
                 outstanding.pending.push_back(command);
             }
-            at += 1;
         }
         let span = sent.and_then(|sent| outstanding.server_time.span(sent, now));
         let charged = replies.by_ref().take(charges.counter_count());
