@@ -361,7 +361,7 @@ impl<S: Store> RefusalCache<S> {
     /// counters.
     fn fill_in_last_known(&self, call: &Call<'_>, answers: &mut [Answer]) {
         for (check, answer) in call.checks.iter().zip(answers) {
-            if *answer == Answer::NotAsked {
+            if matches!(answer, Answer::NotAsked) {
                 *answer = self.last_known.answer(check, call.now);
             }
         }
@@ -378,7 +378,7 @@ impl<S: Store> RefusalCache<S> {
         // A refused check charges nothing, so the store can decide the other checks without it.
         let remaining = RemainingChecks::new(call, answers);
         for (at, check) in call.checks.iter().enumerate() {
-            if answers[at] == Answer::NotAsked && !remaining.positions.contains(&at) {
+            if matches!(answers[at], Answer::NotAsked) && !remaining.positions.contains(&at) {
                 self.cancel_revalidation(check, call.now);
             }
         }

@@ -103,7 +103,8 @@ impl Encoder {
             ScriptSelection::Multi => (&self.scripts.node_check, false),
             ScriptSelection::Single(_) | ScriptSelection::Apply => (&self.scripts.node_apply, true),
         };
-        let order = selection.order(checks).map(|at| &checks[at]);
+        let order = selection.order(checks);
+        let order = order.iter().map(|at| &checks[*at]);
         // Redis checks that all KEYS are in one slot, so these keys are arguments.
         let mut command = Cmd::with_capacity(7 + checks.len(), 64 + checks.len() * BYTES_PER_CHECK);
         command.arg("EVALSHA").arg(script.sha.as_str()).arg(0);
@@ -139,7 +140,8 @@ impl Encoder {
             ScriptSelection::Apply => &self.scripts.apply,
         };
         let mut command = build_evalsha(script, checks.len());
-        let order = selection.order(checks).map(|at| &checks[at]);
+        let order = selection.order(checks);
+        let order = order.iter().map(|at| &checks[*at]);
         for check in order.clone() {
             command.arg(self.prefix.key(&check.key, &check.limit.algorithm).as_slice());
         }

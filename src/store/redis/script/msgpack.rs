@@ -42,11 +42,11 @@ impl Packed {
         if let Ok(small @ ..0x80) = u8::try_from(number) {
             self.bytes.push(small);
         } else if let Ok(word) = u32::try_from(number) {
-            self.bytes.push(0xce);
-            self.bytes.extend_from_slice(&word.to_be_bytes());
+            let [a, b, c, d] = word.to_be_bytes();
+            self.bytes.extend_from_slice(&[0xce, a, b, c, d]);
         } else {
-            self.bytes.push(0xcf);
-            self.bytes.extend_from_slice(&number.to_be_bytes());
+            let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
+            self.bytes.extend_from_slice(&[0xcf, a, b, c, d, e, f, g, h]);
         }
     }
 

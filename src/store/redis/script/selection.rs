@@ -2,10 +2,15 @@
 //!
 //! Not here: the arguments (`arguments`).
 
+use smallvec::SmallVec;
+
 use crate::domain::{
     Accounting, Algorithm, Bucket, Check, FixedWindow, Hits, Micros, Op, Refill, RepeatedCounters,
     Role, SlidingWindow, Window,
 };
+
+/// Number of checks whose order is stored without a heap allocation.
+const CHECKS_INLINE: usize = 16;
 
 /// Script that decides a call.
 #[derive(Clone, Copy, Debug)]
@@ -85,15 +90,17 @@ impl<'a> ScriptSelection<'a> {
     }
 
     /// Returns the indices of the checks in the order in which the script expects and decides them.
-    pub(crate) fn order(self, checks: &[Check<'_>]) -> impl Iterator<Item = usize> + Clone {
-        let place = move |check: &Check<'_>| match self {
+    pub(crate) fn order(self, checks: &[Check<'_>]) -> SmallVec<[usize; CHECKS_INLINE]> {
+        let place = |at: &usize| match self {
             ScriptSelection::Single(_) => 0,
             ScriptSelection::Multi => {
-                multi_check_kind(check).map_or(0, |multi_check_kind| multi_check_kind as u8)
+                multi_check_kind(&checks[*at]).map_or(0, |multi_check_kind| multi_check_kind as u8)
             }
-            ScriptSelection::Apply => u8::from(!check.is_refund()),
+            ScriptSelection::Apply => u8::from(!checks[*at].is_refund()),
         };
-        (0..3).flat_map(move |nth| (0..checks.len()).filter(move |at| place(&checks[*at]) == nth))
+        let mut order: SmallVec<[usize; CHECKS_INLINE]> = (0..checks.len()).collect();
+        order.sort_by_key(place);
+        order
     }
 }
 
