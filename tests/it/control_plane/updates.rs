@@ -12,18 +12,19 @@ use crate::support::wait::until;
 use crate::support::{heavy, proof};
 
 /// Routes of a listener, with four rules each.
-const ROUTES: usize = 100;
+const ROUTES: usize = 400;
 
 /// Number of updates before memory is read for the first time. By then, the allocator has its pages.
 const WARM_UP: usize = 20;
 
-/// Number of updates before memory is read for the second time.
-const UPDATES: usize = 260;
+/// Number of updates before memory is read for the second time. Each takes a second: Tidegate activates
+/// no more.
+const UPDATES: usize = 70;
 
 /// Maximum growth of memory between the two readings, in KiB. A leak of one policy per update, of half
 /// a KiB per rule, would be four times as much. The allocator takes memory from the system in steps of
 /// 4 MiB, so few updates show nothing.
-const GROWTH_KIB_MAX: usize = (UPDATES - WARM_UP) * 4_096 / 80;
+const GROWTH_KIB_MAX: usize = (UPDATES - WARM_UP) * 4_096 / 20;
 
 /// The shape of Envoy Gateway: a node for the route, below it one for each rule.
 fn route(at: usize, requests_per_unit: u32) -> RateLimitDescriptor {
