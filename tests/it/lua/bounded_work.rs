@@ -2,6 +2,8 @@
 //!
 //! Not here: which calls are too much work (`decisions/work_bound.rs`).
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use tidegate::domain::{Accounting, Check, Holder, Limit, Micros, Receipt, Verdict};
@@ -68,6 +70,35 @@ async fn a_hundred_holders_of_a_call_cost_at_most_three_times_the_commands_of_on
     }
 }
 
+/// The members that the scripts' calls of a command name after the key, while `run` runs.
+async fn named_members(bench: &Bench, command: &str, run: impl Future<Output = ()>) -> usize {
+    let mut watcher = TcpStream::connect(("127.0.0.1", bench.port())).unwrap();
+    watcher.write_all(b"MONITOR\r\n").unwrap();
+    let mut lines = BufReader::new(watcher).lines().map(Result::unwrap);
+    assert_eq!(lines.next().unwrap(), "+OK");
+    run.await;
+    bench.command::<()>(&[b"ECHO", b"the end"]).await;
+    let lines = lines.take_while(|line| !line.ends_with("\"the end\""));
+    let named = lines.filter_map(|line| {
+        let words = line.split_once(&format!(" lua] \"{command}\" "))?.1.matches("\" \"").count();
+        Some(words)
+    });
+    named.sum()
+}
+
+#[tokio::test]
+async fn holders_of_one_slot_each_are_looked_up_once() {
+    let bench = Bench::new(&PRODUCTION, &[]).await;
+    let limit = slots(1_000, HOUR);
+    let takes: Vec<_> = (0..100).map(|holder| by(take(key(1), &limit, 1), holder)).collect();
+    bench.decide(&takes, Accounting::AllOrNothing, None).await;
+    let renew = async {
+        bench.decide(&takes, Accounting::AllOrNothing, None).await;
+    };
+    let looked_up = named_members(&bench, "ZMSCORE", renew).await;
+    assert_eq!(looked_up, 101, "each holder, and the sum of further slots");
+}
+
 #[tokio::test]
 async fn a_holder_of_many_slots_has_two_members_and_costs_as_much_as_one_of_few() {
     let bench = Bench::new(&PRODUCTION, &[]).await;
@@ -81,10 +112,10 @@ async fn a_holder_of_many_slots_has_two_members_and_costs_as_much_as_one_of_few(
     assert_eq!(members(&bench, &all).await, 3, "its lease, its slots, and their sum");
     let (refused, passes) =
         cost(&bench, &[by(take(key(2), &limit, 1), 2)], Accounting::AllOrNothing).await;
-    assert!(!passes && refused <= least + 2, "{refused}");
+    assert!(!passes && refused <= least + 3, "{refused}");
     let (released, _) =
         cost(&bench, &[by(refund(key(2), &limit, 0), 1)], Accounting::AllOrNothing).await;
-    assert!(released <= least, "{released}");
+    assert!(released <= least + 1, "{released}");
     assert_eq!(members(&bench, &all).await, 0);
 }
 

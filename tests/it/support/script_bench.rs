@@ -12,8 +12,7 @@ use super::redis_server::Server;
 
 /// A Redis server of its own, and calls to it.
 pub struct Bench {
-    /// Held only to be stopped when the bench is dropped.
-    _server: Server,
+    server: Server,
     pub plain: Plain,
     pub encoder: Encoder,
 }
@@ -27,7 +26,11 @@ impl Bench {
     /// Calls to a server that is there.
     pub async fn on(server: Server, scripts: &'static Scripts) -> Bench {
         let plain = Plain(server.connect().await);
-        Bench { _server: server, plain, encoder: Encoder::new(Prefix::default(), scripts, false) }
+        Bench { server, plain, encoder: Encoder::new(Prefix::default(), scripts, false) }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.server.port
     }
 
     pub async fn decide(
