@@ -107,7 +107,9 @@ impl MetricsPage {
     ///
     /// Returns the same errors as [`text`](Self::text).
     pub fn plain_text(&self) -> Result<String, fmt::Error> {
-        Ok(to_plain_text(&self.text()?))
+        let mut writer = PlainTextWriter::default();
+        prometheus_client::encoding::text::encode(&mut writer, &self.registry)?;
+        Ok(writer.out)
     }
 }
 
@@ -121,16 +123,38 @@ impl Collector for PrefixedMetrics {
     }
 }
 
-/// Converts OpenMetrics text to the older Prometheus text format. In this format, the family name
-/// of a counter includes `_total`, and there are no `# UNIT` and `# EOF` lines.
-fn to_plain_text(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut last_help = String::new();
-    for line in text.lines() {
-        let comment = line.strip_prefix("# ").and_then(|comment| comment.split_once(' '));
-        match comment {
+/// Writer that converts OpenMetrics text to the older Prometheus text format. In this format, the
+/// family name of a counter includes `_total`, and there are no `# UNIT` and `# EOF` lines.
+///
+/// Converts line by line: the text of a policy with 125,000 rules takes 60 MB.
+#[derive(Default)]
+struct PlainTextWriter {
+    out: String,
+    /// Line whose end has not been written yet.
+    line: String,
+    last_help: String,
+}
+
+impl fmt::Write for PlainTextWriter {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        for piece in text.split_inclusive('\n') {
+            self.line += piece;
+            if piece.ends_with('\n') {
+                self.convert_line();
+                self.line.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PlainTextWriter {
+    fn convert_line(&mut self) {
+        let PlainTextWriter { out, line, last_help } = self;
+        let text = line.trim_end();
+        match text.strip_prefix("# ").and_then(|comment| comment.split_once(' ')) {
             // Hold the HELP line back: its metric name depends on the kind in the next line.
-            Some(("HELP", help)) => help.clone_into(&mut last_help),
+            Some(("HELP", help)) => help.clone_into(last_help),
             Some(("TYPE", kind)) => {
                 let (name, kind) = kind.rsplit_once(' ').unwrap_or((kind, "unknown"));
                 let help = last_help.strip_prefix(name).unwrap_or_default();
@@ -140,17 +164,13 @@ fn to_plain_text(text: &str) -> String {
                     "unknown" => ("", "counter"),
                     kind => ("", kind),
                 };
-                out += &format!("# HELP {name}{suffix}{help}\n# TYPE {name}{suffix} {kind}\n");
+                *out += &format!("# HELP {name}{suffix}{help}\n# TYPE {name}{suffix} {kind}\n");
             }
             Some(_) => {}
-            None if line == "# EOF" => {}
-            None => {
-                out += line;
-                out.push('\n');
-            }
+            None if text == "# EOF" => {}
+            None => *out += line,
         }
     }
-    out
 }
 
 #[cfg(test)]
