@@ -53,7 +53,7 @@ impl LostBills {
 /// (a check with 0 hits). Of several rules, returns the first by domain and path. Returns `request
 /// override` if there is no such rule.
 pub(super) fn find_rule_with_lost_bills(rules: &RuleTable) -> &str {
-    let mut lossy = rules.by_name.iter().filter(|(_, counters)| counters.has_lost_bill());
+    let mut lossy = rules.by_name.iter().filter(|(_, counters)| counters.to_read().has_lost_bill());
     lossy.next().map_or("request override", |(name, _)| &name.path)
 }
 

@@ -5,8 +5,8 @@
 //! counters per worker would take 18 MB per core for 100,000 rules.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 use super::hit_counts::HitCounts;
 use crate::domain::{CheckEvent, LossCause, LostBill, RuleId, Source, Verdict};
@@ -17,7 +17,7 @@ pub struct RuleName {
     /// Domain of the rule.
     pub domain: Box<str>,
     /// Path of the rule, as in `/rlconfig`.
-    pub path: Box<str>,
+    pub path: Arc<str>,
 }
 
 /// All sources of decisions, in the order of [`source_index`].
@@ -147,6 +147,23 @@ impl RuleCounters {
     }
 }
 
+/// Counters of a rule in a table, allocated when the rule is first met: a policy may have 125,000
+/// rules, and two tables of them exist beside the next one.
+#[derive(Debug, Default)]
+pub(super) struct TableCounters(OnceLock<Box<RuleCounters>>);
+
+impl TableCounters {
+    fn to_count(&self) -> &RuleCounters {
+        self.0.get_or_init(Box::default)
+    }
+
+    /// Returns the counters to read; zeros if the rule was never met.
+    pub(super) fn to_read(&self) -> &RuleCounters {
+        static NEVER_MET: LazyLock<RuleCounters> = LazyLock::new(RuleCounters::default);
+        self.0.get().map_or(&NEVER_MET, |counters| counters)
+    }
+}
+
 /// Rule counters of one policy.
 #[derive(Debug, Default)]
 pub(super) struct RuleTable {
@@ -154,9 +171,9 @@ pub(super) struct RuleTable {
     first: u32,
     /// Counters in the order of rule ids, starting with `first`. Rules with the same name share
     /// their counters.
-    by_id: Vec<Arc<RuleCounters>>,
+    by_id: Vec<Arc<TableCounters>>,
     /// Counters by rule name, for scrapes and for the next policy load.
-    pub(super) by_name: BTreeMap<RuleName, Arc<RuleCounters>>,
+    pub(super) by_name: BTreeMap<RuleName, Arc<TableCounters>>,
     /// Counters of request overrides, by domain.
     pub(super) overrides: BTreeMap<Box<str>, Arc<RuleCounters>>,
     /// Fingerprint of the policy's files.
@@ -191,7 +208,7 @@ impl RuleTable {
 
     pub(super) fn get(&self, id: RuleId) -> Option<&RuleCounters> {
         let at = id.0.wrapping_sub(self.first) as usize;
-        self.by_id.get(at).map(Arc::as_ref)
+        self.by_id.get(at).map(|counters| counters.to_count())
     }
 
     /// Returns the name of a rule, or `None` if the policy has no rule with this id. Searches all

@@ -53,7 +53,7 @@ impl RowSources<'_> {
         let current = &self.tables.current;
         let rules = current.by_name.iter().map(|(name, counters)| {
             let name: (&str, &str) = (&name.domain, &name.path);
-            (name, &**counters)
+            (name, counters.to_read())
         });
         let overrides = current
             .overrides

@@ -81,8 +81,10 @@ impl Telemetry {
             sums.refused += more.refused;
         }
         let rules = tables.current.by_name.iter().map(|(name, counters)| {
-            let (sums, more) =
-                (RuleSnapshot::new(counters), detailed.get(name).copied().unwrap_or_default());
+            let (sums, more) = (
+                RuleSnapshot::new(counters.to_read()),
+                detailed.get(name).copied().unwrap_or_default(),
+            );
             let (checks, refused) = (sums.checks + more.checks, sums.refused + more.refused);
             (name.clone(), RuleSnapshot { checks, refused })
         });
