@@ -15,7 +15,7 @@ use super::policy_reload::{first_rule_after, rule_names};
 use super::runtime_overrides::RuntimeOverrides;
 use super::wiring::control_plane_config;
 use crate::clock::Clock;
-use crate::control_plane::{ControlPlaneStatus, LastGood, ResponseEffect};
+use crate::control_plane::{ControlPlaneStatus, LastGood, PolicyReceiver, ResponseEffect};
 use crate::domain::RuleId;
 use crate::policy::{Policy, Secret};
 use crate::settings::Settings;
@@ -63,7 +63,7 @@ impl ControlPlanePolicy {
             status,
         });
         let options = policy_options(settings);
-        let mut activator = Activator {
+        let activator = Activator {
             policy: Arc::clone(&policy),
             telemetry: Arc::clone(telemetry),
             secret,
@@ -80,9 +80,7 @@ impl ControlPlanePolicy {
         let run = move || {
             // Without the lower priority, the policy is the same.
             let _ = rustix::process::nice(THREAD_NICENESS);
-            runtime.block_on(client.run(last_good, |last_good, effect| {
-                activator.apply(last_good, effect);
-            }));
+            runtime.block_on(client.run(last_good, activator));
         };
         thread::Builder::new().name("xds".to_owned()).spawn(run).map_err(Failure::Runtime)?;
         Ok(policy)
@@ -147,8 +145,12 @@ struct Activator {
     former: Option<Arc<Policy>>,
 }
 
-impl Activator {
-    fn apply(&mut self, last_good: &LastGood, effect: ResponseEffect) {
+impl PolicyReceiver for Activator {
+    fn prepare(&mut self) {
+        self.former = None;
+    }
+
+    fn receive(&mut self, last_good: &LastGood, effect: ResponseEffect) {
         if effect.activate {
             self.activate(last_good, effect.log);
         }
@@ -158,7 +160,9 @@ impl Activator {
             self.telemetry.record_policy_unchanged();
         }
     }
+}
 
+impl Activator {
     fn activate(&mut self, last_good: &LastGood, log: bool) {
         let (first, domains) = (self.next_rule, last_good.domains());
         let policy = Policy::build_with_first_id(&domains, self.secret.clone(), first);

@@ -5,7 +5,9 @@
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, Read};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::thread;
 
 use super::exit_codes::Failure;
 use super::files_and_env::read_secret_file;
@@ -62,12 +64,26 @@ impl PolicyLoader {
     /// Reads and compiles the policy files. The first rule gets the id `first`. Also returns a
     /// tracker that detects later changes to the files.
     pub(super) fn load(&self, first: RuleId) -> Result<(LoadedPolicy, PolicyFileTracker), Failure> {
-        let tracker = PolicyFileTracker::new(self.files.read()?);
-        Ok((self.compile(&tracker.sources(), first)?, tracker))
+        let mut tracker = PolicyFileTracker::new(self.files.read()?);
+        let loaded = tracker.with_sources(|files| self.compile(files, first))?;
+        Ok((loaded, tracker))
     }
 
     /// Compiles files that are already in memory. The first rule gets the id `first`.
+    ///
+    /// Uses a thread of its own: memory that one thread has allocated and another one frees cannot
+    /// be reused before the first thread allocates again or ends. A large policy would never be
+    /// freed, because the thread that has allocated it waits for the next one.
     pub(super) fn compile(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
+        thread::scope(|scope| {
+            let compile = || self.compile_here(files, first);
+            let compiling = thread::Builder::new().name("compile".to_owned());
+            let compiling = compiling.spawn_scoped(scope, compile).map_err(Failure::Runtime)?;
+            compiling.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    fn compile_here(&self, files: &[Source], first: RuleId) -> Result<LoadedPolicy, Failure> {
         let compiled = policy::compile(files, &self.options).map_err(Failure::Policy)?;
         Ok(LoadedPolicy {
             policy: Policy::build_with_first_id(&compiled.domains, self.secret.clone(), first)

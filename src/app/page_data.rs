@@ -67,7 +67,7 @@ pub(super) fn limit_name(policy: &Policy, rule: RuleId, limit: usize) -> Option<
     let spec = rule.limits.get(limit)?;
     Some(LimitName {
         domain: policy.domain_name(rule).into(),
-        rule: rule.path.clone(),
+        rule: (*rule.path).into(),
         limit: spec.name.clone().unwrap_or_default(),
     })
 }

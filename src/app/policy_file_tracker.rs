@@ -64,20 +64,21 @@ impl PolicyFileTracker {
         PolicyFileTracker { files: files.into_iter().map(file).collect(), incomplete_polls: 0 }
     }
 
-    /// Lists the policy files, and reads those that are complete and may have changed. Returns the
-    /// last complete contents of all files, or `None` if no file was read or removed, or if no file
-    /// is left. If files are incomplete, the first two polls in a row return `None`, because the
-    /// files may soon be complete. If `all` is true, every file is read, even if it has not changed,
-    /// by this poll or as soon as no file is incomplete.
+    /// Lists the policy files, and reads those that are complete and may have changed. Calls `read`
+    /// with the last complete contents of all files. Returns its result, or `None` if no file was
+    /// read or removed, or if no file is left. If files are incomplete, the first two polls in a row
+    /// return `None`, because the files may soon be complete. If `all` is true, every file is read,
+    /// even if it has not changed, by this poll or as soon as no file is incomplete.
     ///
     /// # Errors
     ///
     /// Returns an error if a file or directory cannot be read, or if the policy is too large.
-    pub(super) fn poll(
+    pub(super) fn poll<T>(
         &mut self,
         files: &PolicyFiles,
         all: bool,
-    ) -> Result<Option<Vec<Source>>, PolicyFileError> {
+        read: impl FnOnce(&[Source]) -> T,
+    ) -> Result<Option<T>, PolicyFileError> {
         let was_removed = self.update(files.list()?, all);
         let has_incomplete = self.files.values().any(|file| file.incomplete_polls > 0);
         self.incomplete_polls =
@@ -89,15 +90,23 @@ impl PolicyFileTracker {
         if !was_removed && !was_read {
             return Ok(None);
         }
-        Ok(Some(self.sources()).filter(|sources| !sources.is_empty()))
+        Ok(self.with_sources(|sources| (!sources.is_empty()).then(|| read(sources))))
     }
 
-    /// Returns the last complete contents of all files, in policy order (see [`FileKey`]).
-    pub(super) fn sources(&self) -> Vec<Source> {
-        let source = |((_, path), file): (&FileKey, &TrackedFile)| {
-            Some(Source { name: escape_path(path), text: file.contents.clone()? })
-        };
-        self.files.iter().filter_map(source).collect()
+    /// Calls `read` with the last complete contents of all files, in policy order (see
+    /// [`FileKey`]). Moves the contents instead of copying them, because they may have 64 MiB.
+    pub(super) fn with_sources<T>(&mut self, read: impl FnOnce(&[Source]) -> T) -> T {
+        let (mut complete, mut sources) = (Vec::new(), Vec::new());
+        for ((_, path), file) in &mut self.files {
+            let Some(text) = file.contents.take() else { continue };
+            sources.push(Source { name: escape_path(path), text });
+            complete.push(file);
+        }
+        let result = read(&sources);
+        for (file, source) in complete.into_iter().zip(sources) {
+            file.contents = Some(source.text);
+        }
+        result
     }
 
     /// Returns whether the last poll found incomplete files. If so, the next poll should come soon.
@@ -224,9 +233,12 @@ mod tests {
         let files = policy_files(directory.path());
         let mut tracker = PolicyFileTracker::new(files.read().unwrap());
         for _ in 0..=READS_AFTER_CHANGE {
-            tracker.poll(&files, false).unwrap();
+            tracker.poll(&files, false, <[Source]>::to_vec).unwrap();
         }
-        assert!(tracker.poll(&files, false).unwrap().is_none(), "nothing has changed");
+        assert!(
+            tracker.poll(&files, false, <[Source]>::to_vec).unwrap().is_none(),
+            "nothing has changed"
+        );
         (directory, files, tracker)
     }
 
@@ -241,19 +253,22 @@ mod tests {
         // read.
         fs::write(&path, "newer").unwrap();
         assert!(!tracker.read(&files).unwrap());
-        assert_eq!(texts(&tracker.sources()), ["a", "b"]);
+        assert_eq!(texts(&tracker.with_sources(<[Source]>::to_vec)), ["a", "b"]);
         for _ in 0..2 {
-            tracker.poll(&files, false).unwrap();
+            tracker.poll(&files, false, <[Source]>::to_vec).unwrap();
         }
-        assert_eq!(texts(&tracker.sources()), ["newer", "b"]);
+        assert_eq!(texts(&tracker.with_sources(<[Source]>::to_vec)), ["newer", "b"]);
     }
 
     #[test]
     fn a_removed_file_counts_as_removed_at_the_second_poll() {
         let (directory, files, mut tracker) = tracker_of_two_files();
         fs::remove_file(directory.path().join("a.yaml")).unwrap();
-        assert!(tracker.poll(&files, false).unwrap().is_none(), "it may be being replaced");
-        let left = tracker.poll(&files, false).unwrap().expect("a change");
+        assert!(
+            tracker.poll(&files, false, <[Source]>::to_vec).unwrap().is_none(),
+            "it may be being replaced"
+        );
+        let left = tracker.poll(&files, false, <[Source]>::to_vec).unwrap().expect("a change");
         assert_eq!(texts(&left), ["b"]);
     }
 
@@ -264,7 +279,7 @@ mod tests {
         let mut polls = (1..=3).map(|poll| {
             let file = |name: String| directory.path().join(name);
             fs::write(file(format!("c{poll}.yaml")), "half").unwrap();
-            let sources = tracker.poll(&files, false).unwrap();
+            let sources = tracker.poll(&files, false, <[Source]>::to_vec).unwrap();
             fs::remove_file(file(format!("c{poll}.yaml"))).unwrap();
             sources
         });
@@ -278,7 +293,7 @@ mod tests {
         let (directory, files, mut tracker) = tracker_of_two_files();
         let mut polls = (1..=14).map(|poll| {
             fs::write(directory.path().join("b.yaml"), "b".repeat(poll + 1)).unwrap();
-            let sources = tracker.poll(&files, false).unwrap();
+            let sources = tracker.poll(&files, false, <[Source]>::to_vec).unwrap();
             assert_eq!(tracker.newly_unsettled_files().count(), usize::from(poll == 10));
             sources
         });
@@ -300,18 +315,22 @@ mod tests {
         for round in 0..20 {
             let text = format!("a{round}");
             replace(directory.path(), "a.yaml", &text);
-            let sources = tracker.poll(&files, false).unwrap().expect("a change");
+            let sources =
+                tracker.poll(&files, false, <[Source]>::to_vec).unwrap().expect("a change");
             assert_eq!(texts(&sources), [&text, "b"]);
         }
         // Several files in one poll, and one that is not complete.
         replace(directory.path(), "a.yaml", "new a");
         replace(directory.path(), "b.yaml", "new b");
-        let sources = tracker.poll(&files, false).unwrap().expect("a change");
+        let sources = tracker.poll(&files, false, <[Source]>::to_vec).unwrap().expect("a change");
         assert_eq!(texts(&sources), ["new a", "new b"]);
         replace(directory.path(), "a.yaml", "newer a");
         fs::write(directory.path().join("b.yaml"), "half of b").unwrap();
-        assert!(tracker.poll(&files, false).unwrap().is_none(), "they take effect together");
-        let sources = tracker.poll(&files, false).unwrap().expect("a change");
+        assert!(
+            tracker.poll(&files, false, <[Source]>::to_vec).unwrap().is_none(),
+            "they take effect together"
+        );
+        let sources = tracker.poll(&files, false, <[Source]>::to_vec).unwrap().expect("a change");
         assert_eq!(texts(&sources), ["newer a", "half of b"]);
     }
 
@@ -336,7 +355,8 @@ mod tests {
         let mut tracker = PolicyFileTracker::new(files.read().unwrap());
         for round in 1..20 {
             swap(round);
-            let sources = tracker.poll(&files, false).unwrap().expect("a change");
+            let sources =
+                tracker.poll(&files, false, <[Source]>::to_vec).unwrap().expect("a change");
             assert_eq!(texts(&sources), [format!("a.yaml {round}"), format!("b.yaml {round}")]);
         }
     }
@@ -344,14 +364,15 @@ mod tests {
     #[test]
     fn a_requested_reload_waits_for_a_file_that_is_being_written() {
         let (directory, files, mut tracker) = tracker_of_two_files();
-        let all = tracker.poll(&files, true).unwrap().expect("every file is read");
+        let all =
+            tracker.poll(&files, true, <[Source]>::to_vec).unwrap().expect("every file is read");
         assert_eq!(texts(&all), ["a", "b"]);
         fs::write(directory.path().join("a.yaml"), "half").unwrap();
-        assert!(tracker.poll(&files, true).unwrap().is_none());
+        assert!(tracker.poll(&files, true, <[Source]>::to_vec).unwrap().is_none());
         fs::write(directory.path().join("a.yaml"), "half and half").unwrap();
-        assert!(tracker.poll(&files, true).unwrap().is_none());
+        assert!(tracker.poll(&files, true, <[Source]>::to_vec).unwrap().is_none());
         assert!(tracker.has_incomplete_files(), "the next poll comes soon");
-        let whole = tracker.poll(&files, false).unwrap().expect("a change");
+        let whole = tracker.poll(&files, false, <[Source]>::to_vec).unwrap().expect("a change");
         assert_eq!(texts(&whole), ["half and half", "b"]);
     }
 
@@ -359,10 +380,13 @@ mod tests {
     fn files_changed_one_after_the_other_take_effect_together() {
         let (directory, files, mut tracker) = tracker_of_two_files();
         fs::write(directory.path().join("a.yaml"), "a2").unwrap();
-        assert!(tracker.poll(&files, false).unwrap().is_none());
+        assert!(tracker.poll(&files, false, <[Source]>::to_vec).unwrap().is_none());
         fs::write(directory.path().join("b.yaml"), "b2").unwrap();
-        assert!(tracker.poll(&files, false).unwrap().is_none(), "the second file is not complete");
-        let both = tracker.poll(&files, false).unwrap().expect("a change");
+        assert!(
+            tracker.poll(&files, false, <[Source]>::to_vec).unwrap().is_none(),
+            "the second file is not complete"
+        );
+        let both = tracker.poll(&files, false, <[Source]>::to_vec).unwrap().expect("a change");
         assert_eq!(texts(&both), ["a2", "b2"]);
     }
 
@@ -379,10 +403,10 @@ mod tests {
         let settings = Settings::read(&Sources::from_flags(&flags)).unwrap().0;
         let files = PolicyFiles::new(&settings).unwrap();
         let mut tracker = PolicyFileTracker::new(files.read().unwrap());
-        (0..2).for_each(|_| drop(tracker.poll(&files, true).unwrap()));
+        (0..2).for_each(|_| drop(tracker.poll(&files, true, <[Source]>::to_vec).unwrap()));
         write("b.yaml", 1_025);
-        assert!(tracker.poll(&files, true).unwrap().is_none());
-        let error = tracker.poll(&files, true).unwrap_err().to_string();
+        assert!(tracker.poll(&files, true, <[Source]>::to_vec).unwrap().is_none());
+        let error = tracker.poll(&files, true, <[Source]>::to_vec).unwrap_err().to_string();
         assert!(error.ends_with("b.yaml: more than 2048 bytes (--policy-size)"), "{error}");
     }
 }

@@ -5,7 +5,6 @@
 //! directories on every file system. Kernel events miss some of these.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use super::exit_codes::Failure;
@@ -78,7 +77,7 @@ impl PolicyReloader {
                 true => self.poll_interval * 3 / 4,
                 false => self.poll_interval,
             };
-            thread::park_timeout(pause);
+            signals.park(pause);
             self.poll(signals.take_reload(), &replace);
         }
     }
@@ -87,21 +86,25 @@ impl PolicyReloader {
     /// if the contents have changed.
     fn poll(&mut self, all: bool, replace: &dyn Fn(Arc<Policy>)) {
         self.is_requested |= all;
-        let polled = self.files.poll(&self.loader.files, all);
+        let (loader, next_rule, last_read) = (&self.loader, self.next_rule, self.last_read);
+        let polled = self.files.poll(&loader.files, all, |files| {
+            let fingerprint = Fingerprint::from_sources(files);
+            let is_changed = fingerprint != last_read;
+            (fingerprint, is_changed.then(|| loader.compile(files, next_rule)))
+        });
         for file in self.files.newly_unsettled_files() {
             let (file, polls) = (escape_path(file), UNSETTLED_POLLS);
             let advice = "write a new file and rename it: half of a policy may be in force";
             tracing::warn!(file, polls, advice, "a policy file changes at every poll");
         }
-        let files = match polled {
-            Ok(Some(files)) => files,
+        let (fingerprint, compiled) = match polled {
+            Ok(Some(polled)) => polled,
             Ok(None) => return,
             Err(error) => return self.report_unreadable(&error.into()),
         };
         let was_requested = std::mem::take(&mut self.is_requested);
         self.is_unreadable = false;
-        let fingerprint = Fingerprint::from_sources(&files);
-        if self.last_read == fingerprint {
+        let Some(compiled) = compiled else {
             if was_requested {
                 tracing::info!(%fingerprint, "policy files read again, nothing has changed");
             }
@@ -110,9 +113,9 @@ impl PolicyReloader {
                 self.telemetry.record_policy_unchanged();
             }
             return;
-        }
+        };
         self.last_read = fingerprint;
-        match self.loader.compile(&files, self.next_rule) {
+        match compiled {
             Ok(loaded) => replace(self.accept(loaded)),
             Err(failure) => self.report_failure(&failure),
         }
@@ -169,10 +172,10 @@ pub(super) fn first_rule_after(policy: &Policy, first: RuleId) -> RuleId {
 
 /// Returns the names of the rules as shown in metrics, in rule-id order.
 pub(super) fn rule_names(policy: &Policy) -> impl Iterator<Item = RuleName> {
-    policy
-        .rules()
-        .iter()
-        .map(|rule| RuleName { domain: policy.domain_name(rule).into(), path: rule.path.clone() })
+    policy.rules().iter().map(|rule| RuleName {
+        domain: policy.domain_name(rule).into(),
+        path: Arc::clone(&rule.path),
+    })
 }
 
 pub(super) fn log_warnings(warnings: &[Diagnostic]) {

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::exit_codes::Failure;
+use crate::clock::Clock;
 
 /// Thread that polls files for changes until it is stopped.
 pub(super) struct WatcherThread {
@@ -24,6 +25,19 @@ pub(super) struct WatcherSignals {
 impl WatcherSignals {
     pub(super) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Parks the thread until `pause` has passed, or a stop or a reload is requested. A park can end
+    /// for another reason: the end of a scoped thread unparks the thread that has started it.
+    pub(super) fn park(&self, pause: Duration) {
+        let end = Clock::System.monotonic_now() + pause;
+        while !self.is_stopped() && !self.reload.load(Ordering::Relaxed) {
+            let left = end.saturating_duration_since(Clock::System.monotonic_now());
+            if left.is_zero() {
+                return;
+            }
+            thread::park_timeout(left);
+        }
     }
 
     /// Returns whether a reload of all files was requested, and clears the request.

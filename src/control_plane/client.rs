@@ -86,6 +86,16 @@ pub struct ResponseEffect {
     pub log: bool,
 }
 
+/// User of the policies that a client receives.
+pub trait PolicyReceiver {
+    /// Called before a response is decoded. Should free what is no longer needed, because reading a
+    /// large policy takes much memory.
+    fn prepare(&mut self);
+
+    /// Called after a response was applied, before it is acknowledged or rejected.
+    fn receive(&mut self, last_good: &LastGood, effect: ResponseEffect);
+}
+
 /// Reason why a stream ended.
 enum StreamEnd {
     /// The control plane could not be reached, or the stream was lost.
@@ -95,7 +105,7 @@ enum StreamEnd {
 }
 
 /// State of a running client that persists across streams.
-struct Session<A> {
+struct Session<R> {
     client: Client,
     last_good: LastGood,
     exchange: Exchange,
@@ -105,7 +115,7 @@ struct Session<A> {
     defaults: PolicyDefaults,
     /// Whether any policy has been activated.
     is_active: bool,
-    on_response: A,
+    receiver: R,
     /// Most recently logged error of a connection or stream; `None` while a stream is open.
     last_logged_error: Option<String>,
     log_pace: LogPace,
@@ -114,13 +124,8 @@ struct Session<A> {
 }
 
 impl Client {
-    /// Runs the client until the process ends. Calls `on_response` after each response, before the
-    /// client acknowledges or rejects it.
-    pub async fn run(
-        self,
-        last_good: LastGood,
-        on_response: impl FnMut(&LastGood, ResponseEffect),
-    ) {
+    /// Runs the client until the process ends. Passes each response to `receiver`.
+    pub async fn run(self, last_good: LastGood, receiver: impl PolicyReceiver) {
         let backoff = Backoff::new(self.backoff);
         let mut session = Session {
             last_good,
@@ -129,7 +134,7 @@ impl Client {
             material: None,
             defaults: self.read_defaults().unwrap_or_default(),
             is_active: false,
-            on_response,
+            receiver,
             last_logged_error: None,
             log_pace: LogPace::default(),
             next_apply: now(),
@@ -187,7 +192,7 @@ impl Client {
     }
 }
 
-impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
+impl<R: PolicyReceiver> Session<R> {
     /// Opens a stream. Applies each response and replies with an ACK or a NACK until the stream
     /// ends.
     async fn run_stream(&mut self) -> StreamEnd {
@@ -283,6 +288,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
     /// send.
     fn apply(&mut self, response: DiscoveryResponse) -> AckOrNack {
         let DiscoveryResponse { version_info: version, resources, nonce, .. } = response;
+        self.receiver.prepare();
         let raw = |any: prost_types::Any| RawResource { type_url: any.type_url, value: any.value };
         let update = self.last_good.apply(resources.into_iter().map(raw).collect());
         let status = Arc::clone(&self.client.status);
@@ -295,7 +301,7 @@ impl<A: FnMut(&LastGood, ResponseEffect)> Session<A> {
         let newly_rejected = !accepted && (activate || !is_repeated);
         let log = activate && self.may_log();
         let effect = ResponseEffect { activate, newly_rejected, accepted, log };
-        (self.on_response)(&self.last_good, effect);
+        self.receiver.receive(&self.last_good, effect);
         let (compiled, domains) = (update.compiled, self.last_good.domains().len());
         let shown_version = escape_and_truncate(&version);
         if activate && self.may_log() {

@@ -214,15 +214,16 @@ impl LastGood {
             .iter()
             .map(|resource| resource.decode_descriptors(self.defaults.for_domain(domain)))
             .collect();
+        // Freed, because compiling needs more memory than the messages.
+        let names = group.into_iter().map(|resource| resource.name).collect();
         let budget = ReadBudget::default();
         let others = self.accepted.iter().filter(|(other, _)| *other != domain);
         others.for_each(|(_, other)| budget.take_all(&other.used));
         let before = budget.clone();
         match compile_resources(read, &self.options, &budget) {
             Ok(spec) => {
-                let resources = group.into_iter().map(|resource| resource.name).collect();
                 let (spec, used) = (Arc::new(spec), budget.since(&before));
-                let accepted = AcceptedDomain { hash, spec, resources, used };
+                let accepted = AcceptedDomain { hash, spec, resources: names, used };
                 self.accepted.insert(domain.to_owned(), accepted);
                 update.changed = true;
             }

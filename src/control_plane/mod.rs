@@ -27,7 +27,7 @@ mod resource;
 mod status;
 
 pub use backoff::BackoffConfig;
-pub use client::{Client, ReadDefaults, ResponseEffect};
+pub use client::{Client, PolicyReceiver, ReadDefaults, ResponseEffect};
 pub use connection::{ConnectionConfig, TlsConfig, TlsMaterial};
 pub use exchange::{AckOrNack, Exchange};
 pub use last_good::{DomainUpdate, LastGood, RESOURCES_MAX, RawResource, Rejection};

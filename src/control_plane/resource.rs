@@ -26,6 +26,8 @@ pub(crate) struct EncodedResource {
     /// Hash of the encoded resource. Equal hashes mean equal contents.
     pub(crate) hash: blake3::Hash,
     descriptors: Vec<Bytes>,
+    /// Number of nodes in the descriptors.
+    nodes: usize,
 }
 
 impl EncodedResource {
@@ -45,18 +47,21 @@ impl EncodedResource {
             let type_url = escape_and_truncate(type_url);
             return Err(format!("its type is {type_url:?}, not {TYPE_URL:?}"));
         }
+        let before = *nodes_left;
         count_nodes(&value, MessageType::Config, 0, nodes_left)?;
+        let nodes = before - *nodes_left;
         let hash = blake3::hash(&value);
         let message = RateLimitConfig::decode(Bytes::from(value))
             .map_err(|error| format!("the message cannot be decoded: {error}"))?;
         let RateLimitConfig { name, domain, descriptors } = message;
-        Ok(EncodedResource { name, domain, hash, descriptors })
+        Ok(EncodedResource { name, domain, hash, descriptors, nodes })
     }
 
     /// Decodes the descriptors and returns the resource for the compiler. Records a malformed
     /// descriptor as an error in the returned resource.
     pub(crate) fn decode_descriptors(&self, defaults: DomainDefaults) -> Resource {
         let mut writer = ResourceWriter::new(&self.name, &self.domain, defaults);
+        writer.reserve(self.nodes, self.descriptors.iter().map(Bytes::len).sum());
         write_descriptors(&mut writer, &self.descriptors);
         writer.finish()
     }

@@ -3,6 +3,7 @@
 //! Not here: the keys of a single limit (`rate_limit`), warnings about the whole tree (`warnings`).
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use super::limit_context::{LimitContext, LimitDefaults};
@@ -25,16 +26,18 @@ pub(crate) fn read_list<'d>(
     path: &mut Vec<String>,
 ) -> Vec<(usize, NodeSpec)> {
     let mut nodes = Vec::new();
-    let mut seen: HashMap<(String, String), SourceLocation> = HashMap::new();
+    let mut seen: HashMap<NodeIdentity, usize> = HashMap::new();
     // If the value is not a list, the reader has already reported that.
     let _ = reader.for_each(fields, key, |reader, at, fields| {
         let key = read_key(reader, fields);
         let value = reader.read_string(fields, &keywords::VALUE).map(Option::unwrap_or_default);
         if let (Ok(key), Ok(value)) = (&key, &value) {
-            if let Some(first) = seen.get(&(key.clone(), value.clone())) {
-                reader.report_duplicate(&duplicate_message(key, value), first);
-            } else {
-                seen.insert((key.clone(), value.clone()), reader.current_location());
+            match seen.entry(NodeIdentity::of(key, value)) {
+                Entry::Occupied(first) => {
+                    let first = reader.location_in_list(*first.get());
+                    reader.report_duplicate(&duplicate_message(key, value), &first);
+                }
+                Entry::Vacant(unseen) => drop(unseen.insert(at)),
             }
         }
         if let Ok(node) = read_node(reader, fields, (key, value), defaults, path) {
@@ -42,6 +45,24 @@ pub(crate) fn read_list<'d>(
         }
     });
     nodes
+}
+
+/// Hash of the key and the value of a node. A list may have 250,000 nodes, whose texts and places
+/// would take ten times as much memory.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct NodeIdentity([u8; 16]);
+
+impl NodeIdentity {
+    /// Returns the identity of a node with this key and value.
+    pub(crate) fn of(key: &str, value: &str) -> NodeIdentity {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&key.len().to_le_bytes());
+        hasher.update(key.as_bytes());
+        hasher.update(value.as_bytes());
+        let mut identity = [0; 16];
+        hasher.finalize_xof().fill(&mut identity);
+        NodeIdentity(identity)
+    }
 }
 
 /// Returns the error message for a descriptor that occurs twice on one level, in one file or in

@@ -23,11 +23,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use self::colocation::LimitPair;
-use self::descriptor::value_text;
+use self::descriptor::{NodeIdentity, value_text};
 use self::limit_context::LimitDefaults;
 use self::limit_numbers::stable_hash;
 use self::rate_limit::{read_charge, read_on_store_failure};
-use self::spec::{DomainSpec, HttpMapping, NodeSpec, RejectionBody, SourceLocation};
+use self::spec::{DomainSpec, HttpMapping, NodeSpec, RejectionBody};
 use super::source::read_budget::ReadBudget;
 use super::source::resource::Resource;
 use super::source::{Options, Source};
@@ -416,6 +416,17 @@ fn merge_setting<T: Clone + PartialEq>(
     first_value.map(|(_, value)| value)
 }
 
+/// Calls `read` with the reader at a first-level descriptor, given by its file and position.
+fn in_list<'d, T>(
+    files: &mut [PolicyFile<'d>],
+    (file, position): (usize, usize),
+    read: impl FnOnce(&mut Reader<'d>) -> T,
+) -> T {
+    files[file].reader.descend((&keywords::DESCRIPTORS).into(), |reader| {
+        reader.descend(PathStep::Index(position), read)
+    })
+}
+
 /// Merges the first-level nodes of all files of a domain. Returns the nodes, and the file index and
 /// position of each.
 fn merge_nodes(
@@ -423,28 +434,28 @@ fn merge_nodes(
     group: &[usize],
     defaults: LimitDefaults<'_>,
 ) -> (Vec<NodeSpec>, Vec<(usize, usize)>) {
+    let key = &keywords::DESCRIPTORS;
     let (mut nodes, mut origins) = (Vec::new(), Vec::new());
-    let mut seen: HashMap<(String, String), (usize, SourceLocation)> = HashMap::new();
+    let mut seen: HashMap<NodeIdentity, (usize, usize)> = HashMap::new();
     for at in group {
         let PolicyFile { reader, fields: Some(fields), .. } = &mut files[*at] else { continue };
-        let key = &keywords::DESCRIPTORS;
         let list = descriptor::read_list(reader, fields, key, defaults, &mut Vec::new());
-        for (position, node) in list {
-            let identity = (node.key.to_string(), value_text(&node.value).to_owned());
-            reader.descend(key.into(), |reader| {
-                reader.descend(PathStep::Index(position), |reader| match seen.get(&identity) {
-                    Some((file, first)) if file != at => {
-                        let message = descriptor::duplicate_message(&identity.0, &identity.1);
-                        reader.report_duplicate(&message, first);
-                    }
-                    Some(_) => {}
-                    None => {
-                        seen.insert(identity, (*at, reader.current_location()));
-                    }
-                });
-            });
-            nodes.push(node);
-            origins.push((*at, position));
+        origins.extend(list.iter().map(|(position, _)| (*at, *position)));
+        let compared = if group.len() > 1 { &*list } else { &[] };
+        for (position, node) in compared {
+            let (key_text, value) = (&*node.key, value_text(&node.value));
+            let first = seen.entry(NodeIdentity::of(key_text, value)).or_insert((*at, *position));
+            if first.0 != *at {
+                let message = descriptor::duplicate_message(key_text, value);
+                let first = in_list(files, *first, |reader| reader.current_location());
+                let here = (*at, *position);
+                in_list(files, here, |reader| reader.report_duplicate(&message, &first));
+            }
+        }
+        // If there is nothing to add to, the list is converted in place.
+        match nodes.is_empty() {
+            true => nodes = list.into_iter().map(|(_, node)| node).collect(),
+            false => nodes.extend(list.into_iter().map(|(_, node)| node)),
         }
     }
     (nodes, origins)

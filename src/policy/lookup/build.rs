@@ -211,7 +211,7 @@ impl TreeBuilder {
         let printed = listing::configured_path(&domain.name, &path);
         self.rules.push(Rule {
             id,
-            path: printed.into_boxed_str(),
+            path: printed.into(),
             unlimited: spec.unlimited,
             limits: spec.limits.clone().into_boxed_slice(),
             shadow_mode: spec.shadow_mode,

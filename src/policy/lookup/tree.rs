@@ -44,7 +44,7 @@ pub struct Rule {
     /// Identifier of the rule, unique among all policies that the process has loaded.
     pub id: RuleId,
     /// Path as envoyproxy/ratelimit prints it: `domain.key_value.key`.
-    pub path: Box<str>,
+    pub path: Arc<str>,
     /// Whether the rule allows every request without counting.
     pub unlimited: bool,
     /// Limits of the rule, in file order.

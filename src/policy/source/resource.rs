@@ -90,6 +90,15 @@ impl ResourceWriter {
         writer
     }
 
+    /// Reserves memory for descriptors with this number of nodes and of encoded bytes. Growing step
+    /// by step would take twice as much, because a step copies everything before it.
+    pub fn reserve(&mut self, nodes: usize, bytes: usize) {
+        // A descriptor with a limit is two nodes: two maps, three keys and values, and two in the limit.
+        const VALUES_PER_NODE: usize = 6;
+        const KEY_BYTES_PER_NODE: usize = 32;
+        self.tree.reserve(nodes * VALUES_PER_NODE, bytes + nodes * KEY_BYTES_PER_NODE);
+    }
+
     /// Begins a descriptor, whose children follow. If it is nested too deeply, reports it and
     /// returns false. In that case, the caller must skip its children and must not call
     /// [`end_descriptor`](Self::end_descriptor).

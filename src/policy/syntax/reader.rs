@@ -134,6 +134,14 @@ impl<'d> Reader<'d> {
         self.document.location(&self.path)
     }
 
+    /// Returns the position of another item of the list to which the current value belongs.
+    pub(crate) fn location_in_list(&self, at: usize) -> SourceLocation {
+        let mut path = self.path.clone();
+        path.0.pop();
+        path.0.push(PathStep::Index(at));
+        self.document.location(&path)
+    }
+
     /// Returns whether the current value belongs to a map that is an item of a list, such as
     /// `rate_limits`.
     pub(crate) fn is_in_list(&self) -> bool {

@@ -5,6 +5,7 @@ mod ai_gateway;
 mod defaults;
 mod envoy_gateway;
 mod first_policy;
+mod memory;
 mod messages;
 pub(crate) mod plane;
 mod rejections;

@@ -5,6 +5,7 @@
 
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,8 @@ struct Shared {
     snapshot: watch::Sender<Option<Snapshot>>,
     /// Number of responses of another type to send.
     of_another_type: watch::Sender<u32>,
+    /// How often each response is sent.
+    copies: AtomicUsize,
     seen: Mutex<Vec<Seen>>,
 }
 
@@ -79,6 +82,7 @@ impl ControlPlane {
             node: node.to_owned(),
             snapshot: watch::Sender::new(None),
             of_another_type: watch::Sender::new(0),
+            copies: AtomicUsize::new(1),
             seen: Mutex::default(),
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -121,6 +125,11 @@ impl ControlPlane {
     /// Sends a response of a type that the client has not asked for.
     pub(crate) fn send_another_type(&self) {
         self.shared.of_another_type.send_modify(|count| *count += 1);
+    }
+
+    /// Sends each response this often from now on, without waiting for an answer.
+    pub(crate) fn send_copies(&self, copies: usize) {
+        self.shared.copies.store(copies, Ordering::Relaxed);
     }
 
     pub(crate) fn set_tls(&mut self, tls: ServerTlsConfig) {
@@ -236,8 +245,10 @@ impl Exchange {
                     type_url: TYPE_URL.to_owned(),
                     nonce: nonce.clone(),
                 };
-                if self.responses.send(Ok(response)).await.is_err() {
-                    return;
+                for _ in 0..self.shared.copies.load(Ordering::Relaxed) {
+                    if self.responses.send(Ok(response.clone())).await.is_err() {
+                        return;
+                    }
                 }
             }
         }

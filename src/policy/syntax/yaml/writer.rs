@@ -30,6 +30,13 @@ struct UnfinishedCollection {
 }
 
 impl TreeWriter {
+    /// Reserves memory for this number of values with this number of bytes of text.
+    pub(crate) fn reserve(&mut self, values: usize, text_bytes: usize) {
+        self.tree.records.reserve_exact(values);
+        self.tree.children.reserve_exact(values);
+        self.tree.text.reserve_exact(text_bytes);
+    }
+
     /// Begins a map. The caller then writes keys and values alternately, and ends the map.
     ///
     /// # Errors
