@@ -30,6 +30,15 @@ fn probes_succeed_while_it_serves() {
 }
 
 #[test]
+fn probes_and_metrics_are_read_only() {
+    let serving = Tidegate::policy(FIVE_A_DAY, &[]);
+    for path in ["/healthcheck", "/healthz", "/readyz", "/metrics"] {
+        assert_eq!(post(serving.port("http"), path, ASK).status, 405, "{path}");
+    }
+    assert!(serving.ask("ann").contains("4 left"), "nothing was charged");
+}
+
+#[test]
 fn json_answers_200_429_and_400() {
     let serving = Tidegate::policy(FIVE_A_DAY, &[]);
     let http = serving.port("http");

@@ -230,3 +230,25 @@ fn a_limits_name_is_made_harmless_before_it_is_a_header() {
     assert!(value.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{header}");
     assert!(value.contains("%C3%BC"), "{header}");
 }
+
+/// A value that places its counters in a slot is no exception.
+#[test]
+fn keys_in_redis_have_no_text_of_a_caller_one_length_and_an_end() {
+    let server = Server::start(&[]);
+    let policy = FIVE_A_DAY.replace("edge\n", "edge\nhash_tag: [client]\n");
+    let address = format!("127.0.0.1:{}", server.port);
+    let patient = ["--redis-url", &address, "--store-budget", "10s", "--require-store", "true"];
+    let serving = Tidegate::policy(&policy, &patient);
+    let long = "private-".repeat(4_000);
+    for value in ["private-name", "{private-slot}", "203.0.113.99", &long] {
+        assert!(serving.ask(value).contains("4 left"));
+    }
+    let keys: Vec<String> = redis::from_redis_value(server.ask(&["KEYS", "tg1w*"])).unwrap();
+    assert_eq!(keys.len(), 4, "{keys:?}");
+    for key in keys {
+        assert!(!["private", "203.0", "client"].iter().any(|text| key.contains(text)), "{key}");
+        assert_eq!(key.len(), "tg1w:{}:".len() + 2 * 22, "{key}");
+        let left: i64 = redis::from_redis_value(server.ask(&["PTTL", &key])).unwrap();
+        assert!(left > 0, "{key} has no end");
+    }
+}

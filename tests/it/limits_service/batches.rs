@@ -210,4 +210,12 @@ async fn the_answer_to_a_batch_stays_below_4_mib_and_has_every_code() {
         let Some(check_result::Result::Response(first)) = &results[0].result else { panic!() };
         assert!(first.dynamic_metadata.is_some() && !first.response_headers_to_add.is_empty());
     }
+    // The most descriptors of a request, whose answer is as long as that of a call of its own.
+    let mut request = request("edge", "client", "ann");
+    request.descriptors = vec![request.descriptors[0].clone(); 2_048];
+    let requests = vec![request.encode_to_vec().into()];
+    let answer = soon("a batch", client.check(CheckRequest { requests })).await.unwrap();
+    let results = answer.into_inner().results;
+    assert_eq!(all(&results), ["OK"]);
+    assert!(results[0].encoded_len() < 4 << 20, "{} bytes", results[0].encoded_len());
 }

@@ -2,6 +2,7 @@
 //! envoyproxy/ratelimit, closed by settings, and parts of a grant.
 
 use prost::Message as _;
+use tokio::net::UnixStream;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
@@ -11,6 +12,7 @@ use super::messages::{CheckRequest, LimitsClient, RateLimitRequest, all, client,
 use crate::hostile::tls_callers::serving;
 use crate::support::certificate_authority::Authority;
 use crate::support::http;
+use crate::support::raw_http2::{call, exchange, framed};
 use crate::support::tidegate_process::{FIVE_A_DAY, Tidegate};
 
 /// A charge, and the three requests that need a permission: a refund, a peek, and a limit.
@@ -91,6 +93,34 @@ fn json_has_the_permissions_of_callers_without_a_grant() {
     let metrics = http::get(closed.port("http"), "/metrics").body;
     let counted = "tidegate_invalid_calls_total{reason=\"permission\"} 1";
     assert!(metrics.contains(counted), "{metrics}");
+}
+
+#[test]
+fn a_request_without_its_permission_charges_nothing() {
+    let both = r#"{"domain": "edge", "descriptors": [
+        {"entries": [{"key": "client", "value": "ann"}]},
+        {"isNegativeHits": true, "entries": [{"key": "client", "value": "bob"}]}]}"#;
+    let closed = Tidegate::policy(FIVE_A_DAY, &["--refunds", "false"]);
+    assert_eq!(http::post(closed.port("http"), "/json", both).status, 400);
+    assert!(closed.ask("ann").contains("4 left"));
+}
+
+#[tokio::test]
+async fn the_unix_socket_has_the_permissions_of_callers_without_a_grant() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("socket").display().to_string();
+    let serving = Tidegate::policy(FIVE_A_DAY, &["--grpc-uds", &path, "--refunds", "false"]);
+    let socket = UnixStream::connect(&path).await.unwrap();
+    let (connection, driver) = h2::client::handshake(socket).await.unwrap();
+    tokio::spawn(driver);
+    for (request, code) in
+        requests("edge").iter().zip([Code::Ok, Code::PermissionDenied, Code::Ok, Code::Ok])
+    {
+        let body = framed(&request.encode_to_vec());
+        let answer = exchange(&connection, call(), body).await.unwrap();
+        assert_eq!(answer.grpc_status, code as i32);
+    }
+    drop(serving);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use super::tidegate_process::Tidegate;
 
 /// The limit of a default installation, as values.yaml says: 432 MiB, 10,000 connections of 105 KiB,
 /// and 1,000,000 counters of 96 bytes. tests/chart checks the template.
-const CHART_LIMIT_BYTES: u64 = 1_549 << 20;
+pub const CHART_LIMIT_BYTES: u64 = 1_549 << 20;
 
 /// Hierarchies of either version, with the name of the limit.
 const HIERARCHIES: [(&str, &str); 2] =
