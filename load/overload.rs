@@ -43,6 +43,8 @@ struct Counts {
     in_time: u64,
     /// Answered with an error.
     rejected: u64,
+    /// Reset with REFUSED_STREAM.
+    refused: u64,
     failed: u64,
     late: u64,
     /// Gave up before they were sent.
@@ -160,7 +162,11 @@ impl Connection {
                     Some((_, false)) => counts.rejected += 1,
                     None => {}
                 },
-                3 => counts.failed += u64::from(self.open.remove(&stream).is_some()),
+                3 => {
+                    let open = u64::from(self.open.remove(&stream).is_some());
+                    let count = if payload == [0, 0, 0, 7] { &mut counts.refused } else { &mut counts.failed };
+                    *count += open;
+                }
                 7 => self.closed = true,
                 _ => {}
             }
@@ -220,12 +226,13 @@ fn main() {
             }
         }
     }
-    let Counts { offered, over, in_time, rejected, failed, late, unsent } = counts;
+    let Counts { offered, over, in_time, rejected, refused, failed, late, unsent } = counts;
     println!(
-        "offered {:.0}/s in time {:.0}/s rejected {:.0}/s late {:.0}/s failed {:.0}/s unsent {:.0}/s over {:.0}/s reconnects {reconnects}",
+        "offered {:.0}/s in time {:.0}/s rejected {:.0}/s refused {:.0}/s late {:.0}/s failed {:.0}/s unsent {:.0}/s over {:.0}/s reconnects {reconnects}",
         offered as f64 / seconds,
         in_time as f64 / seconds,
         rejected as f64 / seconds,
+        refused as f64 / seconds,
         late as f64 / seconds,
         failed as f64 / seconds,
         unsent as f64 / seconds,
