@@ -29,6 +29,12 @@ pub(crate) struct CallQueue {
     length: AtomicUsize,
 }
 
+impl CallQueue {
+    pub(crate) fn len(&self) -> usize {
+        self.length.load(Ordering::Relaxed)
+    }
+}
+
 /// Call in a [`CallQueue`]. Dropping it removes it from the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedCall {

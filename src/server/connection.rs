@@ -7,7 +7,7 @@ use std::net;
 use std::os::unix;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -26,12 +26,14 @@ use tonic::{Code, Status};
 
 use super::answer_body::AnswerBody;
 use super::authz::Caller;
-use super::call_queue::{CallQueue, QueuedCall};
+use super::call_queue::QueuedCall;
 use super::call_tasks::CallTasks;
 use super::connection_registry::{Activity, Registration};
 use super::connection_stats::ConnectionStats;
+use super::filtered_reads::FilteredReads;
 use super::framing;
 use super::handshake_log::HandshakeLog;
+use super::overload::Overload;
 use super::preface::{self, PrefaceStream};
 use super::rls_service::Decide;
 use super::router::{ReceiveLimits, RouteMatch, Router};
@@ -122,8 +124,8 @@ pub(crate) struct Worker<D> {
     /// Memory held for the callers of all connections.
     pub(crate) held_memory: Arc<HeldMemory>,
     pub(crate) handshake_log: Arc<HandshakeLog>,
-    /// Calls of the worker that have not been started yet.
-    pub(crate) call_queue: Arc<CallQueue>,
+    /// Calls of the worker.
+    pub(crate) overload: Arc<Overload>,
     pub(crate) phase: watch::Receiver<Phase>,
 }
 
@@ -140,7 +142,9 @@ struct CallContext<D> {
     memory: Arc<CallerMemory>,
     receive_timeout: Duration,
     phase: watch::Receiver<Phase>,
-    call_queue: Arc<CallQueue>,
+    overload: Arc<Overload>,
+    /// Whether a method other than those of rate limits was called.
+    has_other_calls: Arc<AtomicBool>,
 }
 
 /// Body of a request to the health or the reflection service. It ends when the server drains, so
@@ -198,6 +202,7 @@ impl<D: Decide> CallContext<D> {
             }
             RouteMatch::TonicService(request) => {
                 drop(queued);
+                self.has_other_calls.store(true, Ordering::Relaxed);
                 // Boxed, so that the future of a decision stays small.
                 return Box::pin(self.answer_with_tonic(*request, hold)).await;
             }
@@ -209,6 +214,7 @@ impl<D: Decide> CallContext<D> {
                 return status.into_http().map(|body| AnswerBody::unary(body, hold));
             }
         }
+        let started = self.overload.start_call();
         let limits = ReceiveLimits { hold: &mut hold, timeout: self.receive_timeout };
         let response = match self.router.receive(&mut call.body, call.deadline, limits).await {
             Ok((body, deadline)) => {
@@ -225,6 +231,7 @@ impl<D: Decide> CallContext<D> {
             }
             Err(status) => self.reject(&status),
         };
+        started.record_answer();
         response.map(|body| AnswerBody::unary(body, hold))
     }
 
@@ -345,7 +352,8 @@ impl<D: Decide> Worker<D> {
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let preface = preface::read(io, self.limits.streams_max);
+        let reads = FilteredReads::new(Arc::clone(&self.overload), Arc::clone(&self.stats));
+        let preface = preface::read(io, self.limits.streams_max, reads);
         let preface = time::timeout(self.limits.preface_timeout, preface);
         let Some(read) = self.run_until_closed(preface, registration).await else { return };
         match read {
@@ -374,11 +382,12 @@ impl<D: Decide> Worker<D> {
             memory: Arc::clone(&memory),
             receive_timeout: self.limits.receive_timeout,
             phase: self.phase.clone(),
-            call_queue: Arc::clone(&self.call_queue),
+            overload: Arc::clone(&self.overload),
+            has_other_calls: Arc::clone(&io.reads.has_other_calls),
         });
         let service = service_fn(|request| {
             let context = Arc::clone(&context);
-            let queued = QueuedCall::new(&context.call_queue, context.router.clock());
+            let queued = QueuedCall::new(&context.overload.call_queue, context.router.clock());
             // Dispatched here, so that the future of a call does not hold the request's headers.
             let request = context.router.dispatch(request);
             let hold = Hold::new(&context.memory, WAITING_CALL_BYTES);

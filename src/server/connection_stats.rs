@@ -33,7 +33,7 @@ pub struct ConnectionStats {
     /// unread answers exceeded the memory budget.
     pub connections_blocked: AtomicU64,
     /// Number of calls rejected because they had waited for half of their deadline before they were
-    /// started.
+    /// started, or refused because callers gave up under overload.
     pub overload_rejections: AtomicU64,
     /// Number of connections that ended with a protocol error or an I/O error.
     pub connections_broken: AtomicU64,

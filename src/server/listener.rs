@@ -24,11 +24,13 @@ use super::connection::{Phase, Socket, Worker};
 use super::connection_registry::ConnectionRegistry;
 use super::connection_stats::ConnectionStats;
 use super::handshake_log::HandshakeLog;
+use super::overload::Overload;
 use super::rls_service::Decide;
 use super::router::Router;
 use super::server_limits::ServerLimits;
 use super::tls::Tls;
 use super::workers::{IdleWorkers, Workers};
+use crate::clock::Clock;
 use crate::domain::{CallerMemory, HeldMemory};
 use crate::wire::WireError;
 
@@ -183,7 +185,7 @@ impl Listener {
             stats: Arc::clone(&stats),
             held_memory: Arc::clone(&held_memory),
             handshake_log: Arc::clone(&handshake_log),
-            call_queue: Arc::default(),
+            overload: Arc::new(Overload::new(Clock::System.monotonic_now())),
             phase: of_workers.clone(),
         });
         let limits = &settings.limits;

@@ -7,6 +7,7 @@
 //! | `listener`, `workers` | accepts connections, dispatches them to worker threads, drains |
 //! | `connection`, `preface`, `tls` | serves one connection: TLS handshake, HTTP/2, shutdown |
 //! | `call_queue` | drops calls whose callers have left, and rejects late ones, under overload |
+//! | `overload`, `filtered_reads`, `frame_filter` | limits the calls in flight while callers give up; refuses others unread |
 //! | `handshake_log` | logs failed TLS handshakes |
 //! | `authz` | determines which domains a caller may use, by its certificate |
 //! | `router` | maps request paths to services |
@@ -24,11 +25,14 @@ mod call_tasks;
 mod connection;
 mod connection_registry;
 mod connection_stats;
+mod filtered_reads;
+mod frame_filter;
 mod framing;
 mod handshake_log;
 mod health;
 mod limits_service;
 mod listener;
+mod overload;
 mod preface;
 mod receive;
 mod rls_service;

@@ -9,7 +9,8 @@
 //! has not received the frame yet may already have started more streams. h2 is therefore given a
 //! higher maximum, and a lower one is advertised.
 //!
-//! Reads are counted against a budget, which `connection` refills.
+//! Reads are counted against a budget, which `connection` refills. The replies of the filter of the
+//! reads are written between the frames of h2.
 //!
 //! Not here: the timeout (`connection`), TLS (`tls`), both maximums (`server_limits`).
 
@@ -20,6 +21,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+
+use super::filtered_reads::FilteredReads;
 
 /// Client's connection preface, the first bytes that every HTTP/2 client sends (RFC 9113, section
 /// 3.4).
@@ -42,8 +45,10 @@ pub(crate) struct PrefaceStream<I> {
     replayed_bytes: usize,
     /// Maximum number of concurrent streams to advertise. `None` after the first write.
     streams_advertised: Option<u32>,
-    /// Bytes of the first write that have not been sent yet.
+    /// Bytes of the first write, or replies, that have not been sent yet.
     unsent: Vec<u8>,
+    /// Reads after the preface.
+    pub(crate) reads: FilteredReads,
     /// Number of bytes that may be read before the budget is refilled; shared with `connection`.
     pub(crate) read_budget: Arc<AtomicUsize>,
     io: I,
@@ -59,6 +64,7 @@ pub(crate) struct PrefaceStream<I> {
 pub(crate) async fn read<I: AsyncRead + Unpin>(
     mut io: I,
     streams_advertised: u32,
+    reads: FilteredReads,
 ) -> io::Result<PrefaceStream<I>> {
     let mut bytes = [0; PREFACE.len()];
     let mut length = 0;
@@ -74,7 +80,8 @@ pub(crate) async fn read<I: AsyncRead + Unpin>(
     }
     let streams_advertised = Some(streams_advertised);
     let read_budget = Arc::new(AtomicUsize::new(usize::MAX));
-    Ok(PrefaceStream { replayed_bytes: 0, streams_advertised, unsent: Vec::new(), read_budget, io })
+    let unsent = Vec::new();
+    Ok(PrefaceStream { replayed_bytes: 0, streams_advertised, unsent, reads, read_budget, io })
 }
 
 /// Sets the maximum number of concurrent streams in a SETTINGS frame. Leaves other bytes unchanged.
@@ -104,7 +111,8 @@ impl<I: AsyncRead + Unpin> AsyncRead for PrefaceStream<I> {
                 return Poll::Pending;
             }
             let before = buf.filled().len();
-            ready!(Pin::new(&mut self.io).poll_read(cx, buf))?;
+            let PrefaceStream { reads, io, .. } = &mut *self;
+            ready!(reads.poll_read(io, cx, buf))?;
             let read = buf.filled().len() - before;
             self.read_budget.store(left.saturating_sub(read), Ordering::Relaxed);
             return Poll::Ready(Ok(()));
@@ -117,7 +125,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for PrefaceStream<I> {
 }
 
 impl<I: AsyncWrite + Unpin> PrefaceStream<I> {
-    /// Sends what is left of the first write.
+    /// Sends what is left of the first write, or of replies.
     fn poll_send_unsent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unsent.is_empty() {
             let sent = ready!(Pin::new(&mut self.io).poll_write(cx, &self.unsent))?;
@@ -165,6 +173,9 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for PrefaceStream<I> {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send_unsent(cx))?;
+        // h2 flushes only when it has written whole frames.
+        self.unsent = std::mem::take(&mut self.reads.filter.replies);
+        ready!(self.poll_send_unsent(cx))?;
         Pin::new(&mut self.io).poll_flush(cx)
     }
 
@@ -178,7 +189,14 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for PrefaceStream<I> {
 mod tests {
     use tokio::io::AsyncWriteExt as _;
 
+    use super::super::overload::Overload;
     use super::*;
+    use crate::clock::Clock;
+
+    fn reads() -> FilteredReads {
+        let overload = Overload::new(Clock::System.monotonic_now());
+        FilteredReads::new(Arc::new(overload), Arc::default())
+    }
 
     /// SETTINGS frame with a maximum header list size of 1,024 bytes and a maximum number of
     /// concurrent streams.
@@ -198,7 +216,7 @@ mod tests {
             bytes
         };
         let serve = async {
-            let mut stream = read(server, 7).await.unwrap();
+            let mut stream = read(server, 7, reads()).await.unwrap();
             for write in writes {
                 stream.write_all(write).await.unwrap();
                 stream.flush().await.unwrap();
@@ -230,7 +248,7 @@ mod tests {
     #[tokio::test]
     async fn the_preface_is_replayed_to_the_next_reader() {
         let bytes = [PREFACE.as_slice(), b"rest"].concat();
-        let mut replay = read(bytes.as_slice(), 250).await.unwrap();
+        let mut replay = read(bytes.as_slice(), 250, reads()).await.unwrap();
         let mut again = Vec::new();
         replay.read_to_end(&mut again).await.unwrap();
         assert_eq!(again, bytes);
@@ -238,7 +256,9 @@ mod tests {
 
     #[tokio::test]
     async fn other_bytes_fail_at_the_first_mismatch() {
-        let kind = |bytes: &'static [u8]| async move { read(bytes, 250).await.unwrap_err().kind() };
+        let kind = |bytes: &'static [u8]| async move {
+            read(bytes, 250, reads()).await.unwrap_err().kind()
+        };
         assert_eq!(kind(b"GET / HTTP/1.1\r\n").await, io::ErrorKind::InvalidData);
         assert_eq!(kind(b"PRI * HTTP/1").await, io::ErrorKind::InvalidData);
         assert_eq!(kind(b"PRI * HTTP/2.0\r\n").await, io::ErrorKind::UnexpectedEof);

@@ -53,7 +53,7 @@ metrics! { CONNECTIONS: ConnectionStats,
     counter "receive_timeouts" "gRPC calls rejected because their request did not arrive in time", |stats| load(&stats.receive_timeouts);
     counter "calls_over_budget" "gRPC calls reset because the memory held for callers exceeded its budget", |stats| load(&stats.calls_over_budget);
     counter "connections_blocked" "gRPC connections closed because the client did not read its answers", |stats| load(&stats.connections_blocked);
-    counter "overload_rejections" "gRPC calls rejected because they had waited for half of their deadline before they were started", |stats| load(&stats.overload_rejections);
+    counter "overload_rejections" "gRPC calls rejected because they had waited for half of their deadline before they were started, or refused because callers gave up under overload", |stats| load(&stats.overload_rejections);
     counter "handshakes_failed" "TLS handshakes that failed or timed out", |stats| load(&stats.handshakes_failed);
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use h2::client::SendRequest;
 use http::Request;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 use super::wait::within;
@@ -160,12 +160,20 @@ pub async fn begun(address: SocketAddr) -> TcpStream {
 
 /// The next frame: its kind and payload; `None` once the server has closed.
 pub async fn next_frame(socket: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
+    next_stream_frame(socket).await.map(|(kind, _, payload)| (kind, payload))
+}
+
+/// The next frame: its kind, stream, and payload; `None` once the server has closed.
+pub async fn next_stream_frame(
+    socket: &mut (impl AsyncRead + Unpin),
+) -> Option<(u8, u32, Vec<u8>)> {
     let mut head = [0; 9];
     within(PATIENCE, "a frame", socket.read_exact(&mut head)).await.ok()?;
     let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
     let mut payload = vec![0; length as usize];
     within(PATIENCE, "a payload", socket.read_exact(&mut payload)).await.ok()?;
-    Some((head[3], payload))
+    let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+    Some((head[3], stream, payload))
 }
 
 /// Reads until the server closes; `true` if it said GOAWAY before.
