@@ -25,7 +25,8 @@ const PRIORITY: u8 = 0x20;
 
 /// Error code for a stream that has not been processed, so that a retry is safe (RFC 9113, section 7).
 const REFUSED_STREAM: u32 = 7;
-/// Maximum number of bytes of refusals that wait to be written: about 1,200. Calls beyond it pass.
+/// Maximum number of bytes of refusals that wait to be written: about 1,200. As many more may be half
+/// written. Calls beyond it pass.
 const REPLIES_BYTES_MAX: usize = 16 * 1024;
 /// Number of bytes of dropped DATA that are returned to the client's flow-control window together.
 /// Less than the smallest window of a connection, 65,535 bytes.
