@@ -24,10 +24,9 @@ local now, extra_ms, only_refund = ...
 -- Exact in a double, as is any debt below it. No refund gives back more.
 local CREDITS_MAX = 9007199254740992
 
-local function load(key)
-  local value, err = loadfile('get.lua')(key)
+local function parse(value)
   if not value then
-    return nil, err
+    return nil
   end
   local tat, rem = tonumber(value), 0
   if not tat then
@@ -35,6 +34,11 @@ local function load(key)
     tat, rem = tonumber(whole), tonumber(part)
   end
   return tat and { tat = tat, rem = rem }
+end
+
+local function load(key)
+  local value, err = loadfile('get.lua')(key)
+  return parse(value), err
 end
 
 -- Returns the debt now under a limit of this rate and largest debt: ahead, rem, clamped. A rem stored
@@ -147,4 +151,4 @@ local function report(state, limit, at)
   return available > 0 and available or 0, rem > 0 and ahead + 1 or ahead
 end
 
-return { read = read, load = load, step = step, report = report, save = save, refund = refund }
+return { read = read, parse = parse, load = load, step = step, report = report, save = save, refund = refund }

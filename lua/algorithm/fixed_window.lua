@@ -72,17 +72,17 @@ local function read(state, limit, at)
   return state.start, state.count, state.start == stop and after or stop, false
 end
 
+-- Returns the state that a value holds, and an error if the clock is outside the calendar's windows.
 -- `stored` is the count that INCRBY can increase.
-local function load(key, limit, at)
+local function parse(value, limit, at)
   local start, stop, after = span(limit, at)
   if not start then
     return nil, { -1 }
   end
-  local value, err = loadfile('get.lua')(key)
   local number, unit = tonumber(value) or -1, limit[at + 2]
   -- A larger number than our scripts write would count as the current window for ever.
   if not (number >= 0 and number < 9e18) then
-    return nil, err
+    return nil
   end
   local count = tonumber(string.sub(value, -10)) or 0
   local ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - start / unit) % 900000000
@@ -98,6 +98,14 @@ local function load(key, limit, at)
     return nil, { -1 }
   end
   return { start = start, count = count, stored = count }
+end
+
+local function load(key, limit, at)
+  local value, err = loadfile('get.lua')(key)
+  if err then
+    return nil, err
+  end
+  return parse(value, limit, at)
 end
 
 local function step(state, op, cost, limit, at)
@@ -141,4 +149,4 @@ local function save(key, state, limit, at)
   redis.call('SET', key, text, 'PX', loadfile('ttl.lua')(stop - now, extra_ms))
 end
 
-return { read = read, load = load, step = step, report = report, save = save, refund = refund }
+return { read = read, parse = parse, load = load, step = step, report = report, save = save, refund = refund }

@@ -15,13 +15,17 @@
 -- Numbers are doubles; all that matter here are below 2^53, and therefore exact. Never tostring a timestamp.
 local now, extra_ms, only_refund = ...
 
-local function load(key, limit, at)
-  local value, err = loadfile('get.lua')(key)
+local function parse(value, limit, at)
   local number, prev, cur = string.match(value or '', '^(%d+):(%d+):(%d+)$')
   if not number then
-    return nil, err
+    return nil
   end
   return { start = number * limit[at + 3], prev = prev + 0, cur = cur + 0 }
+end
+
+local function load(key, limit, at)
+  local value, err = loadfile('get.lua')(key)
+  return parse(value, limit, at), err
 end
 
 local function save(key, state, limit, at)
@@ -128,4 +132,4 @@ local function report(state, limit, at)
   return math.max(available, 0), math.max(start + windows * length - now, 0)
 end
 
-return { read = read, load = load, step = step, report = report, save = save, refund = refund }
+return { read = read, parse = parse, load = load, step = step, report = report, save = save, refund = refund }

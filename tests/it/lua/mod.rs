@@ -17,6 +17,7 @@ mod multi_slot;
 mod node_scripts;
 mod reply_decoder;
 mod script_headers;
+mod write_calls;
 
 use std::sync::Arc;
 

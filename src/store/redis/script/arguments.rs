@@ -56,6 +56,14 @@ impl Encoder {
         Encoder { prefix, scripts, is_cluster }
     }
 
+    pub(super) fn prefix(&self) -> &Prefix {
+        &self.prefix
+    }
+
+    pub(super) fn scripts(&self) -> &'static Scripts {
+        self.scripts
+    }
+
     /// Encodes the script call that decides `checks`. On a cluster, all keys must be in one hash
     /// slot.
     ///
@@ -234,7 +242,7 @@ fn build_evalsha(script: &Script, keys: usize) -> Cmd {
 
 /// Returns the name that `apply.lua` uses for an accounting mode. `is_part` is true if the other
 /// checks of an all-or-nothing call are decided by other script calls.
-fn accounting_name(accounting: Accounting, is_part: bool) -> &'static str {
+pub(super) fn accounting_name(accounting: Accounting, is_part: bool) -> &'static str {
     match accounting {
         Accounting::AllOrNothing if is_part => "part",
         Accounting::AllOrNothing => "all_or_nothing",
@@ -242,7 +250,7 @@ fn accounting_name(accounting: Accounting, is_part: bool) -> &'static str {
     }
 }
 
-fn add_time(command: &mut Cmd, now: Option<Micros>) {
+pub(super) fn add_time(command: &mut Cmd, now: Option<Micros>) {
     match now {
         None => command.arg(""),
         Some(now) => command.arg(now.0),
@@ -250,7 +258,7 @@ fn add_time(command: &mut Cmd, now: Option<Micros>) {
 }
 
 /// Returns the name that the scripts use for a check's operation.
-fn op_name(check: &Check<'_>) -> &'static str {
+pub(super) fn op_name(check: &Check<'_>) -> &'static str {
     match check.op {
         Op::Take { cost: Hits::ZERO } | Op::Peek { .. } => "peek",
         Op::Take { .. } if check.charges_always() => "debt",
@@ -261,7 +269,7 @@ fn op_name(check: &Check<'_>) -> &'static str {
 
 /// Appends a check's role in the form that the scripts expect: the number of a quota group, or the
 /// name of any other role.
-fn pack_role(packed: &mut Packed, role: Role) {
+pub(super) fn pack_role(packed: &mut Packed, role: Role) {
     match role {
         Role::Required => packed.push_string(b"required"),
         Role::Quota(number) => packed.push_number(u64::from(number)),
@@ -272,7 +280,7 @@ fn pack_role(packed: &mut Packed, role: Role) {
 /// Returns the number of hits that a check charges, refunds, or requires to be available. Caps the
 /// number at a value above which more hits have no further effect, so that the scripts' arithmetic
 /// stays exact.
-fn capped_cost(check: &Check<'_>) -> u64 {
+pub(super) fn capped_cost(check: &Check<'_>) -> u64 {
     let Hits(cost) = if check.is_refund() { check.cost() } else { check.hits_needed() };
     let stops_at_limit = !check.is_refund() && !check.charges_always();
     let limit = check.limit;
@@ -467,7 +475,12 @@ fn pack_receipt(receipt: &Receipt) -> Packed {
 
 /// Packs the parameters of a limit, in the order documented in the header of the algorithm's file
 /// in `lua/algorithm`.
-fn pack_limit(packed: &mut Packed, limit: &Limit, holder: Option<Holder>, local_now: Micros) {
+pub(super) fn pack_limit(
+    packed: &mut Packed,
+    limit: &Limit,
+    holder: Option<Holder>,
+    local_now: Micros,
+) {
     let charge = limit.charge;
     match &limit.algorithm {
         Algorithm::FixedWindow(window) => {

@@ -46,6 +46,7 @@ pub const LUA_FILES: &[(&str, &str)] = lua![
     "single_bucket.lua",
     "single_sliding_window.lua",
     "multi_check.lua",
+    "decide.lua",
     "apply.lua",
     "node_check.lua",
     "node_apply.lua",
@@ -87,6 +88,8 @@ pub struct Scripts {
     /// Script for a call with several checks on different counters, all with fixed window or bucket
     /// limits.
     pub multi_check: Script,
+    /// Script for the calls of one write, with fixed window, sliding window, or bucket limits.
+    pub decide: Script,
     /// Script for any call. Slower than the other scripts, which are preferred where they apply.
     pub apply: Script,
     /// Variant of `multi_check` for calls whose keys span several hash slots of one cluster node.
@@ -99,12 +102,13 @@ pub struct Scripts {
 
 impl Scripts {
     /// Returns all scripts, for SCRIPT LOAD on a new connection.
-    pub fn all(&self) -> [&Script; 8] {
+    pub fn all(&self) -> [&Script; 9] {
         [
             &self.single_fixed_window,
             &self.single_bucket,
             &self.single_sliding_window,
             &self.multi_check,
+            &self.decide,
             &self.apply,
             &self.node_check,
             &self.node_apply,
@@ -125,6 +129,7 @@ impl Scripts {
             single_bucket: script("single_bucket"),
             single_sliding_window: script("single_sliding_window"),
             multi_check: script("multi_check"),
+            decide: script("decide"),
             apply: script("apply"),
             node_check: node_script("node_check"),
             node_apply: node_script("node_apply"),

@@ -6,11 +6,14 @@
 //! | `selection` | selection of a call's script |
 //! | [`arguments`], [`msgpack`] | encoding of checks and receipts as arguments |
 //! | [`reply`] | decoding of replies into outcomes |
+//! | [`write_calls`], [`replay`] | the calls of one write as one script call; their outcomes |
 //!
 //! Not here: the keys of counters (`keys`), connections (`client`).
 
 pub mod arguments;
 pub mod library;
 pub mod msgpack;
+pub mod replay;
 pub mod reply;
 pub(crate) mod selection;
+pub mod write_calls;

@@ -107,3 +107,66 @@ impl Packed {
         &self.bytes
     }
 }
+
+/// Reader of a MessagePack array of integers, booleans and short strings, as `cmsgpack.pack` packs a
+/// Lua array.
+#[derive(Clone, Debug)]
+pub(super) struct Unpacked<'a>(&'a [u8]);
+
+/// Value of a MessagePack array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum UnpackedValue<'a> {
+    Number(i64),
+    String(&'a [u8]),
+    Boolean(bool),
+}
+
+impl<'a> Unpacked<'a> {
+    /// Reads the header of an array. `None` if it is no array.
+    pub(super) fn array(bytes: &'a [u8]) -> Option<Unpacked<'a>> {
+        let mut rest = Unpacked(bytes);
+        match rest.take::<1>()? {
+            [0x90..=0x9f] => {}
+            [0xdc] => drop(rest.take::<2>()?),
+            [0xdd] => drop(rest.take::<4>()?),
+            _ => return None,
+        }
+        Some(rest)
+    }
+
+    /// Returns whether all values have been read.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Reads the next value. `None` at the end, or for a value of another type.
+    pub(super) fn next_value(&mut self) -> Option<UnpackedValue<'a>> {
+        let [first] = self.take()?;
+        let number = match first {
+            0x00..=0x7f => i64::from(first),
+            0xe0..=0xff => i64::from(first as i8),
+            0xcc => i64::from(u8::from_be_bytes(self.take()?)),
+            0xcd => i64::from(u16::from_be_bytes(self.take()?)),
+            0xce => i64::from(u32::from_be_bytes(self.take()?)),
+            0xcf => i64::try_from(u64::from_be_bytes(self.take()?)).ok()?,
+            0xd0 => i64::from(i8::from_be_bytes(self.take()?)),
+            0xd1 => i64::from(i16::from_be_bytes(self.take()?)),
+            0xd2 => i64::from(i32::from_be_bytes(self.take()?)),
+            0xd3 => i64::from_be_bytes(self.take()?),
+            0xc2 | 0xc3 => return Some(UnpackedValue::Boolean(first == 0xc3)),
+            0xa0..=0xbf => {
+                let (text, rest) = self.0.split_at_checked(usize::from(first & 0x1f))?;
+                self.0 = rest;
+                return Some(UnpackedValue::String(text));
+            }
+            _ => return None,
+        };
+        Some(UnpackedValue::Number(number))
+    }
+
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+}

@@ -190,7 +190,7 @@ fn decode_single(
     let outcome = outcome_from_state(&state, check, passes, now)?;
     let clamped = u64::try_from(clamped).map_err(|_| ReplyError::Number)?;
     let uncharged =
-        is_part.then(|| uncharged_status(&state, check, &outcome, now)).into_iter().collect();
+        is_part.then(|| uncharged_status(Some(&state), check, &outcome, now)).into_iter().collect();
     Ok(ScriptReply { outcomes: vec![outcome], clamped, uncharged })
 }
 
@@ -236,39 +236,56 @@ fn decode_multi(
     for (check, (_, passes, state)) in checks.iter().zip(&found) {
         outcomes.push(outcome_from_state(state, check, *passes, now)?);
     }
-    let verdicts = outcomes.iter().map(|outcome| Some(outcome.verdict));
-    let admission: Admission = checks.iter().map(|check| check.role).zip(verdicts).collect();
-    if accounting == Accounting::AllOrNothing && !admission.is_admitted() {
-        for ((check, (.., state)), outcome) in checks.iter().zip(&found).zip(&mut outcomes) {
-            if outcome.taken.is_some() && !check.charges_always() {
-                let CounterStatus { available, reset_after } =
-                    uncharged_status(state, check, outcome, now);
-                let (charged, taken) = (Hits::ZERO, None);
-                *outcome = Outcome { charged, taken, available, reset_after, ..*outcome };
-            }
-        }
-    }
+    let before = found.iter().map(|(.., state)| Some(state));
+    undo_rejected_charges(&mut outcomes, checks, accounting, before, now);
     let uncharged = if is_part {
         let each = checks.iter().zip(&found).zip(&outcomes);
-        each.map(|((check, (.., state)), outcome)| uncharged_status(state, check, outcome, now))
-            .collect()
+        each.map(|((check, (.., state)), outcome)| {
+            uncharged_status(Some(state), check, outcome, now)
+        })
+        .collect()
     } else {
         Vec::new()
     };
     Ok(ScriptReply { outcomes, clamped, uncharged })
 }
 
+/// Removes the charges from the outcomes of a rejected all-or-nothing call. `before` are the
+/// counters' states before the call. Returns whether the call's charges stand.
+pub(super) fn undo_rejected_charges<'a>(
+    outcomes: &mut [Outcome],
+    checks: &[Check<'_>],
+    accounting: Accounting,
+    before: impl Iterator<Item = Option<&'a State>>,
+    now: Micros,
+) -> bool {
+    let verdicts = outcomes.iter().map(|outcome| Some(outcome.verdict));
+    let admission: Admission = checks.iter().map(|check| check.role).zip(verdicts).collect();
+    if accounting == Accounting::Independent || admission.is_admitted() {
+        return true;
+    }
+    for ((check, state), outcome) in checks.iter().zip(before).zip(outcomes) {
+        if outcome.taken.is_some() && !check.charges_always() {
+            let CounterStatus { available, reset_after } =
+                uncharged_status(state, check, outcome, now);
+            let (charged, taken) = (Hits::ZERO, None);
+            *outcome = Outcome { charged, taken, available, reset_after, ..*outcome };
+        }
+    }
+    false
+}
+
 /// Returns the status that a check's counter will have if the call is rejected. `state` is the
 /// counter's state before the call.
 fn uncharged_status(
-    state: &State,
+    state: Option<&State>,
     check: &Check<'_>,
     outcome: &Outcome,
     now: Micros,
 ) -> CounterStatus {
     let Outcome { available, reset_after, .. } = match check.applies_when_rejected() {
         true => *outcome,
-        false => algorithm::apply(Some(state), check.limit, Op::PEEK, now).outcome,
+        false => algorithm::apply(state, check.limit, Op::PEEK, now).outcome,
     };
     CounterStatus { available, reset_after }
 }

@@ -1,0 +1,349 @@
+//! Batching is invisible: calls that become one script call leave the same values and expiries in
+//! Redis, and get the same answers, as the same calls in smaller writes or one by one.
+//!
+//! 5,000 random sequences, in `make proof` as many as make a million calls. Counters live for 50
+//! sequences, so that states of earlier windows, of other limits, and of clocks that ran ahead are
+//! met; some values are spoiled on the way. The seeds are printed, TIDEGATE_SEED sets the first.
+
+use std::sync::Arc;
+
+use redis::Value;
+use tidegate::domain::{
+    Accounting, Call, Charge, Check, CounterKey, Fraction, Hits, Limit, Micros, Op, Role, Unit,
+};
+use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::arguments::Encoder;
+use tidegate::store::redis::script::library::STRICT;
+use tidegate::store::redis::script::replay::{CallResult, Replay, WriteResults};
+use tidegate::store::redis::script::reply::{ReplyError, ScriptReply};
+use tidegate::store::redis::script::write_calls::{WriteCalls, is_shareable};
+
+use crate::support::environment::number;
+use crate::support::limits::*;
+use crate::support::proof;
+use crate::support::random::Random;
+use crate::support::redis_server::Server;
+
+const SEQUENCES: u64 = 5_000;
+const SEQUENCES_PROVED: u64 = 90_000;
+const SEQUENCES_PER_SEED: u64 = 50;
+const COUNTERS: u64 = 12;
+/// Numbers of a limit: those that it usually has, and those after a change.
+const VARIANTS: u64 = 4;
+/// How much expiries may differ, in milliseconds: the time that one transaction takes.
+const EXPIRY_MILLIS: u64 = 2_000;
+
+/// A call that owns its limits.
+struct DrawnCall {
+    checks: Vec<(CounterKey, Arc<Limit>, Op, Role)>,
+    accounting: Accounting,
+    /// Time of the process that sends the call.
+    local_now: Micros,
+}
+
+impl DrawnCall {
+    fn checks(&self) -> Vec<Check<'_>> {
+        let each = self.checks.iter();
+        each.map(|(key, limit, op, role)| Check {
+            key: *key,
+            limit,
+            op: *op,
+            role: *role,
+            holder: None,
+        })
+        .collect()
+    }
+}
+
+/// A way to send a sequence: under keys of its own, in writes of up to so many calls.
+struct Way {
+    encoder: Encoder,
+    prefix: Prefix,
+    calls_max: u64,
+}
+
+#[tokio::test]
+async fn batching_is_invisible() {
+    let server = Server::start(&[]);
+    let mut connection = server.connect().await;
+    for script in STRICT.all() {
+        redis::cmd("SCRIPT")
+            .arg("LOAD")
+            .arg(&script.text)
+            .exec_async(&mut connection)
+            .await
+            .unwrap();
+    }
+    let ways = [("one", 1), ("some", 7), ("all", u64::MAX)].map(|(name, calls_max)| {
+        let prefix = Prefix::new(&format!("{name}:")).unwrap();
+        Way { encoder: Encoder::new(prefix.clone(), &STRICT, false), prefix, calls_max }
+    });
+    let first = number("TIDEGATE_SEED").unwrap_or(1);
+    let seeds = proof::times(SEQUENCES, SEQUENCES_PROVED).div_ceil(SEQUENCES_PER_SEED);
+    let limits: Vec<Vec<Arc<Limit>>> = (0..COUNTERS)
+        .map(|n| (0..VARIANTS).map(|variant| limit_of(n, variant)).collect())
+        .collect();
+    let (mut shared, mut disagreements) = (0, 0);
+    for seed in first..first + seeds {
+        println!("seed {seed}");
+        let mut random = Random::seeded(seed);
+        let mut now = START;
+        // Where the clock steps back, a script may keep an expiry that another renews.
+        let steps_back = seed % 2 == 0;
+        for nth in 0..SEQUENCES_PER_SEED {
+            now = moved(&mut random, now, steps_back);
+            let calls: Vec<DrawnCall> = (0..1 + random.below(24))
+                .map(|_| draw_call(&mut random, &limits, seed, now))
+                .collect();
+            let spoiled = random.one_in(6).then(|| spoil(&mut random, seed));
+            // Everything in one transaction, so that expiries can be compared.
+            let mut pipeline = redis::pipe();
+            pipeline.atomic();
+            let mut read = Vec::new();
+            for way in &ways {
+                if let Some((key, letter, value)) = &spoiled {
+                    let key = counter_key(way, *key, *letter);
+                    pipeline.cmd("SET").arg(&key).arg(value).arg("PX").arg(99_000_000);
+                }
+                read.push(send(&mut pipeline, way, &calls, now, &mut random.clone()));
+            }
+            let keys = (0..COUNTERS).map(|n| (key(seed * COUNTERS + n), letter_of(n)));
+            for (key, letter) in keys.clone() {
+                for way in &ways {
+                    let key = counter_key(way, key, letter);
+                    pipeline.cmd("GET").arg(&key);
+                    pipeline.cmd("PTTL").arg(&key);
+                }
+            }
+            let replies: Vec<Value> = pipeline.query_async(&mut connection).await.unwrap();
+            let mut replies = replies.into_iter();
+            let mut answers = Vec::new();
+            for writes in read {
+                if spoiled.is_some() {
+                    replies.next();
+                }
+                let mut each = Vec::new();
+                for write in &writes {
+                    let results = write.results(&replies.next().unwrap(), &calls, now);
+                    shared += if write.calls.len() > 1 { results.each.len() } else { 0 };
+                    disagreements += results.disagreements;
+                    assert_eq!(results.error_code, None, "seed {seed}, sequence {nth}");
+                    each.extend(results.each);
+                }
+                answers.push(each);
+            }
+            let told = || format!("seed {seed}, sequence {nth}, spoiled {spoiled:?}");
+            for (at, call) in calls.iter().enumerate() {
+                let [one, some, all] = [0, 1, 2].map(|way: usize| &answers[way][at]);
+                let (told, checks) = (told(), call.checks());
+                assert_eq!(some, one, "{told}: some writes, and one by one: call {at}: {checks:?}");
+                assert_eq!(all, one, "{told}: one write, and one by one: call {at}: {checks:?}");
+            }
+            for (key, letter) in keys {
+                let three: Vec<(Value, i64)> = (0..ways.len())
+                    .map(|_| (replies.next().unwrap(), replies.next().unwrap()))
+                    .map(|(value, left)| (value, redis::from_redis_value(left).unwrap()))
+                    .collect();
+                let [one, some, all] = &three[..] else { unreachable!() };
+                for (other, name) in [(some, "some writes"), (all, "one write")] {
+                    let (told, of) = (told(), (key, char::from(letter)));
+                    assert_eq!(other.0, one.0, "{told}: {name}, and one by one: {of:?}");
+                    let apart = other.1.abs_diff(one.1);
+                    let is_close = steps_back || apart <= EXPIRY_MILLIS;
+                    assert!(is_close, "{told}: {name}: {of:?}: {} {}", other.1, one.1);
+                }
+            }
+        }
+        redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
+    }
+    assert_eq!(disagreements, 0, "the script and the replay decide alike");
+    assert!(shared as u64 > seeds * SEQUENCES_PER_SEED, "{shared} calls shared a write");
+}
+
+/// Calls that were sent together, from the `start`-th on.
+struct Sent {
+    start: usize,
+    calls: WriteCalls,
+}
+
+/// Adds the sequence to the pipeline, in writes of one to `calls_max` calls.
+fn send(
+    pipeline: &mut redis::Pipeline,
+    way: &Way,
+    calls: &[DrawnCall],
+    now: Micros,
+    random: &mut Random,
+) -> Vec<Sent> {
+    let mut sent: Vec<Sent> = Vec::new();
+    let mut room = 0;
+    for (at, drawn) in calls.iter().enumerate() {
+        let checks = drawn.checks();
+        let call = call_of(drawn, &checks);
+        if room == 0 || !sent.last().is_some_and(|last| last.calls.fits(&call, Some(now))) {
+            room = match way.calls_max {
+                u64::MAX => u64::MAX,
+                most => 1 + random.below(most),
+            };
+            sent.push(Sent { start: at, calls: WriteCalls::default() });
+        }
+        room -= 1;
+        sent.last_mut().unwrap().calls.add(&way.encoder, &call, Some(now));
+    }
+    for one in &sent {
+        if one.calls.len() > 1 {
+            pipeline.add_command(one.calls.encode(&way.encoder).command);
+        } else {
+            let drawn = &calls[one.start];
+            let (checks, local_now) = (drawn.checks(), drawn.local_now);
+            let call = way.encoder.encode_call(&checks, drawn.accounting, Some(now), local_now);
+            pipeline.add_command(call.command);
+        }
+    }
+    sent
+}
+
+impl Sent {
+    fn results(&self, reply: &Value, calls: &[DrawnCall], now: Micros) -> WriteResults {
+        let calls = &calls[self.start..self.start + self.calls.len()];
+        if let [drawn] = calls {
+            let reply = ScriptReply::decode(reply, &drawn.checks(), drawn.accounting);
+            let result = match reply {
+                Ok(reply) => CallResult::Decided(reply),
+                Err(ReplyError::NoWindow) => CallResult::NoWindow,
+                Err(error) => panic!("{error:?}"),
+            };
+            return WriteResults { each: vec![result], error_code: None, disagreements: 0 };
+        }
+        let Value::BulkString(reply) = reply else { panic!("at {now:?}: {reply:?}") };
+        let mut replay = Replay::new(&self.calls, reply).unwrap();
+        for drawn in calls {
+            let checks = drawn.checks();
+            replay.next(&call_of(drawn, &checks)).unwrap();
+        }
+        replay.finish().unwrap()
+    }
+}
+
+fn call_of<'a>(drawn: &DrawnCall, checks: &'a [Check<'a>]) -> Call<'a> {
+    let DrawnCall { accounting, local_now, .. } = *drawn;
+    Call { checks, accounting, now: local_now, deadline: None }
+}
+
+/// Every kind of limit that `decide.lua` takes.
+fn limit_of(counter: u64, variant: u64) -> Arc<Limit> {
+    let pick = |numbers: [u64; 4]| numbers[usize::try_from(variant).unwrap()];
+    let hits = pick([5, 3, 20, 0]);
+    let billed =
+        |limit: Arc<Limit>| Arc::new(Limit { charge: Charge::Billed, ..Limit::clone(&limit) });
+    match counter {
+        0 => window(hits, MINUTE),
+        1 => window(pick([40, 30, 4_000_000, 1]), SECOND),
+        2 => window(pick([9, 900, 1, 5]), HOUR),
+        3 => bucket(hits, pick([100_000, 200_000, 100_000, 1])),
+        4 => floored(&bucket(20, 3 * SECOND), pick([0, 5, 10, 19])),
+        5 => credits(hits, pick([7, 7, 13, 7]), MINUTE),
+        6 => floored(&credits(30, 7, SECOND), pick([0, 3, 29, 1])),
+        7 => billed(credits(pick([5, 3, 20, 1]), 3, MINUTE)),
+        8 => sliding_window(hits, MINUTE),
+        9 => sliding_window(pick([50, 5, 4_000_000, 1]), SECOND),
+        10 => calendar(hits, Unit::Day, "Europe/Berlin"),
+        _ => billed(window(hits, MINUTE)),
+    }
+}
+
+fn letter_of(counter: u64) -> u8 {
+    b"wwwbbbbbsskw"[usize::try_from(counter).unwrap()]
+}
+
+fn counter_key(way: &Way, key: CounterKey, letter: u8) -> Vec<u8> {
+    let limit = (0..COUNTERS).find(|n| letter_of(*n) == letter).map(|n| limit_of(n, 0)).unwrap();
+    way.prefix.key(&key, &limit.algorithm).to_vec()
+}
+
+fn draw_call(random: &mut Random, limits: &[Vec<Arc<Limit>>], seed: u64, now: Micros) -> DrawnCall {
+    let only_takes = random.one_in(2);
+    let count = if random.one_in(3) { 1 + random.below(6) } else { 1 };
+    // Mostly the same few, so that calls meet.
+    let first = random.below(COUNTERS);
+    let mut checks: Vec<(CounterKey, Arc<Limit>, Op, Role)> = Vec::new();
+    for nth in 0..count {
+        let n = (first + nth * (1 + random.below(2))) % COUNTERS;
+        let key = key(seed * COUNTERS + n);
+        if checks.iter().any(|(known, ..)| *known == key) {
+            continue;
+        }
+        let variant = if random.one_in(4) { random.below(VARIANTS) } else { 0 };
+        let at = |number| usize::try_from(number).unwrap();
+        let mut limit = Arc::clone(&limits[at(n)][at(variant)]);
+        if random.one_in(24) {
+            let percent = 1 + u32::try_from(random.below(99)).unwrap();
+            limit = Arc::new(limit.scaled_by(Fraction::from_percent(percent)));
+        }
+        let capacity = limit.capacity().0;
+        let cost = Hits(match random.below(24) {
+            0 => 0,
+            1 => u64::MAX,
+            2 => 1 << 53,
+            3 => capacity + 1,
+            4..6 => capacity,
+            6..8 => 1 + random.below(capacity.max(1)),
+            _ => 1 + random.below(3),
+        });
+        let op = match random.below(6) {
+            0 if !only_takes => Op::Peek { hits: Hits(1 + random.below(capacity.clamp(1, 5))) },
+            _ => Op::Take { cost },
+        };
+        let role = match random.below(8) {
+            0 if !only_takes => Role::Shadow,
+            1 if !only_takes => Role::Quota(0),
+            2 if !only_takes => Role::Quota(1),
+            _ => Role::Required,
+        };
+        checks.push((key, limit, op, role));
+    }
+    let is_independent = !only_takes && random.one_in(3);
+    let accounting =
+        if is_independent { Accounting::Independent } else { Accounting::AllOrNothing };
+    let days_off = if random.one_in(60) { random.below(4) } else { 0 };
+    let local_now = Micros(now.0 + 24 * HOUR * days_off);
+    let drawn = DrawnCall { checks, accounting, local_now };
+    assert!(is_shareable(&drawn.checks()));
+    drawn
+}
+
+/// A counter, its letter, and a value that no script of ours wrote, or one of another time.
+fn spoil(random: &mut Random, seed: u64) -> (CounterKey, u8, String) {
+    let n = random.below(COUNTERS);
+    let at = START.0 + random.below(10 * MINUTE);
+    let value = match random.below(14) {
+        0 => "x".to_owned(),
+        1 => "5".to_owned(),
+        2 => "nan".to_owned(),
+        3 => "inf".to_owned(),
+        4 => "-1".to_owned(),
+        5 => format!("{}.5", at),
+        6 => format!("{}:{}", at, random.below(100)),
+        7 => format!("{}:99999999999999999999", at),
+        8 => format!("{:0>10}{:0>10}", at / MINUTE, random.below(9)),
+        9 => format!("{}{:010}", at / MINUTE, random.below(9)),
+        10 => format!("{}{:010}", at / SECOND + random.below(3), random.below(9)),
+        11 => format!("{}:{}:{}", at / MINUTE + random.below(3), random.below(9), random.below(9)),
+        12 => "99999999999999999999:5:5".to_owned(),
+        _ => format!("{}:5000000000:5000000000", at / MINUTE),
+    };
+    (key(seed * COUNTERS + n), letter_of(n), value)
+}
+
+fn moved(random: &mut Random, now: Micros, steps_back: bool) -> Micros {
+    Micros(match random.below(if steps_back { 100 } else { 92 }) {
+        0..30 => now.0,
+        30..50 => now.0 + random.below(2_000),
+        50..70 => now.0 + random.below(SECOND),
+        70..85 => now.0 + random.below(2 * MINUTE),
+        85..90 => now.0 + random.below(3 * HOUR),
+        90..92 => now.0 + random.below(50 * HOUR),
+        92..95 => now.0.saturating_sub(random.below(3 * SECOND)),
+        95..99 => now.0.saturating_sub(random.below(3 * MINUTE)),
+        _ => now.0.saturating_sub(random.below(100 * HOUR)),
+    })
+}
