@@ -4,47 +4,53 @@
 -- src/algorithm computes the outcomes.
 -- Takes and peeks of fixed windows, sliding windows, and buckets; the counters of one call are all different.
 --
--- KEYS[i]  the counters, each once, in the order in which the calls first use them
+-- KEYS[i]  the counters, each once
 -- ARGV[1]  now_us: see clock.lua
 -- ARGV[2]  numbers: a MessagePack array
---   +1  last: index of the last value of the limits
+--   +1  base: index of the last value of the limits
 --   +2  size: number of all values
 -- then for each limit:
 --   +1  letter: of the algorithm, as in the counter's key
 --   +2  limit: the values listed in the algorithm's file
--- then for each call:
---   +1  checks: their number, if all of them are required takes of an all-or-nothing call; else 0 and
+-- then for each counter:
+--   +1  at: index of its limit's letter. Other limits of the counter have the same windows.
+-- then for each call whose checks all are required takes, under the counters' limits, all or nothing:
+--   +1  checks: their number
+--   then for each check:
+--   +1  place: of the counter in KEYS
+--   +2  cost: hits
+-- or for each other call:
+--   +1  0
 --   +2  accounting: all_or_nothing or independent
 --   +3  checks: their number
--- then for each check, the last two only after the accounting:
---   +1  place: of the counter in KEYS
---   +2  at: index of the limit's letter; counters that are the same have limits of the same window
---   +3  cost: hits
+--   then for each check:
+--   +1  place, +2  cost: as above
+--   +3  at: index of the limit's letter
 --   +4  op: take or peek
 --   +5  role: required, shadow, or the number of the quota group
 --
 -- State    as in each algorithm's file
--- Reply    a MessagePack array: now; then for each call the state of each counter that it is the first to use,
---          and the number of checks that passed. After the calls, if writes failed: the code of the first
---          error, and the places of the counters that were not written.
---          A state is 0 if the counter is missing, or else
---            fixed window    count, if it is the current window; else -1 - count, start
---            sliding window  -1 - count, start, previous count
---            bucket          ahead; or -1 - ahead, rem
---          It is false, and the number of checks that passed is -1, if the server's clock is outside a
---          calendar's windows; then the call charges nothing, and the next one to use the counter answers
---          its state again.
--- Cost     TIME and MGET once, one write per counter that changes
+-- Reply    a MessagePack array: now; for each counter its state; for each call the number of checks that
+--          passed, or -1 if the server's clock is outside a calendar's windows: then it charged nothing.
+--          A state is the hits of the current fixed window, or the debt of a bucket in credits. It is -1 if
+--          other numbers tell it: they follow for each such counter, in order.
+--            fixed window    start, count
+--            sliding window  start, hits of the previous window, hits of the current one
+--            bucket          microseconds until it is full, rem
+--          Then, if writes failed, the code of the first error, and the places of the counters that were not
+--          written.
+-- Cost     TIME and MGET once, one write for each counter that changes
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
-local call, pcall_redis, format, sub = redis.call, redis.pcall, string.format, string.sub
-local n, values = cmsgpack.unpack(ARGV[2]), call('MGET', unpack(KEYS))
--- For each counter: `held` is its state. In the plain form it is a number: the hits of the current window, or
--- the debt of a bucket in credits. If `listed`, it is the state that the algorithm's file describes, false if
--- missing. `first` is the state before all calls, `limits` the limit that read it.
-local held, listed, first, limits = {}, {}, {}, {}
-local reply, r, algorithms, digits_of = { now }, 2, {}, {}
+local pcall_redis, format, sub, tonumber = redis.pcall, string.format, string.sub, tonumber
+local n, values = cmsgpack.unpack(ARGV[2]), redis.call('MGET', unpack(KEYS))
+local base, size, count = n[1], n[2], #KEYS
+-- For each counter: its state in the plain form, in which the reply has it; or else, in `states`, as the
+-- algorithm's file has it, false if missing. `read` are those before all calls.
+local plain, states, read = {}, {}, {}
+local reply, algorithms = { now }, {}
 
-local function algorithm_of(letter)
+local function algorithm_of(at)
+  local letter = n[at]
   local algorithm = algorithms[letter]
   if not algorithm then
     if letter == 'w' or letter == 'k' then
@@ -59,58 +65,69 @@ local function algorithm_of(letter)
   return algorithm
 end
 
--- Appends a state to the reply.
-local function answer(letter, state)
-  local rest = nil
-  if not state then
-    reply[r] = 0
-  elseif letter == 's' then
-    reply[r], rest = -1 - math.min(state.cur, 4294967295), math.min(state.start, 9007199254740992)
-    r = r + 1
-    reply[r], r, rest = rest, r + 1, math.min(state.prev, 4294967295)
-    reply[r] = rest
-  elseif state.start then
-    reply[r], reply[r + 1] = -1 - state.count, state.start
-    r = r + 1
-  elseif state.tat >= now then
-    reply[r] = -1 - math.min(math.ceil(state.tat - now), 9007199254740992)
-    reply[r + 1] = math.min(state.rem, 4294967295)
-    r = r + 1
-  else
-    reply[r] = 0
-  end
-  r = r + 1
-end
-
--- Decides a check by the algorithm's file. Returns whether it passes, nil if the clock is outside the
--- calendar's windows, and the state to return to if the call is rejected.
-local function step(place, at, op, cost)
-  local letter, state = n[at], held[place]
-  local algorithm = algorithm_of(letter)
-  if not listed[place] and state then
-    -- The debt of a bucket in credits.
-    local rate = n[limits[place] + 4]
-    local rem = state % rate
-    local before = state == first[place]
-    state = { tat = now + (state - rem) / rate, rem = rem }
-    first[place] = before and state or nil
-  elseif state == nil or letter == 'k' then
-    local parsed, err = algorithm.parse(values[place], n, at)
-    if state == nil then
-      if err then
-        reply[r], r = false, r + 1
-        return nil, nil
-      end
-      answer(letter, parsed)
-      state = parsed or false
-      first[place], limits[place] = state, at
-    elseif err then
-      return nil, state
+-- By the index of a limit of fixed windows: the text of the current window's number, and that number in a
+-- counter's value.
+local digits_of, number_of, listed, outside_of = {}, {}, {}, nil
+local last, letter, digits, rate, cap = nil, nil, nil, nil, nil
+for place = 1, count do
+  local at, value, state = n[base + place], values[place], false
+  if at ~= last then
+    last, letter, digits, cap, rate = at, n[at], digits_of[at], n[at + 2], n[at + 4]
+    if letter == 'w' and not digits then
+      local number = (now - now % cap) / cap % 900000000
+      digits = format('%d', number)
+      digits_of[at], number_of[at] = digits, number * 10000000000
     end
   end
-  listed[place] = true
+  if not value then
+    state = (digits or letter == 'b' or letter == 'l') and 0
+  elseif digits then
+    if sub(value, 1, -11) == digits then
+      state = tonumber(sub(value, -10))
+      state = state and state >= 0 and state % 1 == 0 and state
+    end
+  elseif letter == 'b' or letter == 'l' then
+    local tat, rem = tonumber(value), 0
+    if not tat then
+      local whole, part = string.match(value, '^(%d+):(%d+)$')
+      tat, rem = tonumber(whole), tonumber(part) or 0
+    end
+    state = 0
+    if tat and tat >= now then
+      local ahead = tat - now
+      state = ahead * rate + rem
+      -- Not exact above the capacity.
+      state = state <= cap and rem < rate and ahead % 1 == 0 and state
+    end
+  end
+  if state then
+    plain[place], reply[place + 1] = state, state
+  else
+    local parsed, outside = algorithm_of(at).parse(value, n, at)
+    states[place], reply[place + 1] = parsed or false, parsed and -1 or 0
+    read[place] = states[place]
+    listed[#listed + 1] = parsed and { letter, parsed }
+    if outside then
+      outside_of = outside_of or {}
+      outside_of[place] = true
+    end
+  end
+end
+
+-- Decides a check by the algorithm's file. Returns whether it passes, and the state to return to if the call
+-- is rejected.
+local function step(place, at, op, cost)
+  local algorithm, state = algorithm_of(at), states[place]
+  if state == nil then
+    -- A debt in credits.
+    local debt, rate = plain[place], n[n[base + place] + 4]
+    local rem = debt % rate
+    state = { tat = now + (debt - rem) / rate, rem = rem }
+    read[place] = debt == reply[place + 1] and state
+    plain[place] = nil
+  end
   local passes, _, _, _, _, write, far = algorithm.step(state or nil, op, cost, n, at)
-  held[place] = write or state
+  states[place] = write or state
   if far and op == 'take' and passes then
     _, _, _, _, _, state = algorithm.step(state, 'peek', 1, n, at)
   elseif far then
@@ -119,158 +136,136 @@ local function step(place, at, op, cost)
   return passes, state
 end
 
--- Reads a counter in the plain form. If its value has another form, leaves that to `step`.
-local function read(place, at, letter)
-  local value, state = values[place], 0
-  if letter == 'w' then
-    local length = n[at + 2]
-    local digits = digits_of[length]
-    if not digits then
-      digits = format('%d', (now - now % length) / length % 900000000)
-      digits_of[length] = digits
-    end
-    if value then
-      state = sub(value, 1, -11) == digits and tonumber(sub(value, -10))
-      state = state and state >= 0 and state % 1 == 0 and state
-    end
-    reply[r] = state
-  elseif letter == 'b' or letter == 'l' then
-    local rate, rem, tat = n[at + 4], 0, nil
-    if value then
-      tat = tonumber(value)
-      if not tat then
-        local whole, part = string.match(value, '^(%d+):(%d+)$')
-        tat, rem = tonumber(whole), tonumber(part) or 0
+local i, r, before = base + count + 1, count + 2, {}
+while i <= size do
+  local checks, accounting, width = n[i], nil, 2
+  if checks == 0 then
+    accounting, checks, width, i = n[i + 1], n[i + 2], 5, i + 2
+  end
+  local start, passed, refused, quotas, decided = i + 1, 0, false, nil, checks
+  if outside_of then
+    for c = 1, checks do
+      if outside_of[n[start + width * (c - 1)]] then
+        passed, decided = -1, 0
       end
-      if tat and tat >= now then
-        local ahead = tat - now
-        state = ahead * rate + rem
-        state = ahead % 1 == 0 and rem < rate and state <= n[at + 2] and state
-        reply[r] = ahead
-        if state and rem > 0 then
-          reply[r], reply[r + 1] = -1 - ahead, rem
-          r = r + 1
-        end
-      else
-        reply[r] = 0
+    end
+  end
+  i = start
+  for c = 1, decided do
+    local place, cost, op, role = n[i], n[i + 1], 'take', 'required'
+    local own, state, passes = n[base + place], plain[place], nil
+    local at = own
+    if accounting then
+      at, op, role = n[i + 2], n[i + 3], n[i + 4]
+    end
+    i = i + width
+    if state and digits_of[own] then
+      local after = state + cost
+      passes = after <= n[at + 1]
+      if passes and op == 'take' then
+        plain[place] = after
+      end
+    elseif state and state <= n[at + 2] and n[at + 4] == n[own + 4] then
+      local spare, unit, floor = n[at + 1] - cost, n[at + 3], n[at + 5]
+      if floor > 1 then
+        spare = spare - floor + 1
+      end
+      passes = spare >= 0 and state <= spare * unit
+      if passes and op == 'take' then
+        plain[place] = state + cost * unit
       end
     else
-      reply[r] = 0
+      passes, state = step(place, at, op, cost)
     end
-  else
-    return nil
-  end
-  if state then
-    held[place], first[place], limits[place], r = state, state, at, r + 1
-  end
-  return state
-end
-
--- Decides a check. Returns whether it passes, and the state to return to if the call is rejected.
-local function decide(place, at, op, cost)
-  local letter, state = n[at], held[place]
-  if state == nil then
-    state = read(place, at, letter)
-  end
-  if not state or listed[place] then
-    return step(place, at, op, cost)
-  elseif letter == 'w' then
-    local after = state + cost
-    if after > n[at + 1] then
-      return false, state
-    elseif op == 'take' then
-      held[place] = after
+    if checks > 1 then
+      before[c] = state
     end
-    return true, state
-  end
-  local spare, unit, floor = n[at + 1] - cost, n[at + 3], n[at + 5]
-  if state > n[at + 2] or n[at + 4] ~= n[limits[place] + 4] then
-    return step(place, at, op, cost)
-  end
-  spare = floor > 1 and spare - floor + 1 or spare
-  if spare < 0 or state > spare * unit then
-    return false, state
-  elseif op == 'take' then
-    held[place] = state + cost * unit
-  end
-  return true, state
-end
-
-local i, size, before = n[1] + 1, n[2], {}
-while i <= size do
-  local checks, accounting, width, start = n[i], 'all_or_nothing', 3, i + 1
-  if checks == 0 then
-    accounting, checks, width, start = n[i + 1], n[i + 2], 5, i + 3
-  end
-  local passed, refused, quotas, outside = 0, false, nil, false
-  i = start
-  for c = 1, checks do
-    local op, role = 'take', 'required'
-    if width == 5 then
-      op, role = n[i + 3], n[i + 4]
-    end
-    local passes, state = decide(n[i], n[i + 1], op, n[i + 2])
-    before[c] = state
     if passes then
       passed = passed + 1
-    elseif passes == nil then
-      outside = true
+    else
+      refused = refused or role == 'required'
     end
-    if role == 'required' then
-      refused = refused or not passes
-    elseif role ~= 'shadow' then
+    if accounting and role ~= 'required' and role ~= 'shadow' then
       -- Whether all checks of the quota group pass.
       quotas = quotas or {}
       quotas[role] = quotas[role] ~= false and passes or false
     end
-    i = i + width
   end
-  local quota_passes = not quotas
   if quotas then
+    local quota_passes = false
     for _, passes in pairs(quotas) do
       quota_passes = quota_passes or passes
     end
+    refused = refused or not quota_passes
   end
-  if outside or accounting == 'all_or_nothing' and (refused or not quota_passes) then
-    for c = 1, checks do
-      held[n[start + width * (c - 1)]] = before[c]
+  if refused and accounting ~= 'independent' then
+    for c = 1, checks > 1 and checks or 0 do
+      local place = n[start + width * (c - 1)]
+      if plain[place] then
+        plain[place] = before[c]
+      else
+        states[place] = before[c]
+      end
     end
   end
-  reply[r], r = outside and -1 or passed, r + 1
+  reply[r], r, i = passed, r + 1, start + width * checks
 end
 
-local failed = nil
-for place = 1, #KEYS do
-  local key, state, at = KEYS[place], held[place], limits[place]
-  if state ~= first[place] then
-    local letter, done, text, left = n[at], nil, nil, nil
-    if listed[place] then
-      local saved, err = pcall(algorithm_of(letter).save, key, state, n, at)
-      done = saved or type(err) == 'table' and err or { err = err }
-    elseif letter == 'w' then
-      local length, more = n[at + 2], state - first[place]
-      local number = (now - now % length) / length
+for l = 1, #listed do
+  local letter, state = listed[l][1], listed[l][2]
+  if letter == 's' then
+    reply[r], reply[r + 1] = math.min(state.start, 9007199254740992), math.min(state.prev, 4294967295)
+    reply[r + 2], r = math.min(state.cur, 4294967295), r + 3
+  elseif letter == 'w' or letter == 'k' then
+    reply[r], reply[r + 1], r = state.start, state.count, r + 2
+  else
+    local ahead = state.tat >= now and math.min(math.ceil(state.tat - now), 9007199254740992) or 0
+    reply[r], reply[r + 1], r = ahead, math.min(state.rem, 4294967295), r + 2
+  end
+end
+
+local failed, text, px = false, nil, nil
+last = nil
+for place = 1, count do
+  local state, was, done = plain[place], reply[place + 1], nil
+  if state and state ~= was then
+    local key, at = KEYS[place], n[base + place]
+    local number = number_of[at]
+    if number then
+      local now_is = nil
       if values[place] then
-        done = more == 1 and pcall_redis('INCR', key) or pcall_redis('INCRBY', key, format('%d', more))
+        -- Unlike INCRBY, INCR needs no formatted number.
+        now_is = state - was == 1 and pcall_redis('INCR', key) or pcall_redis('INCRBY', key, format('%d', state - was))
       end
-      if done ~= number % 900000000 * 10000000000 + state then
-        text, left = format('%d%010d', number % 900000000, state), (number + 1) * length - now + 1999
+      -- INCRBY fails on text that is not a whole number.
+      if now_is ~= number + state then
+        local length = n[at + 2]
+        local left = length - now % length + 1999
+        px = format('%d', (left - left % 1000) / 1000 + extra_ms)
+        done = pcall_redis('SET', key, format('%s%010d', digits_of[at], state), 'PX', px)
       end
     else
-      local rate = n[at + 4]
-      local rem = state % rate
-      local ahead = (state - rem) / rate
-      text, left = format(rem > 0 and '%d:%d' or '%d', now + ahead, rem), ahead + 1999
-    end
-    if text then
-      done = pcall_redis('SET', key, text, 'PX', format('%d', (left - left % 1000) / 1000 + extra_ms))
-    end
-    if type(done) == 'table' and done.err then
-      if not failed then
-        failed, reply[r], r = true, string.match(done.err, '%u%u+') or 'ERR', r + 1
+      -- Buckets of one write often have the same debt, for example if all were full.
+      if state ~= last or n[at + 4] ~= rate then
+        last, rate = state, n[at + 4]
+        local rem = state % rate
+        local ahead = (state - rem) / rate
+        local left = ahead + 1999
+        text = format(rem > 0 and '%d:%d' or '%d', now + ahead, rem)
+        px = format('%d', (left - left % 1000) / 1000 + extra_ms)
       end
-      reply[r], r = place, r + 1
+      done = pcall_redis('SET', key, text, 'PX', px)
     end
+  elseif not state and states[place] ~= read[place] then
+    local at = n[base + place]
+    local saved, err = pcall(algorithm_of(at).save, KEYS[place], states[place], n, at)
+    done = not saved and (type(err) == 'table' and err or { err = err })
+  end
+  if done and done.err then
+    if not failed then
+      failed, reply[r], r = true, string.match(done.err, '%u%u+') or 'ERR', r + 1
+    end
+    reply[r], r = place, r + 1
   end
 end
 return cmsgpack.pack(reply)

@@ -108,7 +108,7 @@ impl Packed {
     }
 }
 
-/// Reader of a MessagePack array of integers, booleans and short strings, as `cmsgpack.pack` packs a
+/// Reader of a MessagePack array of integers and short strings, as `cmsgpack.pack` packs a
 /// Lua array.
 #[derive(Clone, Debug)]
 pub(super) struct Unpacked<'a>(&'a [u8]);
@@ -118,7 +118,6 @@ pub(super) struct Unpacked<'a>(&'a [u8]);
 pub(super) enum UnpackedValue<'a> {
     Number(i64),
     String(&'a [u8]),
-    Boolean(bool),
 }
 
 impl<'a> Unpacked<'a> {
@@ -153,7 +152,6 @@ impl<'a> Unpacked<'a> {
             0xd1 => i64::from(i16::from_be_bytes(self.take()?)),
             0xd2 => i64::from(i32::from_be_bytes(self.take()?)),
             0xd3 => i64::from_be_bytes(self.take()?),
-            0xc2 | 0xc3 => return Some(UnpackedValue::Boolean(first == 0xc3)),
             0xa0..=0xbf => {
                 let (text, rest) = self.0.split_at_checked(usize::from(first & 0x1f))?;
                 self.0 = rest;

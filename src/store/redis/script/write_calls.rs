@@ -1,24 +1,25 @@
 //! Encodes the calls of one write as one call of `decide.lua`.
 //!
-//! The script reads and writes each counter once, which costs Redis less than half of a script call
-//! per call. Not here: the outcomes (`replay`), which calls are queued (`client`).
+//! The script reads and writes each counter once, so that a call costs Redis half of what a script
+//! call of its own does. Not here: the outcomes (`replay`), which calls are queued (`client`).
 
 use std::sync::Arc;
 
 use redis::Cmd;
+use smallvec::SmallVec;
 
 use super::arguments::{self, Encoder};
 use super::msgpack::Packed;
 use crate::domain::{
-    Accounting, Algorithm, Call, Check, CounterKey, FixedWindow, Limit, Micros, Op,
-    RepeatedCounters, Role, Window,
+    Accounting, Algorithm, Call, Check, CounterKey, Limit, Micros, Op, RepeatedCounters, Role,
+    Window,
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys::algorithm_letter;
 
-/// Maximum number of calls in one script call. Redis decides them in 0.1 ms.
+/// Maximum number of calls in one script call.
 const CALLS_MAX: usize = 64;
-/// Maximum number of counters in one script call.
+/// Maximum number of counters in one script call, which are most of its cost.
 const COUNTERS_MAX: usize = 128;
 /// Maximum number of checks in one script call.
 const CHECKS_MAX: usize = 512;
@@ -29,14 +30,14 @@ const BYTES_MAX: usize = 16 * 1024;
 const HEAD_VALUES: usize = 2;
 
 /// Returns whether `decide.lua` can decide a call: takes and peeks of windows and buckets, all of
-/// different counters, and no charge of a rejected call.
+/// different counters, and no charge that stands if the call is rejected.
 pub fn is_shareable(checks: &[Check<'_>]) -> bool {
     let is_simple = |check: &Check<'_>| {
-        let algorithm = match &check.limit.algorithm {
+        let has_small_state = match &check.limit.algorithm {
             Algorithm::FixedWindow(_) | Algorithm::SlidingWindow(_) | Algorithm::Bucket(_) => true,
             Algorithm::SlidingLog(_) | Algorithm::Hybrid(_) | Algorithm::Concurrency(_) => false,
         };
-        algorithm
+        has_small_state
             && matches!(check.op, Op::Take { .. } | Op::Peek { .. })
             && !check.charges_always()
     };
@@ -48,9 +49,8 @@ pub fn is_shareable(checks: &[Check<'_>]) -> bool {
 /// Calls that become one call of `decide.lua`.
 #[derive(Debug, Default)]
 pub struct WriteCalls {
-    /// Time that the script is told; `None` inside if it uses the server's clock.
-    now: Option<Option<Micros>>,
-    calls: usize,
+    /// Time that the script uses instead of the server's clock; only in tests.
+    now: Option<Micros>,
     counters: Vec<SharedCounter>,
     /// Texts of the counters' keys, one after another.
     keys: Vec<u8>,
@@ -59,22 +59,26 @@ pub struct WriteCalls {
     packed_calls: Packed,
     /// Index in `counters` of each check of each call.
     places: Vec<u8>,
+    /// End of each call's checks in `places`.
+    call_ends: Vec<u16>,
 }
 
 #[derive(Debug)]
 struct SharedCounter {
     key: CounterKey,
     letter: u8,
-    /// Length of the windows; zero for other limits, and for calendar windows.
-    length: Micros,
+    /// Windows of its limits, as [`windows_of`] returns them.
+    windows: Micros,
+    /// Index of the values of its first limit in the script's numbers.
+    limit: u64,
+    /// End of its key in `keys`.
     key_end: usize,
 }
 
 #[derive(Debug)]
 struct SharedLimit {
     limit: Arc<Limit>,
-    /// Start of the calendar window that the caller's clock is in; zero for other limits.
-    window: Micros,
+    windows: Micros,
     /// Index of its values in the script's numbers.
     at: u64,
 }
@@ -82,32 +86,32 @@ struct SharedLimit {
 impl WriteCalls {
     /// Returns the number of calls.
     pub fn len(&self) -> usize {
-        self.calls
+        self.call_ends.len()
     }
 
     /// Returns whether there are no calls.
     pub fn is_empty(&self) -> bool {
-        self.calls == 0
+        self.call_ends.is_empty()
     }
 
-    /// Returns whether another call fits. `now` is the time that the script is to use instead of the
+    /// Returns whether another call fits. `now` is the time that the script uses instead of the
     /// server's clock.
     ///
-    /// Does not admit two calls that differ in the length of one counter's windows: the state of a
-    /// counter would mean something else to each.
+    /// Two calls that differ in the windows of one counter do not fit together, because the script
+    /// reads the value of a counter only once.
     pub fn fits(&self, call: &Call<'_>, now: Option<Micros>) -> bool {
         let checks = call.checks.len();
-        let is_known_otherwise = |check: &Check<'_>| {
-            let known = self.find(check);
-            known.is_some_and(|at| self.counters[at].length != window_length(check))
+        let differs = |check: &Check<'_>| {
+            let counter = self.find(check).map(|place| &self.counters[place]);
+            counter.is_some_and(|one| one.windows != windows_of(check.limit, call.now))
         };
         self.is_empty()
-            || self.calls < CALLS_MAX
+            || self.len() < CALLS_MAX
                 && self.counters.len() + checks <= COUNTERS_MAX
                 && self.places.len() + checks <= CHECKS_MAX
                 && self.wire_size() < BYTES_MAX
-                && self.now == Some(now)
-                && !call.checks.iter().any(is_known_otherwise)
+                && self.now == now
+                && !call.checks.iter().any(differs)
     }
 
     /// Returns the approximate size of the encoded script call, in bytes.
@@ -118,25 +122,31 @@ impl WriteCalls {
 
     /// Adds a call for which [`fits`](Self::fits) has returned true.
     pub fn add(&mut self, encoder: &Encoder, call: &Call<'_>, now: Option<Micros>) {
-        self.now = Some(now);
-        self.calls += 1;
-        let is_plain =
-            |check: &Check<'_>| arguments::op_name(check) == "take" && check.role == Role::Required;
-        let is_plain =
-            call.accounting == Accounting::AllOrNothing && call.checks.iter().all(is_plain);
-        if !is_plain {
-            self.packed_calls.push_number(0);
-            let accounting = arguments::accounting_name(call.accounting, false);
-            self.packed_calls.push_string(accounting.as_bytes());
-        }
-        self.packed_calls.push_number(call.checks.len() as u64);
+        self.now = now;
+        let start = self.places.len();
+        let mut limits = SmallVec::<[u64; 4]>::new();
+        let mut is_plain = call.accounting == Accounting::AllOrNothing;
         for check in call.checks {
-            let place = self.find(check).unwrap_or_else(|| self.add_counter(encoder, check));
+            let limit = self.limit_index(check.limit, call.now);
+            let place = self.find(check);
+            let place = place.unwrap_or_else(|| self.add_counter(encoder, check, call.now, limit));
+            is_plain &= arguments::op_name(check) == "take"
+                && check.role == Role::Required
+                && self.counters[place].limit == limit;
             self.places.push(place as u8);
-            let at = self.limit_index(check.limit, call.now);
-            let packed = &mut self.packed_calls;
-            packed.push_numbers([place as u64 + 1, at, arguments::capped_cost(check)]);
+            limits.push(limit);
+        }
+        self.call_ends.push(self.places.len() as u16);
+        let packed = &mut self.packed_calls;
+        if !is_plain {
+            packed.push_number(0);
+            packed.push_string(arguments::accounting_name(call.accounting, false).as_bytes());
+        }
+        packed.push_number(call.checks.len() as u64);
+        for ((check, place), limit) in call.checks.iter().zip(&self.places[start..]).zip(limits) {
+            packed.push_numbers([u64::from(*place) + 1, arguments::capped_cost(check)]);
             if !is_plain {
+                packed.push_number(limit);
                 packed.push_string(arguments::op_name(check).as_bytes());
                 arguments::pack_role(packed, check.role);
             }
@@ -153,11 +163,13 @@ impl WriteCalls {
             command.arg(&self.keys[start..counter.key_end]);
             start = counter.key_end;
         }
-        arguments::add_time(&mut command, self.now.flatten());
+        arguments::add_time(&mut command, self.now);
         let mut numbers = Packed::default();
-        let last = HEAD_VALUES + self.packed_limits.len();
-        numbers.push_numbers([last as u64, (last + self.packed_calls.len()) as u64]);
+        let base = HEAD_VALUES + self.packed_limits.len();
+        let size = base + self.counters.len() + self.packed_calls.len();
+        numbers.push_numbers([base as u64, size as u64]);
         numbers.extend(&self.packed_limits);
+        numbers.push_numbers(self.counters.iter().map(|counter| counter.limit));
         numbers.extend(&self.packed_calls);
         let mut array = Packed::default();
         array.push_array(&numbers);
@@ -165,14 +177,15 @@ impl WriteCalls {
         ScriptCall { script, command, slot: None, deadline: None }
     }
 
-    /// Returns the number of different counters.
-    pub(super) fn counter_count(&self) -> usize {
-        self.counters.len()
+    /// Returns the letter of each counter's algorithm.
+    pub(super) fn letters(&self) -> impl ExactSizeIterator<Item = u8> {
+        self.counters.iter().map(|counter| counter.letter)
     }
 
-    /// Returns the indices of the counters of all checks, in order.
-    pub(super) fn places(&self) -> &[u8] {
-        &self.places
+    /// Returns the indices of the counters of the `nth` call's checks.
+    pub(super) fn places(&self, nth: usize) -> &[u8] {
+        let end = |nth: usize| self.call_ends.get(nth).map_or(0, |end| usize::from(*end));
+        &self.places[nth.checked_sub(1).map_or(0, end)..end(nth)]
     }
 
     fn find(&self, check: &Check<'_>) -> Option<usize> {
@@ -180,13 +193,20 @@ impl WriteCalls {
         self.counters.iter().position(|known| known.key == check.key && known.letter == letter)
     }
 
-    fn add_counter(&mut self, encoder: &Encoder, check: &Check<'_>) -> usize {
+    fn add_counter(
+        &mut self,
+        encoder: &Encoder,
+        check: &Check<'_>,
+        local_now: Micros,
+        limit: u64,
+    ) -> usize {
         let algorithm = &check.limit.algorithm;
         self.keys.extend_from_slice(&encoder.prefix().key(&check.key, algorithm));
         self.counters.push(SharedCounter {
             key: check.key,
             letter: algorithm_letter(algorithm),
-            length: window_length(check),
+            windows: windows_of(check.limit, local_now),
+            limit,
             key_end: self.keys.len(),
         });
         self.counters.len() - 1
@@ -194,32 +214,27 @@ impl WriteCalls {
 
     /// Returns the index of a limit in the script's numbers, and adds the limit if it is new.
     fn limit_index(&mut self, limit: &Arc<Limit>, local_now: Micros) -> u64 {
-        let window = match &limit.algorithm {
-            Algorithm::FixedWindow(FixedWindow { window: Window::Calendar(calendar), .. }) => {
-                calendar.window_at(local_now).start
-            }
-            _ => Micros::ZERO,
-        };
+        let windows = windows_of(limit, local_now);
         let is_same =
-            |known: &&SharedLimit| Arc::ptr_eq(&known.limit, limit) && known.window == window;
-        // The limits of a call often are those of the call before it.
+            |known: &&SharedLimit| Arc::ptr_eq(&known.limit, limit) && known.windows == windows;
         if let Some(known) = self.limits.iter().find(is_same) {
             return known.at;
         }
         let at = (HEAD_VALUES + self.packed_limits.len() + 1) as u64;
         self.packed_limits.push_string(&[algorithm_letter(&limit.algorithm)]);
         arguments::pack_limit(&mut self.packed_limits, limit, None, local_now);
-        self.limits.push(SharedLimit { limit: Arc::clone(limit), window, at });
+        self.limits.push(SharedLimit { limit: Arc::clone(limit), windows, at });
         at
     }
 }
 
-/// Returns the length of a check's windows; zero for other limits, and for calendar windows.
-fn window_length(check: &Check<'_>) -> Micros {
-    match &check.limit.algorithm {
-        Algorithm::FixedWindow(window) => match window.window {
-            Window::Epoch { length } => length,
-            Window::Calendar(_) => Micros::ZERO,
+/// Returns the length of a limit's windows or, for calendar windows, the start of the one that the
+/// process is in, which tells the bounds that the script gets. Returns zero for buckets.
+fn windows_of(limit: &Limit, local_now: Micros) -> Micros {
+    match &limit.algorithm {
+        Algorithm::FixedWindow(window) => match &window.window {
+            Window::Epoch { length } => *length,
+            Window::Calendar(calendar) => calendar.window_at(local_now).start,
         },
         Algorithm::SlidingWindow(window) => window.length,
         Algorithm::SlidingLog(_)
