@@ -13,7 +13,7 @@ use redis::Value;
 use tokio::sync::oneshot;
 
 use super::client::plain_charge::{ChargeReplies, PendingCharges};
-use super::client::transport::{PendingScript, SendError, Transport};
+use super::client::transport::{PendingScript, PendingShared, SendError, SharedReply, Transport};
 use super::plain_calls::PlainResult;
 use super::store::Shared;
 use crate::domain::{Answer, Answers, Call, LateFate, LateReply, OwnedCall, Receipt};
@@ -23,12 +23,14 @@ use crate::store::delivery::late_reply;
 pub(super) enum Pending {
     Script(PendingScript),
     Charges(PendingCharges),
+    Shared(PendingShared),
 }
 
 /// Reply to a [`Pending`].
 pub(super) enum PartReply {
     Script(Result<Value, SendError>),
     Charges(ChargeReplies),
+    Shared(Result<SharedReply, SendError>),
 }
 
 impl Pending {
@@ -38,6 +40,7 @@ impl Pending {
         match self {
             Pending::Script(script) => script.leave(),
             Pending::Charges(charges) => charges.leave(),
+            Pending::Shared(shared) => shared.leave(),
         }
     }
 }
@@ -49,6 +52,7 @@ impl Future for Pending {
         match self.get_mut() {
             Pending::Script(script) => Pin::new(script).poll(context).map(PartReply::Script),
             Pending::Charges(charges) => Pin::new(charges).poll(context).map(PartReply::Charges),
+            Pending::Shared(shared) => Pin::new(shared).poll(context).map(PartReply::Shared),
         }
     }
 }
@@ -129,6 +133,7 @@ impl<T: Transport> Shared<T> {
         let call = call.to_call(&checks);
         let mut answers = match reply {
             PartReply::Script(reply) => self.decode_answers(reply, &call),
+            PartReply::Shared(reply) => self.decode_shared(reply, &call),
             PartReply::Charges(replies) => match self.evaluate_charges(&call, &replies) {
                 Some(PlainResult::Decided(answers)) => answers,
                 // The connection has refunded what does not decide the call.

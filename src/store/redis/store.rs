@@ -13,8 +13,11 @@ use smallvec::{SmallVec, smallvec};
 
 use super::client::node_stats::{BreakerState, NodeReport};
 use super::client::plain_charge::{ChargeReply, PendingCharges};
+use super::client::shared_write::SharedCall;
 use super::client::topology::RedisClient;
-use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, reply_source};
+use super::client::transport::{
+    ScriptCall, ScriptCalls, SendError, SharedReply, Transport, reply_source,
+};
 use super::keys::{self, Prefix};
 use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroups};
@@ -83,7 +86,7 @@ pub struct RedisStore<T> {
 #[derive(Debug)]
 pub(super) struct Shared<T> {
     pub(super) transport: T,
-    encoder: Encoder,
+    encoder: Arc<Encoder>,
     time_source: TimeSource,
     /// Time of the latest call, in microseconds since the Unix epoch, which is also the time of
     /// refunds. Used only with [`TimeSource::Call`].
@@ -172,7 +175,7 @@ impl<T: Transport> RedisStore<T> {
         let plain = (time_source == TimeSource::Server && transport.can_charge())
             .then(|| PlainCalls::new(prefix.clone(), transport.is_cluster()));
         let shared = Shared {
-            encoder: Encoder::new(prefix, scripts, transport.is_cluster()),
+            encoder: Arc::new(Encoder::new(prefix, scripts, transport.is_cluster())),
             time_source,
             latest: AtomicU64::new(0),
             hints: NearLimitHints::new(),
@@ -232,6 +235,11 @@ impl<T: Transport> Shared<T> {
     }
 
     async fn apply(self: &Arc<Self>, call: &Call<'_>) -> Answers {
+        if self.transport.shares_writes()
+            && let Some(shared) = SharedCall::new(call, &self.encoder, self.now(call))
+        {
+            return pin!(self.decide_shared(call, shared)).await;
+        }
         if let Some(plain) = &self.plain
             && let Some(charges) = plain.plan(call)
             && let Some(charges) = self.transport.charge(charges, call.deadline)
@@ -244,6 +252,37 @@ impl<T: Transport> Shared<T> {
         }
         // Boxed, so that the futures of the stores around this one, which contain it, stay small.
         Box::pin(self.decide_by_script(call)).await
+    }
+
+    /// Decides a call with a script call that it may share with other calls of its write.
+    async fn decide_shared(self: &Arc<Self>, call: &Call<'_>, shared: SharedCall) -> Answers {
+        let Some(pending) = self.transport.submit_shared(shared, call.deadline) else {
+            return unanswered(call, ExecutionStatus::NotExecuted, Source::Redis);
+        };
+        let answers = match self.wait_in_place(call, Pending::Shared(pending)).await {
+            Ok(PartReply::Shared(reply)) => self.decode_shared(reply, call),
+            Ok(PartReply::Script(_) | PartReply::Charges(_)) => self.overrun(call),
+            Err(answers) => answers,
+        };
+        self.record_script_call(call, &answers.each);
+        answers
+    }
+
+    /// Decodes the reply to a call that can share a script call.
+    pub(super) fn decode_shared(
+        &self,
+        reply: Result<SharedReply, SendError>,
+        call: &Call<'_>,
+    ) -> Answers {
+        match reply {
+            Ok(SharedReply::Decided(ScriptReply { outcomes, clamped, .. })) => {
+                self.stats.clamped.fetch_add(clamped, Ordering::Relaxed);
+                let each = outcomes.into_iter().map(Answer::Decided).collect();
+                Answers::new(each, Source::Redis)
+            }
+            Ok(SharedReply::Alone(value)) => self.decode_answers(Ok(value), call),
+            Err(error) => self.decode_answers(Err(error), call),
+        }
     }
 
     /// Decides a call with scripts.
@@ -277,7 +316,7 @@ impl<T: Transport> Shared<T> {
     ) -> Answers {
         let replies = match self.wait_in_place(call, Pending::Charges(charges)).await {
             Ok(PartReply::Charges(replies)) => replies,
-            Ok(PartReply::Script(_)) => return self.overrun(call),
+            Ok(PartReply::Script(_) | PartReply::Shared(_)) => return self.overrun(call),
             Err(answers) => return answers,
         };
         match self.evaluate_charges(call, &replies) {
@@ -326,7 +365,7 @@ impl<T: Transport> Shared<T> {
         };
         match self.wait_in_place(call, Pending::Script(pending)).await? {
             PartReply::Script(reply) => Ok(reply),
-            PartReply::Charges(_) => Ok(Err(SendError::LOST)),
+            PartReply::Charges(_) | PartReply::Shared(_) => Ok(Err(SendError::LOST)),
         }
     }
 

@@ -29,11 +29,20 @@ use crate::support::redis_server::Server;
 const LONG: u64 = 1_000_000 * SECOND;
 
 async fn open(topology: TopologyConfig, ports: &[u16]) -> RedisStore<RedisClient> {
+    open_with(topology, ports, None).await
+}
+
+async fn open_with(
+    topology: TopologyConfig,
+    ports: &[u16],
+    shared_calls_min: Option<usize>,
+) -> RedisStore<RedisClient> {
     let config = RedisConfig {
         topology,
         addresses: ports.iter().map(|port| Address::Tcp("127.0.0.1".into(), *port)).collect(),
         breaker_clock: Some(MonotonicClock::new(|| Clock::System.monotonic_now())),
         plain_commands: true,
+        shared_calls_min,
         // A busy machine must not make a reply late.
         reply_timeout: Duration::from_secs(30),
         silence_max: Duration::from_secs(20),
@@ -123,6 +132,17 @@ async fn callers_that_leave_a_real_redis_lose_no_hit() {
     let server = Server::start(&[]);
     let store = open(TopologyConfig::Single, &[server.port]).await;
     no_hit_is_lost(store, times(500, 20_000)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_leave_a_script_call_that_they_share_lose_no_hit() {
+    let _turn = heavy::turn().await;
+    let server = Server::start(&[]);
+    let store = open_with(TopologyConfig::Single, &[server.port], Some(2)).await;
+    let stats = store.transport().report()[0].stats.clone();
+    no_hit_is_lost(store, times(500, 20_000)).await;
+    assert_eq!(stats.disagreements.get(), 0);
+    assert!(stats.writes.get() < stats.calls.get(), "no write had two calls");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,6 +14,7 @@ use tidegate::domain::{Answers, Call, CounterKey, Micros, Receipt, Source};
 use tidegate::store::Store;
 use tidegate::store::redis::RedisStore;
 use tidegate::store::redis::client::config::{Address, RedisConfig, TopologyConfig};
+use tidegate::store::redis::client::node_stats::NodeReport;
 use tidegate::store::redis::client::topology::RedisClient;
 use tidegate::store::redis::client::transport::{
     PendingScripts, ScriptCall, ScriptCalls, Transport,
@@ -204,6 +205,7 @@ async fn connected(
     topology: TopologyConfig,
     dialled: &[u16],
     masters: &[u16],
+    shared_calls_min: Option<usize>,
 ) -> Shared<RedisClient> {
     let local = |port: &u16| Address::Tcp("127.0.0.1".into(), *port);
     let config = RedisConfig {
@@ -212,6 +214,7 @@ async fn connected(
         auth: acl::auth(),
         // A case may keep the machine busy for long; what is meant here is right, not fast.
         reply_timeout: PATIENCE,
+        shared_calls_min,
         ..RedisConfig::default()
     };
     let connections = RedisClient::open(config, STRICT.all().to_vec()).unwrap();
@@ -231,8 +234,20 @@ async fn the_contract_holds_behind_sentinel() {
     let group = Group::start(&[&acl::line(acl::SENTINEL_MASTER)], &[&acl::line(acl::SENTINEL)]);
     let topology = TopologyConfig::Sentinel { master: NAME.into(), auth: acl::auth() };
     let sentinels: Vec<u16> = group.sentinels.iter().map(|sentinel| sentinel.port).collect();
-    let store = connected(topology, &sentinels, &[group.servers[0].port]).await;
+    let store = connected(topology, &sentinels, &[group.servers[0].port], None).await;
     crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn the_contract_holds_where_calls_share_a_script_call() {
+    let _turn = heavy::turn().await;
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let (port, shares) = ([server.port], Some(1));
+    let store = connected(TopologyConfig::Single, &port, &port, shares).await;
+    crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
+    let disagreements = |node: &NodeReport| node.stats.disagreements.get();
+    let nodes = store.0.store.transport().report();
+    assert_eq!(nodes.iter().map(disagreements).sum::<u64>(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -243,6 +258,6 @@ async fn the_contract_holds_on_a_cluster_for_counters_of_one_tag() {
     for (at, begin) in SLOTS_BEGIN.iter().enumerate() {
         assert_eq!(cluster.owner(0, *begin), at, "the slots are dealt as this test thinks");
     }
-    let store = connected(TopologyConfig::Cluster, &ports[3..4], &ports[..3]).await;
+    let store = connected(TopologyConfig::Cluster, &ports[3..4], &ports[..3], None).await;
     crate::store_contract::all_cases!(RedisBench::on(store.clone(), None, Placement::OneTag));
 }

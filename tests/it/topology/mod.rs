@@ -9,4 +9,5 @@ mod counting_load;
 mod credentials;
 mod moving_slots;
 mod sentinel;
+mod shared_writes;
 mod single;

@@ -1,9 +1,16 @@
 //! Exponential backoff with jitter between connection attempts.
 //!
-//! Not here: connecting (`dialer`), rejecting commands during the wait (`connection`).
+//! Not here: a connection attempt (`dialer`), rejecting commands during the wait (`connection`).
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tokio::sync::Notify;
+
+use super::dialer::Dialer;
+use super::node_breaker::NodeBreaker;
+use super::node_stats::NodeStats;
 
 /// Wait after the first failure. Doubles with each further failure. Short enough to reach a server
 /// that restarts quickly within 100 ms of its start.
@@ -77,6 +84,36 @@ fn random() -> u64 {
     // `RandomState` has random keys. It is the only source of randomness in the standard library,
     // and good enough for jitter.
     RandomState::new().hash_one(()) % RANDOM_BOUND
+}
+
+/// Tries to connect until an attempt succeeds, and waits before each attempt for as long as
+/// `backoff` requires. Returns the connection.
+pub(super) async fn dial(
+    dialer: &mut Dialer,
+    stats: &NodeStats,
+    breaker: Option<&NodeBreaker>,
+    refresh_needed: &Notify,
+    backoff: &mut Backoff,
+) -> MultiplexedConnection {
+    loop {
+        if let Some(wait) = backoff.next_wait() {
+            tokio::time::sleep(wait).await;
+        }
+        let error = match dialer.connect().await {
+            Ok(connection) => return connection,
+            Err(error) => error,
+        };
+        stats.connect_failures.add(1);
+        let (is_repeated, is_denied) = (backoff.has_failed_before(), error.is_denied());
+        if !is_repeated {
+            dialer.log_failure(error);
+        }
+        backoff.record_failure(is_denied);
+        if let Some(breaker) = breaker {
+            breaker.record_connect_failure();
+        }
+        refresh_needed.notify_one();
+    }
 }
 
 #[cfg(test)]

@@ -183,7 +183,9 @@ impl Cluster {
             match node.send_one(call, asking).await {
                 CommandReply::Value(value) => return Ok(value),
                 CommandReply::Failed(error) => return Err(error),
-                CommandReply::Charged(_) => return Err(SendError::LOST),
+                CommandReply::Charged(_) | CommandReply::Decided(_) => {
+                    return Err(SendError::LOST);
+                }
                 CommandReply::Redirect(next, returned) => {
                     redirect = next;
                     call = *returned;

@@ -194,6 +194,11 @@ pub struct RedisConfig {
     /// and plain commands. `None` disables all of them, so calls are sent whenever a connection is
     /// open, and no log line is suppressed.
     pub breaker_clock: Option<MonotonicClock>,
+    /// Minimum number of calls of one write that share one script call, on a standalone server or
+    /// behind Sentinel; fewer get a script call each. Plain commands are then not used. `None` if
+    /// calls never share a script call.
+    #[doc(hidden)]
+    pub shared_calls_min: Option<usize>,
     /// Single-threaded runtimes of the workers. Connections are distributed over these runtimes
     /// round-robin. A worker prefers a connection on its own runtime, because waking another
     /// thread is most of the cost of a call. If empty, connections run on the runtime that opens
@@ -290,6 +295,7 @@ impl Default for RedisConfig {
             worker_runtimes: Vec::new(),
             info_interval: None,
             plain_commands: true,
+            shared_calls_min: None,
         }
     }
 }

@@ -21,7 +21,7 @@ use redis::{Pipeline, RedisResult, Value};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Sleep;
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, dial};
 use super::circuit_breaker::PROBE_INTERVAL;
 use super::connection_load::{ConnectionLoad, LoadMeter};
 use super::connection_probe::ProbeResult;
@@ -32,6 +32,7 @@ use super::node_stats::NodeStats;
 use super::pending_command::{Batch, CommandReply, InFlight, PendingCommand};
 use super::plain_charge::{MergedCharges, is_denied};
 use super::server_time::{ServerTime, ServerTimeExpiry};
+use super::shared_write::SharedWrite;
 use super::transport::{SendError, SendErrorKind};
 use crate::domain::{Bounds, Micros};
 use crate::store::redis::script::reply::server_time;
@@ -49,7 +50,7 @@ const BATCHES_IN_FLIGHT_MAX: usize = 2;
 pub(crate) const QUEUE_MAX: usize = 4 * Bounds::DEFAULT.batch_requests_max;
 /// Maximum number of times that a command is resent after NOSCRIPT. If three attempts are not
 /// enough, the server apparently loses its scripts as soon as they are loaded.
-const SCRIPT_RELOADS_MAX: u8 = 3;
+pub(super) const SCRIPT_RELOADS_MAX: u8 = 3;
 
 /// Minimum age of a connection whose loss resets the backoff, even if no reply has arrived on it.
 /// Equal to the maximum backoff, so that the client reconnects at most once in that time.
@@ -98,8 +99,10 @@ pub(super) enum CloseReason {
 /// Batch of commands that were written and are waiting for their replies.
 pub(super) struct InFlightBatch {
     pub(super) pipeline: Pipeline,
-    /// Script calls, in the order in which they were written. Plain charges follow.
+    /// Script calls of one call each, in the order in which they were written. The script call that
+    /// calls share follows, and then plain charges.
     pub(super) commands: Vec<InFlight>,
+    pub(super) shared: SharedWrite,
     pub(super) charges: MergedCharges,
     /// Time at which the batch was written, according to the circuit breaker's clock; `None` if the
     /// node has no circuit breaker.
@@ -108,7 +111,7 @@ pub(super) struct InFlightBatch {
 
 impl InFlightBatch {
     pub(super) fn call_count(&self) -> usize {
-        self.commands.len() + self.charges.call_count()
+        self.commands.len() + self.shared.len() + self.charges.call_count()
     }
 }
 
@@ -375,7 +378,7 @@ impl Connection {
         outstanding: &mut OutstandingCommands,
     ) -> Result<(), CloseReason> {
         let call_count = batch.call_count();
-        let InFlightBatch { pipeline, commands, charges, sent } = batch;
+        let InFlightBatch { pipeline, commands, shared, charges, sent } = batch;
         self.load.remove(call_count);
         let now = self.breaker.as_ref().map_or(Micros::ZERO, |breaker| breaker.clock.now());
         if let Some(sent) = sent {
@@ -418,6 +421,12 @@ impl Connection {
                 self.load.add(1);
                 outstanding.pending.push_back(command);
             }
+        }
+        if !shared.is_empty() {
+            let reply = replies.by_ref().nth(shared.preceding_replies).unwrap_or_default();
+            let failures = self.complete_shared(shared, &reply, &mut outstanding.pending);
+            demoted |= failures.is_demoted;
+            errors += failures.unavailable_calls;
         }
         let span = sent.and_then(|sent| outstanding.server_time.span(sent, now));
         let charged = replies.by_ref().take(charges.counter_count());
@@ -480,36 +489,6 @@ impl Connection {
     fn connection_lost(&self, call_count: usize) -> CloseReason {
         self.stats.unknown.add(call_count as u64);
         CloseReason::Lost
-    }
-}
-
-/// Tries to connect until an attempt succeeds, and waits before each attempt for as long as
-/// `backoff` requires. Returns the connection.
-pub(super) async fn dial(
-    dialer: &mut Dialer,
-    stats: &NodeStats,
-    breaker: Option<&NodeBreaker>,
-    refresh_needed: &Notify,
-    backoff: &mut Backoff,
-) -> MultiplexedConnection {
-    loop {
-        if let Some(wait) = backoff.next_wait() {
-            tokio::time::sleep(wait).await;
-        }
-        let error = match dialer.connect().await {
-            Ok(connection) => return connection,
-            Err(error) => error,
-        };
-        stats.connect_failures.add(1);
-        let (is_repeated, is_denied) = (backoff.has_failed_before(), error.is_denied());
-        if !is_repeated {
-            dialer.log_failure(error);
-        }
-        backoff.record_failure(is_denied);
-        if let Some(breaker) = breaker {
-            breaker.record_connect_failure();
-        }
-        refresh_needed.notify_one();
     }
 }
 

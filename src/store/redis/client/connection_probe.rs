@@ -15,10 +15,10 @@ use std::time::Duration;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Pipeline, RedisResult, Value};
 
-use super::backoff::Backoff;
+use super::backoff::{Backoff, dial};
 use super::circuit_breaker::{PROBE_INTERVAL, PROBE_TIMEOUT};
 use super::config::Address;
-use super::connection::{CloseReason, Connection, dial};
+use super::connection::{CloseReason, Connection};
 use super::error_reply::ErrorReply;
 use super::transport::SendErrorKind;
 

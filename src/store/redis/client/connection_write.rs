@@ -11,8 +11,10 @@ use super::error_reply::{ErrorReply, is_read_only};
 use super::pending_command::{NodeCommand, PendingCommand, WriteParts};
 use super::plain_charge::{CompletedCharges, IncrbyReply, MergedCharges, decode_charge_reply};
 use super::server_time::{ServerTime, ServerTimeSpan};
+use super::shared_write::SharedWrite;
 use super::transport::SendErrorKind;
 use crate::domain::Micros;
+use crate::store::redis::script::library::Script;
 
 /// Approximate maximum size of one write, in bytes. Redis reads at most 16 KiB from a connection
 /// before it serves the next connection.
@@ -20,14 +22,23 @@ const WRITE_BYTES_MAX: usize = 16 * 1024;
 /// Approximate number of bytes that RESP adds to an argument: `$`, the length, and two CRLFs.
 const ARGUMENT_OVERHEAD: usize = 8;
 
-/// Problems with a node that were reported by the error replies to plain charges (INCRBY).
+/// Problems with a node that were reported by error replies to plain charges (INCRBY) or to shared
+/// script calls.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ChargeFailures {
+pub(super) struct ReplyFailures {
     pub(super) is_demoted: bool,
     /// Number of calls for which the node was unavailable.
     pub(super) unavailable_calls: u64,
     /// Whether the ACL denied INCRBY.
     pub(super) is_denied: bool,
+}
+
+impl ReplyFailures {
+    /// Returns the problems that an error reply to a script call shows, which this many calls share.
+    pub(super) fn of_calls(reply: &ErrorReply, calls: usize, is_demoted: bool) -> ReplyFailures {
+        let unavailable_calls = if reply.means_unavailable_node() { calls as u64 } else { 0 };
+        ReplyFailures { is_demoted, unavailable_calls, is_denied: false }
+    }
 }
 
 impl Connection {
@@ -43,42 +54,43 @@ impl Connection {
         let mut commands = Vec::new();
         let mut bytes = 0;
         let mut loaded = Vec::new();
-        let mut charges = MergedCharges::default();
+        let (mut charges, mut shared) = (MergedCharges::default(), SharedWrite::default());
         let now = self.breaker.as_ref().map(|breaker| breaker.clock.now());
         // A reply to a command written now arrives at this time at the earliest.
         let earliest_reply =
             now.map_or(Micros::ZERO, |now| now.saturating_add(self.meter.round_trip_min(now)));
         let is_time_known = now.is_some_and(|now| server_time.is_known_at(now));
-        while pipeline.len() + 2 * charges.counter_count() < WRITE_COMMANDS_MAX
-            && bytes + charges.wire_size < WRITE_BYTES_MAX
+        while pipeline.len() + shared.len() + 2 * charges.counter_count() < WRITE_COMMANDS_MAX
+            && bytes + charges.wire_size + shared.wire_size() < WRITE_BYTES_MAX
+            && pending.front().is_some_and(|command| shared.fits(command))
         {
             let Some(command) = pending.pop_front() else { break };
             let Some(command) = self.reject_unless_writable(command, earliest_reply, is_time_known)
             else {
                 continue;
             };
-            let before = pipeline.len();
-            if let Some(script) = command.script()
-                && command.noscript_count > 0
-                && !loaded.iter().any(|held| std::ptr::eq(*held, script))
-            {
-                pipeline.add_command(script_load(script));
-                loaded.push(script);
-            }
-            if command.asking {
-                pipeline.cmd("ASKING");
-            }
-            match command.split(pipeline.len() - before) {
+            match split_after_loading(command, &mut pipeline, &mut loaded) {
                 WriteParts::Script(command, in_flight) => {
                     bytes += wire_size(&command);
                     pipeline.add_command(command);
                     commands.push(in_flight);
                 }
                 WriteParts::Charges(call_charges, reply) => charges.add(call_charges, reply),
+                WriteParts::Shared(command) => shared.add(command),
             }
         }
+        for command in shared.take_few(self.dialer.config().shared_calls_min) {
+            let command = command.into_script_call();
+            if let WriteParts::Script(command, in_flight) =
+                split_after_loading(command, &mut pipeline, &mut loaded)
+            {
+                pipeline.add_command(command);
+                commands.push(in_flight);
+            }
+        }
+        shared.write(&mut pipeline);
         charges.write(&mut pipeline);
-        let batch = InFlightBatch { pipeline, commands, charges, sent: now };
+        let batch = InFlightBatch { pipeline, commands, shared, charges, sent: now };
         if batch.call_count() == 0 {
             return None;
         }
@@ -147,8 +159,8 @@ impl Connection {
         charges: MergedCharges,
         replies: impl Iterator<Item = Value>,
         span: Option<ServerTimeSpan>,
-    ) -> (Vec<PendingCommand>, ChargeFailures) {
-        let mut failures = ChargeFailures::default();
+    ) -> (Vec<PendingCommand>, ReplyFailures) {
+        let mut failures = ReplyFailures::default();
         let mut decode = |reply: Value| {
             failures.is_demoted |=
                 matches!(&reply, Value::ServerError(error) if is_read_only(error));
@@ -182,6 +194,27 @@ impl Connection {
             }
         }
     }
+}
+
+/// Splits a command. Before it, loads its script if the server does not know it, and sends ASKING if
+/// the command needs it.
+fn split_after_loading(
+    command: PendingCommand,
+    pipeline: &mut Pipeline,
+    loaded: &mut Vec<&'static Script>,
+) -> WriteParts {
+    let before = pipeline.len();
+    if let Some(script) = command.script()
+        && command.noscript_count > 0
+        && !loaded.iter().any(|held| std::ptr::eq(*held, script))
+    {
+        pipeline.add_command(script_load(script));
+        loaded.push(script);
+    }
+    if command.asking {
+        pipeline.cmd("ASKING");
+    }
+    command.split(pipeline.len() - before)
 }
 
 /// Returns the approximate size of an encoded command, in bytes.

@@ -12,6 +12,7 @@
 //! | `reply_slot` | passing the reply to a command from its connection to its caller |
 //! | `connection_write` | encoding queued commands into one socket write |
 //! | [`plain_charge`], [`server_time`] | charges without a script; bounds on the server's time |
+//! | [`shared_write`] | the calls of a write that share one script call |
 //! | `connection_probe` | PINGs while the circuit breaker is open |
 //! | `connection_load` | estimate of whether a reply can arrive in time |
 //! | `circuit_breaker`, `node_breaker` | state machine of a circuit breaker; the breaker shared by all callers of a node |
@@ -49,6 +50,7 @@ pub mod plain_charge;
 mod reply_slot;
 mod sentinel;
 pub mod server_time;
+pub mod shared_write;
 mod single_master;
 mod slot_refresh;
 pub mod slot_table;

@@ -203,7 +203,10 @@ impl CallTracker {
         self.reported = true;
         let address = &self.breaker.address;
         let error = match reply {
-            CommandReply::Value(_) | CommandReply::Charged(_) | CommandReply::Redirect(..) => None,
+            CommandReply::Value(_)
+            | CommandReply::Charged(_)
+            | CommandReply::Decided(_)
+            | CommandReply::Redirect(..) => None,
             CommandReply::Failed(SendError { kind, .. }) => Some(*kind),
         };
         let waited = match error {

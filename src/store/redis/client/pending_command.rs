@@ -14,9 +14,11 @@ use super::error_reply::Redirect;
 use super::node_breaker::CallTracker;
 use super::plain_charge::{ChargeReplies, PlainCharges};
 use super::reply_slot::{ReplyReceiver, ReplySender, reply_slot};
+use super::shared_write::SharedCall;
 use super::transport::{ScriptCall, SendError, SendErrorKind};
 use crate::domain::Micros;
 use crate::store::redis::script::library::Script;
+use crate::store::redis::script::reply::ScriptReply;
 
 /// Commands that one call sends to one node, queued together so that a single write contains all of
 /// them.
@@ -32,17 +34,21 @@ pub(crate) enum CommandReply {
     Redirect(Redirect, Box<ScriptCall>),
     /// All plain charges were written. Contains the replies, one per charge.
     Charged(ChargeReplies),
+    /// The call shared a script call, which decided it.
+    Decided(ScriptReply),
     /// The command was rejected, failed with an error reply, or was lost.
     Failed(SendError),
 }
 
-/// Request to a node for one call: either a script call or plain charges.
+/// Request to a node for one call.
 #[derive(Debug)]
 pub(crate) enum NodeCommand {
     /// Call to a Lua script. Boxed, so that the entries of a connection's queue stay small.
     Script(Box<ScriptCall>),
     /// INCRBY commands, written and completed together.
     Charges(PlainCharges),
+    /// Call that shares a script call with others of its write. Boxed as a script call is.
+    Shared(Box<SharedCall>),
 }
 
 impl NodeCommand {
@@ -148,7 +154,7 @@ impl PendingCommand {
     pub(crate) fn mark_written(&self) -> bool {
         let is_refund = match &self.call {
             NodeCommand::Script(call) => call.script.is_refund(),
-            NodeCommand::Charges(_) => false,
+            NodeCommand::Charges(_) | NodeCommand::Shared(_) => false,
         };
         match &self.reply {
             Some(ReplyTo::Caller(caller)) => caller.mark_written() || is_refund,
@@ -156,18 +162,41 @@ impl PendingCommand {
         }
     }
 
+    /// Returns the call if it can share a script call.
+    pub(crate) fn shared(&self) -> Option<&SharedCall> {
+        match &self.call {
+            NodeCommand::Shared(shared) => Some(shared),
+            NodeCommand::Script(_) | NodeCommand::Charges(_) => None,
+        }
+    }
+
+    /// Replaces a call that can share a script call with a script call of its own.
+    pub(crate) fn into_script_call(self) -> PendingCommand {
+        match self.call {
+            NodeCommand::Shared(shared) => {
+                PendingCommand { call: NodeCommand::script(shared.encode_alone()), ..self }
+            }
+            NodeCommand::Script(_) | NodeCommand::Charges(_) => self,
+        }
+    }
+
     /// Returns the script of the call; `None` for plain charges.
     pub(crate) fn script(&self) -> Option<&'static Script> {
         match &self.call {
             NodeCommand::Script(call) => Some(call.script),
-            NodeCommand::Charges(_) => None,
+            NodeCommand::Charges(_) | NodeCommand::Shared(_) => None,
         }
     }
 
     /// Rejects the command before it is written: the caller receives an error of this kind.
     pub(crate) fn reject(self, kind: SendErrorKind) {
+        self.complete(CommandReply::Failed(SendError::not_executed(kind)));
+    }
+
+    /// Sends the reply to the caller, if the caller is still waiting.
+    pub(crate) fn complete(self, outcome: CommandReply) {
         if let Some(reply) = self.reply {
-            reply.send(CommandReply::Failed(SendError::not_executed(kind)));
+            reply.send(outcome);
         }
     }
 
@@ -192,6 +221,14 @@ impl PendingCommand {
                 WriteParts::Script(command, in_flight)
             }
             NodeCommand::Charges(charges) => WriteParts::Charges(charges, reply),
+            call @ NodeCommand::Shared(_) => WriteParts::Shared(PendingCommand {
+                call,
+                asking,
+                noscript_count,
+                queued_at,
+                deadline,
+                reply,
+            }),
         }
     }
 }
@@ -202,6 +239,8 @@ pub(crate) enum WriteParts {
     Script(Cmd, InFlight),
     /// Plain charges, and the sender of the replies to the caller.
     Charges(PlainCharges, Option<ReplyTo>),
+    /// Call that shares a script call. Kept whole, because it may have to be written again.
+    Shared(PendingCommand),
 }
 
 impl InFlight {

@@ -191,9 +191,10 @@ pub(crate) fn into_charge_replies(reply: CommandReply, count: usize) -> ChargeRe
     let error = match reply {
         CommandReply::Charged(replies) if replies.len() == count => return replies,
         CommandReply::Failed(error) => error,
-        CommandReply::Charged(_) | CommandReply::Value(_) | CommandReply::Redirect(..) => {
-            SendError::LOST
-        }
+        CommandReply::Charged(_)
+        | CommandReply::Value(_)
+        | CommandReply::Decided(_)
+        | CommandReply::Redirect(..) => SendError::LOST,
     };
     std::iter::repeat_n(ChargeReply::from(error), count).collect()
 }

@@ -12,8 +12,9 @@ use smallvec::smallvec;
 use super::node::Node;
 use super::pending_command::{Batch, NodeCommand};
 use super::plain_charge::{NodeCharges, PendingCharges, PlainCharges};
+use super::shared_write::SharedCall;
 use super::transport::{
-    PendingScript, PendingScripts, ScriptCall, ScriptCalls, SendError, SendErrorKind,
+    PendingScript, PendingScripts, PendingShared, ScriptCall, ScriptCalls, SendError, SendErrorKind,
 };
 
 /// Topology in which one master holds all keys. Has no node until the master is known.
@@ -70,6 +71,20 @@ impl SingleMaster {
         let (command, reply) = node.prepare(NodeCommand::Charges(charges), deadline, false, now);
         node.enqueue(command.into_iter().collect());
         Some(PendingCharges::new(smallvec![NodeCharges::all(reply, count)], count))
+    }
+
+    /// Queues a call that can share a script call. Returns `None` if the master is not known.
+    pub(crate) fn submit_shared(
+        &self,
+        call: SharedCall,
+        deadline: Option<Instant>,
+    ) -> Option<PendingShared> {
+        let node = self.node.load();
+        let node = node.as_ref()?;
+        let call = NodeCommand::Shared(Box::new(call));
+        let (command, reply) = node.prepare(call, deadline, false, node.now());
+        node.enqueue(command.into_iter().collect());
+        Some(PendingShared::new(reply))
     }
 
     /// Sends a script call to the master and discards its reply. Drops the call if the master is

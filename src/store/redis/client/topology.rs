@@ -17,9 +17,10 @@ use super::node::Node;
 use super::node_stats::NodeReport;
 use super::plain_charge::{PendingCharges, PlainCharges};
 use super::sentinel::follow_master;
+use super::shared_write::SharedCall;
 use super::single_master::SingleMaster;
 use super::slot_refresh::refresh_slot_table;
-use super::transport::{PendingScripts, ScriptCall, ScriptCalls, Transport};
+use super::transport::{PendingScripts, PendingShared, ScriptCall, ScriptCalls, Transport};
 use crate::store::redis::script::library::Script;
 
 /// Interval at which [`RedisClient::wait_until_connected`] checks the connections.
@@ -69,7 +70,9 @@ impl RedisClient {
         scripts: Vec<&'static Script>,
     ) -> Result<RedisClient, RedisConfigError> {
         let topology = config.topology.clone();
-        let can_charge = config.plain_commands && config.breaker_clock.is_some();
+        let shares_writes =
+            config.shared_calls_min.is_some() && topology != TopologyConfig::Cluster;
+        let can_charge = config.plain_commands && config.breaker_clock.is_some() && !shares_writes;
         let context = Arc::new(ClientContext::new(config, scripts)?);
         let (refresh_needed, losses) = (Arc::new(Notify::new()), Arc::clone(&context.losses));
         let topology = match topology {
@@ -158,6 +161,17 @@ impl Transport for RedisClient {
         match &*self.topology {
             Topology::SingleMaster(master) => master.submit(calls),
             Topology::Cluster(cluster) => cluster.submit(calls),
+        }
+    }
+
+    fn shares_writes(&self) -> bool {
+        self.context.config.shared_calls_min.is_some() && !self.is_cluster()
+    }
+
+    fn submit_shared(&self, call: SharedCall, deadline: Option<Instant>) -> Option<PendingShared> {
+        match &*self.topology {
+            Topology::SingleMaster(master) => master.submit_shared(call, deadline),
+            Topology::Cluster(_) => None,
         }
     }
 

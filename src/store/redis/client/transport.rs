@@ -17,8 +17,10 @@ use super::cluster::Cluster;
 use super::pending_command::{CommandReply, PendingReply};
 use super::plain_charge::{ChargeReplies, PendingCharges, PlainCharges};
 use super::reply_slot::{ReplySender, reply_slot};
+use super::shared_write::SharedCall;
 use crate::domain::{ExecutionStatus, Source};
 use crate::store::redis::script::library::Script;
+use crate::store::redis::script::reply::ScriptReply;
 
 /// Returns the source of a reply: [`Source::Shed`] if the call was not sent because too many other
 /// calls are waiting, and otherwise [`Source::Redis`].
@@ -203,8 +205,10 @@ impl Future for PendingScript {
             match ready!(Pin::new(reply).poll(context)) {
                 CommandReply::Value(value) => return Poll::Ready(Ok(value)),
                 CommandReply::Failed(error) => return Poll::Ready(Err(error)),
-                // Only plain charges get such a reply.
-                CommandReply::Charged(_) => return Poll::Ready(Err(SendError::LOST)),
+                // Only plain charges and shared calls get such a reply.
+                CommandReply::Charged(_) | CommandReply::Decided(_) => {
+                    return Poll::Ready(Err(SendError::LOST));
+                }
                 CommandReply::Redirect(redirect, call) => match cluster.take() {
                     Some(cluster) => {
                         let follow = async move { cluster.follow_redirects(redirect, *call).await };
@@ -222,6 +226,48 @@ impl Future for PendingScript {
             PendingState::Boxed(reply) => reply.as_mut().poll(context),
             PendingState::Queued(..) => Poll::Pending,
         }
+    }
+}
+
+/// Call that was queued to share a script call: a future that resolves to its reply.
+#[derive(Debug)]
+pub struct PendingShared(PendingReply);
+
+/// Reply to a call that can share a script call.
+#[derive(Debug)]
+pub enum SharedReply {
+    /// The call shared a script call.
+    Decided(ScriptReply),
+    /// The call had a script call of its own, which returned this value.
+    Alone(Value),
+}
+
+impl PendingShared {
+    pub(crate) fn new(reply: PendingReply) -> PendingShared {
+        PendingShared(reply)
+    }
+
+    /// Ends the caller's wait. Returns whether the call has not been sent and never will be. If not,
+    /// the future still resolves to the reply.
+    pub(crate) fn leave(&mut self) -> bool {
+        self.0.leave()
+    }
+}
+
+impl Future for PendingShared {
+    type Output = Result<SharedReply, SendError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match ready!(Pin::new(&mut self.0).poll(context)) {
+            CommandReply::Decided(reply) => Ok(SharedReply::Decided(reply)),
+            CommandReply::Value(value) => Ok(SharedReply::Alone(value)),
+            CommandReply::Failed(error) => Err(error),
+            // The server is a cluster node, contrary to the settings.
+            CommandReply::Redirect(..) => {
+                Err(SendError::not_executed(SendErrorKind::Reconfiguring))
+            }
+            CommandReply::Charged(_) => Err(SendError::LOST),
+        })
     }
 }
 
@@ -271,6 +317,19 @@ pub trait Transport: Send + Sync + 'static {
             }
             replies
         }
+    }
+
+    /// Returns whether the calls of one write share a script call. If not,
+    /// [`submit_shared`](Self::submit_shared) always returns `None`.
+    fn shares_writes(&self) -> bool {
+        false
+    }
+
+    /// Queues a call that can share a script call with other calls, without waiting. Returns `None`
+    /// if no server is known.
+    fn submit_shared(&self, call: SharedCall, deadline: Option<Instant>) -> Option<PendingShared> {
+        let _ = (call, deadline);
+        None
     }
 
     /// Returns whether counters can be charged with plain commands. If not,

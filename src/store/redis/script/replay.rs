@@ -243,3 +243,98 @@ fn follow_script(outcomes: &mut [Outcome], checks: &[Check<'_>], passed: usize, 
 fn count(number: i64) -> Result<u64, ReplyError> {
     u64::try_from(number).map_err(|_| ReplyError::Number)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::fixtures::{fixed_window, take};
+    use crate::domain::{Accounting, Hits};
+    use crate::store::redis::keys::Prefix;
+    use crate::store::redis::script::arguments::Encoder;
+    use crate::store::redis::script::library::PRODUCTION;
+    use std::sync::Arc;
+
+    /// Packs small numbers and the code of an error as `decide.lua` does.
+    fn packed(numbers: &[i8], code: Option<&str>, places: &[i8]) -> Vec<u8> {
+        let mut reply = vec![0xdc, 0, 0];
+        reply.extend(numbers.iter().map(|number| *number as u8));
+        if let Some(code) = code {
+            reply.push(0xa0 | code.len() as u8);
+            reply.extend(code.bytes());
+        }
+        reply.extend(places.iter().map(|place| *place as u8));
+        reply
+    }
+
+    /// Replays two calls of the counters 1 and 2, and one of counter 1, over a reply.
+    fn replay(reply: &[u8]) -> Result<WriteResults, ReplyError> {
+        let limit = Arc::new(fixed_window(5, Micros(100)));
+        let encoder = Encoder::new(Prefix::default(), &PRODUCTION, false);
+        let calls = [vec![take(1, 2, &limit), take(2, 2, &limit)], vec![take(1, 2, &limit)]];
+        let call = |checks| Call {
+            checks,
+            accounting: Accounting::AllOrNothing,
+            now: Micros(7),
+            deadline: None,
+        };
+        let mut write = WriteCalls::default();
+        for checks in &calls {
+            assert!(write.fits(&call(checks), None));
+            write.add(&encoder, &call(checks), None);
+        }
+        let mut replay = Replay::new(&write, reply)?;
+        for checks in &calls {
+            replay.next(&call(checks))?;
+        }
+        replay.finish()
+    }
+
+    fn charged(results: &WriteResults) -> Vec<Vec<u64>> {
+        let each = results.each.iter().map(|result| match result {
+            CallResult::Decided(reply) => reply.outcomes.iter().map(|one| one.charged.0).collect(),
+            _ => Vec::new(),
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn each_call_sees_the_charges_of_the_calls_before_it() {
+        let results = replay(&packed(&[7, 0, 1, 2, 1], None, &[])).unwrap();
+        assert_eq!(charged(&results), [vec![2, 2], vec![2]]);
+        let CallResult::Decided(last) = &results.each[1] else { panic!("{results:?}") };
+        assert_eq!(last.outcomes[0].available, Hits(1));
+        assert_eq!((results.disagreements, results.error_code), (0, None));
+    }
+
+    #[test]
+    fn answers_follow_a_script_that_decided_otherwise() {
+        // Three hits are left, so both calls should pass.
+        let results = replay(&packed(&[7, 0, 1, 1, 1], None, &[])).unwrap();
+        assert_eq!(results.disagreements, 1);
+        assert_eq!(charged(&results), [vec![0, 0], vec![2]], "a rejected call charges nothing");
+        // None is left, so none should pass.
+        let results = replay(&packed(&[7, 5, 5, 2, 1], None, &[])).unwrap();
+        assert_eq!(results.disagreements, 2);
+        assert_eq!(charged(&results), [vec![2, 2], vec![2]]);
+    }
+
+    #[test]
+    fn a_counter_that_was_not_written_fails_the_calls_that_charge_it() {
+        let results = replay(&packed(&[7, 0, 1, 2, 1], Some("OOM"), &[2])).unwrap();
+        assert_eq!(results.each[0], CallResult::PartlyWritten);
+        assert!(matches!(results.each[1], CallResult::Decided(_)));
+        assert_eq!(results.error_code.as_deref(), Some("OOM"));
+        let results = replay(&packed(&[7, 0, 1, 2, 1], Some("OOM"), &[1, 2])).unwrap();
+        assert_eq!(results.each, [CallResult::NotWritten, CallResult::NotWritten]);
+    }
+
+    #[test]
+    fn a_reply_that_the_script_cannot_send_is_an_error() {
+        for numbers in [&[][..], &[7], &[7, 0, 0, 2], &[7, 0, 0, 2, 1, 1], &[-7, 0, 0, 2, 1]] {
+            assert!(replay(&packed(numbers, None, &[])).is_err(), "{numbers:?}");
+        }
+        assert!(replay(&packed(&[7, 0, 1, 2, 1], Some("OOM"), &[3])).is_err());
+        assert!(replay(&packed(&[7, -1, 1, 2, 1], None, &[])).is_err(), "its window is not there");
+        assert!(replay(b"").is_err() && replay(b"\xc0").is_err());
+    }
+}

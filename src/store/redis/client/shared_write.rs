@@ -1,0 +1,228 @@
+//! Calls of one write that share one script call: what they wait with, and what the reply means.
+//!
+//! Not here: the arguments and the replay (`script`), when to write (`connection`).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use redis::{Pipeline, Value};
+
+use super::connection::{Connection, SCRIPT_RELOADS_MAX};
+use super::connection_write::ReplyFailures;
+use super::dialer::script_load;
+use super::error_reply::{ErrorReply, is_read_only};
+use super::pending_command::{CommandReply, PendingCommand};
+use super::transport::{ScriptCall, SendError, SendErrorKind};
+use crate::domain::{Call, ExecutionStatus, Micros, OwnedCall};
+use crate::store::redis::script::arguments::Encoder;
+use crate::store::redis::script::replay::{CallResult, Replay, WriteResults};
+use crate::store::redis::script::reply::ReplyError;
+use crate::store::redis::script::write_calls::{WriteCalls, is_shareable};
+
+/// Call that can share a script call with other calls of its write.
+#[derive(Debug)]
+pub struct SharedCall {
+    call: OwnedCall,
+    encoder: Arc<Encoder>,
+    /// Time that the script uses instead of the server's clock; only in tests.
+    now: Option<Micros>,
+}
+
+impl SharedCall {
+    /// Copies a call. `None` if it needs a script call of its own.
+    pub(crate) fn new(
+        call: &Call<'_>,
+        encoder: &Arc<Encoder>,
+        now: Option<Micros>,
+    ) -> Option<SharedCall> {
+        let encoder = Arc::clone(encoder);
+        is_shareable(call.checks).then(|| SharedCall { call: OwnedCall::new(call), encoder, now })
+    }
+
+    /// Passes the call to a function.
+    fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> R {
+        let checks = self.call.checks();
+        then(&self.call.to_call(&checks))
+    }
+
+    /// Encodes the script call of this call alone, which costs Redis less than `decide.lua` does.
+    pub(super) fn encode_alone(&self) -> ScriptCall {
+        self.with_call(|call| {
+            let encoder = &self.encoder;
+            let alone = encoder.encode_call(call.checks, call.accounting, self.now, call.now);
+            ScriptCall { deadline: call.deadline, ..alone }
+        })
+    }
+}
+
+/// Calls of one write that share one script call.
+#[derive(Debug, Default)]
+pub(super) struct SharedWrite {
+    calls: WriteCalls,
+    commands: Vec<PendingCommand>,
+    /// Number of replies, to SCRIPT LOAD, that precede the script's reply.
+    pub(super) preceding_replies: usize,
+}
+
+impl SharedWrite {
+    pub(super) fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    pub(super) fn wire_size(&self) -> usize {
+        self.calls.wire_size()
+    }
+
+    /// Returns whether a command can be added, or needs no room here because it is written by
+    /// itself.
+    pub(super) fn fits(&self, command: &PendingCommand) -> bool {
+        let shared = command.shared();
+        shared.is_none_or(|shared| shared.with_call(|call| self.calls.fits(call, shared.now)))
+    }
+
+    /// Adds the command of a call that can share a script call.
+    pub(super) fn add(&mut self, command: PendingCommand) {
+        if let Some(shared) = command.shared() {
+            shared.with_call(|call| self.calls.add(&shared.encoder, call, shared.now));
+            self.commands.push(command);
+        }
+    }
+
+    /// Takes the commands if they are too few to share a script call.
+    pub(super) fn take_few(&mut self, calls_min: Option<usize>) -> Vec<PendingCommand> {
+        let is_enough = calls_min.is_some_and(|calls_min| self.len() >= calls_min);
+        if is_enough { Vec::new() } else { std::mem::take(&mut self.commands) }
+    }
+
+    /// Appends the script call.
+    pub(super) fn write(&mut self, pipeline: &mut Pipeline) {
+        let Some(shared) = self.commands.first().and_then(PendingCommand::shared) else { return };
+        let ScriptCall { script, command, .. } = self.calls.encode(&shared.encoder);
+        if self.commands.iter().any(|command| command.noscript_count > 0) {
+            pipeline.add_command(script_load(script));
+            self.preceding_replies = 1;
+        }
+        pipeline.add_command(command);
+    }
+
+    fn replay(&self, reply: &Value) -> Result<WriteResults, ReplyError> {
+        let Value::BulkString(reply) = reply else { return Err(ReplyError::Shape) };
+        let mut replay = Replay::new(&self.calls, reply)?;
+        for shared in self.commands.iter().filter_map(PendingCommand::shared) {
+            shared.with_call(|call| replay.next(call))?;
+        }
+        replay.finish()
+    }
+}
+
+impl Connection {
+    /// Passes the reply to a shared script call to the callers. If the script did not run because it
+    /// must be loaded, queues the calls again, before those that wait.
+    pub(super) fn complete_shared(
+        &self,
+        shared: SharedWrite,
+        reply: &Value,
+        pending: &mut VecDeque<PendingCommand>,
+    ) -> ReplyFailures {
+        let results = match reply {
+            Value::ServerError(error) => {
+                let is_demoted = is_read_only(error);
+                let reply = ErrorReply::classify(error, self.dialer.address());
+                let failures = ReplyFailures::of_calls(&reply, shared.len(), is_demoted);
+                match reply {
+                    ErrorReply::NoScript => self.reload(shared.commands, pending),
+                    ErrorReply::Redirect(redirect) => {
+                        self.stats.record_redirect(&redirect);
+                        let kind = SendErrorKind::Reconfiguring;
+                        self.fail_shared(shared.commands, SendError::not_executed(kind));
+                    }
+                    ErrorReply::Failed(error) => {
+                        self.stats.errors.add(1);
+                        self.fail_shared(shared.commands, error);
+                    }
+                }
+                return failures;
+            }
+            reply => shared.replay(reply),
+        };
+        let Ok(WriteResults { each, error_code, disagreements }) = results else {
+            // The store counts a reply that it cannot read.
+            shared
+                .commands
+                .into_iter()
+                .for_each(|one| one.complete(CommandReply::Value(Value::Nil)));
+            return ReplyFailures::default();
+        };
+        self.record_disagreements(disagreements);
+        let lost = error_code.as_deref().and_then(|code| self.classify_code(code));
+        let (mut not_written, unknown) = (0, ExecutionStatus::Unknown);
+        let partly = SendError { executed: unknown, kind: SendErrorKind::Script };
+        for (command, result) in shared.commands.into_iter().zip(each) {
+            command.complete(match result {
+                CallResult::Decided(reply) => CommandReply::Decided(reply),
+                CallResult::NoWindow => {
+                    CommandReply::Failed(SendError::not_executed(SendErrorKind::Script))
+                }
+                CallResult::PartlyWritten => CommandReply::Failed(partly),
+                CallResult::NotWritten => {
+                    not_written += 1;
+                    CommandReply::Failed(lost.as_ref().map_or(partly, |(_, error)| *error))
+                }
+            });
+        }
+        let Some((reply, error)) = lost else { return ReplyFailures::default() };
+        self.stats.errors.add(1);
+        if error.kind.suggests_topology_change() {
+            self.refresh_needed.notify_one();
+        }
+        ReplyFailures::of_calls(&reply, not_written, error_code.as_deref() == Some("READONLY"))
+    }
+
+    /// Queues calls again whose script the server does not know.
+    fn reload(&self, commands: Vec<PendingCommand>, pending: &mut VecDeque<PendingCommand>) {
+        self.stats.noscript.add(1);
+        for mut command in commands.into_iter().rev() {
+            if command.noscript_count < SCRIPT_RELOADS_MAX {
+                command.noscript_count += 1;
+                self.load.add(1);
+                pending.push_front(command);
+            } else {
+                let error = SendError::not_executed(SendErrorKind::Script);
+                command.complete(CommandReply::Failed(error));
+            }
+        }
+    }
+
+    fn fail_shared(&self, commands: Vec<PendingCommand>, error: SendError) {
+        if error.kind.suggests_topology_change() {
+            self.refresh_needed.notify_one();
+        }
+        commands.into_iter().for_each(|command| command.complete(CommandReply::Failed(error)));
+    }
+
+    /// Classifies the code of an error that a write in the script got.
+    fn classify_code(&self, code: &str) -> Option<(ErrorReply, SendError)> {
+        let line = format!("-{code} a counter was not written\r\n");
+        let Ok(Value::ServerError(error)) = redis::parse_redis_value(line.as_bytes()) else {
+            return None;
+        };
+        let reply = ErrorReply::classify(&error, self.dialer.address());
+        let ErrorReply::Failed(error) = reply else { return None };
+        Some((reply, error))
+    }
+
+    fn record_disagreements(&self, calls: u64) {
+        if calls == 0 {
+            return;
+        }
+        self.stats.disagreements.add(calls);
+        let node = self.dialer.address();
+        if let Some(suppressed) = self.dialer.log_limiter().admit("decided otherwise", node) {
+            tracing::error!(%node, calls, suppressed, "the scripts and Tidegate decided differently");
+        }
+    }
+}

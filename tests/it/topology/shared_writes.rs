@@ -1,0 +1,173 @@
+//! Calls of one write that share a script call, on a real server: each has an answer of its own,
+//! whatever becomes of the others.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use redis::Value;
+use tidegate::clock::Clock;
+use tidegate::domain::{
+    Accounting, Answer, Answers, Call, Check, ExecutionStatus, Limit, Op, Verdict,
+};
+use tidegate::store::Store;
+use tidegate::store::redis::RedisStore;
+use tidegate::store::redis::client::config::{RedisConfig, TopologyConfig};
+use tidegate::store::redis::client::node_stats::NodeStats;
+use tidegate::store::redis::client::topology::RedisClient;
+use tidegate::store::redis::keys::Prefix;
+use tidegate::store::redis::script::library::PRODUCTION;
+use tidegate::store::redis::store::TimeSource;
+
+use super::counting_load::config;
+use crate::support::acl;
+use crate::support::limits::{HOUR, SECOND, bucket, key, sliding_log, take, window};
+use crate::support::redis_server::{PATIENCE, Server};
+
+/// A window that ends after any test.
+const LONG: u64 = 1_000_000 * SECOND;
+const NOT_EXECUTED: Answer = Answer::Unanswered { executed: ExecutionStatus::NotExecuted };
+const UNKNOWN: Answer = Answer::Unanswered { executed: ExecutionStatus::Unknown };
+
+/// A store over one connection, whose calls share script calls.
+async fn open(server: &Server) -> (RedisStore<RedisClient>, Arc<NodeStats>) {
+    let config = RedisConfig {
+        connections_per_node: 1,
+        shared_calls_min: Some(2),
+        silence_max: PATIENCE,
+        ..config(TopologyConfig::Single, &[server])
+    };
+    let client = RedisClient::open(config, PRODUCTION.all().to_vec()).unwrap();
+    tokio::time::timeout(PATIENCE, client.wait_until_connected()).await.expect("it connects");
+    let stats = Arc::clone(&client.report()[0].stats);
+    (RedisStore::new(client, Prefix::default(), TimeSource::Server), stats)
+}
+
+/// Makes the calls at once, so that one write has all of them.
+async fn together(store: &RedisStore<RedisClient>, calls: &[Vec<Check<'_>>]) -> Vec<Answers> {
+    let call = |checks| Call {
+        checks,
+        accounting: Accounting::AllOrNothing,
+        now: Clock::System.now(),
+        deadline: None,
+    };
+    let calls: Vec<Call<'_>> = calls.iter().map(|checks| call(checks.as_slice())).collect();
+    join_all(calls.iter().map(|call| store.apply(call))).await
+}
+
+fn verdicts(answers: &[Answers]) -> Vec<Option<Verdict>> {
+    answers.iter().map(|answers| answers.each[0].verdict()).collect()
+}
+
+fn peek<'a>(check: &Check<'a>) -> Vec<Check<'a>> {
+    vec![Check { op: Op::PEEK, ..*check }]
+}
+
+/// Number of calls of `decide.lua` and of all scripts, by the server's own count of commands.
+fn script_calls(server: &Server) -> u64 {
+    let Value::BulkString(text) = server.ask(&["INFO", "commandstats"]) else { return 0 };
+    let text = String::from_utf8(text).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.and_then(|line| line.split(',').next()).map_or(0, |calls| calls.parse().unwrap())
+}
+
+#[tokio::test]
+async fn calls_of_one_write_are_one_script_call_and_see_each_other() {
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let (store, stats) = open(&server).await;
+    let (limit, log) = (window(5, LONG), sliding_log(5, HOUR));
+    let calls: Vec<Vec<Check<'_>>> = (0..8).map(|_| vec![take(key(1), &limit, 1)]).collect();
+    let answers = together(&store, &calls).await;
+    let passed = verdicts(&answers).iter().filter(|one| **one == Some(Verdict::Pass)).count();
+    assert_eq!(passed, 5);
+    assert_eq!((stats.writes.get(), stats.calls.get(), script_calls(&server)), (1, 8, 1));
+    // A call that another script decides is in the same write.
+    let mixed = [vec![take(key(2), &limit, 1)], vec![take(key(3), &log, 1)], peek(&calls[0][0])];
+    let answers = together(&store, &mixed).await;
+    let (pass, refuse) = (Some(Verdict::Pass), Some(Verdict::Refuse));
+    assert_eq!(verdicts(&answers), [pass, pass, refuse]);
+    assert_eq!((stats.writes.get(), script_calls(&server)), (2, 3));
+    // A write of one call has the script of that call.
+    together(&store, &mixed[..1]).await;
+    assert_eq!((stats.writes.get(), script_calls(&server)), (3, 4));
+    assert_eq!(stats.disagreements.get(), 0);
+}
+
+#[tokio::test]
+async fn a_write_has_at_most_64_calls() {
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let (store, stats) = open(&server).await;
+    let limit = window(1_000, LONG);
+    let calls: Vec<Vec<Check<'_>>> = (0..150).map(|_| vec![take(key(1), &limit, 1)]).collect();
+    let answers = together(&store, &calls).await;
+    assert!(verdicts(&answers).iter().all(|verdict| *verdict == Some(Verdict::Pass)));
+    assert_eq!((stats.writes.get(), stats.calls.get(), script_calls(&server)), (3, 150, 3));
+    let left = together(&store, &[peek(&calls[0][0])]).await;
+    assert_eq!(left[0].each[0].outcome().unwrap().available.0, 850);
+}
+
+#[tokio::test]
+async fn a_script_that_the_server_lost_is_loaded_and_every_call_is_made_once() {
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let (store, stats) = open(&server).await;
+    let limit = window(1_000, LONG);
+    let calls: Vec<Vec<Check<'_>>> = (0..20).map(|_| vec![take(key(1), &limit, 1)]).collect();
+    server.ask(&["SCRIPT", "FLUSH"]);
+    let answers = together(&store, &calls).await;
+    assert!(verdicts(&answers).iter().all(|verdict| *verdict == Some(Verdict::Pass)));
+    assert_eq!(stats.noscript.get(), 1, "one per script call");
+    let left = together(&store, &[peek(&calls[0][0])]).await;
+    assert_eq!(left[0].each[0].outcome().unwrap().available.0, 980);
+    assert_eq!(stats.noscript.get(), 2, "the script of a single call was lost, too");
+}
+
+#[tokio::test]
+async fn a_full_server_refuses_and_answers_peeks_and_makes_no_charge() {
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let (store, stats) = open(&server).await;
+    let limits: [Arc<Limit>; 2] = [window(5, LONG), bucket(5, HOUR)];
+    for limit in &limits {
+        let used = take(key(1), limit, 5);
+        let fresh = take(key(2), limit, 5);
+        together(&store, &[vec![used]]).await;
+        server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
+        let answers = together(&store, &[vec![fresh], vec![used], peek(&fresh)]).await;
+        server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
+        assert_eq!(answers[0].each, [NOT_EXECUTED]);
+        assert_eq!(answers[1].each[0].verdict(), Some(Verdict::Refuse), "it needs no write");
+        // It shares a counter with the charge that failed.
+        assert!(answers[2].each[0].outcome().is_some());
+        let left = together(&store, &[peek(&fresh), peek(&used)]).await;
+        let left = left.iter().map(|one| one.each[0].outcome().unwrap().available.0);
+        assert_eq!(left.collect::<Vec<_>>(), [5, 0]);
+    }
+    assert_eq!(stats.errors.get(), 2, "one per script call");
+}
+
+#[tokio::test]
+async fn a_write_that_fails_amid_a_script_concerns_only_the_calls_that_need_it() {
+    // Windows that exist are charged by INCR, and buckets by SET.
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let (store, stats) = open(&server).await;
+    let (window, bucket) = (window(50, LONG), bucket(50, HOUR));
+    let windows = [1, 2, 3].map(|n| take(key(n), &window, 1));
+    let buckets = [4, 5].map(|n| take(key(n), &bucket, 1));
+    together(&store, &windows.map(|check| vec![check])).await;
+    server.ask(&["ACL", "SETUSER", acl::USER, "-set"]);
+    let calls = [
+        vec![windows[0]],
+        vec![windows[1], buckets[0]],
+        vec![buckets[1]],
+        vec![windows[2], take(key(9), &bucket, 51)],
+    ];
+    let answers = together(&store, &calls).await;
+    assert_eq!(answers[0].each[0].verdict(), Some(Verdict::Pass));
+    assert_eq!(answers[1].each, [UNKNOWN; 2], "one of its two charges was made");
+    assert_eq!(answers[2].each, [UNKNOWN], "the server does not say that it did nothing");
+    assert_eq!(answers[3].each[1].verdict(), Some(Verdict::Refuse), "it charges nothing");
+    server.ask(&["ACL", "SETUSER", acl::USER, "+set"]);
+    let all: Vec<_> = windows.iter().chain(&buckets).map(peek).collect();
+    let left = together(&store, &all).await;
+    let left = left.iter().map(|one| one.each[0].outcome().unwrap().available.0);
+    assert_eq!(left.collect::<Vec<_>>(), [48, 48, 49, 50, 50]);
+    assert_eq!(stats.disagreements.get(), 0);
+}
