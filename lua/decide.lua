@@ -84,7 +84,7 @@ for place = 1, count do
   elseif digits then
     if sub(value, 1, -11) == digits then
       state = tonumber(sub(value, -10))
-      state = state and state >= 0 and state % 1 == 0 and state
+      state = state and state >= 0 and state < 1e10 and state % 1 == 0 and state
     end
   elseif letter == 'b' or letter == 'l' then
     local tat, rem = tonumber(value), 0

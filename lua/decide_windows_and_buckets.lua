@@ -32,7 +32,7 @@ for i = 1, checks do
     if value then
       count = string.sub(value, 1, -11) == digits and tonumber(string.sub(value, -10))
     end
-    if changes or not (count and count >= 0 and (count + cost <= hits or count < 1e10 and count % 1 == 0)) then
+    if changes or not (count and count >= 0 and count < 1e10 and count % 1 == 0) then
       fixed_window = fixed_window or loadfile('algorithm/fixed_window.lua')(now, extra_ms)
       local limit = { hits, length }
       local state = fixed_window.load(keys[i], limit, 0)

@@ -34,7 +34,7 @@ local value, count = not changes and redis.pcall('GET', key), 0
 if value then
   count = not value.err and string.sub(value, 1, -11) == digits and tonumber(string.sub(value, -10))
 end
-if changes or not (count and count >= 0 and (count + cost <= hits or count < 1e10 and count % 1 == 0)) then
+if changes or not (count and count >= 0 and count < 1e10 and count % 1 == 0) then
   local fixed_window = loadfile('algorithm/fixed_window.lua')(now, extra_ms)
   local limit = { hits, length }
   local state, err = fixed_window.load(key, limit, 0)

@@ -79,18 +79,19 @@ local function parse(value, limit, at)
   if not start then
     return nil, { -1 }
   end
-  local number, unit = tonumber(value) or -1, limit[at + 2]
+  local text, unit = value or '', limit[at + 2]
+  local head, count = string.sub(text, 1, -11), tonumber(string.sub(text, -10))
+  local number = head == '' and 0 or tonumber(head)
   -- A larger number than our scripts write would count as the current window for ever.
-  if not (number >= 0 and number < 9e18) then
+  if not (number and number >= 0 and number < 900000000 and count) then
     return nil
   end
-  local count = tonumber(string.sub(value, -10)) or 0
-  local ahead = ((tonumber(string.sub(value, 1, -11)) or 0) - start / unit) % 900000000
-  if not (ahead < 450000000 and ahead % 1 == 0 and count >= 0 and count % 1 == 0) then
+  local ahead = (number - start / unit) % 900000000
+  if not (ahead < 450000000 and ahead % 1 == 0 and count >= 0 and count < 1e10 and count % 1 == 0) then
     return nil
   end
   start = start + ahead * unit
-  if number < 1e10 and start > stop then
+  if number < 1 and start > stop then
     -- No window's number: INCRBY created the value (src/store/redis/plain_calls.rs). As a window of the far
     -- future, it would be clamped to a full one.
     return nil

@@ -89,6 +89,50 @@ async fn damage_is_answered_and_mended_never_an_error() {
     }
 }
 
+/// A write of one call, a call of several limits, a call that only `apply.lua` takes, and calls that
+/// share a script call use different scripts.
+#[tokio::test]
+async fn every_script_reads_a_value_alike() {
+    let bench = Bench::new(&STRICT, &[]).await;
+    let log = sliding_log(5, MINUTE);
+    let limits = [
+        window(900, MINUTE),
+        bucket(9, SECOND),
+        credits(9, 7, SECOND),
+        sliding_window(900, MINUTE),
+    ];
+    let windows = [
+        "29393280 000000005",
+        "293932800x00000005",
+        "2939328000000001e2",
+        "29393280000000.500",
+        "2939328000000000.5",
+        "29393280-000000005",
+        "293932809999999999",
+        "00293932800000000005",
+        "+293932800000000005",
+    ];
+    for text in TEXTS.iter().chain(&windows) {
+        for (n, limit) in (0..).zip(&limits) {
+            let check = peek(key(n), limit);
+            let beside = take(key(50), &limits[0], 1);
+            let slow = peek(key(60), &log);
+            bench.command::<()>(&[b"SET", &bench.text(&check), text.as_bytes()]).await;
+            let (all, now) = (Accounting::AllOrNothing, Some(START));
+            let by_apply = bench.decide(&[check, slow], all, now).await[0];
+            bench.command::<()>(&[b"SET", &bench.text(&check), text.as_bytes()]).await;
+            let by_several = bench.decide(&[check, beside], all, now).await[0];
+            bench.command::<()>(&[b"SET", &bench.text(&check), text.as_bytes()]).await;
+            let shared = bench.shared(&[&[beside], &[check]], now).await;
+            bench.command::<()>(&[b"SET", &bench.text(&check), text.as_bytes()]).await;
+            let alone = bench.one(check, now).await;
+            assert_eq!(by_several, alone, "{text:?}, several limits: {:?}", limit.algorithm);
+            assert_eq!(shared[1][0], alone, "{text:?}, shared: {:?}", limit.algorithm);
+            assert_eq!(by_apply, alone, "{text:?}, apply: {:?}", limit.algorithm);
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_full_server_still_refuses_and_only_a_charge_fails() {
     let bench = Bench::new(&PRODUCTION, &[]).await;

@@ -1,10 +1,13 @@
 //! A Redis server and the scripts, without the store: encodes a call, runs it, decodes the reply.
 
-use tidegate::domain::{Accounting, Check, Micros, Outcome};
+use redis::Value;
+use tidegate::domain::{Accounting, Call, Check, Micros, Outcome};
 use tidegate::store::redis::keys::Prefix;
 use tidegate::store::redis::script::arguments::Encoder;
 use tidegate::store::redis::script::library::Scripts;
+use tidegate::store::redis::script::replay::{CallResult, Replay};
 use tidegate::store::redis::script::reply::ScriptReply;
+use tidegate::store::redis::script::write_calls::WriteCalls;
 
 use super::limits::START;
 use super::plain_transport::Plain;
@@ -44,6 +47,30 @@ impl Bench {
         ScriptReply::decode(&reply, checks, accounting)
             .unwrap_or_else(|e| panic!("{checks:?}: {e:?}: {reply:?}"))
             .outcomes
+    }
+
+    /// All-or-nothing calls that share a script call.
+    pub async fn shared(&self, calls: &[&[Check<'_>]], now: Option<Micros>) -> Vec<Vec<Outcome>> {
+        let call = |checks| {
+            let accounting = Accounting::AllOrNothing;
+            Call { checks, accounting, now: now.unwrap_or(START), deadline: None }
+        };
+        let mut write = WriteCalls::default();
+        for checks in calls {
+            assert!(write.fits(&call(checks), now));
+            write.add(&self.encoder, &call(checks), now);
+        }
+        let reply = self.plain.run(&write.encode(&self.encoder)).await.unwrap();
+        let Value::BulkString(reply) = reply else { panic!("{reply:?}") };
+        let mut replay = Replay::new(&write, &reply).unwrap();
+        calls.iter().for_each(|checks| replay.next(&call(checks)).unwrap());
+        let results = replay.finish().unwrap();
+        assert_eq!((results.disagreements, results.error_code), (0, None));
+        let outcomes = results.each.into_iter().map(|result| match result {
+            CallResult::Decided(reply) => reply.outcomes,
+            other => panic!("{other:?}"),
+        });
+        outcomes.collect()
     }
 
     /// One check, all or nothing.
