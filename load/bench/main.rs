@@ -37,6 +37,7 @@ mod rules;
 mod script_calls;
 mod scripts;
 mod servers;
+mod shared_writes;
 mod table;
 mod telemetry;
 mod waits;
@@ -107,6 +108,7 @@ fn main() {
         Some("node-scripts") => node_scripts::run(scale),
         Some("script-calls") => script_calls::run(scale, args),
         Some("scripts") => scripts::run(scale),
+        Some("shared-writes") => shared_writes::run(scale),
         Some("telemetry") => telemetry::run(scale),
         Some(other) => panic!("{other} is none of the parts in load/README.md"),
     }

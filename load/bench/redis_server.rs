@@ -16,6 +16,8 @@ const MASTERS: usize = 3;
 const BUS_PORT_ABOVE: u16 = 10_000;
 /// Where valgrind writes its count.
 const COUNT_FILE: &str = "instructions";
+/// Where it writes the counts that are asked for in between.
+const DUMP_FILE: &str = "counts";
 
 /// Where a service counts: one standalone server, or the masters of a Cluster.
 pub struct Redis {
@@ -34,12 +36,7 @@ impl Redis {
 
     /// Such a Cluster, whose instructions are counted. Every node is 50 times slower.
     pub fn counted_cluster() -> Redis {
-        Redis::cluster_of(|| {
-            let mut command = Command::new("valgrind");
-            command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-            command.arg(format!("--log-file={COUNT_FILE}")).arg("redis-server");
-            command
-        })
+        Redis::cluster_of(|| counted_program("/dev/null"))
     }
 
     fn cluster_of(program: impl Fn() -> Command) -> Redis {
@@ -101,7 +98,8 @@ impl Redis {
 pub struct RedisServer {
     child: Child,
     port: u16,
-    dir: tempfile::TempDir,
+    /// `None` once another server has it.
+    dir: Option<tempfile::TempDir>,
 }
 
 impl RedisServer {
@@ -111,7 +109,15 @@ impl RedisServer {
     }
 
     fn start_at(port: u16, program: &mut Command, more: &[&str]) -> RedisServer {
-        let dir = tempfile::tempdir().unwrap();
+        RedisServer::start_in(tempfile::tempdir().unwrap(), port, program, more)
+    }
+
+    fn start_in(
+        dir: tempfile::TempDir,
+        port: u16,
+        program: &mut Command,
+        more: &[&str],
+    ) -> RedisServer {
         let child = program
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no"])
@@ -121,13 +127,55 @@ impl RedisServer {
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server starts (make tools installs it)");
-        let server = RedisServer { child, port, dir };
+        let server = RedisServer { child, port, dir: Some(dir) };
         let end = Instant::now() + STARTS_WITHIN;
         while server.client().get_connection().is_err() {
             assert!(Instant::now() < end, "redis-server does not answer");
             std::thread::sleep(Duration::from_millis(10));
         }
         server
+    }
+
+    /// Stops the server, and starts one with the same data whose instructions are counted. It is 50
+    /// times slower.
+    pub fn restart_counted(mut self) -> RedisServer {
+        let mut connection = self.client().get_connection().unwrap();
+        // The server ends without a reply.
+        let _ = redis::cmd("SHUTDOWN").arg("SAVE").exec(&mut connection);
+        self.child.wait().expect("it ends");
+        let dir = self.dir.take().expect("it has a directory");
+        let server = RedisServer::start_in(dir, self.port, &mut counted_program(DUMP_FILE), &[]);
+        let mut connection = server.client().get_connection().unwrap();
+        let is_loading = |error: redis::RedisError| error.code() == Some("LOADING");
+        while redis::cmd("PING").exec(&mut connection).is_err_and(is_loading) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        server
+    }
+
+    /// Sets the count of a counted server to zero.
+    pub fn count_from_now(&self) {
+        self.control("--zero");
+    }
+
+    /// Instructions of a counted server since the count was zero.
+    pub fn counted(&self) -> f64 {
+        self.control("--dump");
+        let dir = self.dir.as_ref().expect("it has a directory").path();
+        let dumps = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        let dump = dumps.filter(|path| path.to_string_lossy().contains("counts.")).last();
+        let path = dump.expect("valgrind writes a file");
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
+        total.expect("valgrind counts").trim().parse().expect("a number")
+    }
+
+    fn control(&self, action: &str) {
+        let mut command = Command::new("callgrind_control");
+        command.arg(action).arg(self.pid().to_string()).stdout(Stdio::null());
+        let done = command.stderr(Stdio::null()).status();
+        assert!(done.expect("callgrind_control starts").success());
     }
 
     fn knows_all_slots(&self) -> bool {
@@ -148,7 +196,8 @@ impl RedisServer {
         // The server ends without a reply.
         let _ = redis::cmd("SHUTDOWN").arg("NOSAVE").exec(&mut connection);
         self.child.wait().expect("it ends");
-        let log = std::fs::read_to_string(self.dir.path().join(COUNT_FILE)).expect("a log");
+        let dir = self.dir.as_ref().expect("it has a directory").path();
+        let log = std::fs::read_to_string(dir.join(COUNT_FILE)).expect("a log");
         let count = log.lines().find_map(|line| line.split_once("Collected : "));
         count.expect("valgrind counts").1.trim().parse().expect("a number")
     }
@@ -179,6 +228,14 @@ impl Drop for RedisServer {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A redis-server whose instructions valgrind counts.
+fn counted_program(dump_file: &str) -> Command {
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", &format!("--callgrind-out-file={dump_file}")]);
+    command.arg(format!("--log-file={COUNT_FILE}")).arg("redis-server");
+    command
 }
 
 /// A port that is free now, as is the one for the node's bus. Below the ports that the system gives

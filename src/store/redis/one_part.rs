@@ -7,17 +7,22 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use redis::Value;
 use tokio::sync::oneshot;
 
 use super::client::plain_charge::{ChargeReplies, PendingCharges};
+use super::client::shared_write::SharedCall;
 use super::client::transport::{PendingScript, PendingShared, SendError, SharedReply, Transport};
 use super::plain_calls::PlainResult;
+use super::script::reply::ScriptReply;
 use super::store::Shared;
-use crate::domain::{Answer, Answers, Call, LateFate, LateReply, OwnedCall, Receipt};
-use crate::store::delivery::late_reply;
+use crate::domain::{
+    Answer, Answers, Call, ExecutionStatus, LateFate, LateReply, OwnedCall, Receipt, Source,
+};
+use crate::store::delivery::{late_reply, unanswered};
 
 /// Commands of one call that wait for their replies.
 pub(super) enum Pending {
@@ -118,6 +123,37 @@ impl<T: Transport> Shared<T> {
         match tokio::time::timeout_at(deadline.into(), &mut wait).await {
             Ok(reply) => Ok(reply),
             Err(_) => Err(Answers { late: wait.leave(), ..self.overrun(call) }),
+        }
+    }
+
+    /// Decides a call with a script call that it may share with other calls of its write.
+    pub(super) async fn decide_shared(
+        self: &Arc<Self>,
+        call: &Call<'_>,
+        shared: SharedCall,
+    ) -> Answers {
+        let Some(pending) = self.transport.submit_shared(shared, call.deadline) else {
+            return unanswered(call, ExecutionStatus::NotExecuted, Source::Redis);
+        };
+        let answers = match self.wait_in_place(call, Pending::Shared(pending)).await {
+            Ok(PartReply::Shared(reply)) => self.decode_shared(reply, call),
+            Ok(PartReply::Script(_) | PartReply::Charges(_)) => self.overrun(call),
+            Err(answers) => answers,
+        };
+        self.record_script_call(call, &answers.each);
+        answers
+    }
+
+    /// Decodes the reply to a call that can share a script call.
+    fn decode_shared(&self, reply: Result<SharedReply, SendError>, call: &Call<'_>) -> Answers {
+        match reply {
+            Ok(SharedReply::Decided(ScriptReply { outcomes, clamped, .. })) => {
+                self.stats.clamped.fetch_add(clamped, Ordering::Relaxed);
+                let each = outcomes.into_iter().map(Answer::Decided).collect();
+                Answers::new(each, Source::Redis)
+            }
+            Ok(SharedReply::Alone(value)) => self.decode_answers(Ok(value), call),
+            Err(error) => self.decode_answers(Err(error), call),
         }
     }
 

@@ -15,9 +15,7 @@ use super::client::node_stats::{BreakerState, NodeReport};
 use super::client::plain_charge::{ChargeReply, PendingCharges};
 use super::client::shared_write::SharedCall;
 use super::client::topology::RedisClient;
-use super::client::transport::{
-    ScriptCall, ScriptCalls, SendError, SharedReply, Transport, reply_source,
-};
+use super::client::transport::{ScriptCall, ScriptCalls, SendError, Transport, reply_source};
 use super::keys::{self, Prefix};
 use super::multi_part::Parts;
 use super::multi_slot::{self, SlotGroups};
@@ -252,37 +250,6 @@ impl<T: Transport> Shared<T> {
         }
         // Boxed, so that the futures of the stores around this one, which contain it, stay small.
         Box::pin(self.decide_by_script(call)).await
-    }
-
-    /// Decides a call with a script call that it may share with other calls of its write.
-    async fn decide_shared(self: &Arc<Self>, call: &Call<'_>, shared: SharedCall) -> Answers {
-        let Some(pending) = self.transport.submit_shared(shared, call.deadline) else {
-            return unanswered(call, ExecutionStatus::NotExecuted, Source::Redis);
-        };
-        let answers = match self.wait_in_place(call, Pending::Shared(pending)).await {
-            Ok(PartReply::Shared(reply)) => self.decode_shared(reply, call),
-            Ok(PartReply::Script(_) | PartReply::Charges(_)) => self.overrun(call),
-            Err(answers) => answers,
-        };
-        self.record_script_call(call, &answers.each);
-        answers
-    }
-
-    /// Decodes the reply to a call that can share a script call.
-    pub(super) fn decode_shared(
-        &self,
-        reply: Result<SharedReply, SendError>,
-        call: &Call<'_>,
-    ) -> Answers {
-        match reply {
-            Ok(SharedReply::Decided(ScriptReply { outcomes, clamped, .. })) => {
-                self.stats.clamped.fetch_add(clamped, Ordering::Relaxed);
-                let each = outcomes.into_iter().map(Answer::Decided).collect();
-                Answers::new(each, Source::Redis)
-            }
-            Ok(SharedReply::Alone(value)) => self.decode_answers(Ok(value), call),
-            Err(error) => self.decode_answers(Err(error), call),
-        }
     }
 
     /// Decides a call with scripts.

@@ -62,6 +62,21 @@ struct Way {
     calls_max: u64,
 }
 
+/// All ways but the first, which is one call a write.
+const OTHER_WAYS: [&str; 2] = ["some writes", "one write"];
+
+impl Way {
+    fn new((name, calls_max): (&str, u64)) -> Way {
+        let prefix = Prefix::new(&format!("{name}:")).unwrap();
+        Way { encoder: Encoder::new(prefix.clone(), &STRICT, false), prefix, calls_max }
+    }
+
+    fn key(&self, key: CounterKey, letter: u8) -> Vec<u8> {
+        let same = (0..COUNTERS).find(|n| letter_of(*n) == letter).unwrap();
+        self.prefix.key(&key, &limit_of(same, 0).algorithm).to_vec()
+    }
+}
+
 #[tokio::test]
 async fn batching_is_invisible() {
     let server = Server::start(&[]);
@@ -74,90 +89,130 @@ async fn batching_is_invisible() {
             .await
             .unwrap();
     }
-    let ways = [("one", 1), ("some", 7), ("all", u64::MAX)].map(|(name, calls_max)| {
-        let prefix = Prefix::new(&format!("{name}:")).unwrap();
-        Way { encoder: Encoder::new(prefix.clone(), &STRICT, false), prefix, calls_max }
-    });
+    let variants = |n| (0..VARIANTS).map(|variant| limit_of(n, variant)).collect();
+    let limits: Vec<Vec<Arc<Limit>>> = (0..COUNTERS).map(variants).collect();
+    let ways = [("one", 1), ("some", 7), ("all", u64::MAX)].map(Way::new);
+    let mut tally = Tally::default();
     let first = number("TIDEGATE_SEED").unwrap_or(1);
     let seeds = proof::times(SEQUENCES, SEQUENCES_PROVED).div_ceil(SEQUENCES_PER_SEED);
-    let limits: Vec<Vec<Arc<Limit>>> = (0..COUNTERS)
-        .map(|n| (0..VARIANTS).map(|variant| limit_of(n, variant)).collect())
-        .collect();
-    let (mut shared, mut disagreements) = (0, 0);
     for seed in first..first + seeds {
         println!("seed {seed}");
         let mut random = Random::seeded(seed);
         let mut now = START;
-        // Where the clock steps back, a script may keep an expiry that another renews.
-        let steps_back = seed % 2 == 0;
         for nth in 0..SEQUENCES_PER_SEED {
-            now = moved(&mut random, now, steps_back);
-            let calls: Vec<DrawnCall> = (0..1 + random.below(24))
-                .map(|_| draw_call(&mut random, &limits, seed, now))
-                .collect();
+            now = moved(&mut random, now, steps_back(seed));
+            let count = 1 + random.below(24);
+            let calls = (0..count).map(|_| draw_call(&mut random, &limits, seed, now)).collect();
             let spoiled = random.one_in(6).then(|| spoil(&mut random, seed));
-            // Everything in one transaction, so that expiries can be compared.
-            let mut pipeline = redis::pipe();
-            pipeline.atomic();
-            let mut read = Vec::new();
-            for way in &ways {
-                if let Some((key, letter, value)) = &spoiled {
-                    let key = counter_key(way, *key, *letter);
-                    pipeline.cmd("SET").arg(&key).arg(value).arg("PX").arg(99_000_000);
-                }
-                read.push(send(&mut pipeline, way, &calls, now, &mut random.clone()));
-            }
-            let keys = (0..COUNTERS).map(|n| (key(seed * COUNTERS + n), letter_of(n)));
-            for (key, letter) in keys.clone() {
-                for way in &ways {
-                    let key = counter_key(way, key, letter);
-                    pipeline.cmd("GET").arg(&key);
-                    pipeline.cmd("PTTL").arg(&key);
-                }
-            }
+            let sequence = Sequence { seed, nth, now, calls, spoiled };
+            let (pipeline, sent) = sequence.send(&ways, &random);
             let replies: Vec<Value> = pipeline.query_async(&mut connection).await.unwrap();
-            let mut replies = replies.into_iter();
-            let mut answers = Vec::new();
-            for writes in read {
-                if spoiled.is_some() {
-                    replies.next();
-                }
-                let mut each = Vec::new();
-                for write in &writes {
-                    let results = write.results(&replies.next().unwrap(), &calls, now);
-                    shared += if write.calls.len() > 1 { results.each.len() } else { 0 };
-                    disagreements += results.disagreements;
-                    assert_eq!(results.error_code, None, "seed {seed}, sequence {nth}");
-                    each.extend(results.each);
-                }
-                answers.push(each);
-            }
-            let told = || format!("seed {seed}, sequence {nth}, spoiled {spoiled:?}");
-            for (at, call) in calls.iter().enumerate() {
-                let [one, some, all] = [0, 1, 2].map(|way: usize| &answers[way][at]);
-                let (told, checks) = (told(), call.checks());
-                assert_eq!(some, one, "{told}: some writes, and one by one: call {at}: {checks:?}");
-                assert_eq!(all, one, "{told}: one write, and one by one: call {at}: {checks:?}");
-            }
-            for (key, letter) in keys {
-                let three: Vec<(Value, i64)> = (0..ways.len())
-                    .map(|_| (replies.next().unwrap(), replies.next().unwrap()))
-                    .map(|(value, left)| (value, redis::from_redis_value(left).unwrap()))
-                    .collect();
-                let [one, some, all] = &three[..] else { unreachable!() };
-                for (other, name) in [(some, "some writes"), (all, "one write")] {
-                    let (told, of) = (told(), (key, char::from(letter)));
-                    assert_eq!(other.0, one.0, "{told}: {name}, and one by one: {of:?}");
-                    let apart = other.1.abs_diff(one.1);
-                    let is_close = steps_back || apart <= EXPIRY_MILLIS;
-                    assert!(is_close, "{told}: {name}: {of:?}: {} {}", other.1, one.1);
-                }
-            }
+            sequence.check(&sent, &mut replies.into_iter(), &mut tally);
         }
         redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
     }
-    assert_eq!(disagreements, 0, "the script and the replay decide alike");
-    assert!(shared as u64 > seeds * SEQUENCES_PER_SEED, "{shared} calls shared a write");
+    assert_eq!(tally.disagreements, 0, "the script and the replay decide alike");
+    let shared = tally.shared_calls;
+    assert!(shared > seeds * SEQUENCES_PER_SEED, "{shared} calls shared a write");
+}
+
+/// What all sequences together did.
+#[derive(Default)]
+struct Tally {
+    shared_calls: u64,
+    disagreements: u64,
+}
+
+/// Calls at one time.
+struct Sequence {
+    seed: u64,
+    nth: u64,
+    now: Micros,
+    calls: Vec<DrawnCall>,
+    /// A counter, its letter, and the value that it gets before the calls.
+    spoiled: Option<(CounterKey, u8, String)>,
+}
+
+impl Sequence {
+    fn told(&self) -> String {
+        format!("seed {}, sequence {}, spoiled {:?}", self.seed, self.nth, self.spoiled)
+    }
+
+    fn counters(&self) -> impl Iterator<Item = (CounterKey, u8)> + use<> {
+        let seed = self.seed;
+        (0..COUNTERS).map(move |n| (key(seed * COUNTERS + n), letter_of(n)))
+    }
+
+    /// The sequence in every way, and then every counter, in one transaction, so that expiries can be
+    /// compared.
+    fn send(&self, ways: &[Way], random: &Random) -> (redis::Pipeline, Vec<Vec<Sent>>) {
+        let mut pipeline = redis::pipe();
+        pipeline.atomic();
+        let mut sent = Vec::new();
+        for way in ways {
+            if let Some((key, letter, value)) = &self.spoiled {
+                let key = way.key(*key, *letter);
+                pipeline.cmd("SET").arg(&key).arg(value).arg("PX").arg(99_000_000).ignore();
+            }
+            sent.push(send(&mut pipeline, way, &self.calls, self.now, &mut random.clone()));
+        }
+        for (key, letter) in self.counters() {
+            for way in ways {
+                let key = way.key(key, letter);
+                pipeline.cmd("GET").arg(&key);
+                pipeline.cmd("PTTL").arg(&key);
+            }
+        }
+        (pipeline, sent)
+    }
+
+    fn check(
+        &self,
+        sent: &[Vec<Sent>],
+        replies: &mut impl Iterator<Item = Value>,
+        tally: &mut Tally,
+    ) {
+        let mut answers: Vec<Vec<CallResult>> = Vec::new();
+        for writes in sent {
+            let mut each = Vec::new();
+            for write in writes {
+                let results = write.results(&replies.next().unwrap(), &self.calls, self.now);
+                tally.shared_calls +=
+                    if write.calls.len() > 1 { write.calls.len() as u64 } else { 0 };
+                tally.disagreements += results.disagreements;
+                assert_eq!(results.error_code, None, "{}", self.told());
+                each.extend(results.each);
+            }
+            answers.push(each);
+        }
+        let [one, others @ ..] = answers.as_slice() else { unreachable!() };
+        for (other, way) in others.iter().zip(OTHER_WAYS) {
+            for (at, call) in self.calls.iter().enumerate() {
+                let (told, checks) = (self.told(), call.checks());
+                assert_eq!(other[at], one[at], "{told}: {way}, and one by one: {at}: {checks:?}");
+            }
+        }
+        for (key, letter) in self.counters() {
+            let mut next = || {
+                let (value, left) = (replies.next().unwrap(), replies.next().unwrap());
+                (value, redis::from_redis_value::<i64>(left).unwrap())
+            };
+            let one = next();
+            for way in OTHER_WAYS {
+                let (other, told, of) = (next(), self.told(), (key, char::from(letter)));
+                assert_eq!(other.0, one.0, "{told}: {way}, and one by one: {of:?}");
+                let apart = other.1.abs_diff(one.1);
+                let is_close = steps_back(self.seed) || apart <= EXPIRY_MILLIS;
+                assert!(is_close, "{told}: {way}: {of:?}: {} {}", other.1, one.1);
+            }
+        }
+    }
+}
+
+/// Whether the clock steps back now and then. Where it does, a script may keep an expiry that another
+/// renews.
+fn steps_back(seed: u64) -> bool {
+    seed.is_multiple_of(2)
 }
 
 /// Calls that were sent together, from the `start`-th on.
@@ -255,11 +310,6 @@ fn letter_of(counter: u64) -> u8 {
     b"wwwbbbbbsskw"[usize::try_from(counter).unwrap()]
 }
 
-fn counter_key(way: &Way, key: CounterKey, letter: u8) -> Vec<u8> {
-    let limit = (0..COUNTERS).find(|n| letter_of(*n) == letter).map(|n| limit_of(n, 0)).unwrap();
-    way.prefix.key(&key, &limit.algorithm).to_vec()
-}
-
 fn draw_call(random: &mut Random, limits: &[Vec<Arc<Limit>>], seed: u64, now: Micros) -> DrawnCall {
     let only_takes = random.one_in(2);
     let count = if random.one_in(3) { 1 + random.below(6) } else { 1 };
@@ -315,7 +365,7 @@ fn draw_call(random: &mut Random, limits: &[Vec<Arc<Limit>>], seed: u64, now: Mi
 fn spoil(random: &mut Random, seed: u64) -> (CounterKey, u8, String) {
     let n = random.below(COUNTERS);
     let at = START.0 + random.below(10 * MINUTE);
-    let value = match random.below(14) {
+    let value = match random.below(16) {
         0 => "x".to_owned(),
         1 => "5".to_owned(),
         2 => "nan".to_owned(),
@@ -329,6 +379,8 @@ fn spoil(random: &mut Random, seed: u64) -> (CounterKey, u8, String) {
         10 => format!("{}{:010}", at / SECOND + random.below(3), random.below(9)),
         11 => format!("{}:{}:{}", at / MINUTE + random.below(3), random.below(9), random.below(9)),
         12 => "99999999999999999999:5:5".to_owned(),
+        13 => format!("{}{}{:09}", at / MINUTE, ['+', ' '][n as usize % 2], random.below(9)),
+        14 => format!("{}0x{:08}", at / SECOND, random.below(9)),
         _ => format!("{}:5000000000:5000000000", at / MINUTE),
     };
     (key(seed * COUNTERS + n), letter_of(n), value)

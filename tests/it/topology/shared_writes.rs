@@ -105,6 +105,28 @@ async fn a_write_has_at_most_64_calls() {
     assert_eq!(left[0].each[0].outcome().unwrap().available.0, 850);
 }
 
+/// 500 callers of each of three stores.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn concurrent_callers_of_three_stores_admit_exactly_the_limit() {
+    let server = Server::start(&[&acl::line(acl::SINGLE)]);
+    let (narrow, wide) = (window(600, LONG), bucket(900, 1_000 * HOUR));
+    let checks = vec![take(key(1), &wide, 1), take(key(2), &narrow, 1)];
+    let stores = join_all((0..3).map(|_| open(&server))).await;
+    let calls = vec![checks.clone(); 500];
+    let storms = stores.iter().map(|(store, _)| together(store, &calls));
+    let answers: Vec<Answers> = join_all(storms).await.into_iter().flatten().collect();
+    let is_admitted = |answers: &&Answers| {
+        answers.each.iter().all(|answer| answer.verdict() == Some(Verdict::Pass))
+    };
+    assert_eq!(answers.iter().filter(is_admitted).count(), 600);
+    let left = together(&stores[0].0, &[peek(&checks[0]), peek(&checks[1])]).await;
+    let left = left.iter().map(|one| one.each[0].outcome().unwrap().available.0);
+    assert_eq!(left.collect::<Vec<_>>(), [300, 0], "a rejected call charges nothing");
+    for (_, stats) in &stores {
+        assert_eq!(stats.disagreements.get(), 0);
+    }
+}
+
 #[tokio::test]
 async fn a_script_that_the_server_lost_is_loaded_and_every_call_is_made_once() {
     let server = Server::start(&[&acl::line(acl::SINGLE)]);

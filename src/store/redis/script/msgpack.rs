@@ -115,7 +115,7 @@ pub(super) struct Unpacked<'a>(&'a [u8]);
 
 /// Value of a MessagePack array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum UnpackedValue<'a> {
+pub(super) enum UnpackedItem<'a> {
     Number(i64),
     String(&'a [u8]),
 }
@@ -139,7 +139,7 @@ impl<'a> Unpacked<'a> {
     }
 
     /// Reads the next value. `None` at the end, or for a value of another type.
-    pub(super) fn next_value(&mut self) -> Option<UnpackedValue<'a>> {
+    pub(super) fn next_item(&mut self) -> Option<UnpackedItem<'a>> {
         let [first] = self.take()?;
         let number = match first {
             0x00..=0x7f => i64::from(first),
@@ -155,11 +155,11 @@ impl<'a> Unpacked<'a> {
             0xa0..=0xbf => {
                 let (text, rest) = self.0.split_at_checked(usize::from(first & 0x1f))?;
                 self.0 = rest;
-                return Some(UnpackedValue::String(text));
+                return Some(UnpackedItem::String(text));
             }
             _ => return None,
         };
-        Some(UnpackedValue::Number(number))
+        Some(UnpackedItem::Number(number))
     }
 
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {

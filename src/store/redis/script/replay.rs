@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::msgpack::{Unpacked, UnpackedValue};
+use super::msgpack::{Unpacked, UnpackedItem};
 use super::reply::{ReplyError, ScriptReply, undo_rejected_charges};
 use super::write_calls::WriteCalls;
 use crate::algorithm::bucket::BucketCredits;
@@ -162,9 +162,9 @@ impl<'a> WriteReply<'a> {
         let mut end = 1 + letters.len() + write.len();
         let (mut numbers, mut failure) = (Vec::with_capacity(end), None);
         while !reply.is_empty() {
-            match reply.next_value().ok_or(ReplyError::Number)? {
-                UnpackedValue::Number(number) => numbers.push(number),
-                UnpackedValue::String(code) => failure = Some((code, numbers.len())),
+            match reply.next_item().ok_or(ReplyError::Number)? {
+                UnpackedItem::Number(number) => numbers.push(number),
+                UnpackedItem::String(code) => failure = Some((code, numbers.len())),
             }
         }
         let [now, states @ ..] = numbers.as_slice() else { return Err(ReplyError::Length) };

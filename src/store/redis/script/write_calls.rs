@@ -11,8 +11,7 @@ use smallvec::SmallVec;
 use super::arguments::{self, Encoder};
 use super::msgpack::Packed;
 use crate::domain::{
-    Accounting, Algorithm, Call, Check, CounterKey, Limit, Micros, Op, RepeatedCounters, Role,
-    Window,
+    Accounting, Algorithm, Call, Check, CounterKey, Limit, Micros, Op, RepeatedCounters, Window,
 };
 use crate::store::redis::client::transport::ScriptCall;
 use crate::store::redis::keys::algorithm_letter;
@@ -131,7 +130,7 @@ impl WriteCalls {
             let place = self.find(check);
             let place = place.unwrap_or_else(|| self.add_counter(encoder, check, call.now, limit));
             is_plain &= arguments::op_name(check) == "take"
-                && check.role == Role::Required
+                && check.is_required()
                 && self.counters[place].limit == limit;
             self.places.push(place as u8);
             limits.push(limit);
