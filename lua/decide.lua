@@ -128,12 +128,8 @@ local function step(place, at, op, cost)
   end
   local passes, _, _, _, _, write, far = algorithm.step(state or nil, op, cost, n, at)
   states[place] = write or state
-  if far and op == 'take' and passes then
-    _, _, _, _, _, state = algorithm.step(state, 'peek', 1, n, at)
-  elseif far then
-    state = write
-  end
-  return passes, state
+  -- What is clamped has no room for a take, so that `write` has no charge.
+  return passes, far and write or state
 end
 
 local i, r, before = base + count + 1, count + 2, {}

@@ -218,6 +218,13 @@ struct OwnedCheck {
     holder: Option<Holder>,
 }
 
+impl OwnedCheck {
+    fn to_check(&self) -> Check<'_> {
+        let OwnedCheck { key, limit, op, role, holder } = self;
+        Check { key: *key, limit, op: *op, role: *role, holder: *holder }
+    }
+}
+
 impl OwnedCall {
     /// Copies a call.
     pub fn new(call: &Call<'_>) -> OwnedCall {
@@ -231,11 +238,15 @@ impl OwnedCall {
 
     /// Returns the checks, from which [`to_call`](Self::to_call) makes the call.
     pub fn checks(&self) -> Vec<Check<'_>> {
-        let each = self.checks.iter().map(|check| {
-            let OwnedCheck { key, limit, op, role, holder } = check;
-            Check { key: *key, limit, op: *op, role: *role, holder: *holder }
-        });
-        each.collect()
+        self.checks.iter().map(OwnedCheck::to_check).collect()
+    }
+
+    /// Passes the call to a function. Does not allocate for a call of one check.
+    pub fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> R {
+        match self.checks.as_slice() {
+            [check] => then(&self.to_call(&[check.to_check()])),
+            _ => then(&self.to_call(&self.checks())),
+        }
     }
 
     /// Returns the call with the given checks.

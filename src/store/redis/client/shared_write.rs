@@ -39,15 +39,9 @@ impl SharedCall {
         is_shareable(call.checks).then(|| SharedCall { call: OwnedCall::new(call), encoder, now })
     }
 
-    /// Passes the call to a function.
-    fn with_call<R>(&self, then: impl FnOnce(&Call<'_>) -> R) -> R {
-        let checks = self.call.checks();
-        then(&self.call.to_call(&checks))
-    }
-
     /// Encodes the script call of this call alone, which costs Redis less than `decide.lua` does.
     pub(super) fn encode_alone(&self) -> ScriptCall {
-        self.with_call(|call| {
+        self.call.with_call(|call| {
             let encoder = &self.encoder;
             let alone = encoder.encode_call(call.checks, call.accounting, self.now, call.now);
             ScriptCall { deadline: call.deadline, ..alone }
@@ -81,13 +75,13 @@ impl SharedWrite {
     /// itself.
     pub(super) fn fits(&self, command: &PendingCommand) -> bool {
         let shared = command.shared();
-        shared.is_none_or(|shared| shared.with_call(|call| self.calls.fits(call, shared.now)))
+        shared.is_none_or(|shared| shared.call.with_call(|call| self.calls.fits(call, shared.now)))
     }
 
     /// Adds the command of a call that can share a script call.
     pub(super) fn add(&mut self, command: PendingCommand) {
         if let Some(shared) = command.shared() {
-            shared.with_call(|call| self.calls.add(&shared.encoder, call, shared.now));
+            shared.call.with_call(|call| self.calls.add(&shared.encoder, call, shared.now));
             self.commands.push(command);
         }
     }
@@ -113,7 +107,7 @@ impl SharedWrite {
         let Value::BulkString(reply) = reply else { return Err(ReplyError::Shape) };
         let mut replay = Replay::new(&self.calls, reply)?;
         for shared in self.commands.iter().filter_map(PendingCommand::shared) {
-            shared.with_call(|call| replay.next(call))?;
+            shared.call.with_call(|call| replay.next(call))?;
         }
         replay.finish()
     }
