@@ -22,7 +22,10 @@ const LIMITS: [usize; 3] = [1, 2, 10];
 /// Calls of each write.
 const CALLS: [usize; 3] = [1, 8, 32];
 /// Checks that are counted, of each side.
-const COUNTED_CHECKS: usize = 12_800;
+const COUNTED_CHECKS: usize = 6_400;
+/// Hits that each counter has before: so many that no bucket is full again, and its key expired, while
+/// the others are counted.
+const FIRST_COST: Hits = Hits(800_000);
 /// Only calendar windows look at it.
 const NOW: Micros = Micros::ZERO;
 
@@ -66,7 +69,7 @@ pub fn run(scale: Scale) {
     }
 }
 
-/// A counted server that has the counters, each with a hit.
+/// A counted server that has the counters, each with hits.
 fn filled(limit: &Arc<Limit>, counters: usize) -> RedisServer {
     let server = RedisServer::start();
     let mut connection = server.client().get_connection().unwrap();
@@ -79,7 +82,7 @@ fn filled(limit: &Arc<Limit>, counters: usize) -> RedisServer {
     for first in (0..counters).step_by(1_024) {
         let calls: Vec<Vec<usize>> =
             (first..counters.min(first + 1_024)).map(|nth| vec![nth]).collect();
-        let commands = shared(&calls, limit, Hits(10_000));
+        let commands = shared(&calls, limit, FIRST_COST);
         send(&mut connection, &commands);
     }
     let server = server.restart_counted();
@@ -95,7 +98,7 @@ fn cost(
     limit: &Arc<Limit>,
     [counters, limits, calls]: [usize; 3],
 ) -> f64 {
-    let mut random = fastrand(calls as u64);
+    let mut random = random_numbers(calls as u64);
     let writes = (COUNTED_CHECKS / limits / calls).max(8);
     let mut write = || {
         let mut call = || {
@@ -124,7 +127,7 @@ fn cost(
 }
 
 /// The xorshift64* generator.
-fn fastrand(seed: u64) -> impl FnMut() -> u64 {
+fn random_numbers(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move || {
         state ^= state >> 12;
