@@ -6,7 +6,7 @@
 --
 -- KEYS[i]  the counters, each once
 -- ARGV[1]  now_us: see clock.lua
--- ARGV[2]  numbers: a MessagePack array
+-- ARGV[2]  numbers: MessagePack values in one argument. First
 --   +1  base: index of the last value of the limits
 --   +2  size: number of all values
 -- then for each limit:
@@ -42,14 +42,18 @@
 -- Cost     TIME and MGET once, one write for each counter that changes
 local now, extra_ms = loadfile('clock.lua')(ARGV[1])
 local pcall_redis, format, sub, tonumber = redis.pcall, string.format, string.sub, tonumber
-local n, values = cmsgpack.unpack(ARGV[2]), redis.call('MGET', unpack(KEYS))
+local n, plain = loadfile('numbers.lua')(ARGV[2]), redis.call('MGET', unpack(KEYS))
 local base, size, count = n[1], n[2], #KEYS
--- For each counter: its state in the plain form, in which the reply has it; or else, in `states`, as the
--- algorithm's file has it, false if missing. `read` are those before all calls.
-local plain, states, read = {}, {}, {}
-local reply, algorithms = { now }, {}
+-- A counter's value becomes its state in the plain form, in which the reply has it, or else false: then
+-- `states` has the state as the algorithm's file describes it, false if missing; `read`, before all calls.
+local states, read, listed, algorithms = nil, nil, nil, nil
+local reply = { now }
 
 local function algorithm_of(at)
+  -- Few writes need them, and a table costs Redis as much as ten reads of one.
+  if not algorithms then
+    states, read, listed, algorithms = {}, {}, {}, {}
+  end
   local letter = n[at]
   local algorithm = algorithms[letter]
   if not algorithm then
@@ -67,10 +71,10 @@ end
 
 -- By the index of a limit of fixed windows: the text of the current window's number, and that number in a
 -- counter's value.
-local digits_of, number_of, listed, outside_of = {}, {}, {}, nil
+local digits_of, number_of, outside_of = {}, {}, nil
 local last, letter, digits, rate, cap = nil, nil, nil, nil, nil
 for place = 1, count do
-  local at, value, state = n[base + place], values[place], false
+  local at, value, state = n[base + place], plain[place], false
   if at ~= last then
     last, letter, digits, cap, rate = at, n[at], digits_of[at], n[at + 2], n[at + 4]
     if letter == 'w' and not digits then
@@ -104,7 +108,7 @@ for place = 1, count do
     plain[place], reply[place + 1] = state, state
   else
     local parsed, outside = algorithm_of(at).parse(value, n, at)
-    states[place], reply[place + 1] = parsed or false, parsed and -1 or 0
+    plain[place], states[place], reply[place + 1] = false, parsed or false, parsed and -1 or 0
     read[place] = states[place]
     listed[#listed + 1] = parsed and { letter, parsed }
     if outside then
@@ -118,13 +122,13 @@ end
 -- is rejected.
 local function step(place, at, op, cost)
   local algorithm, state = algorithm_of(at), states[place]
-  if state == nil then
+  if plain[place] then
     -- A debt in credits.
     local debt, rate = plain[place], n[n[base + place] + 4]
     local rem = debt % rate
     state = { tat = now + (debt - rem) / rate, rem = rem }
     read[place] = debt == reply[place + 1] and state
-    plain[place] = nil
+    plain[place] = false
   end
   local passes, _, _, _, _, write, far = algorithm.step(state or nil, op, cost, n, at)
   states[place] = write or state
@@ -132,7 +136,7 @@ local function step(place, at, op, cost)
   return passes, far and write or state
 end
 
-local i, r, before = base + count + 1, count + 2, {}
+local i, r, before = base + count + 1, count + 2, nil
 while i <= size do
   local checks, accounting, width = n[i], nil, 2
   if checks == 0 then
@@ -174,6 +178,7 @@ while i <= size do
       passes, state = step(place, at, op, cost)
     end
     if checks > 1 then
+      before = before or {}
       before[c] = state
     end
     if passes then
@@ -207,7 +212,7 @@ while i <= size do
   reply[r], r, i = passed, r + 1, start + width * checks
 end
 
-for l = 1, #listed do
+for l = 1, listed and #listed or 0 do
   local letter, state = listed[l][1], listed[l][2]
   if letter == 's' then
     reply[r], reply[r + 1] = math.min(state.start, 9007199254740992), math.min(state.prev, 4294967295)
@@ -229,7 +234,8 @@ for place = 1, count do
     local number = number_of[at]
     if number then
       local now_is = nil
-      if values[place] then
+      -- Without hits, the counter may be missing.
+      if was > 0 then
         -- Unlike INCRBY, INCR needs no formatted number.
         now_is = state - was == 1 and pcall_redis('INCR', key) or pcall_redis('INCRBY', key, format('%d', state - was))
       end

@@ -418,7 +418,7 @@ const VALUES_MAX: usize = 4_000;
 
 /// Packs the values into one array if there are too many for Lua's stack; otherwise returns them
 /// unchanged.
-fn pack_into_array_if_too_many(packed: Packed) -> Packed {
+pub(super) fn pack_into_array_if_too_many(packed: Packed) -> Packed {
     if packed.len() <= VALUES_MAX {
         return packed;
     }

@@ -170,9 +170,7 @@ impl WriteCalls {
         numbers.extend(&self.packed_limits);
         numbers.push_numbers(self.counters.iter().map(|counter| counter.limit));
         numbers.extend(&self.packed_calls);
-        let mut array = Packed::default();
-        array.push_array(&numbers);
-        command.arg(array.as_slice());
+        command.arg(arguments::pack_into_array_if_too_many(numbers).as_slice());
         ScriptCall { script, command, slot: None, deadline: None }
     }
 
