@@ -11,7 +11,7 @@ use super::reply::{ReplyError, ScriptReply, undo_rejected_charges};
 use super::write_calls::WriteCalls;
 use crate::algorithm::bucket::BucketCredits;
 use crate::algorithm::{self, State, bucket, fixed_window, sliding_window};
-use crate::domain::{Algorithm, Call, Check, Micros, Op, Outcome, Verdict};
+use crate::domain::{Algorithm, Call, Check, Limit, Micros, Op, Outcome, Verdict};
 
 /// Result of one call of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,8 +44,8 @@ pub struct WriteResults {
 pub struct Replay<'a> {
     write: &'a WriteCalls,
     reply: WriteReply<'a>,
-    /// State of each counter, `None` inside if it is missing; `None` before its first use.
-    states: Vec<Option<Option<State>>>,
+    /// State of each counter; `None` if it is missing.
+    states: Vec<Option<State>>,
     results: WriteResults,
 }
 
@@ -59,7 +59,8 @@ impl<'a> Replay<'a> {
         let reply = WriteReply::parse(write, reply)?;
         let each = Vec::with_capacity(write.len());
         let results = WriteResults { each, error_code: None, disagreements: 0 };
-        Ok(Replay { write, states: vec![None; reply.rest.len()], reply, results })
+        let states = reply.states(write)?;
+        Ok(Replay { write, states, reply, results })
     }
 
     /// Replays the next call. Calls must be passed in the order in which they were added to the
@@ -81,11 +82,7 @@ impl<'a> Replay<'a> {
         let mut states = SmallVec::<[(Option<State>, Option<State>); 4]>::new();
         let mut clamped = 0;
         for (check, place) in call.checks.iter().zip(places) {
-            let place = usize::from(*place);
-            let mut before = match self.states[place].take() {
-                Some(known) => known,
-                None => self.reply.state(place, check)?,
-            };
+            let mut before = self.states[usize::from(*place)].take();
             let step = algorithm::apply(before.as_ref(), check.limit, check.op, now);
             if step.stepped_back {
                 let peeked = algorithm::apply(before.as_ref(), check.limit, Op::PEEK, now);
@@ -104,7 +101,7 @@ impl<'a> Replay<'a> {
         let is_charged =
             undo_rejected_charges(&mut outcomes, call.checks, call.accounting, before, now);
         for (place, (before, after)) in places.iter().zip(states) {
-            self.states[usize::from(*place)] = Some(if is_charged { after } else { before });
+            self.states[usize::from(*place)] = if is_charged { after } else { before };
         }
         let reply = ScriptReply { outcomes, clamped, uncharged: Vec::new() };
         self.results.each.push(CallResult::Decided(reply));
@@ -158,8 +155,8 @@ struct WriteReply<'a> {
 impl<'a> WriteReply<'a> {
     fn parse(write: &WriteCalls, reply: &'a [u8]) -> Result<WriteReply<'a>, ReplyError> {
         let mut reply = Unpacked::array(reply).ok_or(ReplyError::Shape)?;
-        let letters = write.letters();
-        let mut end = 1 + letters.len() + write.len();
+        let limits = write.limits();
+        let mut end = 1 + limits.len() + write.len();
         let (mut numbers, mut failure) = (Vec::with_capacity(end), None);
         while !reply.is_empty() {
             match reply.next_item().ok_or(ReplyError::Number)? {
@@ -168,10 +165,11 @@ impl<'a> WriteReply<'a> {
             }
         }
         let [now, states @ ..] = numbers.as_slice() else { return Err(ReplyError::Length) };
-        let mut rest = Vec::with_capacity(letters.len());
-        for (letter, state) in letters.zip(states) {
+        let mut rest = Vec::with_capacity(limits.len());
+        for (limit, state) in limits.zip(states) {
             rest.push(end);
-            end += if *state >= 0 { 0 } else { 2 + usize::from(letter == b's') };
+            let is_sliding = matches!(limit.algorithm, Algorithm::SlidingWindow(_));
+            end += if *state >= 0 { 0 } else { 2 + usize::from(is_sliding) };
         }
         if end != failure.map_or(numbers.len(), |(_, start)| start) {
             return Err(ReplyError::Length);
@@ -179,9 +177,14 @@ impl<'a> WriteReply<'a> {
         Ok(WriteReply { now: Micros(count(*now)?), numbers, rest, failure })
     }
 
-    /// Returns the state of a counter, given the first check that uses it; `None` if the counter is
-    /// missing.
-    fn state(&self, place: usize, check: &Check<'_>) -> Result<Option<State>, ReplyError> {
+    /// Returns the state of each counter.
+    fn states(&self, write: &WriteCalls) -> Result<Vec<Option<State>>, ReplyError> {
+        write.limits().enumerate().map(|(place, limit)| self.state(place, limit)).collect()
+    }
+
+    /// Returns the state of a counter; `None` if it is missing. `limit` is the limit under which the
+    /// script read it.
+    fn state(&self, place: usize, limit: &Limit) -> Result<Option<State>, ReplyError> {
         let first = self.numbers[1 + place];
         if first == 0 {
             return Ok(None);
@@ -189,7 +192,7 @@ impl<'a> WriteReply<'a> {
         let hits = |number: i64| count(number).map(|hits| u32::try_from(hits).unwrap_or(u32::MAX));
         let micros = |number: i64| count(number).map(Micros);
         let rest = &self.numbers[self.rest[place]..];
-        let state = match (&check.limit.algorithm, rest) {
+        let state = match (&limit.algorithm, rest) {
             (Algorithm::FixedWindow(window), _) if first > 0 => {
                 let start = fixed_window::window_at(&window.window, self.now).start;
                 State::FixedWindow(fixed_window::State { start, count: hits(first)? })
@@ -205,7 +208,7 @@ impl<'a> WriteReply<'a> {
                 State::SlidingWindow(sliding_window::State { start, prev, cur })
             }
             (Algorithm::Bucket(bucket), rest) => {
-                let flow = BucketCredits::new(bucket, check.limit.charge).flow as i64;
+                let flow = BucketCredits::new(bucket, limit.charge).flow as i64;
                 let (ahead, rem) = match rest {
                     _ if first > 0 => (first / flow, first % flow),
                     [ahead, rem, ..] => (*ahead, *rem),

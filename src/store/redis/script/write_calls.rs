@@ -68,8 +68,8 @@ struct SharedCounter {
     letter: u8,
     /// Windows of its limits, as [`windows_of`] returns them.
     windows: Micros,
-    /// Index of the values of its first limit in the script's numbers.
-    limit: u64,
+    /// Index in `limits` of the limit under which the script reads it.
+    limit: usize,
     /// End of its key in `keys`.
     key_end: usize,
 }
@@ -123,7 +123,7 @@ impl WriteCalls {
     pub fn add(&mut self, encoder: &Encoder, call: &Call<'_>, now: Option<Micros>) {
         self.now = now;
         let start = self.places.len();
-        let mut limits = SmallVec::<[u64; 4]>::new();
+        let mut limits = SmallVec::<[usize; 4]>::new();
         let mut is_plain = call.accounting == Accounting::AllOrNothing;
         for check in call.checks {
             let limit = self.limit_index(check.limit, call.now);
@@ -145,7 +145,7 @@ impl WriteCalls {
         for ((check, place), limit) in call.checks.iter().zip(&self.places[start..]).zip(limits) {
             packed.push_numbers([u64::from(*place) + 1, arguments::capped_cost(check)]);
             if !is_plain {
-                packed.push_number(limit);
+                packed.push_number(self.limits[limit].at);
                 packed.push_string(arguments::op_name(check).as_bytes());
                 arguments::pack_role(packed, check.role);
             }
@@ -168,15 +168,15 @@ impl WriteCalls {
         let size = base + self.counters.len() + self.packed_calls.len();
         numbers.push_numbers([base as u64, size as u64]);
         numbers.extend(&self.packed_limits);
-        numbers.push_numbers(self.counters.iter().map(|counter| counter.limit));
+        numbers.push_numbers(self.counters.iter().map(|counter| self.limits[counter.limit].at));
         numbers.extend(&self.packed_calls);
         command.arg(arguments::pack_into_array_if_too_many(numbers).as_slice());
         ScriptCall { script, command, slot: None, deadline: None }
     }
 
-    /// Returns the letter of each counter's algorithm.
-    pub(super) fn letters(&self) -> impl ExactSizeIterator<Item = u8> {
-        self.counters.iter().map(|counter| counter.letter)
+    /// Returns the limit under which the script reads each counter.
+    pub(super) fn limits(&self) -> impl ExactSizeIterator<Item = &Limit> {
+        self.counters.iter().map(|counter| &*self.limits[counter.limit].limit)
     }
 
     /// Returns the indices of the counters of the `nth` call's checks.
@@ -195,7 +195,7 @@ impl WriteCalls {
         encoder: &Encoder,
         check: &Check<'_>,
         local_now: Micros,
-        limit: u64,
+        limit: usize,
     ) -> usize {
         let algorithm = &check.limit.algorithm;
         self.keys.extend_from_slice(&encoder.prefix().key(&check.key, algorithm));
@@ -209,19 +209,19 @@ impl WriteCalls {
         self.counters.len() - 1
     }
 
-    /// Returns the index of a limit in the script's numbers, and adds the limit if it is new.
-    fn limit_index(&mut self, limit: &Arc<Limit>, local_now: Micros) -> u64 {
+    /// Returns the index of a limit in `limits`, and adds the limit if it is new.
+    fn limit_index(&mut self, limit: &Arc<Limit>, local_now: Micros) -> usize {
         let windows = windows_of(limit, local_now);
         let is_same =
-            |known: &&SharedLimit| Arc::ptr_eq(&known.limit, limit) && known.windows == windows;
-        if let Some(known) = self.limits.iter().find(is_same) {
-            return known.at;
+            |known: &SharedLimit| Arc::ptr_eq(&known.limit, limit) && known.windows == windows;
+        if let Some(known) = self.limits.iter().position(is_same) {
+            return known;
         }
         let at = (HEAD_VALUES + self.packed_limits.len() + 1) as u64;
         self.packed_limits.push_string(&[algorithm_letter(&limit.algorithm)]);
         arguments::pack_limit(&mut self.packed_limits, limit, None, local_now);
         self.limits.push(SharedLimit { limit: Arc::clone(limit), windows, at });
-        at
+        self.limits.len() - 1
     }
 }
 
